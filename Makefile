@@ -1,0 +1,103 @@
+# Everything that is made lies in .venv and target/. A second run does only what changed.
+# PROFILE=release builds the optimised binary (`make bench` does).
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+
+PYTHON ?= python3
+PROFILE ?= dev
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+INSTALLED := $(VENV)/.installed-$(PROFILE)
+
+export PATH := $(BIN):$(PATH)
+export PYTHON
+export PROFILE
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export CARGO_TARGET_DIR := $(CURDIR)/target
+
+# What goes into the wheel. Tests do not, so a changed test installs nothing anew.
+SOURCES := pyproject.toml README.md LICENSE Cargo.toml Cargo.lock \
+	$(shell find src kernel-proxy gpu-worker broker jupyter-link kernelspec python-shim/baton_shim \
+		-type f -not -path '*/tests/*' -not -path '*/__pycache__/*')
+
+.PHONY: help
+help:
+	@echo "make demo      build, install into .venv, run an example notebook on a GPU service of its own"
+	@echo "make lab       the same, then open JupyterLab on the examples"
+	@echo "make test      everything that must pass"
+	@echo "make lint      formatting, clippy, ruff, mypy"
+	@echo "make bench     measure, into benches/results/"
+	@echo "make test-gpu  the checks that need an NVIDIA GPU"
+	@echo "make clean     remove .venv and target/"
+
+.PHONY: demo
+demo: $(INSTALLED)
+	$(BIN)/python scripts/demo.py examples/notebooks/02-train-a-model.ipynb
+
+.PHONY: lab
+lab: $(INSTALLED)
+	$(BIN)/jupyter lab --ServerApp.root_dir=examples/notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
+
+.PHONY: test
+test: browser lint test-rust test-python
+
+# The Rust tests start kernels: they find Python and the shim here.
+.PHONY: test-rust
+test-rust: export PYTHONPATH := $(CURDIR)/python-shim
+test-rust: export BATON_TEST_PYTHON := $(BIN)/python
+test-rust: $(VENV)/.requirements-test $(INSTALLED)
+	if cargo nextest --version >/dev/null 2>&1; \
+	then cargo nextest run --workspace --locked --cargo-profile $(PROFILE); \
+	else cargo test --workspace --locked --profile $(PROFILE); fi
+
+.PHONY: test-python
+test-python: $(VENV)/.requirements-test $(INSTALLED)
+	$(BIN)/pytest -m "not gpu"
+
+.PHONY: test-gpu
+test-gpu: $(VENV)/.requirements-test $(INSTALLED)
+	@[[ -e /dev/nvidia0 ]] || { echo "This machine has no NVIDIA GPU (no /dev/nvidia0): nothing was checked" >&2; exit 1; }
+	$(BIN)/pytest -m gpu
+
+.PHONY: lint
+lint: $(VENV)/.requirements-dev
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked --profile $(PROFILE) -- -D warnings
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+.PHONY: bench
+bench:
+	$(MAKE) PROFILE=release bench-installed
+
+.PHONY: bench-installed
+bench-installed: $(VENV)/.requirements-test $(INSTALLED)
+	$(BIN)/python benches/run.py
+
+.PHONY: clean
+clean:
+	rm -rf $(VENV) target tests/artefacts .mypy_cache .ruff_cache .hypothesis
+
+.PHONY: browser
+browser:
+	scripts/install-system-packages browser
+
+$(INSTALLED): $(VENV)/.requirements-build $(VENV)/.requirements-examples $(SOURCES)
+	@command -v cargo >/dev/null || { echo "Rust is missing: install it with rustup, then try again" >&2; exit 1; }
+	rm -f $(VENV)/.installed-*
+	MATURIN_PEP517_ARGS="--profile $(PROFILE) --locked" \
+		$(BIN)/pip install --quiet --no-deps --no-build-isolation --force-reinstall .
+	touch $@
+
+$(VENV)/.requirements-%: requirements/%.txt | $(BIN)/python
+	$(BIN)/pip install --quiet -r $<
+	touch $@
+
+$(BIN)/python:
+	scripts/install-system-packages build
+	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,21 @@
+"""Run every benchmark, one after the other, each in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+NAMES = ("ordinary_cell", "warm_gpu_cell", "large_array", "moving_state")
+
+
+def main() -> int:
+    for name in NAMES:
+        code = subprocess.run([sys.executable, Path(__file__).parent / f"{name}.py"], check=False).returncode
+        if code:
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""What an empty `%%gpu` cell costs when its session is warm, next to an ordinary empty cell in the same run."""
+
+from __future__ import annotations
+
+from measuring import kernels, milliseconds, private_place, report, spread
+
+CELLS = 300
+TARGET_MS = 20
+
+
+def main() -> None:
+    with private_place() as place, kernels(place, "baton") as (kernel,):
+        for _ in range(20):
+            kernel.run("pass")
+            kernel.gpu("pass").ok()
+        ordinary, on_gpu = [], []
+        for _ in range(CELLS):
+            ordinary.append(milliseconds(lambda: kernel.run("pass")))
+            on_gpu.append(milliseconds(lambda: kernel.gpu("pass")))
+    rows = {"ordinary cell `pass`": spread(ordinary), "`%%gpu` cell `pass`, warm": spread(on_gpu)}
+    p50 = rows["`%%gpu` cell `pass`, warm"]["p50_ms"]
+    report(
+        "warm-gpu-cell",
+        rows,
+        {"p50": f"{p50} ms (target: at most {TARGET_MS} ms)", "target met": p50 <= TARGET_MS},
+    )
+
+
+if __name__ == "__main__":
+    main()

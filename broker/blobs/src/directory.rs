@@ -1,0 +1,292 @@
+//! Chunks in a folder, each in a file that is called by its hash.
+//!
+//! A chunk is written under a temporary name and then renamed, so a program that dies half-way leaves no half chunk
+//! under a good name. What a crash of the machine or a bad disk leaves is found when it is read, because the hash is
+//! verified; such a chunk is removed and counts as missing.
+//!
+//! The broker opens the folder as a store, which refuses more than its limit; a worker opens its own as a cache,
+//! which makes room by removing what was not used for longest. The time of a file is the time of its last use.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    os::unix::fs::DirBuilderExt,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, SystemTime},
+};
+
+use baton_protocol::{CHUNK_BYTES, ChunkHash};
+use bytes::Bytes;
+
+use crate::{BlobError, hash};
+
+/// Where chunks are written before they have their name.
+const UNFINISHED: &str = "unfinished";
+
+/// Nobody writes one chunk for so long.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(60 * 60);
+
+/// After making room, a cache is this full, so that it does not look through its folder for every chunk.
+const CACHE_KEEPS_PERCENT: u64 = 90;
+
+pub struct ChunkDirectory {
+    root: PathBuf,
+    limit_bytes: u64,
+    used_bytes: AtomicU64,
+    when_full: WhenFull,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WhenFull {
+    Refuse,
+    RemoveOldest,
+}
+
+/// A chunk that lies in the folder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StoredChunk {
+    pub hash: ChunkHash,
+    pub bytes: u64,
+    pub last_used: SystemTime,
+}
+
+impl ChunkDirectory {
+    /// A store: when `limit_bytes` are there, [`Self::put`] says [`BlobError::Full`].
+    pub fn open(root: PathBuf, limit_bytes: u64) -> Result<Self, BlobError> {
+        Self::open_as(root, limit_bytes, WhenFull::Refuse)
+    }
+
+    /// A cache: makes room by removing what was not used for longest.
+    pub fn open_cache(root: PathBuf, limit_bytes: u64) -> Result<Self, BlobError> {
+        Self::open_as(root, limit_bytes, WhenFull::RemoveOldest)
+    }
+
+    fn open_as(root: PathBuf, limit_bytes: u64, when_full: WhenFull) -> Result<Self, BlobError> {
+        let unfinished = root.join(UNFINISHED);
+        create_private(&unfinished).map_err(failed(&unfinished))?;
+        remove_forgotten(&unfinished)?;
+        let directory = Self {
+            root,
+            limit_bytes,
+            used_bytes: AtomicU64::new(0),
+            when_full,
+        };
+        directory.list()?;
+        Ok(directory)
+    }
+
+    /// Stores a chunk. One that is there already is marked as used.
+    pub fn put(&self, bytes: &[u8]) -> Result<ChunkHash, BlobError> {
+        if bytes.len() > CHUNK_BYTES {
+            return Err(BlobError::TooLarge { bytes: bytes.len() });
+        }
+        let hash = hash(bytes);
+        if touch(&self.path(hash)) {
+            return Ok(hash);
+        }
+        self.make_room(bytes.len() as u64)?;
+        match self.write(hash, bytes) {
+            Err(error) if is_full(&error) && self.when_full == WhenFull::RemoveOldest => {
+                self.remove_oldest(self.used_bytes() / 2)?;
+                self.write(hash, bytes)
+            }
+            result => result,
+        }
+        .map_err(|source| self.write_failed(source))?;
+        Ok(hash)
+    }
+
+    /// The bytes of a chunk, verified.
+    pub fn get(&self, hash: ChunkHash) -> Result<Option<Bytes>, BlobError> {
+        let path = self.path(hash);
+        let bytes = match fs::read(&path) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(BlobError::Directory { path, source }),
+        };
+        if crate::hash(&bytes) != hash {
+            tracing::warn!(chunk.path = %path.display(), "A stored chunk is damaged and was removed");
+            self.remove(hash)?;
+            return Ok(None);
+        }
+        if self.when_full == WhenFull::RemoveOldest {
+            touch(&path);
+        }
+        Ok(Some(Bytes::from(bytes)))
+    }
+
+    #[must_use]
+    pub fn contains(&self, hash: ChunkHash) -> bool {
+        self.path(hash).is_file()
+    }
+
+    /// Removing what is not there is no error.
+    pub fn remove(&self, hash: ChunkHash) -> Result<(), BlobError> {
+        let path = self.path(hash);
+        let bytes = fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        match fs::remove_file(&path) {
+            Ok(()) => {
+                self.subtract(bytes);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(source) => Err(BlobError::Directory { path, source }),
+        }
+    }
+
+    /// All chunks that are there, in no particular order.
+    pub fn list(&self) -> Result<Vec<StoredChunk>, BlobError> {
+        let mut chunks = Vec::new();
+        for shard in entries(&self.root)? {
+            if shard.file_name() == Some(UNFINISHED.as_ref()) || !shard.is_dir() {
+                continue;
+            }
+            chunks.extend(entries(&shard)?.iter().filter_map(|path| stored(path)));
+        }
+        let bytes = chunks.iter().map(|chunk| chunk.bytes).sum();
+        self.used_bytes.store(bytes, Ordering::Relaxed);
+        Ok(chunks)
+    }
+
+    /// Bytes of all chunks, as far as this process knows.
+    #[must_use]
+    pub fn used_bytes(&self) -> u64 {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    fn make_room(&self, bytes: u64) -> Result<(), BlobError> {
+        if self.used_bytes() + bytes <= self.limit_bytes {
+            return Ok(());
+        }
+        if self.when_full == WhenFull::RemoveOldest && bytes <= self.limit_bytes {
+            let keep = self.limit_bytes / 100 * CACHE_KEEPS_PERCENT;
+            return self.remove_oldest(keep.min(self.limit_bytes - bytes));
+        }
+        Err(BlobError::Full {
+            root: self.root.clone(),
+            limit_bytes: Some(self.limit_bytes),
+        })
+    }
+
+    /// Removes until at most `keep_bytes` are left.
+    fn remove_oldest(&self, keep_bytes: u64) -> Result<(), BlobError> {
+        let mut chunks = self.list()?;
+        chunks.sort_unstable_by_key(|chunk| chunk.last_used);
+        for chunk in chunks {
+            if self.used_bytes() <= keep_bytes {
+                break;
+            }
+            self.remove(chunk.hash)?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, hash: ChunkHash, bytes: &[u8]) -> io::Result<()> {
+        let path = self.path(hash);
+        if let Some(shard) = path.parent() {
+            create_private(shard)?;
+        }
+        let mut file = tempfile::NamedTempFile::new_in(self.root.join(UNFINISHED))?;
+        file.write_all(bytes)?;
+        match file.persist_noclobber(path) {
+            Ok(_) => {
+                self.used_bytes
+                    .fetch_add(bytes.len() as u64, Ordering::Relaxed);
+                Ok(())
+            }
+            Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            Err(error) => Err(error.error),
+        }
+    }
+
+    fn write_failed(&self, source: io::Error) -> BlobError {
+        let root = self.root.clone();
+        if is_full(&source) {
+            let limit_bytes = None;
+            BlobError::Full { root, limit_bytes }
+        } else {
+            BlobError::Directory { path: root, source }
+        }
+    }
+
+    fn subtract(&self, bytes: u64) {
+        let less = |used: u64| Some(used.saturating_sub(bytes));
+        let _ = self
+            .used_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+    }
+
+    /// 256 folders, so that none gets too long.
+    fn path(&self, hash: ChunkHash) -> PathBuf {
+        let name = hash.to_string();
+        self.root.join(&name[..2]).join(name)
+    }
+}
+
+fn create_private(path: &Path) -> io::Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+}
+
+/// Removes what programs that died left behind. Another program may be writing here now, so new files stay.
+fn remove_forgotten(unfinished: &Path) -> Result<(), BlobError> {
+    for path in entries(unfinished)? {
+        let written = fs::metadata(&path).and_then(|metadata| metadata.modified());
+        let age = written.ok().and_then(|time| time.elapsed().ok());
+        if age.is_some_and(|age| age > FORGOTTEN_AFTER) {
+            fs::remove_file(&path).map_err(failed(&path))?;
+        }
+    }
+    Ok(())
+}
+
+/// Marks a file as used now; false when it is not there.
+fn touch(path: &Path) -> bool {
+    File::open(path).is_ok_and(|file| file.set_modified(SystemTime::now()).is_ok())
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
+    )
+}
+
+fn entries(folder: &Path) -> Result<Vec<PathBuf>, BlobError> {
+    fs::read_dir(folder)
+        .and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect())
+        .map_err(failed(folder))
+}
+
+/// What a file is, unless it is no chunk or vanished meanwhile.
+fn stored(path: &Path) -> Option<StoredChunk> {
+    let hash = path.file_name()?.to_str()?.parse().ok()?;
+    let metadata = fs::metadata(path).ok()?;
+    Some(StoredChunk {
+        hash,
+        bytes: metadata.len(),
+        last_used: metadata.modified().ok()?,
+    })
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> BlobError {
+    let path = path.to_owned();
+    |source| BlobError::Directory { path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::errno::Errno;
+
+    #[test]
+    fn a_full_disk_is_not_just_any_failure() {
+        for error in [Errno::ENOSPC, Errno::EDQUOT] {
+            assert!(is_full(&error.into()), "{error}");
+        }
+        assert!(!is_full(&Errno::EIO.into()));
+    }
+}

@@ -1,0 +1,106 @@
+//! What both ends of an object table hold, as the XXH3-128 of each block of each segment.
+//!
+//! **Invariant:** after a message was sent and applied, the ledgers of both ends are equal.
+
+use std::collections::{HashMap, HashSet};
+
+use baton_protocol::shim::SegmentView;
+
+use crate::{BlobError, layout::block_count};
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Ledger {
+    segments: HashMap<u32, Record>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Record {
+    bytes: u64,
+    digests: Vec<u128>,
+}
+
+impl Ledger {
+    /// How many segments both ends hold.
+    #[must_use]
+    pub fn segments(&self) -> usize {
+        self.segments.len()
+    }
+
+    /// A new table begins.
+    pub(crate) fn clear(&mut self) {
+        self.segments.clear();
+    }
+
+    pub(crate) fn forget(&mut self, segment: u32) {
+        self.segments.remove(&segment);
+    }
+
+    /// A segment that the other end has not seen; its blocks are noted one after the other.
+    pub(crate) fn begin(&mut self, segment: u32, bytes: u64) {
+        let digests = Vec::new();
+        self.segments.insert(segment, Record { bytes, digests });
+    }
+
+    /// Whether a snapshot fits what was sent before.
+    pub(crate) fn check_snapshot(
+        &self,
+        segments: &[SegmentView],
+        dropped: &[u32],
+    ) -> Result<(), BlobError> {
+        let mut numbers = HashSet::new();
+        let dropped: HashSet<u32> = dropped.iter().copied().collect();
+        for view in segments {
+            let segment = view.number;
+            let wrong = |what| BlobError::Ledger { segment, what };
+            if !numbers.insert(segment) {
+                return Err(wrong("is there twice"));
+            }
+            if dropped.contains(&segment) {
+                return Err(wrong("is there and dropped"));
+            }
+            if !view.fresh {
+                self.check_known(segment, view.bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A segment that both ends should hold already.
+    pub(crate) fn check_known(&self, segment: u32, bytes: u64) -> Result<(), BlobError> {
+        let wrong = |what| BlobError::Ledger { segment, what };
+        let record = self
+            .segments
+            .get(&segment)
+            .ok_or_else(|| wrong("was never sent"))?;
+        if record.bytes != bytes {
+            return Err(wrong("has another size than before"));
+        }
+        let complete = record.digests.len() as u64 == block_count(bytes);
+        complete
+            .then_some(())
+            .ok_or_else(|| wrong("was never sent whole"))
+    }
+
+    /// Notes the blocks from `first` on of a segment that has begun or is known. Says whether that is news.
+    pub(crate) fn note(&mut self, segment: u32, first: usize, digests: &[u128]) -> bool {
+        let Some(record) = self.segments.get_mut(&segment) else {
+            return true;
+        };
+        let end = first + digests.len();
+        if record.digests.get(first..end) == Some(digests) {
+            return false;
+        }
+        if record.digests.len() < end {
+            record.digests.resize(end, 0);
+        }
+        record.digests[first..end].copy_from_slice(digests);
+        true
+    }
+
+    /// What is known of a segment's blocks; nothing of a segment that was never sent.
+    pub(crate) fn digests(&self, segment: u32) -> &[u128] {
+        self.segments
+            .get(&segment)
+            .map_or(&[], |record| &record.digests)
+    }
+}

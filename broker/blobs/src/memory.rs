@@ -1,0 +1,64 @@
+//! Reading a child process's memory where it lies.
+
+use std::io::IoSliceMut;
+
+use nix::{
+    errno::Errno,
+    sys::uio::{RemoteIoVec, process_vm_readv},
+    unistd::Pid,
+};
+
+use crate::BlobError;
+
+/// Fills `buffer` from `address` on in the memory of process `pid`.
+pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> Result<(), BlobError> {
+    let mut done = 0;
+    while done < buffer.len() {
+        let rest = &mut buffer[done..];
+        let bytes = rest.len();
+        let from = address.wrapping_add(done as u64);
+        match read_some(pid, from, rest) {
+            Ok(0) => return Err(failed(pid, from, bytes, Errno::EFAULT)),
+            Ok(count) => done += count,
+            Err(Errno::EINTR) => {}
+            Err(error) => return Err(failed(pid, from, bytes, error)),
+        }
+    }
+    Ok(())
+}
+
+fn read_some(pid: i32, address: u64, buffer: &mut [u8]) -> nix::Result<usize> {
+    let remote = RemoteIoVec {
+        base: usize::try_from(address).map_err(|_| Errno::EFAULT)?,
+        len: buffer.len(),
+    };
+    process_vm_readv(
+        Pid::from_raw(pid),
+        &mut [IoSliceMut::new(buffer)],
+        &[remote],
+    )
+}
+
+fn failed(pid: i32, address: u64, bytes: usize, error: Errno) -> BlobError {
+    match error {
+        Errno::EPERM | Errno::ENOSYS => BlobError::MemoryNotPermitted {
+            pid,
+            ptrace_scope: ptrace_scope(),
+        },
+        Errno::ESRCH => BlobError::ProcessGone { pid },
+        source => BlobError::Memory {
+            pid,
+            address,
+            bytes,
+            source,
+        },
+    }
+}
+
+/// Who may read whose memory: 0 and 1 let a parent read its child. `None` where the system has no such setting.
+#[must_use]
+pub fn ptrace_scope() -> Option<String> {
+    std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+        .ok()
+        .map(|text| text.trim().to_owned())
+}

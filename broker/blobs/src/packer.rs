@@ -1,0 +1,329 @@
+//! From a snapshot straight to the file that the other end maps, where both are on one machine.
+//!
+//! The file holds the pickle stream, then the fresh segments, then the changed blocks of known ones, packed in the
+//! order in which they were found. What the kernel has only read since it was received is not looked at (see
+//! [`crate::untouched`]); everything else is read once, in pieces that stay in the processor's cache between
+//! reading, hashing and writing, so a snapshot of any size costs little memory here besides the file itself.
+
+use std::{
+    fs::File,
+    ops::Range,
+    os::unix::fs::FileExt,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use baton_protocol::{
+    memory::BLOCK_BYTES,
+    shim::{Delta, Extent, Patch, SegmentDelta, SegmentView, Snapshot},
+};
+
+use crate::{
+    BlobError, Bundle, Ledger, digests,
+    layout::{LINE_BYTES, block_count, border},
+    memory,
+    sealed::{self, no_room},
+    untouched::Untouched,
+};
+
+/// Read at once; small enough for the cache of one core.
+const PIECE_BYTES: usize = 256 << 10;
+
+/// What one thread takes at a time.
+const TASK_BYTES: u64 = 4 << 20;
+
+/// Below this a second thread takes longer to start than it saves.
+const ALONE_BYTES: u64 = 8 << 20;
+
+/// Writing into one file does not become faster with more.
+const MOST_THREADS: usize = 4;
+
+/// `pid` is the kernel that made the snapshot, `ledger` what the last message of the same table left. `cancelled` is
+/// asked between two pieces.
+pub fn pack(
+    pid: i32,
+    snapshot: &Snapshot,
+    ledger: &Ledger,
+    cancelled: &(dyn Fn() -> bool + Sync),
+) -> Result<Bundle, BlobError> {
+    let nothing = Ledger::default();
+    let ledger = if snapshot.messages == 0 {
+        &nothing
+    } else {
+        ledger
+    };
+    ledger.check_snapshot(&snapshot.segments, &snapshot.dropped_segments)?;
+    let file = sealed::create()?;
+    file.write_all_at(&snapshot.stream, 0).map_err(no_room)?;
+    let mut end = snapshot.stream.len() as u64;
+    let tasks = lay_out(&snapshot.segments, &mut end);
+    let packing = Packing {
+        pid,
+        file,
+        ledger,
+        end: AtomicU64::new(end.next_multiple_of(LINE_BYTES)),
+        untouched: Untouched::of(pid),
+        cancelled,
+    };
+    let found = packing.work(&tasks)?;
+    packing.finish(snapshot, &tasks, found)
+}
+
+/// A range of one segment.
+struct Task<'snapshot> {
+    view: &'snapshot SegmentView,
+    range: Range<u64>,
+    /// Where a fresh segment's range goes in the file.
+    place: Option<u64>,
+}
+
+/// What a task put into the file, in the order of the segment.
+#[derive(Default)]
+struct Found {
+    patches: Vec<Patch>,
+    digests: Vec<u128>,
+}
+
+/// Gives fresh segments their places.
+fn lay_out<'snapshot>(views: &'snapshot [SegmentView], end: &mut u64) -> Vec<Task<'snapshot>> {
+    let mut tasks = Vec::with_capacity(views.len());
+    for view in views {
+        let place = view.fresh.then(|| {
+            let place = end.next_multiple_of(border(view.fresh, view.bytes));
+            *end = place + view.bytes;
+            place
+        });
+        let mut start = 0;
+        while start < view.bytes {
+            let range = start..view.bytes.min(start + TASK_BYTES);
+            start = range.end;
+            tasks.push(Task {
+                view,
+                place: place.map(|place| place + range.start),
+                range,
+            });
+        }
+    }
+    tasks
+}
+
+struct Packing<'call> {
+    pid: i32,
+    file: File,
+    ledger: &'call Ledger,
+    /// Where the next changed blocks go.
+    end: AtomicU64,
+    untouched: Untouched,
+    cancelled: &'call (dyn Fn() -> bool + Sync),
+}
+
+impl Packing<'_> {
+    /// Does all tasks, with as many threads as are worth it.
+    fn work(&self, tasks: &[Task<'_>]) -> Result<Vec<Found>, BlobError> {
+        let bytes: u64 = tasks
+            .iter()
+            .map(|task| task.range.end - task.range.start)
+            .sum();
+        let next = AtomicUsize::new(0);
+        let results = Mutex::new(Vec::with_capacity(tasks.len()));
+        let take = || {
+            let mut buffer = Vec::new();
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(task) = tasks.get(index) else {
+                    return Ok(());
+                };
+                let result = self.do_task(task, &mut buffer);
+                if result.is_err() {
+                    next.store(tasks.len(), Ordering::Relaxed);
+                }
+                let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+                results.push((index, result?));
+            }
+        };
+        if bytes < ALONE_BYTES {
+            take()?;
+        } else {
+            let cores = thread::available_parallelism().map_or(1, usize::from);
+            thread::scope(|scope| {
+                let others: Vec<_> = (1..cores.min(MOST_THREADS))
+                    .map(|_| scope.spawn(take))
+                    .collect();
+                let mine = take();
+                others
+                    .into_iter()
+                    .map(|other| other.join().unwrap_or(Err(BlobError::Cancelled)))
+                    .fold(mine, Result::and)
+            })?;
+        }
+        let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+        results.sort_unstable_by_key(|(index, _)| *index);
+        Ok(results.into_iter().map(|(_, found)| found).collect())
+    }
+
+    fn do_task(&self, task: &Task<'_>, buffer: &mut Vec<u8>) -> Result<Found, BlobError> {
+        let mut found = Found::default();
+        for range in self.worth_reading(task) {
+            let mut start = range.start;
+            while start < range.end {
+                if (self.cancelled)() {
+                    return Err(BlobError::Cancelled);
+                }
+                let rest = usize::try_from(range.end - start).unwrap_or(PIECE_BYTES);
+                buffer.resize(rest.min(PIECE_BYTES), 0);
+                let address = task.view.address.wrapping_add(start);
+                memory::read(self.pid, address, buffer)?;
+                match task.place {
+                    Some(place) => {
+                        let place = place + (start - task.range.start);
+                        self.file.write_all_at(buffer, place).map_err(no_room)?;
+                        found.digests.extend(digests(buffer));
+                        found.add(start, place, buffer.len());
+                    }
+                    None => self.put_changed(task.view.number, start, buffer, &mut found)?,
+                }
+                start += buffer.len() as u64;
+            }
+        }
+        Ok(found)
+    }
+
+    /// The ranges of the segment that may differ from what the other end has, at borders of blocks.
+    fn worth_reading(&self, task: &Task<'_>) -> Vec<Range<u64>> {
+        let whole = || vec![task.range.clone()];
+        let address = task.view.address.wrapping_add(task.range.start);
+        let Some(addresses_end) = address.checked_add(task.range.end - task.range.start) else {
+            return whole();
+        };
+        if task.view.fresh {
+            return whole();
+        }
+        let Some(pages) = self.untouched.pages(address..addresses_end) else {
+            return whole();
+        };
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        let mut start = task.range.start;
+        for untouched in pages {
+            let end = task.range.end.min(start + BLOCK_BYTES as u64);
+            match ranges.last_mut() {
+                _ if untouched => {}
+                Some(last) if last.end == start => last.end = end,
+                _ => ranges.push(start..end),
+            }
+            start = end;
+        }
+        ranges
+    }
+
+    /// Of a known segment only the blocks that differ go into the file.
+    fn put_changed(
+        &self,
+        segment: u32,
+        start: u64,
+        bytes: &mut [u8],
+        found: &mut Found,
+    ) -> Result<(), BlobError> {
+        let first = usize::try_from(start / BLOCK_BYTES as u64).unwrap_or(usize::MAX);
+        let known = self.ledger.digests(segment);
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for (index, digest) in digests(bytes).enumerate() {
+            if known.get(first + index) == Some(&digest) {
+                continue;
+            }
+            found.digests.push(digest);
+            let from = index * BLOCK_BYTES;
+            let to = bytes.len().min(from + BLOCK_BYTES);
+            match runs.last_mut() {
+                Some(run) if run.end == from => run.end = to,
+                _ => runs.push(from..to),
+            }
+        }
+        let total: usize = runs.iter().map(ExactSizeIterator::len).sum();
+        if total == 0 {
+            return Ok(());
+        }
+        let room = (total as u64).next_multiple_of(LINE_BYTES);
+        let place = self.end.fetch_add(room, Ordering::Relaxed);
+        let mut packed = 0;
+        for run in runs {
+            let offset = start + run.start as u64;
+            found.add(offset, place + packed as u64, run.len());
+            let length = run.len();
+            bytes.copy_within(run, packed);
+            packed += length;
+        }
+        self.file
+            .write_all_at(&bytes[..packed], place)
+            .map_err(no_room)
+    }
+
+    fn finish(
+        self,
+        snapshot: &Snapshot,
+        tasks: &[Task<'_>],
+        found: Vec<Found>,
+    ) -> Result<Bundle, BlobError> {
+        let end = self.end.into_inner();
+        self.file.set_len(end).map_err(no_room)?;
+        let mut all = Vec::new();
+        let mut segments: Vec<SegmentDelta> = Vec::with_capacity(snapshot.segments.len());
+        let mut results = tasks.iter().zip(found).peekable();
+        for view in &snapshot.segments {
+            let mut whole = Found::default();
+            while let Some((_, part)) = results.next_if(|(task, _)| task.view.number == view.number)
+            {
+                for patch in part.patches {
+                    #[expect(clippy::cast_possible_truncation, reason = "at most TASK_BYTES")]
+                    let bytes = patch.source.bytes as usize;
+                    whole.add(patch.offset, patch.source.offset, bytes);
+                }
+                whole.digests.extend(part.digests);
+            }
+            debug_assert!(whole.digests.len() as u64 <= block_count(view.bytes));
+            if view.fresh || !whole.patches.is_empty() {
+                all.extend(whole.digests);
+                segments.push(SegmentDelta {
+                    number: view.number,
+                    bytes: view.bytes,
+                    fresh: view.fresh,
+                    patches: whole.patches,
+                });
+            }
+        }
+        let delta = Delta {
+            messages: snapshot.messages,
+            stream: Extent {
+                offset: 0,
+                bytes: snapshot.stream.len() as u64,
+            },
+            segments,
+            dropped_segments: snapshot.dropped_segments.clone(),
+        };
+        Bundle::new(delta, &all, self.file)
+    }
+}
+
+impl Found {
+    /// Notes that bytes of the segment lie in the file; what goes on where the last one ended is one patch with it.
+    fn add(&mut self, offset: u64, place: u64, bytes: usize) {
+        let bytes = bytes as u64;
+        match self.patches.last_mut() {
+            Some(last)
+                if last.offset + last.source.bytes == offset
+                    && last.source.offset + last.source.bytes == place =>
+            {
+                last.source.bytes += bytes;
+            }
+            _ => self.patches.push(Patch {
+                offset,
+                source: Extent {
+                    offset: place,
+                    bytes,
+                },
+            }),
+        }
+    }
+}

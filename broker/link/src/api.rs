@@ -1,0 +1,96 @@
+//! HTTP requests to the broker, with its refusals as errors.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, header::AUTHORIZATION};
+
+use baton_protocol::address::BrokerAddress;
+
+use crate::{Dial, LinkError, dial::CONNECT_TIMEOUT};
+
+/// How long the broker may send no byte of an answer.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How much of a refusal's text is kept.
+const LONGEST_TEXT: usize = 1000;
+
+#[derive(Debug, Clone)]
+pub struct Api {
+    client: Client,
+    dial: Dial,
+}
+
+impl Api {
+    pub fn new(dial: &Dial) -> Result<Self, LinkError> {
+        let mut builder = Client::builder()
+            .no_proxy()
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(READ_TIMEOUT)
+            .tcp_nodelay(true);
+        if let BrokerAddress::Unix(path) = &dial.address {
+            builder = builder.unix_socket(path.as_path());
+        }
+        let dial = dial.clone();
+        match builder.build() {
+            Ok(client) => Ok(Self { client, dial }),
+            Err(source) => Err(unreachable(&dial, source)),
+        }
+    }
+
+    /// The body of a page, for example `/health/live`.
+    pub async fn get(&self, path: &str) -> Result<Bytes, LinkError> {
+        let response = self.send(self.request(Method::GET, path), path).await?;
+        response.bytes().await.map_err(|error| self.broke(error))
+    }
+
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        let request = self.client.request(method, self.dial.url(path));
+        match &self.dial.token {
+            Some(token) => request.header(AUTHORIZATION, token.bearer()),
+            None => request,
+        }
+    }
+
+    /// Sends a request and makes the broker's refusals errors.
+    pub(crate) async fn send(
+        &self,
+        request: RequestBuilder,
+        path: &str,
+    ) -> Result<Response, LinkError> {
+        let response = request.send().await.map_err(|error| self.broke(error))?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let address = self.dial.address.clone();
+        let text = response.text().await.unwrap_or_default();
+        let text = text.trim().chars().take(LONGEST_TEXT).collect();
+        Err(match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => LinkError::Unauthorized { address },
+            StatusCode::INSUFFICIENT_STORAGE => LinkError::StoreFull { text },
+            StatusCode::NOT_FOUND => LinkError::NotFound {
+                address,
+                path: path.to_owned(),
+            },
+            _ => LinkError::Status {
+                status: status.as_u16(),
+                text,
+            },
+        })
+    }
+
+    pub(crate) fn broke(&self, error: reqwest::Error) -> LinkError {
+        if error.is_timeout() {
+            return self.dial.no_answer();
+        }
+        unreachable(&self.dial, error)
+    }
+}
+
+fn unreachable(dial: &Dial, error: reqwest::Error) -> LinkError {
+    LinkError::Unreachable {
+        address: dial.address.clone(),
+        source: Box::new(error),
+    }
+}

@@ -1,0 +1,173 @@
+//! The *http* lane: asking which chunks are missing, bringing and fetching them, many with one request.
+//!
+//! Everything here may be repeated without harm, so a broker that restarts meanwhile is waited for.
+
+use std::time::Duration;
+
+use baton_protocol::{CHUNK_BYTES, ChunkHash, decode, encode};
+use bytes::{Buf, Bytes, BytesMut};
+use futures_util::stream;
+use reqwest::{Body, Method};
+use tokio::time::{Instant, sleep};
+
+use crate::{Api, Backoff, Dial, LinkError};
+
+/// Names in one question.
+const MISSING_BATCH: usize = 8192;
+
+/// Chunks in one request that brings or fetches them.
+const CHUNK_BATCH: usize = 32;
+
+/// How long a broker that cannot be reached is waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Debug, Clone)]
+pub struct ChunkLane {
+    api: Api,
+}
+
+impl ChunkLane {
+    pub fn new(dial: &Dial) -> Result<Self, LinkError> {
+        Ok(Self {
+            api: Api::new(dial)?,
+        })
+    }
+
+    /// Which of these the broker does not have.
+    pub async fn missing(&self, hashes: &[ChunkHash]) -> Result<Vec<ChunkHash>, LinkError> {
+        let mut missing = Vec::new();
+        for batch in hashes.chunks(MISSING_BATCH) {
+            let mut patience = Patience::new();
+            let answer = loop {
+                match self.ask_missing(batch).await {
+                    Ok(answer) => break answer,
+                    Err(error) => patience.pause_or_fail(error).await?,
+                }
+            };
+            missing.extend(answer);
+        }
+        Ok(missing)
+    }
+
+    /// Stores all of these at the broker.
+    pub async fn put(&self, chunks: &[(ChunkHash, Bytes)]) -> Result<(), LinkError> {
+        for batch in chunks.chunks(CHUNK_BATCH) {
+            let mut patience = Patience::new();
+            while let Err(error) = self.put_batch(batch).await {
+                patience.pause_or_fail(error).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fetches all of these; `each` gets every one once, in order. What arrives is not verified here.
+    pub async fn get(
+        &self,
+        hashes: &[ChunkHash],
+        mut each: impl FnMut(ChunkHash, Bytes) -> Result<(), LinkError>,
+    ) -> Result<(), LinkError> {
+        for batch in hashes.chunks(CHUNK_BATCH) {
+            let mut left = batch;
+            let mut patience = Patience::new();
+            while let Err(error) = self.get_some(&mut left, &mut each).await {
+                patience.pause_or_fail(error).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask_missing(&self, hashes: &[ChunkHash]) -> Result<Vec<ChunkHash>, LinkError> {
+        const PATH: &str = "/v1/chunks/missing";
+        let request = self.api.request(Method::POST, PATH).body(encode(&hashes));
+        let response = self.api.send(request, PATH).await?;
+        let body = response.bytes().await;
+        Ok(decode(&body.map_err(|error| self.api.broke(error))?)?)
+    }
+
+    async fn put_batch(&self, chunks: &[(ChunkHash, Bytes)]) -> Result<(), LinkError> {
+        const PATH: &str = "/v1/chunks";
+        let mut parts: Vec<Result<Bytes, std::convert::Infallible>> = Vec::new();
+        for (_, bytes) in chunks {
+            let length = u32::try_from(bytes.len())
+                .map_err(|_| LinkError::TooLarge { bytes: bytes.len() })?;
+            parts.push(Ok(Bytes::copy_from_slice(&length.to_be_bytes())));
+            parts.push(Ok(bytes.clone()));
+        }
+        let body = Body::wrap_stream(stream::iter(parts));
+        let request = self.api.request(Method::PUT, PATH).body(body);
+        self.api.send(request, PATH).await.map(drop)
+    }
+
+    /// Takes from `left` what has arrived, also when the rest does not.
+    async fn get_some(
+        &self,
+        left: &mut &[ChunkHash],
+        each: &mut impl FnMut(ChunkHash, Bytes) -> Result<(), LinkError>,
+    ) -> Result<(), LinkError> {
+        const PATH: &str = "/v1/chunks/get";
+        let request = self.api.request(Method::POST, PATH).body(encode(left));
+        let mut response = match self.api.send(request, PATH).await {
+            Err(LinkError::NotFound { .. }) => return Err(LinkError::UnknownChunk),
+            response => response?,
+        };
+        let mut received = BytesMut::new();
+        while let Some((hash, rest)) = left.split_first() {
+            let chunk = loop {
+                if let Some(chunk) = take_chunk(&mut received)? {
+                    break chunk;
+                }
+                match response
+                    .chunk()
+                    .await
+                    .map_err(|error| self.api.broke(error))?
+                {
+                    Some(bytes) => received.extend_from_slice(&bytes),
+                    None => return Err(LinkError::Answer("chunks are missing at its end")),
+                }
+            };
+            each(*hash, chunk)?;
+            *left = rest;
+        }
+        Ok(())
+    }
+}
+
+/// The next whole chunk of what was received.
+fn take_chunk(received: &mut BytesMut) -> Result<Option<Bytes>, LinkError> {
+    let Some(length) = received.first_chunk() else {
+        return Ok(None);
+    };
+    let length = u32::from_be_bytes(*length) as usize;
+    if length > CHUNK_BYTES {
+        return Err(LinkError::Answer("a chunk is too large"));
+    }
+    if received.len() < 4 + length {
+        received.reserve(4 + length - received.len());
+        return Ok(None);
+    }
+    received.advance(4);
+    Ok(Some(received.split_to(length).freeze()))
+}
+
+/// Pauses between attempts while the broker cannot be reached, but not for ever.
+struct Patience {
+    backoff: Backoff,
+    end: Instant,
+}
+
+impl Patience {
+    fn new() -> Self {
+        Self {
+            backoff: Backoff::default(),
+            end: Instant::now() + PATIENCE,
+        }
+    }
+
+    async fn pause_or_fail(&mut self, error: LinkError) -> Result<(), LinkError> {
+        if !error.is_transient() || Instant::now() >= self.end {
+            return Err(error);
+        }
+        sleep(self.backoff.next_delay()).await;
+        Ok(())
+    }
+}

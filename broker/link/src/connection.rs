@@ -1,0 +1,173 @@
+//! One WebSocket to the broker, with MessagePack documents in both directions.
+
+use std::{marker::PhantomData, time::Duration};
+
+use baton_protocol::{address::BrokerAddress, decode, encode};
+use futures_util::{SinkExt, StreamExt};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_tungstenite::{
+    WebSocketStream, client_async_with_config,
+    tungstenite::{
+        self, ClientRequestBuilder, Message, error::ProtocolError, http::StatusCode,
+        protocol::WebSocketConfig,
+    },
+};
+
+use crate::{
+    Dial, LinkError,
+    dial::{CONNECT_TIMEOUT, Duplex},
+};
+
+/// Neither side sends or believes larger messages.
+const LARGEST_MESSAGE_BYTES: usize = 64 << 20;
+
+/// A broker that says nothing for so long is asked for a sign of life …
+const QUIET: Duration = Duration::from_secs(20);
+
+/// … and has so long to give one.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long the broker may take no byte of what is sent.
+const SEND_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// A connection to the broker that says `Incoming` and hears `Outgoing`.
+pub struct Connection<Incoming, Outgoing> {
+    socket: WebSocketStream<Box<dyn Duplex>>,
+    dial: Dial,
+    heard: Instant,
+    asked: Option<Instant>,
+    messages: PhantomData<fn(Outgoing) -> Incoming>,
+}
+
+/// Dials a path of the broker, for example `/v1/proxy`.
+pub async fn connect<Incoming, Outgoing>(
+    dial: &Dial,
+    path: &str,
+) -> Result<Connection<Incoming, Outgoing>, LinkError> {
+    let socket = dial.open().await?;
+    let url = dial.url(path).replacen("http", "ws", 1);
+    let uri = url
+        .parse()
+        .map_err(|_| LinkError::Answer("its address is no URL"))?;
+    let mut request = ClientRequestBuilder::new(uri);
+    if let Some(token) = &dial.token {
+        request = request.with_header("Authorization", token.bearer());
+    }
+    let mut config = WebSocketConfig::default();
+    config.max_message_size = Some(LARGEST_MESSAGE_BYTES);
+    config.max_frame_size = Some(LARGEST_MESSAGE_BYTES);
+    let handshake = client_async_with_config(request, socket, Some(config));
+    match timeout(CONNECT_TIMEOUT, handshake).await {
+        Ok(Ok((socket, _))) => Ok(Connection {
+            socket,
+            dial: dial.clone(),
+            heard: Instant::now(),
+            asked: None,
+            messages: PhantomData,
+        }),
+        Ok(Err(error)) => Err(handshake_failed(&dial.address, path, error)),
+        Err(_) => Err(dial.no_answer()),
+    }
+}
+
+impl<Incoming: DeserializeOwned, Outgoing: Serialize> Connection<Incoming, Outgoing> {
+    pub async fn send(&mut self, message: &Outgoing) -> Result<(), LinkError> {
+        let bytes = encode(message);
+        if bytes.len() > LARGEST_MESSAGE_BYTES {
+            return Err(LinkError::TooLarge { bytes: bytes.len() });
+        }
+        let sending = self.socket.send(Message::binary(bytes));
+        match timeout(SEND_TIMEOUT, sending).await {
+            Ok(result) => result.map_err(|error| unreachable(&self.dial.address, error)),
+            Err(_) => Err(self.dial.no_answer()),
+        }
+    }
+
+    /// The next message; `None` when the connection is over. Cancel safe.
+    ///
+    /// Answers the broker's pings, and asks for a sign of life when it is quiet for long.
+    pub async fn receive(&mut self) -> Result<Option<Incoming>, LinkError> {
+        loop {
+            let deadline = self
+                .asked
+                .map_or(self.heard + QUIET, |asked| asked + PATIENCE);
+            let Ok(next) = timeout_at(deadline, self.socket.next()).await else {
+                self.ask_for_life().await?;
+                continue;
+            };
+            self.heard = Instant::now();
+            self.asked = None;
+            match next {
+                Some(Ok(Message::Binary(bytes))) => return Ok(Some(decode(&bytes)?)),
+                Some(Ok(Message::Text(_))) => {
+                    return Err(LinkError::Answer("a message is text"));
+                }
+                Some(Ok(Message::Close(_))) | None => return Ok(None),
+                Some(Ok(_)) => {}
+                Some(Err(error)) if is_end(&error) => return Ok(None),
+                Some(Err(error)) => return Err(unreachable(&self.dial.address, error)),
+            }
+        }
+    }
+
+    /// Says goodbye, so that the broker need not wait for a broken connection.
+    pub async fn close(mut self) {
+        let _ = timeout(Duration::from_secs(1), self.socket.close(None)).await;
+    }
+
+    async fn ask_for_life(&mut self) -> Result<(), LinkError> {
+        if self.asked.is_some() {
+            return Err(self.dial.no_answer());
+        }
+        self.asked = Some(Instant::now());
+        let ping = self.socket.send(Message::Ping(Vec::new().into()));
+        match timeout(PATIENCE, ping).await {
+            Ok(result) => result.map_err(|error| unreachable(&self.dial.address, error)),
+            Err(_) => Err(self.dial.no_answer()),
+        }
+    }
+}
+
+fn handshake_failed(address: &BrokerAddress, path: &str, error: tungstenite::Error) -> LinkError {
+    let address = address.clone();
+    let tungstenite::Error::Http(response) = error else {
+        let source = Box::new(error);
+        return LinkError::Unreachable { address, source };
+    };
+    match response.status() {
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => LinkError::Unauthorized { address },
+        StatusCode::NOT_FOUND => LinkError::NotFound {
+            address,
+            path: path.to_owned(),
+        },
+        status => LinkError::Status {
+            status: status.as_u16(),
+            text: response
+                .into_body()
+                .map(|body| String::from_utf8_lossy(&body).into_owned())
+                .unwrap_or_default(),
+        },
+    }
+}
+
+fn unreachable(address: &BrokerAddress, error: tungstenite::Error) -> LinkError {
+    LinkError::Unreachable {
+        address: address.clone(),
+        source: Box::new(error),
+    }
+}
+
+/// A broker that was killed says no goodbye; to the caller that is the same end.
+fn is_end(error: &tungstenite::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    match error {
+        tungstenite::Error::ConnectionClosed
+        | tungstenite::Error::AlreadyClosed
+        | tungstenite::Error::Protocol(ProtocolError::ResetWithoutClosingHandshake) => true,
+        tungstenite::Error::Io(error) => {
+            matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+        }
+        _ => false,
+    }
+}

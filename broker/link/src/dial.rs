@@ -1,0 +1,116 @@
+//! Where the broker is and what opens its door.
+
+use std::{fmt, io, time::Duration};
+
+use baton_protocol::address::BrokerAddress;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpStream, UnixStream},
+    time::timeout,
+};
+use tokio_tungstenite::tungstenite::http::Uri;
+
+use crate::LinkError;
+
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A secret. It is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token(String);
+
+impl Token {
+    /// Blanks around it, as a file has them at its end, do not count.
+    #[must_use]
+    pub fn new(text: &str) -> Self {
+        Self(text.trim().to_owned())
+    }
+
+    pub(crate) fn bearer(&self) -> String {
+        format!("Bearer {}", self.0)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("hidden")
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dial {
+    pub address: BrokerAddress,
+    pub token: Option<Token>,
+}
+
+/// What both kinds of socket can do.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<Socket: AsyncRead + AsyncWrite + Unpin + Send> Duplex for Socket {}
+
+impl Dial {
+    /// The URL of a path of the API. On a Unix socket its host means nothing.
+    pub(crate) fn url(&self, path: &str) -> String {
+        match &self.address {
+            BrokerAddress::Unix(_) => format!("http://baton{path}"),
+            BrokerAddress::Http(url) => format!("{url}{path}"),
+        }
+    }
+
+    pub(crate) async fn open(&self) -> Result<Box<dyn Duplex>, LinkError> {
+        match timeout(CONNECT_TIMEOUT, self.open_socket()).await {
+            Ok(Ok(socket)) => Ok(socket),
+            Ok(Err(source)) => Err(LinkError::Unreachable {
+                address: self.address.clone(),
+                source: source.into(),
+            }),
+            Err(_) => Err(self.no_answer()),
+        }
+    }
+
+    async fn open_socket(&self) -> io::Result<Box<dyn Duplex>> {
+        match &self.address {
+            BrokerAddress::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+            BrokerAddress::Http(url) => {
+                let (host, port) = host_and_port(url).ok_or(io::ErrorKind::InvalidInput)?;
+                let socket = TcpStream::connect((host.as_str(), port)).await?;
+                socket.set_nodelay(true)?;
+                Ok(Box::new(socket))
+            }
+        }
+    }
+
+    pub(crate) fn no_answer(&self) -> LinkError {
+        LinkError::NoAnswer {
+            address: self.address.clone(),
+        }
+    }
+}
+
+fn host_and_port(url: &str) -> Option<(String, u16)> {
+    let url: Uri = url.parse().ok()?;
+    let host = url.host()?.trim_start_matches('[').trim_end_matches(']');
+    Some((host.to_owned(), url.port_u16().unwrap_or(80)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_says_where_to_connect() {
+        let check = |url, host: &str, port| {
+            assert_eq!(host_and_port(url), Some((host.to_owned(), port)));
+        };
+        check("http://broker:8470", "broker", 8470);
+        check("http://broker", "broker", 80);
+        check("http://[::1]:8470/services/baton", "::1", 8470);
+        assert_eq!(host_and_port("http://a b"), None);
+    }
+
+    #[test]
+    fn a_token_is_not_shown() {
+        let token = Token::new("  s3cret\n");
+        assert_eq!(format!("{token:?}"), "hidden");
+        assert_eq!(token.bearer(), "Bearer s3cret");
+    }
+}

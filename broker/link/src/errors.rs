@@ -1,0 +1,57 @@
+//! What can go wrong between a client and its broker, one variant for each thing that a caller can act on.
+
+use std::error::Error;
+
+use baton_protocol::{DecodeError, address::BrokerAddress};
+
+type Source = Box<dyn Error + Send + Sync>;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LinkError {
+    /// Nobody listens there, or the connection broke.
+    #[error("The broker at {address} cannot be reached")]
+    Unreachable {
+        address: BrokerAddress,
+        #[source]
+        source: Source,
+    },
+    #[error("The broker at {address} does not answer")]
+    NoAnswer { address: BrokerAddress },
+    #[error("The broker at {address} does not accept this token")]
+    Unauthorized { address: BrokerAddress },
+    #[error("There is no {path} at {address}: this is no broker, or one of another version")]
+    NotFound {
+        address: BrokerAddress,
+        path: String,
+    },
+    /// The broker has no room for more chunks.
+    #[error("The broker cannot store more: {text}")]
+    StoreFull { text: String },
+    /// The broker does not have a chunk that was asked for.
+    #[error("The broker does not have a chunk that is needed")]
+    UnknownChunk,
+    #[error("The broker answered {status}: {text}")]
+    Status { status: u16, text: String },
+    #[error("A message of {bytes} bytes is too large to be sent")]
+    TooLarge { bytes: usize },
+    #[error("The broker's answer makes no sense: {0}")]
+    Answer(&'static str),
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// The one who receives chunks could not use one.
+    #[error("A chunk that arrived could not be used")]
+    Receiver(#[source] Source),
+}
+
+impl LinkError {
+    /// The connection is the trouble, not what was asked: it may work when it is tried again.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::NoAnswer { .. } => true,
+            Self::Status { status, .. } => *status == 503,
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Messages and files over a Unix socket between processes of one machine.
+//!
+//! A frame is a length (8 bytes, big endian) and one MessagePack document. One that hands over memory carries exactly
+//! one file descriptor, with its first byte.
+//!
+//! **Invariant:** this module knows no message; it moves whatever can be encoded.
+
+mod sys;
+
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use baton_protocol::{DecodeError, decode, encode};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+
+/// A pickle stream travels in a frame, so frames may be large; a wrong length must not be believed for ever.
+const LARGEST_FRAME_BYTES: u64 = 8 << 30;
+
+/// Enough for an ordinary frame in one read.
+const KEPT_BUFFER_BYTES: usize = 16 << 10;
+/// How much memory the announcement of a large frame takes at once.
+const LARGEST_READ_BYTES: usize = 1 << 20;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FrameError {
+    #[error("The private connection broke")]
+    Io(#[from] std::io::Error),
+    #[error("The other end announced a message of {0} bytes")]
+    TooLarge(u64),
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+#[must_use]
+pub fn split(stream: UnixStream) -> (FrameReader, FrameWriter) {
+    let (reader, writer) = stream.into_split();
+    let reader = FrameReader {
+        stream: reader,
+        buffer: Vec::with_capacity(KEPT_BUFFER_BYTES),
+        file: None,
+    };
+    (reader, FrameWriter { stream: writer })
+}
+
+pub struct FrameReader {
+    stream: OwnedReadHalf,
+    /// What was read of a frame that is not complete yet.
+    buffer: Vec<u8>,
+    /// What came with it.
+    file: Option<OwnedFd>,
+}
+
+impl FrameReader {
+    /// The next message; `None` when the other end closed. Cancel safe. A file that comes with it is closed.
+    pub async fn receive<Message: DeserializeOwned>(
+        &mut self,
+    ) -> Result<Option<Message>, FrameError> {
+        loop {
+            if let Some(message) = self.complete()? {
+                return Ok(Some(message));
+            }
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// The next message and the file that came with it. Cancel safe.
+    pub async fn receive_with_file<Message: DeserializeOwned>(
+        &mut self,
+    ) -> Result<Option<(Message, Option<OwnedFd>)>, FrameError> {
+        loop {
+            if let Some(message) = self.complete()? {
+                return Ok(Some((message, self.file.take())));
+            }
+            let (stream, buffer) = (self.stream.as_ref(), &mut self.buffer);
+            let (count, file) = stream
+                .async_io(Interest::READABLE, || sys::receive(stream, buffer))
+                .await?;
+            if count == 0 {
+                return Ok(None);
+            }
+            self.file = file.or(self.file.take());
+        }
+    }
+
+    /// The first message of the buffer, if all of it is there; else there is room for more.
+    fn complete<Message: DeserializeOwned>(&mut self) -> Result<Option<Message>, FrameError> {
+        let mut wanted = KEPT_BUFFER_BYTES;
+        if let Some(length) = self.buffer.first_chunk() {
+            let length = u64::from_be_bytes(*length);
+            if length > LARGEST_FRAME_BYTES {
+                return Err(FrameError::TooLarge(length));
+            }
+            let end = 8 + usize::try_from(length).map_err(|_| FrameError::TooLarge(length))?;
+            if self.buffer.len() >= end {
+                let message = decode(&self.buffer[8..end]);
+                self.buffer.drain(..end);
+                self.buffer.shrink_to(KEPT_BUFFER_BYTES);
+                return Ok(Some(message?));
+            }
+            wanted = end - self.buffer.len();
+        }
+        self.buffer.reserve(wanted.min(LARGEST_READ_BYTES));
+        Ok(None)
+    }
+}
+
+pub struct FrameWriter {
+    stream: OwnedWriteHalf,
+}
+
+impl FrameWriter {
+    pub async fn send(&mut self, message: &impl Serialize) -> Result<(), FrameError> {
+        Ok(self.stream.write_all(&frame(message)).await?)
+    }
+
+    /// The other end gets a duplicate of `file` with the frame's first byte.
+    pub async fn send_with_file(
+        &mut self,
+        message: &impl Serialize,
+        file: BorrowedFd<'_>,
+    ) -> Result<(), FrameError> {
+        let frame = frame(message);
+        let stream = self.stream.as_ref();
+        let sent = stream
+            .async_io(Interest::WRITABLE, || {
+                let files = [file.as_raw_fd()];
+                sendmsg::<()>(
+                    stream.as_raw_fd(),
+                    &[IoSlice::new(&frame)],
+                    &[ControlMessage::ScmRights(&files)],
+                    MsgFlags::MSG_NOSIGNAL,
+                    None,
+                )
+                .map_err(std::io::Error::from)
+            })
+            .await?;
+        Ok(self.stream.write_all(&frame[sent..]).await?)
+    }
+}
+
+fn frame(message: &impl Serialize) -> Vec<u8> {
+    let body = encode(message);
+    let mut frame = Vec::with_capacity(8 + body.len());
+    frame.extend_from_slice(&(body.len() as u64).to_be_bytes());
+    frame.extend_from_slice(&body);
+    frame
+}

@@ -1,0 +1,25 @@
+//! Dialling out to the broker: messages on a WebSocket, chunks over HTTP; and past the broker, on one machine.
+//!
+//! Proxies and workers dial; nobody needs to know their addresses. A broker on the same machine listens on a Unix
+//! socket, any other on TCP; both speak the same HTTP.
+//!
+//! What state takes the memory lane goes from process to process over a Unix socket of the proxy ([`MemoryHolder`]).
+//!
+//! **Invariant:** nothing here decides what to say; reconnecting is the caller's, with [`Backoff`] for the pauses.
+
+mod api;
+mod backoff;
+mod chunks;
+mod connection;
+mod dial;
+mod errors;
+pub mod frames;
+mod holder;
+
+pub use api::Api;
+pub use backoff::Backoff;
+pub use chunks::ChunkLane;
+pub use connection::{Connection, connect};
+pub use dial::{Dial, Token};
+pub use errors::LinkError;
+pub use holder::{Held, LaneChoice, MemoryHolder, Unreachable, deposit, fetch};

@@ -1,0 +1,6 @@
+#![allow(clippy::unwrap_used)]
+
+mod chunks;
+mod connection;
+mod memory;
+mod server;

@@ -1,0 +1,60 @@
+-- Identifiers are the 16 bytes of a UUID; times are milliseconds since 1970.
+
+CREATE TABLE jobs (
+    job BLOB NOT NULL PRIMARY KEY,
+    -- The order of arrival.
+    sequence INTEGER NOT NULL UNIQUE,
+    notebook BLOB NOT NULL,
+    notebook_name TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('queued', 'assigned', 'started', 'finished')),
+    outcome TEXT,
+    -- Nobody asks for this job's events any more; the row stays for the pages.
+    closed INTEGER NOT NULL DEFAULT 0,
+    cancel_wanted INTEGER NOT NULL DEFAULT 0,
+    worker BLOB,
+    worker_name TEXT,
+    fencing INTEGER NOT NULL DEFAULT 0,
+    -- The number of the worker's last stored event of this assignment.
+    acknowledged INTEGER NOT NULL DEFAULT 0,
+    -- The assignment during which the proxy sent a whole state; 0 when it never did.
+    state_fencing INTEGER NOT NULL DEFAULT 0,
+    -- MessagePack; both are gone as soon as the job is finished, because it never runs again.
+    cell BLOB,
+    manifest BLOB,
+    submitted_ms INTEGER NOT NULL,
+    started_ms INTEGER,
+    finished_ms INTEGER,
+    run_ms INTEGER,
+    peak_memory_bytes INTEGER
+) STRICT;
+
+CREATE INDEX jobs_open ON jobs (sequence) WHERE closed = 0;
+CREATE INDEX jobs_finished ON jobs (finished_ms) WHERE state = 'finished';
+
+CREATE TABLE events (
+    job BLOB NOT NULL REFERENCES jobs (job),
+    number INTEGER NOT NULL,
+    kind TEXT NOT NULL,
+    -- MessagePack of one JobEvent.
+    body BLOB NOT NULL,
+    PRIMARY KEY (job, number)
+) STRICT;
+
+CREATE TABLE workers (
+    worker BLOB NOT NULL PRIMARY KEY,
+    name TEXT NOT NULL,
+    devices BLOB NOT NULL,
+    slots INTEGER NOT NULL,
+    seen_ms INTEGER NOT NULL,
+    gone_ms INTEGER
+) STRICT;
+
+-- One row for each file of the chunk folder. The row is written before the file and the file is removed before the
+-- row, so that a file without a row cannot be.
+CREATE TABLE chunks (
+    hash BLOB NOT NULL PRIMARY KEY,
+    touched_ms INTEGER NOT NULL
+) STRICT;
+
+CREATE INDEX chunks_touched ON chunks (touched_ms);

@@ -1,0 +1,64 @@
+//! Identifiers. All of them sort by the time at which they were made, except where noted.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use uuid::Uuid;
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $name(pub Uuid);
+
+        impl $name {
+            #[must_use]
+            pub fn random() -> Self {
+                Self(Uuid::now_v7())
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.simple().fmt(formatter)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(formatter, concat!(stringify!($name), "({})"), self.0.simple())
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = uuid::Error;
+
+            fn from_str(text: &str) -> Result<Self, uuid::Error> {
+                text.parse().map(Self)
+            }
+        }
+    };
+}
+
+id! {
+    /// One run of one `%%gpu` cell. Made by the proxy before the first send, so that sending twice makes one job.
+    JobId
+}
+id! {
+    /// One life of a notebook kernel: a restarted kernel is another notebook to the broker.
+    NotebookId
+}
+id! {
+    /// One life of the object table that a notebook kernel and its session share.
+    SessionId
+}
+id! {
+    /// One life of a worker process.
+    WorkerId
+}
+
+/// Numbers the calls on one shim's socket, so that an answer that comes late is known as such.
+pub type CallId = u64;
+
+/// Rises with every assignment; a worker that holds a smaller one is too late, and harmless.
+pub type FencingNumber = u64;

@@ -1,0 +1,85 @@
+//! A job: what is to be run, and how it ended.
+
+use crate::{JobId, NotebookId, State};
+use serde::{Deserialize, Serialize};
+
+/// Everything that a worker needs to run one cell.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Submission {
+    pub job: JobId,
+    pub notebook: NotebookId,
+    /// How the notebook is called on pages for people, for example its file name.
+    pub notebook_name: String,
+    pub cell: Cell,
+    pub state: State,
+}
+
+/// The cell as the session's IPython kernel gets it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cell {
+    /// The source, with as many lines in front of it as it had in the notebook.
+    pub code: String,
+    /// The `msg_id` of the notebook's request, so that outputs name the right parent.
+    pub message_id: String,
+    pub execution_count: u32,
+    pub silent: bool,
+    /// Whether the client that sent the cell answers `input()`.
+    pub allow_stdin: bool,
+    /// The notebook kernel's Python, for a worker that serves the same person on the same machine.
+    pub python: String,
+    /// `major.minor` of that Python: bytecode does not move between two of them.
+    pub python_version: String,
+    /// The notebook kernel's working directory.
+    pub folder: String,
+    /// How long the cell may run; its time in the queue does not count.
+    pub timeout_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    Ok,
+    /// The cell raised an exception; its state up to there is home.
+    Error,
+    /// An interrupt reached the cell, or reached the job before it started.
+    Cancelled,
+    TimedOut,
+    OutOfMemory,
+    /// The cell did not run: the state could not be read on the worker, the Python differs, a package is missing.
+    Refused,
+    /// Worker or session died; nothing comes back.
+    WorkerLost,
+}
+
+impl Outcome {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Error => "error",
+            Self::Cancelled => "cancelled",
+            Self::TimedOut => "timed_out",
+            Self::OutOfMemory => "out_of_memory",
+            Self::Refused => "refused",
+            Self::WorkerLost => "worker_lost",
+        }
+    }
+}
+
+/// An exception in the words of the kernel that raised it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteError {
+    pub name: String,
+    pub value: String,
+    /// Lines ready to be shown, with their colours. Empty when Baton itself refuses.
+    pub traceback: Vec<String>,
+    /// What the student can do about it.
+    pub hint: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub run_ms: u64,
+    /// Largest resident memory of the session's processes during the cell.
+    pub peak_memory_bytes: u64,
+}

@@ -1,0 +1,41 @@
+//! Every type that crosses a process or machine border.
+//!
+//! Four borders: proxy and worker to the broker ([`proxy`], [`worker`]), a Python shim to the process that started it
+//! ([`shim`]), and a worker to a proxy on the same machine ([`memory`]). All of them speak MessagePack with named fields and externally tagged enums
+//! (`{"submit": {…}}`), so that a reader in any language needs one map look-up and unknown fields do no harm.
+//!
+//! **Invariant:** no I/O, no clock, and no dependency on another crate of ours.
+
+pub mod address;
+mod chunk;
+mod codec;
+mod ids;
+mod job;
+mod manifest;
+pub mod memory;
+mod output;
+pub mod proxy;
+pub mod shim;
+mod state;
+pub mod worker;
+
+pub use chunk::{CHUNK_BYTES, ChunkHash, ChunkHashError, INLINE_BYTES};
+pub use codec::{DecodeError, decode, encode};
+pub use ids::{CallId, FencingNumber, JobId, NotebookId, SessionId, WorkerId};
+pub use job::{Cell, Outcome, RemoteError, Submission, Usage};
+pub use manifest::{Manifest, Piece, SegmentPart, StateVersion};
+pub use output::{JobEvent, NumberedEvent, Output};
+pub use state::{HeldKey, HeldState, Holder, State};
+
+/// Proxy, worker and broker must agree on this number; a difference is refused with [`Refusal::ProtocolVersion`].
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// Why the broker does not serve a peer that said hello.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
+pub enum Refusal {
+    #[error("The broker speaks protocol version {broker}, this program speaks {peer}")]
+    ProtocolVersion { broker: u32, peer: u32 },
+    #[error("The first message was not a hello")]
+    NoHello {},
+}

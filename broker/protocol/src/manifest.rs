@@ -1,0 +1,85 @@
+//! What a snapshot consists of, on its way between proxy and worker.
+
+use crate::{ChunkHash, SessionId};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// Which state of which object table a manifest continues.
+///
+/// Both ends count the messages that they have applied. A manifest with `messages == 0` starts a new table and
+/// needs nothing of the past; any other is useless to a session that does not hold exactly this state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct StateVersion {
+    pub session: SessionId,
+    pub messages: u64,
+}
+
+/// One message between two object tables, cut into chunks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// The state that this message continues.
+    pub base: StateVersion,
+    /// The pickle stream, cut like a segment.
+    pub stream: Vec<Piece>,
+    /// The segments that are new or changed.
+    pub segments: Vec<SegmentPart>,
+    /// Segments that no table holds any more.
+    pub dropped_segments: Vec<u32>,
+}
+
+impl Manifest {
+    /// All pieces, in the order in which they are stored and fetched.
+    pub fn pieces(&self) -> impl Iterator<Item = &Piece> {
+        let of_segments = self.segments.iter().flat_map(|segment| &segment.chunks);
+        self.stream
+            .iter()
+            .chain(of_segments.map(|(_, piece)| piece))
+    }
+
+    /// The chunks that have to be stored somewhere before this manifest can be read.
+    pub fn chunks(&self) -> impl Iterator<Item = ChunkHash> {
+        self.pieces().filter_map(|piece| match piece {
+            Piece::Stored { hash, .. } => Some(*hash),
+            Piece::Inline(_) => None,
+        })
+    }
+
+    /// Plain bytes of all pieces.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.pieces().map(Piece::bytes).sum()
+    }
+}
+
+/// At most [`crate::CHUNK_BYTES`] bytes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Piece {
+    /// Small enough to travel inside the manifest.
+    Inline(Bytes),
+    Stored {
+        hash: ChunkHash,
+        bytes: u32,
+    },
+}
+
+impl Piece {
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Inline(bytes) => bytes.len() as u64,
+            Self::Stored { bytes, .. } => u64::from(*bytes),
+        }
+    }
+}
+
+/// What changed in one segment: chunk `n` covers the bytes from `n * CHUNK_BYTES` on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentPart {
+    pub number: u32,
+    /// Size of the whole segment in bytes.
+    pub bytes: u64,
+    /// The receiver has not seen this segment before; then all of its chunks are here, in order.
+    pub fresh: bool,
+    pub chunks: Vec<(u32, Piece)>,
+}

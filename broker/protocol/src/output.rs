@@ -1,0 +1,59 @@
+//! What happens to a job, as a numbered log.
+
+use crate::{Outcome, RemoteError, State, Usage};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// Events of one job are numbered from 1 without gaps, in the order in which the broker stored them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumberedEvent {
+    pub number: u64,
+    pub event: JobEvent,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobEvent {
+    /// The broker chose a worker. May happen again when the worker vanished before `Started`.
+    Assigned { worker: String },
+    /// The worker does not hold the state that the manifest continues: the proxy sends a whole one.
+    /// Comes before `Started` only.
+    StateWanted {},
+    /// The worker cannot reach the memory of the proxy: the proxy sends a whole state in chunks.
+    /// Comes before `Started` only.
+    BytesWanted {},
+    /// The cell runs. From here on it is never run again by itself.
+    Started { worker: String },
+    /// Something that the session published.
+    Output(Output),
+    /// The cell called `input()`; the answer goes back as [`crate::proxy::FromProxy::Input`].
+    InputWanted { prompt: String, password: bool },
+    /// The end; nothing follows.
+    Finished {
+        outcome: Outcome,
+        /// What the cell raised; always there for [`Outcome::Error`].
+        error: Option<RemoteError>,
+        /// What changed, unless the state is lost.
+        state: Option<State>,
+        usage: Usage,
+    },
+}
+
+impl JobEvent {
+    #[must_use]
+    pub fn is_last(&self) -> bool {
+        matches!(self, Self::Finished { .. })
+    }
+}
+
+/// One iopub message of a session, without its header: whoever shows it gives it the cell's parent header.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Output {
+    /// The Jupyter message type, for example `stream` or `display_data`.
+    pub kind: String,
+    /// The content, as the JSON text that the session wrote.
+    pub content: Bytes,
+    /// The metadata, as JSON text.
+    pub metadata: Bytes,
+    pub buffers: Vec<Bytes>,
+}

@@ -1,0 +1,82 @@
+//! Between a proxy and the broker.
+//!
+//! The proxy says hello, is welcomed or refused, then submits jobs and hears their events. After a reconnect it
+//! says `Resume` for each job that it still waits for; everything after the given number comes again.
+
+use crate::{JobId, NotebookId, NumberedEvent, Refusal, State, Submission};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromProxy {
+    Hello {
+        protocol_version: u32,
+        notebook: NotebookId,
+        /// Whose notebook this is, where no token tells.
+        owner: String,
+    },
+    /// Idempotent: the same job may be sent again after a reconnect.
+    Submit(Submission),
+    /// The answer to [`crate::JobEvent::StateWanted`] and [`crate::JobEvent::BytesWanted`]: a state that continues
+    /// nothing.
+    State {
+        job: JobId,
+        state: State,
+    },
+    /// Send all events with a number above `after`, then what is new.
+    Resume {
+        job: JobId,
+        after: u64,
+    },
+    Cancel {
+        job: JobId,
+    },
+    /// `None`: the student interrupted the question.
+    Input {
+        job: JobId,
+        value: Option<String>,
+    },
+    /// The change is applied at home (or never will be): the broker may forget the job's state and events.
+    Applied {
+        job: JobId,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToProxy {
+    Welcome {
+        broker_version: String,
+    },
+    Refused(Refusal),
+    /// Where the job stands. Sent when it changes, from the function that schedules.
+    Place {
+        job: JobId,
+        /// 1 = next in line.
+        place: u32,
+        waiting: WaitingReason,
+    },
+    Events {
+        job: JobId,
+        events: Vec<NumberedEvent>,
+    },
+    /// The cancellation has arrived; its end is an event like any other.
+    Cancelling {
+        job: JobId,
+    },
+    /// The broker has no such job (it was never acknowledged, or is forgotten): submit it again or give up.
+    UnknownJob {
+        job: JobId,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitingReason {
+    /// Jobs ahead of this one.
+    InLine,
+    /// Another cell of the same person runs.
+    OwnJobRuns,
+    /// No worker is connected.
+    NoWorker,
+}

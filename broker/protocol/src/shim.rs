@@ -1,0 +1,203 @@
+//! Between a Python shim (`python-shim`) and the Rust process that started its kernel.
+//!
+//! One Unix socket for each kernel. A frame is a length (8 bytes, big endian) and one MessagePack document.
+//! A frame that hands over memory carries exactly one file descriptor (`SCM_RIGHTS`, with its first byte).
+//! The notebook kernel's shim talks to the proxy ([`FromNotebook`], [`ToNotebook`]),
+//! a session's shim to the worker ([`FromSession`], [`ToSession`]).
+
+use crate::{CallId, Output, RemoteError};
+use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
+
+/// Bytes that an object table says, on their way out of a kernel: the segments are read where they lie.
+/// The kernel keeps them alive and unchanged until it hears `Released`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Snapshot {
+    /// How many messages the table had sent and applied before this one; 0 starts a new table.
+    pub messages: u64,
+    /// The pickle stream.
+    pub stream: ByteBuf,
+    /// Every segment that what was named can reach, changed or not.
+    pub segments: Vec<SegmentView>,
+    pub dropped_segments: Vec<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentView {
+    pub number: u32,
+    /// In the kernel's address space.
+    pub address: u64,
+    pub bytes: u64,
+    /// The other end has not seen this segment before.
+    pub fresh: bool,
+}
+
+/// Fresh segments of at least this many bytes are mapped where they lie in the file; smaller ones are copied.
+pub const MAPPED_BYTES: u64 = 64 << 10;
+
+/// A message of the other table, on its way into a kernel. The bytes lie in the file that comes with the frame.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Delta {
+    pub messages: u64,
+    /// Where in the file the pickle stream lies.
+    pub stream: Extent,
+    pub segments: Vec<SegmentDelta>,
+    pub dropped_segments: Vec<u32>,
+}
+
+/// A fresh segment has one patch that covers all of it (none when it is empty); from [`MAPPED_BYTES`] on it lies at a
+/// page border of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentDelta {
+    pub number: u32,
+    pub bytes: u64,
+    pub fresh: bool,
+    pub patches: Vec<Patch>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Patch {
+    /// Where in the segment the bytes belong.
+    pub offset: u64,
+    pub source: Extent,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Extent {
+    pub offset: u64,
+    pub bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromNotebook {
+    Hello(Hello),
+    /// A `%%gpu` cell begins. The shim waits until `Finished` or `Failed` with this call's number.
+    Run(Run),
+    /// The answer to `StateWanted`.
+    State {
+        call: CallId,
+        state: Snapshot,
+    },
+    /// The student pressed interrupt.
+    Cancel {
+        call: CallId,
+    },
+    Input {
+        call: CallId,
+        value: Option<String>,
+    },
+    /// The answer to `Finished` with a delta. With an error nothing was changed.
+    Applied {
+        call: CallId,
+        error: Option<String>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToNotebook {
+    /// The memory of the snapshot was read.
+    Released { call: CallId },
+    /// No session holds the state that the snapshot continues: start a new table and send everything.
+    StateWanted { call: CallId },
+    /// Publish this through the kernel, because something there captures output.
+    Publish { call: CallId, output: Output },
+    /// Ask the student, as `input()` or `getpass()` would.
+    InputWanted {
+        call: CallId,
+        prompt: String,
+        password: bool,
+    },
+    /// The cell ran. With a delta the frame carries its file; without one nothing changes and the object table is
+    /// void.
+    Finished {
+        call: CallId,
+        outcome: crate::Outcome,
+        error: Option<RemoteError>,
+        delta: Option<Delta>,
+    },
+    /// The cell did not run, or its state is lost: the notebook has the values from before the cell.
+    /// The object table is void.
+    Failed {
+        call: CallId,
+        outcome: crate::Outcome,
+        error: RemoteError,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The version of the package `baton_shim`; it must equal the binary's.
+    pub version: String,
+    pub pid: u32,
+    /// `sys.executable`.
+    pub python: String,
+    /// `major.minor`.
+    pub python_version: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Run {
+    pub call: CallId,
+    pub code: String,
+    /// The parent header of the running cell, as JSON text.
+    pub parent_header: ByteBuf,
+    pub message_id: String,
+    pub execution_count: u32,
+    pub silent: bool,
+    pub allow_stdin: bool,
+    /// Output must go through the kernel (`Publish`), not past it.
+    pub captured: bool,
+    /// No waiting line and no summary line.
+    pub quiet: bool,
+    pub folder: String,
+    /// How long the cell may run.
+    pub timeout_ms: Option<u64>,
+    pub state: Snapshot,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromSession {
+    Hello(Hello),
+    /// The state was applied and the cell begins.
+    Started {
+        message_id: String,
+    },
+    /// The state could not be applied; the cell does not run. The session is of no further use.
+    Refused {
+        message_id: String,
+        error: RemoteError,
+    },
+    /// The cell called `input()`.
+    InputWanted {
+        message_id: String,
+        prompt: String,
+        password: bool,
+    },
+    Finished {
+        message_id: String,
+        outcome: crate::Outcome,
+        error: Option<RemoteError>,
+        state: Snapshot,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToSession {
+    /// Sent before the `execute_request` with the same `msg_id`; the frame carries the delta's file.
+    Prepare {
+        message_id: String,
+        execution_count: u32,
+        delta: Delta,
+    },
+    Input {
+        value: Option<String>,
+    },
+    /// The memory of the snapshot was read.
+    Released {
+        message_id: String,
+    },
+}

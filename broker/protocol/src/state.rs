@@ -1,0 +1,83 @@
+//! Where the bytes of a message between two object tables are.
+
+use crate::{ChunkHash, Manifest, StateVersion};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use uuid::Uuid;
+
+/// State on its way between proxy and worker. The broker forwards it and never looks inside.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// The broker has the chunks.
+    Chunks(Manifest),
+    /// The proxy has the bytes, for whoever is on the same machine.
+    Memory(HeldState),
+}
+
+impl State {
+    /// The state that this message continues.
+    #[must_use]
+    pub fn base(&self) -> StateVersion {
+        match self {
+            Self::Chunks(manifest) => manifest.base,
+            Self::Memory(held) => held.base,
+        }
+    }
+
+    /// Plain bytes, as far as they move.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Chunks(manifest) => manifest.bytes(),
+            Self::Memory(held) => held.bytes,
+        }
+    }
+
+    /// The chunks that have to be stored somewhere before this state can be read.
+    pub fn chunks(&self) -> impl Iterator<Item = ChunkHash> {
+        let manifest = match self {
+            Self::Chunks(manifest) => Some(manifest),
+            Self::Memory(_) => None,
+        };
+        manifest.into_iter().flat_map(Manifest::chunks)
+    }
+}
+
+/// A file in memory that the proxy hands to those who know the key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldState {
+    /// The state that this message continues.
+    pub base: StateVersion,
+    /// Size of the file.
+    pub bytes: u64,
+    pub holder: Holder,
+    pub key: HeldKey,
+}
+
+/// Where a proxy can be reached by processes of the same user on the same machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// One life of one machine. Containers on it share this; whether they share the socket shows when it is tried.
+    pub host: String,
+    /// The path of a Unix socket.
+    pub socket: String,
+}
+
+/// Names one file of one proxy. Whoever knows it may have the file, so it is random and is never logged.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct HeldKey(pub Uuid);
+
+impl HeldKey {
+    #[must_use]
+    pub fn random() -> Self {
+        Self(Uuid::new_v4())
+    }
+}
+
+impl fmt::Debug for HeldKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("HeldKey(hidden)")
+    }
+}

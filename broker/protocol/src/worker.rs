@@ -1,0 +1,98 @@
+//! Between a worker and the broker.
+//!
+//! After hello and welcome the broker assigns jobs. The worker numbers the events of each assignment from 1 and
+//! keeps them until they are acknowledged; after a reconnect it says in its hello what it still runs, hears up to
+//! which number each was stored, and repeats the rest. Fencing numbers make a late worker harmless.
+
+use crate::{FencingNumber, JobEvent, JobId, NotebookId, Refusal, State, Submission, WorkerId};
+use serde::{Deserialize, Serialize};
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FromWorker {
+    Hello {
+        protocol_version: u32,
+        worker: WorkerId,
+        /// How people call it, for example `cpu-0` or `gpu-2`.
+        name: String,
+        devices: Vec<Device>,
+        /// How many jobs it takes at once.
+        slots: u32,
+        /// Notebooks that have a warm session here.
+        sessions: Vec<NotebookId>,
+        /// Assignments that it still holds, also finished ones that were not acknowledged.
+        assignments: Vec<(JobId, FencingNumber)>,
+    },
+    /// Events `first`, `first + 1`, … of this assignment.
+    Events {
+        job: JobId,
+        fencing: FencingNumber,
+        first: u64,
+        events: Vec<JobEvent>,
+    },
+    Sessions {
+        warm: Vec<NotebookId>,
+    },
+    /// Sent every few seconds, also as a sign of life.
+    Load {
+        memory_bytes: u64,
+        memory_total_bytes: u64,
+    },
+    /// Assign nothing more; the worker leaves when its jobs are done.
+    Drain {},
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ToWorker {
+    Welcome {
+        broker_version: String,
+    },
+    Refused(Refusal),
+    Assign {
+        fencing: FencingNumber,
+        submission: Submission,
+    },
+    /// The answer to [`JobEvent::StateWanted`] and [`JobEvent::BytesWanted`].
+    State {
+        job: JobId,
+        state: State,
+    },
+    Cancel {
+        job: JobId,
+    },
+    Input {
+        job: JobId,
+        value: Option<String>,
+    },
+    /// Events up to this number of this assignment are stored.
+    Acknowledge {
+        job: JobId,
+        fencing: FencingNumber,
+        number: u64,
+    },
+    /// The assignment is no longer this worker's: stop it and say nothing more about it.
+    Revoke {
+        job: JobId,
+        fencing: FencingNumber,
+    },
+    /// The notebook is gone: its session may end.
+    EndSession {
+        notebook: NotebookId,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device {
+    pub kind: DeviceKind,
+    /// For example `NVIDIA H200`, or the processor's name.
+    pub model: String,
+    pub memory_bytes: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    Cpu,
+    Cuda,
+}

@@ -1,0 +1,139 @@
+//! Messages between proxy, broker and worker, and what the broker keeps of them.
+
+use super::{golden, samples::*};
+use baton_protocol::{
+    JobEvent, NumberedEvent, Outcome, PROTOCOL_VERSION, Refusal, Submission,
+    proxy::{FromProxy, ToProxy, WaitingReason},
+    worker::{Device, DeviceKind, FromWorker, ToWorker},
+};
+
+/// The golden files are those of this version.
+#[test]
+fn the_version_is_the_one_of_the_files() {
+    assert_eq!(PROTOCOL_VERSION, 1);
+}
+
+golden!(events_are_read, "event", JobEvent, events(), {
+    JobEvent::Assigned { .. } => "assigned",
+    JobEvent::StateWanted {} => "state_wanted",
+    JobEvent::BytesWanted {} => "bytes_wanted",
+    JobEvent::Started { .. } => "started",
+    JobEvent::Output(_) => "output",
+    JobEvent::InputWanted { .. } => "input_wanted",
+    JobEvent::Finished { .. } => "finished",
+});
+
+golden!(outcomes_are_read, "outcome", Outcome, [
+    Outcome::Ok, Outcome::Error, Outcome::Cancelled, Outcome::TimedOut, Outcome::OutOfMemory, Outcome::Refused,
+    Outcome::WorkerLost,
+], {
+    Outcome::Ok => "ok",
+    Outcome::Error => "error",
+    Outcome::Cancelled => "cancelled",
+    Outcome::TimedOut => "timed_out",
+    Outcome::OutOfMemory => "out_of_memory",
+    Outcome::Refused => "refused",
+    Outcome::WorkerLost => "worker_lost",
+});
+
+golden!(refusals_are_read, "refusal", Refusal, [
+    Refusal::ProtocolVersion { broker: 1, peer: 2 },
+    Refusal::NoHello {},
+], {
+    Refusal::ProtocolVersion { .. } => "protocol_version",
+    Refusal::NoHello {} => "no_hello",
+});
+
+golden!(reasons_are_read, "waiting", WaitingReason, [
+    WaitingReason::InLine, WaitingReason::OwnJobRuns, WaitingReason::NoWorker,
+], {
+    WaitingReason::InLine => "in_line",
+    WaitingReason::OwnJobRuns => "own_job_runs",
+    WaitingReason::NoWorker => "no_worker",
+});
+
+golden!(submissions_are_read, "stored", Submission, [submission()], { _ => "submission" });
+
+golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
+    FromProxy::Hello { protocol_version: 1, notebook: notebook(), owner: "ada".to_owned() },
+    FromProxy::Submit(submission()),
+    FromProxy::State { job: job(), state: held() },
+    FromProxy::Resume { job: job(), after: 41 },
+    FromProxy::Cancel { job: job() },
+    FromProxy::Input { job: job(), value: Some("Ada".to_owned()) },
+    FromProxy::Applied { job: job() },
+], {
+    FromProxy::Hello { .. } => "hello",
+    FromProxy::Submit(_) => "submit",
+    FromProxy::State { .. } => "state",
+    FromProxy::Resume { .. } => "resume",
+    FromProxy::Cancel { .. } => "cancel",
+    FromProxy::Input { .. } => "input",
+    FromProxy::Applied { .. } => "applied",
+});
+
+golden!(messages_to_proxies_are_read, "to_proxy", ToProxy, [
+    ToProxy::Welcome { broker_version: "0.1.0".to_owned() },
+    ToProxy::Refused(Refusal::ProtocolVersion { broker: 1, peer: 2 }),
+    ToProxy::Place { job: job(), place: 3, waiting: WaitingReason::InLine },
+    ToProxy::Events {
+        job: job(),
+        events: (1..).zip(events()).map(|(number, event)| NumberedEvent { number, event }).collect(),
+    },
+    ToProxy::Cancelling { job: job() },
+    ToProxy::UnknownJob { job: job() },
+], {
+    ToProxy::Welcome { .. } => "welcome",
+    ToProxy::Refused(_) => "refused",
+    ToProxy::Place { .. } => "place",
+    ToProxy::Events { .. } => "events",
+    ToProxy::Cancelling { .. } => "cancelling",
+    ToProxy::UnknownJob { .. } => "unknown_job",
+});
+
+golden!(messages_of_workers_are_read, "from_worker", FromWorker, [
+    FromWorker::Hello {
+        protocol_version: 1,
+        worker: worker(),
+        name: "gpu-2".to_owned(),
+        devices: vec![
+            Device { kind: DeviceKind::Cuda, model: "NVIDIA H200".to_owned(), memory_bytes: 141 << 30 },
+            Device { kind: DeviceKind::Cpu, model: "CPU".to_owned(), memory_bytes: 1 << 40 },
+        ],
+        slots: 4,
+        sessions: vec![notebook()],
+        assignments: vec![(job(), 7)],
+    },
+    FromWorker::Events { job: job(), fencing: 7, first: 1, events: events().split_off(1) },
+    FromWorker::Sessions { warm: vec![notebook()] },
+    FromWorker::Load { memory_bytes: 5 << 30, memory_total_bytes: 64 << 30 },
+    FromWorker::Drain {},
+], {
+    FromWorker::Hello { .. } => "hello",
+    FromWorker::Events { .. } => "events",
+    FromWorker::Sessions { .. } => "sessions",
+    FromWorker::Load { .. } => "load",
+    FromWorker::Drain {} => "drain",
+});
+
+golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
+    ToWorker::Welcome { broker_version: "0.1.0".to_owned() },
+    ToWorker::Refused(Refusal::NoHello {}),
+    ToWorker::Assign { fencing: 7, submission: submission() },
+    ToWorker::State { job: job(), state: held() },
+    ToWorker::Cancel { job: job() },
+    ToWorker::Input { job: job(), value: None },
+    ToWorker::Acknowledge { job: job(), fencing: 7, number: 12 },
+    ToWorker::Revoke { job: job(), fencing: 7 },
+    ToWorker::EndSession { notebook: notebook() },
+], {
+    ToWorker::Welcome { .. } => "welcome",
+    ToWorker::Refused(_) => "refused",
+    ToWorker::Assign { .. } => "assign",
+    ToWorker::State { .. } => "state",
+    ToWorker::Cancel { .. } => "cancel",
+    ToWorker::Input { .. } => "input",
+    ToWorker::Acknowledge { .. } => "acknowledge",
+    ToWorker::Revoke { .. } => "revoke",
+    ToWorker::EndSession { .. } => "end_session",
+});

@@ -1,0 +1,148 @@
+//! The values that the messages are made of. They never change.
+
+use baton_protocol::{
+    Cell, ChunkHash, HeldKey, HeldState, Holder, JobEvent, JobId, Manifest, NotebookId, Outcome,
+    Output, Piece, RemoteError, SegmentPart, SessionId, State, StateVersion, Submission, Usage,
+    WorkerId,
+};
+use uuid::Uuid;
+
+pub(crate) fn job() -> JobId {
+    JobId(Uuid::from_u128(0x0197_0000_0000_7000_8000_0000_0000_0001))
+}
+
+pub(crate) fn notebook() -> NotebookId {
+    NotebookId(Uuid::from_u128(0x0197_0000_0000_7000_8000_0000_0000_0002))
+}
+
+pub(crate) fn worker() -> WorkerId {
+    WorkerId(Uuid::from_u128(0x0197_0000_0000_7000_8000_0000_0000_0003))
+}
+
+fn session() -> SessionId {
+    SessionId(Uuid::from_u128(0x0197_0000_0000_7000_8000_0000_0000_0004))
+}
+
+pub(crate) fn manifest() -> Manifest {
+    let stored = |byte: u8, bytes| Piece::Stored {
+        hash: ChunkHash([byte; 32]),
+        bytes,
+    };
+    Manifest {
+        base: StateVersion {
+            session: session(),
+            messages: 6,
+        },
+        stream: vec![Piece::Inline("pickle".into())],
+        segments: vec![
+            SegmentPart {
+                number: 1,
+                bytes: 1_048_580,
+                fresh: true,
+                chunks: vec![
+                    (0, stored(0xab, 1_048_576)),
+                    (1, Piece::Inline("tail".into())),
+                ],
+            },
+            SegmentPart {
+                number: 2,
+                bytes: 3 << 20,
+                fresh: false,
+                chunks: vec![(2, stored(0xcd, 1_048_576))],
+            },
+        ],
+        dropped_segments: vec![3, 300],
+    }
+}
+
+pub(crate) fn key() -> HeldKey {
+    HeldKey(Uuid::from_u128(0x0197_0000_0000_4000_8000_0000_0000_0005))
+}
+
+pub(crate) fn result_key() -> HeldKey {
+    HeldKey(Uuid::from_u128(0x0197_0000_0000_4000_8000_0000_0000_0006))
+}
+
+pub(crate) fn held() -> State {
+    State::Memory(HeldState {
+        base: StateVersion {
+            session: session(),
+            messages: 7,
+        },
+        bytes: 5 << 30,
+        holder: Holder {
+            host: "0197-boot".to_owned(),
+            socket: "/run/user/1000/baton-kernel/state".to_owned(),
+        },
+        key: key(),
+    })
+}
+
+pub(crate) fn submission() -> Submission {
+    Submission {
+        job: job(),
+        notebook: notebook(),
+        notebook_name: "lesson.ipynb".to_owned(),
+        cell: Cell {
+            code: "\n\nmodel.fit(x, y)".to_owned(),
+            message_id: "5c1e_7".to_owned(),
+            execution_count: 12,
+            silent: false,
+            timeout_ms: Some(300_000),
+            allow_stdin: true,
+            python: "/usr/bin/python3".to_owned(),
+            python_version: "3.13".to_owned(),
+            folder: "/home/ada/course".to_owned(),
+        },
+        state: State::Chunks(manifest()),
+    }
+}
+
+pub(crate) fn output() -> Output {
+    Output {
+        kind: "display_data".to_owned(),
+        content: r#"{"data":{"text/plain":"5"},"metadata":{},"transient":{}}"#.into(),
+        metadata: "{}".into(),
+        buffers: vec!["buffer".into()],
+    }
+}
+
+pub(crate) fn error() -> RemoteError {
+    RemoteError {
+        name: "ZeroDivisionError".to_owned(),
+        value: "division by zero".to_owned(),
+        traceback: vec!["\u{1b}[31mZeroDivisionError\u{1b}[0m".to_owned()],
+        hint: Some("divide by something else".to_owned()),
+    }
+}
+
+pub(crate) fn usage() -> Usage {
+    Usage {
+        run_ms: 3100,
+        peak_memory_bytes: 5 << 30,
+    }
+}
+
+pub(crate) fn events() -> Vec<JobEvent> {
+    vec![
+        JobEvent::Assigned {
+            worker: "gpu-2".to_owned(),
+        },
+        JobEvent::StateWanted {},
+        JobEvent::BytesWanted {},
+        JobEvent::Started {
+            worker: "gpu-2".to_owned(),
+        },
+        JobEvent::Output(output()),
+        JobEvent::InputWanted {
+            prompt: "Password: ".to_owned(),
+            password: true,
+        },
+        JobEvent::Finished {
+            outcome: Outcome::Error,
+            error: Some(error()),
+            state: Some(held()),
+            usage: usage(),
+        },
+    ]
+}

@@ -1,0 +1,133 @@
+//! Messages between a Python shim and the process that started its kernel.
+
+use super::{
+    golden,
+    samples::{error, output},
+};
+use baton_protocol::{
+    Outcome,
+    shim::{
+        Delta, Extent, FromNotebook, FromSession, Hello, Patch, Run, SegmentDelta, SegmentView,
+        Snapshot, ToNotebook, ToSession,
+    },
+};
+use serde_bytes::ByteBuf;
+
+fn hello() -> Hello {
+    Hello {
+        version: "0.1.0".to_owned(),
+        pid: 4242,
+        python: "/usr/bin/python3".to_owned(),
+        python_version: "3.13".to_owned(),
+    }
+}
+
+fn snapshot() -> Snapshot {
+    Snapshot {
+        messages: 6,
+        stream: ByteBuf::from("pickle"),
+        segments: vec![SegmentView {
+            number: 1,
+            address: 0x7f00_dead_b000,
+            bytes: 800,
+            fresh: true,
+        }],
+        dropped_segments: vec![3],
+    }
+}
+
+pub(crate) fn delta() -> Delta {
+    Delta {
+        messages: 6,
+        stream: Extent {
+            offset: 0,
+            bytes: 6,
+        },
+        segments: vec![SegmentDelta {
+            number: 1,
+            bytes: 800,
+            fresh: true,
+            patches: vec![Patch {
+                offset: 0,
+                source: Extent {
+                    offset: 4096,
+                    bytes: 800,
+                },
+            }],
+        }],
+        dropped_segments: vec![3],
+    }
+}
+
+fn message_id() -> String {
+    "5c1e_7".to_owned()
+}
+
+golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
+    FromNotebook::Hello(hello()),
+    FromNotebook::Run(Run {
+        call: 9,
+        code: "x += 1".to_owned(),
+        parent_header: ByteBuf::from("{}"),
+        message_id: message_id(),
+        execution_count: 12,
+        silent: false,
+        allow_stdin: true,
+        captured: false,
+        quiet: false,
+        folder: "/home/ada".to_owned(),
+        timeout_ms: Some(300_000),
+        state: snapshot(),
+    }),
+    FromNotebook::State { call: 9, state: snapshot() },
+    FromNotebook::Cancel { call: 9 },
+    FromNotebook::Input { call: 9, value: Some("Ada".to_owned()) },
+    FromNotebook::Applied { call: 9, error: None },
+], {
+    FromNotebook::Hello(_) => "hello",
+    FromNotebook::Run(_) => "run",
+    FromNotebook::State { .. } => "state",
+    FromNotebook::Cancel { .. } => "cancel",
+    FromNotebook::Input { .. } => "input",
+    FromNotebook::Applied { .. } => "applied",
+});
+
+golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
+    ToNotebook::Released { call: 9 },
+    ToNotebook::StateWanted { call: 9 },
+    ToNotebook::Publish { call: 9, output: output() },
+    ToNotebook::InputWanted { call: 9, prompt: "Name: ".to_owned(), password: false },
+    ToNotebook::Finished { call: 9, outcome: Outcome::Ok, error: None, delta: Some(delta()) },
+    ToNotebook::Failed { call: 9, outcome: Outcome::WorkerLost, error: error() },
+], {
+    ToNotebook::Released { .. } => "released",
+    ToNotebook::StateWanted { .. } => "state_wanted",
+    ToNotebook::Publish { .. } => "publish",
+    ToNotebook::InputWanted { .. } => "input_wanted",
+    ToNotebook::Finished { .. } => "finished",
+    ToNotebook::Failed { .. } => "failed",
+});
+
+golden!(messages_of_sessions_are_read, "from_session", FromSession, [
+    FromSession::Hello(hello()),
+    FromSession::Started { message_id: message_id() },
+    FromSession::Refused { message_id: message_id(), error: error() },
+    FromSession::InputWanted { message_id: message_id(), prompt: "Name: ".to_owned(), password: false },
+    FromSession::Finished { message_id: message_id(), outcome: Outcome::Error, error: Some(error()), state: snapshot() },
+], {
+    FromSession::Hello(_) => "hello",
+    FromSession::Started { .. } => "started",
+    FromSession::Refused { .. } => "refused",
+    FromSession::InputWanted { .. } => "input_wanted",
+    FromSession::Finished { .. } => "finished",
+});
+
+golden!(messages_to_sessions_are_read, "to_session", ToSession, [
+    ToSession::Prepare { message_id: message_id(), execution_count: 12, delta: delta() },
+    ToSession::Input { value: None },
+    ToSession::Released { message_id: message_id() },
+], {
+    ToSession::Prepare { .. } => "prepare",
+    ToSession::Input { .. } => "input",
+    ToSession::Released { .. } => "released",
+});

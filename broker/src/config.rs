@@ -1,0 +1,82 @@
+//! What the broker is told before it starts, and what it tells its caller while it runs.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::watch;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// A socket that only this user can open.
+    Unix(PathBuf),
+    /// An address that others may reach needs a token.
+    Tcp(SocketAddr),
+}
+
+/// Not `Debug`: it holds the token.
+#[derive(Clone)]
+pub struct Config {
+    pub listen: Listen,
+    /// Where people see the pages besides, with the token in the address. Bound already, so that the caller knows
+    /// the port.
+    pub dashboard: Option<Arc<TcpListener>>,
+    /// The SQLite file. A lock file beside it keeps a second broker away.
+    pub database: PathBuf,
+    /// The folder of the chunks.
+    pub blobs: PathBuf,
+    pub blob_limit_bytes: u64,
+    /// Every request must carry it. Without one, whoever can connect may run code on the workers.
+    pub token: Option<String>,
+    /// How long a worker may be gone before its jobs are taken from it.
+    pub worker_grace: Duration,
+    /// How long a proxy may be gone before its jobs are cancelled and its sessions ended.
+    pub proxy_grace: Duration,
+    /// The same for workers and proxies that were there before this broker started: their next attempt to connect
+    /// may be further away.
+    pub restart_grace: Duration,
+    /// How long a chunk is kept that no job names.
+    pub chunk_retention: Duration,
+    /// How long the row of a finished job is kept for the pages.
+    pub job_retention: Duration,
+    /// Told whenever it changes, so that `baton up` can end when nobody needs it.
+    pub activity: Option<watch::Sender<Activity>>,
+}
+
+impl Config {
+    #[must_use]
+    pub fn new(listen: Listen, database: PathBuf, blobs: PathBuf) -> Self {
+        Self {
+            listen,
+            dashboard: None,
+            database,
+            blobs,
+            blob_limit_bytes: 64 << 30,
+            token: None,
+            worker_grace: Duration::from_secs(5),
+            proxy_grace: Duration::from_secs(30),
+            restart_grace: Duration::from_secs(30),
+            chunk_retention: Duration::from_secs(600),
+            job_retention: Duration::from_secs(7 * 24 * 3600),
+            activity: None,
+        }
+    }
+}
+
+/// What keeps a broker busy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Connected now.
+    pub proxies: usize,
+    /// Queued or running.
+    pub unfinished_jobs: usize,
+}
+
+impl Activity {
+    #[must_use]
+    pub fn is_idle(self) -> bool {
+        self == Self::default()
+    }
+}

@@ -1,0 +1,278 @@
+//! One WebSocket of a proxy or a worker: hello, then messages both ways until one side ends.
+//!
+//! In: binary frames. Out: [`Event`]s, in order, the last one `Closed`.
+//! Reading and writing go on side by side, so that two peers that both write cannot block each other.
+
+use crate::{
+    dispatch::{ConnectionId, WorkerHello},
+    engine::{Event, Outgoing},
+};
+use axum::{
+    body::Bytes,
+    extract::ws::{CloseFrame, Message, WebSocket, close_code},
+};
+use baton_protocol::{
+    PROTOCOL_VERSION, Refusal, decode, encode,
+    proxy::{FromProxy, ToProxy},
+    worker::{FromWorker, ToWorker},
+};
+use futures_util::{
+    SinkExt, StreamExt,
+    stream::{SplitSink, SplitStream},
+};
+use serde::de::DeserializeOwned;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+use tokio::{
+    sync::mpsc,
+    time::{MissedTickBehavior, interval, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Frames that wait for a peer to read them.
+const OUTGOING: usize = 128;
+/// Proxies in front close connections on which nothing happens, often after a minute.
+const PING_EVERY: Duration = Duration::from_secs(15);
+/// A peer answers pings, so one that says nothing for so long is gone.
+const SILENCE: Duration = Duration::from_secs(45);
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+
+static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
+
+pub(crate) async fn serve_proxy(
+    mut socket: WebSocket,
+    inbox: mpsc::Sender<Event>,
+    stop: CancellationToken,
+) {
+    match hello(&mut socket).await {
+        Some(FromProxy::Hello {
+            protocol_version: PROTOCOL_VERSION,
+            notebook,
+            owner,
+        }) => {
+            let came =
+                |connection, outgoing| Event::ProxyCame(connection, outgoing, notebook, owner);
+            serve(socket, inbox, stop, came, Event::FromProxy).await;
+        }
+        Some(FromProxy::Hello {
+            protocol_version: peer,
+            ..
+        }) => refuse(socket, &ToProxy::Refused(other_version(peer))).await,
+        _ => refuse(socket, &ToProxy::Refused(Refusal::NoHello {})).await,
+    }
+}
+
+pub(crate) async fn serve_worker(
+    mut socket: WebSocket,
+    inbox: mpsc::Sender<Event>,
+    stop: CancellationToken,
+) {
+    match hello(&mut socket).await {
+        Some(FromWorker::Hello {
+            protocol_version: PROTOCOL_VERSION,
+            worker,
+            name,
+            devices,
+            slots,
+            sessions,
+            assignments,
+        }) => {
+            let hello = WorkerHello {
+                worker,
+                name,
+                devices,
+                slots,
+                sessions,
+                assignments,
+            };
+            let came = |connection, outgoing| Event::WorkerCame(connection, outgoing, hello);
+            serve(socket, inbox, stop, came, Event::FromWorker).await;
+        }
+        Some(FromWorker::Hello {
+            protocol_version: peer,
+            ..
+        }) => refuse(socket, &ToWorker::Refused(other_version(peer))).await,
+        _ => refuse(socket, &ToWorker::Refused(Refusal::NoHello {})).await,
+    }
+}
+
+fn other_version(peer: u32) -> Refusal {
+    Refusal::ProtocolVersion {
+        broker: PROTOCOL_VERSION,
+        peer,
+    }
+}
+
+/// The first message. A peer of another version may say a hello with other fields, which still names its version.
+async fn hello<Incoming: DeserializeOwned + Versioned>(socket: &mut WebSocket) -> Option<Incoming> {
+    loop {
+        let message = timeout(HELLO_WITHIN, socket.recv()).await.ok()??.ok()?;
+        match message {
+            Message::Binary(frame) => {
+                return decode(&frame)
+                    .ok()
+                    .or_else(|| Some(Incoming::of_version(version_of(&frame)?)));
+            }
+            Message::Ping(_) | Message::Pong(_) => {}
+            Message::Text(_) | Message::Close(_) => return None,
+        }
+    }
+}
+
+fn version_of(frame: &[u8]) -> Option<u32> {
+    #[derive(serde::Deserialize)]
+    struct AnyHello {
+        protocol_version: u32,
+    }
+    #[derive(serde::Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    enum AnyMessage {
+        Hello(AnyHello),
+    }
+    let AnyMessage::Hello(hello) = decode(frame).ok()?;
+    (hello.protocol_version != PROTOCOL_VERSION).then_some(hello.protocol_version)
+}
+
+/// A hello of which nothing but the version could be read.
+trait Versioned {
+    fn of_version(protocol_version: u32) -> Self;
+}
+
+impl Versioned for FromProxy {
+    fn of_version(protocol_version: u32) -> Self {
+        Self::Hello {
+            protocol_version,
+            notebook: baton_protocol::NotebookId(uuid::Uuid::nil()),
+            owner: String::new(),
+        }
+    }
+}
+
+impl Versioned for FromWorker {
+    fn of_version(protocol_version: u32) -> Self {
+        Self::Hello {
+            protocol_version,
+            worker: baton_protocol::WorkerId(uuid::Uuid::nil()),
+            name: String::new(),
+            devices: Vec::new(),
+            slots: 0,
+            sessions: Vec::new(),
+            assignments: Vec::new(),
+        }
+    }
+}
+
+/// The peer reads the reason, then the end. It is given some time to answer the end.
+async fn refuse(mut socket: WebSocket, reason: &impl serde::Serialize) {
+    let goodbye = async {
+        socket
+            .send(Message::Binary(Bytes::from(encode(reason))))
+            .await?;
+        socket
+            .send(Message::Close(Some(CloseFrame {
+                code: close_code::POLICY,
+                reason: "refused".into(),
+            })))
+            .await?;
+        while let Some(Ok(_)) = socket.recv().await {}
+        Ok::<(), axum::Error>(())
+    };
+    // A peer that is gone has nothing to read.
+    drop(timeout(HELLO_WITHIN, goodbye).await);
+}
+
+async fn serve<Incoming: DeserializeOwned>(
+    socket: WebSocket,
+    inbox: mpsc::Sender<Event>,
+    stop: CancellationToken,
+    came: impl FnOnce(ConnectionId, Outgoing) -> Event,
+    event: impl Fn(ConnectionId, Incoming) -> Event,
+) {
+    let connection = ConnectionId(NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed));
+    let (frames, queue) = mpsc::channel(OUTGOING);
+    let close = stop.child_token();
+    let outgoing = Outgoing {
+        frames,
+        close: close.clone(),
+    };
+    if inbox.send(came(connection, outgoing)).await.is_err() {
+        return;
+    }
+    let (writer, reader) = socket.split();
+    tokio::select! {
+        () = read(reader, &inbox, |message| event(connection, message)) => {}
+        () = write(writer, queue, &close) => {}
+    }
+    // An engine that ended needs no goodbye.
+    drop(inbox.send(Event::Closed(connection)).await);
+}
+
+async fn read<Incoming: DeserializeOwned>(
+    mut reader: SplitStream<WebSocket>,
+    inbox: &mpsc::Sender<Event>,
+    event: impl Fn(Incoming) -> Event,
+) {
+    while let Ok(Some(Ok(message))) = timeout(SILENCE, reader.next()).await {
+        match message {
+            Message::Binary(frame) => match decode(&frame) {
+                Ok(message) => {
+                    if inbox.send(event(message)).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!("A peer is disconnected: {error}");
+                    return;
+                }
+            },
+            Message::Ping(_) | Message::Pong(_) => {}
+            Message::Text(_) | Message::Close(_) => return,
+        }
+    }
+}
+
+async fn write(
+    mut writer: SplitSink<WebSocket, Message>,
+    mut queue: mpsc::Receiver<Bytes>,
+    close: &CancellationToken,
+) {
+    let mut pings = interval(PING_EVERY);
+    pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let send_next = async {
+            tokio::select! {
+                frame = queue.recv() => match frame {
+                    Some(frame) => send_with_followers(&mut writer, frame, &mut queue).await,
+                    // The engine ended, and `close` with it.
+                    None => std::future::pending().await,
+                },
+                _ = pings.tick() => writer.send(Message::Ping(Bytes::new())).await,
+            }
+        };
+        tokio::select! {
+            // Also when the peer does not read what is sent to it.
+            () = close.cancelled() => break,
+            sent = send_next => if sent.is_err() { return },
+        }
+    }
+    let goodbye = Message::Close(Some(CloseFrame {
+        code: close_code::AWAY,
+        reason: "come back".into(),
+    }));
+    drop(timeout(Duration::from_secs(1), writer.send(goodbye)).await);
+}
+
+/// What waits goes out in one write.
+async fn send_with_followers(
+    writer: &mut SplitSink<WebSocket, Message>,
+    frame: Bytes,
+    queue: &mut mpsc::Receiver<Bytes>,
+) -> Result<(), axum::Error> {
+    writer.feed(Message::Binary(frame)).await?;
+    while let Ok(frame) = queue.try_recv() {
+        writer.feed(Message::Binary(frame)).await?;
+    }
+    writer.flush().await
+}

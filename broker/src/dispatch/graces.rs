@@ -1,0 +1,129 @@
+//! What happens when somebody does not come back.
+//!
+//! A worker: its assignments expire, and what it had started is lost, because a cell is never run twice.
+//! A proxy: its jobs are cancelled and its sessions end.
+
+use super::{Action, Dispatch, Notebook, Now, Phase};
+use crate::store::Write;
+use baton_protocol::{JobId, NotebookId, Outcome, RemoteError, WorkerId, worker::ToWorker};
+use std::collections::HashMap;
+use tokio::time::Instant;
+
+impl Dispatch {
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        let workers = self.workers.values().filter_map(|worker| worker.deadline);
+        let notebooks = self
+            .notebooks
+            .values()
+            .filter_map(|notebook| notebook.deadline);
+        workers.chain(notebooks).min()
+    }
+
+    pub(crate) fn time_passed(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let is_over = |deadline: Option<Instant>| deadline.is_some_and(|end| end <= now.instant);
+        let workers: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|(_, worker)| is_over(worker.deadline))
+            .map(|(id, _)| *id)
+            .collect();
+        for worker in workers {
+            self.worker_gone(worker, now, actions);
+        }
+        let notebooks: Vec<NotebookId> = self
+            .notebooks
+            .iter()
+            .filter(|(_, notebook)| is_over(notebook.deadline))
+            .map(|(id, _)| *id)
+            .collect();
+        for notebook in notebooks {
+            self.proxy_gone(notebook, now, actions);
+        }
+    }
+
+    fn worker_gone(&mut self, id: WorkerId, now: Now, actions: &mut Vec<Action>) {
+        for job in self.jobs_where(|job| job.worker == Some(id) && job.is_running()) {
+            match self.jobs.get(&job) {
+                Some(job) if job.phase == Phase::Started => self.worker_lost(job.id, now, actions),
+                Some(job) if job.cancel_wanted => {
+                    self.finish(job.id, Outcome::Cancelled, None, now, actions);
+                }
+                _ => self.requeue(job, actions),
+            }
+        }
+        if let Some(worker) = self.workers.remove(&id) {
+            tracing::warn!(worker.name = %worker.name, "Worker {} did not come back", worker.name);
+        }
+        actions.push(Action::Write(Write::LoseWorker {
+            worker: id,
+            at_ms: now.unix_ms,
+        }));
+        self.disordered = true;
+    }
+
+    fn proxy_gone(&mut self, id: NotebookId, now: Now, actions: &mut Vec<Action>) {
+        // Without the notebook, a job closes as soon as it is finished.
+        self.notebooks.remove(&id);
+        for job in self.jobs_where(|job| job.notebook == id) {
+            match self.jobs.get(&job).map(|job| job.phase) {
+                Some(Phase::Finished) => self.close(job, actions),
+                _ => self.cancel(job, now, actions),
+            }
+        }
+        let connections = self.workers.values().filter_map(|worker| worker.connection);
+        actions.extend(
+            connections.map(|connection| {
+                Action::ToWorker(connection, ToWorker::EndSession { notebook: id })
+            }),
+        );
+    }
+
+    /// A notebook that a worker speaks of is ended unless its proxy comes.
+    pub(super) fn expect_proxy(&mut self, id: NotebookId, deadline: Instant) {
+        self.notebooks.entry(id).or_insert_with(|| Notebook {
+            owner: String::new(),
+            connection: None,
+            deadline: Some(deadline),
+            subscriptions: HashMap::new(),
+        });
+    }
+
+    pub(super) fn requeue(&mut self, id: JobId, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        actions.push(Action::Write(Write::Requeue {
+            job: id,
+            fencing: job.fencing,
+        }));
+        job.phase = Phase::Queued;
+        job.worker = None;
+        job.acknowledged = 0;
+        self.disordered = true;
+    }
+
+    pub(super) fn worker_lost(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
+        let worker = self
+            .jobs
+            .get(&id)
+            .and_then(|job| self.workers.get(&job.worker?))
+            .map_or_else(|| "the worker".to_owned(), |worker| worker.name.clone());
+        let error = RemoteError {
+            name: "WorkerLost".to_owned(),
+            value: format!(
+                "{worker} was lost while this cell ran. Your variables are as they were before the cell"
+            ),
+            traceback: Vec::new(),
+            hint: Some(format!("run the cell again, or show a TA job {id}")),
+        };
+        self.finish(id, Outcome::WorkerLost, Some(error), now, actions);
+    }
+
+    fn jobs_where(&self, condition: impl Fn(&super::Job) -> bool) -> Vec<JobId> {
+        self.jobs
+            .values()
+            .filter(|job| condition(job))
+            .map(|job| job.id)
+            .collect()
+    }
+}

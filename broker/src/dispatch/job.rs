@@ -1,0 +1,104 @@
+//! One job as the broker holds it in memory.
+
+use crate::{order::Place, store::OpenJob};
+use baton_protocol::{FencingNumber, JobEvent, JobId, NotebookId, Submission, WorkerId};
+use std::sync::Arc;
+
+pub(crate) use crate::store::Phase;
+
+#[derive(Debug)]
+pub(crate) struct Job {
+    pub(super) id: JobId,
+    pub(super) sequence: u64,
+    pub(super) notebook: NotebookId,
+    pub(super) notebook_name: String,
+    pub(super) phase: Phase,
+    /// Who has it: from the assignment on, also after the end.
+    pub(super) worker: Option<WorkerId>,
+    pub(super) fencing: FencingNumber,
+    /// The worker's number of its last stored event of this assignment.
+    pub(super) acknowledged: u64,
+    pub(super) last_event: u64,
+    /// The assignment during which the proxy sent a whole state.
+    pub(super) state_fencing: FencingNumber,
+    pub(super) cancel_wanted: bool,
+    /// The proxy said that it will not apply the result.
+    pub(super) abandoned: bool,
+    pub(super) place: Option<Place>,
+    pub(super) submitted_ms: i64,
+    pub(super) started_ms: Option<i64>,
+    /// Until it is assigned or has to wait.
+    pub(super) submission: Option<Arc<Submission>>,
+    /// An answer that came while the worker was away. In memory only, because it may be a password.
+    pub(super) waiting_input: Option<Option<String>>,
+}
+
+impl Job {
+    pub(super) fn new(submission: Arc<Submission>, sequence: u64, now_ms: i64) -> Self {
+        Self {
+            id: submission.job,
+            sequence,
+            notebook: submission.notebook,
+            notebook_name: submission.notebook_name.clone(),
+            phase: Phase::Queued,
+            worker: None,
+            fencing: 0,
+            acknowledged: 0,
+            last_event: 0,
+            state_fencing: 0,
+            cancel_wanted: false,
+            abandoned: false,
+            place: None,
+            submitted_ms: now_ms,
+            started_ms: None,
+            submission: Some(submission),
+            waiting_input: None,
+        }
+    }
+
+    pub(super) fn from_stored(open: OpenJob) -> Self {
+        Self {
+            id: open.job,
+            sequence: open.sequence,
+            notebook: open.notebook,
+            notebook_name: open.notebook_name,
+            phase: open.phase,
+            worker: open.worker,
+            fencing: open.fencing,
+            acknowledged: open.acknowledged,
+            last_event: open.last_event,
+            state_fencing: open.state_fencing,
+            cancel_wanted: open.cancel_wanted,
+            abandoned: false,
+            place: None,
+            submitted_ms: open.submitted_ms,
+            started_ms: open.started_ms,
+            submission: None,
+            waiting_input: None,
+        }
+    }
+
+    /// Whether this assignment is the one that a worker speaks of.
+    pub(super) fn is_assigned_to(&self, worker: WorkerId, fencing: FencingNumber) -> bool {
+        self.worker == Some(worker) && self.fencing == fencing
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Assigned | Phase::Started)
+    }
+}
+
+/// Where an event of a worker leads, or `None` when it must not happen there.
+pub(super) fn phase_after(phase: Phase, event: &JobEvent) -> Option<Phase> {
+    match (phase, event) {
+        (Phase::Assigned, JobEvent::StateWanted {} | JobEvent::BytesWanted {}) => {
+            Some(Phase::Assigned)
+        }
+        (Phase::Assigned, JobEvent::Started { .. }) => Some(Phase::Started),
+        (Phase::Started, JobEvent::Output(_) | JobEvent::InputWanted { .. }) => {
+            Some(Phase::Started)
+        }
+        (Phase::Assigned | Phase::Started, JobEvent::Finished { .. }) => Some(Phase::Finished),
+        _ => None,
+    }
+}

@@ -1,0 +1,423 @@
+//! Everything that the broker decides, as a state machine: `(state, event, now) -> actions`.
+//!
+//! In: what proxies and workers say, that they come and go, and the time. Out: [`Action`]s. The caller stores all
+//! writes of a batch in one transaction and only then sends, so nobody hears of what a crash could undo.
+//! The state here is a copy of the store's open jobs plus who is connected; when a transaction fails, the copy is
+//! thrown away and loaded again.
+//!
+//! **Invariant:** no I/O, no clock, cannot fail.
+
+mod graces;
+mod job;
+mod overview;
+mod proxy;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+pub(crate) use job::{Job, Phase};
+pub(crate) use overview::{JobView, Overview, WorkerView};
+pub(crate) use worker::WorkerHello;
+
+use crate::{
+    config::Activity,
+    order::{self, Place},
+    store::{Loaded, Write},
+};
+use baton_protocol::{
+    FencingNumber, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Submission,
+    Usage, WorkerId, proxy::ToProxy, worker::Device, worker::ToWorker,
+};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// One life of one WebSocket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct ConnectionId(pub(crate) u64);
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Now {
+    pub(crate) instant: Instant,
+    pub(crate) unix_ms: i64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Graces {
+    pub(crate) worker: Duration,
+    pub(crate) proxy: Duration,
+    pub(crate) restart: Duration,
+}
+
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a batch has a handful of actions"
+)]
+pub(crate) enum Action {
+    Write(Write),
+    ToProxy(ConnectionId, ToProxy),
+    ToWorker(ConnectionId, ToWorker),
+    /// Live events for a proxy that has heard all events before them.
+    Forward(ConnectionId, JobId, Vec<NumberedEvent>),
+    /// Send the stored events after a number, then say `caught_up`.
+    CatchUp {
+        connection: ConnectionId,
+        job: JobId,
+        after: u64,
+    },
+    /// Send an assignment. Without a submission it is read from the store.
+    Assign {
+        connection: ConnectionId,
+        job: JobId,
+        fencing: FencingNumber,
+        submission: Option<Arc<Submission>>,
+    },
+    /// Send the stored state again.
+    SendState {
+        connection: ConnectionId,
+        job: JobId,
+    },
+    Close(ConnectionId),
+}
+
+/// One life of a notebook kernel, seen through its proxy.
+#[derive(Debug)]
+struct Notebook {
+    owner: String,
+    connection: Option<ConnectionId>,
+    /// When its jobs are cancelled; `None` while the proxy is connected.
+    deadline: Option<Instant>,
+    /// The jobs whose events the connected proxy hears.
+    subscriptions: HashMap<JobId, Subscription>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Subscription {
+    Live,
+    /// Stored events are on their way; live ones wait in the store.
+    CatchingUp,
+}
+
+#[derive(Debug)]
+struct Worker {
+    name: String,
+    devices: Vec<Device>,
+    slots: u32,
+    warm: HashSet<NotebookId>,
+    draining: bool,
+    memory: Option<(u64, u64)>,
+    connection: Option<ConnectionId>,
+    /// When its jobs are taken from it; `None` while it is connected.
+    deadline: Option<Instant>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Peer {
+    Proxy(NotebookId),
+    Worker(WorkerId),
+}
+
+#[derive(Debug)]
+pub(crate) struct Dispatch {
+    graces: Graces,
+    jobs: HashMap<JobId, Job>,
+    /// Every job that was here and is over, as far as the store's rows reach back.
+    closed: HashSet<JobId>,
+    notebooks: HashMap<NotebookId, Notebook>,
+    workers: HashMap<WorkerId, Worker>,
+    peers: HashMap<ConnectionId, Peer>,
+    next_sequence: u64,
+    /// Something changed that the order depends on.
+    disordered: bool,
+}
+
+impl Dispatch {
+    /// Whoever was there before this broker started has the restart grace to come back.
+    pub(crate) fn new(loaded: Loaded, graces: Graces, now: Now) -> Self {
+        let deadline = Some(now.instant + graces.restart);
+        let mut notebooks = HashMap::new();
+        let mut workers = HashMap::new();
+        let mut jobs = HashMap::new();
+        for open in loaded.jobs {
+            notebooks.entry(open.notebook).or_insert_with(|| Notebook {
+                owner: open.owner.clone(),
+                connection: None,
+                deadline,
+                subscriptions: HashMap::new(),
+            });
+            if let Some(worker) = open.worker {
+                workers.entry(worker).or_insert_with(|| Worker {
+                    name: open.worker_name.clone(),
+                    devices: Vec::new(),
+                    slots: 1,
+                    warm: HashSet::new(),
+                    draining: false,
+                    memory: None,
+                    connection: None,
+                    deadline,
+                });
+            }
+            jobs.insert(open.job, Job::from_stored(open));
+        }
+        Self {
+            graces,
+            jobs,
+            closed: loaded.closed,
+            notebooks,
+            workers,
+            peers: HashMap::new(),
+            next_sequence: loaded.next_sequence,
+            disordered: true,
+        }
+    }
+
+    pub(crate) fn activity(&self) -> Activity {
+        Activity {
+            proxies: self
+                .notebooks
+                .values()
+                .filter(|notebook| notebook.connection.is_some())
+                .count(),
+            unfinished_jobs: self
+                .jobs
+                .values()
+                .filter(|job| job.phase != Phase::Finished)
+                .count(),
+        }
+    }
+
+    /// A connection ended, or what it said makes it useless.
+    pub(crate) fn closed(&mut self, connection: ConnectionId, now: Now) {
+        match self.peers.remove(&connection) {
+            Some(Peer::Proxy(notebook)) => {
+                if let Some(notebook) = self.notebooks.get_mut(&notebook)
+                    && notebook.connection == Some(connection)
+                {
+                    notebook.connection = None;
+                    notebook.subscriptions.clear();
+                    notebook.deadline = Some(now.instant + self.graces.proxy);
+                }
+            }
+            Some(Peer::Worker(worker)) => {
+                if let Some(worker) = self.workers.get_mut(&worker)
+                    && worker.connection == Some(connection)
+                {
+                    worker.connection = None;
+                    worker.deadline = Some(now.instant + self.graces.worker);
+                    self.disordered = true;
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Assigns what can be assigned and says to all others where they stand. To be called after each batch.
+    pub(crate) fn settle(&mut self, actions: &mut Vec<Action>) {
+        if !std::mem::take(&mut self.disordered) {
+            return;
+        }
+        let plan = order::plan(&self.waiting_and_running(), &self.open_workers());
+        for (job, worker) in plan.assignments {
+            self.assign(job, worker, actions);
+        }
+        for (job, place) in plan.places {
+            self.tell_place(job, place, actions);
+        }
+    }
+
+    fn waiting_and_running(&self) -> Vec<order::Job> {
+        let mut jobs: Vec<&Job> = self
+            .jobs
+            .values()
+            .filter(|job| job.phase != Phase::Finished)
+            .collect();
+        jobs.sort_unstable_by_key(|job| job.sequence);
+        jobs.into_iter()
+            .map(|job| order::Job {
+                job: job.id,
+                notebook: job.notebook,
+                worker: job.worker,
+            })
+            .collect()
+    }
+
+    fn open_workers(&self) -> Vec<order::Worker> {
+        self.workers
+            .iter()
+            .filter(|(_, worker)| worker.connection.is_some() && !worker.draining)
+            .map(|(id, worker)| order::Worker {
+                worker: *id,
+                slots: worker.slots,
+                warm: worker.warm.clone(),
+            })
+            .collect()
+    }
+
+    fn assign(&mut self, id: JobId, worker_id: WorkerId, actions: &mut Vec<Action>) {
+        let (Some(job), Some(worker)) = (self.jobs.get_mut(&id), self.workers.get(&worker_id))
+        else {
+            return;
+        };
+        let Some(connection) = worker.connection else {
+            return;
+        };
+        job.phase = Phase::Assigned;
+        job.worker = Some(worker_id);
+        job.fencing += 1;
+        job.acknowledged = 0;
+        job.place = None;
+        actions.push(Action::Write(Write::Assign {
+            job: id,
+            worker: worker_id,
+            worker_name: worker.name.clone(),
+            fencing: job.fencing,
+        }));
+        actions.push(Action::Assign {
+            connection,
+            job: id,
+            fencing: job.fencing,
+            submission: job.submission.take(),
+        });
+        let worker = worker.name.clone();
+        self.append(id, vec![JobEvent::Assigned { worker }], None, actions);
+    }
+
+    fn tell_place(&mut self, id: JobId, place: Place, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        // It waits: from now on its submission lies in the store only.
+        job.submission = None;
+        if job.place == Some(place) {
+            return;
+        }
+        job.place = Some(place);
+        if let Some(connection) = self.subscriber(id) {
+            actions.push(Action::ToProxy(connection, place_message(id, place)));
+        }
+    }
+
+    /// Numbers events, stores them and forwards them to a proxy that hears them live.
+    fn append(
+        &mut self,
+        id: JobId,
+        events: Vec<JobEvent>,
+        acknowledged: Option<u64>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.acknowledged = acknowledged.unwrap_or(job.acknowledged);
+        let events: Vec<NumberedEvent> = events
+            .into_iter()
+            .map(|event| {
+                job.last_event += 1;
+                NumberedEvent {
+                    number: job.last_event,
+                    event,
+                }
+            })
+            .collect();
+        if !events.is_empty()
+            && let Some(notebook) = self.notebooks.get(&job.notebook)
+            && let Some(connection) = notebook.connection
+            && notebook.subscriptions.get(&id) == Some(&Subscription::Live)
+        {
+            actions.push(Action::Forward(connection, id, events.clone()));
+        }
+        actions.push(Action::Write(Write::Events {
+            job: id,
+            acknowledged,
+            events,
+        }));
+    }
+
+    /// The broker itself ends a job. A worker that still holds it is fenced off as by another assignment.
+    fn finish(
+        &mut self,
+        id: JobId,
+        outcome: Outcome,
+        error: Option<RemoteError>,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.fencing += 1;
+        let usage = Usage::default();
+        let end = JobEvent::Finished {
+            outcome,
+            error,
+            state: None,
+            usage,
+        };
+        self.append(id, vec![end], None, actions);
+        self.finished(id, outcome, usage, now, actions);
+    }
+
+    /// What follows from a job's last event, which is appended.
+    fn finished(
+        &mut self,
+        id: JobId,
+        outcome: Outcome,
+        usage: Usage,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.phase = Phase::Finished;
+        job.submission = None;
+        job.waiting_input = None;
+        self.disordered = true;
+        actions.push(Action::Write(Write::Finish {
+            job: id,
+            fencing: job.fencing,
+            outcome,
+            usage,
+            at_ms: now.unix_ms,
+        }));
+        let nobody_asks = job.abandoned || !self.notebooks.contains_key(&job.notebook);
+        if nobody_asks {
+            self.close(id, actions);
+        }
+    }
+
+    fn close(&mut self, id: JobId, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.remove(&id) else {
+            return;
+        };
+        if let Some(notebook) = self.notebooks.get_mut(&job.notebook) {
+            notebook.subscriptions.remove(&id);
+        }
+        self.closed.insert(id);
+        actions.push(Action::Write(Write::Close { job: id }));
+    }
+
+    /// The connected proxy that asked for this job.
+    fn subscriber(&self, id: JobId) -> Option<ConnectionId> {
+        let notebook = self.notebooks.get(&self.jobs.get(&id)?.notebook)?;
+        notebook.subscriptions.get(&id)?;
+        notebook.connection
+    }
+
+    /// The connected worker that has this job.
+    fn runner(&self, job: &Job) -> Option<ConnectionId> {
+        self.workers.get(&job.worker?)?.connection
+    }
+}
+
+fn place_message(job: JobId, place: Place) -> ToProxy {
+    ToProxy::Place {
+        job,
+        place: place.place,
+        waiting: place.waiting,
+    }
+}

@@ -1,0 +1,86 @@
+//! What the pages show of the present.
+
+use super::{Dispatch, Job, Phase};
+use crate::order::Place;
+use baton_protocol::{JobId, worker::Device};
+
+#[derive(Debug, Default)]
+pub(crate) struct Overview {
+    /// Unfinished, in order of arrival.
+    pub(crate) jobs: Vec<JobView>,
+    /// By name.
+    pub(crate) workers: Vec<WorkerView>,
+}
+
+#[derive(Debug)]
+pub(crate) struct JobView {
+    pub(crate) job: JobId,
+    pub(crate) notebook_name: String,
+    pub(crate) owner: String,
+    pub(crate) phase: Phase,
+    pub(crate) cancel_wanted: bool,
+    pub(crate) worker: Option<String>,
+    pub(crate) place: Option<Place>,
+    pub(crate) submitted_ms: i64,
+    pub(crate) started_ms: Option<i64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct WorkerView {
+    pub(crate) name: String,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) connected: bool,
+    pub(crate) draining: bool,
+    pub(crate) jobs: usize,
+    pub(crate) slots: u32,
+    pub(crate) sessions: usize,
+    /// Used and whole, in bytes.
+    pub(crate) memory: Option<(u64, u64)>,
+}
+
+impl Dispatch {
+    pub(crate) fn overview(&self) -> Overview {
+        let unfinished = || {
+            self.jobs
+                .values()
+                .filter(|job| job.phase != Phase::Finished)
+        };
+        let mut jobs: Vec<&Job> = unfinished().collect();
+        jobs.sort_unstable_by_key(|job| job.sequence);
+        let mut workers: Vec<WorkerView> = self
+            .workers
+            .iter()
+            .map(|(id, worker)| WorkerView {
+                name: worker.name.clone(),
+                devices: worker.devices.clone(),
+                connected: worker.connection.is_some(),
+                draining: worker.draining,
+                jobs: unfinished().filter(|job| job.worker == Some(*id)).count(),
+                slots: worker.slots,
+                sessions: worker.warm.len(),
+                memory: worker.memory,
+            })
+            .collect();
+        workers.sort_by(|one, other| one.name.cmp(&other.name));
+        Overview {
+            jobs: jobs.into_iter().map(|job| self.view(job)).collect(),
+            workers,
+        }
+    }
+
+    fn view(&self, job: &Job) -> JobView {
+        let notebook = self.notebooks.get(&job.notebook);
+        let worker = job.worker.and_then(|worker| self.workers.get(&worker));
+        JobView {
+            job: job.id,
+            notebook_name: job.notebook_name.clone(),
+            owner: notebook.map_or_else(String::new, |notebook| notebook.owner.clone()),
+            phase: job.phase,
+            cancel_wanted: job.cancel_wanted,
+            worker: worker.map(|worker| worker.name.clone()),
+            place: job.place,
+            submitted_ms: job.submitted_ms,
+            started_ms: job.started_ms,
+        }
+    }
+}

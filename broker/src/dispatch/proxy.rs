@@ -1,0 +1,288 @@
+//! What proxies say.
+
+use super::{
+    Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Subscription, place_message,
+};
+use crate::store::Write;
+use baton_protocol::{
+    JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, State, Submission, Usage,
+    proxy::{FromProxy, ToProxy},
+    worker::ToWorker,
+};
+use std::{collections::HashMap, sync::Arc};
+
+impl Dispatch {
+    /// The newest connection of a notebook is the one that counts.
+    pub(crate) fn proxy_came(
+        &mut self,
+        connection: ConnectionId,
+        id: NotebookId,
+        owner: String,
+        actions: &mut Vec<Action>,
+    ) {
+        let notebook = self.notebooks.entry(id).or_insert_with(|| Notebook {
+            owner: String::new(),
+            connection: None,
+            deadline: None,
+            subscriptions: HashMap::new(),
+        });
+        if let Some(older) = notebook.connection.replace(connection) {
+            actions.push(Action::Close(older));
+        }
+        notebook.owner = owner;
+        notebook.deadline = None;
+        notebook.subscriptions.clear();
+        self.peers.insert(connection, Peer::Proxy(id));
+        let broker_version = env!("CARGO_PKG_VERSION").to_owned();
+        actions.push(Action::ToProxy(
+            connection,
+            ToProxy::Welcome { broker_version },
+        ));
+    }
+
+    pub(crate) fn proxy_said(
+        &mut self,
+        connection: ConnectionId,
+        message: FromProxy,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(Peer::Proxy(notebook)) = self.peers.get(&connection).copied() else {
+            return;
+        };
+        match message {
+            FromProxy::Submit(submission) if submission.notebook == notebook => {
+                self.submit(connection, submission, now, actions);
+            }
+            // Said once already.
+            FromProxy::Hello { .. } => {}
+            FromProxy::Submit(Submission { job, .. })
+            | FromProxy::State { job, .. }
+            | FromProxy::Resume { job, .. }
+            | FromProxy::Cancel { job }
+            | FromProxy::Input { job, .. }
+            | FromProxy::Applied { job }
+                if !self.belongs(job, notebook) =>
+            {
+                self.forgotten(connection, job, actions);
+            }
+            FromProxy::Submit(_) => {}
+            FromProxy::State { job, state } => self.replace_state(job, state, actions),
+            FromProxy::Resume { job, after } => self.resume(connection, job, after, actions),
+            FromProxy::Cancel { job } => {
+                actions.push(Action::ToProxy(connection, ToProxy::Cancelling { job }));
+                self.cancel(job, now, actions);
+            }
+            FromProxy::Input { job, value } => self.input(job, value, actions),
+            FromProxy::Applied { job } => self.applied(job, now, actions),
+        }
+    }
+
+    /// The proxy speaks of a job that nobody has.
+    fn forgotten(&self, connection: ConnectionId, job: JobId, actions: &mut Vec<Action>) {
+        actions.push(Action::ToProxy(connection, ToProxy::UnknownJob { job }));
+    }
+
+    /// The proxy submits a job that was here and is closed: it was away for so long that the job was cancelled.
+    /// It has heard nothing of it, so this is the job's first event and its last.
+    fn submitted_again(&self, connection: ConnectionId, job: JobId, actions: &mut Vec<Action>) {
+        let error = RemoteError {
+            name: "NotebookAway".to_owned(),
+            value: "The cell was stopped, because its notebook was not connected for too long. \
+                    Your variables are as they were before the cell"
+                .to_owned(),
+            traceback: Vec::new(),
+            hint: Some(format!("run the cell again, or show a TA job {job}")),
+        };
+        let end = NumberedEvent {
+            number: 1,
+            event: JobEvent::Finished {
+                outcome: Outcome::WorkerLost,
+                error: Some(error),
+                state: None,
+                usage: Usage::default(),
+            },
+        };
+        let events = vec![end];
+        actions.push(Action::ToProxy(connection, ToProxy::Events { job, events }));
+    }
+
+    /// The stored events up to a number were sent.
+    pub(crate) fn caught_up(
+        &mut self,
+        connection: ConnectionId,
+        job: JobId,
+        through: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(Peer::Proxy(notebook)) = self.peers.get(&connection).copied() else {
+            return;
+        };
+        if self.belongs(job, notebook) {
+            self.subscribe(connection, job, through, actions);
+        }
+    }
+
+    fn belongs(&self, job: JobId, notebook: NotebookId) -> bool {
+        self.jobs
+            .get(&job)
+            .is_some_and(|job| job.notebook == notebook)
+    }
+
+    fn submit(
+        &mut self,
+        connection: ConnectionId,
+        submission: Submission,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let id = submission.job;
+        let Some(notebook) = self.notebooks.get_mut(&submission.notebook) else {
+            return;
+        };
+        if self.jobs.contains_key(&id) {
+            if !notebook.subscriptions.contains_key(&id) {
+                self.resume(connection, id, 0, actions);
+            }
+            return;
+        }
+        if self.closed.contains(&id) {
+            self.submitted_again(connection, id, actions);
+            return;
+        }
+        notebook.subscriptions.insert(id, Subscription::Live);
+        let submission = Arc::new(submission);
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        actions.push(Action::Write(Write::Submit {
+            sequence,
+            owner: notebook.owner.clone(),
+            submission: Arc::clone(&submission),
+            at_ms: now.unix_ms,
+        }));
+        self.jobs
+            .insert(id, Job::new(submission, sequence, now.unix_ms));
+        self.disordered = true;
+    }
+
+    /// Both the answer to `StateWanted` or `BytesWanted` and what a later assignment starts from.
+    fn replace_state(&mut self, id: JobId, state: State, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        if !matches!(job.phase, Phase::Queued | Phase::Assigned) {
+            return;
+        }
+        job.submission = None;
+        job.state_fencing = job.fencing;
+        actions.push(Action::Write(Write::ReplaceState {
+            job: id,
+            fencing: job.fencing,
+            state: Box::new(state.clone()),
+        }));
+        if job.phase == Phase::Assigned
+            && let Some(connection) = self.jobs.get(&id).and_then(|job| self.runner(job))
+        {
+            actions.push(Action::ToWorker(
+                connection,
+                ToWorker::State { job: id, state },
+            ));
+        }
+    }
+
+    fn resume(
+        &mut self,
+        connection: ConnectionId,
+        id: JobId,
+        after: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        self.subscribe(connection, id, after, actions);
+        if let Some(place) = self.jobs.get(&id).and_then(|job| job.place) {
+            actions.push(Action::ToProxy(connection, place_message(id, place)));
+        }
+    }
+
+    fn subscribe(
+        &mut self,
+        connection: ConnectionId,
+        id: JobId,
+        after: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let Some(notebook) = self.notebooks.get_mut(&job.notebook) else {
+            return;
+        };
+        let subscription = if after >= job.last_event {
+            Subscription::Live
+        } else {
+            actions.push(Action::CatchUp {
+                connection,
+                job: id,
+                after,
+            });
+            Subscription::CatchingUp
+        };
+        notebook.subscriptions.insert(id, subscription);
+    }
+
+    pub(super) fn cancel(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let runner = self.runner(job);
+        match (job.phase, runner) {
+            (Phase::Finished, _) => return,
+            // Nothing of it has been heard from the worker: when that comes back, the job is no longer its own.
+            (Phase::Queued, _) | (Phase::Assigned, None) => {
+                self.finish(id, Outcome::Cancelled, None, now, actions);
+                return;
+            }
+            (Phase::Assigned | Phase::Started, Some(connection)) => {
+                actions.push(Action::ToWorker(connection, ToWorker::Cancel { job: id }));
+            }
+            // Said when the worker comes back.
+            (Phase::Started, None) => {}
+        }
+        if let Some(job) = self.jobs.get_mut(&id)
+            && !job.cancel_wanted
+        {
+            job.cancel_wanted = true;
+            actions.push(Action::Write(Write::WantCancel { job: id }));
+        }
+    }
+
+    fn input(&mut self, id: JobId, value: Option<String>, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        match self.runner(job) {
+            Some(connection) => {
+                actions.push(Action::ToWorker(
+                    connection,
+                    ToWorker::Input { job: id, value },
+                ));
+            }
+            None => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.waiting_input = Some(value);
+                }
+            }
+        }
+    }
+
+    fn applied(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        if job.phase == Phase::Finished {
+            self.close(id, actions);
+        } else {
+            job.abandoned = true;
+            self.cancel(id, now, actions);
+        }
+    }
+}

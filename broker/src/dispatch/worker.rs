@@ -1,0 +1,286 @@
+//! What workers say.
+
+use super::{Action, ConnectionId, Dispatch, Now, Peer, Phase, Worker, job::phase_after};
+use crate::store::Write;
+use baton_protocol::{
+    FencingNumber, JobEvent, JobId, NotebookId, Outcome, Usage, WorkerId,
+    worker::{Device, FromWorker, ToWorker},
+};
+use std::collections::{HashMap, HashSet};
+
+/// A worker's hello, without the version, which is checked.
+#[derive(Debug)]
+pub(crate) struct WorkerHello {
+    pub(crate) worker: WorkerId,
+    pub(crate) name: String,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) slots: u32,
+    pub(crate) sessions: Vec<NotebookId>,
+    pub(crate) assignments: Vec<(JobId, FencingNumber)>,
+}
+
+impl Dispatch {
+    /// Both sides compare what they hold: the worker hears what is stored, what is no longer its own, and what it
+    /// missed while it was away.
+    pub(crate) fn worker_came(
+        &mut self,
+        connection: ConnectionId,
+        hello: WorkerHello,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let id = hello.worker;
+        actions.push(Action::Write(Write::SeeWorker {
+            worker: id,
+            name: hello.name.clone(),
+            devices: hello.devices.clone(),
+            slots: hello.slots,
+            at_ms: now.unix_ms,
+        }));
+        let worker = Worker {
+            name: hello.name,
+            devices: hello.devices,
+            slots: hello.slots,
+            warm: HashSet::new(),
+            draining: false,
+            memory: None,
+            connection: Some(connection),
+            deadline: None,
+        };
+        if let Some(older) = self.workers.insert(id, worker)
+            && let Some(older) = older.connection
+        {
+            actions.push(Action::Close(older));
+        }
+        self.peers.insert(connection, Peer::Worker(id));
+        let broker_version = env!("CARGO_PKG_VERSION").to_owned();
+        actions.push(Action::ToWorker(
+            connection,
+            ToWorker::Welcome { broker_version },
+        ));
+
+        self.warm_sessions(id, hello.sessions, now);
+        let held: HashMap<JobId, FencingNumber> = hello.assignments.into_iter().collect();
+        for (job, fencing) in &held {
+            self.held_by_worker(connection, id, *job, *fencing, actions);
+        }
+        let missed: Vec<JobId> = self
+            .jobs
+            .values()
+            .filter(|job| job.worker == Some(id) && job.is_running())
+            .filter(|job| held.get(&job.id) != Some(&job.fencing))
+            .map(|job| job.id)
+            .collect();
+        for job in missed {
+            self.missed_by_worker(connection, job, now, actions);
+        }
+        self.disordered = true;
+    }
+
+    pub(crate) fn worker_said(
+        &mut self,
+        connection: ConnectionId,
+        message: FromWorker,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(Peer::Worker(id)) = self.peers.get(&connection).copied() else {
+            return;
+        };
+        match message {
+            // Said once already.
+            FromWorker::Hello { .. } => {}
+            FromWorker::Events {
+                job,
+                fencing,
+                first,
+                events,
+            } => self.worker_events(
+                connection,
+                id,
+                (job, fencing),
+                (first, events),
+                now,
+                actions,
+            ),
+            FromWorker::Sessions { warm } => self.warm_sessions(id, warm, now),
+            FromWorker::Load {
+                memory_bytes,
+                memory_total_bytes,
+            } => {
+                if let Some(worker) = self.workers.get_mut(&id) {
+                    worker.memory = Some((memory_bytes, memory_total_bytes));
+                }
+            }
+            FromWorker::Drain {} => {
+                if let Some(worker) = self.workers.get_mut(&id) {
+                    worker.draining = true;
+                }
+                self.disordered = true;
+            }
+        }
+    }
+
+    /// The worker came back with an assignment.
+    fn held_by_worker(
+        &mut self,
+        connection: ConnectionId,
+        worker: WorkerId,
+        id: JobId,
+        fencing: FencingNumber,
+        actions: &mut Vec<Action>,
+    ) {
+        let job = self.jobs.get_mut(&id);
+        let Some(job) = job.filter(|job| job.is_assigned_to(worker, fencing)) else {
+            actions.push(Action::ToWorker(
+                connection,
+                ToWorker::Revoke { job: id, fencing },
+            ));
+            return;
+        };
+        actions.push(Action::ToWorker(
+            connection,
+            ToWorker::Acknowledge {
+                job: id,
+                fencing,
+                number: job.acknowledged,
+            },
+        ));
+        if job.phase == Phase::Assigned && job.state_fencing == fencing {
+            actions.push(Action::SendState {
+                connection,
+                job: id,
+            });
+        }
+        if !job.is_running() {
+            return;
+        }
+        if let Some(value) = job.waiting_input.take() {
+            actions.push(Action::ToWorker(
+                connection,
+                ToWorker::Input { job: id, value },
+            ));
+        }
+        if job.cancel_wanted {
+            actions.push(Action::ToWorker(connection, ToWorker::Cancel { job: id }));
+        }
+    }
+
+    /// The worker came back without an assignment that it was given.
+    fn missed_by_worker(
+        &mut self,
+        connection: ConnectionId,
+        id: JobId,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        match job.phase {
+            // The message was lost with the old connection.
+            Phase::Assigned if !job.cancel_wanted && job.acknowledged == 0 => {
+                actions.push(Action::Assign {
+                    connection,
+                    job: id,
+                    fencing: job.fencing,
+                    submission: None,
+                });
+            }
+            Phase::Assigned if job.cancel_wanted => {
+                self.finish(id, Outcome::Cancelled, None, now, actions);
+            }
+            Phase::Assigned => self.requeue(id, actions),
+            _ => self.worker_lost(id, now, actions),
+        }
+    }
+
+    /// Events that were stored before are skipped; a gap means that the two sides no longer understand each other.
+    fn worker_events(
+        &mut self,
+        connection: ConnectionId,
+        worker: WorkerId,
+        (id, fencing): (JobId, FencingNumber),
+        (first, events): (u64, Vec<JobEvent>),
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let job = self.jobs.get(&id);
+        let Some(job) = job.filter(|job| job.is_assigned_to(worker, fencing)) else {
+            actions.push(Action::ToWorker(
+                connection,
+                ToWorker::Revoke { job: id, fencing },
+            ));
+            return;
+        };
+        if first == 0 || first > job.acknowledged + 1 {
+            tracing::warn!(job.id = %id, "Worker {worker} sent event {first} of job {id} after event {}", job.acknowledged);
+            actions.push(Action::Close(connection));
+            return;
+        }
+        let stored = usize::try_from(job.acknowledged + 1 - first).unwrap_or(usize::MAX);
+        let acknowledged = job.acknowledged.max(first + events.len() as u64 - 1);
+        let new: Vec<JobEvent> = events.into_iter().skip(stored).collect();
+        if !new.is_empty() {
+            self.new_events(id, new, acknowledged, now, actions);
+        }
+        actions.push(Action::ToWorker(
+            connection,
+            ToWorker::Acknowledge {
+                job: id,
+                fencing,
+                number: acknowledged,
+            },
+        ));
+    }
+
+    fn new_events(
+        &mut self,
+        id: JobId,
+        events: Vec<JobEvent>,
+        acknowledged: u64,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        let mut accepted = Vec::with_capacity(events.len());
+        let mut end: Option<(Outcome, Usage)> = None;
+        for event in events {
+            let Some(phase) = phase_after(job.phase, &event) else {
+                tracing::warn!(job.id = %id, "An event of job {id} came while it was {}", job.phase.name());
+                continue;
+            };
+            if job.phase == Phase::Assigned && phase == Phase::Started {
+                job.started_ms = Some(now.unix_ms);
+                actions.push(Action::Write(Write::Start {
+                    job: id,
+                    fencing: job.fencing,
+                    at_ms: now.unix_ms,
+                }));
+            }
+            job.phase = phase;
+            if let JobEvent::Finished { outcome, usage, .. } = &event {
+                end = Some((*outcome, *usage));
+            }
+            accepted.push(event);
+        }
+        self.append(id, accepted, Some(acknowledged), actions);
+        if let Some((outcome, usage)) = end {
+            self.finished(id, outcome, usage, now, actions);
+        }
+    }
+
+    /// A notebook that nobody knows gets a grace: its proxy may be on its way.
+    fn warm_sessions(&mut self, id: WorkerId, warm: Vec<NotebookId>, now: Now) {
+        for notebook in &warm {
+            let deadline = now.instant + self.graces.proxy;
+            self.expect_proxy(*notebook, deadline);
+        }
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.warm = warm.into_iter().collect();
+            self.disordered = true;
+        }
+    }
+}

@@ -1,0 +1,353 @@
+//! The one loop: takes what happened, decides, stores, sends.
+//!
+//! In: [`Event`]s from connections and pages. Out: frames into the connections' queues.
+//! A batch of events becomes one transaction; only when it is stored is anything sent. When storing fails, every
+//! connection is closed and the state is loaded again: the peers come back and resume by number.
+//!
+//! No send waits. A queue that is full: events for a proxy are read from the store when it has room again, anything
+//! else closes the connection, whose peer then comes back and resumes.
+
+use crate::{
+    config::Activity,
+    dispatch::{Action, ConnectionId, Dispatch, Graces, Now, Overview, WorkerHello},
+    store::{Store, StoreError, Write},
+};
+use axum::body::Bytes;
+use baton_protocol::{
+    JobId, NotebookId, encode,
+    proxy::{FromProxy, ToProxy},
+    worker::{FromWorker, ToWorker},
+};
+use std::{collections::HashMap, time::Duration};
+use tokio::{
+    sync::{mpsc, oneshot, watch},
+    task::JoinSet,
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Connections wait when so many events wait.
+pub(crate) const INBOX: usize = 1024;
+/// Events in one transaction.
+const BATCH: usize = 64;
+/// After a failed transaction.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Everything that can wake the loop, besides time.
+pub(crate) enum Event {
+    ProxyCame(ConnectionId, Outgoing, NotebookId, String),
+    WorkerCame(ConnectionId, Outgoing, WorkerHello),
+    FromProxy(ConnectionId, FromProxy),
+    FromWorker(ConnectionId, FromWorker),
+    Closed(ConnectionId),
+    CaughtUp {
+        connection: ConnectionId,
+        job: JobId,
+        through: u64,
+    },
+    Overview(oneshot::Sender<Overview>),
+}
+
+/// The engine's end of a connection.
+#[derive(Clone)]
+pub(crate) struct Outgoing {
+    pub(crate) frames: mpsc::Sender<Bytes>,
+    pub(crate) close: CancellationToken,
+}
+
+pub(crate) struct Engine {
+    pub(crate) store: Store,
+    pub(crate) graces: Graces,
+    pub(crate) inbox: mpsc::Receiver<Event>,
+    /// For the tasks that read stored events.
+    pub(crate) caught_up: mpsc::WeakSender<Event>,
+    pub(crate) activity: watch::Sender<Activity>,
+}
+
+/// Runs until it is cancelled or nobody can send events any more.
+pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(), StoreError> {
+    let mut pause = Duration::ZERO;
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            () = tokio::time::sleep(pause) => {}
+        }
+        let loaded = match engine.store.load().await {
+            Ok(loaded) => loaded,
+            // At the start there is nothing to go back to.
+            Err(error) if pause.is_zero() => return Err(error),
+            Err(error) => {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "The jobs cannot be read: {error}"
+                );
+                continue;
+            }
+        };
+        let dispatch = Dispatch::new(loaded, engine.graces, now());
+        let mut connections = Connections::default();
+        let served = serve(&mut engine, dispatch, &mut connections, &stop).await;
+        for outgoing in connections.open.values() {
+            outgoing.close.cancel();
+        }
+        match served {
+            Ok(()) => return Ok(()),
+            Err(error) => {
+                tracing::error!(
+                    error = &error as &dyn std::error::Error,
+                    "A change could not be stored: {error}. All connections are closed and the jobs read again"
+                );
+                pause = PAUSE;
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Connections {
+    open: HashMap<ConnectionId, Outgoing>,
+    readers: JoinSet<()>,
+}
+
+async fn serve(
+    engine: &mut Engine,
+    mut dispatch: Dispatch,
+    connections: &mut Connections,
+    stop: &CancellationToken,
+) -> Result<(), StoreError> {
+    let mut batch = Vec::with_capacity(BATCH);
+    loop {
+        let deadline = dispatch.next_deadline();
+        tokio::select! {
+            () = stop.cancelled() => return Ok(()),
+            received = engine.inbox.recv_many(&mut batch, BATCH) => {
+                if received == 0 {
+                    return Ok(());
+                }
+            }
+            () = sleep_until(deadline) => {}
+            Some(_) = connections.readers.join_next() => continue,
+        }
+        let now = now();
+        let mut actions = Vec::new();
+        for event in batch.drain(..) {
+            handle(&mut dispatch, connections, event, now, &mut actions);
+        }
+        dispatch.time_passed(now, &mut actions);
+        dispatch.settle(&mut actions);
+        perform(engine, &mut dispatch, connections, actions).await?;
+        publish(engine, &dispatch);
+    }
+}
+
+fn handle(
+    dispatch: &mut Dispatch,
+    connections: &mut Connections,
+    event: Event,
+    now: Now,
+    actions: &mut Vec<Action>,
+) {
+    match event {
+        Event::ProxyCame(connection, outgoing, notebook, owner) => {
+            connections.open.insert(connection, outgoing);
+            dispatch.proxy_came(connection, notebook, owner, actions);
+        }
+        Event::WorkerCame(connection, outgoing, hello) => {
+            connections.open.insert(connection, outgoing);
+            dispatch.worker_came(connection, hello, now, actions);
+        }
+        Event::FromProxy(connection, message) => {
+            dispatch.proxy_said(connection, message, now, actions);
+        }
+        Event::FromWorker(connection, message) => {
+            dispatch.worker_said(connection, message, now, actions);
+        }
+        Event::Closed(connection) => {
+            connections.open.remove(&connection);
+            dispatch.closed(connection, now);
+        }
+        Event::CaughtUp {
+            connection,
+            job,
+            through,
+        } => dispatch.caught_up(connection, job, through, actions),
+        // The page may be gone.
+        Event::Overview(answer) => drop(answer.send(dispatch.overview())),
+    }
+}
+
+/// Stores first, then sends.
+async fn perform(
+    engine: &Engine,
+    dispatch: &mut Dispatch,
+    connections: &mut Connections,
+    actions: Vec<Action>,
+) -> Result<(), StoreError> {
+    let mut writes: Vec<Write> = Vec::new();
+    let mut sends = Vec::with_capacity(actions.len());
+    for action in actions {
+        match action {
+            Action::Write(write) => writes.push(write),
+            send => sends.push(send),
+        }
+    }
+    if !writes.is_empty() {
+        engine.store.apply(&writes).await?;
+        drop(writes);
+    }
+    for action in sends {
+        let mut behind = Vec::new();
+        send(engine, dispatch, connections, action, &mut behind).await?;
+        for catch_up in behind {
+            send(engine, dispatch, connections, catch_up, &mut Vec::new()).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn send(
+    engine: &Engine,
+    dispatch: &mut Dispatch,
+    connections: &mut Connections,
+    action: Action,
+    behind: &mut Vec<Action>,
+) -> Result<(), StoreError> {
+    match action {
+        // Stored already.
+        Action::Write(_) => {}
+        Action::ToProxy(connection, message) => connections.send(connection, &message),
+        Action::ToWorker(connection, message) => connections.send(connection, &message),
+        Action::Forward(connection, job, events) => {
+            let before = events.first().map_or(0, |event| event.number - 1);
+            let message = ToProxy::Events { job, events };
+            if !connections.try_send(connection, &message) {
+                dispatch.caught_up(connection, job, before, behind);
+            }
+        }
+        Action::CatchUp {
+            connection,
+            job,
+            after,
+        } => connections.catch_up(engine, connection, job, after),
+        Action::Assign {
+            connection,
+            job,
+            fencing,
+            submission,
+        } => {
+            let submission = match submission {
+                Some(submission) => std::sync::Arc::unwrap_or_clone(submission),
+                None => match engine.store.submission(job).await? {
+                    Some(submission) => submission,
+                    None => return Err(StoreError::Conflict { job }),
+                },
+            };
+            let message = ToWorker::Assign {
+                fencing,
+                submission,
+            };
+            connections.send(connection, &message);
+        }
+        Action::SendState { connection, job } => {
+            if let Some(submission) = engine.store.submission(job).await? {
+                let state = submission.state;
+                connections.send(connection, &ToWorker::State { job, state });
+            }
+        }
+        Action::Close(connection) => connections.close(connection),
+    }
+    Ok(())
+}
+
+impl Connections {
+    /// `false` when the queue is full.
+    fn try_send(&self, connection: ConnectionId, message: &impl serde::Serialize) -> bool {
+        let Some(outgoing) = self.open.get(&connection) else {
+            return true;
+        };
+        let Ok(room) = outgoing.frames.try_reserve() else {
+            // A closed queue is not a full one: the connection is about to say that it is gone.
+            return outgoing.frames.is_closed();
+        };
+        room.send(Bytes::from(encode(message)));
+        true
+    }
+
+    fn send(&self, connection: ConnectionId, message: &impl serde::Serialize) {
+        if !self.try_send(connection, message) {
+            tracing::warn!("A peer does not read what it is sent; its connection is closed");
+            self.close(connection);
+        }
+    }
+
+    fn close(&self, connection: ConnectionId) {
+        if let Some(outgoing) = self.open.get(&connection) {
+            outgoing.close.cancel();
+        }
+    }
+
+    /// Reads stored events and sends them as fast as the proxy takes them.
+    fn catch_up(&mut self, engine: &Engine, connection: ConnectionId, job: JobId, after: u64) {
+        let Some(outgoing) = self.open.get(&connection).cloned() else {
+            return;
+        };
+        let store = engine.store.clone();
+        let inbox = engine.caught_up.clone();
+        self.readers.spawn(async move {
+            let mut through = after;
+            loop {
+                let events = match store.events(job, through).await {
+                    Ok(events) => events,
+                    Err(error) => {
+                        tracing::error!(job.id = %job, "The events of job {job} cannot be read: {error}");
+                        outgoing.close.cancel();
+                        return;
+                    }
+                };
+                let Some(last) = events.last() else { break };
+                through = last.number;
+                let message = ToProxy::Events { job, events };
+                let frame = Bytes::from(encode(&message));
+                if outgoing.frames.send(frame).await.is_err() {
+                    return;
+                }
+            }
+            if let Some(inbox) = inbox.upgrade() {
+                let caught_up = Event::CaughtUp {
+                    connection,
+                    job,
+                    through,
+                };
+                // The engine ended: so does this connection.
+                drop(inbox.send(caught_up).await);
+            }
+        });
+    }
+}
+
+fn publish(engine: &Engine, dispatch: &Dispatch) {
+    let activity = dispatch.activity();
+    engine.activity.send_if_modified(|known| {
+        let changed = *known != activity;
+        *known = activity;
+        changed
+    });
+}
+
+async fn sleep_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn now() -> Now {
+    Now {
+        instant: Instant::now(),
+        unix_ms: unix_ms(),
+    }
+}
+
+pub(crate) fn unix_ms() -> i64 {
+    jiff::Timestamp::now().as_millisecond()
+}

@@ -1,0 +1,160 @@
+//! The broker: queue, policy, history, API and dashboard.
+//!
+//! Proxies and workers dial in with one WebSocket each. What they say becomes [`engine`] events; [`dispatch`] decides
+//! with the help of [`order`]; [`store`] keeps it in SQLite before anybody is told. Chunks of state go past the loop
+//! through [`http`], and [`page`] shows people what goes on.
+//!
+//! **Invariant:** all state is in the database and the chunk folder: the process may be killed at any instant.
+//! No chunk is ever decoded.
+
+mod config;
+mod connection;
+mod dispatch;
+mod engine;
+mod http;
+mod listen;
+pub mod order;
+mod page;
+#[cfg(test)]
+mod samples;
+mod store;
+mod sweep;
+
+pub use config::{Activity, Config, Listen};
+
+use anyhow::Context;
+use axum::serve::ListenerExt;
+use baton_blobs::ChunkDirectory;
+use baton_protocol::address::BrokerAddress;
+use dispatch::Graces;
+use engine::{Engine, INBOX};
+use http::{Access, Shared};
+use listen::Listener;
+use std::{sync::Arc, time::Duration};
+use store::Store;
+use tokio::sync::mpsc;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// Peers are told to come back; whoever does not read that is left behind.
+const GOODBYE: Duration = Duration::from_secs(3);
+
+/// Serves until `shutdown`, or until something breaks for good.
+///
+/// `ready` hears the address as soon as connections are taken. Dropping the future instead ends the broker like a
+/// kill would: nothing that was told to anybody is lost.
+pub async fn run(
+    config: Config,
+    ready: impl FnOnce(BrokerAddress),
+    shutdown: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    // Dropped last, after everything that writes.
+    let _alone = listen::lock(&config.database)?;
+    let stop = CancellationToken::new();
+    let _stop_when_dropped = stop.clone().drop_guard();
+
+    let store = Store::open(&config.database)
+        .await
+        .with_context(|| format!("Failed to open the database {}", config.database.display()))?;
+    let blobs = config.blobs.clone();
+    let limit = config.blob_limit_bytes;
+    let chunks = tokio::task::spawn_blocking(move || ChunkDirectory::open(blobs, limit))
+        .await?
+        .with_context(|| format!("Failed to open the chunks in {}", config.blobs.display()))?;
+    let chunks = Arc::new(chunks);
+
+    let (inbox, events) = mpsc::channel(INBOX);
+    let engine = Engine {
+        store: store.clone(),
+        graces: Graces {
+            worker: config.worker_grace,
+            proxy: config.proxy_grace,
+            restart: config.restart_grace,
+        },
+        inbox: events,
+        caught_up: inbox.downgrade(),
+        activity: config.activity.clone().unwrap_or_default(),
+    };
+    let terms = sweep::Terms {
+        chunks: config.chunk_retention,
+        jobs: config.job_retention,
+    };
+    let connections = TaskTracker::new();
+    let access = |pages_are_open| {
+        let token = config.token.clone();
+        Arc::new(Access {
+            token,
+            pages_are_open,
+        })
+    };
+    let shared = Shared {
+        access: access(matches!(config.listen, Listen::Unix(_))),
+        store: store.clone(),
+        chunks: Arc::clone(&chunks),
+        inbox,
+        stop: stop.clone(),
+        connections: connections.clone(),
+    };
+
+    let on_dashboard = Shared {
+        access: access(false),
+        ..shared.clone()
+    };
+
+    let (listener, address) = listen::bind(&config.listen, config.token.is_some()).await?;
+    tracing::info!("The broker listens on {address}");
+    ready(address);
+    let ended = tokio::select! {
+        () = shutdown => Ok(()),
+        ended = engine::run(engine, stop.clone()) => ended.context("The jobs cannot be read"),
+        ended = serve(listener, shared, stop.clone()) => ended.context("Connections can no longer be taken"),
+        ended = serve_dashboard(config.dashboard, on_dashboard, stop.clone()) => ended.context("The dashboard can no longer be shown"),
+        () = sweep::run(store.clone(), chunks, terms) => Ok(()),
+    };
+    stop.cancel();
+    connections.close();
+    if tokio::time::timeout(GOODBYE, connections.wait())
+        .await
+        .is_err()
+    {
+        tracing::warn!("Some peers did not hear that the broker ends");
+    }
+    store
+        .close()
+        .await
+        .context("Failed to close the database")?;
+    ended
+}
+
+async fn serve_dashboard(
+    listener: Option<Arc<std::net::TcpListener>>,
+    shared: Shared,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
+    let Some(listener) = listener else {
+        return std::future::pending().await;
+    };
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
+    serve(Listener::Tcp(listener), shared, stop).await
+}
+
+async fn serve(listener: Listener, shared: Shared, stop: CancellationToken) -> std::io::Result<()> {
+    let router = http::router(shared);
+    match listener {
+        Listener::Unix(listener, _socket_file) => {
+            axum::serve(listener, router)
+                .with_graceful_shutdown(stop.cancelled_owned())
+                .await
+        }
+        Listener::Tcp(listener) => {
+            let listener = listener.tap_io(|stream| {
+                if let Err(error) = stream.set_nodelay(true) {
+                    tracing::debug!("A connection keeps its delay: {error}");
+                }
+            });
+            axum::serve(listener, router)
+                .with_graceful_shutdown(stop.cancelled_owned())
+                .await
+        }
+    }
+}

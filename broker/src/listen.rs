@@ -1,0 +1,121 @@
+//! Where the broker can be reached, and that it is alone.
+
+use crate::config::Listen;
+use anyhow::Context;
+use baton_protocol::address::BrokerAddress;
+use std::{
+    fs::{self, File},
+    io::ErrorKind,
+    os::unix::{
+        fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+        net::UnixStream,
+    },
+    path::{Path, PathBuf},
+};
+use tokio::net::{TcpListener, UnixListener};
+
+pub(crate) enum Listener {
+    Unix(UnixListener, SocketFile),
+    Tcp(TcpListener),
+}
+
+/// The socket goes with the broker.
+pub(crate) struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Whatever is left is found stale by the next broker.
+        drop(fs::remove_file(&self.0));
+    }
+}
+
+pub(crate) async fn bind(
+    listen: &Listen,
+    has_token: bool,
+) -> anyhow::Result<(Listener, BrokerAddress)> {
+    match listen {
+        Listen::Unix(path) => {
+            let listener = bind_private(path)
+                .with_context(|| format!("Failed to listen on {}", path.display()))?;
+            let address = BrokerAddress::Unix(path.clone());
+            Ok((Listener::Unix(listener, SocketFile(path.clone())), address))
+        }
+        Listen::Tcp(address) => {
+            anyhow::ensure!(
+                has_token || address.ip().is_loopback(),
+                "Others can reach {address}, and whoever reaches the broker runs code on its workers: set a token, or listen on 127.0.0.1"
+            );
+            if !has_token {
+                tracing::warn!(
+                    "Without a token, every user of this machine can run code through this broker"
+                );
+            }
+            let listener = TcpListener::bind(address)
+                .await
+                .with_context(|| format!("Failed to listen on {address}"))?;
+            let bound = listener.local_addr().context("Failed to read the port")?;
+            let address = BrokerAddress::Http(format!("http://{bound}"));
+            Ok((Listener::Tcp(listener), address))
+        }
+    }
+}
+
+/// Bound inside a private folder and then moved, so that there is no moment at which others could connect.
+fn bind_private(path: &Path) -> anyhow::Result<UnixListener> {
+    if UnixStream::connect(path).is_ok() {
+        anyhow::bail!("Another broker listens there");
+    }
+    let folder = path.parent().context("The socket has no folder")?;
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)?;
+    let unique = uuid::Uuid::new_v4().simple().to_string();
+    let private = folder.join(format!(".{}", &unique[..6]));
+    fs::DirBuilder::new().mode(0o700).create(&private)?;
+    let bound = bind_and_move(&private.join("s"), path);
+    fs::remove_dir_all(&private)?;
+    bound
+}
+
+fn bind_and_move(private: &Path, path: &Path) -> anyhow::Result<UnixListener> {
+    let listener = UnixListener::bind(private)?;
+    fs::set_permissions(private, fs::Permissions::from_mode(0o600))?;
+    fs::rename(private, path)?;
+    Ok(listener)
+}
+
+/// Two brokers on one database would both give out the same jobs. Held until it is dropped.
+pub(crate) fn lock(database: &Path) -> anyhow::Result<File> {
+    let path = database.with_added_extension("lock");
+    if let Some(folder) = path.parent() {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .with_context(|| format!("Failed to create {}", folder.display()))?;
+    }
+    let file = File::options()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .with_context(|| format!("Failed to open {}", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => {
+            anyhow::bail!("Another broker uses {}", database.display())
+        }
+        Err(fs::TryLockError::Error(error)) if error.kind() == ErrorKind::Unsupported => {
+            tracing::warn!(
+                "{} cannot be locked: start no second broker on it",
+                path.display()
+            );
+            Ok(file)
+        }
+        Err(fs::TryLockError::Error(error)) => {
+            Err(error).with_context(|| format!("Failed to lock {}", path.display()))
+        }
+    }
+}

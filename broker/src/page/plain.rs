@@ -1,0 +1,64 @@
+//! The present as plain text, for `baton status` and for terminals.
+
+use super::{Facts, words};
+use crate::dispatch::{JobView, Phase, WorkerView};
+
+pub(super) fn status(facts: &Facts) -> String {
+    let jobs: Vec<String> = facts
+        .present
+        .jobs
+        .iter()
+        .map(|job| job_line(job, facts.now_ms))
+        .collect();
+    let workers: Vec<String> = facts.present.workers.iter().map(worker_line).collect();
+    format!(
+        "{}{}",
+        section("Workers", &workers, "no worker is connected"),
+        section("Cells", &jobs, "no cell runs and no one is waiting"),
+    )
+}
+
+fn section(title: &str, lines: &[String], empty: &str) -> String {
+    match lines {
+        [] => format!("{title}: {empty}\n"),
+        lines => format!("{title}:\n  {}\n", lines.join("\n  ")),
+    }
+}
+
+fn worker_line(worker: &WorkerView) -> String {
+    let state = match (worker.connected, worker.draining) {
+        (false, _) => "away",
+        (true, true) => "leaving",
+        (true, false) => "connected",
+    };
+    let devices: Vec<&str> = worker
+        .devices
+        .iter()
+        .map(|device| device.model.as_str())
+        .collect();
+    format!(
+        "{} ({}): {state}, {} of {} cells, {}",
+        worker.name,
+        devices.join(", "),
+        worker.jobs,
+        worker.slots,
+        words::count(worker.sessions, "warm session", "warm sessions"),
+    )
+}
+
+fn job_line(job: &JobView, now_ms: i64) -> String {
+    let since = |ms: i64| words::duration(now_ms - ms);
+    let worker = job.worker.as_deref().unwrap_or("a worker");
+    let state = match (job.phase, job.started_ms) {
+        _ if job.cancel_wanted => "stopping".to_owned(),
+        (Phase::Assigned, _) => format!("sending its state to {worker}"),
+        (Phase::Started, Some(started)) => format!("running on {worker} for {}", since(started)),
+        _ => {
+            let place = job
+                .place
+                .map_or_else(String::new, |place| format!(" at place {}", place.place));
+            format!("waiting{place} for {}", since(job.submitted_ms))
+        }
+    };
+    format!("{} of {}: {state}", job.notebook_name, job.owner)
+}

@@ -1,0 +1,59 @@
+//! Values for the tests of this crate's modules.
+
+use crate::store::Write;
+use baton_protocol::{
+    Cell, ChunkHash, JobId, Manifest, NotebookId, Outcome, Piece, SessionId, State, StateVersion,
+    Submission, Usage,
+};
+use std::sync::Arc;
+
+pub(crate) fn naming(hash: ChunkHash) -> State {
+    State::Chunks(Manifest {
+        base: StateVersion {
+            session: SessionId::random(),
+            messages: 0,
+        },
+        stream: vec![Piece::Stored { hash, bytes: 1 }],
+        segments: Vec::new(),
+        dropped_segments: Vec::new(),
+    })
+}
+
+pub(crate) fn submission(job: JobId, state: State) -> Submission {
+    Submission {
+        job,
+        notebook: NotebookId::random(),
+        notebook_name: String::new(),
+        cell: Cell {
+            code: String::new(),
+            message_id: String::new(),
+            execution_count: 1,
+            silent: false,
+            timeout_ms: None,
+            allow_stdin: false,
+            python: String::new(),
+            python_version: String::new(),
+            folder: String::new(),
+        },
+        state,
+    }
+}
+
+pub(crate) fn submit(job: JobId, state: State) -> Write {
+    Write::Submit {
+        sequence: 1,
+        owner: String::new(),
+        submission: Arc::new(submission(job, state)),
+        at_ms: 0,
+    }
+}
+
+pub(crate) fn finish(job: JobId, at_ms: i64) -> Write {
+    Write::Finish {
+        job,
+        fencing: 1,
+        outcome: Outcome::Ok,
+        usage: Usage::default(),
+        at_ms,
+    }
+}

@@ -1,0 +1,257 @@
+//! The broker's memory: jobs, their events, workers, and when each chunk was last named.
+//!
+//! In: [`Write`]s, many in one transaction, so that a state and the event that tells of it are stored together.
+//! Out: what a restarted broker needs ([`OpenJob`]), events by number, submissions, rows for the pages.
+//!
+//! SQLite with a write-ahead log and `synchronous = NORMAL`: a committed transaction survives the death of the
+//! process at any instant (kill -9). Only a crash of the whole machine may lose the last few transactions; never
+//! does it lose half of one.
+//! One connection writes, a pool of others reads, so that pages never hold up the queue.
+//! Nothing outside this module knows SQL: a second engine joins by serving the same methods.
+
+mod chunks;
+mod read;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use baton_protocol::{
+    DecodeError, FencingNumber, JobId, NotebookId, NumberedEvent, Outcome, State, Submission,
+    Usage, WorkerId, worker::Device,
+};
+use sqlx::{
+    ConnectOptions, SqliteConnection, SqlitePool,
+    migrate::{MigrateError, Migrator},
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+};
+use std::{
+    collections::HashSet,
+    fs,
+    io::ErrorKind,
+    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::Mutex;
+
+static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+
+/// Pages and reconnecting proxies read at the same time; more of them wait.
+const READERS: u32 = 4;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum StoreError {
+    #[error("The database refused a statement")]
+    Database(#[from] sqlx::Error),
+    #[error("The database could not be brought to this version's shape")]
+    Migrate(#[from] MigrateError),
+    #[error("Job {job} is not in the state that this change starts from")]
+    Conflict { job: JobId },
+    #[error("The database holds a record that cannot be read")]
+    Decode(#[from] DecodeError),
+    #[error("The database holds {what} that is not valid")]
+    Damaged { what: &'static str },
+    #[error("Failed to create {}", path.display())]
+    Create {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// One change. Each is refused with [`StoreError::Conflict`] when the stored job is not where it should be.
+#[derive(Debug)]
+pub(crate) enum Write {
+    Submit {
+        sequence: u64,
+        owner: String,
+        submission: Arc<Submission>,
+        at_ms: i64,
+    },
+    /// `queued -> assigned`
+    Assign {
+        job: JobId,
+        worker: WorkerId,
+        worker_name: String,
+        fencing: FencingNumber,
+    },
+    /// `assigned -> queued`
+    Requeue {
+        job: JobId,
+        fencing: FencingNumber,
+    },
+    /// `assigned -> started`
+    Start {
+        job: JobId,
+        fencing: FencingNumber,
+        at_ms: i64,
+    },
+    Events {
+        job: JobId,
+        /// The worker's own number of the last of these events; `None` when the broker itself made them.
+        acknowledged: Option<u64>,
+        events: Vec<NumberedEvent>,
+    },
+    ReplaceState {
+        job: JobId,
+        fencing: FencingNumber,
+        state: Box<State>,
+    },
+    WantCancel {
+        job: JobId,
+    },
+    /// `queued | assigned | started -> finished`
+    Finish {
+        job: JobId,
+        /// Above that of the last assignment when the broker ended the job.
+        fencing: FencingNumber,
+        outcome: Outcome,
+        usage: Usage,
+        at_ms: i64,
+    },
+    /// Nobody asks for this job any more: its events go.
+    Close {
+        job: JobId,
+    },
+    SeeWorker {
+        worker: WorkerId,
+        name: String,
+        devices: Vec<Device>,
+        slots: u32,
+        at_ms: i64,
+    },
+    LoseWorker {
+        worker: WorkerId,
+        at_ms: i64,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Queued,
+    Assigned,
+    Started,
+    Finished,
+}
+
+/// What a restarted broker knows of a job that somebody still waits for.
+#[derive(Debug, Clone)]
+pub(crate) struct OpenJob {
+    pub(crate) job: JobId,
+    pub(crate) sequence: u64,
+    pub(crate) notebook: NotebookId,
+    pub(crate) notebook_name: String,
+    pub(crate) owner: String,
+    pub(crate) phase: Phase,
+    pub(crate) cancel_wanted: bool,
+    pub(crate) worker: Option<WorkerId>,
+    pub(crate) worker_name: String,
+    pub(crate) fencing: FencingNumber,
+    pub(crate) acknowledged: u64,
+    pub(crate) last_event: u64,
+    pub(crate) state_fencing: FencingNumber,
+    pub(crate) submitted_ms: i64,
+    pub(crate) started_ms: Option<i64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) jobs: Vec<OpenJob>,
+    /// Jobs that nobody should submit again.
+    pub(crate) closed: HashSet<JobId>,
+    pub(crate) next_sequence: u64,
+}
+
+/// A row of the page's history.
+#[derive(Debug, Clone)]
+pub(crate) struct FinishedJob {
+    pub(crate) job: JobId,
+    pub(crate) notebook_name: String,
+    pub(crate) worker_name: String,
+    pub(crate) outcome: String,
+    pub(crate) submitted_ms: i64,
+    pub(crate) started_ms: Option<i64>,
+    pub(crate) finished_ms: i64,
+}
+
+#[derive(Clone)]
+pub(crate) struct Store {
+    /// An async lock because a transaction is held across its statements; it *is* the rule "one writer".
+    writer: Arc<Mutex<SqliteConnection>>,
+    readers: SqlitePool,
+}
+
+impl Store {
+    pub(crate) async fn open(database: &Path) -> Result<Self, StoreError> {
+        create_private_file(database)?;
+        let options = SqliteConnectOptions::new()
+            .filename(database)
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Normal)
+            .foreign_keys(true)
+            .busy_timeout(Duration::from_secs(10))
+            .pragma("journal_size_limit", "67108864")
+            .disable_statement_logging();
+        let mut writer = options.connect().await?;
+        // `run` takes the connection in a way that makes the future of the caller impossible to spawn.
+        MIGRATIONS.run_direct(None, &mut writer, false).await?;
+        let readers = SqlitePoolOptions::new()
+            .max_connections(READERS)
+            .test_before_acquire(false)
+            .connect_with(options.read_only(true))
+            .await?;
+        Ok(Self {
+            writer: Arc::new(Mutex::new(writer)),
+            readers,
+        })
+    }
+
+    /// Folds the log into the database file. Not needed for safety.
+    pub(crate) async fn close(&self) -> Result<(), StoreError> {
+        self.readers.close().await;
+        let mut writer = self.writer.lock().await;
+        sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
+            .execute(&mut *writer)
+            .await?;
+        Ok(())
+    }
+}
+
+/// SQLite gives its log files the mode of the database file.
+fn create_private_file(path: &Path) -> Result<(), StoreError> {
+    let failed = |source| StoreError::Create {
+        path: path.to_owned(),
+        source,
+    };
+    if let Some(folder) = path.parent() {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(folder)
+            .map_err(failed)?;
+    }
+    let mut options = fs::OpenOptions::new();
+    match options.write(true).create_new(true).mode(0o600).open(path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(failed(error)),
+        _ => Ok(()),
+    }
+}
+
+impl Phase {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Queued => "queued",
+            Self::Assigned => "assigned",
+            Self::Started => "started",
+            Self::Finished => "finished",
+        }
+    }
+
+    fn from_name(name: &str) -> Option<Self> {
+        [Self::Queued, Self::Assigned, Self::Started, Self::Finished]
+            .into_iter()
+            .find(|phase| phase.name() == name)
+    }
+}

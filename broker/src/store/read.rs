@@ -1,0 +1,185 @@
+//! What is asked of the store.
+
+use super::{FinishedJob, Loaded, OpenJob, Phase, Store, StoreError, write::number};
+use baton_protocol::{JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode};
+use sqlx::{Row, sqlite::SqliteRow};
+use uuid::Uuid;
+
+/// A page of events holds at most this many, and not much more than [`PAGE_BYTES`].
+const PAGE_EVENTS: i64 = 256;
+const PAGE_BYTES: usize = 1 << 20;
+
+impl Store {
+    /// Everything that a broker keeps in memory.
+    pub(crate) async fn load(&self) -> Result<Loaded, StoreError> {
+        // Read by the writer's connection: nothing can be written between the questions.
+        let mut writer = self.writer.lock().await;
+        let rows = sqlx::query(
+            "SELECT job, sequence, notebook, notebook_name, owner, state, cancel_wanted, worker, worker_name, fencing,
+             acknowledged, state_fencing, submitted_ms, started_ms,
+             (SELECT COALESCE(MAX(number), 0) FROM events WHERE events.job = jobs.job) AS last_event
+             FROM jobs WHERE closed = 0 ORDER BY sequence",
+        )
+        .fetch_all(&mut *writer)
+        .await?;
+        let closed: Vec<Vec<u8>> = sqlx::query_scalar("SELECT job FROM jobs WHERE closed = 1")
+            .fetch_all(&mut *writer)
+            .await?;
+        let last: i64 = sqlx::query_scalar("SELECT COALESCE(MAX(sequence), 0) FROM jobs")
+            .fetch_one(&mut *writer)
+            .await?;
+        Ok(Loaded {
+            jobs: rows.iter().map(open_job).collect::<Result<_, _>>()?,
+            closed: closed
+                .iter()
+                .map(|job| uuid_of(job).map(JobId))
+                .collect::<Result<_, _>>()?,
+            next_sequence: count(last)? + 1,
+        })
+    }
+
+    /// `None` when the job is finished or unknown.
+    pub(crate) async fn submission(&self, job: JobId) -> Result<Option<Submission>, StoreError> {
+        let row = sqlx::query(
+            "SELECT notebook, notebook_name, cell, manifest FROM jobs
+             WHERE job = ? AND cell IS NOT NULL AND manifest IS NOT NULL",
+        )
+        .bind(job.0.as_bytes().as_slice())
+        .fetch_optional(&self.readers)
+        .await?;
+        let Some(row) = row else { return Ok(None) };
+        Ok(Some(Submission {
+            job,
+            notebook: NotebookId(id(&row, "notebook")?),
+            notebook_name: row.try_get("notebook_name")?,
+            cell: decode(row.try_get("cell")?)?,
+            state: decode(row.try_get("manifest")?)?,
+        }))
+    }
+
+    /// The next events after a number, in order; empty when there are none.
+    pub(crate) async fn events(
+        &self,
+        job: JobId,
+        after: u64,
+    ) -> Result<Vec<NumberedEvent>, StoreError> {
+        use futures_util::TryStreamExt;
+        let mut rows = sqlx::query(
+            "SELECT number, body FROM events WHERE job = ? AND number > ? ORDER BY number LIMIT ?",
+        )
+        .bind(job.0.as_bytes().as_slice())
+        .bind(number(after))
+        .bind(PAGE_EVENTS)
+        .fetch(&self.readers);
+        let mut events = Vec::new();
+        let mut bytes = 0;
+        while bytes < PAGE_BYTES {
+            let Some(row) = rows.try_next().await? else {
+                break;
+            };
+            let body: &[u8] = row.try_get("body")?;
+            bytes += body.len();
+            events.push(NumberedEvent {
+                number: count(row.try_get("number")?)?,
+                event: decode(body)?,
+            });
+        }
+        Ok(events)
+    }
+
+    /// The states that somebody may still ask for: of jobs that have not finished, and results not yet home.
+    pub(crate) async fn live_states(&self) -> Result<Vec<State>, StoreError> {
+        let mut live = Vec::new();
+        let states: Vec<Vec<u8>> =
+            sqlx::query_scalar("SELECT manifest FROM jobs WHERE manifest IS NOT NULL")
+                .fetch_all(&self.readers)
+                .await?;
+        for state in states {
+            live.push(decode(&state)?);
+        }
+        let ends: Vec<Vec<u8>> = sqlx::query_scalar("SELECT body FROM events WHERE kind = ?")
+            .bind(super::write::FINISHED)
+            .fetch_all(&self.readers)
+            .await?;
+        for end in ends {
+            if let baton_protocol::JobEvent::Finished {
+                state: Some(state), ..
+            } = decode(&end)?
+            {
+                live.push(state);
+            }
+        }
+        Ok(live)
+    }
+
+    /// The last finished jobs, newest first.
+    pub(crate) async fn finished_jobs(&self, limit: u32) -> Result<Vec<FinishedJob>, StoreError> {
+        let rows = sqlx::query(
+            "SELECT job, notebook_name, worker_name, outcome, submitted_ms, started_ms, finished_ms FROM jobs
+             WHERE state = 'finished' ORDER BY finished_ms DESC LIMIT ?",
+        )
+        .bind(i64::from(limit))
+        .fetch_all(&self.readers)
+        .await?;
+        rows.iter().map(finished_job).collect()
+    }
+}
+
+fn open_job(row: &SqliteRow) -> Result<OpenJob, StoreError> {
+    let state: &str = row.try_get("state")?;
+    let worker: Option<&[u8]> = row.try_get("worker")?;
+    Ok(OpenJob {
+        job: JobId(id(row, "job")?),
+        sequence: count(row.try_get("sequence")?)?,
+        notebook: NotebookId(id(row, "notebook")?),
+        notebook_name: row.try_get("notebook_name")?,
+        owner: row.try_get("owner")?,
+        phase: Phase::from_name(state).ok_or(StoreError::Damaged { what: "a state" })?,
+        cancel_wanted: row.try_get("cancel_wanted")?,
+        worker: match worker {
+            Some(_) => Some(WorkerId(id(row, "worker")?)),
+            None => None,
+        },
+        worker_name: row
+            .try_get::<Option<String>, _>("worker_name")?
+            .unwrap_or_default(),
+        fencing: count(row.try_get("fencing")?)?,
+        acknowledged: count(row.try_get("acknowledged")?)?,
+        last_event: count(row.try_get("last_event")?)?,
+        state_fencing: count(row.try_get("state_fencing")?)?,
+        submitted_ms: row.try_get("submitted_ms")?,
+        started_ms: row.try_get("started_ms")?,
+    })
+}
+
+fn finished_job(row: &SqliteRow) -> Result<FinishedJob, StoreError> {
+    Ok(FinishedJob {
+        job: JobId(id(row, "job")?),
+        notebook_name: row.try_get("notebook_name")?,
+        worker_name: row
+            .try_get::<Option<String>, _>("worker_name")?
+            .unwrap_or_default(),
+        outcome: row
+            .try_get::<Option<String>, _>("outcome")?
+            .unwrap_or_default(),
+        submitted_ms: row.try_get("submitted_ms")?,
+        started_ms: row.try_get("started_ms")?,
+        finished_ms: row.try_get("finished_ms")?,
+    })
+}
+
+fn id(row: &SqliteRow, column: &'static str) -> Result<Uuid, StoreError> {
+    uuid_of(row.try_get(column)?)
+}
+
+fn uuid_of(bytes: &[u8]) -> Result<Uuid, StoreError> {
+    Uuid::from_slice(bytes).map_err(|_| StoreError::Damaged {
+        what: "an identifier",
+    })
+}
+
+fn count(value: i64) -> Result<u64, StoreError> {
+    u64::try_from(value).map_err(|_| StoreError::Damaged {
+        what: "a negative number",
+    })
+}

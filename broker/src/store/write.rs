@@ -1,0 +1,212 @@
+//! Changes: a batch of [`Write`]s is one transaction.
+
+use super::{Store, StoreError, Write};
+use baton_protocol::{JobEvent, JobId, encode};
+use sqlx::{Connection, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
+
+impl Store {
+    /// All of it or nothing.
+    pub(crate) async fn apply(&self, writes: &[Write]) -> Result<(), StoreError> {
+        let mut writer = self.writer.lock().await;
+        let mut transaction = writer.begin_with("BEGIN IMMEDIATE").await?;
+        for write in writes {
+            apply_one(&mut transaction, write).await?;
+        }
+        transaction.commit().await?;
+        Ok(())
+    }
+}
+
+async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(), StoreError> {
+    match write {
+        Write::Submit {
+            sequence,
+            owner,
+            submission,
+            at_ms,
+        } => {
+            let insert = sqlx::query(
+                "INSERT INTO jobs (job, sequence, notebook, notebook_name, owner, state, cell, manifest, submitted_ms)
+                 VALUES (?, ?, ?, ?, ?, 'queued', ?, ?, ?)",
+            )
+            .bind(submission.job.0.as_bytes().as_slice())
+            .bind(number(*sequence))
+            .bind(submission.notebook.0.as_bytes().as_slice())
+            .bind(&submission.notebook_name)
+            .bind(owner)
+            .bind(encode(&submission.cell))
+            .bind(encode(&submission.state))
+            .bind(at_ms);
+            change(connection, submission.job, insert).await
+        }
+        Write::Assign {
+            job,
+            worker,
+            worker_name,
+            fencing,
+        } => {
+            let update = sqlx::query(
+                "UPDATE jobs SET state = 'assigned', worker = ?, worker_name = ?, fencing = ?, acknowledged = 0
+                 WHERE job = ? AND state = 'queued' AND fencing < ?",
+            )
+            .bind(worker.0.as_bytes().as_slice())
+            .bind(worker_name)
+            .bind(number(*fencing))
+            .bind(job.0.as_bytes().as_slice())
+            .bind(number(*fencing));
+            change(connection, *job, update).await
+        }
+        Write::Requeue { job, fencing } => {
+            let update = sqlx::query(
+                "UPDATE jobs SET state = 'queued', worker = NULL, worker_name = NULL, acknowledged = 0
+                 WHERE job = ? AND state = 'assigned' AND fencing = ?",
+            )
+            .bind(job.0.as_bytes().as_slice())
+            .bind(number(*fencing));
+            change(connection, *job, update).await
+        }
+        Write::Start {
+            job,
+            fencing,
+            at_ms,
+        } => {
+            let update = sqlx::query(
+                "UPDATE jobs SET state = 'started', started_ms = ? WHERE job = ? AND state = 'assigned' AND fencing = ?",
+            )
+            .bind(at_ms)
+            .bind(job.0.as_bytes().as_slice())
+            .bind(number(*fencing));
+            change(connection, *job, update).await
+        }
+        Write::Events {
+            job,
+            acknowledged,
+            events,
+        } => {
+            for event in events {
+                sqlx::query("INSERT INTO events (job, number, kind, body) VALUES (?, ?, ?, ?)")
+                    .bind(job.0.as_bytes().as_slice())
+                    .bind(number(event.number))
+                    .bind(event_kind(&event.event))
+                    .bind(encode(&event.event))
+                    .execute(&mut *connection)
+                    .await?;
+            }
+            let Some(acknowledged) = acknowledged else {
+                return Ok(());
+            };
+            let update = sqlx::query("UPDATE jobs SET acknowledged = ? WHERE job = ?")
+                .bind(number(*acknowledged))
+                .bind(job.0.as_bytes().as_slice());
+            change(connection, *job, update).await
+        }
+        Write::ReplaceState {
+            job,
+            fencing,
+            state,
+        } => {
+            let update = sqlx::query(
+                "UPDATE jobs SET manifest = ?, state_fencing = ? WHERE job = ? AND state IN ('queued', 'assigned')",
+            )
+            .bind(encode(state))
+            .bind(number(*fencing))
+            .bind(job.0.as_bytes().as_slice());
+            change(connection, *job, update).await
+        }
+        Write::WantCancel { job } => {
+            let update = sqlx::query("UPDATE jobs SET cancel_wanted = 1 WHERE job = ?")
+                .bind(job.0.as_bytes().as_slice());
+            change(connection, *job, update).await
+        }
+        Write::Finish {
+            job,
+            fencing,
+            outcome,
+            usage,
+            at_ms,
+        } => {
+            let update = sqlx::query(
+                "UPDATE jobs SET state = 'finished', fencing = ?, outcome = ?, run_ms = ?, peak_memory_bytes = ?,
+                 finished_ms = ?, cell = NULL, manifest = NULL WHERE job = ? AND state <> 'finished'",
+            )
+            .bind(number(*fencing))
+            .bind(outcome.name())
+            .bind(number(usage.run_ms))
+            .bind(number(usage.peak_memory_bytes))
+            .bind(at_ms)
+            .bind(job.0.as_bytes().as_slice());
+            change(connection, *job, update).await
+        }
+        Write::Close { job } => {
+            sqlx::query("DELETE FROM events WHERE job = ?")
+                .bind(job.0.as_bytes().as_slice())
+                .execute(&mut *connection)
+                .await?;
+            let update =
+                sqlx::query("UPDATE jobs SET closed = 1 WHERE job = ? AND state = 'finished'")
+                    .bind(job.0.as_bytes().as_slice());
+            change(connection, *job, update).await
+        }
+        Write::SeeWorker {
+            worker,
+            name,
+            devices,
+            slots,
+            at_ms,
+        } => {
+            sqlx::query(
+                "INSERT INTO workers (worker, name, devices, slots, seen_ms) VALUES (?, ?, ?, ?, ?)
+                 ON CONFLICT (worker) DO UPDATE SET name = excluded.name, devices = excluded.devices,
+                 slots = excluded.slots, seen_ms = excluded.seen_ms, gone_ms = NULL",
+            )
+            .bind(worker.0.as_bytes().as_slice())
+            .bind(name)
+            .bind(encode(devices))
+            .bind(i64::from(*slots))
+            .bind(at_ms)
+            .execute(&mut *connection)
+            .await?;
+            Ok(())
+        }
+        Write::LoseWorker { worker, at_ms } => {
+            sqlx::query("UPDATE workers SET gone_ms = ? WHERE worker = ?")
+                .bind(at_ms)
+                .bind(worker.0.as_bytes().as_slice())
+                .execute(&mut *connection)
+                .await?;
+            Ok(())
+        }
+    }
+}
+
+async fn change(
+    connection: &mut SqliteConnection,
+    job: JobId,
+    query: Query<'_, Sqlite, SqliteArguments>,
+) -> Result<(), StoreError> {
+    let changed = query.execute(connection).await?.rows_affected();
+    if changed == 1 {
+        Ok(())
+    } else {
+        Err(StoreError::Conflict { job })
+    }
+}
+
+/// SQLite's integers are signed. Counts stay far below 2^63; a measured number that does not is cut.
+pub(super) fn number(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+pub(super) const FINISHED: &str = "finished";
+
+fn event_kind(event: &JobEvent) -> &'static str {
+    match event {
+        JobEvent::Assigned { .. } => "assigned",
+        JobEvent::StateWanted {} => "state_wanted",
+        JobEvent::BytesWanted {} => "bytes_wanted",
+        JobEvent::Started { .. } => "started",
+        JobEvent::Output(_) => "output",
+        JobEvent::InputWanted { .. } => "input_wanted",
+        JobEvent::Finished { .. } => FINISHED,
+    }
+}

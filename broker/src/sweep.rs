@@ -1,0 +1,67 @@
+//! Deletes what nobody needs: chunks that no open job names and nobody touched for a term, and old rows.
+//!
+//! This is the only module that deletes chunks. A chunk lives when an unfinished job's state or a result that is not
+//! yet home names it, or when it was uploaded or asked for within the term: its job may be on the way.
+//! What the rows say is read first and checked again for each chunk while nobody else can write.
+
+use crate::{engine::unix_ms, store::Store, store::StoreError};
+use baton_blobs::ChunkDirectory;
+use baton_protocol::ChunkHash;
+use std::{collections::HashSet, sync::Arc, time::Duration};
+use tokio::time::{MissedTickBehavior, interval};
+
+const EVERY: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Terms {
+    pub(crate) chunks: Duration,
+    pub(crate) jobs: Duration,
+}
+
+/// Runs until it is dropped.
+pub(crate) async fn run(store: Store, chunks: Arc<ChunkDirectory>, terms: Terms) {
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        match sweep(&store, &chunks, terms, unix_ms()).await {
+            Ok(0) => {}
+            Ok(deleted) => tracing::info!(chunks.deleted = deleted, "{deleted} chunks deleted"),
+            Err(error) => tracing::error!("Nothing could be swept: {error}"),
+        }
+    }
+}
+
+/// The number of chunks that were deleted.
+pub(crate) async fn sweep(
+    store: &Store,
+    chunks: &Arc<ChunkDirectory>,
+    terms: Terms,
+    now_ms: i64,
+) -> Result<usize, StoreError> {
+    store.delete_old_jobs(before(now_ms, terms.jobs)).await?;
+    let live: HashSet<ChunkHash> = store
+        .live_states()
+        .await?
+        .iter()
+        .flat_map(|state| state.chunks())
+        .collect();
+    let touched_before = before(now_ms, terms.chunks);
+    let stale = store.stale_chunks(touched_before, &live).await?;
+    store
+        .delete_chunks(&stale, touched_before, &|hash| match chunks.remove(hash) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::error!("Chunk {hash} cannot be deleted: {error}");
+                false
+            }
+        })
+        .await
+}
+
+fn before(now_ms: i64, term: Duration) -> i64 {
+    now_ms.saturating_sub(i64::try_from(term.as_millis()).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests;

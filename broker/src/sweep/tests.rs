@@ -1,0 +1,158 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::{
+    samples::{finish, naming, submit},
+    store::Write,
+};
+use baton_protocol::{JobEvent, JobId, NumberedEvent, Outcome, Usage};
+use tempfile::TempDir;
+
+const MINUTE: i64 = 60_000;
+const TERMS: Terms = Terms {
+    chunks: Duration::from_secs(600),
+    jobs: Duration::from_secs(3600),
+};
+
+struct Place {
+    store: Store,
+    chunks: Arc<ChunkDirectory>,
+    _folder: TempDir,
+}
+
+async fn place() -> Place {
+    let folder = tempfile::tempdir().unwrap();
+    let chunks = ChunkDirectory::open(folder.path().join("blobs"), 1 << 20).unwrap();
+    Place {
+        store: Store::open(&folder.path().join("broker.db")).await.unwrap(),
+        chunks: Arc::new(chunks),
+        _folder: folder,
+    }
+}
+
+impl Place {
+    async fn put(&self, text: &str, now_ms: i64) -> ChunkHash {
+        let hash = baton_blobs::hash(text.as_bytes());
+        self.store.touch_chunks(&[hash], now_ms).await.unwrap();
+        self.chunks.put(text.as_bytes()).unwrap()
+    }
+
+    async fn apply(&self, write: Write) {
+        self.store.apply(&[write]).await.unwrap();
+    }
+
+    async fn sweep(&self, now_ms: i64) -> usize {
+        sweep(&self.store, &self.chunks, TERMS, now_ms)
+            .await
+            .unwrap()
+    }
+}
+
+#[tokio::test]
+async fn what_nobody_names_goes_after_its_term() {
+    let place = place().await;
+    let old = place.put("old", 0).await;
+    let young = place.put("young", 5 * MINUTE).await;
+    assert_eq!(place.sweep(9 * MINUTE).await, 0);
+    assert_eq!(place.sweep(11 * MINUTE).await, 1);
+    assert!(!place.chunks.contains(old) && place.chunks.contains(young));
+    assert_eq!(place.sweep(16 * MINUTE).await, 1);
+    assert_eq!(place.sweep(99 * MINUTE).await, 0);
+}
+
+#[tokio::test]
+async fn a_touch_gives_another_term() {
+    let place = place().await;
+    let chunk = place.put("wanted", 0).await;
+    place
+        .store
+        .touch_chunks(&[chunk], 8 * MINUTE)
+        .await
+        .unwrap();
+    assert_eq!(place.sweep(17 * MINUTE).await, 0);
+    assert_eq!(place.sweep(19 * MINUTE).await, 1);
+}
+
+#[tokio::test]
+async fn the_state_of_a_waiting_job_stays_until_it_has_run() {
+    let place = place().await;
+    let chunk = place.put("state", 0).await;
+    let job = JobId::random();
+    place.apply(submit(job, naming(chunk))).await;
+    assert_eq!(place.sweep(600 * MINUTE).await, 0);
+    place.apply(finish(job, 601 * MINUTE)).await;
+    assert_eq!(place.sweep(602 * MINUTE).await, 1);
+}
+
+#[tokio::test]
+async fn a_result_stays_until_it_is_home() {
+    let place = place().await;
+    let chunk = place.put("result", 0).await;
+    let (job, other) = (JobId::random(), place.put("input", 0).await);
+    place.apply(submit(job, naming(other))).await;
+    let end = JobEvent::Finished {
+        outcome: Outcome::Ok,
+        error: None,
+        state: Some(naming(chunk)),
+        usage: Usage::default(),
+    };
+    place
+        .apply(Write::Events {
+            job,
+            acknowledged: Some(1),
+            events: vec![NumberedEvent {
+                number: 1,
+                event: end,
+            }],
+        })
+        .await;
+    place.apply(finish(job, MINUTE)).await;
+    assert_eq!(place.sweep(100 * MINUTE).await, 1);
+    assert!(place.chunks.contains(chunk));
+    place.apply(Write::Close { job }).await;
+    assert_eq!(place.sweep(101 * MINUTE).await, 1);
+    assert!(!place.chunks.contains(chunk));
+}
+
+#[tokio::test]
+async fn a_chunk_that_is_wanted_during_the_sweep_stays() {
+    let place = place().await;
+    let chunk = place.put("late", 0).await;
+    let stale = place
+        .store
+        .stale_chunks(10 * MINUTE, &HashSet::new())
+        .await
+        .unwrap();
+    assert_eq!(stale, [chunk]);
+    place
+        .store
+        .touch_chunks(&[chunk], 11 * MINUTE)
+        .await
+        .unwrap();
+    let deleted = place.store.delete_chunks(&stale, 10 * MINUTE, &|_| true);
+    assert_eq!(deleted.await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn a_chunk_whose_file_cannot_be_removed_is_tried_again() {
+    let place = place().await;
+    let chunk = place.put("stuck", 0).await;
+    let stale = [chunk];
+    let stuck = place.store.delete_chunks(&stale, MINUTE, &|_| false);
+    assert_eq!(stuck.await.unwrap(), 0);
+    assert_eq!(place.sweep(11 * MINUTE).await, 1);
+}
+
+#[tokio::test]
+async fn rows_of_jobs_go_after_their_term_and_never_while_somebody_waits() {
+    let place = place().await;
+    let job = JobId::random();
+    place.apply(submit(job, naming(ChunkHash([0; 32])))).await;
+    place.apply(finish(job, 0)).await;
+    place.sweep(600 * MINUTE).await;
+    assert_eq!(place.store.load().await.unwrap().jobs.len(), 1);
+    place.apply(Write::Close { job }).await;
+    place.sweep(601 * MINUTE).await;
+    let left = place.store.load().await.unwrap();
+    assert!(left.jobs.is_empty() && left.closed.is_empty());
+}

@@ -1,0 +1,174 @@
+//! A broker in this process, and one in a process of its own that can be killed.
+
+use super::within;
+use baton_broker::{Activity, Config, Listen};
+use baton_link::{Api, Dial, Token};
+use baton_protocol::address::BrokerAddress;
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+use tempfile::TempDir;
+use tokio::{
+    sync::{oneshot, watch},
+    task::JoinHandle,
+};
+
+/// What a test wants otherwise than the defaults.
+#[derive(Clone)]
+pub(crate) struct Rules {
+    pub(crate) token: Option<&'static str>,
+    pub(crate) tcp: bool,
+    pub(crate) worker_grace: Duration,
+    pub(crate) proxy_grace: Duration,
+    pub(crate) blob_limit_bytes: u64,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            token: None,
+            tcp: false,
+            worker_grace: Duration::from_millis(300),
+            proxy_grace: Duration::from_secs(30),
+            blob_limit_bytes: 1 << 30,
+        }
+    }
+}
+
+pub(crate) struct Broker {
+    pub(crate) dial: Dial,
+    pub(crate) activity: watch::Receiver<Activity>,
+    shutdown: Option<oneshot::Sender<()>>,
+    task: JoinHandle<anyhow::Result<()>>,
+    pub(crate) folder: TempDir,
+}
+
+impl Broker {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(Rules::default()).await
+    }
+
+    pub(crate) async fn start_with(rules: Rules) -> Self {
+        Self::start_in(tempfile::tempdir().unwrap(), rules).await
+    }
+
+    pub(crate) async fn start_in(folder: TempDir, rules: Rules) -> Self {
+        let mut config = config_in(folder.path());
+        if rules.tcp {
+            config.listen = Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
+        }
+        config.token = rules.token.map(str::to_owned);
+        config.worker_grace = rules.worker_grace;
+        config.proxy_grace = rules.proxy_grace;
+        config.blob_limit_bytes = rules.blob_limit_bytes;
+        let (activity, activity_seen) = watch::channel(Activity::default());
+        config.activity = Some(activity);
+        let (shutdown, shutdown_seen) = oneshot::channel::<()>();
+        let (ready, address) = oneshot::channel();
+        let task = tokio::spawn(baton_broker::run(
+            config,
+            move |address| drop(ready.send(address)),
+            async { drop(shutdown_seen.await) },
+        ));
+        let Ok(address) = within("a start", address).await else {
+            panic!("the broker ended: {:?}", task.await);
+        };
+        Self {
+            dial: Dial {
+                address,
+                token: rules.token.map(Token::new),
+            },
+            activity: activity_seen,
+            shutdown: Some(shutdown),
+            task,
+            folder,
+        }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> String {
+        let body = Api::new(&self.dial).unwrap().get(path).await.unwrap();
+        String::from_utf8(body.to_vec()).unwrap()
+    }
+
+    /// As by SIGTERM.
+    pub(crate) async fn stop(mut self) -> TempDir {
+        drop(self.shutdown.take());
+        within("an end", self.task).await.unwrap().unwrap();
+        self.folder
+    }
+}
+
+fn config_in(folder: &Path) -> Config {
+    Config::new(
+        Listen::Unix(folder.join("broker.sock")),
+        folder.join("broker.db"),
+        folder.join("blobs"),
+    )
+}
+
+const FOLDER: &str = "BATON_TEST_BROKER_FOLDER";
+
+/// A broker that dies by SIGKILL: this test program, started again.
+pub(crate) struct KilledBroker {
+    pub(crate) dial: Dial,
+    child: Child,
+    folder: PathBuf,
+}
+
+impl KilledBroker {
+    pub(crate) async fn start(folder: &Path) -> Self {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["killed::broker_process", "--exact", "--nocapture"])
+            .env(FOLDER, folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let dial = Dial {
+            address: BrokerAddress::Unix(folder.join("broker.sock")),
+            token: None,
+        };
+        let api = Api::new(&dial).unwrap();
+        within("a broker process", async {
+            while api.get("/health/ready").await.is_err() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+        Self {
+            dial,
+            child,
+            folder: folder.to_owned(),
+        }
+    }
+
+    pub(crate) async fn kill_and_restart(mut self) -> Self {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let folder = self.folder.clone();
+        drop(self);
+        Self::start(&folder).await
+    }
+}
+
+impl Drop for KilledBroker {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+/// The other side of [`KilledBroker`]. Does nothing in an ordinary run of the tests.
+pub(crate) fn serve_in_this_process() {
+    let Some(folder) = std::env::var_os(FOLDER) else {
+        return;
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let config = config_in(Path::new(&folder));
+    runtime
+        .block_on(baton_broker::run(config, drop, std::future::pending()))
+        .unwrap();
+}

@@ -1,0 +1,19 @@
+//! Verbs for the tests. Every wait has a deadline.
+
+mod broker;
+mod peers;
+
+pub(crate) use broker::{Broker, KilledBroker, Rules, serve_in_this_process};
+pub(crate) use peers::{
+    FakeProxy, FakeWorker, finished, output, outputs, started, state, submission,
+};
+
+use std::time::Duration;
+
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+pub(crate) async fn within<T>(what: &str, future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, future)
+        .await
+        .unwrap_or_else(|_| panic!("{what} did not happen within {PATIENCE:?}"))
+}

@@ -1,0 +1,308 @@
+//! A proxy and a worker that say what a test tells them.
+
+use super::{PATIENCE, within};
+use baton_link::{Connection, Dial};
+use baton_protocol::{
+    Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, NumberedEvent, Outcome, Output,
+    PROTOCOL_VERSION, Piece, SessionId, State, StateVersion, Submission, Usage, WorkerId,
+    proxy::{FromProxy, ToProxy, WaitingReason},
+    worker::{Device, DeviceKind, FromWorker, ToWorker},
+};
+
+pub(crate) struct FakeProxy {
+    connection: Connection<ToProxy, FromProxy>,
+    pub(crate) notebook: NotebookId,
+    /// The jobs whose cancellation the broker has heard of.
+    pub(crate) cancelling: Vec<JobId>,
+}
+
+impl FakeProxy {
+    pub(crate) async fn new(dial: &Dial) -> Self {
+        Self::of(dial, NotebookId::random()).await
+    }
+
+    pub(crate) async fn of(dial: &Dial, notebook: NotebookId) -> Self {
+        let mut connection = within("a dial", baton_link::connect(dial, "/v1/proxy"))
+            .await
+            .unwrap();
+        let hello = FromProxy::Hello {
+            protocol_version: PROTOCOL_VERSION,
+            notebook,
+            owner: "ada".to_owned(),
+        };
+        connection.send(&hello).await.unwrap();
+        let mut proxy = Self {
+            connection,
+            notebook,
+            cancelling: Vec::new(),
+        };
+        assert!(matches!(proxy.next().await, ToProxy::Welcome { .. }));
+        proxy
+    }
+
+    pub(crate) async fn say(&mut self, message: FromProxy) {
+        self.connection.send(&message).await.unwrap();
+    }
+
+    pub(crate) async fn submit(&mut self) -> JobId {
+        let submission = submission(self.notebook);
+        let job = submission.job;
+        self.say(FromProxy::Submit(submission)).await;
+        job
+    }
+
+    /// The next message; that a cancellation has arrived may be said at any time and is only noted.
+    pub(crate) async fn next(&mut self) -> ToProxy {
+        loop {
+            let message = within("a message to the proxy", self.connection.receive())
+                .await
+                .unwrap()
+                .expect("the broker closed the connection");
+            match message {
+                ToProxy::Cancelling { job } => self.cancelling.push(job),
+                message => return message,
+            }
+        }
+    }
+
+    pub(crate) async fn place(&mut self, of: JobId) -> (u32, WaitingReason) {
+        match self.next().await {
+            ToProxy::Place {
+                job,
+                place,
+                waiting,
+            } if job == of => (place, waiting),
+            other => panic!("expected a place of {of}, got {other:?}"),
+        }
+    }
+
+    /// The next batch of events of a job.
+    pub(crate) async fn batch(&mut self, of: JobId) -> Vec<NumberedEvent> {
+        match self.next().await {
+            ToProxy::Events { job, events } if job == of => events,
+            other => panic!("expected events of {of}, got {other:?}"),
+        }
+    }
+
+    /// The next event, which comes alone.
+    pub(crate) async fn event(&mut self, of: JobId) -> JobEvent {
+        let mut events = self.batch(of).await;
+        assert_eq!(events.len(), 1, "{events:?}");
+        events.remove(0).event
+    }
+
+    /// All events after a number up to the last one; checks that the numbers have no gaps.
+    pub(crate) async fn events_after(&mut self, of: JobId, after: u64) -> Vec<JobEvent> {
+        let mut events = Vec::new();
+        let mut last = after;
+        loop {
+            for event in self.batch(of).await {
+                last += 1;
+                assert_eq!(event.number, last);
+                events.push(event.event);
+            }
+            if events.last().is_some_and(JobEvent::is_last) {
+                return events;
+            }
+        }
+    }
+
+    pub(crate) async fn assigned(&mut self, of: JobId) {
+        let event = self.event(of).await;
+        assert!(matches!(event, JobEvent::Assigned { .. }), "{event:?}");
+    }
+
+    /// Nothing more comes before the answer to a question that is asked now.
+    pub(crate) async fn expect_silence(&mut self) {
+        let job = JobId::random();
+        self.say(FromProxy::Resume { job, after: 0 }).await;
+        match self.next().await {
+            ToProxy::UnknownJob { job: answered } if answered == job => {}
+            other => panic!("expected nothing, got {other:?}"),
+        }
+    }
+
+    pub(crate) async fn expect_closed(&mut self) {
+        let end = within("an end", self.connection.receive()).await;
+        assert!(matches!(end, Ok(None) | Err(_)), "{end:?}");
+    }
+}
+
+pub(crate) struct FakeWorker {
+    connection: Connection<ToWorker, FromWorker>,
+    pub(crate) id: WorkerId,
+}
+
+impl FakeWorker {
+    pub(crate) async fn new(dial: &Dial) -> Self {
+        Self::with_slots(dial, 1).await
+    }
+
+    pub(crate) async fn with_slots(dial: &Dial, slots: u32) -> Self {
+        Self::of(dial, WorkerId::random(), slots, &[], &[]).await
+    }
+
+    pub(crate) async fn back(dial: &Dial, id: WorkerId, held: &[(JobId, FencingNumber)]) -> Self {
+        Self::of(dial, id, 1, &[], held).await
+    }
+
+    pub(crate) async fn of(
+        dial: &Dial,
+        id: WorkerId,
+        slots: u32,
+        sessions: &[NotebookId],
+        held: &[(JobId, FencingNumber)],
+    ) -> Self {
+        let mut connection = within("a dial", baton_link::connect(dial, "/v1/worker"))
+            .await
+            .unwrap();
+        let hello = FromWorker::Hello {
+            protocol_version: PROTOCOL_VERSION,
+            worker: id,
+            name: "cpu-0".to_owned(),
+            devices: vec![Device {
+                kind: DeviceKind::Cpu,
+                model: "Test CPU".to_owned(),
+                memory_bytes: 8 << 30,
+            }],
+            slots,
+            sessions: sessions.to_vec(),
+            assignments: held.to_vec(),
+        };
+        connection.send(&hello).await.unwrap();
+        let mut worker = Self { connection, id };
+        assert!(matches!(worker.next().await, ToWorker::Welcome { .. }));
+        worker
+    }
+
+    pub(crate) async fn say(&mut self, message: FromWorker) {
+        self.connection.send(&message).await.unwrap();
+    }
+
+    pub(crate) async fn next(&mut self) -> ToWorker {
+        within("a message to the worker", self.connection.receive())
+            .await
+            .unwrap()
+            .expect("the broker closed the connection")
+    }
+
+    pub(crate) async fn assignment(&mut self) -> (FencingNumber, Submission) {
+        match self.next().await {
+            ToWorker::Assign {
+                fencing,
+                submission,
+            } => (fencing, submission),
+            other => panic!("expected an assignment, got {other:?}"),
+        }
+    }
+
+    /// Sends events and waits until they are stored.
+    pub(crate) async fn report(
+        &mut self,
+        job: JobId,
+        fencing: FencingNumber,
+        first: u64,
+        events: Vec<JobEvent>,
+    ) {
+        let last = first + events.len() as u64 - 1;
+        self.say(FromWorker::Events {
+            job,
+            fencing,
+            first,
+            events,
+        })
+        .await;
+        assert_eq!(self.next().await, acknowledged(job, fencing, last));
+    }
+
+    pub(crate) async fn run_to_end(&mut self) -> JobId {
+        let (fencing, submission) = self.assignment().await;
+        let job = submission.job;
+        self.report(job, fencing, 1, vec![started(), finished(Outcome::Ok)])
+            .await;
+        job
+    }
+
+    pub(crate) async fn expect_closed(&mut self) {
+        let end = tokio::time::timeout(PATIENCE, self.connection.receive()).await;
+        assert!(matches!(end, Ok(Ok(None) | Err(_))), "{end:?}");
+    }
+}
+
+fn acknowledged(job: JobId, fencing: FencingNumber, number: u64) -> ToWorker {
+    ToWorker::Acknowledge {
+        job,
+        fencing,
+        number,
+    }
+}
+
+pub(crate) fn submission(notebook: NotebookId) -> Submission {
+    Submission {
+        job: JobId::random(),
+        notebook,
+        notebook_name: "lesson.ipynb".to_owned(),
+        cell: Cell {
+            code: "print(1)".to_owned(),
+            message_id: "message".to_owned(),
+            execution_count: 1,
+            silent: false,
+            timeout_ms: None,
+            allow_stdin: true,
+            python: "/usr/bin/python3".to_owned(),
+            python_version: "3.13".to_owned(),
+            folder: "/home/ada".to_owned(),
+        },
+        state: state("the stream"),
+    }
+}
+
+pub(crate) fn state(stream: &'static str) -> State {
+    State::Chunks(Manifest {
+        base: StateVersion {
+            session: SessionId(uuid::Uuid::nil()),
+            messages: 0,
+        },
+        stream: vec![Piece::Inline(stream.into())],
+        segments: Vec::new(),
+        dropped_segments: Vec::new(),
+    })
+}
+
+pub(crate) fn started() -> JobEvent {
+    JobEvent::Started {
+        worker: "cpu-0".to_owned(),
+    }
+}
+
+pub(crate) fn output(text: &str) -> JobEvent {
+    JobEvent::Output(Output {
+        kind: "stream".to_owned(),
+        content: text.to_owned().into(),
+        metadata: "{}".into(),
+        buffers: Vec::new(),
+    })
+}
+
+/// The texts of the outputs among events.
+pub(crate) fn outputs(events: &[JobEvent]) -> Vec<String> {
+    events
+        .iter()
+        .filter_map(|event| match event {
+            JobEvent::Output(output) => Some(String::from_utf8_lossy(&output.content).into_owned()),
+            _ => None,
+        })
+        .collect()
+}
+
+pub(crate) fn finished(outcome: Outcome) -> JobEvent {
+    JobEvent::Finished {
+        outcome,
+        error: None,
+        state: (outcome == Outcome::Ok).then(|| state("the result")),
+        usage: Usage {
+            run_ms: 5,
+            peak_memory_bytes: 6,
+        },
+    }
+}

@@ -1,0 +1,144 @@
+//! A cell goes all the way.
+
+use crate::harness::{
+    Broker, FakeProxy, FakeWorker, finished, output, outputs, started, state, submission, within,
+};
+use baton_broker::Activity;
+use baton_protocol::{
+    JobEvent, Outcome,
+    proxy::{FromProxy, ToProxy},
+    worker::{FromWorker, ToWorker},
+};
+
+#[tokio::test]
+async fn a_cell_goes_to_a_worker_and_its_events_come_home_in_order() {
+    let broker = Broker::start().await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let sent = submission(proxy.notebook);
+    let job = sent.job;
+    proxy.say(FromProxy::Submit(sent.clone())).await;
+
+    let (fencing, arrived) = worker.assignment().await;
+    assert_eq!(arrived, sent);
+    proxy.assigned(job).await;
+
+    worker.report(job, fencing, 1, vec![started()]).await;
+    let two = vec![output("one"), output("two")];
+    worker.report(job, fencing, 2, two).await;
+    worker
+        .report(job, fencing, 4, vec![finished(Outcome::Ok)])
+        .await;
+
+    let events = proxy.events_after(job, 1).await;
+    assert_eq!(events[0], started());
+    assert_eq!(outputs(&events), ["one", "two"]);
+    assert_eq!(events[3], finished(Outcome::Ok));
+
+    proxy.say(FromProxy::Applied { job }).await;
+    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    assert_eq!(proxy.next().await, ToProxy::UnknownJob { job });
+}
+
+#[tokio::test]
+async fn a_worker_without_the_state_gets_a_whole_one() {
+    let broker = Broker::start().await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    proxy.assigned(job).await;
+    worker
+        .report(job, fencing, 1, vec![JobEvent::StateWanted {}])
+        .await;
+    assert_eq!(proxy.event(job).await, JobEvent::StateWanted {});
+
+    let whole = state("everything");
+    let answer = FromProxy::State {
+        job,
+        state: whole.clone(),
+    };
+    proxy.say(answer).await;
+    let forwarded = ToWorker::State { job, state: whole };
+    assert_eq!(worker.next().await, forwarded);
+
+    // The same after a cut, because nobody knows whether it arrived.
+    let mut worker = FakeWorker::back(&broker.dial, worker.id, &[(job, fencing)]).await;
+    let stored = ToWorker::Acknowledge {
+        job,
+        fencing,
+        number: 1,
+    };
+    assert_eq!(worker.next().await, stored);
+    assert_eq!(worker.next().await, forwarded);
+}
+
+#[tokio::test]
+async fn an_answer_to_input_reaches_the_worker() {
+    let broker = Broker::start().await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    proxy.assigned(job).await;
+    let question = JobEvent::InputWanted {
+        prompt: "Name: ".to_owned(),
+        password: false,
+    };
+    let events = vec![started(), question.clone()];
+    worker.report(job, fencing, 1, events).await;
+    assert_eq!(proxy.batch(job).await[1].event, question);
+    let value = Some("Ada".to_owned());
+    proxy
+        .say(FromProxy::Input {
+            job,
+            value: value.clone(),
+        })
+        .await;
+    assert_eq!(worker.next().await, ToWorker::Input { job, value });
+}
+
+#[tokio::test]
+async fn activity_tells_whether_the_broker_is_needed() {
+    let mut broker = Broker::start().await;
+    assert!(broker.activity.borrow_and_update().is_idle());
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    proxy.place(job).await;
+    let wanted = Activity {
+        proxies: 1,
+        unfinished_jobs: 1,
+    };
+    within("activity", broker.activity.wait_for(|now| *now == wanted))
+        .await
+        .unwrap();
+    proxy.say(FromProxy::Cancel { job }).await;
+    proxy.events_after(job, 0).await;
+    drop(proxy);
+    within("idleness", broker.activity.wait_for(|now| now.is_idle()))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_warm_session_is_preferred() {
+    let broker = Broker::start().await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let mut workers = Vec::new();
+    for _ in 0..3 {
+        workers.push(FakeWorker::new(&broker.dial).await);
+    }
+    let warm = vec![proxy.notebook];
+    workers[1].say(FromWorker::Sessions { warm }).await;
+    // An answer to anything that is sent now proves that the broker has heard it.
+    let strange = FromWorker::Events {
+        job: baton_protocol::JobId::random(),
+        fencing: 1,
+        first: 1,
+        events: vec![started()],
+    };
+    workers[1].say(strange).await;
+    assert!(matches!(workers[1].next().await, ToWorker::Revoke { .. }));
+    let job = proxy.submit().await;
+    assert_eq!(workers[1].assignment().await.1.job, job);
+}

@@ -1,0 +1,135 @@
+//! `kill -9` of the broker: every job finishes once, with every event once and in order.
+
+use crate::harness::{
+    Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, output, outputs,
+    serve_in_this_process, started,
+};
+use baton_protocol::{
+    JobEvent, Outcome,
+    proxy::{FromProxy, WaitingReason},
+    worker::ToWorker,
+};
+
+/// Not a test: the broker that the tests below kill.
+#[test]
+fn broker_process() {
+    serve_in_this_process();
+}
+
+#[tokio::test]
+async fn a_job_that_waited_runs_after_the_restart() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = KilledBroker::start(folder.path()).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    assert_eq!(proxy.place(job).await, (1, WaitingReason::NoWorker));
+
+    let broker = broker.kill_and_restart().await;
+    let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;
+    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    assert_eq!(proxy.place(job).await, (1, WaitingReason::NoWorker));
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    assert_eq!(worker.run_to_end().await, job);
+    assert_eq!(proxy.events_after(job, 0).await.len(), 3);
+    proxy.say(FromProxy::Applied { job }).await;
+    proxy.expect_silence().await;
+}
+
+#[tokio::test]
+async fn a_job_that_ran_goes_on_where_both_sides_were() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = KilledBroker::start(folder.path()).await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let (notebook, id) = (proxy.notebook, worker.id);
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    worker
+        .report(job, fencing, 1, vec![started(), output("before")])
+        .await;
+    proxy.assigned(job).await;
+    assert_eq!(proxy.batch(job).await.len(), 2);
+
+    let broker = broker.kill_and_restart().await;
+    let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
+    proxy.say(FromProxy::Resume { job, after: 3 }).await;
+    let mut worker = FakeWorker::back(&broker.dial, id, &[(job, fencing)]).await;
+    let stored = ToWorker::Acknowledge {
+        job,
+        fencing,
+        number: 2,
+    };
+    assert_eq!(worker.next().await, stored);
+    // The worker did not know that the second event was stored.
+    let rest = vec![output("before"), output("after"), finished(Outcome::Ok)];
+    worker.report(job, fencing, 2, rest).await;
+    let events = proxy.events_after(job, 3).await;
+    assert_eq!(outputs(&events), ["after"]);
+    assert_eq!(events.last(), Some(&finished(Outcome::Ok)));
+}
+
+#[tokio::test]
+async fn a_kill_after_every_event_loses_and_doubles_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut broker = KilledBroker::start(folder.path()).await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let (notebook, id) = (proxy.notebook, worker.id);
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    let events = [
+        started(),
+        output("1"),
+        output("2"),
+        output("3"),
+        finished(Outcome::Ok),
+    ];
+    for (number, event) in (1..).zip(&events) {
+        // Never acknowledged as far as the worker knows: it is repeated after the kill.
+        worker
+            .report(job, fencing, number, vec![event.clone()])
+            .await;
+        broker = broker.kill_and_restart().await;
+        worker = FakeWorker::back(&broker.dial, id, &[(job, fencing)]).await;
+        assert!(matches!(worker.next().await, ToWorker::Acknowledge { .. }));
+        worker
+            .report(job, fencing, number, vec![event.clone()])
+            .await;
+    }
+    let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
+    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    let heard = proxy.events_after(job, 0).await;
+    assert!(matches!(heard[0], JobEvent::Assigned { .. }));
+    assert_eq!(heard[1..], events);
+}
+
+#[tokio::test]
+async fn an_orderly_end_keeps_the_line_too() {
+    let broker = Broker::start().await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    proxy.place(job).await;
+    let folder = broker.stop().await;
+    proxy.expect_closed().await;
+    assert!(!folder.path().join("broker.sock").exists());
+
+    let broker = Broker::start_in(folder, Rules::default()).await;
+    let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;
+    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    assert_eq!(proxy.place(job).await, (1, WaitingReason::NoWorker));
+}
+
+#[tokio::test]
+async fn a_second_broker_on_the_same_database_is_refused() {
+    let broker = Broker::start().await;
+    let folder = broker.folder.path();
+    let config = baton_broker::Config::new(
+        baton_broker::Listen::Unix(folder.join("other.sock")),
+        folder.join("broker.db"),
+        folder.join("blobs"),
+    );
+    let error = baton_broker::run(config, drop, std::future::pending())
+        .await
+        .unwrap_err();
+    assert!(error.to_string().contains("Another broker uses"), "{error}");
+}

@@ -1,0 +1,13 @@
+//! A real broker over real sockets, with proxies and workers that do what a test says.
+#![allow(clippy::unwrap_used)]
+
+mod access;
+mod cancel;
+mod chunks;
+mod harness;
+mod journey;
+mod killed;
+mod line;
+mod order;
+mod pages;
+mod reconnect;

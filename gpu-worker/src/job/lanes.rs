@@ -1,0 +1,132 @@
+//! Which way a job's state comes, and which way its result goes: through the broker, or past it on one machine.
+//!
+//! In: what the proxy says about its state. Out: the file that a session maps, or what the job's last event says.
+//!
+//! **Invariant:** a result is where the proxy can have it before the session lets go of its memory.
+
+use baton_blobs::{Bundle, Collector, Ledger, pack};
+use baton_link::{ChunkLane, LaneChoice, Unreachable, deposit, fetch};
+use baton_protocol::shim::Snapshot;
+use baton_protocol::{HeldKey, HeldState, Holder, Manifest, State, StateVersion};
+use tokio_util::sync::CancellationToken;
+
+use super::state::{Assembled, assemble, collect};
+use crate::context::{Context, MoveError, blocking};
+
+/// A state that can be had.
+pub(crate) enum Source {
+    Chunks(Manifest),
+    Memory(Bundle),
+}
+
+/// How a result goes home.
+#[derive(Clone)]
+pub(crate) enum Way {
+    Chunks,
+    Memory { holder: Holder, key: HeldKey },
+}
+
+/// `None`: the proxy has to send the state another way.
+pub(crate) async fn open(context: &Context, state: State) -> Option<(Source, Way)> {
+    let HeldState { holder, key, .. } = match state {
+        State::Chunks(manifest) => return Some((Source::Chunks(manifest), Way::Chunks)),
+        State::Memory(held) => held,
+    };
+    if context.config.lane == LaneChoice::Http {
+        return None;
+    }
+    match fetch(&holder, key).await {
+        Ok(bundle) => Some((Source::Memory(bundle), Way::Memory { holder, key })),
+        Err(error) => {
+            say(&error, "its state comes");
+            None
+        }
+    }
+}
+
+/// Brings together what a session maps.
+pub(crate) async fn bring(
+    context: &Context,
+    source: Source,
+    ledger: Ledger,
+) -> Result<Assembled, MoveError> {
+    match source {
+        Source::Chunks(manifest) => assemble(context, manifest, ledger).await,
+        Source::Memory(bundle) => {
+            let ledger = bundle.enter(ledger)?;
+            let (file, delta) = bundle.into_parts();
+            Ok(Assembled {
+                file,
+                delta,
+                ledger,
+            })
+        }
+    }
+}
+
+/// What a cell changed, still in its session's memory.
+pub(crate) struct Changes {
+    pub(crate) kernel: i32,
+    pub(crate) base: StateVersion,
+    pub(crate) snapshot: Snapshot,
+    pub(crate) ledger: Ledger,
+}
+
+/// Reads what changed and brings it where the proxy can have it. Dropping the future stops the reading.
+pub(crate) async fn send_home(
+    lane: ChunkLane,
+    way: Way,
+    changes: Changes,
+) -> Result<(State, Ledger), MoveError> {
+    let changes = match way {
+        Way::Chunks => changes,
+        Way::Memory { holder, key } => {
+            let (bundle, changes) = read(changes).await?;
+            match deposit(&holder, key, &bundle).await {
+                Ok(key) => {
+                    let ledger = bundle.enter(changes.ledger)?;
+                    let state = State::Memory(HeldState {
+                        base: changes.base,
+                        bytes: bundle.file_bytes(),
+                        holder,
+                        key,
+                    });
+                    return Ok((state, ledger));
+                }
+                Err(error) => {
+                    say(&error, "the result goes");
+                    changes
+                }
+            }
+        }
+    };
+    let Changes {
+        kernel,
+        base,
+        snapshot,
+        ledger,
+    } = changes;
+    let collector = Collector::new(kernel, base, snapshot, ledger);
+    let (manifest, ledger) = collect(lane, collector).await?;
+    Ok((State::Chunks(manifest), ledger))
+}
+
+async fn read(changes: Changes) -> Result<(Bundle, Changes), MoveError> {
+    let stop = CancellationToken::new();
+    let _stop_when_dropped = stop.clone().drop_guard();
+    blocking(move || {
+        let Changes {
+            kernel,
+            snapshot,
+            ledger,
+            ..
+        } = &changes;
+        let bundle = pack(*kernel, snapshot, ledger, &|| stop.is_cancelled())?;
+        Ok((bundle, changes))
+    })
+    .await
+}
+
+fn say(error: &Unreachable, what: &'static str) {
+    tracing::info!(%error, "The notebook's memory cannot be reached, so {what} through the broker");
+}

@@ -1,0 +1,168 @@
+//! One job on this worker, from its assignment to its last event.
+//!
+//! ```text
+//! preparing ──> applying ──> running ──> collecting ──> closing ──> finished
+//!  (prepare)   └────────────────────── (cell) ───────────────────┘
+//! ```
+//!
+//! In: an order and the notebook's session, if there is one. Out: events, and the session where it is as good as
+//! before. After anything but a cell that ended by itself, whose state came home whole, the session is ended: the
+//! notebook has given up the object table that it shared with it.
+
+mod cell;
+mod lanes;
+mod plan;
+mod prepare;
+mod state;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use baton_protocol::{
+    FencingNumber, JobEvent, JobId, Outcome, RemoteError, State, Submission, Usage,
+};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use crate::context::Context;
+use crate::notice;
+use crate::outbox::event_bytes;
+use crate::report::Report;
+use crate::session::Session;
+
+/// A job and the ends of everything that its task hears.
+pub(crate) struct Order {
+    pub(crate) submission: Submission,
+    pub(crate) events: EventSink,
+    /// Answers to [`JobEvent::StateWanted`] and [`JobEvent::BytesWanted`].
+    pub(crate) states: mpsc::Receiver<State>,
+    /// Answers to `input()`.
+    pub(crate) inputs: mpsc::Receiver<Option<String>>,
+    /// The student interrupted the cell.
+    pub(crate) cancelled: CancellationToken,
+    /// The assignment is no longer this worker's.
+    pub(crate) revoked: CancellationToken,
+    pub(crate) last_word: LastWord,
+}
+
+/// Sees to it that a job has an end, even if its task has none.
+pub(crate) struct LastWord {
+    events: EventSink,
+    revoked: CancellationToken,
+    said: bool,
+}
+
+impl LastWord {
+    pub(crate) fn new(events: EventSink, revoked: CancellationToken) -> Self {
+        Self {
+            events,
+            revoked,
+            said: false,
+        }
+    }
+
+    fn say(&mut self, ending: Ending) {
+        self.said = true;
+        self.events.send(ending.into());
+    }
+}
+
+impl Drop for LastWord {
+    fn drop(&mut self) {
+        if !self.said && !self.revoked.is_cancelled() {
+            let error = notice::session_failed("The worker failed while it had the cell");
+            self.say(Ending::without_state(Outcome::WorkerLost, error));
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct EventSink {
+    pub(crate) job: JobId,
+    pub(crate) fencing: FencingNumber,
+    /// Without a bound of its own; `unsent_bytes` bounds the only events that come in numbers.
+    pub(crate) reports: mpsc::UnboundedSender<Report>,
+    /// How much the broker has not yet acknowledged. The agent takes off what it hears of.
+    pub(crate) unsent_bytes: Arc<AtomicUsize>,
+}
+
+impl EventSink {
+    pub(crate) fn send(&self, event: JobEvent) {
+        self.unsent_bytes
+            .fetch_add(event_bytes(&event), Ordering::Relaxed);
+        // Without an agent nobody wants to know.
+        let _ = self.reports.send(Report::Job {
+            job: self.job,
+            fencing: self.fencing,
+            event: Box::new(event),
+        });
+    }
+
+    /// The broker takes less than the cell writes: outputs wait.
+    pub(crate) fn is_full(&self) -> bool {
+        const LIMIT_BYTES: usize = 32 << 20;
+        self.unsent_bytes.load(Ordering::Relaxed) > LIMIT_BYTES
+    }
+}
+
+/// How a job ended.
+pub(crate) struct Ending {
+    pub(crate) outcome: Outcome,
+    pub(crate) error: Option<RemoteError>,
+    pub(crate) state: Option<State>,
+    pub(crate) usage: Usage,
+}
+
+impl Ending {
+    /// Nothing comes home.
+    pub(crate) fn without_state(outcome: Outcome, error: RemoteError) -> Self {
+        Self {
+            outcome,
+            error: Some(error),
+            state: None,
+            usage: Usage::default(),
+        }
+    }
+}
+
+/// Runs the job and says how it ended. Returns the session where it may be used again.
+pub(crate) async fn run_job(
+    context: &Context,
+    session: Option<Session>,
+    mut order: Order,
+) -> Option<Session> {
+    let revoked = order.revoked.clone();
+    let (ending, session) = tokio::select! {
+        end = prepare_and_run(context, session, &mut order) => end,
+        () = revoked.cancelled() => return None,
+    };
+    order.last_word.say(ending);
+    session
+}
+
+async fn prepare_and_run(
+    context: &Context,
+    session: Option<Session>,
+    order: &mut Order,
+) -> (Ending, Option<Session>) {
+    let cancelled = order.cancelled.clone();
+    let prepared = tokio::select! {
+        prepared = prepare::prepare(context, session, order) => prepared,
+        () = cancelled.cancelled() => Err(Ending::without_state(Outcome::Cancelled, notice::cancelled())),
+    };
+    match prepared {
+        Ok(ready) => cell::run_cell(context, ready, order).await,
+        Err(ending) => (ending, None),
+    }
+}
+
+impl From<Ending> for JobEvent {
+    fn from(ending: Ending) -> Self {
+        Self::Finished {
+            outcome: ending.outcome,
+            error: ending.error,
+            state: ending.state,
+            usage: ending.usage,
+        }
+    }
+}

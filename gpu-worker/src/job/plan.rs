@@ -1,0 +1,75 @@
+//! Whether a session can go on from where a manifest begins.
+//!
+//! **Invariant:** pure.
+
+use baton_protocol::StateVersion;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Plan {
+    /// The session holds exactly the state that the manifest continues.
+    Continue,
+    /// The manifest needs nothing of the past: a fresh session.
+    StartFresh,
+    /// Nobody here has what the manifest continues: ask for a whole one.
+    AskForState,
+}
+
+/// `held` is what the notebook's session holds, if there is one that was used.
+pub(crate) fn plan(held: Option<StateVersion>, base: StateVersion) -> Plan {
+    if base.messages == 0 {
+        Plan::StartFresh
+    } else if held == Some(base) {
+        Plan::Continue
+    } else {
+        Plan::AskForState
+    }
+}
+
+/// What the session's answer continues: it has applied one message more.
+pub(crate) fn after_apply(base: StateVersion) -> StateVersion {
+    StateVersion {
+        messages: base.messages + 1,
+        ..base
+    }
+}
+
+/// What the session holds when its answer was collected.
+pub(crate) fn after_cell(base: StateVersion) -> StateVersion {
+    StateVersion {
+        messages: base.messages + 2,
+        ..base
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use baton_protocol::SessionId;
+
+    #[test]
+    fn only_exactly_the_state_will_do() {
+        let session = SessionId::random();
+        let version = |messages| StateVersion { session, messages };
+        let other = StateVersion {
+            session: SessionId::random(),
+            messages: 4,
+        };
+        assert_eq!(plan(Some(version(4)), version(4)), Plan::Continue);
+        assert_eq!(plan(Some(version(2)), version(4)), Plan::AskForState);
+        assert_eq!(plan(Some(version(6)), version(4)), Plan::AskForState);
+        assert_eq!(plan(Some(other), version(4)), Plan::AskForState);
+        assert_eq!(plan(None, version(4)), Plan::AskForState);
+        assert_eq!(plan(None, version(0)), Plan::StartFresh);
+        assert_eq!(plan(Some(version(0)), version(0)), Plan::StartFresh);
+    }
+
+    #[test]
+    fn a_cell_is_two_messages() {
+        let base = StateVersion {
+            session: SessionId::random(),
+            messages: 4,
+        };
+        assert_eq!(after_apply(base).messages, 5);
+        assert_eq!(after_cell(base).messages, 6);
+    }
+}

@@ -1,0 +1,124 @@
+//! Before the cell: a slot, a session that fits, and the state it needs.
+//!
+//! In: an order. Out: a session that only has to be told, or how the job ended already.
+//! Dropping the future ends the session.
+
+use baton_blobs::Ledger;
+use baton_protocol::{JobEvent, Outcome, StateVersion};
+
+use super::lanes::{Source, Way, bring, open};
+use super::plan::{Plan, plan};
+use super::state::Assembled;
+use super::{Ending, Order};
+use crate::context::{Context, MoveError};
+use crate::notice;
+use crate::session::{Held, Session, StartError};
+
+/// Everything is here; the next step can be seen by the student.
+pub(crate) struct Ready<'context> {
+    pub(crate) session: Session,
+    /// What the state continued.
+    pub(crate) base: StateVersion,
+    pub(crate) state: Assembled,
+    /// How the result goes home.
+    pub(crate) way: Way,
+    /// Held until the job is over.
+    pub(crate) _slot: tokio::sync::SemaphorePermit<'context>,
+}
+
+pub(crate) async fn prepare<'context>(
+    context: &'context Context,
+    session: Option<Session>,
+    order: &mut Order,
+) -> Result<Ready<'context>, Ending> {
+    let slot = context.slots.acquire().await.map_err(|_| shutting_down())?;
+    let mut state = order.submission.state.clone();
+    let mut session = session;
+    loop {
+        let base = state.base();
+        let held = session.as_ref().and_then(|session| session.held.as_ref());
+        let plan = plan(held.map(|held| held.version), base);
+        let opened = match plan {
+            Plan::Continue | Plan::StartFresh => open(context, state).await,
+            Plan::AskForState => None,
+        };
+        let Some((source, way)) = opened else {
+            drop(session.take());
+            order.events.send(match plan {
+                Plan::AskForState => JobEvent::StateWanted {},
+                Plan::Continue | Plan::StartFresh => JobEvent::BytesWanted {},
+            });
+            // Closed only when the agent has ended, and this task with it.
+            state = order.states.recv().await.ok_or_else(shutting_down)?;
+            continue;
+        };
+        let (session, state) = match plan {
+            Plan::Continue => go_on(context, session.take(), source).await?,
+            Plan::StartFresh | Plan::AskForState => {
+                drop(session.take());
+                start_fresh(context, order, source).await?
+            }
+        };
+        return Ok(Ready {
+            session,
+            base,
+            state,
+            way,
+            _slot: slot,
+        });
+    }
+}
+
+async fn go_on(
+    context: &Context,
+    session: Option<Session>,
+    source: Source,
+) -> Result<(Session, Assembled), Ending> {
+    let mut session = session.ok_or_else(shutting_down)?;
+    let ledger = session
+        .held
+        .take()
+        .map_or_else(Ledger::default, |Held { ledger, .. }| ledger);
+    let state = bring(context, source, ledger)
+        .await
+        .map_err(|error| state_lost(&error))?;
+    Ok((session, state))
+}
+
+async fn start_fresh(
+    context: &Context,
+    order: &Order,
+    source: Source,
+) -> Result<(Session, Assembled), Ending> {
+    let cell = &order.submission.cell;
+    let session = async {
+        let started = context.start_session(cell).await;
+        started.map_err(|error| refused(&error))
+    };
+    let state = async {
+        let assembled = bring(context, source, Ledger::default()).await;
+        assembled.map_err(|error| state_lost(&error))
+    };
+    let (session, state) = tokio::try_join!(session, state)?;
+    let hello = &session.hello;
+    if hello.python_version != cell.python_version {
+        let error =
+            notice::python_differs(&cell.python_version, &hello.python_version, &hello.python);
+        return Err(Ending::without_state(Outcome::Refused, error));
+    }
+    Ok((session, state))
+}
+
+fn refused(error: &StartError) -> Ending {
+    tracing::warn!(%error, "A session could not start");
+    Ending::without_state(Outcome::Refused, notice::not_started(error))
+}
+
+fn state_lost(error: &MoveError) -> Ending {
+    tracing::warn!(%error, "State could not be fetched");
+    Ending::without_state(Outcome::WorkerLost, notice::state_lost(error))
+}
+
+fn shutting_down() -> Ending {
+    Ending::without_state(Outcome::WorkerLost, notice::shutting_down())
+}

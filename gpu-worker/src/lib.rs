@@ -1,0 +1,82 @@
+//! The worker: the agent that runs sessions on a machine with GPUs, or with a processor only.
+//!
+//! In: assignments from the broker. Out: numbered events, and what the cells changed. One task for each notebook has
+//! its session, an IPython kernel of its own; one loop, the agent, talks with the broker.
+//!
+//! ```text
+//! broker <── line ── agent ──orders──> notebook ── job ──> session ──> python -m baton_shim.session
+//!                      ^───────────────reports─────────────┘
+//! ```
+//!
+//! **Invariant:** nothing here looks inside a pickle stream, and no session outlives the worker.
+
+mod agent;
+mod batch;
+mod context;
+mod device;
+mod job;
+mod line;
+mod notebook;
+mod notice;
+mod outbox;
+mod processes;
+mod report;
+mod session;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use baton_blobs::ChunkDirectory;
+use baton_link::{ChunkLane, Dial, LaneChoice};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+
+use crate::agent::Agent;
+use crate::context::Context;
+
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub dial: Dial,
+    pub lane: LaneChoice,
+    /// How people call this worker; `None`: after its device, for example `cpu-0`.
+    pub name: Option<String>,
+    /// How many jobs run at once.
+    pub slots: u32,
+    /// The Python of the sessions; `None`: that of each notebook, for a worker on the same machine.
+    pub python: Option<PathBuf>,
+    /// Where chunks are kept that may be wanted again.
+    pub cache: PathBuf,
+    pub cache_limit_bytes: u64,
+    /// How long a session is kept without a cell.
+    pub session_idle: Duration,
+    /// How much memory the processes of one session may hold together.
+    pub session_memory_bytes: Option<u64>,
+    /// How long an interrupted cell may take to end before its session is ended.
+    pub cancel_grace: Duration,
+    /// Where the sessions' sockets lie; its path must be short.
+    pub runtime_folder: PathBuf,
+}
+
+/// Runs until `shutdown`, then lets running cells end for a short while. Call it from a thread that lives as long as
+/// the process: the system ends sessions with the thread that started them.
+pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+    let cache = ChunkDirectory::open_cache(config.cache.clone(), config.cache_limit_bytes)
+        .context("Failed to open the worker's cache")?;
+    let lane = ChunkLane::new(&config.dial).context("Failed to prepare the way to the broker")?;
+    let name = config
+        .name
+        .clone()
+        .unwrap_or_else(|| device::default_name(&device::detect()));
+    let slots = Semaphore::new(config.slots.try_into().unwrap_or(Semaphore::MAX_PERMITS));
+    let context = Context {
+        config,
+        name,
+        lane,
+        cache: Arc::new(cache),
+        slots,
+        stopping: CancellationToken::new(),
+    };
+    Agent::run(Arc::new(context), shutdown).await
+}

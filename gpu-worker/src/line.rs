@@ -1,0 +1,163 @@
+//! The line to the broker: one connection after the other.
+//!
+//! In: what the worker says. Out: what the broker says, once it has welcomed the worker. A connection that breaks is
+//! replaced after a pause; who sends meanwhile is not heard, and learns of the new connection by its `Welcome`.
+
+use std::time::Duration;
+
+use baton_link::{Backoff, Connection, Dial, LinkError, connect};
+use baton_protocol::worker::{FromWorker, ToWorker};
+use futures_util::future::BoxFuture;
+use tokio::time::{Instant, sleep_until};
+
+const PATH: &str = "/v1/worker";
+
+/// A connection that lived so long was a good one: the next pause is a short one.
+const GOOD: Duration = Duration::from_secs(10);
+
+pub(crate) struct Line {
+    dial: Dial,
+    state: State,
+    backoff: Backoff,
+    /// Whether a failure was told since the last success.
+    told: bool,
+}
+
+enum State {
+    Closed {
+        try_at: Instant,
+    },
+    Opening(BoxFuture<'static, Result<BrokerConnection, LinkError>>),
+    Open {
+        connection: Box<BrokerConnection>,
+        since: Instant,
+        welcomed: bool,
+    },
+}
+
+type BrokerConnection = Connection<ToWorker, FromWorker>;
+
+pub(crate) enum LineEvent {
+    /// There is a connection, on which nothing was said yet: the worker says hello.
+    Opened,
+    Message(Box<ToWorker>),
+}
+
+impl Line {
+    pub(crate) fn new(dial: Dial) -> Self {
+        Self {
+            dial,
+            state: State::Closed {
+                try_at: Instant::now(),
+            },
+            backoff: Backoff::default(),
+            told: false,
+        }
+    }
+
+    /// Whether the broker listens now.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.state, State::Open { welcomed: true, .. })
+    }
+
+    /// The broker's next message, over however many connections it takes. Fails only where trying again is of no
+    /// use. Cancel safe.
+    pub(crate) async fn receive(&mut self) -> Result<LineEvent, LinkError> {
+        loop {
+            match &mut self.state {
+                State::Closed { try_at } => {
+                    sleep_until(*try_at).await;
+                    let dial = self.dial.clone();
+                    self.state =
+                        State::Opening(Box::pin(async move { connect(&dial, PATH).await }));
+                }
+                State::Opening(attempt) => {
+                    let connection = attempt.await;
+                    if self.opened(connection)? {
+                        return Ok(LineEvent::Opened);
+                    }
+                }
+                State::Open {
+                    connection,
+                    welcomed,
+                    ..
+                } => match connection.receive().await {
+                    Ok(Some(message)) => {
+                        *welcomed = true;
+                        return Ok(LineEvent::Message(Box::new(message)));
+                    }
+                    Ok(None) => self.broke("it was closed"),
+                    Err(error) => self.broke(&error.to_string()),
+                },
+            }
+        }
+    }
+
+    /// The first message on a connection.
+    pub(crate) async fn send_hello(&mut self, hello: &FromWorker) {
+        self.send_now(hello).await;
+    }
+
+    /// Says something if the broker listens. What must arrive is repeated by the caller after the next `Welcome`.
+    pub(crate) async fn send(&mut self, message: &FromWorker) {
+        if self.is_open() {
+            self.send_now(message).await;
+        }
+    }
+
+    async fn send_now(&mut self, message: &FromWorker) {
+        if let State::Open { connection, .. } = &mut self.state
+            && let Err(error) = connection.send(message).await
+        {
+            self.broke(&error.to_string());
+        }
+    }
+
+    pub(crate) async fn close(self) {
+        if let State::Open { connection, .. } = self.state {
+            connection.close().await;
+        }
+    }
+
+    fn opened(&mut self, result: Result<BrokerConnection, LinkError>) -> Result<bool, LinkError> {
+        match result {
+            Ok(connection) => {
+                self.told = false;
+                self.state = State::Open {
+                    connection: Box::new(connection),
+                    since: Instant::now(),
+                    welcomed: false,
+                };
+                Ok(true)
+            }
+            Err(error @ LinkError::Unauthorized { .. }) => Err(error),
+            Err(error) => {
+                if !std::mem::replace(&mut self.told, true) {
+                    tracing::warn!(%error, "No connection to the broker yet; trying on");
+                }
+                self.pause();
+                Ok(false)
+            }
+        }
+    }
+
+    fn broke(&mut self, reason: &str) {
+        tracing::warn!(reason, "The connection to the broker is gone");
+        if let State::Open {
+            since,
+            welcomed: true,
+            ..
+        } = &self.state
+            && since.elapsed() > GOOD
+        {
+            self.backoff.reset();
+        }
+        self.pause();
+    }
+
+    fn pause(&mut self) {
+        self.state = State::Closed {
+            try_at: Instant::now() + self.backoff.next_delay(),
+        };
+    }
+}

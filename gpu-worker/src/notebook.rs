@@ -1,0 +1,67 @@
+//! One notebook on this worker: its jobs one after the other, and its session in between.
+//!
+//! In: orders. Out: the jobs' events, and whether the session is warm. The task ends when the agent closes the
+//! channel; then the session ends too.
+
+use std::sync::Arc;
+
+use baton_protocol::NotebookId;
+use tokio::sync::mpsc;
+
+use crate::context::Context;
+use crate::job::{Order, run_job};
+use crate::report::Report;
+use crate::session::Session;
+
+/// How one task reports.
+pub(crate) struct Reporter {
+    pub(crate) notebook: NotebookId,
+    /// A notebook may have several tasks, one after the other.
+    pub(crate) task: u64,
+    pub(crate) reports: mpsc::UnboundedSender<Report>,
+}
+
+impl Reporter {
+    fn say(&self, job_over: bool, warm: bool) {
+        // Without an agent nobody wants to know.
+        let _ = self.reports.send(Report::Notebook {
+            notebook: self.notebook,
+            task: self.task,
+            job_over,
+            warm,
+        });
+    }
+}
+
+pub(crate) async fn serve_notebook(
+    context: Arc<Context>,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+    reporter: Reporter,
+) {
+    let mut session: Option<Session> = None;
+    loop {
+        tokio::select! {
+            order = orders.recv() => {
+                let Some(order) = order else {
+                    return;
+                };
+                session = run_job(&context, session.take(), order).await;
+                reporter.say(true, session.is_some());
+            }
+            () = died(&mut session) => {
+                session = None;
+                reporter.say(false, false);
+            }
+        }
+    }
+}
+
+async fn died(session: &mut Option<Session>) {
+    match session {
+        Some(session) => {
+            let death = session.until_ended().await;
+            tracing::info!(?death.status, "A session ended while no cell ran");
+        }
+        None => std::future::pending().await,
+    }
+}

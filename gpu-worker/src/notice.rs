@@ -1,0 +1,326 @@
+//! What a student is told when a cell did not end by itself.
+//!
+//! In: facts. Out: an error in plain words: what happened, whether the variables are safe, what to do next.
+//!
+//! **Invariant:** no I/O. No code, no values; the lines that a session wrote itself are the exception.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use baton_protocol::RemoteError;
+
+use crate::session::{Death, StartError};
+
+const SAFE: &str = "Your variables are as they were before the cell";
+
+fn error(name: &str, what_happened: &str, hint: &str) -> RemoteError {
+    RemoteError {
+        name: name.to_owned(),
+        value: format!("{what_happened}. {SAFE}"),
+        traceback: Vec::new(),
+        hint: Some(hint.to_owned()),
+    }
+}
+
+/// The session ended while the cell ran. `memory_bytes` is what it held when it was last looked at.
+pub(crate) fn session_died(death: &Death, memory_bytes: u64) -> RemoteError {
+    let how = death.status.map_or_else(
+        || "closed its connections".to_owned(),
+        |status| format!("ended ({})", describe(status)),
+    );
+    let last_words = match death.last_lines.last() {
+        Some(line) => format!("; its last line was: {line}"),
+        None => String::new(),
+    };
+    let hint = match death.status.and_then(|status| status.signal()) {
+        Some(9) => {
+            "signal 9 often means that the machine's memory ran out: use less memory, or run the cell again"
+        }
+        Some(_) => {
+            "a library with native code probably crashed: run the cell in smaller steps to find the line"
+        }
+        None => "the cell may have called os._exit(): run it again without",
+    };
+    error(
+        "SessionDied",
+        &format!(
+            "The Python process that ran the cell {how} with {} of memory{last_words}",
+            bytes(memory_bytes)
+        ),
+        hint,
+    )
+}
+
+fn describe(status: ExitStatus) -> String {
+    match (status.signal(), status.code()) {
+        (Some(signal), _) => format!("signal {signal}"),
+        (None, Some(code)) => format!("exit status {code}"),
+        (None, None) => "for an unknown reason".to_owned(),
+    }
+}
+
+pub(crate) fn out_of_memory(memory_bytes: u64, limit_bytes: u64) -> RemoteError {
+    error(
+        "OutOfMemory",
+        &format!(
+            "The cell was stopped because its processes used {} of memory; the limit is {}",
+            bytes(memory_bytes),
+            bytes(limit_bytes)
+        ),
+        "work on a smaller part of the data at a time, or delete what is no longer needed with del",
+    )
+}
+
+pub(crate) fn cancelled() -> RemoteError {
+    error(
+        "KeyboardInterrupt",
+        "The cell was interrupted before its changes could come back",
+        "run the cell again",
+    )
+}
+
+/// The limit passed, and the session did not end the cell when it was interrupted.
+pub(crate) fn timed_out(limit: Duration) -> RemoteError {
+    error(
+        "CellTimeout",
+        &stopped_after(limit),
+        &more_time(limit, "save progress to a file"),
+    )
+}
+
+/// The limit passed and the cell ended with its state. `interrupt` is how the session tells of it.
+pub(crate) fn stopped_in_time(limit: Duration, interrupt: Option<RemoteError>) -> RemoteError {
+    let value = format!(
+        "{}; what it did up to there is in your notebook",
+        stopped_after(limit)
+    );
+    let hint = more_time(limit, "go on from there in another cell");
+    let mut traceback = interrupt.map_or_else(Vec::new, |interrupt| interrupt.traceback);
+    traceback.push(format!("CellTimeout: {value}"));
+    traceback.push(format!("hint: {hint}"));
+    RemoteError {
+        name: "CellTimeout".to_owned(),
+        value,
+        traceback,
+        hint: Some(hint),
+    }
+}
+
+fn stopped_after(limit: Duration) -> String {
+    format!("Stopped after {}, the limit of this cell", duration(limit))
+}
+
+fn more_time(limit: Duration, otherwise: &str) -> String {
+    let twice = limit.saturating_mul(2).as_secs().max(1);
+    let wanted = match (twice % 3600, twice % 60) {
+        (0, _) => format!("{}h", twice / 3600),
+        (_, 0) => format!("{}m", twice / 60),
+        _ => format!("{twice}s"),
+    };
+    format!("{otherwise}, or ask for more with %%gpu --timeout {wanted}")
+}
+
+fn duration(time: Duration) -> String {
+    let (hours, minutes, seconds) = (
+        time.as_secs() / 3600,
+        time.as_secs() / 60 % 60,
+        time.as_secs() % 60,
+    );
+    let parts = [(hours, "h"), (minutes, "min"), (seconds, "s")];
+    let said: Vec<String> = parts
+        .iter()
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, unit)| format!("{number} {unit}"))
+        .collect();
+    if said.is_empty() {
+        format!("{} ms", time.as_millis())
+    } else {
+        said.join(" ")
+    }
+}
+
+pub(crate) fn shutting_down() -> RemoteError {
+    error(
+        "WorkerLost",
+        "The worker is being shut down",
+        "run the cell again on another worker",
+    )
+}
+
+/// The session could not be given the cell, or its answer made no sense.
+pub(crate) fn session_failed(what_happened: &str) -> RemoteError {
+    error("SessionFailed", what_happened, "run the cell again")
+}
+
+/// State could not be moved between broker and session.
+pub(crate) fn state_lost(problem: &(dyn std::error::Error + 'static)) -> RemoteError {
+    error(
+        "StateLost",
+        &format!(
+            "The cell's variables could not be moved: {}",
+            chain(problem)
+        ),
+        "run the cell again",
+    )
+}
+
+pub(crate) fn state_too_large(state_bytes: usize) -> RemoteError {
+    error(
+        "StateTooLarge",
+        &format!(
+            "The cell changed so many small objects that their list alone has {}",
+            bytes(state_bytes as u64)
+        ),
+        "keep many small arrays in one large array, or delete those that are no longer needed",
+    )
+}
+
+pub(crate) fn not_started(problem: &StartError) -> RemoteError {
+    let (lines, hint) = match problem {
+        StartError::Ended {
+            python, last_lines, ..
+        }
+        | StartError::Silent { python, last_lines } => (
+            last_lines.as_slice(),
+            format!("install baton and ipykernel for {}", python.display()),
+        ),
+        StartError::Spawn { python, .. } => (
+            &[][..],
+            format!(
+                "check that {} is there on the worker's machine",
+                python.display()
+            ),
+        ),
+        StartError::Version { python, .. } => (
+            &[][..],
+            format!(
+                "install the worker's version of baton for {}",
+                python.display()
+            ),
+        ),
+        _ => (&[][..], "tell whoever runs the worker".to_owned()),
+    };
+    let mut what_happened = format!("The session could not start: {}", chain(problem));
+    for line in lines {
+        what_happened.push_str("\n  ");
+        what_happened.push_str(line);
+    }
+    if !lines.is_empty() {
+        what_happened.push('\n');
+    }
+    error("SessionFailed", &what_happened, &hint)
+}
+
+pub(crate) fn python_differs(notebook: &str, worker: &str, python: &str) -> RemoteError {
+    error(
+        "PythonDiffers",
+        &format!("The notebook runs Python {notebook}, the worker Python {worker} ({python})"),
+        &format!(
+            "choose a notebook kernel with Python {worker}, or a worker with Python {notebook}"
+        ),
+    )
+}
+
+/// An error and what caused it, in one line.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let part = error.to_string();
+        // A transparent error says the same as its source.
+        if !text.ends_with(&part) {
+            text.push_str(": ");
+            text.push_str(&part);
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// For people: 1.5 GiB.
+fn bytes(count: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if count < 1 << 10 {
+        return format!("{count} bytes");
+    }
+    let exponent = (count.ilog2() / 10).clamp(1, 4);
+    let unit = UNITS[exponent as usize - 1];
+    // Precise enough for three digits.
+    #[expect(clippy::cast_precision_loss, reason = "see above")]
+    let value = count as f64 / (1_u64 << (10 * exponent)) as f64;
+    format!("{value:.1} {unit}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_readable() {
+        let check = |seconds, time: &str, wanted: &str| {
+            let limit = Duration::from_secs(seconds);
+            assert_eq!(duration(limit), time);
+            let hint = more_time(limit, "wait");
+            assert_eq!(
+                hint,
+                format!("wait, or ask for more with %%gpu --timeout {wanted}")
+            );
+        };
+        check(45, "45 s", "90s");
+        check(300, "5 min", "10m");
+        check(5400, "1 h 30 min", "3h");
+        assert_eq!(duration(Duration::from_millis(200)), "200 ms");
+        let error = stopped_in_time(Duration::from_secs(300), None);
+        assert_eq!(
+            error.traceback,
+            [
+                "CellTimeout: Stopped after 5 min, the limit of this cell; what it did up to there is in your notebook",
+                "hint: go on from there in another cell, or ask for more with %%gpu --timeout 10m",
+            ]
+        );
+    }
+
+    #[test]
+    fn sizes_are_readable() {
+        let check = |count, expected: &str| assert_eq!(bytes(count), expected);
+        check(0, "0 bytes");
+        check(1023, "1023 bytes");
+        check(1536, "1.5 KiB");
+        check(1 << 30, "1.0 GiB");
+        check(u64::MAX, "16777216.0 TiB");
+    }
+
+    #[test]
+    fn a_death_is_told_with_signal_and_memory() {
+        let death = Death {
+            status: Some(ExitStatus::from_raw(9)),
+            last_lines: vec!["Killed".to_owned()],
+        };
+        assert_eq!(
+            session_died(&death, 3 << 30).value,
+            "The Python process that ran the cell ended (signal 9) with 3.0 GiB of memory; \
+             its last line was: Killed. Your variables are as they were before the cell"
+        );
+    }
+
+    #[test]
+    fn a_failed_start_shows_what_python_said() {
+        let problem = StartError::Ended {
+            python: "/venv/bin/python".into(),
+            status: ExitStatus::from_raw(1 << 8),
+            last_lines: vec!["No module named baton_shim".to_owned()],
+        };
+        let told = not_started(&problem);
+        assert!(told.value.contains("exit status: 1"), "{}", told.value);
+        assert!(
+            told.value.contains("\n  No module named baton_shim\n"),
+            "{}",
+            told.value
+        );
+        assert_eq!(
+            told.hint.as_deref(),
+            Some("install baton and ipykernel for /venv/bin/python")
+        );
+    }
+}

@@ -1,0 +1,200 @@
+//! The events of one assignment on their way to the broker.
+//!
+//! In: what happens to the job, in order. Out: numbered batches to send. An event stays here until the broker says
+//! that it is stored; after a reconnect everything that is still here goes out again under the same numbers.
+//!
+//! **Invariant:** no I/O and no clock.
+
+use std::collections::VecDeque;
+
+use baton_protocol::{JobEvent, Output, Piece, State};
+
+/// A batch ends when it has reached this size.
+const BATCH_BYTES: usize = 256 << 10;
+
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    /// Not acknowledged yet.
+    events: VecDeque<JobEvent>,
+    /// The number of the last event that was acknowledged.
+    acknowledged: u64,
+    /// How many of `events` were sent over the present connection.
+    sent: usize,
+    /// The last event is in.
+    complete: bool,
+}
+
+impl Outbox {
+    pub(crate) fn push(&mut self, event: JobEvent) {
+        debug_assert!(!self.complete, "nothing follows the last event");
+        self.complete |= event.is_last();
+        self.events.push_back(event);
+    }
+
+    /// What is to be sent next: the number of the first event, and the events.
+    pub(crate) fn next_batch(&mut self) -> Option<(u64, Vec<JobEvent>)> {
+        let mut bytes = 0;
+        let batch: Vec<JobEvent> = self
+            .events
+            .iter()
+            .skip(self.sent)
+            .take_while(|event| {
+                let fits = bytes < BATCH_BYTES;
+                bytes += event_bytes(event);
+                fits
+            })
+            .cloned()
+            .collect();
+        let first = self.acknowledged + self.sent as u64 + 1;
+        self.sent += batch.len();
+        (!batch.is_empty()).then_some((first, batch))
+    }
+
+    /// The broker has stored everything up to `number`. Returns how many bytes left.
+    pub(crate) fn acknowledge(&mut self, number: u64) -> usize {
+        let count = number.saturating_sub(self.acknowledged);
+        let count = usize::try_from(count).map_or(self.events.len(), |n| n.min(self.events.len()));
+        self.acknowledged += count as u64;
+        self.sent = self.sent.saturating_sub(count);
+        self.events
+            .drain(..count)
+            .map(|event| event_bytes(&event))
+            .sum()
+    }
+
+    /// The connection is a new one: nobody knows what of the sent events arrived.
+    pub(crate) fn rewind(&mut self) {
+        self.sent = 0;
+    }
+
+    /// The last event is in.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Everything is stored, and nothing will follow.
+    pub(crate) fn is_done(&self) -> bool {
+        self.complete && self.events.is_empty()
+    }
+}
+
+/// What names and numbers of one thing take, roughly.
+const OVERHEAD: usize = 64;
+
+/// How much room an event takes, roughly.
+pub(crate) fn event_bytes(event: &JobEvent) -> usize {
+    OVERHEAD
+        + match event {
+            JobEvent::Output(output) => output_bytes(output),
+            JobEvent::Finished { state, .. } => state.as_ref().map_or(0, state_bytes),
+            _ => 0,
+        }
+}
+
+/// The room that a state takes in a message, without the bytes that are elsewhere.
+pub(crate) fn state_bytes(state: &State) -> usize {
+    let manifest = match state {
+        State::Chunks(manifest) => manifest,
+        State::Memory(_) => return 4 * OVERHEAD,
+    };
+    let piece_bytes = |piece: &Piece| match piece {
+        Piece::Inline(bytes) => OVERHEAD + bytes.len(),
+        Piece::Stored { .. } => OVERHEAD,
+    };
+    manifest.pieces().map(piece_bytes).sum()
+}
+
+pub(crate) fn output_bytes(output: &Output) -> usize {
+    let buffers: usize = output.buffers.iter().map(bytes::Bytes::len).sum();
+    output.content.len() + output.metadata.len() + buffers
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use baton_protocol::{Outcome, Usage};
+
+    fn started() -> JobEvent {
+        JobEvent::Started {
+            worker: "cpu-0".to_owned(),
+        }
+    }
+
+    fn finished() -> JobEvent {
+        JobEvent::Finished {
+            outcome: Outcome::Ok,
+            error: None,
+            state: None,
+            usage: Usage::default(),
+        }
+    }
+
+    fn sent(outbox: &mut Outbox) -> Option<(u64, usize)> {
+        outbox
+            .next_batch()
+            .map(|(first, events)| (first, events.len()))
+    }
+
+    #[test]
+    fn events_are_numbered_from_one_without_gaps() {
+        let mut outbox = Outbox::default();
+        outbox.push(started());
+        assert_eq!(sent(&mut outbox), Some((1, 1)));
+        outbox.push(JobEvent::StateWanted {});
+        outbox.push(finished());
+        assert_eq!(sent(&mut outbox), Some((2, 2)));
+        assert_eq!(sent(&mut outbox), None);
+    }
+
+    #[test]
+    fn what_was_not_acknowledged_is_repeated_under_its_number() {
+        let mut outbox = Outbox::default();
+        outbox.push(started());
+        outbox.push(JobEvent::StateWanted {});
+        outbox.push(finished());
+        assert_eq!(sent(&mut outbox), Some((1, 3)));
+        outbox.acknowledge(1);
+        outbox.rewind();
+        assert_eq!(sent(&mut outbox), Some((2, 2)));
+    }
+
+    #[test]
+    fn an_acknowledgement_may_overtake_the_repetition() {
+        let mut outbox = Outbox::default();
+        outbox.push(started());
+        outbox.push(finished());
+        outbox.acknowledge(2);
+        assert_eq!(sent(&mut outbox), None);
+        assert!(outbox.is_done());
+    }
+
+    #[test]
+    fn a_wrong_number_does_no_harm() {
+        let mut outbox = Outbox::default();
+        outbox.push(started());
+        outbox.acknowledge(7);
+        outbox.push(finished());
+        assert_eq!(sent(&mut outbox), Some((2, 1)));
+        outbox.acknowledge(0);
+        assert!(!outbox.is_done());
+    }
+
+    #[test]
+    fn large_events_go_one_by_one() {
+        let mut outbox = Outbox::default();
+        let output = || {
+            JobEvent::Output(baton_protocol::Output {
+                kind: "display_data".to_owned(),
+                content: vec![b' '; BATCH_BYTES].into(),
+                metadata: "{}".into(),
+                buffers: vec![],
+            })
+        };
+        outbox.push(output());
+        outbox.push(output());
+        assert_eq!(sent(&mut outbox), Some((1, 1)));
+        assert_eq!(sent(&mut outbox), Some((2, 1)));
+        assert!(outbox.acknowledge(2) > 2 * BATCH_BYTES);
+    }
+}

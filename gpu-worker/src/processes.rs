@@ -1,0 +1,210 @@
+//! A session's processes: how much memory they hold, and how all of them end.
+//!
+//! In: the process id of a session's kernel. Out: facts from `/proc`, and signals.
+//!
+//! A child whose parent died is no descendant any more, so every process of a session also carries a [`MARK`] in its
+//! environment, and most are in the session's process group.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+
+use baton_jupyter_link::process::kill_tree;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::{Pid, SysconfVar, sysconf};
+
+/// The variable that says to which session a process belongs.
+pub(crate) const MARK: &str = "BATON_SESSION";
+
+/// Sends the signal to the session's process group, as a terminal's Ctrl-C would.
+pub(crate) fn interrupt(kernel: Pid) {
+    signalled(killpg(kernel, Signal::SIGINT));
+}
+
+/// Ends the kernel and all that it started. Returns when every signal is sent.
+pub(crate) fn end_all(kernel: Pid, mark: &str) {
+    kill_tree(kernel.as_raw().cast_unsigned());
+    signalled(killpg(kernel, Signal::SIGKILL));
+    for process in marked(mark) {
+        signalled(kill(process, Signal::SIGKILL));
+    }
+}
+
+/// A process that is gone needs no signal.
+fn signalled(result: nix::Result<()>) {
+    if let Err(error) = result
+        && error != Errno::ESRCH
+    {
+        tracing::warn!(%error, "A signal could not be sent to a session's process");
+    }
+}
+
+/// Resident bytes of the kernel and its descendants.
+///
+/// Pages that several of them share count once for each, so where that sum is above `limit_bytes`, the
+/// proportional sum, which takes longer to get, decides.
+pub(crate) fn resident_bytes(kernel: Pid, limit_bytes: Option<u64>) -> u64 {
+    let processes = with_descendants(kernel);
+    let sum = processes.iter().copied().map(resident_of).sum();
+    let alone = processes.len() < 2;
+    if alone || limit_bytes.is_none_or(|limit| sum <= limit) {
+        return sum;
+    }
+    let proportional: Option<u64> = processes.iter().copied().map(proportional_of).sum();
+    proportional.unwrap_or(sum)
+}
+
+fn resident_of(process: Pid) -> u64 {
+    let pages = fs::read_to_string(format!("/proc/{process}/statm"))
+        .ok()
+        .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0) * page_bytes()
+}
+
+fn proportional_of(process: Pid) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+    Some(kib << 10)
+}
+
+fn page_bytes() -> u64 {
+    let bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    bytes
+        .and_then(|bytes| u64::try_from(bytes).ok())
+        .unwrap_or(4096)
+}
+
+/// The process and everything below it.
+fn with_descendants(process: Pid) -> Vec<Pid> {
+    let mut found = vec![process];
+    let mut seen = HashSet::from([process]);
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        next += 1;
+        found.extend(
+            children(parent)
+                .into_iter()
+                .filter(|child| seen.insert(*child)),
+        );
+    }
+    found
+}
+
+fn children(parent: Pid) -> Vec<Pid> {
+    let Ok(threads) = fs::read_dir(format!("/proc/{parent}/task")) else {
+        return Vec::new();
+    };
+    threads
+        .flatten()
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .flat_map(|text| text.split_whitespace().filter_map(pid).collect::<Vec<_>>())
+        .collect()
+}
+
+/// Every process of this user with the mark in the environment that it was started with.
+fn marked(mark: &str) -> HashSet<Pid> {
+    let entry = format!("{MARK}={mark}");
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return HashSet::new();
+    };
+    processes
+        .flatten()
+        .filter_map(|process| {
+            let number = pid(process.file_name().to_str()?)?;
+            has_entry(&process.path(), entry.as_bytes()).then_some(number)
+        })
+        .collect()
+}
+
+fn has_entry(process: &Path, entry: &[u8]) -> bool {
+    fs::read(process.join("environ"))
+        .is_ok_and(|text| text.split(|byte| *byte == 0).any(|found| found == entry))
+}
+
+fn pid(text: &str) -> Option<Pid> {
+    text.parse().ok().map(Pid::from_raw)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::os::unix::process::CommandExt;
+    use std::process::{Child, Command, Stdio};
+    use std::time::{Duration, Instant};
+
+    /// A shell that prints a line when it has started what `script` says, and then waits.
+    fn shell(script: &str, mark: &str) -> Child {
+        let mut child = Command::new("sh")
+            .args(["-c", script])
+            .env(MARK, mark)
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        child
+    }
+
+    /// Two test runs at once do not end each other's processes.
+    fn mark(name: &str) -> String {
+        format!("{name}-{}", std::process::id())
+    }
+
+    fn pid_of(child: &Child) -> Pid {
+        Pid::from_raw(child.id().try_into().unwrap())
+    }
+
+    fn await_none_marked(mark: &str) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while !marked(mark).is_empty() {
+            assert!(Instant::now() < deadline, "processes are left");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn descendants_are_counted() {
+        let mut child = shell(
+            "sleep 60 & (sleep 60; :) & echo ready; read line",
+            &mark("count"),
+        );
+        let kernel = pid_of(&child);
+        assert!(with_descendants(kernel).len() >= 3);
+        let sum = resident_bytes(kernel, None);
+        assert!(sum > resident_of(kernel));
+        assert!(resident_bytes(kernel, Some(sum - 1)) <= sum);
+        end_all(kernel, &mark("count"));
+        child.wait().unwrap();
+        await_none_marked(&mark("count"));
+    }
+
+    #[test]
+    fn orphans_in_sessions_of_their_own_end_too() {
+        let script = "setsid sh -c 'setsid sleep 60 & echo ready; sleep 60' & read line";
+        let mut child = shell(script, &mark("orphan"));
+        let kernel = pid_of(&child);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!marked(&mark("orphan")).is_empty());
+        end_all(kernel, &mark("orphan"));
+        await_none_marked(&mark("orphan"));
+    }
+
+    #[test]
+    fn a_process_that_is_gone_does_no_harm() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let kernel = pid_of(&child);
+        child.wait().unwrap();
+        assert_eq!(resident_bytes(kernel, Some(1)), 0);
+        end_all(kernel, "nobody");
+        interrupt(kernel);
+    }
+}

@@ -1,0 +1,20 @@
+//! What the tasks of notebooks and jobs say to the agent, over one channel, so that it keeps its order.
+
+use baton_protocol::{FencingNumber, JobEvent, JobId, NotebookId};
+
+pub(crate) enum Report {
+    Job {
+        job: JobId,
+        fencing: FencingNumber,
+        event: Box<JobEvent>,
+    },
+    Notebook {
+        notebook: NotebookId,
+        /// A notebook may have several tasks, one after the other.
+        task: u64,
+        /// A job is over; otherwise the session ended without one.
+        job_over: bool,
+        /// The session can go on.
+        warm: bool,
+    },
+}

@@ -1,0 +1,125 @@
+//! A session: one notebook's IPython kernel on this machine, and what it holds of the notebook's state.
+//!
+//! In: requests of the job that has the session. Out: what its kernel and its shim say, and its end.
+//!
+//! **Invariant:** when a [`Session`] is dropped, every process that it started ends.
+
+mod log;
+mod start;
+
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use baton_blobs::Ledger;
+use baton_jupyter_link::client::{KernelClient, KernelMessage, KernelStream};
+use baton_jupyter_link::folder::PrivateFolder;
+use baton_jupyter_link::shim::{ShimReader, ShimWriter};
+use baton_protocol::StateVersion;
+use baton_protocol::shim::{FromSession, Hello};
+use nix::unistd::Pid;
+use tokio::process::Child;
+
+pub(crate) use self::log::SessionLog;
+pub(crate) use self::start::{StartError, StartOrder, start};
+use crate::processes;
+
+/// How long a process may live on after its connections are gone.
+const LAST_BREATH: Duration = Duration::from_secs(1);
+
+pub(crate) struct Session {
+    pub(crate) client: KernelClient,
+    pub(crate) shim: ShimWriter,
+    /// What the shim said of itself at the start.
+    pub(crate) hello: Hello,
+    /// `None`: nothing was ever applied.
+    pub(crate) held: Option<Held>,
+    stream: KernelStream,
+    shim_reader: ShimReader,
+    child: Child,
+    kernel: Pid,
+    mark: String,
+    log: SessionLog,
+    /// Where the kernel's sockets lie; goes last.
+    _folder: PrivateFolder,
+}
+
+/// The state that a session's object table has.
+pub(crate) struct Held {
+    pub(crate) version: StateVersion,
+    pub(crate) ledger: Ledger,
+}
+
+pub(crate) enum SessionEvent {
+    Kernel(KernelMessage),
+    Shim(FromSession),
+    Ended(Death),
+}
+
+/// How a session ended that nobody ended.
+#[derive(Debug)]
+pub(crate) struct Death {
+    /// `None`: its connections broke, but the process lived on.
+    pub(crate) status: Option<ExitStatus>,
+    pub(crate) last_lines: Vec<String>,
+}
+
+impl Session {
+    /// What the session says next. Cancel safe. After [`SessionEvent::Ended`] there is nothing more.
+    pub(crate) async fn next(&mut self) -> SessionEvent {
+        tokio::select! {
+            message = self.stream.next() => match message {
+                Ok(message) => return SessionEvent::Kernel(message),
+                Err(error) => tracing::warn!(%error, "The connection to a session's kernel broke"),
+            },
+            message = self.shim_reader.receive() => match message {
+                Ok(Some(message)) => return SessionEvent::Shim(message),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%error, "The connection to a session's shim broke"),
+            },
+            status = self.child.wait() => return SessionEvent::Ended(self.death(status.ok())),
+        }
+        let status = tokio::time::timeout(LAST_BREATH, self.child.wait()).await;
+        SessionEvent::Ended(self.death(status.ok().and_then(Result::ok)))
+    }
+
+    fn death(&self, status: Option<ExitStatus>) -> Death {
+        Death {
+            status,
+            last_lines: self.log.last_lines(5),
+        }
+    }
+
+    /// What a session that ended had still said.
+    pub(crate) async fn remains(&mut self) -> Vec<KernelMessage> {
+        const PATIENCE: Duration = Duration::from_millis(20);
+        let mut messages = Vec::new();
+        while let Ok(Ok(message)) = tokio::time::timeout(PATIENCE, self.stream.next()).await {
+            messages.push(message);
+        }
+        messages
+    }
+
+    /// Listens while no job has the session: what is published then belongs to no cell. Returns when it ended.
+    pub(crate) async fn until_ended(&mut self) -> Death {
+        loop {
+            if let SessionEvent::Ended(death) = self.next().await {
+                return death;
+            }
+        }
+    }
+
+    /// As a terminal's Ctrl-C: the kernel and what it started in its process group.
+    pub(crate) fn interrupt(&self) {
+        processes::interrupt(self.kernel);
+    }
+
+    pub(crate) fn kernel(&self) -> Pid {
+        self.kernel
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        processes::end_all(self.kernel, &self.mark);
+    }
+}

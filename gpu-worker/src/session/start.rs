@@ -1,0 +1,220 @@
+//! How a session starts.
+//!
+//! In: which Python, and where. Out: a session whose kernel and shim answer, or why there is none.
+
+use std::path::PathBuf;
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use baton_jupyter_link::client::{self, ClientError};
+use baton_jupyter_link::connection::{ConnectionError, ConnectionFile};
+use baton_jupyter_link::folder::{FolderError, PrivateFolder};
+use baton_jupyter_link::shim::{SHIM_SOCKET, ShimError, ShimListener, ShimReader, ShimWriter};
+use baton_link::frames::FrameError;
+use baton_protocol::shim::{FromSession, Hello};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+
+use super::{Session, SessionLog};
+use crate::processes;
+
+/// Python on a slow network folder needs its time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How many lines of a failed start are told.
+const LINES: usize = 12;
+
+pub(crate) struct StartOrder {
+    pub(crate) python: PathBuf,
+    /// The working directory, where it exists here.
+    pub(crate) folder: PathBuf,
+    /// Where private folders are made.
+    pub(crate) runtime_folder: PathBuf,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StartError {
+    #[error("Failed to make {path}")]
+    RuntimeFolder {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error(transparent)]
+    Connection(#[from] ConnectionError),
+    #[error("Failed to start {python}")]
+    Spawn {
+        python: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{python} ended with {status} while the session started")]
+    Ended {
+        python: PathBuf,
+        status: ExitStatus,
+        last_lines: Vec<String>,
+    },
+    #[error("{python} did not answer within {} s", PATIENCE.as_secs())]
+    Silent {
+        python: PathBuf,
+        last_lines: Vec<String>,
+    },
+    #[error("{python} has baton_shim {found}, this worker needs {}", env!("CARGO_PKG_VERSION"))]
+    Version { python: PathBuf, found: String },
+    #[error("The session closed its connection before it said hello")]
+    NoHello,
+    #[error(transparent)]
+    Shim(#[from] ShimError),
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error(transparent)]
+    Client(#[from] ClientError),
+}
+
+/// Dropping the future ends what was started.
+pub(crate) async fn start(order: StartOrder) -> Result<Session, StartError> {
+    std::fs::create_dir_all(&order.runtime_folder).map_err(|source| StartError::RuntimeFolder {
+        path: order.runtime_folder.clone(),
+        source,
+    })?;
+    let folder = PrivateFolder::create_in(&order.runtime_folder, "session")?;
+    let listener = ShimListener::bind(folder.path())?;
+    let connection = ConnectionFile::create(folder.path());
+    let connection_file = folder.path().join("connection.json");
+    connection.write(&connection_file)?;
+
+    let mark = uuid::Uuid::new_v4().simple().to_string();
+    let working_folder = if order.folder.is_dir() {
+        order.folder.as_path()
+    } else {
+        folder.path()
+    };
+    let mut child = Command::new(&order.python)
+        .args(["-m", "baton_shim.session", "-f"])
+        .arg(&connection_file)
+        .current_dir(working_folder)
+        .env(SHIM_SOCKET, listener.path())
+        .env(processes::MARK, &mark)
+        .env("JPY_PARENT_PID", std::process::id().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|source| StartError::Spawn {
+            python: order.python.clone(),
+            source,
+        })?;
+    let starting = Starting::new(&mut child, mark);
+    let log = follow_output(&mut child);
+
+    let answers = async {
+        let shim = accept_shim(&listener, starting.process);
+        let kernel = async { Ok(client::connect(&connection).await?) };
+        tokio::try_join!(shim, kernel)
+    };
+    let ((shim_reader, shim, hello), (client, stream)) = tokio::select! {
+        answers = answers => answers?,
+        status = child.wait() => return Err(ended(order.python, status, &log).await),
+        () = tokio::time::sleep(PATIENCE) => {
+            let last_lines = log.last_lines(LINES);
+            return Err(StartError::Silent { python: order.python, last_lines });
+        }
+    };
+    if hello.version != env!("CARGO_PKG_VERSION") {
+        let found = hello.version;
+        return Err(StartError::Version {
+            python: order.python,
+            found,
+        });
+    }
+    let (kernel, mark) = starting.finish();
+    Ok(Session {
+        client,
+        shim,
+        hello,
+        held: None,
+        stream,
+        shim_reader,
+        child,
+        kernel,
+        mark,
+        log,
+        _folder: folder,
+    })
+}
+
+/// Ends the processes of a start that fails or is given up.
+struct Starting {
+    process: u32,
+    mark: Option<String>,
+}
+
+impl Starting {
+    fn new(child: &mut Child, mark: String) -> Self {
+        Self {
+            // A child that nobody waited for has its number.
+            process: child.id().unwrap_or_default(),
+            mark: Some(mark),
+        }
+    }
+
+    fn kernel(&self) -> Pid {
+        Pid::from_raw(self.process.cast_signed())
+    }
+
+    fn finish(mut self) -> (Pid, String) {
+        (self.kernel(), self.mark.take().unwrap_or_default())
+    }
+}
+
+impl Drop for Starting {
+    fn drop(&mut self) {
+        if let Some(mark) = &self.mark {
+            processes::end_all(self.kernel(), mark);
+        }
+    }
+}
+
+async fn accept_shim(
+    listener: &ShimListener,
+    process: u32,
+) -> Result<(ShimReader, ShimWriter, Hello), StartError> {
+    let (mut reader, writer) = listener.accept(process).await?;
+    match reader.receive().await? {
+        Some(FromSession::Hello(hello)) => Ok((reader, writer, hello)),
+        _ => Err(StartError::NoHello),
+    }
+}
+
+fn follow_output(child: &mut Child) -> SessionLog {
+    let log = SessionLog::default();
+    let process = child.id().unwrap_or_default();
+    if let Some(pipe) = child.stdout.take() {
+        log.follow(process, pipe);
+    }
+    if let Some(pipe) = child.stderr.take() {
+        log.follow(process, pipe);
+    }
+    log
+}
+
+async fn ended(
+    python: PathBuf,
+    status: std::io::Result<ExitStatus>,
+    log: &SessionLog,
+) -> StartError {
+    // The last lines may still be on their way through the pipe.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    match status {
+        Ok(status) => StartError::Ended {
+            python,
+            status,
+            last_lines: log.last_lines(LINES),
+        },
+        Err(source) => StartError::Spawn { python, source },
+    }
+}

@@ -1,0 +1,158 @@
+"""A session for the worker's tests: a real IPython kernel with a very small object table.
+
+A state's stream is JSON, names to values; a segment is a `bytearray` under the name `segment_N`.
+After a cell all names that JSON can write come back, and the segments with them.
+"""
+
+import array
+import ctypes
+import json
+import mmap
+import os
+import socket
+import struct
+import sys
+
+import msgpack
+from ipykernel.ipkernel import IPythonKernel
+from ipykernel.kernelapp import IPKernelApp
+
+VERSION = os.environ.get("FAKE_SHIM_VERSION") or os.environ["BATON_TEST_VERSION"]
+PYTHON_VERSION = os.environ.get("FAKE_PYTHON_VERSION", "3.test")
+
+
+class Link:
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.socket.connect(path)
+        self.buffer = bytearray()
+        self.files = []
+
+    def send(self, name, **body):
+        document = msgpack.packb({name: body})
+        self.socket.sendall(struct.pack(">Q", len(document)) + document)
+
+    def receive(self):
+        while True:
+            if len(self.buffer) >= 8:
+                (length,) = struct.unpack_from(">Q", self.buffer)
+                if len(self.buffer) >= 8 + length:
+                    document = bytes(self.buffer[8 : 8 + length])
+                    del self.buffer[: 8 + length]
+                    ((name, body),) = msgpack.unpackb(document).items()
+                    return name, body
+            data, ancillary, _, _ = self.socket.recvmsg(1 << 16, socket.CMSG_SPACE(4))
+            if not data:
+                os._exit(0)
+            for _, _, content in ancillary:
+                self.files += array.array("i", content).tolist()
+            self.buffer += data
+
+
+class Kernel(IPythonKernel):
+    link = None
+    messages = 0
+    known = set()
+    """Names of the segments that both ends have."""
+
+    async def do_execute(self, code, silent, *arguments, **options):
+        name, prepare = self.link.receive()
+        assert name == "prepare", name
+        self.message_id = prepare["message_id"]
+        delta = prepare["delta"]
+        if not self.apply(delta):
+            error = {"name": "TypeError", "value": "unreadable", "traceback": [], "hint": None}
+            self.link.send("refused", message_id=self.message_id, error=error)
+            return {"status": "error", "ename": "TypeError", "evalue": "unreadable", "traceback": []}
+        self.link.send("started", message_id=self.message_id)
+        options["store_history"] = False
+        try:
+            reply = await super().do_execute(code, silent, **options)
+        except KeyboardInterrupt:
+            reply = {"status": "error", "ename": "KeyboardInterrupt", "evalue": "", "traceback": []}
+        sys.stdout.flush()
+        sys.stderr.flush()
+        outcome, error = "ok", None
+        if reply["status"] == "error":
+            outcome = "cancelled" if reply["ename"] == "KeyboardInterrupt" else "error"
+            error = {
+                "name": reply["ename"],
+                "value": reply["evalue"],
+                "traceback": reply.get("traceback") or [],
+                "hint": None,
+            }
+        self.link.send("finished", message_id=self.message_id, outcome=outcome, error=error, state=self.snapshot())
+        name, _ = self.link.receive()
+        assert name == "released", name
+        self.messages += 1
+        return reply
+
+    def apply(self, delta):
+        file = self.link.files.pop(0)
+        size = os.fstat(file).st_size
+        memory = mmap.mmap(file, size, access=mmap.ACCESS_READ) if size else b""
+        os.close(file)
+        stream = memory[delta["stream"]["offset"] :][: delta["stream"]["bytes"]]
+        try:
+            values = json.loads(stream)
+        except ValueError:
+            return False
+        self.shell.user_ns.update(values)
+        for segment in delta["segments"]:
+            name = f"segment_{segment['number']}"
+            if segment["fresh"]:
+                self.shell.user_ns[name] = bytearray(segment["bytes"])
+                self.known.add(name)
+            for patch in segment["patches"]:
+                source = patch["source"]
+                bytes_ = memory[source["offset"] :][: source["bytes"]]
+                self.shell.user_ns[name][patch["offset"] : patch["offset"] + source["bytes"]] = bytes_
+        self.messages = delta["messages"] + 1
+        return True
+
+    def snapshot(self):
+        values, segments = {}, []
+        for name, value in list(self.shell.user_ns.items()):
+            if name.startswith("segment_") and isinstance(value, bytearray):
+                address = ctypes.addressof((ctypes.c_char * len(value)).from_buffer(value))
+                segments.append(
+                    {
+                        "number": int(name[8:]),
+                        "address": address,
+                        "bytes": len(value),
+                        "fresh": name not in self.known,
+                    }
+                )
+            elif not name.startswith("_") and isinstance(value, (int, str)):
+                values[name] = value
+        self.known.update(f"segment_{segment['number']}" for segment in segments)
+        return {
+            "messages": self.messages,
+            "stream": json.dumps(values).encode(),
+            "segments": segments,
+            "dropped_segments": [],
+        }
+
+    def raw_input(self, prompt=""):
+        self.link.send("input_wanted", message_id=self.message_id, prompt=prompt, password=False)
+        name, body = self.link.receive()
+        assert name == "input", name
+        if body["value"] is None:
+            raise KeyboardInterrupt
+        return body["value"]
+
+
+def main():
+    if os.environ.get("FAKE_CRASH"):
+        print("this session does not want to start", file=sys.stderr)
+        sys.exit(3)
+    link = Link(os.environ.pop("BATON_SHIM_SOCKET"))
+    Kernel.link = link
+    app = IPKernelApp.instance()
+    app.kernel_class = Kernel
+    app.initialize()
+    link.send("hello", version=VERSION, pid=os.getpid(), python=sys.executable, python_version=PYTHON_VERSION)
+    app.start()
+
+
+main()

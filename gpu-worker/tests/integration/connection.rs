@@ -1,0 +1,132 @@
+//! The line to the broker breaks, and what fencing numbers are for.
+
+use baton_protocol::worker::{FromWorker, ToWorker};
+use baton_protocol::{JobEvent, Outcome, Refusal};
+
+use crate::broker::Line;
+use crate::harness::{Notebook, Ran, Worker, eventually, is_running, stream_text, welcome, within};
+
+#[tokio::test]
+async fn a_reconnect_loses_and_doubles_nothing() {
+    let mut worker = Worker::start().await;
+    let code = "import time\nfor number in range(100):\n    print(number, flush=True)\n    time.sleep(0.005)";
+    let submission = Notebook::new().cell(code);
+    let job = submission.job;
+    let fencing = worker.assign(submission).await;
+
+    let mut stored: Vec<JobEvent> = Vec::new();
+    // Each connection breaks after one message of which nobody acknowledged anything.
+    for _ in 0..4 {
+        hear(&mut worker.line, &mut stored).await;
+        worker.line.close().await;
+        let (line, hello) = worker.broker.welcome().await;
+        worker.line = line;
+        let FromWorker::Hello { assignments, .. } = hello else {
+            unreachable!();
+        };
+        assert_eq!(assignments, [(job, fencing)]);
+        let number = stored.len() as u64 / 2;
+        let acknowledge = ToWorker::Acknowledge {
+            job,
+            fencing,
+            number,
+        };
+        worker.line.send(acknowledge).await;
+    }
+    while !stored.last().is_some_and(JobEvent::is_last) {
+        hear(&mut worker.line, &mut stored).await;
+    }
+    let ran = Ran::new(stored).ok();
+    let expected: String = (0..100).map(|number| format!("{number}\n")).collect();
+    assert_eq!(ran.text("stdout"), expected);
+}
+
+/// Stores the next events as a broker would: each number once, without a gap.
+async fn hear(line: &mut Line, stored: &mut Vec<JobEvent>) {
+    within(async {
+        loop {
+            if let FromWorker::Events { first, events, .. } = line.receive().await {
+                let known = stored.len() as u64;
+                assert!(first <= known + 1, "no gap");
+                let repeated = usize::try_from(known + 1 - first).unwrap();
+                stored.extend(events.into_iter().skip(repeated));
+                return;
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_job_may_end_while_the_broker_is_away() {
+    let mut worker = Worker::start().await;
+    let submission = Notebook::new().cell("import time; time.sleep(0.2); x = 1");
+    let job = submission.job;
+    worker.assign(submission).await;
+    worker
+        .events_until(job, |event| matches!(event, JobEvent::Started { .. }))
+        .await;
+    worker.line.close().await;
+    let (line, _) = worker.broker.accept().await;
+    worker.line = line;
+    worker.line.send(welcome()).await;
+    assert_eq!(worker.until_finished(job).await.ok().value("x"), 1);
+}
+
+#[tokio::test]
+async fn a_revoked_job_stops_and_is_not_spoken_of() {
+    let mut worker = Worker::start().await;
+    let submission =
+        Notebook::new().cell("import os, time; print(os.getpid(), flush=True); time.sleep(600)");
+    let job = submission.job;
+    let fencing = worker.assign(submission).await;
+    let events = worker
+        .events_until(job, |event| matches!(event, JobEvent::Output(_)))
+        .await;
+    let pid = stream_text(&events, "stdout").trim().parse().unwrap();
+    worker.line.send(ToWorker::Revoke { job, fencing }).await;
+    eventually(|| !is_running(pid)).await;
+
+    // The next thing that is said about a job is said about another one.
+    let submission = Notebook::new().cell("");
+    let other = submission.job;
+    worker.assign(submission).await;
+    loop {
+        if let FromWorker::Events { job, events, .. } = worker.line.receive().await {
+            assert_eq!(job, other);
+            if events.last().is_some_and(JobEvent::is_last) {
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_assignment_that_comes_twice_runs_once() {
+    let mut worker = Worker::start().await;
+    let submission = Notebook::new().cell("print('once')");
+    let job = submission.job;
+    let fencing = worker.assign(submission.clone()).await;
+    worker
+        .line
+        .send(ToWorker::Assign {
+            fencing,
+            submission,
+        })
+        .await;
+    let ran = worker.until_finished(job).await.ok();
+    assert_eq!(ran.text("stdout"), "once\n");
+    assert_eq!(ran.outcome, Outcome::Ok);
+}
+
+#[tokio::test]
+async fn a_broker_of_another_version_ends_the_worker() {
+    let mut worker = Worker::start().await;
+    let refusal = Refusal::ProtocolVersion { broker: 2, peer: 1 };
+    worker.line.send(ToWorker::Refused(refusal)).await;
+    let error = worker.gone().await.unwrap_err();
+    assert!(
+        format!("{error:#}").contains("protocol version 2"),
+        "{error:#}"
+    );
+}

@@ -1,0 +1,261 @@
+//! Cells that do not end by themselves, and sessions that cannot start.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use baton_protocol::worker::ToWorker;
+use baton_protocol::{JobEvent, JobId, Outcome};
+use serde_json::json;
+
+use crate::harness::{
+    Notebook, Worker, eventually, fake_python, is_running, manifest, short_folder, stream_text,
+};
+
+fn is_output(event: &JobEvent) -> bool {
+    matches!(event, JobEvent::Output(_))
+}
+
+/// A cell that prints its process id and then waits; returns when it has.
+async fn waiting_cell(worker: &mut Worker, notebook: &mut Notebook, code: &str) -> (JobId, i32) {
+    let submission = notebook.cell(&format!(
+        "import os, time\nx = 1\nprint(os.getpid(), flush=True)\n{code}"
+    ));
+    let job = submission.job;
+    worker.assign(submission).await;
+    let events = worker.events_until(job, is_output).await;
+    let pid = stream_text(&events, "stdout")
+        .lines()
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    (job, pid)
+}
+
+const SLEEP: &str = "time.sleep(600)";
+
+#[tokio::test]
+async fn an_interrupt_ends_the_cell_and_its_state_comes_back() {
+    let mut worker = Worker::start().await;
+    let mut notebook = Notebook::new();
+    let (job, pid) = waiting_cell(&mut worker, &mut notebook, SLEEP).await;
+    let asked = Instant::now();
+    worker.line.send(ToWorker::Cancel { job }).await;
+    let ran = worker.until_finished(job).await;
+    assert!(asked.elapsed() < Duration::from_secs(1));
+    assert_eq!(ran.outcome, Outcome::Cancelled);
+    assert_eq!(ran.value("x"), 1);
+    let ran = worker.run(notebook.cell("y = os.getpid()")).await.ok();
+    assert_eq!(ran.value("y"), pid, "the session goes on");
+}
+
+#[tokio::test]
+async fn a_cell_that_ignores_the_interrupt_loses_its_session() {
+    let mut worker =
+        Worker::start_with(|config| config.cancel_grace = Duration::from_millis(300)).await;
+    let mut notebook = Notebook::new();
+    let code = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n\
+                import subprocess\nchild = subprocess.Popen(['sleep', '600'])\n\
+                print('ready', child.pid, flush=True)\ntime.sleep(600)";
+    let (job, pid) = waiting_cell(&mut worker, &mut notebook, code).await;
+    worker.events_until(job, |event| {
+        matches!(event, JobEvent::Output(output) if String::from_utf8_lossy(&output.content).contains("ready"))
+    })
+    .await;
+    worker.line.send(ToWorker::Cancel { job }).await;
+    let ran = worker.until_finished(job).await;
+    assert_eq!((ran.outcome, &ran.state), (Outcome::Cancelled, &None));
+    eventually(|| !is_running(pid)).await;
+}
+
+#[tokio::test]
+async fn a_cell_that_reaches_its_limit_keeps_what_it_did() {
+    let mut worker = Worker::start().await;
+    let mut notebook = Notebook::new();
+    let mut submission = notebook.cell("import time\nx = 1\ntime.sleep(600)");
+    submission.cell.timeout_ms = Some(200);
+    let ran = worker.run(submission).await;
+    assert_eq!(ran.outcome, Outcome::TimedOut);
+    assert_eq!(ran.value("x"), 1);
+    let text = ran.error_text();
+    assert!(
+        text.contains("Stopped after 200 ms, the limit of this cell"),
+        "{text}"
+    );
+    worker.run(notebook.cell("y = 2")).await.ok();
+}
+
+#[tokio::test]
+async fn a_cell_that_ignores_its_limit_loses_its_session() {
+    let mut worker =
+        Worker::start_with(|config| config.cancel_grace = Duration::from_millis(300)).await;
+    let mut notebook = Notebook::new();
+    let code = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(600)";
+    let mut submission = notebook.cell(code);
+    submission.cell.timeout_ms = Some(500);
+    let ran = worker.run(submission).await;
+    assert_eq!((ran.outcome, &ran.state), (Outcome::TimedOut, &None));
+    let text = ran.error_text();
+    assert!(
+        text.contains("Your variables are as they were before the cell"),
+        "{text}"
+    );
+}
+
+#[tokio::test]
+async fn a_cancel_before_the_start_is_obeyed_at_once() {
+    let mut worker = Worker::start_with(|config| config.slots = 1).await;
+    let (first, _) = waiting_cell(&mut worker, &mut Notebook::new(), SLEEP).await;
+    let submission = Notebook::new().cell("");
+    let job = submission.job;
+    worker.assign(submission).await;
+    worker.line.send(ToWorker::Cancel { job }).await;
+    let ran = worker.until_finished(job).await;
+    assert_eq!((ran.outcome, ran.events.len()), (Outcome::Cancelled, 1));
+    worker.line.send(ToWorker::Cancel { job: first }).await;
+    worker.until_finished(first).await;
+}
+
+#[tokio::test]
+async fn a_killed_session_is_told_and_the_next_cell_asks_for_the_state() {
+    let mut worker = Worker::start().await;
+    let mut notebook = Notebook::new();
+    let (job, pid) = waiting_cell(&mut worker, &mut notebook, SLEEP).await;
+    let killed = Instant::now();
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
+    let ran = worker.until_finished(job).await;
+    assert!(killed.elapsed() < Duration::from_secs(2));
+    assert_eq!((ran.outcome, &ran.state), (Outcome::WorkerLost, &None));
+    assert!(
+        ran.error_text().contains("signal 9"),
+        "{}",
+        ran.error_text()
+    );
+    assert!(
+        ran.error_text()
+            .contains("Your variables are as they were before the cell")
+    );
+
+    // A notebook that does not know yet.
+    let submission = notebook.cell("y = x");
+    let job = submission.job;
+    worker.assign(submission).await;
+    worker
+        .events_until(job, |event| *event == JobEvent::StateWanted {})
+        .await;
+    notebook.forget();
+    let state = notebook.state(&json!({"x": 4}));
+    worker.line.send(ToWorker::State { job, state }).await;
+    assert_eq!(worker.until_finished(job).await.ok().value("y"), 4);
+}
+
+#[tokio::test]
+async fn a_crash_tells_its_exit_status() {
+    let mut worker = Worker::start().await;
+    let ran = worker
+        .run(Notebook::new().cell("import os; os._exit(7)"))
+        .await;
+    assert_eq!(ran.outcome, Outcome::WorkerLost);
+    assert!(
+        ran.error_text().contains("exit status 7"),
+        "{}",
+        ran.error_text()
+    );
+}
+
+#[tokio::test]
+async fn too_much_memory_ends_the_session() {
+    let mut worker =
+        Worker::start_with(|config| config.session_memory_bytes = Some(300 << 20)).await;
+    let mut notebook = Notebook::new();
+    let ran = worker
+        .run(notebook.cell("data = b'x' * (500 << 20)\nimport time; time.sleep(600)"))
+        .await;
+    assert_eq!((ran.outcome, &ran.state), (Outcome::OutOfMemory, &None));
+    assert!(
+        ran.error_text().contains("the limit is 300.0 MiB"),
+        "{}",
+        ran.error_text()
+    );
+    assert!(ran.usage.peak_memory_bytes > 300 << 20);
+    notebook.forget();
+    worker.run(notebook.cell("")).await.ok();
+}
+
+async fn check_refused(environment: &str, expected: &[&str]) {
+    let mut worker = Worker::start_with(|config| {
+        let python = config.python.clone().unwrap();
+        config.python = Some(fake_python(python.parent().unwrap(), environment));
+    })
+    .await;
+    let ran = worker.run(Notebook::new().cell("")).await;
+    assert_eq!((ran.outcome, ran.events.len()), (Outcome::Refused, 1));
+    for part in expected {
+        assert!(ran.error_text().contains(part), "{}", ran.error_text());
+    }
+    assert!(ran.error.unwrap().hint.is_some());
+}
+
+#[tokio::test]
+async fn another_python_is_refused_by_name() {
+    check_refused("FAKE_PYTHON_VERSION=3.other", &["3.test", "3.other"]).await;
+}
+
+#[tokio::test]
+async fn another_version_of_the_shim_is_refused() {
+    check_refused(
+        "FAKE_SHIM_VERSION=0.0.0",
+        &["0.0.0", env!("CARGO_PKG_VERSION")],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_session_that_crashes_at_its_start_says_why() {
+    check_refused(
+        "FAKE_CRASH=1",
+        &["exit status: 3", "this session does not want to start"],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_python_without_the_shim_says_so() {
+    let folder = short_folder();
+    let package = folder.path().join("baton_shim");
+    std::fs::create_dir(&package).unwrap();
+    // A regular package: it hides one that is installed.
+    std::fs::write(package.join("__init__.py"), "").unwrap();
+    let environment = format!("PYTHONPATH={}", folder.path().display());
+    check_refused(&environment, &["No module named baton_shim.session"]).await;
+}
+
+#[tokio::test]
+async fn a_python_that_is_not_there_is_named() {
+    let mut worker =
+        Worker::start_with(|config| config.python = Some(Path::new("/no/python").into())).await;
+    let ran = worker.run(Notebook::new().cell("")).await;
+    assert_eq!(ran.outcome, Outcome::Refused);
+    assert!(
+        ran.error_text().contains("/no/python"),
+        "{}",
+        ran.error_text()
+    );
+}
+
+#[tokio::test]
+async fn a_chunk_that_nobody_has_is_an_error_without_state() {
+    let mut worker = Worker::start().await;
+    let mut submission = Notebook::new().cell("");
+    manifest(&mut submission).stream = vec![baton_protocol::Piece::Stored {
+        hash: baton_blobs::hash(b"unknown"),
+        bytes: 7,
+    }];
+    let ran = worker.run(submission).await;
+    assert_eq!((ran.outcome, &ran.state), (Outcome::WorkerLost, &None));
+    assert!(
+        ran.error_text().contains("does not have a chunk"),
+        "{}",
+        ran.error_text()
+    );
+}

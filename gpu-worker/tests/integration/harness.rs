@@ -1,0 +1,436 @@
+//! A worker in this process, and the verbs that tests use on it.
+
+use std::collections::VecDeque;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use baton_gpu_worker::{Config, run};
+use baton_link::{Dial, LaneChoice};
+use baton_protocol::worker::{FromWorker, ToWorker};
+use baton_protocol::{
+    Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, Outcome, Piece, RemoteError,
+    SessionId, State, StateVersion, Submission, Usage,
+};
+use bytes::Bytes;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+use crate::broker::{Broker, Line};
+
+/// Long enough for a slow machine; a test that gets here has failed.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+pub(crate) async fn within<T>(future: impl Future<Output = T>) -> T {
+    tokio::time::timeout(DEADLINE, future)
+        .await
+        .expect("this takes far too long")
+}
+
+pub(crate) async fn eventually(mut condition: impl FnMut() -> bool) {
+    within(async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+pub(crate) fn is_running(pid: i32) -> bool {
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+pub(crate) fn test_python() -> PathBuf {
+    if let Some(python) = std::env::var_os("BATON_TEST_PYTHON") {
+        return python.into();
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let local = root.join(".venv/bin/python");
+    if local.exists() {
+        local
+    } else {
+        "python3".into()
+    }
+}
+
+/// A Python that finds the fake session; `environment` goes in front of the command.
+pub(crate) fn fake_python(folder: &Path, environment: &str) -> PathBuf {
+    let fake = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_session");
+    let version = env!("CARGO_PKG_VERSION");
+    python_with(
+        folder,
+        &format!("PYTHONPATH={fake} BATON_TEST_VERSION={version} {environment}"),
+    )
+}
+
+/// A Python that finds the package of this repository.
+pub(crate) fn real_python(folder: &Path) -> PathBuf {
+    python_with(folder, &format!("PYTHONPATH={}", shim_folder().display()))
+}
+
+pub(crate) fn shim_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).with_file_name("python-shim")
+}
+
+fn python_with(folder: &Path, environment: &str) -> PathBuf {
+    let path = folder.join("python");
+    let python = test_python();
+    let script = format!(
+        "#!/bin/sh\nexport {environment}\nexec {} \"$@\"\n",
+        python.display()
+    );
+    std::fs::write(&path, script).unwrap();
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    path
+}
+
+/// The paths of sockets must be short.
+pub(crate) fn short_folder() -> tempfile::TempDir {
+    tempfile::Builder::new()
+        .prefix("w")
+        .tempdir_in("/tmp")
+        .unwrap()
+}
+
+pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
+    Config {
+        dial,
+        lane: LaneChoice::Auto,
+        name: None,
+        slots: 2,
+        python: Some(fake_python(folder, "")),
+        cache: folder.join("cache"),
+        cache_limit_bytes: 1 << 30,
+        session_idle: Duration::from_secs(600),
+        session_memory_bytes: None,
+        cancel_grace: Duration::from_secs(2),
+        runtime_folder: folder.join("run"),
+    }
+}
+
+pub(crate) struct Worker {
+    pub(crate) broker: Broker,
+    pub(crate) line: Line,
+    pub(crate) hello: FromWorker,
+    pub(crate) folder: tempfile::TempDir,
+    /// `None`: it runs in another process.
+    task: Option<JoinHandle<anyhow::Result<()>>>,
+    shutdown: Option<oneshot::Sender<()>>,
+    fencing: FencingNumber,
+    /// What it said about warm sessions and no test has looked at.
+    sessions: VecDeque<Vec<NotebookId>>,
+}
+
+impl Worker {
+    pub(crate) async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    /// A worker that was welcomed.
+    pub(crate) async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
+        let _ = tracing_subscriber::fmt()
+            .with_test_writer()
+            .with_max_level(tracing::Level::DEBUG)
+            .try_init();
+        let broker = Broker::start().await;
+        let folder = short_folder();
+        let mut config = config(broker.dial(), folder.path());
+        change(&mut config);
+        let (shutdown, stop) = oneshot::channel();
+        let task = tokio::spawn(run(config, async move {
+            let _ = stop.await;
+        }));
+        let (line, hello) = broker.welcome().await;
+        Self {
+            broker,
+            line,
+            hello,
+            folder,
+            task: Some(task),
+            shutdown: Some(shutdown),
+            fencing: 0,
+            sessions: VecDeque::new(),
+        }
+    }
+
+    /// A worker in another process that dials this broker.
+    pub(crate) async fn attach(broker: Broker, folder: tempfile::TempDir) -> Self {
+        let (line, hello) = broker.welcome().await;
+        Self {
+            broker,
+            line,
+            hello,
+            folder,
+            task: None,
+            shutdown: None,
+            fencing: 0,
+            sessions: VecDeque::new(),
+        }
+    }
+
+    /// Gives the worker a job. Returns its fencing number.
+    pub(crate) async fn assign(&mut self, submission: Submission) -> FencingNumber {
+        self.fencing += 1;
+        let fencing = self.fencing;
+        self.line
+            .send(ToWorker::Assign {
+                fencing,
+                submission,
+            })
+            .await;
+        fencing
+    }
+
+    async fn receive(&mut self) -> FromWorker {
+        let message = self.line.receive().await;
+        if let FromWorker::Sessions { warm } = &message {
+            self.sessions.push_back(warm.clone());
+        }
+        message
+    }
+
+    /// The next events of a job; they are acknowledged at once.
+    pub(crate) async fn events(&mut self, job: JobId) -> Vec<JobEvent> {
+        loop {
+            if let FromWorker::Events {
+                job: of,
+                fencing,
+                first,
+                events,
+            } = self.receive().await
+                && of == job
+            {
+                let number = first + events.len() as u64 - 1;
+                self.line
+                    .send(ToWorker::Acknowledge {
+                        job,
+                        fencing,
+                        number,
+                    })
+                    .await;
+                return events;
+            }
+        }
+    }
+
+    /// Waits for one event; those before it come too.
+    pub(crate) async fn events_until(
+        &mut self,
+        job: JobId,
+        is_it: impl Fn(&JobEvent) -> bool,
+    ) -> Vec<JobEvent> {
+        within(async {
+            let mut events = Vec::new();
+            while !events.iter().any(&is_it) {
+                events.extend(self.events(job).await);
+            }
+            events
+        })
+        .await
+    }
+
+    pub(crate) async fn until_finished(&mut self, job: JobId) -> Ran {
+        let events = self.events_until(job, JobEvent::is_last).await;
+        Ran::new(events)
+    }
+
+    /// Runs a job from its assignment to its end.
+    pub(crate) async fn run(&mut self, submission: Submission) -> Ran {
+        let job = submission.job;
+        self.assign(submission).await;
+        self.until_finished(job).await
+    }
+
+    /// Waits until the worker has said that these notebooks have warm sessions.
+    pub(crate) async fn until_warm(&mut self, expected: &[NotebookId]) {
+        within(async {
+            loop {
+                match self.sessions.pop_front() {
+                    Some(warm) if warm == expected => return,
+                    Some(_) => {}
+                    None => drop(self.receive().await),
+                }
+            }
+        })
+        .await;
+    }
+
+    pub(crate) fn ask_to_leave(&mut self) {
+        let _ = self.shutdown.take().unwrap().send(());
+    }
+
+    /// Returns when `run` has.
+    pub(crate) async fn gone(self) -> anyhow::Result<()> {
+        within(self.task.unwrap()).await.unwrap()
+    }
+}
+
+pub(crate) fn welcome() -> ToWorker {
+    ToWorker::Welcome {
+        broker_version: "test".to_owned(),
+    }
+}
+
+/// The manifest of a state that went through the broker.
+pub(crate) fn in_chunks(state: State) -> Manifest {
+    match state {
+        State::Chunks(manifest) => manifest,
+        State::Memory(held) => panic!("{held:?} is not in chunks"),
+    }
+}
+
+/// The same, to change it.
+pub(crate) fn manifest(submission: &mut Submission) -> &mut Manifest {
+    match &mut submission.state {
+        State::Chunks(manifest) => manifest,
+        State::Memory(held) => panic!("{held:?} is not in chunks"),
+    }
+}
+
+/// What a job's events tell.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) events: Vec<JobEvent>,
+    pub(crate) outcome: Outcome,
+    pub(crate) error: Option<RemoteError>,
+    pub(crate) state: Option<Manifest>,
+    pub(crate) usage: Usage,
+}
+
+impl Ran {
+    pub(crate) fn new(events: Vec<JobEvent>) -> Self {
+        let Some(JobEvent::Finished {
+            outcome,
+            error,
+            state,
+            usage,
+        }) = events.last().cloned()
+        else {
+            panic!("no last event in {events:?}");
+        };
+        Self {
+            events,
+            outcome,
+            error,
+            state: state.map(in_chunks),
+            usage,
+        }
+    }
+
+    pub(crate) fn ok(self) -> Self {
+        assert_eq!((self.outcome, &self.error), (Outcome::Ok, &None));
+        self
+    }
+
+    pub(crate) fn error_text(&self) -> &str {
+        &self.error.as_ref().expect("an error").value
+    }
+
+    /// All that was written to a stream.
+    pub(crate) fn text(&self, name: &str) -> String {
+        stream_text(&self.events, name)
+    }
+
+    pub(crate) fn outputs(&self) -> impl Iterator<Item = (&str, serde_json::Value)> {
+        outputs(&self.events)
+    }
+
+    /// The value of a name that came back.
+    pub(crate) fn value(&self, name: &str) -> serde_json::Value {
+        let manifest = self.state.as_ref().expect("a state");
+        let stream: Vec<u8> = manifest
+            .stream
+            .iter()
+            .flat_map(|piece| match piece {
+                Piece::Inline(bytes) => bytes.to_vec(),
+                Piece::Stored { .. } => panic!("a small stream travels in the manifest"),
+            })
+            .collect();
+        serde_json::from_slice::<serde_json::Value>(&stream).unwrap()[name].take()
+    }
+}
+
+/// The notebook's side: one object table, and cells.
+pub(crate) struct Notebook {
+    pub(crate) id: NotebookId,
+    pub(crate) version: StateVersion,
+    cells: u32,
+}
+
+impl Notebook {
+    pub(crate) fn new() -> Self {
+        Self {
+            id: NotebookId::random(),
+            version: fresh(),
+            cells: 0,
+        }
+    }
+
+    /// A cell that continues the state both ends hold, and brings `values`.
+    pub(crate) fn cell_with(&mut self, code: &str, values: &serde_json::Value) -> Submission {
+        self.cells += 1;
+        let submission = Submission {
+            job: JobId::random(),
+            notebook: self.id,
+            notebook_name: "test.ipynb".to_owned(),
+            cell: Cell {
+                code: code.to_owned(),
+                message_id: format!("cell-{}", self.cells),
+                execution_count: self.cells,
+                silent: false,
+                timeout_ms: None,
+                allow_stdin: true,
+                python: "python3".to_owned(),
+                python_version: "3.test".to_owned(),
+                folder: "/tmp".to_owned(),
+            },
+            state: self.state(values),
+        };
+        self.version.messages += 2;
+        submission
+    }
+
+    pub(crate) fn cell(&mut self, code: &str) -> Submission {
+        self.cell_with(code, &serde_json::json!({}))
+    }
+
+    /// A state that continues what both ends hold.
+    pub(crate) fn state(&self, values: &serde_json::Value) -> State {
+        State::Chunks(Manifest {
+            base: self.version,
+            stream: vec![Piece::Inline(Bytes::from(values.to_string()))],
+            segments: Vec::new(),
+            dropped_segments: Vec::new(),
+        })
+    }
+
+    /// The table is void: the next cell starts a new one.
+    pub(crate) fn forget(&mut self) {
+        self.version = fresh();
+    }
+}
+
+fn fresh() -> StateVersion {
+    StateVersion {
+        session: SessionId::random(),
+        messages: 0,
+    }
+}
+
+fn outputs(events: &[JobEvent]) -> impl Iterator<Item = (&str, serde_json::Value)> {
+    events.iter().filter_map(|event| match event {
+        JobEvent::Output(output) => {
+            let content = serde_json::from_slice(&output.content).unwrap();
+            Some((output.kind.as_str(), content))
+        }
+        _ => None,
+    })
+}
+
+/// All that was written to a stream.
+pub(crate) fn stream_text(events: &[JobEvent], name: &str) -> String {
+    outputs(events)
+        .filter(|(kind, content)| *kind == "stream" && content["name"] == name)
+        .map(|(_, content)| content["text"].as_str().unwrap().to_owned())
+        .collect()
+}

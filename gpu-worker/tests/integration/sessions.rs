@@ -1,0 +1,139 @@
+//! How sessions come and go.
+
+use std::time::Duration;
+
+use baton_protocol::worker::{FromWorker, ToWorker};
+use baton_protocol::{JobEvent, Outcome};
+
+use crate::harness::{Notebook, Worker, eventually, is_running};
+
+const PID: &str = "import os; pid = os.getpid()";
+
+fn number(value: &serde_json::Value) -> i32 {
+    value.as_i64().unwrap().try_into().unwrap()
+}
+
+#[tokio::test]
+async fn an_idle_session_is_culled() {
+    let mut worker =
+        Worker::start_with(|config| config.session_idle = Duration::from_millis(300)).await;
+    let mut notebook = Notebook::new();
+    let pid = number(&worker.run(notebook.cell(PID)).await.ok().value("pid"));
+    worker.until_warm(&[notebook.id]).await;
+    worker.until_warm(&[]).await;
+    eventually(|| !is_running(pid)).await;
+
+    let submission = notebook.cell("");
+    let job = submission.job;
+    worker.assign(submission).await;
+    worker
+        .events_until(job, |event| *event == JobEvent::StateWanted {})
+        .await;
+    notebook.forget();
+    let state = notebook.state(&serde_json::json!({}));
+    worker.line.send(ToWorker::State { job, state }).await;
+    worker.until_finished(job).await.ok();
+}
+
+#[tokio::test]
+async fn a_session_that_dies_between_cells_is_rebuilt() {
+    let mut worker = Worker::start().await;
+    let mut notebook = Notebook::new();
+    let pid = number(&worker.run(notebook.cell(PID)).await.ok().value("pid"));
+    worker.until_warm(&[notebook.id]).await;
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::SIGKILL).unwrap();
+    worker.until_warm(&[]).await;
+    let submission = notebook.cell(PID);
+    let job = submission.job;
+    worker.assign(submission).await;
+    worker
+        .events_until(job, |event| *event == JobEvent::StateWanted {})
+        .await;
+    notebook.forget();
+    let state = notebook.state(&serde_json::json!({}));
+    worker.line.send(ToWorker::State { job, state }).await;
+    assert_ne!(
+        number(&worker.until_finished(job).await.ok().value("pid")),
+        pid
+    );
+}
+
+#[tokio::test]
+async fn the_broker_can_end_a_session() {
+    let mut worker = Worker::start().await;
+    let mut notebook = Notebook::new();
+    let pid = number(&worker.run(notebook.cell(PID)).await.ok().value("pid"));
+    worker
+        .line
+        .send(ToWorker::EndSession {
+            notebook: notebook.id,
+        })
+        .await;
+    eventually(|| !is_running(pid)).await;
+}
+
+#[tokio::test]
+async fn slots_are_honoured() {
+    let mut worker = Worker::start_with(|config| config.slots = 1).await;
+    let first = Notebook::new().cell("import time; time.sleep(0.3)");
+    let second = Notebook::new().cell("");
+    let (first_job, second_job) = (first.job, second.job);
+    worker.assign(first).await;
+    worker.assign(second).await;
+    let mut order = Vec::new();
+    while order.len() < 4 {
+        if let FromWorker::Events { job, events, .. } = worker.line.receive().await {
+            order.extend(events.iter().map(|event| (job, event.is_last())));
+        }
+    }
+    let expected = [
+        (first_job, false),
+        (first_job, true),
+        (second_job, false),
+        (second_job, true),
+    ];
+    assert_eq!(order, expected);
+}
+
+#[tokio::test]
+async fn notebooks_run_side_by_side() {
+    let mut worker = Worker::start().await;
+    let code = "import time; time.sleep(600)";
+    let (first, second) = (Notebook::new().cell(code), Notebook::new().cell("x = 1"));
+    let first_job = first.job;
+    worker.assign(first).await;
+    worker.run(second).await.ok();
+    worker.line.send(ToWorker::Cancel { job: first_job }).await;
+    assert_eq!(
+        worker.until_finished(first_job).await.outcome,
+        Outcome::Cancelled
+    );
+}
+
+#[tokio::test]
+async fn a_worker_that_leaves_lets_cells_end_and_leaves_nothing_behind() {
+    let mut worker = Worker::start().await;
+    let code = "import os, subprocess, time\npid = os.getpid()\n\
+                child = subprocess.Popen(['setsid', 'sleep', '600']).pid\n\
+                print('ready', flush=True)\ntime.sleep(0.5)";
+    let submission = Notebook::new().cell(code);
+    let job = submission.job;
+    worker.assign(submission).await;
+    worker
+        .events_until(job, |event| matches!(event, JobEvent::Output(_)))
+        .await;
+    worker.ask_to_leave();
+    while worker.line.receive().await != (FromWorker::Drain {}) {}
+    let ran = worker.until_finished(job).await.ok();
+    let (kernel, child) = (number(&ran.value("pid")), number(&ran.value("child")));
+    let run_folder = worker.folder.path().join("run");
+    let folder = std::mem::replace(&mut worker.folder, tempfile::tempdir().unwrap());
+    worker.gone().await.unwrap();
+    eventually(|| !is_running(kernel) && !is_running(child)).await;
+    assert_eq!(
+        std::fs::read_dir(run_folder).unwrap().count(),
+        0,
+        "no socket is left"
+    );
+    drop(folder);
+}

@@ -1,0 +1,183 @@
+//! Folders for sockets and other things that only one process and its children may see.
+//!
+//! The owner holds a lock on a file inside for as long as it lives; the system lets go of it however the owner ends.
+//! So a folder whose lock can be had is left over from one that was killed, and the next owner removes it.
+//!
+//! **Invariant:** only folders of this user that this module made for the same purpose are ever removed.
+
+use std::fs::{DirBuilder, File, TryLockError};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use nix::unistd::geteuid;
+
+const PREFIX: &str = "baton-";
+/// What tells a folder of this module from all others.
+const LOCK: &str = ".owner-lock";
+/// The address of a Unix socket takes 107 bytes and a zero.
+const LONGEST_SOCKET_PATH_BYTES: usize = 107;
+/// Room for the longest name of a socket inside.
+const SOCKET_NAME_BYTES: usize = 24;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FolderError {
+    #[error("Failed to make a private folder in {base}")]
+    Create {
+        base: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error(
+        "No folder is short enough for sockets; tried {tried:?}\n\
+         hint: set XDG_RUNTIME_DIR to a folder with a short path"
+    )]
+    PathsTooLong { tried: Vec<PathBuf> },
+}
+
+/// A folder that only this user can enter. It is removed when this is dropped.
+#[derive(Debug)]
+pub struct PrivateFolder {
+    path: PathBuf,
+    /// Closing the file lets go of the lock.
+    _lock: File,
+}
+
+impl PrivateFolder {
+    /// In `$XDG_RUNTIME_DIR`, else where temporary files go. `purpose` becomes part of the name.
+    pub fn create(purpose: &str) -> Result<Self, FolderError> {
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        let bases = runtime
+            .into_iter()
+            .filter(|base| base.is_absolute() && is_writable_folder(base))
+            .chain([std::env::temp_dir(), PathBuf::from("/tmp")]);
+        let mut tried = Vec::new();
+        for base in bases {
+            let longest = base.join(name(purpose)).as_os_str().as_bytes().len() + SOCKET_NAME_BYTES;
+            if longest <= LONGEST_SOCKET_PATH_BYTES {
+                return Self::create_in(&base, purpose);
+            }
+            tried.push(base);
+        }
+        Err(FolderError::PathsTooLong { tried })
+    }
+
+    /// In `base`, after those that dead owners left there are removed.
+    pub fn create_in(base: &Path, purpose: &str) -> Result<Self, FolderError> {
+        sweep(base, purpose);
+        let path = base.join(name(purpose));
+        let create = || {
+            DirBuilder::new().mode(0o700).create(&path)?;
+            // Locked before it can be found, so that nobody takes this folder for one without an owner.
+            let unfinished = path.join("lock");
+            let lock = File::create_new(&unfinished)?;
+            lock.lock()?;
+            std::fs::rename(unfinished, path.join(LOCK))?;
+            Ok(lock)
+        };
+        match create() {
+            Ok(lock) => Ok(Self { path, _lock: lock }),
+            Err(source) => Err(FolderError::Create {
+                base: base.to_owned(),
+                source,
+            }),
+        }
+    }
+
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for PrivateFolder {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+            tracing::warn!(%error, path = %self.path.display(), "Failed to remove a private folder");
+        }
+    }
+}
+
+fn name(purpose: &str) -> String {
+    let random = uuid::Uuid::new_v4().simple().to_string();
+    format!("{PREFIX}{purpose}-{}", &random[..12])
+}
+
+fn is_writable_folder(path: &Path) -> bool {
+    path.is_dir() && nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok()
+}
+
+/// Removes what dead owners left. A failure only means that the next owner tries again.
+fn sweep(base: &Path, purpose: &str) {
+    let Ok(entries) = std::fs::read_dir(base) else {
+        return;
+    };
+    let prefix = format!("{PREFIX}{purpose}-");
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if entry.file_name().as_bytes().starts_with(prefix.as_bytes()) && is_stale(&path) {
+            tracing::info!(path = %path.display(), "Removing a folder whose owner is gone");
+            let _ = std::fs::remove_dir_all(&path);
+        }
+    }
+}
+
+/// A folder without a lock is one that is being made at this moment, or not one of ours.
+fn is_stale(path: &Path) -> bool {
+    let Ok(folder) = path.symlink_metadata() else {
+        return false;
+    };
+    if !folder.is_dir() || folder.uid() != geteuid().as_raw() || folder.mode() & 0o777 != 0o700 {
+        return false;
+    }
+    File::open(path.join(LOCK))
+        .is_ok_and(|lock| !matches!(lock.try_lock(), Err(TryLockError::WouldBlock)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_folder_is_private_and_goes_with_its_owner() {
+        let base = tempfile::tempdir().unwrap();
+        let folder = PrivateFolder::create_in(base.path(), "test").unwrap();
+        let path = folder.path().to_owned();
+        assert_eq!(path.metadata().unwrap().mode() & 0o777, 0o700);
+        std::fs::write(path.join("something"), "x").unwrap();
+        drop(folder);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn only_folders_of_dead_owners_are_swept() {
+        let base = tempfile::tempdir().unwrap();
+        let make = |name: &str, lock: bool| {
+            let path = base.path().join(name);
+            DirBuilder::new().mode(0o700).create(&path).unwrap();
+            if lock {
+                std::fs::write(path.join(LOCK), "").unwrap();
+            }
+            path
+        };
+        let living = PrivateFolder::create_in(base.path(), "test").unwrap();
+        let dead = make("baton-test-1", true);
+        let others = [
+            make("baton-test-2", false),
+            make("baton-other-1", true),
+            make("test-1", true),
+        ];
+        let _next = PrivateFolder::create_in(base.path(), "test").unwrap();
+        assert!(!dead.exists());
+        assert!(living.path().exists() && others.iter().all(|other| other.exists()));
+    }
+
+    #[test]
+    fn socket_paths_stay_short() {
+        let folder = PrivateFolder::create("test").unwrap();
+        let socket = folder.path().join("x".repeat(SOCKET_NAME_BYTES - 1));
+        assert!(socket.as_os_str().as_bytes().len() <= LONGEST_SOCKET_PATH_BYTES);
+    }
+}

@@ -1,0 +1,203 @@
+//! Jupyter messages of our own, signed and ready to be sent.
+//!
+//! In: type, content and the parent's header as the bytes that came. Out: frames.
+//!
+//! **Invariant:** no message of anybody else is written here. The parent header stays the sender's bytes,
+//! so fields that this program does not know (`subshell_id`) survive.
+
+use bytes::Bytes;
+use hmac::{Hmac, KeyInit as _, Mac as _};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use uuid::Uuid;
+
+pub const DELIMITER: &[u8] = b"<IDS|MSG>";
+const PROTOCOL_VERSION: &str = "5.3";
+const EMPTY_OBJECT: Bytes = Bytes::from_static(b"{}");
+
+#[derive(Debug, thiserror::Error)]
+#[error("Messages signed by {0:?} are unknown; hmac-sha256 is known")]
+pub struct UnknownScheme(String);
+
+/// Signs with one kernel's key.
+#[derive(Clone)]
+pub struct Signer {
+    /// `None`: messages are not signed.
+    mac: Option<Hmac<Sha256>>,
+}
+
+impl Signer {
+    /// An empty key means that messages are not signed, whatever the scheme.
+    ///
+    /// # Panics
+    /// Never: HMAC takes keys of any length.
+    pub fn new(key: &[u8], scheme: &str) -> Result<Self, UnknownScheme> {
+        if key.is_empty() {
+            return Ok(Self { mac: None });
+        }
+        if scheme != "hmac-sha256" {
+            return Err(UnknownScheme(scheme.to_owned()));
+        }
+        #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
+        let mac = Hmac::new_from_slice(key).expect("HMAC takes keys of any length");
+        Ok(Self { mac: Some(mac) })
+    }
+
+    /// Of header, parent header, metadata and content; buffers are not signed.
+    fn sign(&self, parts: [&[u8]; 4]) -> String {
+        let Some(mac) = &self.mac else {
+            return String::new();
+        };
+        let mut mac = mac.clone();
+        for part in parts {
+            mac.update(part);
+        }
+        let digest = mac.finalize().into_bytes();
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// What a message says; header and signature are made when it is sent.
+#[derive(Debug, Clone)]
+pub struct Draft {
+    pub message_id: String,
+    pub kind: String,
+    /// The header of the message that this one answers, as it came. `{}` when there is none.
+    pub parent_header: Bytes,
+    pub metadata: Bytes,
+    pub content: Bytes,
+    pub buffers: Vec<Bytes>,
+}
+
+impl Draft {
+    /// A message with a fresh id that answers nothing.
+    #[must_use]
+    pub fn new(kind: &str, content: impl Into<Bytes>) -> Self {
+        Self {
+            message_id: Uuid::new_v4().simple().to_string(),
+            kind: kind.to_owned(),
+            parent_header: EMPTY_OBJECT,
+            metadata: EMPTY_OBJECT,
+            content: content.into(),
+            buffers: Vec::new(),
+        }
+    }
+
+    /// The frames from the delimiter on. Never send the result twice: clients refuse a signature seen before.
+    #[must_use]
+    pub fn sign(self, signer: &Signer, session: &str) -> Vec<Bytes> {
+        let header = Header {
+            msg_id: &self.message_id,
+            msg_type: &self.kind,
+            username: "baton",
+            session,
+            date: &format!("{:.6}", Timestamp::now()),
+            version: PROTOCOL_VERSION,
+        };
+        let header = Bytes::from(serde_json::json!(header).to_string());
+        let signature = signer.sign([&header, &self.parent_header, &self.metadata, &self.content]);
+        let mut frames = vec![
+            Bytes::from_static(DELIMITER),
+            signature.into(),
+            header,
+            self.parent_header,
+            self.metadata,
+            self.content,
+        ];
+        frames.extend(self.buffers);
+        frames
+    }
+}
+
+#[derive(Serialize)]
+struct Header<'a> {
+    msg_id: &'a str,
+    msg_type: &'a str,
+    username: &'a str,
+    session: &'a str,
+    date: &'a str,
+    version: &'a str,
+}
+
+/// The first frame of an iopub message, by which subscribers choose; the same as ipykernel's.
+#[must_use]
+pub fn iopub_topic(kind: &str, content: &[u8]) -> String {
+    #[derive(Deserialize, Default)]
+    #[serde(default)]
+    struct Content {
+        name: String,
+        comm_id: String,
+    }
+    let content = || serde_json::from_slice::<Content>(content).unwrap_or_default();
+    match kind {
+        "stream" => format!("stream.{}", content().name),
+        "display_data" | "update_display_data" | "clear_output" => "display_data".to_owned(),
+        "comm_open" | "comm_msg" | "comm_close" => format!("comm-{}", content().comm_id),
+        other => other.to_owned(),
+    }
+}
+
+/// The `msg_id` of a header that may hold anything else as well.
+#[must_use]
+pub fn message_id(header: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Header {
+        msg_id: String,
+    }
+    let header: Header = serde_json::from_slice(header).ok()?;
+    Some(header.msg_id)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn the_signature_is_that_of_jupyter_client() {
+        let signer = Signer::new(b"secret", "hmac-sha256").unwrap();
+        // hmac.new(b"secret", b'{"a":1}{}{}{"b":2}', "sha256").hexdigest()
+        assert_eq!(
+            signer.sign([b"{\"a\":1}", b"{}", b"{}", b"{\"b\":2}"]),
+            "9b14d94617bffb278285cea390d9dc17e01ec3188dba313f9548021906557a7b"
+        );
+    }
+
+    #[test]
+    fn an_empty_key_means_unsigned() {
+        let frames = Draft::new("stream", "{}").sign(&Signer::new(b"", "whatever").unwrap(), "s");
+        assert_eq!(frames[0], DELIMITER);
+        assert!(frames[1].is_empty());
+        assert!(Signer::new(b"key", "hmac-md5").is_err());
+    }
+
+    #[test]
+    fn the_header_is_what_clients_expect_and_the_parent_stays_as_it_came() {
+        let parent = Bytes::from_static(br#"{ "msg_id" : "m", "subshell_id": null }"#);
+        let draft = Draft {
+            parent_header: parent.clone(),
+            buffers: vec![Bytes::from_static(b"buffer")],
+            ..Draft::new("stream", r#"{"name":"stdout","text":"x"}"#)
+        };
+        let frames = draft.sign(&Signer::new(b"k", "hmac-sha256").unwrap(), "session");
+        assert_eq!(frames[3], parent);
+        assert_eq!(frames[6], "buffer");
+        let header: jupyter_protocol::Header = serde_json::from_slice(&frames[2]).unwrap();
+        assert_eq!(header.msg_type, "stream");
+        assert_eq!(message_id(&frames[2]).unwrap(), header.msg_id);
+        assert_eq!(message_id(&parent).as_deref(), Some("m"));
+    }
+
+    #[test]
+    fn topics_are_those_of_ipykernel() {
+        let check = |kind, content: &str, expected| {
+            assert_eq!(iopub_topic(kind, content.as_bytes()), expected);
+        };
+        check("stream", r#"{"name":"stderr"}"#, "stream.stderr");
+        check("update_display_data", "{}", "display_data");
+        check("clear_output", "{}", "display_data");
+        check("comm_msg", r#"{"comm_id":"7"}"#, "comm-7");
+        check("error", "{}", "error");
+    }
+}

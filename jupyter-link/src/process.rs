@@ -1,0 +1,181 @@
+//! Kernels as child processes: starting one, watching one's own parent, ending a whole tree.
+//!
+//! **Invariant:** a child started here never outlives this process, however this process ends (Linux).
+
+mod sys;
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::{Pid, getppid};
+use tokio::process::{Child, Command};
+
+const PARENT_POLL: Duration = Duration::from_millis(500);
+
+#[derive(Debug, thiserror::Error)]
+#[error("Failed to start {}", program.display())]
+pub struct StartError {
+    program: PathBuf,
+    #[source]
+    source: std::io::Error,
+}
+
+/// `PYTHON -m MODULE -f CONNECTION_FILE ARGUMENTS…`
+#[derive(Debug)]
+pub struct KernelCommand<'a> {
+    pub python: &'a Path,
+    pub module: &'a str,
+    pub connection_file: &'a Path,
+    pub arguments: &'a [OsString],
+    /// In addition to this process's own.
+    pub environment: &'a [(&'a str, &'a OsStr)],
+}
+
+/// Starts a kernel in this process's group, so that signals to the group reach it.
+///
+/// The system ends the kernel together with the *thread* that started it (`PR_SET_PDEATHSIG`),
+/// so this must be called from one that lives as long as the process:
+/// the main thread or a runtime's worker, never a thread for blocking calls.
+pub fn start_kernel(kernel: &KernelCommand) -> Result<Child, StartError> {
+    let mut command = Command::new(kernel.python);
+    command
+        .args(["-m", kernel.module, "-f"])
+        .arg(kernel.connection_file)
+        .args(kernel.arguments)
+        // ipykernel watches it, on systems without the signal above as well.
+        .env("JPY_PARENT_PID", std::process::id().to_string())
+        .envs(kernel.environment.iter().copied());
+    sys::end_with_this_thread(&mut command);
+    command.spawn().map_err(|source| StartError {
+        program: kernel.python.to_owned(),
+        source,
+    })
+}
+
+/// Returns when the process that started this one has ended.
+pub async fn parent_gone() {
+    let parent = getppid();
+    let mut poll = tokio::time::interval(PARENT_POLL);
+    while getppid() == parent {
+        poll.tick().await;
+    }
+}
+
+/// Ends a process and everything that it started, directly or not, at once.
+///
+/// Every process found is stopped first, so that none starts another meanwhile.
+pub fn kill_tree(root: u32) {
+    let mut stopped = Vec::new();
+    loop {
+        let found: Vec<u32> = tree(root)
+            .into_iter()
+            .filter(|pid| !stopped.contains(pid))
+            .collect();
+        if found.is_empty() {
+            break;
+        }
+        found.iter().for_each(|pid| send(*pid, Signal::SIGSTOP));
+        stopped.extend(found);
+    }
+    stopped.iter().for_each(|pid| send(*pid, Signal::SIGKILL));
+}
+
+/// Asks one process to end.
+pub fn terminate(pid: u32) {
+    send(pid, Signal::SIGTERM);
+}
+
+/// A process that is gone already needs no signal.
+fn send(pid: u32, signal: Signal) {
+    if let Ok(pid) = i32::try_from(pid)
+        && pid > 1
+    {
+        let _ = kill(Pid::from_raw(pid), signal);
+    }
+}
+
+/// `root`, if it exists, and all of its descendants.
+#[must_use]
+pub fn tree(root: u32) -> Vec<u32> {
+    let mut children: HashMap<u32, Vec<u32>> = HashMap::new();
+    let mut found = Vec::new();
+    for pid in processes() {
+        if pid == root {
+            found.push(pid);
+        } else if let Some(parent) = parent_of(pid) {
+            children.entry(parent).or_default().push(pid);
+        }
+    }
+    let mut next = 0;
+    while let Some(pid) = found.get(next) {
+        found.extend(children.remove(pid).unwrap_or_default());
+        next += 1;
+    }
+    found
+}
+
+fn processes() -> Vec<u32> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .collect()
+}
+
+/// The fourth field of `stat`; the second, the command, may hold spaces and parentheses.
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let (_, after_command) = stat.rsplit_once(')')?;
+    after_command.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::io::BufRead as _;
+    use std::os::unix::process::ExitStatusExt as _;
+    use std::process::Stdio;
+
+    #[test]
+    fn a_whole_tree_ends() {
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "sh -c 'sleep 1000 & echo $!; wait' & wait"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        std::io::BufReader::new(shell.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let grandchild: u32 = line.trim().parse().unwrap();
+        assert!(tree(shell.id()).contains(&grandchild));
+        kill_tree(shell.id());
+        assert_eq!(shell.wait().unwrap().signal(), Some(9));
+        let end = std::time::Instant::now() + Duration::from_secs(10);
+        while is_running(grandchild) {
+            assert!(std::time::Instant::now() < end, "{grandchild} lives on");
+            std::thread::yield_now();
+        }
+    }
+
+    fn is_running(pid: u32) -> bool {
+        std::fs::read_to_string(format!("/proc/{pid}/stat"))
+            .is_ok_and(|stat| !stat.contains(") Z "))
+    }
+
+    #[tokio::test]
+    async fn a_missing_program_is_named() {
+        let error = start_kernel(&KernelCommand {
+            python: Path::new("/no/such/python"),
+            module: "ipykernel_launcher",
+            connection_file: Path::new("x"),
+            arguments: &[],
+            environment: &[],
+        })
+        .unwrap_err();
+        assert_eq!(error.to_string(), "Failed to start /no/such/python");
+    }
+}

@@ -1,0 +1,23 @@
+//! What has to be said to the system between fork and exec.
+#![allow(unsafe_code)]
+
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getpid, getppid};
+use tokio::process::Command;
+
+/// The child is killed when the thread that starts it ends, also when that happens before the child can say so.
+pub(super) fn end_with_this_thread(command: &mut Command) {
+    let parent: Pid = getpid();
+    let in_child = move || {
+        set_pdeathsig(Signal::SIGKILL)?;
+        if getppid() == parent {
+            Ok(())
+        } else {
+            Err(std::io::ErrorKind::BrokenPipe.into())
+        }
+    };
+    // SAFETY: the closure only makes system calls that are safe between fork and exec; it allocates nothing
+    // and takes no lock.
+    unsafe { command.pre_exec(in_child) };
+}

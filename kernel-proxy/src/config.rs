@@ -1,0 +1,38 @@
+//! What the proxy has to be told.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use baton_link::{Dial, LaneChoice};
+
+/// The Python module that starts the notebook kernel with the shim loaded.
+pub const LAUNCHER_MODULE: &str = "baton_shim.notebook";
+
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The file that the Jupyter client wrote.
+    pub connection_file: PathBuf,
+    pub python: PathBuf,
+    /// [`LAUNCHER_MODULE`], or another module that starts a kernel when it is run with `-f FILE`.
+    pub launcher_module: String,
+    /// Everything else that the client said on the command line; it belongs to the kernel.
+    pub kernel_arguments: Vec<OsString>,
+    pub broker: BrokerChoice,
+    /// Which ways state may take to a worker.
+    pub lane: LaneChoice,
+}
+
+/// Which broker `%%gpu` cells go to.
+#[derive(Debug, Clone)]
+pub enum BrokerChoice {
+    /// One that somebody runs.
+    Configured(Dial),
+    /// That of this user on this machine, with its socket and its token in `runtime_folder`.
+    OfThisUser {
+        runtime_folder: PathBuf,
+        /// Starts it, unless nothing may be started.
+        start_command: Option<Vec<OsString>>,
+    },
+    /// None, because the configuration is wrong; this says what is. Ordinary cells run all the same.
+    Misconfigured(String),
+}

@@ -1,0 +1,101 @@
+//! Why a cell did not run, in the student's words: what happened, whether the variables are safe, what to do next.
+
+use baton_blobs::BlobError;
+use baton_link::LinkError;
+use baton_protocol::{JobId, Outcome, RemoteError};
+
+use super::autostart::Obstacle;
+use super::link::describe;
+use super::moving::MovingError;
+
+const SAFE: &str = "Your variables are as they were before the cell";
+const AGAIN: &str =
+    "run the cell again; if it happens again, `baton doctor` in a terminal says more";
+
+/// How a call ends that brings nothing home.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) outcome: Outcome,
+    pub(super) error: RemoteError,
+}
+
+impl Failure {
+    fn service(value: String, hint: &str, job: JobId) -> Self {
+        let short = &job.to_string()[24..];
+        Self {
+            outcome: Outcome::WorkerLost,
+            error: RemoteError {
+                name: "GpuServiceError".to_owned(),
+                value,
+                traceback: Vec::new(),
+                hint: Some(format!("{hint} (job {short})")),
+            },
+        }
+    }
+
+    pub(super) fn no_answer(reason: Option<&str>, job: JobId) -> Self {
+        let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+        Self::service(
+            format!("The GPU service does not answer{reason}. {SAFE}; ordinary cells work"),
+            AGAIN,
+            job,
+        )
+    }
+
+    pub(super) fn refused(obstacle: &Obstacle, job: JobId) -> Self {
+        Self::service(
+            format!(
+                "The GPU service does not serve this notebook: {}. {SAFE}",
+                obstacle.reason
+            ),
+            obstacle.hint,
+            job,
+        )
+    }
+
+    pub(super) fn job_lost(job: JobId) -> Self {
+        Self::service(
+            format!("The GPU service lost this cell's run. {SAFE}"),
+            AGAIN,
+            job,
+        )
+    }
+
+    pub(super) fn moving(error: &MovingError, job: JobId) -> Self {
+        match error {
+            MovingError::Link(LinkError::StoreFull { .. })
+            | MovingError::Blob(BlobError::Full { .. }) => Self::service(
+                format!(
+                    "The GPU service has no room left for what this cell needs ({}). {SAFE}",
+                    describe(error)
+                ),
+                "delete large variables that the cell does not need, or tell your course staff",
+                job,
+            ),
+            MovingError::Blob(error @ BlobError::MemoryFull) => Self::service(
+                format!("{error} that this cell needs. {SAFE}"),
+                "delete large variables that the cell does not need",
+                job,
+            ),
+            _ => Self::service(
+                format!(
+                    "What the cell needs could not be moved ({}). {SAFE}",
+                    describe(error)
+                ),
+                AGAIN,
+                job,
+            ),
+        }
+    }
+
+    pub(super) fn result_lost(error: &MovingError, job: JobId) -> Self {
+        Self::service(
+            format!(
+                "The cell ran, but its result could not be fetched ({}). {SAFE}",
+                describe(error)
+            ),
+            AGAIN,
+            job,
+        )
+    }
+}

@@ -1,0 +1,449 @@
+//! The connection to the broker: opened by the first `%%gpu` cell, kept, and opened again when it breaks.
+//!
+//! In: commands of the running call. Out: news of its job, each event once and in order whatever the network does.
+//! After a reconnect every open job is resumed from the last event that was seen.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use baton_link::{Backoff, ChunkLane, Connection, LinkError};
+use baton_protocol::proxy::{FromProxy, ToProxy, WaitingReason};
+use baton_protocol::{JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Submission};
+use tokio::sync::{mpsc, watch};
+
+use super::autostart::{NoBroker, Obstacle, dial_or_start};
+use crate::config::BrokerChoice;
+
+const COMMANDS: usize = 64;
+const NEWS: usize = 256;
+/// A broker that accepts but does not greet is not one.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The call's end of the link.
+pub(super) struct Link {
+    commands: mpsc::Sender<Command>,
+    news: mpsc::Receiver<(JobId, News)>,
+    status: watch::Receiver<Status>,
+}
+
+enum Command {
+    /// A call needs the broker.
+    Wake,
+    Submit(Box<Submission>),
+    Send(Box<FromProxy>),
+    /// The call ended before the job did: cancel it and ignore what still comes of it.
+    Abandon(JobId),
+    /// The job's change is home, or never will be.
+    Applied(JobId),
+}
+
+#[derive(Debug)]
+pub(super) enum News {
+    Place {
+        place: u32,
+        waiting: WaitingReason,
+    },
+    Event(Box<JobEvent>),
+    /// The broker has heard that the student does not want to wait.
+    Cancelling,
+    /// The broker lost the job after it had begun to tell of it.
+    Lost,
+}
+
+pub(super) enum Step {
+    News(News),
+    Status(Status),
+}
+
+/// The ways to a worker, as far as the broker's address tells.
+#[derive(Clone)]
+pub(super) struct Lanes {
+    pub(super) chunks: ChunkLane,
+    /// Workers may be on this machine.
+    pub(super) near: bool,
+}
+
+#[derive(Clone)]
+pub(super) enum Status {
+    Down {
+        /// Why the last attempt failed.
+        reason: Option<String>,
+    },
+    Up(Lanes),
+    /// Trying again is of no use.
+    Refused(Obstacle),
+}
+
+/// The link, and the work that keeps it: the owner polls that future beside its own.
+pub(super) fn open(choice: BrokerChoice, notebook: NotebookId) -> (Link, impl Future<Output = ()>) {
+    let (commands, command_receiver) = mpsc::channel(COMMANDS);
+    let (news_sender, news) = mpsc::channel(NEWS);
+    let (status_sender, status) = watch::channel(Status::Down { reason: None });
+    let keeper = Keeper {
+        choice,
+        notebook,
+        commands: command_receiver,
+        news: news_sender,
+        status: status_sender,
+        jobs: HashMap::new(),
+        unsent: Vec::new(),
+    };
+    let link = Link {
+        commands,
+        news,
+        status,
+    };
+    (link, keeper.keep())
+}
+
+impl Link {
+    pub(super) async fn wake(&self) {
+        self.command(Command::Wake).await;
+    }
+
+    pub(super) async fn submit(&self, submission: Submission) {
+        self.command(Command::Submit(Box::new(submission))).await;
+    }
+
+    pub(super) async fn send(&self, message: FromProxy) {
+        self.command(Command::Send(Box::new(message))).await;
+    }
+
+    pub(super) async fn abandon(&self, job: JobId) {
+        self.command(Command::Abandon(job)).await;
+    }
+
+    pub(super) async fn applied(&self, job: JobId) {
+        self.command(Command::Applied(job)).await;
+    }
+
+    pub(super) fn status(&self) -> Status {
+        self.status.borrow().clone()
+    }
+
+    pub(super) async fn status_changed(&mut self) {
+        // The keeper lives as long as the link does; if it is gone, so is everything else.
+        if self.status.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// What happens next to this job or to the connection; news of jobs that were abandoned are dropped. Cancel safe.
+    pub(super) async fn next_of(&mut self, job: JobId) -> Step {
+        loop {
+            tokio::select! {
+                news = self.news.recv() => match news {
+                    Some((of, news)) if of == job => return Step::News(news),
+                    Some(_) => {}
+                    None => std::future::pending().await,
+                },
+                changed = self.status.changed() => match changed {
+                    Ok(()) => return Step::Status(self.status.borrow_and_update().clone()),
+                    Err(_) => std::future::pending().await,
+                },
+            }
+        }
+    }
+
+    async fn command(&self, command: Command) {
+        // Only a proxy that is shutting down has no keeper, and then nobody waits for the answer.
+        let _ = self.commands.send(command).await;
+    }
+}
+
+struct Keeper {
+    choice: BrokerChoice,
+    notebook: NotebookId,
+    commands: mpsc::Receiver<Command>,
+    news: mpsc::Sender<(JobId, News)>,
+    status: watch::Sender<Status>,
+    jobs: HashMap<JobId, OpenJob>,
+    /// For the next connection: cancellations and the like of jobs that are no longer open.
+    unsent: Vec<FromProxy>,
+}
+
+struct OpenJob {
+    submission: Box<Submission>,
+    /// Number of the last event that was passed on.
+    seen: u64,
+    /// No call waits for it any more; only its end is of interest.
+    abandoned: bool,
+    finished: bool,
+}
+
+type Broker = Connection<ToProxy, FromProxy>;
+
+impl Keeper {
+    async fn keep(mut self) {
+        // Nothing is started or dialled for a student who never writes `%%gpu`.
+        if self.commands.recv().await.is_none() {
+            return;
+        }
+        let mut backoff = Backoff::default();
+        loop {
+            let reason = match self.connect().await {
+                Ok(mut broker) => {
+                    backoff = Backoff::default();
+                    match self.serve(&mut broker).await {
+                        Some(reason) => reason,
+                        None => return,
+                    }
+                }
+                Err(NoBroker::Yet(reason)) => reason,
+                Err(NoBroker::Ever(obstacle)) => {
+                    self.status.send_replace(Status::Refused(obstacle));
+                    match self.collect_commands_until_wake().await {
+                        true => continue,
+                        false => return,
+                    }
+                }
+            };
+            tracing::info!(reason, "The broker is not connected");
+            self.status.send_replace(Status::Down {
+                reason: Some(reason),
+            });
+            if !self.pause(backoff.next_delay()).await {
+                return;
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Broker, NoBroker> {
+        let dial = dial_or_start(&self.choice).await?;
+        let greeting = async {
+            let mut broker: Broker = baton_link::connect(&dial, "/v1/proxy").await?;
+            let hello = FromProxy::Hello {
+                protocol_version: PROTOCOL_VERSION,
+                notebook: self.notebook,
+                owner: owner(),
+            };
+            broker.send(&hello).await?;
+            Ok::<_, LinkError>((broker.receive().await?, broker))
+        };
+        let greeted = tokio::time::timeout(WELCOME_TIMEOUT, greeting).await;
+        let (answer, broker) = greeted
+            .map_err(|_| {
+                let address = &dial.address;
+                NoBroker::Yet(format!("{address} accepts connections but does not answer"))
+            })?
+            .map_err(no_broker)?;
+        match answer {
+            Some(ToProxy::Welcome { .. }) => {
+                let lane = ChunkLane::new(&dial).map_err(no_broker)?;
+                self.status.send_replace(Status::Up(Lanes {
+                    chunks: lane,
+                    near: dial.address.is_near(),
+                }));
+                Ok(broker)
+            }
+            Some(ToProxy::Refused(refusal)) => Err(NoBroker::Ever(Obstacle {
+                reason: refusal.to_string(),
+                hint: "install the same version of Baton on both ends, or ask your course staff",
+            })),
+            _ => Err(NoBroker::Yet(format!(
+                "{} is not a Baton broker",
+                dial.address
+            ))),
+        }
+    }
+
+    /// Until the connection breaks (why), or the proxy ends (`None`).
+    async fn serve(&mut self, broker: &mut Broker) -> Option<String> {
+        if let Err(error) = self.resume(broker).await {
+            return Some(describe(&error));
+        }
+        loop {
+            let result = tokio::select! {
+                command = self.commands.recv() => match command {
+                    Some(command) => self.obey(command, broker).await,
+                    None => return None,
+                },
+                message = broker.receive() => match message {
+                    Ok(Some(message)) => self.hear(message, broker).await,
+                    Ok(None) => return Some("the broker closed the connection".to_owned()),
+                    Err(error) => Err(error),
+                },
+            };
+            if let Err(error) = result {
+                return Some(describe(&error));
+            }
+        }
+    }
+
+    async fn resume(&mut self, broker: &mut Broker) -> Result<(), LinkError> {
+        for message in std::mem::take(&mut self.unsent) {
+            broker.send(&message).await?;
+        }
+        for (job, open) in &self.jobs {
+            let after = open.seen;
+            broker.send(&FromProxy::Resume { job: *job, after }).await?;
+        }
+        Ok(())
+    }
+
+    async fn obey(&mut self, command: Command, broker: &mut Broker) -> Result<(), LinkError> {
+        let message = match self.note(command) {
+            Noted::Submit(job) => {
+                let submission = self.jobs[&job].submission.as_ref().clone();
+                FromProxy::Submit(submission)
+            }
+            Noted::Send(message) => *message,
+            Noted::Nothing => return Ok(()),
+        };
+        broker.send(&message).await
+    }
+
+    /// What a command means for the book-keeping, connected or not.
+    fn note(&mut self, command: Command) -> Noted {
+        match command {
+            Command::Wake => Noted::Nothing,
+            Command::Submit(submission) => {
+                let job = submission.job;
+                let open = OpenJob {
+                    submission,
+                    seen: 0,
+                    abandoned: false,
+                    finished: false,
+                };
+                self.jobs.insert(job, open);
+                Noted::Submit(job)
+            }
+            Command::Send(message) => Noted::Send(message),
+            Command::Abandon(job) => match self.jobs.get_mut(&job) {
+                Some(open) if open.finished => self.note(Command::Applied(job)),
+                Some(open) => {
+                    open.abandoned = true;
+                    Noted::Send(Box::new(FromProxy::Cancel { job }))
+                }
+                None => Noted::Nothing,
+            },
+            Command::Applied(job) => {
+                self.jobs.remove(&job);
+                Noted::Send(Box::new(FromProxy::Applied { job }))
+            }
+        }
+    }
+
+    async fn hear(&mut self, message: ToProxy, broker: &mut Broker) -> Result<(), LinkError> {
+        match message {
+            ToProxy::Place {
+                job,
+                place,
+                waiting,
+            } => self.tell(job, News::Place { place, waiting }).await,
+            ToProxy::Events { job, events } => {
+                for numbered in events {
+                    let Some(open) = self.jobs.get_mut(&job) else {
+                        return Ok(());
+                    };
+                    if numbered.number <= open.seen {
+                        continue;
+                    }
+                    if numbered.number > open.seen + 1 {
+                        let after = open.seen;
+                        return broker.send(&FromProxy::Resume { job, after }).await;
+                    }
+                    open.seen = numbered.number;
+                    open.finished = numbered.event.is_last();
+                    match open.abandoned {
+                        false => self.tell(job, News::Event(Box::new(numbered.event))).await,
+                        true if numbered.event.is_last() => {
+                            self.jobs.remove(&job);
+                            broker.send(&FromProxy::Applied { job }).await?;
+                        }
+                        true => {}
+                    }
+                }
+            }
+            ToProxy::Cancelling { job } => self.tell(job, News::Cancelling).await,
+            ToProxy::UnknownJob { job } => match self.jobs.get(&job) {
+                Some(open) if open.abandoned => {
+                    self.jobs.remove(&job);
+                }
+                Some(open) if open.seen == 0 => {
+                    let submission = open.submission.as_ref().clone();
+                    return broker.send(&FromProxy::Submit(submission)).await;
+                }
+                Some(_) => self.tell(job, News::Lost).await,
+                None => {}
+            },
+            ToProxy::Welcome { .. } | ToProxy::Refused(_) => {}
+        }
+        Ok(())
+    }
+
+    async fn tell(&self, job: JobId, news: News) {
+        // A call that is over has no ears, and needs none.
+        let _ = self.news.send((job, news)).await;
+    }
+
+    /// Waits out a delay, still taking commands. False when the proxy ends.
+    async fn pause(&mut self, delay: Duration) -> bool {
+        let until = tokio::time::Instant::now() + delay;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => return true,
+                command = self.commands.recv() => match command {
+                    // A student who runs a cell now should not wait for a delay that grew meanwhile.
+                    Some(Command::Wake) => return true,
+                    Some(command) => self.keep_for_later(command),
+                    None => return false,
+                },
+            }
+        }
+    }
+
+    async fn collect_commands_until_wake(&mut self) -> bool {
+        loop {
+            match self.commands.recv().await {
+                Some(Command::Wake) => return true,
+                Some(command) => self.keep_for_later(command),
+                None => return false,
+            }
+        }
+    }
+
+    fn keep_for_later(&mut self, command: Command) {
+        // A submission is sent again when the broker says that it does not know the job.
+        if let Noted::Send(message) = self.note(command) {
+            self.unsent.push(*message);
+        }
+    }
+}
+
+enum Noted {
+    Submit(JobId),
+    Send(Box<FromProxy>),
+    Nothing,
+}
+
+fn no_broker(error: LinkError) -> NoBroker {
+    let reason = describe(&error);
+    match error {
+        LinkError::Unauthorized { .. } => NoBroker::Ever(Obstacle {
+            reason,
+            hint: "ask your course staff for the token, and see `baton config show`",
+        }),
+        _ => NoBroker::Yet(reason),
+    }
+}
+
+fn owner() -> String {
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::current());
+    match user {
+        Ok(Some(user)) => user.name,
+        _ => nix::unistd::Uid::current().to_string(),
+    }
+}
+
+/// An error with its causes, in one line.
+pub(super) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

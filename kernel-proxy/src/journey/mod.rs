@@ -1,0 +1,104 @@
+//! The way of a `%%gpu` cell as the proxy sees it.
+//!
+//! In: calls of the notebook kernel's shim, and job events from the broker.
+//! Out: submissions and chunks to the broker; outputs on iopub; the changed state to the shim.
+//!
+//! One task ([`link`]) keeps the connection to the broker; one ([`serve`]) follows the shim, one call at a time.
+//!
+//! **Invariant:** nothing here is on the path of an ordinary cell.
+
+mod autostart;
+mod call;
+mod failure;
+mod link;
+mod moving;
+mod notice;
+
+use baton_jupyter_link::shim::{ShimListener, ShimReader, ShimWriter};
+use baton_link::MemoryHolder;
+use baton_protocol::NotebookId;
+use baton_protocol::shim::{FromNotebook, Hello};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::BrokerChoice;
+use crate::relay::Relay;
+use call::{CallEnd, Journey};
+use moving::Moving;
+
+pub(crate) struct Context {
+    pub(crate) relay: Relay,
+    pub(crate) shim: ShimListener,
+    pub(crate) broker: BrokerChoice,
+    /// Where workers on this machine may fetch state; none where all of it goes through the broker.
+    pub(crate) memory: Option<MemoryHolder>,
+    pub(crate) kernel_pid: u32,
+    pub(crate) shutdown: CancellationToken,
+}
+
+/// Serves the kernel's shim until `shutdown`; then the broker forgets this notebook by itself.
+pub(crate) async fn serve(context: Context) {
+    let shutdown = context.shutdown.clone();
+    let notebook = NotebookId::random();
+    let (link, keep_linked) = link::open(context.broker, notebook);
+    let moving = Moving::new(context.kernel_pid, context.memory);
+    let mut journey = Journey::new(context.relay, link, moving, notebook);
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = keep_linked => {}
+        () = serve_shim(&mut journey, &context.shim, context.kernel_pid) => {}
+    }
+}
+
+async fn serve_shim(journey: &mut Journey, listener: &ShimListener, kernel_pid: u32) {
+    loop {
+        let (mut reader, mut writer) = match listener.accept(kernel_pid).await {
+            Ok(halves) => halves,
+            Err(error) => {
+                tracing::error!(%error, "No %%gpu cell can run: the kernel's private socket failed");
+                return;
+            }
+        };
+        if let Err(error) = serve_connection(journey, &mut reader, &mut writer).await {
+            tracing::warn!(error = ?error, "The kernel's private connection broke");
+        }
+        journey.forget_state();
+    }
+}
+
+async fn serve_connection(
+    journey: &mut Journey,
+    reader: &mut ShimReader,
+    writer: &mut ShimWriter,
+) -> anyhow::Result<()> {
+    let mut next = None;
+    loop {
+        let message = match next.take() {
+            Some(run) => FromNotebook::Run(run),
+            None => match reader.receive().await? {
+                Some(message) => message,
+                None => return Ok(()),
+            },
+        };
+        match message {
+            FromNotebook::Hello(hello) => greet(journey, hello),
+            FromNotebook::Run(run) => match journey.run(run, reader, writer).await? {
+                CallEnd::Done => {}
+                CallEnd::Replaced(run) => next = Some(*run),
+                CallEnd::KernelGone => return Ok(()),
+            },
+            late => tracing::debug!(?late, "A message of a call that is over"),
+        }
+    }
+}
+
+fn greet(journey: &mut Journey, hello: Hello) {
+    let expected = env!("CARGO_PKG_VERSION");
+    if hello.version != expected {
+        tracing::warn!(
+            shim.version = %hello.version,
+            "The Python package baton_shim is {}, the program is {expected}: install them together",
+            hello.version
+        );
+    }
+    journey.greeted(hello);
+}

@@ -1,0 +1,213 @@
+//! State on its way: out of the notebook kernel's memory, and back into a file for the shim.
+//!
+//! To a worker on the same machine it goes past the broker: it is packed into a file in memory, which the worker
+//! fetches from this process. Otherwise it goes in chunks through the broker. The result comes the same way.
+
+use std::os::fd::OwnedFd;
+
+use baton_blobs::{Assembler, BlobError, Bundle, Collector, Ledger};
+use baton_link::{ChunkLane, Held, LinkError, MemoryHolder};
+use baton_protocol::shim::{Delta, Snapshot};
+use baton_protocol::{ChunkHash, HeldState, Manifest, State, StateVersion};
+use bytes::Bytes;
+use tokio_util::sync::CancellationToken;
+
+use super::link::Lanes;
+
+/// Fetched chunks are placed in groups of this many, so that memory stays bounded.
+const FETCH_GROUP: usize = 32;
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum MovingError {
+    #[error("cancelled")]
+    Cancelled,
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error("the work on the state broke off")]
+    Join(#[from] tokio::task::JoinError),
+    #[error("the worker's result is not where it should be")]
+    NoResult,
+}
+
+/// What the kernel has to say to the session's table.
+pub(super) struct Outgoing {
+    pub(super) base: StateVersion,
+    pub(super) snapshot: Snapshot,
+    pub(super) ledger: Ledger,
+}
+
+/// What the job says about its state, and what has to be kept for it as long as the job lives.
+pub(super) struct Sent {
+    pub(super) state: State,
+    pub(super) ledger: Ledger,
+    pub(super) held: Option<Held>,
+}
+
+/// The ways of one notebook.
+pub(super) struct Moving {
+    kernel_pid: i32,
+    memory: Option<MemoryHolder>,
+}
+
+impl Moving {
+    pub(super) fn new(kernel_pid: u32, memory: Option<MemoryHolder>) -> Self {
+        Self {
+            kernel_pid: kernel_pid.cast_signed(),
+            memory,
+        }
+    }
+
+    /// A worker cannot reach this process, so nothing is offered to one again.
+    pub(super) fn use_chunks(&mut self) {
+        if self.memory.take().is_some() {
+            tracing::info!("The worker is on another machine: state goes through the broker");
+        }
+    }
+
+    /// When this returns, also with an error, the kernel's memory is no longer read.
+    pub(super) async fn send(
+        &self,
+        outgoing: Outgoing,
+        lanes: &Lanes,
+        cancel: &CancellationToken,
+    ) -> Result<Sent, MovingError> {
+        match &self.memory {
+            Some(memory) if lanes.near => self.hold(memory, outgoing, cancel).await,
+            _ => {
+                let (manifest, ledger) =
+                    upload(self.kernel_pid, outgoing, &lanes.chunks, cancel).await?;
+                Ok(Sent {
+                    state: State::Chunks(manifest),
+                    ledger,
+                    held: None,
+                })
+            }
+        }
+    }
+
+    async fn hold(
+        &self,
+        memory: &MemoryHolder,
+        outgoing: Outgoing,
+        cancel: &CancellationToken,
+    ) -> Result<Sent, MovingError> {
+        let (kernel_pid, cancel) = (self.kernel_pid, cancel.clone());
+        let base = outgoing.base;
+        let (bundle, ledger) = tokio::task::spawn_blocking(move || {
+            let Outgoing {
+                snapshot, ledger, ..
+            } = outgoing;
+            let cancelled = || cancel.is_cancelled();
+            let bundle = baton_blobs::pack(kernel_pid, &snapshot, &ledger, &cancelled)?;
+            let ledger = bundle.enter(ledger)?;
+            Ok::<_, BlobError>((bundle, ledger))
+        })
+        .await??;
+        let bytes = bundle.file_bytes();
+        let held = memory.hold(bundle);
+        let state = State::Memory(HeldState {
+            base,
+            bytes,
+            holder: memory.address().clone(),
+            key: held.key(),
+        });
+        Ok(Sent {
+            state,
+            ledger,
+            held: Some(held),
+        })
+    }
+}
+
+/// The file for the shim, what it means, and what both ends hold once it has been applied.
+pub(super) type Received = (OwnedFd, Delta, Ledger);
+
+/// Brings a job's result together. `held` is what was kept for the job.
+pub(super) async fn receive(
+    state: State,
+    ledger: Ledger,
+    held: Option<&Held>,
+    lane: &ChunkLane,
+) -> Result<Received, MovingError> {
+    let held_state = match state {
+        State::Chunks(manifest) => return download(manifest, ledger, lane).await,
+        State::Memory(held_state) => held_state,
+    };
+    let bundle: Bundle = held
+        .and_then(|held| held.take_result(held_state.key))
+        .ok_or(MovingError::NoResult)?;
+    let ledger = bundle.enter(ledger)?;
+    let (file, delta) = bundle.into_parts();
+    Ok((file, delta, ledger))
+}
+
+/// Reads what changed, uploads what the broker lacks, and returns the manifest.
+async fn upload(
+    kernel_pid: i32,
+    outgoing: Outgoing,
+    lane: &ChunkLane,
+    cancel: &CancellationToken,
+) -> Result<(Manifest, Ledger), MovingError> {
+    let Outgoing {
+        base,
+        snapshot,
+        ledger,
+    } = outgoing;
+    let mut collector = Collector::new(kernel_pid, base, snapshot, ledger);
+    loop {
+        let (returned, batch) = tokio::task::spawn_blocking(move || {
+            let batch = collector.next_batch();
+            (collector, batch)
+        })
+        .await?;
+        collector = returned;
+        let Some(batch) = batch? else {
+            return Ok(collector.finish());
+        };
+        tokio::select! {
+            () = cancel.cancelled() => return Err(MovingError::Cancelled),
+            stored = upload_missing(batch, lane) => stored?,
+        }
+    }
+}
+
+async fn upload_missing(batch: Vec<(ChunkHash, Bytes)>, lane: &ChunkLane) -> Result<(), LinkError> {
+    let hashes: Vec<ChunkHash> = batch.iter().map(|(hash, _)| *hash).collect();
+    let missing = lane.missing(&hashes).await?;
+    let wanted: Vec<(ChunkHash, Bytes)> = batch
+        .into_iter()
+        .filter(|(hash, _)| missing.contains(hash))
+        .collect();
+    match wanted.is_empty() {
+        true => Ok(()),
+        false => lane.put(&wanted).await,
+    }
+}
+
+/// Fetches all chunks of a manifest and lays them out in a file for the shim.
+async fn download(
+    manifest: Manifest,
+    ledger: Ledger,
+    lane: &ChunkLane,
+) -> Result<Received, MovingError> {
+    let mut assembler = Assembler::new(manifest, ledger)?;
+    let wanted = assembler.wanted();
+    for group in wanted.chunks(FETCH_GROUP) {
+        let mut fetched = Vec::with_capacity(group.len());
+        lane.get(group, |hash, bytes| {
+            fetched.push((hash, bytes));
+            Ok(())
+        })
+        .await?;
+        assembler = tokio::task::spawn_blocking(move || {
+            for (hash, bytes) in fetched {
+                assembler.place(hash, &bytes)?;
+            }
+            Ok::<_, BlobError>(assembler)
+        })
+        .await??;
+    }
+    Ok(tokio::task::spawn_blocking(move || assembler.finish()).await??)
+}

@@ -1,0 +1,67 @@
+//! The notebook kernel as a process: what ends it, and what its end means for this process.
+//!
+//! **Invariant:** the kernel is never started again in place; Jupyter sees its end and does what its user wants.
+
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use baton_jupyter_link::process::{kill_tree, parent_gone, terminate};
+use tokio::process::Child;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// How long the kernel may take to end when it is asked to.
+const GRACE: Duration = Duration::from_secs(2);
+
+pub(crate) struct Signals {
+    terminations: Signal,
+    /// The kernel is in the same process group and gets every interrupt itself; this process only survives it.
+    /// A handler, because an ignored signal would stay ignored in the kernel.
+    _interrupts: Signal,
+}
+
+impl Signals {
+    pub(crate) fn listen() -> std::io::Result<Self> {
+        Ok(Self {
+            terminations: signal(SignalKind::terminate())?,
+            _interrupts: signal(SignalKind::interrupt())?,
+        })
+    }
+}
+
+/// Waits for the end of the kernel, and brings it about when this process is told to end or its parent is gone.
+pub(crate) async fn supervise(
+    kernel: &mut Child,
+    kernel_pid: u32,
+    mut signals: Signals,
+) -> std::io::Result<ExitStatus> {
+    tokio::select! {
+        status = kernel.wait() => return status,
+        _ = signals.terminations.recv() => {}
+        () = parent_gone() => tracing::info!("The process that started this kernel is gone: ending"),
+    }
+    terminate(kernel_pid);
+    if let Ok(status) = tokio::time::timeout(GRACE, kernel.wait()).await {
+        return status;
+    }
+    kill_tree(kernel_pid);
+    kernel.wait().await
+}
+
+/// As a shell says it: 128 and the signal's number for one that was killed.
+pub(crate) fn exit_code(status: ExitStatus) -> i32 {
+    let by_signal = || 128 + status.signal().unwrap_or_default();
+    status.code().unwrap_or_else(by_signal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_by_signal_is_told_like_a_shell_does() {
+        assert_eq!(exit_code(ExitStatus::from_raw(3 << 8)), 3);
+        assert_eq!(exit_code(ExitStatus::from_raw(9)), 137);
+        assert_eq!(exit_code(ExitStatus::from_raw(0)), 0);
+    }
+}

@@ -1,0 +1,101 @@
+//! The process that Jupyter starts as the kernel: a relay between its clients and the notebook kernel, its child.
+//!
+//! In: connections of clients. Out: the same bytes to and from the notebook kernel, and on iopub, between whole
+//! messages, what `%%gpu` cells publish elsewhere. The way of a `%%gpu` cell is in `journey`.
+//!
+//! **Invariant:** a message that is not ours leaves with the bytes it arrived with, and nothing that happens to
+//! broker, worker or network touches an ordinary cell.
+
+mod config;
+mod journey;
+mod kernel;
+mod relay;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use baton_jupyter_link::connection::ConnectionFile;
+use baton_jupyter_link::folder::PrivateFolder;
+use baton_jupyter_link::process::{KernelCommand, start_kernel};
+use baton_jupyter_link::shim::{SHIM_SOCKET, ShimListener};
+use baton_link::{LaneChoice, MemoryHolder};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use config::{BrokerChoice, Config, LAUNCHER_MODULE};
+use kernel::Signals;
+use relay::{Doors, KernelSide, Relay};
+
+/// How long a `%%gpu` cell may take to say goodbye to its broker once the notebook kernel is gone.
+const JOURNEY_END: Duration = Duration::from_secs(1);
+
+/// Serves one notebook kernel until it ends. Returns the exit code that stands for how it ended.
+///
+/// To be awaited on the main thread, not in a spawned task: the system ends the kernel with the thread that started
+/// it.
+pub async fn run(config: Config) -> anyhow::Result<i32> {
+    let signals = Signals::listen().context("Failed to listen for signals")?;
+    let outer = ConnectionFile::read(&config.connection_file)?;
+    let folder = PrivateFolder::create("kernel")?;
+    let inner = outer.moved_to(folder.path());
+    let inner_file = folder.path().join("connection.json");
+    inner.write(&inner_file)?;
+    let shim = ShimListener::bind(folder.path())?;
+    let (memory, serve_memory) = MemoryHolder::open(folder.path())
+        .context("Failed to listen for workers on this machine")?;
+    // All sockets exist before the kernel does: clients connect at once and wait in the backlog,
+    // and a port that is taken leaves no kernel behind.
+    let doors = Doors::open(&outer).await?;
+
+    let mut kernel = start_kernel(&KernelCommand {
+        python: &config.python,
+        module: &config.launcher_module,
+        connection_file: &inner_file,
+        arguments: &config.kernel_arguments,
+        environment: &[(SHIM_SOCKET, shim.path().as_os_str())],
+    })
+    .context("Failed to start the notebook kernel")?;
+    let kernel_pid = kernel
+        .id()
+        .context("The notebook kernel has no process id")?;
+
+    let relay = Relay::new(&outer);
+    let kernel_side = KernelSide::new(inner);
+    let shutdown = CancellationToken::new();
+    let connections = doors.serve(&relay, &kernel_side, &shutdown);
+    let journeys = TaskTracker::new();
+    journeys.spawn(journey::serve(journey::Context {
+        relay,
+        shim,
+        broker: config.broker,
+        memory: (config.lane == LaneChoice::Auto).then_some(memory),
+        kernel_pid,
+        shutdown: shutdown.clone(),
+    }));
+    let ended = shutdown.clone();
+    journeys.spawn(async move { ended.run_until_cancelled(serve_memory).await });
+    journeys.close();
+
+    let status = kernel::supervise(&mut kernel, kernel_pid, signals)
+        .await
+        .context("Failed to wait for the notebook kernel")?;
+    shutdown.cancel();
+    connections.drain().await;
+    let _ = tokio::time::timeout(JOURNEY_END, journeys.wait()).await;
+    if let Some(code) = status.code()
+        && code != 0
+        && !kernel_side.was_reached()
+    {
+        return Err(never_ready(&config.python, &config.launcher_module, code));
+    }
+    Ok(kernel::exit_code(status))
+}
+
+fn never_ready(python: &Path, module: &str, code: i32) -> anyhow::Error {
+    let python = python.display();
+    anyhow::anyhow!(
+        "The notebook kernel ended with exit code {code} before it was ready\n\
+         hint: `{python} -c \"import ipykernel\"` and `{python} -m {module} --version` have to work"
+    )
+}

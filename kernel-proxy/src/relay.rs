@@ -1,0 +1,156 @@
+//! The relay: every connection of a client is spliced to one of its own to the notebook kernel.
+//!
+//! Greeting, identities, subscriptions and signatures pass untouched, because both sides use the same key; so they
+//! are the kernel's and the client's own affair. Only on iopub is something put in, between whole messages.
+//!
+//! `doors` accepts clients, `splice` moves bytes, `view` is the way from the kernel to one client on iopub, with
+//! `queue` for a client that reads slowly and `relief` for one that reads too slowly.
+//!
+//! **Invariant:** no task waits for more than one client, so a client that stands still stops nobody else.
+
+mod cells;
+mod doors;
+mod queue;
+mod relief;
+mod splice;
+mod subscriptions;
+mod view;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use baton_jupyter_link::connection::ConnectionFile;
+use baton_jupyter_link::message::{Draft, Signer, iopub_topic};
+use baton_jupyter_link::wire::encode_message;
+use bytes::Bytes;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use cells::CellLog;
+pub(crate) use doors::Doors;
+pub(crate) use splice::KernelSide;
+
+/// The cell that a message of our own belongs to.
+#[derive(Debug, Clone)]
+pub(crate) struct ParentCell {
+    /// The header of its `execute_request`, as JSON text.
+    pub(crate) header: Bytes,
+    pub(crate) message_id: String,
+    pub(crate) silent: bool,
+}
+
+/// A way to put messages on iopub, for every client that listens.
+#[derive(Clone)]
+pub(crate) struct Relay {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    scribe: Option<Scribe>,
+    limits: view::Limits,
+    stage: Mutex<Stage>,
+}
+
+#[derive(Default)]
+struct Stage {
+    viewers: Vec<UnboundedSender<Arc<Injection>>>,
+    /// As any viewer saw it.
+    cells: CellLog,
+}
+
+/// A message on its way to all viewers.
+#[derive(Debug)]
+struct Injection {
+    message_id: String,
+    silent: bool,
+    topic: String,
+    wire: Bytes,
+}
+
+/// Writes messages that bear the kernel's signature.
+#[derive(Clone)]
+struct Scribe {
+    signer: Signer,
+    session: Arc<str>,
+}
+
+impl Scribe {
+    fn write(&self, topic: Bytes, draft: Draft) -> Bytes {
+        let mut frames = vec![topic];
+        frames.extend(draft.sign(&self.signer, &self.session));
+        encode_message(&frames)
+    }
+}
+
+impl Relay {
+    pub(crate) fn new(connection: &ConnectionFile) -> Self {
+        Self::with_limits(connection, view::Limits::default())
+    }
+
+    fn with_limits(connection: &ConnectionFile, limits: view::Limits) -> Self {
+        let scribe = match Signer::new(&connection.key(), connection.signature_scheme()) {
+            Ok(signer) => Some(Scribe {
+                signer,
+                session: uuid::Uuid::new_v4().simple().to_string().into(),
+            }),
+            Err(error) => {
+                tracing::warn!(%error, "The output of %%gpu cells cannot be shown: {error}");
+                None
+            }
+        };
+        Self {
+            shared: Arc::new(Shared {
+                scribe,
+                limits,
+                stage: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Shows a message between the cell's `execute_input` and its `idle`, if this returns before the kernel can say
+    /// `idle`. `content` and `metadata` are JSON text.
+    pub(crate) fn inject(
+        &self,
+        cell: &ParentCell,
+        kind: &str,
+        content: &[u8],
+        metadata: &[u8],
+        buffers: &[Bytes],
+    ) {
+        let Some(scribe) = &self.shared.scribe else {
+            return;
+        };
+        let topic = iopub_topic(kind, content);
+        let draft = Draft {
+            parent_header: cell.header.clone(),
+            metadata: Bytes::copy_from_slice(metadata),
+            buffers: buffers.to_vec(),
+            ..Draft::new(kind, Bytes::copy_from_slice(content))
+        };
+        let injection = Arc::new(Injection {
+            message_id: cell.message_id.clone(),
+            silent: cell.silent,
+            wire: scribe.write(topic.clone().into(), draft),
+            topic,
+        });
+        self.stage()
+            .viewers
+            .retain(|viewer| viewer.send(Arc::clone(&injection)).is_ok());
+    }
+
+    /// From now on what is injected comes here as well. The queue has no bound of its own: its viewer never waits
+    /// while something is in it, and bounds what it keeps.
+    fn join(&self) -> UnboundedReceiver<Arc<Injection>> {
+        let (sender, injections) = unbounded_channel();
+        self.stage().viewers.push(sender);
+        injections
+    }
+
+    fn scribe(&self) -> Option<&Scribe> {
+        self.shared.scribe.as_ref()
+    }
+
+    /// Nothing that can fail happens while the lock is held.
+    fn stage(&self) -> MutexGuard<'_, Stage> {
+        let stage = self.shared.stage.lock();
+        stage.unwrap_or_else(PoisonError::into_inner)
+    }
+}

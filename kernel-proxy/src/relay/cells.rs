@@ -1,0 +1,213 @@
+//! Which cells have begun, as the kernel's own messages on iopub tell it.
+//!
+//! **Invariant:** pure; it decides when a message of our own may follow, and never waits.
+
+use std::collections::VecDeque;
+
+use baton_jupyter_link::message::message_id;
+use baton_jupyter_link::wire::MessageView;
+use memchr::memmem;
+use serde::Deserialize;
+
+/// Cells that are over are forgotten first; a client rarely has more than one that is not.
+const REMEMBERED_CELLS: usize = 64;
+
+/// What a message of the kernel says about the request that is its parent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Sign {
+    Busy(String),
+    Input(String),
+    Idle(String),
+}
+
+impl Sign {
+    pub(super) fn read(message: MessageView<'_>) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Header {
+            msg_type: String,
+        }
+        #[derive(Deserialize)]
+        struct Status {
+            execution_state: String,
+        }
+        let header = message.header()?;
+        // Most messages are neither, and need no parsing.
+        if memmem::find(header, b"\"status\"").is_none()
+            && memmem::find(header, b"\"execute_input\"").is_none()
+        {
+            return None;
+        }
+        let header: Header = serde_json::from_slice(header).ok()?;
+        let parent = || message_id(message.parent_header()?);
+        match header.msg_type.as_str() {
+            "execute_input" => Some(Self::Input(parent()?)),
+            "status" => {
+                let status: Status = serde_json::from_slice(message.content()?).ok()?;
+                match status.execution_state.as_str() {
+                    "busy" => Some(Self::Busy(parent()?)),
+                    "idle" => Some(Self::Idle(parent()?)),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct CellLog {
+    cells: VecDeque<Cell>,
+    /// How many beginnings were ever noted.
+    noted: u64,
+}
+
+/// Beginnings are numbered in the order in which they were noted.
+#[derive(Debug)]
+struct Cell {
+    message_id: String,
+    busy: u64,
+    /// Its `execute_input` was seen, or something that comes after it.
+    input: Option<u64>,
+    over: bool,
+}
+
+impl CellLog {
+    pub(super) fn note(&mut self, sign: &Sign) {
+        match sign {
+            Sign::Busy(message_id) => {
+                self.cell(message_id);
+            }
+            Sign::Input(message_id) => self.note_input(message_id),
+            Sign::Idle(message_id) => self.cell(message_id).over = true,
+        }
+    }
+
+    /// A message of a cell of which neither `busy` nor `execute_input` was seen: this viewer came after both.
+    pub(super) fn note_joined_late(&mut self, message_id: &str) {
+        if self.find(message_id).is_none() {
+            self.note_input(message_id);
+        }
+    }
+
+    /// Whether output of the cell may be shown: after its `execute_input`, which a silent one does not have.
+    pub(super) fn has_begun(&self, message_id: &str, silent: bool) -> bool {
+        self.beginning(message_id, silent).is_some()
+    }
+
+    /// The same, as it was when only this many beginnings were noted.
+    pub(super) fn had_begun(&self, message_id: &str, silent: bool, noted: u64) -> bool {
+        let beginning = self.beginning(message_id, silent);
+        beginning.is_some_and(|number| number < noted)
+    }
+
+    pub(super) fn noted(&self) -> u64 {
+        self.noted
+    }
+
+    fn beginning(&self, message_id: &str, silent: bool) -> Option<u64> {
+        let cell = self.find(message_id)?;
+        if silent { Some(cell.busy) } else { cell.input }
+    }
+
+    fn find(&self, message_id: &str) -> Option<&Cell> {
+        let mut newest_first = self.cells.iter().rev();
+        newest_first.find(|cell| cell.message_id == message_id)
+    }
+
+    fn note_input(&mut self, message_id: &str) {
+        let number = self.noted + 1;
+        let cell = self.cell(message_id);
+        if cell.input.is_none() {
+            cell.input = Some(number);
+            self.noted = number + 1;
+        }
+    }
+
+    fn cell(&mut self, message_id: &str) -> &mut Cell {
+        let known = |cell: &Cell| cell.message_id == message_id;
+        let index = self.cells.iter().rposition(known).unwrap_or_else(|| {
+            if self.cells.len() == REMEMBERED_CELLS {
+                let oldest = self.cells.iter().position(|cell| cell.over);
+                self.cells.remove(oldest.unwrap_or_default());
+            }
+            self.cells.push_back(Cell {
+                message_id: message_id.to_owned(),
+                busy: self.noted,
+                input: None,
+                over: false,
+            });
+            self.noted += 1;
+            self.cells.len() - 1
+        });
+        &mut self.cells[index]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn log(signs: &[Sign]) -> CellLog {
+        let mut log = CellLog::default();
+        signs.iter().for_each(|sign| log.note(sign));
+        log
+    }
+
+    fn busy(id: &str) -> Sign {
+        Sign::Busy(id.to_owned())
+    }
+
+    fn input(id: &str) -> Sign {
+        Sign::Input(id.to_owned())
+    }
+
+    #[test]
+    fn output_follows_the_input_or_the_busy_of_a_silent_cell() {
+        let check = |signs: &[Sign], silent, expected| {
+            assert_eq!(log(signs).has_begun("a", silent), expected, "{signs:?}");
+        };
+        check(&[], false, false);
+        check(&[busy("b"), input("b")], false, false);
+        check(&[busy("a")], false, false);
+        check(&[busy("a")], true, true);
+        check(&[busy("a"), input("a")], false, true);
+        check(
+            &[busy("a"), input("a"), Sign::Idle("a".to_owned())],
+            false,
+            true,
+        );
+    }
+
+    #[test]
+    fn a_viewer_that_comes_late_waits_for_no_input() {
+        let mut late = CellLog::default();
+        late.note_joined_late("a");
+        assert!(late.has_begun("a", false));
+        let mut on_time = log(&[busy("a")]);
+        on_time.note_joined_late("a");
+        assert!(!on_time.has_begun("a", false));
+    }
+
+    #[test]
+    fn beginnings_are_told_from_later_ones() {
+        let mut log = log(&[busy("a"), input("a"), busy("b")]);
+        let then = log.noted();
+        log.note(&input("b"));
+        assert!(log.had_begun("a", false, then));
+        assert!(log.had_begun("b", true, then));
+        assert!(!log.had_begun("b", false, then));
+        assert!(log.had_begun("b", false, log.noted()));
+    }
+
+    #[test]
+    fn a_long_cell_is_not_forgotten_for_short_requests() {
+        let mut log = log(&[busy("long"), input("long")]);
+        for number in 0..1000 {
+            let id = format!("comm-{number}");
+            log.note(&busy(&id));
+            log.note(&Sign::Idle(id));
+        }
+        assert!(log.has_begun("long", false));
+        assert_eq!(log.cells.len(), REMEMBERED_CELLS);
+    }
+}

@@ -1,0 +1,199 @@
+//! One connection of a client and its own connection to the notebook kernel.
+//!
+//! **Invariant:** bytes leave in the order in which they came, and unchanged; when one end is gone, so is the other,
+//! but what the kernel said before it went still reaches the client.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use baton_jupyter_link::connection::{Channel, ConnectionFile, Endpoint};
+use baton_jupyter_link::wire::{Tracker, WireError};
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::UnixStream;
+use tokio_util::sync::CancellationToken;
+
+use super::Relay;
+use super::view::{Audience, ViewError, show};
+
+const BUFFER_BYTES: usize = 256 << 10;
+/// The kernel needs some 200 ms until its sockets are there; nobody should wait longer than that.
+const CONNECT_POLL: Duration = Duration::from_millis(2);
+/// How long a client may take to close its end when the kernel has closed the other.
+/// Closing first could take from it what it has not read.
+const LINGER: Duration = Duration::from_millis(300);
+
+/// Where the notebook kernel listens.
+#[derive(Clone)]
+pub(crate) struct KernelSide {
+    connection: Arc<ConnectionFile>,
+    was_reached: Arc<AtomicBool>,
+}
+
+impl KernelSide {
+    pub(crate) fn new(connection: ConnectionFile) -> Self {
+        Self {
+            connection: Arc::new(connection),
+            was_reached: Arc::default(),
+        }
+    }
+
+    /// Whether the kernel ever came as far as to open its sockets.
+    pub(crate) fn was_reached(&self) -> bool {
+        let has_socket = || {
+            self.socket(Channel::Heartbeat)
+                .is_some_and(|path| path.exists())
+        };
+        self.was_reached.load(Ordering::Relaxed) || has_socket()
+    }
+
+    fn socket(&self, channel: Channel) -> Option<PathBuf> {
+        match self.connection.endpoint(channel) {
+            Ok(Endpoint::Ipc(path)) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// Waits until the kernel accepts.
+    async fn connect(&self, channel: Channel) -> Option<UnixStream> {
+        let path = self.socket(channel)?;
+        loop {
+            if let Ok(stream) = UnixStream::connect(&path).await {
+                self.was_reached.store(true, Ordering::Relaxed);
+                return Some(stream);
+            }
+            tokio::time::sleep(CONNECT_POLL).await;
+        }
+    }
+}
+
+pub(super) async fn splice(
+    channel: Channel,
+    client: impl AsyncRead + AsyncWrite,
+    kernel: &KernelSide,
+    relay: &Relay,
+    shutdown: &CancellationToken,
+) {
+    let connected = shutdown.run_until_cancelled(kernel.connect(channel)).await;
+    let Some(Some(kernel)) = connected else {
+        return;
+    };
+    let (from_client, mut to_client) = tokio::io::split(client);
+    let (from_kernel, to_kernel) = kernel.into_split();
+    let audience = Audience::default();
+    let upwards = async {
+        match channel {
+            Channel::Iopub => listen(from_client, to_kernel, relay, &audience).await,
+            _ => copy_until_client_leaves(from_client, to_kernel).await,
+        }
+    };
+    let downwards = async {
+        match channel {
+            Channel::Iopub => show(from_kernel, &mut to_client, relay, &audience).await,
+            _ => Ok(copy_until_kernel_ends(from_kernel, &mut to_client).await?),
+        }
+    };
+    tokio::pin!(upwards);
+    let shown = tokio::select! {
+        left = &mut upwards => {
+            report(channel, left);
+            return;
+        }
+        shown = downwards => shown,
+    };
+    let whole = shown.is_ok();
+    report(channel, shown);
+    if whole && to_client.shutdown().await.is_ok() {
+        let _ = tokio::time::timeout(LINGER, upwards).await;
+    }
+}
+
+/// That one end closes is how connections end.
+fn report(channel: Channel, result: Result<(), ViewError>) {
+    match result {
+        Ok(()) | Err(ViewError::Io(_)) => {}
+        Err(error) => {
+            tracing::warn!(%error, channel = channel.name(), "Closed the connection of one client: {error}");
+        }
+    }
+}
+
+/// A kernel that was killed may leave an error instead of an end.
+async fn copy_until_kernel_ends(
+    mut kernel: impl AsyncRead + Unpin,
+    mut client: impl AsyncWrite + Unpin,
+) -> std::io::Result<()> {
+    let mut chunk = BytesMut::with_capacity(BUFFER_BYTES);
+    while matches!(kernel.read_buf(&mut chunk).await, Ok(1..)) {
+        client.write_all(&chunk).await?;
+        chunk.clear();
+    }
+    Ok(())
+}
+
+/// A kernel that takes nothing any more is no reason to leave: it may have said something before.
+async fn copy_until_client_leaves(
+    mut client: impl AsyncRead + Unpin,
+    kernel: impl AsyncWrite + Unpin,
+) -> Result<(), ViewError> {
+    let mut kernel = Some(kernel);
+    let mut chunk = BytesMut::with_capacity(BUFFER_BYTES);
+    loop {
+        chunk.clear();
+        if client.read_buf(&mut chunk).await? == 0 {
+            return Ok(());
+        }
+        if let Some(open) = &mut kernel
+            && open.write_all(&chunk).await.is_err()
+        {
+            kernel = None;
+        }
+    }
+}
+
+/// The same for iopub, where a client says what it wants to see.
+async fn listen(
+    mut client: impl AsyncRead + Unpin,
+    kernel: impl AsyncWrite + Unpin,
+    relay: &Relay,
+    audience: &Audience,
+) -> Result<(), ViewError> {
+    let mut kernel = Some(kernel);
+    let mut tracker = Tracker::default();
+    let mut chunk = BytesMut::with_capacity(BUFFER_BYTES);
+    loop {
+        chunk.clear();
+        if client.read_buf(&mut chunk).await? == 0 {
+            return Ok(());
+        }
+        // Before the kernel hears it, so that no cell begins in between that this client does see.
+        note_wishes(&mut tracker, &chunk, relay, audience)?;
+        if let Some(open) = &mut kernel
+            && open.write_all(&chunk).await.is_err()
+        {
+            kernel = None;
+        }
+    }
+}
+
+fn note_wishes(
+    tracker: &mut Tracker,
+    bytes: &[u8],
+    relay: &Relay,
+    audience: &Audience,
+) -> Result<(), WireError> {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let step = tracker.advance(rest)?;
+        rest = &rest[step.used..];
+        if let Some(said) = &step.ended {
+            audience.note(said, relay);
+        }
+    }
+    if tracker.is_blind() {
+        audience.note_blind();
+    }
+    Ok(())
+}

@@ -1,0 +1,305 @@
+//! The way from the kernel to one client on iopub.
+//!
+//! In: the kernel's bytes, and messages of our own. Out: the same bytes in the same order, with our messages between
+//! them where their cell has begun. The kernel is always drained; what the client does not take at once waits in its
+//! queue, and when that is full, relief makes room.
+//!
+//! **Invariant:** what was injected before something was read from the kernel is written before it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use baton_jupyter_link::message::message_id;
+use baton_jupyter_link::wire::{Ended, MessageView, Tracker, WireError};
+use bytes::{Buf as _, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::Instant;
+
+use super::cells::{CellLog, Sign};
+use super::queue::OutputQueue;
+use super::relief::relieve;
+use super::subscriptions::Subscriptions;
+use super::{Injection, Relay};
+
+const BUFFER_BYTES: usize = 256 << 10;
+/// Below this a new buffer is cheaper than many small reads.
+const LEAST_READ_BYTES: usize = 16 << 10;
+
+/// What may wait for cells to begin. More than that waits for a cell that this client will never hear of.
+const MOST_HELD_BYTES: usize = 16 << 20;
+
+/// How much may wait for one client, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Limits {
+    /// When its queue is made smaller.
+    pub(super) relief_bytes: usize,
+    /// When a queue that cannot be made smaller makes its connection to the kernel wait.
+    pub(super) queued_bytes: usize,
+    /// When a client whose queue is full loses its connection, if it takes nothing.
+    pub(super) standstill: Duration,
+}
+
+impl Default for Limits {
+    /// Large enough for a burst that a client which reads will take.
+    fn default() -> Self {
+        Self {
+            relief_bytes: 128 << 20,
+            queued_bytes: 256 << 20,
+            standstill: Duration::from_secs(10),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(super) enum ViewError {
+    #[error("The connection broke")]
+    Io(#[from] std::io::Error),
+    #[error("Bytes came that are not ZMTP")]
+    Wire(#[from] WireError),
+    #[error("The client has read nothing for {seconds} s while {queued_bytes} bytes waited for it")]
+    Standstill { seconds: u64, queued_bytes: usize },
+}
+
+/// What the way to the kernel learns for the way back.
+#[derive(Clone, Default)]
+pub(super) struct Audience {
+    shared: Arc<Mutex<Wishes>>,
+}
+
+#[derive(Default)]
+struct Wishes {
+    subscriptions: Subscriptions,
+    /// How many cells the relay knew when this client began to listen.
+    cells_before: Option<u64>,
+    /// The client's frames cannot be told apart, so neither can the answers to them.
+    is_blind: bool,
+}
+
+impl Audience {
+    pub(super) fn note(&self, said: &Ended<'_>, relay: &Relay) {
+        let mut wishes = self.wishes();
+        if wishes.subscriptions.note(said) && wishes.cells_before.is_none() {
+            wishes.cells_before = Some(relay.stage().cells.noted());
+        }
+    }
+
+    pub(super) fn note_blind(&self) {
+        self.wishes().is_blind = true;
+    }
+
+    /// Nothing that can fail happens while the lock is held.
+    fn wishes(&self) -> MutexGuard<'_, Wishes> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs until the kernel closes its end and the client has taken everything.
+pub(super) async fn show(
+    mut kernel: impl AsyncRead + Unpin,
+    mut client: impl AsyncWrite + Unpin,
+    relay: &Relay,
+    audience: &Audience,
+) -> Result<(), ViewError> {
+    let limits = relay.shared.limits;
+    let mut injections = relay.join();
+    let mut view = View::new(relay, audience);
+    let mut chunk = BytesMut::with_capacity(BUFFER_BYTES);
+    let mut kernel_is_open = true;
+    let mut last_progress = Instant::now();
+    while kernel_is_open || view.queue.has_remaining() {
+        let is_full = view.queue.remaining() > limits.queued_bytes;
+        // Writing comes before reading, so that the queue only grows while the client takes nothing.
+        tokio::select! {
+            biased;
+            Some(injection) = injections.recv() => {
+                view.hold(injection);
+                view.release();
+                view.relieve();
+            }
+            written = client.write_buf(&mut view.queue), if view.queue.has_remaining() => {
+                if written? == 0 {
+                    return Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into());
+                }
+                last_progress = Instant::now();
+            }
+            count = kernel.read_buf(&mut chunk), if kernel_is_open && !is_full => {
+                // A kernel that was killed may leave an error instead of an end; what it said before is here.
+                kernel_is_open = matches!(count, Ok(1..));
+                if !view.queue.has_remaining() {
+                    last_progress = Instant::now();
+                }
+                view.take_all(&mut injections);
+                view.pass_on(chunk.split().freeze())?;
+                view.relieve();
+                if chunk.capacity() < LEAST_READ_BYTES {
+                    chunk.reserve(BUFFER_BYTES);
+                }
+            }
+            () = tokio::time::sleep_until(last_progress + limits.standstill), if is_full => {
+                return Err(ViewError::Standstill {
+                    seconds: limits.standstill.as_secs(),
+                    queued_bytes: view.queue.remaining(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+struct View<'a> {
+    relay: &'a Relay,
+    audience: &'a Audience,
+    tracker: Tracker,
+    cells: CellLog,
+    queue: OutputQueue,
+    /// Messages of our own whose cell has not begun here, or that came in the middle of a message.
+    held: VecDeque<Arc<Injection>>,
+    held_bytes: usize,
+    /// How large the queue has to be for relief.
+    relief_bytes: usize,
+}
+
+impl<'a> View<'a> {
+    fn new(relay: &'a Relay, audience: &'a Audience) -> Self {
+        Self {
+            relay,
+            audience,
+            tracker: Tracker::default(),
+            cells: CellLog::default(),
+            queue: OutputQueue::default(),
+            held: VecDeque::new(),
+            held_bytes: 0,
+            relief_bytes: relay.shared.limits.relief_bytes,
+        }
+    }
+
+    fn take_all(&mut self, injections: &mut UnboundedReceiver<Arc<Injection>>) {
+        while let Ok(injection) = injections.try_recv() {
+            self.hold(injection);
+        }
+        self.release();
+    }
+
+    fn hold(&mut self, injection: Arc<Injection>) {
+        let wishes = self.audience.wishes();
+        if wishes.is_blind
+            || self.tracker.is_blind()
+            || !wishes.subscriptions.want(&injection.topic)
+        {
+            return;
+        }
+        drop(wishes);
+        self.held_bytes += injection.wire.len();
+        self.held.push_back(injection);
+        while self.held_bytes > MOST_HELD_BYTES
+            && let Some(oldest) = self.held.pop_front()
+        {
+            self.held_bytes -= oldest.wire.len();
+        }
+    }
+
+    /// Bytes that were just read from the kernel, cut anywhere.
+    fn pass_on(&mut self, bytes: Bytes) -> Result<(), WireError> {
+        let mut ends = VecDeque::new();
+        let mut passed = 0;
+        let mut used = 0;
+        while used < bytes.len() {
+            let step = self.tracker.advance(&bytes[used..])?;
+            used += step.used;
+            let Some(ended) = step.ended else { break };
+            ends.push_back(used - passed);
+            if let Ended::Message(message) = ended {
+                note(&mut self.cells, &self.held, self.relay, message);
+            }
+            if self.can_release() {
+                self.queue
+                    .push(bytes.slice(passed..used), std::mem::take(&mut ends));
+                passed = used;
+                self.release();
+            }
+        }
+        self.queue.push(bytes.slice(passed..), ends);
+        Ok(())
+    }
+
+    fn can_release(&self) -> bool {
+        self.held.iter().any(|injection| self.has_begun(injection))
+    }
+
+    /// Queues, in their order, the held messages whose cell has begun.
+    fn release(&mut self) {
+        if !self.tracker.at_boundary() || !self.can_release() {
+            return;
+        }
+        for injection in std::mem::take(&mut self.held) {
+            if self.has_begun(&injection) {
+                self.held_bytes -= injection.wire.len();
+                self.queue.push_message(injection.wire.clone());
+            } else {
+                self.held.push_back(injection);
+            }
+        }
+    }
+
+    /// A client that does not see everything cannot be told when a cell begins; it waits for nothing.
+    /// One that came in the middle of a cell has missed its beginning.
+    fn has_begun(&self, injection: &Injection) -> bool {
+        let (message_id, silent) = (&injection.message_id, injection.silent);
+        if self.cells.has_begun(message_id, silent) {
+            return true;
+        }
+        let wishes = self.audience.wishes();
+        !wishes.subscriptions.want_everything()
+            || wishes.cells_before.is_some_and(|cells_before| {
+                let stage = self.relay.stage();
+                stage.cells.had_begun(message_id, silent, cells_before)
+            })
+    }
+
+    fn relieve(&mut self) {
+        let before = self.queue.remaining();
+        let Some(scribe) = self.relay.scribe() else {
+            return;
+        };
+        if before <= self.relief_bytes {
+            return;
+        }
+        // Far enough that it is not needed again at once; when that cannot be, not before much more has come.
+        let limit = self.relay.shared.limits.relief_bytes;
+        self.queue
+            .exchange(|messages| relieve(messages, scribe, limit / 2));
+        let after = self.queue.remaining();
+        self.relief_bytes = limit.max(after + limit / 4);
+        tracing::warn!(
+            queued_bytes.before = before,
+            queued_bytes.after = after,
+            "A client reads its output too slowly and does not get all of it"
+        );
+    }
+}
+
+/// What a message of the kernel says about cells, for this client and for those that come later.
+fn note(
+    cells: &mut CellLog,
+    held: &VecDeque<Arc<Injection>>,
+    relay: &Relay,
+    message: MessageView<'_>,
+) {
+    if let Some(sign) = Sign::read(message) {
+        relay.stage().cells.note(&sign);
+        if let Sign::Idle(message_id) = &sign {
+            cells.note_joined_late(message_id);
+        }
+        cells.note(&sign);
+    } else if !held.is_empty()
+        && let Some(message_id) = message.parent_header().and_then(message_id)
+    {
+        cells.note_joined_late(&message_id);
+    }
+}
+
+#[cfg(test)]
+mod tests;

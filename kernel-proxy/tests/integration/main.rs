@@ -1,0 +1,10 @@
+//! The proxy as Jupyter's clients meet it: a process of its own, real sockets, a real ipykernel.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod cells;
+mod client;
+mod ends;
+mod peer;
+mod proxy;
+mod refusals;
+mod wire;

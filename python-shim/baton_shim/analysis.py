@@ -1,0 +1,195 @@
+"""Which names of the notebook a cell may use.
+
+In: the cell's source, IPython's transformation of it, and the notebook's namespace. Out: the names that the session
+needs before the cell runs. Bytecode tells them, because it knows scopes as the interpreter does; the syntax tree adds
+what hides in strings: magics, shell commands, `eval`. What a cell calls is followed into the functions and classes of
+the notebook (`closure.py`).
+
+**Invariant:** nothing of the student's code runs here, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from baton_shim.bytecode import code_names
+from baton_shim.closure import reach
+from baton_shim.session_names import of_ipython
+
+# Code that may look up any name at all.
+DYNAMIC = frozenset({"eval", "exec", "globals", "locals"})
+# Dynamic only without an argument: then they mean the namespace.
+DYNAMIC_BARE = frozenset({"vars", "dir"})
+DYNAMIC_MAGICS = frozenset("who whos who_ls psearch reset reset_selective macro save store".split())
+# Magics whose argument is Python, after their options.
+CODE_MAGICS = frozenset("time timeit prun memit mprun lprun pyinstrument snakeviz scalene".split())
+# Cell magics whose body is another language's.
+FOREIGN_MAGICS = frozenset(
+    "bash sh script html HTML js javascript latex markdown svg SVG writefile file perl ruby sql R julia".split()
+)
+# Methods and functions that evaluate a string with the caller's names (pandas, numexpr, formulas).
+EVALUATES_TEXT = re.compile(r"query|eval|evaluate|ols|wls|gls|glm|logit|probit|dmatrix|dmatrices|from_formula")
+OF_EVERY_MODULE = re.compile(r"__(?:name|doc|package|loader|spec|builtin|builtins|annotations|session)__")
+NAME = re.compile(r"(?<![\w.'\"])[^\W\d]\w*")
+EXPANSION = re.compile(r"\{([^{}]+)\}|\$\$?([^\W\d][\w.]*)")
+
+Transform = Callable[[str], str]
+
+
+@dataclass
+class CellNames:
+    loads: set[str] = field(default_factory=set)
+    stores: set[str] = field(default_factory=set)
+    hinted: set[str] = field(default_factory=set)
+    """Words of a magic's line or of a string that may be names."""
+    everything: bool = False
+    """The code may look up any name."""
+    empty: bool = True
+
+
+@dataclass(frozen=True)
+class Needed:
+    names: frozenset[str]
+    """Names that exist and that the code uses."""
+    wished: frozenset[str]
+    """Names that exist and that the code may use: they travel if they can."""
+    stores: frozenset[str]
+    files: frozenset[str]
+    """File names of the code of the functions that were followed."""
+
+
+def needed(cell: CellNames, namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> Needed:
+    """`hidden` are the names that IPython put into the namespace itself, with their values."""
+
+    def usable(name: str) -> bool:
+        if name not in namespace or OF_EVERY_MODULE.fullmatch(name):
+            return False
+        return of_result(name) or name not in hidden or hidden[name] is not namespace[name]
+
+    direct = {name for name in cell.loads if usable(name)}
+    wished = {name for name in cell.hinted - direct if usable(name)}
+    everything = cell.everything
+    reached = reach(direct | wished, namespace)
+    called = {name for name in reached.names if usable(name)}
+    if everything or reached.everything:
+        wished |= {name for name in namespace if usable(name) and not of_ipython(name)}
+        again = reach(direct | called | wished, namespace)
+        called |= {name for name in again.names if usable(name)}
+        reached = again
+    return Needed(
+        names=frozenset(direct | called),
+        wished=frozenset(wished - direct - called),
+        stores=frozenset(cell.stores),
+        files=frozenset(reached.files),
+    )
+
+
+def of_result(name: str) -> bool:
+    """`_`, `__`, `_7`, `Out`: IPython's, and yet for the student's use."""
+    return name in ("Out", "In", "_oh", "_ih") or name.strip("_") == "" or re.fullmatch(r"_\d+", name) is not None
+
+
+def of_cell(source: str, transform: Transform) -> CellNames:
+    """Raises SyntaxError for a cell that would not run."""
+    names = CellNames()
+    tree = parse(transform(source))
+    names.empty = not tree.body
+    add_tree(tree, transform, names)
+    return names
+
+
+def parse(source: str) -> ast.Module:
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    tree: ast.Module = compile(source, "<cell>", "exec", flags, dont_inherit=True)
+    return tree
+
+
+def add_tree(tree: ast.Module, transform: Transform, names: CellNames) -> None:
+    code = compile(tree, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    found = code_names(code, module_level=True)
+    names.loads |= found.loads
+    names.stores |= found.stores
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            add_call(node, transform, names)
+        elif isinstance(node, ast.Delete):  # the bytecode alone also has the end of `except … as name`
+            names.loads |= found.deletes & {target.id for target in ast.walk(node) if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.Import):
+            names.everything |= any(alias.name == "__main__" for alias in node.names)
+    names.everything |= not DYNAMIC.isdisjoint(names.loads)
+
+
+def add_call(call: ast.Call, transform: Transform, names: CellNames) -> None:
+    function = call.func
+    texts = [node.value for node in call.args if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    if isinstance(function, ast.Name) and function.id in DYNAMIC_BARE and not (call.args or call.keywords):
+        names.everything = True
+    elif is_ipython_call(function):
+        assert isinstance(function, ast.Attribute)
+        add_ipython_call(function.attr, texts, transform, names)
+    else:
+        called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        texts += [word.value.value for word in call.keywords if is_text(word.value)]  # type: ignore[attr-defined]
+        for text in texts:
+            if EVALUATES_TEXT.fullmatch(called) or "~" in text:
+                names.hinted |= set(NAME.findall(text))
+
+
+def is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def is_ipython_call(function: ast.expr) -> bool:
+    return (
+        isinstance(function, ast.Attribute)
+        and isinstance(function.value, ast.Call)
+        and isinstance(function.value.func, ast.Name)
+        and function.value.func.id == "get_ipython"
+    )
+
+
+def add_ipython_call(method: str, texts: list[str], transform: Transform, names: CellNames) -> None:
+    if method in ("run_line_magic", "run_cell_magic", "magic") and texts:
+        name, line, *body = [*texts, ""] if len(texts) == 1 else texts
+        name = name.strip("%")
+        names.everything |= name in DYNAMIC_MAGICS or (name == "run" and "-i" in line.split())
+        names.hinted |= set(NAME.findall(line))
+        if name in CODE_MAGICS:
+            add_source_after_options(line, transform, names)
+        for text in body:
+            if name not in FOREIGN_MAGICS:
+                add_source(text, transform, names)
+    elif method in ("system", "getoutput"):
+        for text in texts:
+            names.hinted |= set(expanded_names(text))
+    else:  # run_cell, ev, ex, push, pinfo and whatever else takes text
+        for text in texts:
+            add_source(text, transform, names)
+            names.hinted |= set(NAME.findall(text))
+
+
+def expanded_names(command: str) -> Iterator[str]:
+    """`{expression}` and `$name` in a shell command."""
+    for expression, name in EXPANSION.findall(command):
+        yield from NAME.findall(expression or name)
+
+
+def add_source_after_options(line: str, transform: Transform, names: CellNames) -> None:
+    """`-n 10 -o statement`: no option's value is Python, so the longest rest that parses is the statement."""
+    rest = line.strip()
+    while rest and not add_source(rest, transform, names):
+        rest = rest.partition(" ")[2].lstrip()
+
+
+def add_source(source: str, transform: Transform, names: CellNames) -> bool:
+    """Whether it is Python."""
+    try:
+        tree = parse(transform(source))
+        add_tree(tree, transform, names)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return True

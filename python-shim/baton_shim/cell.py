@@ -1,0 +1,66 @@
+"""The running cell as Jupyter asked for it: its source, its number, its request.
+
+**Invariant:** reads IPython's state, changes none of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from jupyter_client.jsonutil import json_default
+
+from baton_shim import outputs, source
+from baton_shim.errors import short, with_lines
+
+
+class NotebookCell:
+    def __init__(self, shell: Any, body: str) -> None:
+        self.shell = shell
+        self.parent: dict[str, Any] = shell.kernel.get_parent("shell")
+        self.content: dict[str, Any] = self.parent.get("content", {})
+        self.code = source.numbered(body, self.content.get("code", ""))
+        self.number = cell_number(shell)
+
+    def request(self) -> dict[str, Any]:
+        """What the proxy has to know of the cell, apart from its state."""
+        header = self.parent["header"]
+        return {
+            "code": self.code,
+            "parent_header": json.dumps(header, default=json_default).encode(),
+            "message_id": header["msg_id"],
+            "execution_count": self.number,
+            "silent": bool(self.content.get("silent", False)),
+            "allow_stdin": bool(self.content.get("allow_stdin", False)),
+            "captured": outputs.captured(self.shell),
+            "folder": folder(),
+        }
+
+    def not_compiled(self, error: Exception) -> BaseException:
+        """With the lines that IPython would show for a cell without Baton."""
+        if not isinstance(error, SyntaxError):  # a null byte, too many brackets
+            return with_lines(error, [f"{type(error).__name__}: {short(error)}"])
+        compiler = self.shell.compile
+        transformed = self.shell.transform_cell(self.code) if error.filename == "<cell>" else self.code
+        error.filename = compiler.cache(transformed, self.number, raw_code=self.code)
+        return with_lines(error, self.shell.SyntaxTB.structured_traceback(type(error), error, []))
+
+
+def folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted
+        return ""
+
+
+def cell_number(shell: Any) -> int:
+    """The n of `In [n]`: the number under which IPython compiled the frame of the cell that is running."""
+    numbers: dict[str, int] = getattr(shell.compile, "_filename_map", {})
+    frame = sys._getframe()
+    number: int | None = None
+    while frame is not None:
+        number = numbers.get(frame.f_code.co_filename, number)
+        frame = frame.f_back  # type: ignore[assignment]
+    return number if number is not None else max(0, int(shell.displayhook.prompt_count))

@@ -1,0 +1,177 @@
+"""Exceptions between two kernels, and Baton's own.
+
+An exception of a cell travels as data (its class by name, arguments, attributes) and is built again at home, so that a
+class with an `__init__` of its own, or one that is missing at home, cannot stop the cell's state from coming home.
+
+**Invariant:** reading a description never raises.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+
+class GpuServiceError(RuntimeError):
+    """The cell did not run, or what it did is lost; the notebook has the values from before the cell."""
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message
+
+    def _render_traceback_(self) -> list[str]:
+        lines = [f"{type(self).__name__}: {self.message}"]
+        lines += [f"hint: {line}" for line in (self.hint or "").splitlines()]
+        return lines if SAFE in self.message else [*lines, SAFE]
+
+
+class StateRefused(GpuServiceError):
+    """Something that the cell needs cannot move to the GPU machine."""
+
+
+def service_error(name: str, base: type[GpuServiceError]) -> type[GpuServiceError]:
+    """Of this name; an `except` for the builtin exception of the name finds it, too."""
+    found = getattr(builtins, name, None)
+    if name == base.__name__ or not name.isidentifier():
+        return base
+    if isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, BaseExceptionGroup):
+        try:
+            return type(name, (base, found), {})
+        except TypeError:  # the two lay out their instances differently
+            pass
+    return type(name, (base,), {})
+
+
+SAFE = "Your variables are as they were before the cell"
+
+
+class Lines:
+    """The traceback that the session's kernel wrote; an exception carries it as its `_render_traceback_`."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+
+    def __call__(self) -> list[str]:
+        return list(self.lines)
+
+
+def rendered(error: BaseException) -> list[str] | None:
+    """The lines to show instead of what IPython would make of the frames here."""
+    render = getattr(error, "_render_traceback_", None)
+    if isinstance(render, Lines) or isinstance(error, GpuServiceError):
+        lines: list[str] = render() if render else []
+        return lines
+    return None
+
+
+def with_lines(error: BaseException, lines: list[str]) -> BaseException:
+    error._render_traceback_ = Lines(lines)  # type: ignore[attr-defined]
+    return error
+
+
+def describe(error: BaseException) -> bytes:
+    """What `rebuild` makes the exception of. Needs cloudpickle only for arguments of the student's own classes."""
+    kind = type(error)
+    bases = [(base.__module__, base.__qualname__) for base in kind.__mro__]
+    attributes = {name: value for name, value in vars(error).items() if name != "_render_traceback_"}
+    arguments = arguments_of(error)
+    for given, rest in ((arguments, attributes), (arguments, {}), ((short(error),), {})):
+        try:
+            return dumps((bases, given, rest))
+        except Exception:  # whatever a student's `__reduce__` raises
+            continue
+    return pickle.dumps((bases, (), {}))
+
+
+def arguments_of(error: BaseException) -> tuple[Any, ...]:
+    """Builtin exceptions know more than `args`: an OSError's file name, for example."""
+    try:
+        form = error.__reduce__()
+        if isinstance(form, tuple) and form[0] is type(error):
+            return tuple(form[1])
+    except Exception:  # a class of the student's
+        pass
+    return error.args
+
+
+def dumps(value: object) -> bytes:
+    try:
+        return pickle.dumps(value)
+    except Exception:
+        import cloudpickle
+
+        return bytes(cloudpickle.dumps(value))
+
+
+def short(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return f"<{type(error).__name__} object>"
+
+
+def rebuild(description: bytes, name: str, value: str, namespace: Mapping[str, Any]) -> BaseException:
+    """The exception again, of its own class where this kernel has it; else a stand-in with the same name and text."""
+    bases: list[tuple[str, str]] = []
+    try:
+        bases, arguments, attributes = pickle.loads(description)
+        found = find_class(bases[0], namespace)
+        if found is not None and issubclass(found, Exception | KeyboardInterrupt):
+            error = make(found, arguments)
+            vars(error).update(attributes)
+            if str(error) == value:
+                return error
+    except Exception:  # a missing package, an `__init__` or `__str__` that fails: the stand-in serves
+        pass
+    return stand_in(name, value, nearest(bases, namespace))
+
+
+def make(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
+    if isinstance(kind.__init__, type(BaseException.__init__)):
+        return kind(*arguments)
+    return kind.__new__(kind, *arguments)  # `args` are set; the class's own `__init__` wants others
+
+
+def nearest(bases: list[tuple[str, str]], namespace: Mapping[str, Any]) -> type[BaseException]:
+    """The first class that an `except` of the student may name, and that may be raised in a cell without harm."""
+    for base in bases:
+        try:
+            found = find_class(base, namespace)
+        except Exception:
+            continue
+        if found is not None and issubclass(found, Exception) and not issubclass(found, BaseExceptionGroup):
+            return found
+    return Exception
+
+
+def stand_in(name: str, value: str, base: type[BaseException]) -> BaseException:
+    body = {"__init__": lambda self, *arguments: None, "__str__": lambda self: value}
+    for found in (base, Exception):
+        try:
+            kind: type[BaseException] = type(name, (found,), body)
+            error: BaseException = kind.__new__(kind)
+            error.args = (value,)
+            return error
+        except Exception:  # a base that takes other arguments
+            continue
+    return Exception(value)
+
+
+def find_class(place: tuple[str, str], namespace: Mapping[str, Any]) -> type[BaseException] | None:
+    module, qualified_name = place
+    first, *others = qualified_name.split(".")
+    if module == "__main__":
+        found = namespace.get(first)
+    else:
+        owner = builtins if module == "builtins" else importlib.import_module(module)
+        found = getattr(owner, first, None)
+    for part in others:
+        found = getattr(found, part, None)
+    return found if isinstance(found, type) and issubclass(found, BaseException) else None

@@ -1,0 +1,129 @@
+"""The notebook's end of the journey: what it keeps between `%%gpu` cells, and what it puts into IPython.
+
+In: the body of a cell. Out: its value, or its exception. Between them `call.py` talks to the proxy.
+
+**Invariant:** one call at a time; after any failure the next cell begins a new object table.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+
+from baton_shim import errors
+from baton_shim.here import by_reference
+from baton_shim.link import Link
+from baton_shim.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    from baton_shim.options import Options
+    from baton_shim.state import Table
+    from baton_shim.status import Transfer
+
+
+class Home:
+    def __init__(self, shell: Any, socket_path: str) -> None:
+        self.shell = shell
+        self.link = Link(socket_path)
+        self.link.hello()
+        self.calls = 0
+        self.session = 0
+        """Counts the object tables, so that a stand-in knows whether its session still lives."""
+        self.shared: set[str] = set()
+        """Names that the session has heard of."""
+        self.quiet = False
+        """Whether all cells are, without `--quiet`."""
+        self.cells = 0
+        """How many have run in the present session."""
+        self.where: tuple[str, int] | None = None
+        """Host and process of the session, as it said."""
+        self.transfer: Transfer | None = None
+        self.unreleased: dict[int, list[Any]] = {}
+        """What the proxy may still be reading, by call: it must not be freed."""
+        self.surroundings = Surroundings()
+        self._table: Table | None = None
+        self._turn = threading.Lock()
+        self._shown: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
+        by_reference(shell)
+        seam_traceback(shell)
+        self._seam_display()
+
+    @property
+    def namespace(self) -> dict[str, Any]:
+        namespace: dict[str, Any] = self.shell.user_ns
+        return namespace
+
+    @property
+    def table(self) -> Table:
+        if self._table is None:
+            from baton_shim.state import Table
+
+            self._table = Table(self.namespace)
+            self.session += 1
+            self.shared.clear()
+            self.surroundings.restart()
+            self.cells = 0
+            self.where = None
+        return self._table
+
+    def void(self) -> None:
+        """The two ends may differ: the next message starts a new table."""
+        self._table = None
+
+    @property
+    def warm(self) -> bool:
+        """Whether a session holds what the table says; it may have been ended meanwhile."""
+        return self._table is not None and self._table.messages > 0
+
+    def run_cell(self, body: str, options: Options) -> Any:
+        from baton_shim.call import Call
+
+        while not self._turn.acquire(timeout=0.1):  # a cell of a subshell; an interrupt gets through between two tries
+            pass
+        try:
+            result = Call(self, body, options).run()
+        finally:
+            self._turn.release()
+        if result is None:
+            return None
+        self._shown = result
+        return result[0]
+
+    def _seam_display(self) -> None:
+        """A value that comes home is shown as the session formatted it, where its libraries and settings are."""
+        formatter = self.shell.display_formatter
+        format_here = formatter.format
+
+        @functools.wraps(format_here)
+        def format(value: Any, *arguments: Any, **options: Any) -> Any:  # noqa: A001
+            shown, self._shown = self._shown, None
+            if shown is not None and shown[0] is value:
+                return shown[1], shown[2]
+            return format_here(value, *arguments, **options)
+
+        formatter.format = format
+        self.shell.events.register("post_run_cell", self._forget_shown)
+
+    def _forget_shown(self, *result: object) -> None:
+        self._shown = None
+
+
+def seam_traceback(shell: Any) -> None:
+    """The session's lines for every kind of exception; IPython's own `_render_traceback_` leaves some kinds out."""
+    show_here = shell.showtraceback
+
+    @functools.wraps(show_here)
+    def showtraceback(exc_tuple: Any = None, *arguments: Any, **options: Any) -> None:
+        error = exc_tuple[1] if exc_tuple else sys.exc_info()[1] or getattr(sys, "last_value", None)
+        lines = errors.rendered(error) if isinstance(error, BaseException) else None
+        if lines is None or isinstance(error, UsageError):  # which IPython shows as one line on stderr
+            show_here(exc_tuple, *arguments, **options)
+        else:
+            kind, error, _ = shell._get_exc_info(exc_tuple)
+            shell._showtraceback(kind, error, lines)
+
+    shell.showtraceback = showtraceback

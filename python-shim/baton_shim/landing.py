@@ -1,0 +1,71 @@
+"""What a cell brings home besides its variables: value, exception, payloads, its source.
+
+**Invariant:** runs after the change was applied; nothing here may undo or fail it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from baton_shim import errors
+from baton_shim.surroundings import warn
+
+if TYPE_CHECKING:
+    from baton_shim.cell import NotebookCell
+    from baton_shim.home import Home
+
+Result = tuple[Any, dict[str, Any], dict[str, Any]]
+
+
+class Landed(NamedTuple):
+    result: Result | None
+    error: bytes | None
+
+
+def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
+    if "lost" in extra:
+        home.void()
+        raise errors.GpuServiceError(
+            f"The cell ran, but what it changed could not leave the GPU machine ({extra['lost']})"
+        )
+    home.shared |= set(extra["names"])
+    home.cells += 1
+    home.where = extra["where"]
+    for line in home.surroundings.land(extra["around"]) + home.surroundings.figures.land(extra["figures"]):
+        warn(line)
+    remember_source(home.shell, extra["file"], cell.number, cell.code)
+    for payload in extra["payload"]:
+        if payload.get("source") != "ask_exit":
+            home.shell.payload_manager.write_payload(payload)
+    return Landed(result_of(extra), extra["error"])
+
+
+def result_of(extra: dict[str, Any]) -> Result | None:
+    """A value that had to stay is a stand-in, which is the value again in the session's next cells."""
+    if extra["bundle"] is None:
+        return None
+    data, metadata = extra["bundle"]
+    return extra["value"], data, metadata
+
+
+def exception_of(outcome: str, error: dict[str, Any] | None, landed: Landed | None, home: Home) -> BaseException:
+    """What the cell raised, to be raised here, with the session's traceback."""
+    if outcome == "timed_out" and error is not None:
+        return errors.with_lines(errors.stand_in(error["name"], error["value"], TimeoutError), error["traceback"])
+    if outcome == "cancelled" or error is None:
+        lines = error["traceback"] if error else []
+        return errors.with_lines(KeyboardInterrupt(), lines or ["KeyboardInterrupt"])
+    description = landed.error if landed else None
+    raised = errors.rebuild(description or b"", error["name"], error["value"], home.namespace)
+    return errors.with_lines(raised, error["traceback"])
+
+
+def remember_source(shell: Any, file_name: str, number: int, source: str) -> None:
+    """Lets tracebacks and `inspect` here show functions that the cell defined."""
+    import linecache
+
+    lines = [line + "\n" for line in shell.transform_cell(source).splitlines()]
+    linecache.cache[file_name] = (len(source), None, lines, file_name)
+    numbers: dict[str, int] | None = getattr(shell.compile, "_filename_map", None)
+    if numbers is not None:
+        numbers[file_name] = number

@@ -1,0 +1,55 @@
+"""How both kernels start: as `ipykernel_launcher` would, plus the private socket and an end with the parent.
+
+**Invariant:** apart from what it registers, a kernel that starts here is the one that ipykernel starts. Nothing but
+`os` and `sys` is imported before the notebook's folder is off the path.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+SHIM_SOCKET = "BATON_SHIM_SOCKET"
+_PR_SET_PDEATHSIG = 1
+
+
+def leave_notebook_folder() -> None:
+    """IPython puts it back on `sys.path` once the kernel has loaded its libraries (`init_path`)."""
+    if sys.path and sys.path[0] in ("", os.getcwd()):
+        del sys.path[0]
+
+
+def end_with_parent(signal_name: str) -> None:
+    """Linux sends the signal when the parent's thread that started this process ends; elsewhere ipykernel polls."""
+    import signal
+
+    try:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.Signals[signal_name]), 0, 0, 0)
+    except (ImportError, OSError, AttributeError):
+        pass
+
+
+def run_kernel(shell_ready: Callable[[Any], None], kernel_class: type | None = None) -> None:
+    """`ipykernel.kernelapp.launch_new_instance()`, with a look at the shell before extensions and start-up files."""
+    from ipykernel.kernelapp import IPKernelApp
+
+    # An instance of IPKernelApp itself: a subclass would move the configuration's section, which libraries look for.
+    app = IPKernelApp.instance()
+    if kernel_class is not None:
+        app.kernel_class = kernel_class
+    init_shell = app.init_shell
+
+    def init_shell_and_shim() -> None:
+        init_shell()
+        shell_ready(app.shell)
+
+    app.init_shell = init_shell_and_shim
+    app.initialize()
+    app.start()

@@ -1,0 +1,145 @@
+"""`%%gpu`, as IPython sees it: the cell magic, a line magic that explains it, and a transformer that finds it.
+
+**Invariant:** importing and registering is cheap and silent; everything else is loaded with the first `%%gpu` cell.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from baton_shim.options import Options, milliseconds, names
+
+if TYPE_CHECKING:
+    from baton_shim.home import Home
+
+GPU_LINE = re.compile(r"[ \t]*%%gpu(?:[ \t\r\n]|$)")
+CONFIG = re.compile(r"notices\s*=\s*(quiet|normal)")
+EXPLANATION = (
+    "Put %%gpu (two percent signs) on the first line of a cell: the whole cell then runs on a GPU, with your "
+    "variables, and what it changes is here when it ends. '%%gpu?' shows the options"
+)
+NO_PROXY = (
+    "This kernel was started without Baton, so there is no GPU to send the cell to\n"
+    "hint: select the kernel 'Python (shared GPU)' (Kernel > Change Kernel…)"
+)
+
+
+def register(shell: Any, socket_path: str | None) -> None:
+    """Adds the magics; with a socket, also connects to the proxy."""
+    home: Home | None = None
+    if socket_path is not None:
+        from baton_shim.home import Home
+
+        home = Home(shell, socket_path)
+
+    @magic_arguments()  # type: ignore[untyped-decorator]
+    @argument(  # type: ignore[untyped-decorator]
+        "--quiet", action="store_true", help="show neither the place in the queue nor where the cell ran"
+    )
+    @argument(  # type: ignore[untyped-decorator]
+        "--timeout", metavar="DURATION", help="stop the cell after this time of running, as in 90s, 5m or 1h30m"
+    )
+    @argument(  # type: ignore[untyped-decorator]
+        "--keep", nargs="+", metavar="NAMES", help="take these variables along, though the cell does not show a use"
+    )
+    @argument(  # type: ignore[untyped-decorator]
+        "--drop", nargs="+", metavar="NAMES", help="leave these variables where they are, in both directions"
+    )
+    @argument(  # type: ignore[untyped-decorator]
+        "--no-return",
+        action="store_true",
+        help="bring home nothing but the output; the next cell starts from the notebook's variables again",
+    )
+    @no_var_expand  # type: ignore[untyped-decorator]
+    def gpu(line: str, cell: str) -> Any:
+        """Run this cell on a GPU, with the notebook's variables.
+
+        The cell works as if it ran here: it sees the variables, and what it creates, changes or deletes is so in the
+        notebook afterwards. Only while the cell runs does it hold a GPU. Interrupt works as for every cell.
+        """
+        options = parse_argstring(gpu, line)
+        if home is None:
+            raise UsageError(NO_PROXY)
+        return home.run_cell(
+            cell,
+            Options(
+                quiet=options.quiet or home.quiet,
+                keep=names(options.keep, "--keep"),
+                drop=names(options.drop, "--drop"),
+                returns=not options.no_return,
+                timeout_ms=milliseconds(options.timeout),
+            ),
+        )
+
+    @no_var_expand  # type: ignore[untyped-decorator]
+    def explain(line: str) -> None:
+        """Say how `%%gpu` is written."""
+        if line.strip():
+            raise UsageError(f"%gpu runs nothing. {EXPLANATION}")
+        print(EXPLANATION)
+
+    @no_var_expand  # type: ignore[untyped-decorator]
+    def misplaced(line: str) -> None:
+        """`%%gpu` below other code."""
+        raise UsageError(
+            "%%gpu stands below other code; only comments, blank lines and other cell magics may stand above it\n"
+            "hint: make it the first line of its cell"
+        )
+
+    shell.register_magic_function(gpu, "cell", "gpu")
+    shell.register_magic_function(explain, "line", "gpu")
+    shell.register_magic_function(misplaced, "line", "%gpu")
+    register_beside(shell, home)
+    if hoist not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.append(hoist)
+
+
+def register_beside(shell: Any, home: Home | None) -> None:
+    """The line magics about the session."""
+
+    def needed() -> Home:
+        if home is None:
+            raise UsageError(NO_PROXY)
+        return home
+
+    def status(line: str) -> None:
+        """Say which session runs this notebook's `%%gpu` cells, what it holds, and what the last cell moved."""
+        from baton_shim.status import text
+
+        print(text(needed()))
+
+    def reset(line: str) -> None:
+        """Drop the session: the next `%%gpu` cell starts from the notebook's variables."""
+        needed().void()
+        print("The next %%gpu cell starts a new session from the notebook's variables")
+
+    def config(line: str) -> None:
+        """Set what holds for all `%%gpu` cells of this notebook: notices=quiet or notices=normal."""
+        found = CONFIG.fullmatch(line.strip())
+        if line.strip() and not found:
+            raise UsageError(f"%gpu_config {line.strip()}: unknown\nhint: write notices=quiet or notices=normal")
+        if found:
+            needed().quiet = found[1] == "quiet"
+        print(f"notices={'quiet' if needed().quiet else 'normal'}")
+
+    for name, function in (("gpu_status", status), ("gpu_reset", reset), ("gpu_config", config)):
+        shell.register_magic_function(function, "line", name)
+
+
+def hoist(lines: list[str]) -> list[str]:
+    """Makes a `%%gpu` that stands after comments or blank lines the first line.
+
+    Above it nothing but comments and blank lines is allowed, so it can neither be inside of a string nor below code.
+    """
+    for number, line in enumerate(lines):
+        text = line.strip()
+        if GPU_LINE.match(line):
+            return lines if number == 0 else [line.lstrip(), *lines[:number], *lines[number + 1 :]]
+        if text and not text.startswith("#"):
+            return lines
+    return lines

@@ -1,0 +1,47 @@
+"""What may stand behind `%%gpu`, and what it means for the cell.
+
+**Invariant:** pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from IPython.core.error import UsageError
+
+UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
+PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)")
+LONGEST_MS = 365 * 24 * UNITS["h"]
+
+
+class Options(NamedTuple):
+    quiet: bool = False
+    keep: frozenset[str] = frozenset()
+    """Names that travel to the session whether or not the cell's code shows a use of them."""
+    drop: frozenset[str] = frozenset()
+    """Names that stay where they are, in both directions."""
+    returns: bool = True
+    """Whether what the cell changed comes home."""
+    timeout_ms: int | None = None
+
+
+def names(given: Iterable[str] | None, option: str) -> frozenset[str]:
+    """Written with commas or blanks between them."""
+    found = [name for part in given or () for name in part.split(",") if name]
+    for name in found:
+        if not name.isidentifier():
+            raise UsageError(f"{option} {name}: that is no name of a variable\nhint: write {option} model,history")
+    return frozenset(found)
+
+
+def milliseconds(text: str | None) -> int | None:
+    if text is None:
+        return None
+    parts = PART.findall(text)
+    if parts and PART.sub("", text).strip() == "":
+        total = round(sum(float(number) * UNITS[unit] for number, unit in parts))
+        if 0 < total <= LONGEST_MS:
+            return total
+    raise UsageError(f"--timeout {text}: that is no duration\nhint: write it as 90s, 5m or 1h30m")

@@ -1,0 +1,38 @@
+"""`python -m baton_shim.session -f connection.json`: starts the kernel of a session.
+
+**Invariant:** the session ends when its worker does, also between cells.
+"""
+
+from __future__ import annotations
+
+import os
+
+from baton_shim.launch import SHIM_SOCKET, end_with_parent, leave_notebook_folder, run_kernel
+
+
+def main() -> None:
+    leave_notebook_folder()
+    end_with_parent("SIGKILL")
+    import threading
+
+    from baton_shim.link import Link
+    from baton_shim.session_kernel import SessionKernel
+
+    link = Link(os.environ.pop(SHIM_SOCKET))
+    link.hello()
+    threading.Thread(target=watch, args=(link.fileno(),), name="baton-worker-watch", daemon=True).start()
+    run_kernel(lambda shell: shell.kernel.join(link), SessionKernel)
+
+
+def watch(file_descriptor: int) -> None:
+    """Reads nothing: the worker's end of the socket closes with the worker."""
+    import select
+
+    poll = select.poll()
+    poll.register(file_descriptor, select.POLLRDHUP)
+    poll.poll()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""The kernel of a session.
+
+For each cell the worker sends `Prepare` with the state over the private socket, then an ordinary `execute_request`
+with the same message id. In: the notebook's objects. Out: outputs on iopub, and over the socket what changed.
+
+**Invariant:** a cell runs only after its state was applied, and only once; the state leaves the process only between
+`Finished` and `Released`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ipykernel.ipkernel import IPythonKernel
+from IPython.core.error import StdinNotImplementedError
+from traitlets import Type
+
+from baton_shim import errors, wire
+from baton_shim.here import by_reference
+from baton_shim.interrupts import Interrupts
+from baton_shim.link import Link, LinkClosed, Message
+from baton_shim.session_names import SessionNames
+from baton_shim.session_shell import SessionShell
+from baton_shim.surroundings import Departing, Surroundings, warn
+
+if TYPE_CHECKING:
+    from baton_shim.state import Snapshot, Table
+
+
+class SessionKernel(IPythonKernel):  # type: ignore[misc]
+    shell_class = Type(SessionShell)
+    _interrupts: Interrupts
+
+    def join(self, link: Link) -> None:
+        """The socket to the worker; called once, before the first cell."""
+        from baton_shim.state import Table
+
+        by_reference(self.shell)
+        self._link = link
+        self._table: Table = Table(self.shell.user_ns)
+        self._names = SessionNames(self.shell.user_ns)
+        self._surroundings = Surroundings()
+        self._troubles: list[str] = []
+        self._unanswered_inputs = 0
+        self._message_id = ""
+        self._file = ""
+
+    async def do_execute(
+        self,
+        code: str,
+        silent: bool,
+        store_history: bool = True,
+        user_expressions: dict[str, str] | None = None,
+        allow_stdin: bool = False,
+        *,
+        cell_meta: dict[str, Any] | None = None,
+        cell_id: str | None = None,
+    ) -> dict[str, Any]:
+        self._message_id = self.get_parent("shell")["header"]["msg_id"]
+        with Interrupts() as self._interrupts:
+            try:
+                prepared = self._apply(self._prepare())
+                if isinstance(prepared, BaseException):
+                    return self._refuse(prepared)
+                self._link.send("started", message_id=self._message_id)
+                reply = await self._run(code, silent, allow_stdin)
+                self._finish(reply, prepared)
+            except LinkClosed:
+                os._exit(1)  # nobody is left who could use this session
+        return reply
+
+    def _prepare(self) -> Message:
+        while True:
+            message = self._receive()
+            if message.name == "prepare" and message.body["message_id"] == self._message_id:
+                return message
+            message.close()
+
+    def _receive(self) -> Message:
+        """The next message; interrupts stay counted. An answer that no `input()` waits for any more is dropped."""
+        while True:
+            message = self._link.receive()
+            if message is not None and message.name == "input":
+                self._unanswered_inputs -= 1
+            elif message is not None:
+                return message
+
+    def _apply(self, message: Message) -> dict[str, Any] | BaseException:
+        shell = self.shell
+        shell.execution_count = message.body["execution_count"]
+        try:
+            self._names.whole()
+            assert message.file_descriptor is not None
+            extra: Any = self._table.apply(message.body["delta"], message.file_descriptor)
+            self._troubles = self._surroundings.land(extra["around"])
+            self._troubles += self._surroundings.figures.land(extra["figures"])
+            self._surroundings.settle()
+            self._names.begin(extra["names"])
+        except BaseException as error:  # whatever the student's own classes raise while they are rebuilt
+            return error
+        finally:
+            message.close()
+        for file_name, (number, source) in extra["sources"].items():
+            remember_source(shell, file_name, number, source)
+        prepared: dict[str, Any] = extra
+        return prepared
+
+    def _refuse(self, error: BaseException) -> dict[str, Any]:
+        refusal = refusal_of(error)
+        self._link.send("refused", message_id=self._message_id, error=refusal)
+        return error_reply(self.shell, refusal["name"], refusal["value"])
+
+    async def _run(self, code: str, silent: bool, allow_stdin: bool) -> dict[str, Any]:
+        shell = self.shell
+        shell.displayhook.take()
+        shell.last_execution_result = None
+        try:
+            shell.displayhook.cell = shell.transform_cell(code)
+        except Exception:  # IPython shows it when it runs the cell
+            shell.displayhook.cell = ""
+        self._file = shell.compile.get_code_name(code, shell.displayhook.cell, shell.execution_count)
+        for line in self._troubles:
+            warn(line)
+        ticking = asyncio.ensure_future(tick())
+        try:
+            with self._interrupts.raising():
+                if self._interrupts.count:
+                    raise KeyboardInterrupt
+                # No history here: prompts, In and Out belong to the notebook kernel.
+                reply: dict[str, Any] = await super().do_execute(
+                    code, silent, store_history=False, allow_stdin=allow_stdin
+                )
+        except BaseException as error:  # an interrupt between the cell and the machinery around it
+            shell.showtraceback((type(error), error, error.__traceback__))
+            reply = error_reply(shell, type(error).__name__, str(error))
+            shell.last_execution_result = None
+        finally:
+            ticking.cancel()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        return reply
+
+    def _finish(self, reply: dict[str, Any], prepared: dict[str, Any]) -> None:
+        outcome, error, description = self._outcome(reply)
+        self.shell.last_execution_result = None  # it holds the value
+        result = self.shell.displayhook.take()
+        names, gone = self._names.changed(prepared["stores"], prepared["drop"])
+        around = self._surroundings.depart()
+        if not prepared["returns"]:
+            if result is not None:
+                self.shell.display_pub.publish(result.data, result.metadata)
+            names, gone, result, around = [], [], None, Departing({}, {})
+        extra: dict[str, Any] = {
+            "names": names,
+            "error": description,
+            "payload": reply.get("payload", []),
+            "bundle": (result.data, result.metadata) if result else None,
+            "file": self._file,
+            "around": around.changes,
+            "figures": self._surroundings.figures.depart() if prepared["returns"] else None,
+            "where": (platform.node(), os.getpid()),
+        }
+        if result:
+            extra["value"] = result.value
+        snapshot = self._snapshot(names, gone, extra, partings=prepared["returns"])
+        self._link.send(
+            "finished",
+            message_id=self._message_id,
+            outcome=outcome,
+            error=error,
+            state=snapshot.as_wire(),
+        )
+        self._names.went_home(names, gone)
+        self._surroundings.departed(around)
+        while self._receive().name != "released":
+            pass
+        self._table.release()
+
+    def _snapshot(self, names: list[str], gone: list[str], extra: dict[str, Any], partings: bool) -> Snapshot:
+        try:
+            return self._table.snapshot(names, extra=extra, deleted=gone, partings=partings)
+        except Exception as error:  # what single values refuse stays here; this is more
+            lost = f"{type(error).__name__}: {errors.short(error)}"
+            extra = {"names": [], "error": extra["error"], "payload": [], "bundle": None, "file": "", "lost": lost}
+            return self._table.snapshot([], extra=extra, partings=False)
+
+    def _outcome(self, reply: dict[str, Any]) -> tuple[str, dict[str, Any] | None, bytes | None]:
+        if reply["status"] == "ok":
+            return "ok", None, None
+        ended = self.shell.last_execution_result
+        error = (ended.error_before_exec or ended.error_in_exec) if ended else None
+        remote = wire.remote_error(reply["ename"], reply["evalue"], list(reply.get("traceback") or []))
+        description = errors.describe(error) if error is not None else None
+        forget_frames(error)
+        cancelled = reply["ename"] in ("KeyboardInterrupt", "CancelledError")
+        return ("cancelled" if cancelled else "error"), remote, description
+
+    def raw_input(self, prompt: str = "") -> str:
+        return self._ask(str(prompt), password=False)
+
+    def getpass(self, prompt: str = "", stream: object = None, **options: object) -> str:
+        return self._ask(str(prompt), password=True)
+
+    def _ask(self, prompt: str, password: bool) -> str:
+        if not self._allow_stdin:
+            what = "getpass" if password else "raw_input"
+            raise StdinNotImplementedError(f"{what} was called, but this frontend does not support input requests.")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if threading.current_thread() is not threading.main_thread():
+            raise StdinNotImplementedError("input() works in the cell itself only, not in its threads")
+        with self._interrupts.held():
+            value = self._answer(prompt, password)
+        if value is None:
+            raise KeyboardInterrupt("Interrupted by user")
+        if value == "\x04":
+            raise EOFError
+        return value
+
+    def _answer(self, prompt: str, password: bool) -> str | None:
+        """What was typed; None when the student interrupted instead."""
+        self._link.send("input_wanted", message_id=self._message_id, prompt=prompt, password=password)
+        self._unanswered_inputs += 1
+        count = self._interrupts.count
+        while True:
+            message = self._link.receive(self._interrupts)
+            if message is None:
+                if self._interrupts.count > count:
+                    return None
+            elif message.name == "input":
+                self._unanswered_inputs -= 1
+                if self._unanswered_inputs == 0:
+                    value: str | None = message.body["value"]
+                    return value
+            else:
+                message.close()
+
+
+async def tick() -> None:
+    """ipykernel's handler cancels a cell that awaits in the loop's next turn, and wakes no loop that sleeps."""
+    while True:
+        await asyncio.sleep(0.05)
+
+
+def error_reply(shell: SessionShell, name: str, value: str) -> dict[str, Any]:
+    return {
+        "status": "error",
+        "ename": name,
+        "evalue": value,
+        "traceback": getattr(shell, "_last_traceback", None) or [],
+        "execution_count": shell.execution_count,
+        "user_expressions": {},
+        "payload": [],
+    }
+
+
+def refusal_of(error: BaseException) -> dict[str, Any]:
+    """Why the state could not be set up, for the student."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        return wire.remote_error(
+            "ModuleNotFoundError",
+            f"Package '{package}' is used here but is not installed on the GPU machine",
+            hint="ask your course staff to install it",
+        )
+    if type(error).__name__ == "TableBroken":
+        return wire.remote_error("StateRefused", errors.short(error))
+    text = f"{type(error).__name__}: {errors.short(error)}"
+    return wire.remote_error("StateRefused", f"What the cell needs could not be set up on the GPU machine ({text})")
+
+
+def remember_source(shell: SessionShell, file_name: str, number: int, source: str) -> None:
+    """Lets tracebacks and `inspect` show a cell of the other kernel as `Cell In[number]`."""
+    import linecache
+
+    lines = [line + "\n" for line in source.splitlines()]
+    linecache.cache[file_name] = (len(source), None, lines, file_name)
+    shell.compile._filename_map[file_name] = number
+
+
+def forget_frames(error: BaseException | None) -> None:
+    """The frames of a failed cell hold its arrays; nobody debugs them here."""
+    sys.last_type = sys.last_value = sys.last_traceback = None
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

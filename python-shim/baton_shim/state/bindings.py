@@ -1,0 +1,73 @@
+"""What each name stands for on both ends, as of the last message.
+
+A name travels only when it stands for something else than that. So a name that was bound anew in the notebook, and
+that the cell did not need, is not taken back by the session, which still has the old object under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from baton_shim.state.kinds.base import ATOMS, alike
+from baton_shim.state.numbering import Numbering
+
+_NOWHERE = object()
+
+
+class _LeftAlone:
+    """A name's object that has no number any more, because the other end has bound the name to something else."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: Any) -> None:
+        self.obj = obj
+
+
+class Bindings:
+    def __init__(self, namespace: dict[str, Any], numbering: Numbering) -> None:
+        self._namespace, self._numbering = namespace, numbering
+        self._known: dict[str, Any] = {}  # a plain value, a number in a tuple, or an object left alone
+
+    def is_known(self, name: str, obj: Any, replaced: set[int]) -> bool:
+        """Whether the other end has this name for this very object, or for an equal plain value."""
+        known = self._known.get(name, _NOWHERE)
+        if type(known) is _LeftAlone:
+            return known.obj is obj
+        if type(known) is tuple:
+            number = self._numbering.number(obj)
+            return number == known[0] and number not in replaced
+        return known is not _NOWHERE and alike(known, obj)
+
+    def numbers(self) -> set[int]:
+        return {known[0] for known in self._known.values() if type(known) is tuple}
+
+    def note(self, names: Mapping[str, Any]) -> None:
+        for name, obj in names.items():
+            number = None if type(obj) in ATOMS else self._numbering.number(obj)
+            if number is not None:
+                self._known[name] = (number,)
+            elif type(obj) in ATOMS:
+                self._known[name] = obj
+            else:
+                self._known.pop(name, None)
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._known.pop(name, None)
+
+    def drop(self, numbers: set[int]) -> None:
+        """Called before the numbers are dropped."""
+        for name, known in tuple(self._known.items()):
+            if type(known) is tuple and known[0] in numbers:
+                obj = self._numbering.objects[known[0]]
+                if self._namespace.get(name, _NOWHERE) is obj:
+                    self._known[name] = _LeftAlone(obj)
+                else:
+                    del self._known[name]
+
+    def move(self, moved: Mapping[int, int]) -> None:
+        """Take over the numbers of a compacted table."""
+        for name, known in self._known.items():
+            if type(known) is tuple:
+                self._known[name] = (moved[known[0]],)

@@ -1,0 +1,43 @@
+"""Linked lists and deep trees: the pickler goes down by calling itself, deeper than an ordinary stack allows."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+_STACK_BYTES = 512 << 20  # of address space; only what is used takes memory
+_LEVELS = 400_000
+
+
+def with_deep_stack(function: Callable[[], Value]) -> Value:
+    """The function's value, worked out in a thread with a large stack; its exception is raised here."""
+    values: list[Value] = []
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            values.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    before_bytes, before_levels = threading.stack_size(_STACK_BYTES), sys.getrecursionlimit()
+    sys.setrecursionlimit(_LEVELS)
+    try:
+        thread = threading.Thread(target=work, name="baton-deep")
+        thread.start()
+        try:
+            thread.join()
+        except BaseException:  # an interrupt: make the thread fail soon, and leave nothing running behind
+            sys.setrecursionlimit(before_levels)
+            thread.join()
+            raise
+    finally:
+        threading.stack_size(before_bytes)
+        sys.setrecursionlimit(before_levels)
+    if errors:
+        raise errors[0]
+    return values[0]

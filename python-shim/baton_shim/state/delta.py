@@ -1,0 +1,87 @@
+"""A received message's memory, and how to take everything back.
+
+Chunks of known segments are written before the pickle is read, because some `__setstate__` copy from arrays; their
+old bytes are kept until all is read. Each patch's inverse is made just before it is applied.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from baton_shim.state import memory
+from baton_shim.state.kinds import Kind
+from baton_shim.state.refusal import TableBroken
+from baton_shim.state.segments import Segments
+
+
+class Undo:
+    def __init__(self, segments: Segments) -> None:
+        self.patched: list[int] = []
+        self._segments = segments
+        self._bytes: list[tuple[int, bytes]] = []
+        self._patches: list[tuple[Kind, Any, Any]] = []
+        self._received: list[int] = []
+        self._next_segment = segments.next_number
+
+    def received(self, number: int) -> None:
+        self._received.append(number)
+
+    def overwrite(self, address: int, data: memoryview) -> None:
+        self._bytes.append((address, memory.read(address, data.nbytes)))
+        memory.write(address, data)
+
+    def keep(self, number: int, kind: Kind, obj: Any) -> None:
+        self.patched.append(number)
+        self._patches.append((kind, obj, kind.content(obj, kind.read(obj))))
+
+    def forget(self) -> None:
+        """All went well."""
+        self._patches.clear()
+        self._bytes.clear()
+
+    def run(self) -> None:
+        for kind, obj, content in reversed(self._patches):
+            kind.apply(obj, content)
+        for address, before in reversed(self._bytes):
+            memory.write(address, before)
+        self._segments.drop(self._received)
+        self._segments.next_number = self._next_segment
+
+
+def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segments, undo: Undo) -> bytes:
+    """Bring the memory up to date and return the pickle stream."""
+    size = os.fstat(file_descriptor).st_size
+    stream = delta["stream"]
+    if not size:
+        return b""
+    file = mmap.mmap(file_descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+    content = memoryview(file)
+    try:
+        for part in delta["segments"]:
+            number, bytes_, patches = part["number"], part["bytes"], part["patches"]
+            _check_extents(patches, size, bytes_, number)
+            if part["fresh"]:
+                undo.received(number)
+                offset = patches[0]["source"]["offset"] if patches else 0
+                segments.receive(number, bytes_, file_descriptor, content, offset)
+                continue
+            segment = segments.by_number.get(number)
+            if segment is None or segment.bytes != bytes_:
+                raise TableBroken(f"Segment {number} of {bytes_} bytes is not known here")
+            for patch in patches:
+                start, length = patch["source"]["offset"], patch["source"]["bytes"]
+                undo.overwrite(segment.address + patch["offset"], content[start : start + length])
+        return bytes(content[stream["offset"] : stream["offset"] + stream["bytes"]])
+    finally:
+        content.release()
+        file.close()
+
+
+def _check_extents(patches: list[Any], file_size: int, segment_size: int, number: int) -> None:
+    for patch in patches:
+        source = patch["source"]
+        if source["offset"] + source["bytes"] > file_size or patch["offset"] + source["bytes"] > segment_size:
+            raise TableBroken(f"A patch of segment {number} lies outside of it")

@@ -1,0 +1,169 @@
+"""Which kind an object is of. Decided once for each type; types of libraries that are not loaded cost nothing."""
+
+from __future__ import annotations
+
+import _thread
+import array
+import datetime
+import decimal
+import enum
+import fractions
+import functools
+import pathlib
+import re
+import sys
+import threading
+import types
+import uuid
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from baton_shim.state.kinds.arrays import ArrayKind, ArrowBufferKind, RecordKind, has_plain_memory
+from baton_shim.state.kinds.base import ATOMS, Fixed, Here, Kind
+from baton_shim.state.kinds.caches import CachedFunctionKind
+from baton_shim.state.kinds.classes import MemberKind
+from baton_shim.state.kinds.code import CellKind, ClassKind, FunctionKind
+from baton_shim.state.kinds.containers import BytesKind, DictKind, LeafKind, ListKind, SetKind, is_leaf
+from baton_shim.state.kinds.frames import (
+    BlockKind,
+    FrameKind,
+    OwnersKind,
+    SeriesManagerKind,
+    WholeKind,
+    is_optimizer_type,
+    pandas_kind,
+)
+from baton_shim.state.kinds.instances import (
+    AttributesKind,
+    ExceptionKind,
+    InstanceKind,
+    container_base,
+    pickles_ordinarily,
+    slot_names,
+)
+from baton_shim.state.kinds.reduced import ReducedKind, RegistryKind, is_registry_type
+from baton_shim.state.kinds.references import (
+    DICT_ITERATORS,
+    DICT_VIEWS,
+    MARK_TYPES,
+    PROXIES,
+    DictIteratorKind,
+    ReferenceKind,
+)
+from baton_shim.state.kinds.tensors import GeneratorKind, TensorKind, is_generator_type, is_tensor_type
+from baton_shim.state.kinds.weak import WEAK_COLLECTIONS, WeakCollectionKind
+from baton_shim.state.refusal import Stayed, cannot_leave, may_be_guilty
+
+__all__ = ["ATOMS", "Here", "Kind", "Kinds", "is_leaf"]
+
+_IMMUTABLE: tuple[type, ...] = (
+    *(int, float, complex, str, bytes, type(None), range, slice, tuple, frozenset, enum.Enum, property, Stayed),
+    *(classmethod, staticmethod, types.BuiltinFunctionType, types.MethodType, types.CodeType, types.MappingProxyType),
+    *(types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType, types.GetSetDescriptorType),
+    *(types.MemberDescriptorType, types.ClassMethodDescriptorType, types.GenericAlias, types.UnionType),
+    *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction),
+    *(uuid.UUID, pathlib.PurePath, re.Pattern, type(Ellipsis), type(NotImplemented)),
+)
+_REFERENCES: tuple[type, ...] = (
+    *(*DICT_VIEWS, *PROXIES, *MARK_TYPES),
+    *(weakref.ref, types.ModuleType, _thread.LockType, _thread.RLock),
+)
+
+
+class Kinds:
+    def __init__(self, here: Here) -> None:
+        self.list, self.dict, self.set, self.bytes = ListKind(here), DictKind(here), SetKind(here), BytesKind(here)
+        self.leaf, self.attributes, self.instance = LeafKind(here), AttributesKind(here), InstanceKind(here)
+        self.exception, self.reduced, self.function = ExceptionKind(here), ReducedKind(here), FunctionKind(here)
+        self.cell, self.type, self.cached = CellKind(here), ClassKind(here), CachedFunctionKind(here)
+        self.reference, self.array, self.arrow = ReferenceKind(here), ArrayKind(here), ArrowBufferKind(here)
+        self.record, self.dict_iterator, self.weak = RecordKind(here), DictIteratorKind(here), WeakCollectionKind(here)
+        self.tensor, self.generator, self.fixed = TensorKind(here), GeneratorKind(here), Fixed(here)
+        self.frame, self.block, self.owners = FrameKind(here), BlockKind(here), OwnersKind(here)
+        self.whole, self.member, self.registry = WholeKind(here), MemberKind(here), RegistryKind(here)
+        self.series_manager = SeriesManagerKind(here)
+        self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values()}
+        self._by_type: dict[type, Kind] = {
+            list: self.list,
+            dict: self.dict,
+            set: self.set,
+            bytearray: self.bytes,
+            array.array: self.bytes,
+            types.FunctionType: self.function,
+            types.CellType: self.cell,
+            functools._lru_cache_wrapper: self.cached,
+            **dict.fromkeys(_REFERENCES, self.reference),
+            **dict.fromkeys(DICT_ITERATORS, self.dict_iterator),
+            **dict.fromkeys(WEAK_COLLECTIONS, self.weak),
+        }
+
+        self._innocent: set[type] = set()
+
+    def why_not(self, obj: object) -> tuple[str, str] | None:
+        """Why this very object cannot leave its process, and what to do about it."""
+        if type(obj) in self._innocent:
+            return None
+        reason = cannot_leave(obj)
+        if reason is None and not may_be_guilty(obj):
+            self._innocent.add(type(obj))
+        return reason
+
+    def anchors(self) -> list[Callable[..., Any]]:
+        """In the same order on both ends."""
+        return [function for name in sorted(self.by_name) for function in self.by_name[name].anchors]
+
+    def settle(self) -> None:
+        """After a message was read, or taken back."""
+        self.owners.settle()
+
+    def of(self, obj: object) -> Kind:
+        kind = self._by_type.get(type(obj))
+        if kind is None:
+            kind = self._by_type[type(obj)] = self._of_type(type(obj), obj)
+        return kind
+
+    def _of_type(self, kind: type, obj: Any) -> Kind:
+        if issubclass(kind, type):
+            return self.type
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and issubclass(kind, numpy.ndarray):
+            return self.array if has_plain_memory(kind) else self.reduced
+        if is_tensor_type(kind):
+            return self.tensor
+        if is_generator_type(kind):
+            return self.generator
+        of_pandas = pandas_kind(kind)
+        if of_pandas is not None:
+            return self.by_name[of_pandas]
+        if is_optimizer_type(kind):
+            return self.whole
+        if is_registry_type(kind):
+            return self.registry
+        arrow = sys.modules.get("pyarrow")
+        if arrow is not None and issubclass(kind, arrow.Buffer):
+            return self.arrow
+        if numpy is not None and issubclass(kind, numpy.void):
+            return self.record
+        if numpy is not None and issubclass(kind, (numpy.dtype, numpy.generic)):
+            return self.fixed
+        if issubclass(kind, (array.array, bytearray)):
+            return self.bytes
+        if issubclass(kind, enum.Enum) and kind.__module__ == "__main__":
+            return self.member
+        if issubclass(kind, _IMMUTABLE) and not _has_attributes(kind):
+            return self.fixed
+        if issubclass(kind, BaseException):
+            return self.exception
+        if issubclass(kind, (types.ModuleType, threading.Thread)):
+            return self.reference
+        if pickles_ordinarily(kind):
+            simple = container_base(obj) is None and not slot_names(kind) and hasattr(obj, "__dict__")
+            return self.attributes if simple else self.instance
+        return self.reduced
+
+
+def _has_attributes(kind: type) -> bool:
+    """`class Metres(float)` may get attributes, although its value is fixed."""
+    plain = issubclass(kind, (int, float, str, bytes, tuple, frozenset))
+    return plain and kind.__dictoffset__ != 0 and not issubclass(kind, enum.Enum)

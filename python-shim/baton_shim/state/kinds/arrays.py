@@ -1,0 +1,294 @@
+"""numpy arrays and Arrow buffers: views on segments, so that arrays that share memory go on sharing it.
+
+An array that owns its memory and is alone on it comes back as a true owner where that costs a small copy only.
+A view travels with its owner (`view.base`), which keeps both on one segment. Memory-mapped files travel by their
+bytes: what the cell writes arrives in the notebook's own mapping, and so in the file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from baton_shim.state.kinds.base import Here, Kind, State
+
+_READ_ONLY_MEMORY, _READ_ONLY, _WRITEABLE = 0, 1, 2
+
+
+def numpy() -> Any:
+    return sys.modules["numpy"]
+
+
+def has_plain_memory(kind: Any) -> bool:
+    """An array class that keeps nothing outside its memory and its `__dict__`."""
+    array = numpy().ndarray
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    if kind is masked:
+        return True
+    own_reduce = kind.__reduce__ is not array.__reduce__ or kind.__reduce_ex__ is not array.__reduce_ex__
+    return issubclass(kind, array) and not own_reduce and kind.__setstate__ is array.__setstate__
+
+
+class ArrayKind(Kind):
+    name = "array"
+    changes = True
+
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self._anchors = (self.new, self.view, self.new_of_objects, self.fill, self.set_attributes)
+
+    def reduce(self, obj: Any) -> Any:
+        new, view, new_of_objects, fill, set_attributes = self._anchors
+        if obj.dtype.hasobject and obj.dtype.fields is not None:
+            return None
+        owner = owner_of(obj)
+        attributes = getattr(obj, "__dict__", None)
+        flag = _WRITEABLE if obj.flags.writeable else _READ_ONLY
+        where = address(obj)
+        carrier = next((base for base in (obj.base, owner) if _can_carry(base, obj)), None)
+        if carrier is not None:
+            form = (type(obj), carrier, where - address(carrier), obj.shape, obj.strides, obj.dtype, flag)
+            return (view, form, attributes, None, None, set_attributes) if attributes else (view, form)
+        if obj.dtype.hasobject:
+            order = "F" if obj.flags.fnc else "C"
+            return new_of_objects, (type(obj), obj.shape, obj.dtype, order), self._elements(obj), None, None, fill
+        if obj.size == 0 or obj.itemsize == 0:
+            form = (type(obj), -1, 0, obj.shape, obj.strides, obj.dtype, flag)
+        else:
+            segment, low = self._segment(obj, owner)
+            if flag == _READ_ONLY and not memory_is_writeable(owner):
+                flag = _READ_ONLY_MEMORY
+            form = (type(obj), segment, where - low, obj.shape, obj.strides, obj.dtype, flag)
+        return (new, form, attributes, None, None, set_attributes) if attributes else (new, form)
+
+    def _segment(self, obj: Any, owner: Any) -> tuple[int, int]:
+        storage = _torch_storage(owner)
+        if storage is not None:
+            low, size = storage.data_ptr(), storage.nbytes()
+        else:
+            low, high = bounds(owner)
+            size = high - low
+        segment = self.here.segments.find(low, size) or self.here.segments.add(low, size)
+        self.here.used.append((obj, segment.number))
+        return segment.number, segment.address
+
+    def new(self, kind: type, number: int, offset: int, shape: Any, strides: Any, dtype: Any, flag: int) -> Any:
+        np = numpy()
+        if number < 0:
+            made = np.ndarray.__new__(kind, shape, dtype)
+            made.flags.writeable = flag == _WRITEABLE
+            return made
+        segments = self.here.segments
+        segment = segments.by_number[number]
+        made = None
+        if segment.source is not None and kind is np.ndarray and flag and not offset:
+            made = _as_owner(np, segment, shape, strides, dtype)
+            if made is not None:
+                segments.settle_at(segment, address(made))
+        if made is None:
+            buffer = segments.buffer(segment)
+            if flag == _READ_ONLY_MEMORY:
+                buffer = memoryview(buffer).toreadonly()
+            made = np.ndarray.__new__(kind, shape, dtype, buffer, offset, strides)
+        if flag != _WRITEABLE:
+            made.flags.writeable = False
+        self.here.used.append((made, number))
+        return made
+
+    def view(self, kind: type, owner: Any, offset: int, shape: Any, strides: Any, dtype: Any, flag: int) -> Any:
+        buffer = owner if owner.flags.c_contiguous else owner.T
+        made = numpy().ndarray.__new__(kind, shape, dtype, buffer, offset, strides)
+        made.flags.writeable = flag == _WRITEABLE
+        return made
+
+    def new_of_objects(self, kind: type, shape: Any, dtype: Any, order: str) -> Any:
+        return numpy().ndarray.__new__(kind, shape, dtype, order=order)
+
+    def fill(self, obj: Any, elements: tuple[Any, ...]) -> None:
+        flat, flag, attributes = elements
+        place = obj.view(numpy().ndarray)
+        for index, element in zip(numpy().ndindex(place.shape), flat, strict=True):
+            place[index] = element
+        obj.flags.writeable = flag
+        if attributes is not None:
+            self.set_attributes(obj, attributes)
+
+    def set_attributes(self, obj: Any, attributes: dict[str, Any]) -> None:
+        obj.__dict__.clear()
+        obj.__dict__.update(attributes)
+
+    def _elements(self, obj: Any) -> tuple[Any, ...]:
+        plain = obj.view(numpy().ndarray)
+        return tuple(plain.ravel()), obj.flags.writeable, getattr(obj, "__dict__", None)
+
+    def read(self, obj: Any) -> State:
+        attributes = getattr(obj, "__dict__", None)
+        elements = None
+        if obj.dtype.hasobject:
+            elements = tuple(obj.view(numpy().ndarray).ravel())
+        form = (obj.shape, obj.strides, obj.dtype, obj.flags.writeable, address(obj) if obj.size else 0)
+        return form, elements, tuple(attributes.items()) if attributes else ()
+
+    def parts(self, obj: Any, state: State) -> Iterable[Any]:
+        _, elements, attributes = state
+        yield obj.dtype
+        if isinstance(obj.base, numpy().ndarray):
+            yield obj.base
+            yield owner_of(obj)
+        yield from elements or ()
+        yield from (value for _, value in attributes)
+
+    def must_be_replaced(self, obj: Any, old: State) -> bool:
+        """Other memory (`resize`), or a form that cannot be set: strides of its own."""
+        (shape, strides, dtype, _, where), *_ = self.read(obj)
+        (old_shape, old_strides, old_dtype, _, old_where), *_ = old
+        if where != old_where:
+            return True
+        if (shape, strides, dtype) == (old_shape, old_strides, old_dtype):
+            return False
+        return not obj.flags.c_contiguous or dtype.hasobject
+
+    def content(self, obj: Any, state: State) -> Any:
+        (shape, _, dtype, writeable, _), elements, attributes = state
+        return shape, dtype, writeable, elements, dict(attributes) if hasattr(obj, "__dict__") else None
+
+    def apply(self, obj: Any, content: Any) -> None:
+        shape, dtype, writeable, elements, attributes = content
+        if obj.dtype is not dtype and obj.dtype != dtype:
+            obj.dtype = dtype
+        if obj.shape != shape:
+            obj.shape = shape
+        if elements is not None:
+            if not obj.flags.writeable:
+                obj.flags.writeable = True
+            self.fill(obj, (elements, writeable, attributes))
+            return
+        if obj.flags.writeable != writeable:
+            obj.flags.writeable = writeable
+        if attributes is not None:
+            self.set_attributes(obj, attributes)
+
+
+def owner_of(array: Any) -> Any:
+    """The topmost array that this one is a view of; itself, if none."""
+    ndarray = numpy().ndarray
+    while isinstance(array.base, ndarray):
+        array = array.base
+    return array
+
+
+def address(array: Any) -> int:
+    return int(array.__array_interface__["data"][0])
+
+
+def bounds(array: Any) -> tuple[int, int]:
+    low = high = address(array)
+    for length, stride in zip(array.shape, array.strides, strict=True):
+        if stride < 0:
+            low += (length - 1) * stride
+        else:
+            high += (length - 1) * stride
+    return low, high + array.itemsize
+
+
+def memory_is_writeable(owner: Any) -> bool:
+    if owner.flags.writeable or owner.flags.owndata:
+        return True
+    try:
+        return not memoryview(owner.base).readonly
+    except TypeError:
+        return False
+
+
+def _can_carry(owner: Any, view: Any) -> bool:
+    if owner is view or not isinstance(owner, numpy().ndarray) or not has_plain_memory(type(owner)):
+        return False
+    if owner.size == 0 or owner.itemsize == 0 or view.size == 0:
+        return False
+    contiguous = owner.flags.c_contiguous or owner.flags.f_contiguous
+    same_kind = owner.dtype.hasobject == view.dtype.hasobject
+    return contiguous and same_kind and (owner.flags.writeable or not view.flags.writeable)
+
+
+def _as_owner(np: Any, segment: Any, shape: Any, strides: Any, dtype: Any) -> Any:
+    for order in ("C", "F"):
+        made = np.empty(shape, dtype, order)
+        if made.nbytes == segment.bytes and made.strides == strides:
+            flat = made if order == "C" else made.T
+            memoryview(flat.reshape(-1).view(np.uint8)).cast("B")[:] = segment.source
+            return made
+    return None
+
+
+def _torch_storage(owner: Any) -> Any:
+    torch = sys.modules.get("torch")
+    base = owner.base
+    if torch is not None and base is not None and isinstance(base, torch.Tensor):
+        return base.untyped_storage()
+    return None
+
+
+class RecordKind(Kind):
+    """`numpy.void`: one element of a structured array. It may be a view on the array, and its fields can be set."""
+
+    name = "record"
+    changes = True
+
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self._anchors = (self.element,)
+
+    def reduce(self, obj: Any) -> Any:
+        base = obj.base
+        if obj.flags.owndata or not isinstance(base, numpy().ndarray) or not base.flags.c_contiguous:
+            return None
+        place, rest = divmod(address(obj) - address(base), base.itemsize or 1)
+        return None if rest or base.dtype != obj.dtype else (self._anchors[0], (base, place))
+
+    def element(self, array: Any, place: int) -> Any:
+        return array[numpy().unravel_index(place, array.shape)]
+
+    def read(self, obj: Any) -> State:
+        return tuple(obj.item()) if obj.dtype.hasobject and obj.dtype.names else obj.tobytes()
+
+    def parts(self, obj: Any, state: State) -> Iterable[Any]:
+        yield obj.dtype
+        if isinstance(obj.base, numpy().ndarray):
+            yield obj.base
+        if type(state) is tuple:
+            yield from state
+
+    def apply(self, obj: Any, content: Any) -> None:
+        if type(content) is bytes:
+            content = numpy().frombuffer(content, obj.dtype)[0]
+        for name, value in zip(obj.dtype.names or (), content, strict=False):
+            obj[name] = value
+
+
+class ArrowBufferKind(Kind):
+    """`pyarrow.Buffer`: immutable, but large, and shared by slices."""
+
+    name = "arrow buffer"
+
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self._anchors = (self.new,)
+
+    def reduce(self, obj: Any) -> Any:
+        if not obj.size or not getattr(obj, "is_cpu", True):
+            return None
+        segments = self.here.segments
+        segment = segments.find(obj.address, obj.size) or segments.add(obj.address, obj.size)
+        self.here.used.append((obj, segment.number))
+        return self._anchors[0], (segment.number, obj.address - segment.address, obj.size)
+
+    def new(self, number: int, offset: int, size: int) -> Any:
+        pyarrow = importlib.import_module("pyarrow")
+
+        segments = self.here.segments
+        memory = segments.buffer(segments.by_number[number])
+        made = pyarrow.py_buffer(memoryview(memory).cast("B")[offset : offset + size])
+        self.here.used.append((made, number))
+        return made

@@ -1,0 +1,179 @@
+"""pandas: frames, series and indexes with all that hangs on them, and who shares memory with whom.
+
+pandas writes in place where nobody else looks at the memory, and copies first where somebody does. It knows that by
+the list of owners (`BlockValuesRefs`) which all of them share; ordinary pickling gives each its own list, and a write
+to one would then change the other. Here the list travels as an object. An owner that stayed in the other kernel is
+represented in it by an `Elsewhere`.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from baton_shim.state.kinds.base import Here, Kind, State
+from baton_shim.state.kinds.instances import AttributesKind
+from baton_shim.state.kinds.reduced import ReducedForm, ReducedKind
+
+_CACHE = "_cache"
+
+
+def pandas_kind(kind: type) -> str | None:
+    """Which of the kinds below is for objects of this type, by its name."""
+    pandas = sys.modules.get("pandas")
+    internals = sys.modules.get("pandas._libs.internals")
+    if pandas is None or internals is None or not hasattr(internals, "BlockValuesRefs"):
+        return None
+    if issubclass(kind, internals.BlockValuesRefs):
+        return OwnersKind.name
+    if issubclass(kind, internals.Block):
+        return BlockKind.name
+    managers = sys.modules.get("pandas.core.internals.managers")
+    if managers is not None and kind is managers.SingleBlockManager:
+        return SeriesManagerKind.name
+    frames = tuple(found for name in ("DataFrame", "Series", "Index") if (found := getattr(pandas, name, None)))
+    return FrameKind.name if issubclass(kind, frames) else None
+
+
+class WholeKind(AttributesKind):
+    """Nothing but attributes, of which the class's own pickling would leave some behind."""
+
+    name = "whole"
+
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self._anchors = (self.new, self.set_attributes)
+
+    def reduce(self, obj: Any) -> Any:
+        new, set_attributes = self._anchors
+        return new, (type(obj),), self.lasting(obj), None, None, set_attributes
+
+    def new(self, kind: type) -> Any:
+        return object.__new__(kind)
+
+    def set_attributes(self, obj: Any, attributes: dict[str, Any]) -> None:
+        obj.__dict__.clear()
+        obj.__dict__.update(attributes)
+
+    def lasting(self, obj: Any) -> dict[str, Any]:
+        return dict(obj.__dict__)
+
+    def read(self, obj: Any) -> State:
+        attributes = self.lasting(obj)
+        return type(obj), tuple(attributes), tuple(attributes.values())
+
+    def same(self, obj: Any, state: State) -> bool:
+        return Kind.same(self, obj, state)
+
+    def apply(self, obj: Any, content: Any) -> None:
+        kind, names, values = content
+        if type(obj) is not kind:
+            obj.__class__ = kind
+        self.set_attributes(obj, dict(zip(names, values, strict=True)))
+
+
+def is_optimizer_type(kind: type) -> bool:
+    """torch's optimizers leave out what schedulers and the student added."""
+    found = getattr(sys.modules.get("torch.optim"), "Optimizer", None)
+    return found is not None and issubclass(kind, found)
+
+
+class FrameKind(WholeKind):
+    """`DataFrame`, `Series`, `Index`; what pandas computes again stays."""
+
+    name = "pandas"
+
+    def lasting(self, obj: Any) -> dict[str, Any]:
+        accessors = getattr(type(obj), "_accessors", ())
+        return {name: value for name, value in obj.__dict__.items() if name != _CACHE and name not in accessors}
+
+    def set_attributes(self, obj: Any, attributes: dict[str, Any]) -> None:
+        super().set_attributes(obj, attributes)
+        owners = attributes.get("_references")
+        if owners is not None and not any(known() is obj for known in owners.referenced_blocks):
+            owners.add_index_reference(obj)
+        if isinstance(obj, sys.modules["pandas"].Index):
+            obj.__dict__[_CACHE] = {}
+
+
+class BlockKind(ReducedKind):
+    """Some columns' memory. It has its fields in C, so a changed one travels anew."""
+
+    name = "pandas block"
+
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self._anchors = (self.new,)
+
+    def form(self, obj: Any) -> ReducedForm:
+        function, arguments = obj.__reduce__()[:2]
+        return self._anchors[0], (function, tuple(arguments), obj.refs), None, [], []
+
+    def reduce(self, obj: Any) -> Any:
+        return self.form(obj)[:2]  # type: ignore[index]
+
+    def new(self, function: Callable[..., Any], arguments: tuple[Any, ...], owners: Any) -> Any:
+        block = function(*arguments)
+        if owners is not None:
+            block.refs = owners
+            owners.add_reference(block)
+        return block
+
+
+class SeriesManagerKind(ReducedKind):
+    """What a series keeps its block in; its own pickling takes the block apart."""
+
+    name = "pandas series manager"
+
+    def form(self, obj: Any) -> ReducedForm:
+        return type(obj), (obj.blocks[0], obj.axes[0]), None, [], []
+
+    def reduce(self, obj: Any) -> Any:
+        return self.form(obj)[:2]  # type: ignore[index]
+
+
+class Elsewhere(weakref.ref[Any]):
+    """Stands in a list of owners for those in the other kernel: a weak reference to what never dies."""
+
+    __slots__ = ()
+
+
+class OwnersKind(Kind):
+    """The list of those who look at the same memory; what travels is how many they are."""
+
+    name = "pandas owners"
+    changes = True
+
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self._anchors = (self.new, self.apply)
+        self._told: list[tuple[Any, int]] = []
+
+    def new(self) -> Any:
+        made = sys.modules["pandas._libs.internals"].BlockValuesRefs()
+        made.referenced_blocks = []
+        return made
+
+    def reduce(self, obj: Any) -> Any:
+        return self._anchors[0], (), self.read(obj), None, None, self._anchors[1]
+
+    def read(self, obj: Any) -> State:
+        return len(self._here(obj))
+
+    def parts(self, obj: Any, state: State) -> Iterable[Any]:
+        return ()
+
+    def apply(self, obj: Any, content: Any) -> None:
+        self._told.append((obj, content))
+
+    def settle(self) -> None:
+        """After a message: all owners that came with it have entered themselves by now."""
+        for obj, count in self._told:
+            here = self._here(obj)
+            obj.referenced_blocks = [*here, Elsewhere(OwnersKind)] if count > len(here) else here
+        self._told.clear()
+
+    def _here(self, obj: Any) -> list[Any]:
+        return [known for known in obj.referenced_blocks if type(known) is not Elsewhere and known() is not None]

@@ -1,0 +1,224 @@
+"""Instances that pickle ordinarily (attributes, slots, contents of a container subclass), and exceptions."""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from operator import is_
+from typing import Any
+
+import cloudpickle
+
+from baton_shim.state.kinds.base import Kind, State, all_alike
+
+CONTAINERS = (collections.OrderedDict, dict, list, set, collections.deque)
+_ORDINARY_REDUCE: set[Any] = {
+    kind.__reduce__ for kind in (object, collections.defaultdict, collections.Counter, *CONTAINERS)
+}
+
+
+def pickles_ordinarily(kind: Any) -> bool:
+    """No pickling of its own: the state is attributes, slots and, for a container, contents."""
+    own_getstate = getattr(kind, "__getstate__", None) is not getattr(object, "__getstate__", None)
+    own_reduce = kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ not in _ORDINARY_REDUCE
+    return not own_getstate and not own_reduce and kind not in copyreg.dispatch_table
+
+
+def slot_names(kind: type) -> list[str]:
+    return copyreg._slotnames(kind)  # type: ignore[attr-defined,no-any-return]
+
+
+class AttributesKind(Kind):
+    """The common case: nothing but a `__dict__`."""
+
+    name = "attributes"
+    changes = True
+
+    def reduce(self, obj: Any) -> Any:
+        """With a copy of the attributes: the other end copies them anyway, and the original would keep a number."""
+        form = obj.__reduce_ex__(5)
+        if type(form) is tuple and len(form) > 2 and form[2] is obj.__dict__:
+            return (*form[:2], dict(form[2]), *form[3:])
+        return form
+
+    def read(self, obj: Any) -> State:
+        attributes = obj.__dict__
+        return type(obj), tuple(attributes), tuple(attributes.values())
+
+    def same(self, obj: Any, state: State) -> bool:
+        kind, names, values = state
+        attributes = obj.__dict__
+        return (
+            type(obj) is kind
+            and len(attributes) == len(names)
+            and all_alike(attributes.values(), values)
+            and all_alike(attributes, names)
+        )
+
+    def parts(self, obj: Any, state: State) -> Iterable[Any]:
+        yield state[0]
+        yield from state[2]
+
+    def apply(self, obj: Any, content: Any) -> None:
+        kind, names, values = content
+        if type(obj) is not kind:
+            obj.__class__ = kind
+        obj.__dict__.clear()
+        obj.__dict__.update(zip(names, values, strict=True))
+
+
+class InstanceKind(Kind):
+    """Slots, attributes and contents, all set past the class's own methods."""
+
+    name = "instance"
+    changes = True
+    hashes = True
+
+    def __init__(self, here: Any) -> None:
+        super().__init__(here)
+        self._anchors = (self.new, self.apply)
+
+    @property
+    def anchors(self) -> tuple[Any, ...]:
+        return self._anchors
+
+    def reduce(self, obj: Any) -> Any:
+        new, apply = self._anchors
+        if type(obj) in cloudpickle.Pickler.dispatch_table:
+            return None
+        state = self.read(obj)
+        if container_base(obj) is not None:
+            return new, (type(obj), getattr(obj, "maxlen", None)), state, None, None, apply
+        return (*obj.__reduce_ex__(5)[:2], state, None, None, apply)
+
+    def new(self, kind: Any, longest: int | None) -> Any:
+        base: Any = next(base for base in CONTAINERS if issubclass(kind, base))
+        made = base.__new__(kind)
+        if base is collections.deque and longest is not None:
+            base.__init__(made, (), longest)
+        return made
+
+    def read(self, obj: Any) -> State:
+        kind = type(obj)
+        missing = object()
+        slots = [(n, v) for n in slot_names(kind) if (v := getattr(obj, n, missing)) is not missing]
+        attributes = getattr(obj, "__dict__", {})
+        return (
+            kind,
+            (tuple(attributes), tuple(attributes.values())),
+            (tuple(name for name, _ in slots), tuple(value for _, value in slots)),
+            contents_of(obj),
+        )
+
+    def same(self, obj: Any, state: State) -> bool:
+        if isinstance(obj, set) and len(obj) == len(state[3]) and not all(map(is_, set.__iter__(obj), state[3])):
+            return False
+        return super().same(obj, state)
+
+    def parts(self, obj: Any, state: State) -> Iterator[Any]:
+        kind, attributes, slots, contents = state
+        yield kind
+        yield from chain.from_iterable(attributes)
+        yield from chain.from_iterable(slots)
+        if isinstance(obj, dict):
+            yield from chain(*contents[:2])
+            yield contents[2]
+        elif isinstance(obj, (tuple, frozenset)):
+            yield from obj
+        else:
+            yield from contents
+
+    def apply(self, obj: Any, content: Any) -> None:
+        kind, attributes, slots, contents = content
+        if type(obj) is not kind:
+            obj.__class__ = kind
+        if hasattr(obj, "__dict__"):
+            obj.__dict__.clear()
+            obj.__dict__.update(zip(*attributes, strict=True))
+        values = dict(zip(*slots, strict=True))
+        for name in slot_names(kind):
+            if name in values:
+                object.__setattr__(obj, name, values[name])
+            elif hasattr(obj, name):
+                object.__delattr__(obj, name)
+        fill(obj, contents)
+
+
+def contents_of(obj: Any) -> tuple[Any, ...]:
+    """By the base's own methods: a subclass may have its own idea of iteration."""
+    base: Any = container_base(obj)
+    if base is None:
+        return ()
+    if issubclass(base, dict):
+        return tuple(base.keys(obj)), tuple(base.values(obj)), getattr(obj, "default_factory", None)
+    return tuple(base.__iter__(obj))
+
+
+def fill(obj: Any, contents: tuple[Any, ...]) -> None:
+    base: Any = container_base(obj)
+    if base is None:
+        return
+    base.clear(obj)
+    if issubclass(base, dict):
+        keys, values, factory = contents
+        for key, value in zip(keys, values, strict=True):
+            base.__setitem__(obj, key, value)
+        if isinstance(obj, collections.defaultdict):
+            obj.default_factory = factory
+    else:
+        (base.update if base is set else base.extend)(obj, contents)
+
+
+def container_base(obj: Any) -> type | None:
+    return next((base for base in CONTAINERS if isinstance(obj, base)), None)
+
+
+class ExceptionKind(Kind):
+    """Arguments, attributes, cause and context. The traceback belongs to frames, which stay."""
+
+    name = "exception"
+    changes = True
+
+    @property
+    def anchors(self) -> tuple[Any, ...]:
+        return self._anchors
+
+    def __init__(self, here: Any) -> None:
+        super().__init__(here)
+        self._anchors = (self.new, self.apply)
+
+    def new(self, kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
+        return kind.__new__(kind, *arguments)
+
+    def reduce(self, obj: Any) -> Any:
+        new, apply = self._anchors
+        kind: Any = type(obj)
+        own = kind.__reduce__ is not BaseException.__reduce__ and not isinstance(obj, OSError)
+        if own or kind.__reduce_ex__ is not object.__reduce_ex__:
+            return None
+        arguments = obj.__reduce__()[1] if isinstance(obj, OSError) else obj.args
+        return new, (type(obj), tuple(arguments)), self.read(obj), None, None, apply
+
+    def read(self, obj: Any) -> State:
+        slots = tuple((n, getattr(obj, n)) for n in slot_names(type(obj)) if hasattr(obj, n))
+        link = (obj.__cause__, obj.__context__, obj.__suppress_context__)
+        return type(obj), obj.args, tuple(obj.__dict__.items()), slots, link
+
+    def parts(self, obj: Any, state: State) -> Iterator[Any]:
+        kind, arguments, attributes, slots, link = state
+        yield kind
+        yield arguments
+        yield from chain(chain.from_iterable(attributes), chain.from_iterable(slots), link)
+
+    def apply(self, obj: Any, content: Any) -> None:
+        kind, arguments, attributes, slots, (cause, context, suppress) = content
+        if type(obj) is not kind:
+            obj.__class__ = kind
+        obj.args = arguments
+        obj.__dict__.clear()
+        obj.__dict__.update(attributes)
+        for name, value in slots:
+            setattr(obj, name, value)
+        obj.__cause__, obj.__context__, obj.__suppress_context__ = cause, context, suppress

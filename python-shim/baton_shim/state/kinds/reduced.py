@@ -1,0 +1,226 @@
+"""Objects with a pickling of their own: compared by their reduced form.
+
+Best is to let such an object take the new state itself, then to build a twin and graft the twin's attributes; where
+neither is possible (fields in C: pandas' `BlockManager`, Arrow arrays, `enumerate`) it travels anew, and whatever
+holds it is brought up to date to hold the new one.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from baton_shim.state.kinds.base import Here, Kind, State, alike
+from baton_shim.state.kinds.instances import CONTAINERS, container_base, contents_of, fill, slot_names
+
+ReducedForm = tuple[Any, Any, Any, list[Any], list[Any]] | None
+"""Callable, arguments, state, list items, dict pairs; `None` for an object that is pickled by name."""
+
+_DEPTH = 5
+
+
+class ReducedKind(Kind):
+    name = "reduced"
+    changes = True
+    hashes = True
+
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self._grafts: dict[type, bool] = {}
+
+    def form(self, obj: Any) -> ReducedForm:
+        return reduced_form(obj)
+
+    def read(self, obj: Any) -> State:
+        """By way: `state`, `graft`, `replace`; `named` for what is pickled by name."""
+        try:
+            form = self.form(obj)
+        except Exception as error:
+            return "broken", type(error).__name__
+        if form is None:
+            return "named", None
+        # Indexed, not unpacked: a variable would be a second holder of what exists for this reduction only.
+        if form[2] is not None and hasattr(obj, "__setstate__") and not form[3] and not form[4]:
+            way = "state"
+        elif self._can_be_grafted(obj):
+            way = "graft"
+        else:
+            way = "replace"
+        return way, frozen(form, getattr(obj, "__dict__", None))
+
+    def same(self, obj: Any, state: State) -> bool:
+        now = self.read(obj)
+        return bool(now[0] == state[0]) and same_form(now[1], state[1])
+
+    def parts(self, obj: Any, state: State) -> Iterator[Any]:
+        return _inside(state[1])
+
+    def content(self, obj: Any, state: State) -> Any:
+        form = self.form(obj)
+        if form is None:
+            return "named", None
+        function, arguments, state_now, items, pairs = form
+        state_now = _unshared(state_now)  # it may be the object's own dict
+        return state[0], state_now if state[0] == "state" else (function, arguments, state_now, items, pairs)
+
+    def apply(self, obj: Any, content: Any) -> None:
+        way, form = content
+        if way == "state":
+            obj.__setstate__(form)
+        elif way == "graft":
+            graft(obj, build(form))
+
+    def must_be_replaced(self, obj: Any, old: State) -> bool:
+        now = self.read(obj)
+        if now[0] in ("broken", "named"):
+            return False
+        if old[0] == "broken":
+            return bool(now[0] != "graft")
+        if now[0] != old[0] or now[0] == "replace":
+            return True
+        return now[0] == "state" and not same_form(now[1][:2], old[1][:2])  # its constructor's arguments changed
+
+    def holds_for_good(self, old: State, identities: set[int]) -> bool:
+        if old[0] == "state":
+            return any(id(part) in identities for part in (*_inside(old[1][0]), *_inside(old[1][1])))
+        return bool(old[0] == "replace")
+
+    def _can_be_grafted(self, obj: Any) -> bool:
+        kind = type(obj)
+        known = self._grafts.get(kind)
+        if known is None:
+            known = self._grafts[kind] = hasattr(obj, "__dict__") and not has_hidden_fields(kind)
+        return known
+
+
+def reduced_form(obj: Any) -> ReducedForm:
+    own = copyreg.dispatch_table.get(type(obj))
+    form = own(obj) if own is not None else obj.__reduce_ex__(5)
+    if isinstance(form, str):
+        return None
+    function, arguments, state, items, pairs = (*form, None, None, None)[:5]
+    return function, arguments, state, list(items or ()), list(pairs or ())
+
+
+class RegistryKind(ReducedKind):
+    """matplotlib's `CallbackRegistry`. Its own pickling forgets that a colour bar follows its image."""
+
+    name = "matplotlib callbacks"
+
+    def form(self, obj: Any) -> ReducedForm:
+        if "changed" in obj.callbacks:
+            obj._pickled_cids.update(obj.callbacks["changed"])
+        return reduced_form(obj)
+
+    def reduce(self, obj: Any) -> Any:
+        self.form(obj)
+        return None
+
+
+def is_registry_type(kind: type) -> bool:
+    found = getattr(sys.modules.get("matplotlib.cbook"), "CallbackRegistry", None)
+    return found is not None and issubclass(kind, found)
+
+
+def _unshared(state: Any) -> Any:
+    if type(state) is dict:
+        return dict(state)
+    if type(state) is tuple:
+        return tuple([_unshared(part) for part in state])
+    return state
+
+
+def has_hidden_fields(kind: type) -> bool:
+    """A class with fields in C, outside `__dict__` and slots, cannot be grafted. Heap-type flags do not tell."""
+    base: Any = next((base for base in (*CONTAINERS, BaseException) if issubclass(kind, base)), object)
+    pointers = (kind.__dictoffset__ != 0) + (kind.__weakrefoffset__ != 0) + len(slot_names(kind))
+    return bool(kind.__basicsize__ > base.__basicsize__ + struct.calcsize("P") * pointers)
+
+
+class Frozen(tuple):  # type: ignore[type-arg]
+    """The contents of a list, tuple or dict inside a reduced form."""
+
+
+def frozen(form: Iterable[Any], own: Any, depth: int = _DEPTH) -> Frozen:
+    """A container that lives on counts with its identity *and* its contents.
+
+    It has a state of its own, but what is rebuilt from it on the other side may have copied it.
+    One that exists for this reduction only, or is the object's own dict, counts with its contents alone.
+    """
+    parts = []
+    for part in form:
+        if type(part) in (list, tuple, dict) and depth:
+            lives_on = part is not own and sys.getrefcount(part) > _HELD_ONCE
+            if type(part) is dict:
+                contents = Frozen((Frozen(part), frozen(part.values(), own, depth - 1)))
+            else:
+                contents = frozen(part, own, depth - 1)
+            parts.append(Frozen((part, contents)) if lives_on else contents)
+        else:
+            parts.append(part)
+    return Frozen(parts)
+
+
+def _held_once() -> int:
+    """The count of an object that only the container at hand holds, counted as `frozen` counts it."""
+    return next(sys.getrefcount(part) for part in (list[Any](),))
+
+
+_HELD_ONCE = _held_once()
+
+
+def same_form(now: Any, old: Any) -> bool:
+    """As `alike`, but arrays that are made afresh at each reduction are equal when their bytes are."""
+    if now is old:
+        return True
+    if type(now) is type(old) and isinstance(now, tuple):
+        return len(now) == len(old) and all(map(same_form, now, old))
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and type(now) is type(old) is numpy.ndarray:
+        if now.dtype != old.dtype or now.shape != old.shape or now.strides != old.strides or now.dtype.hasobject:
+            return False
+        if not now.flags.c_contiguous and not now.flags.f_contiguous:
+            return False
+        return bool(
+            memoryview(now.reshape(-1, order="A").view("u1")) == memoryview(old.reshape(-1, order="A").view("u1"))
+        )
+    return alike(now, old)
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if type(value) is Frozen:
+        for part in value:
+            yield from _inside(part)
+    else:
+        yield value
+
+
+def build(form: tuple[Any, ...]) -> Any:
+    function, arguments, state, items, pairs = form
+    twin = function(*arguments)
+    if state is not None and hasattr(twin, "__setstate__"):
+        twin.__setstate__(state)
+    elif state is not None:
+        attributes, slots = state if isinstance(state, tuple) and len(state) == 2 else (state, None)
+        twin.__dict__.update(attributes or {})
+        for name, value in (slots or {}).items():
+            setattr(twin, name, value)
+    for item in items:
+        twin.append(item)
+    for key, value in pairs:
+        twin[key] = value
+    return twin
+
+
+def graft(obj: Any, twin: Any) -> None:
+    """Give the object the contents of its twin; no code of the object's class touches the object itself."""
+    if container_base(obj) is not None:
+        fill(obj, contents_of(twin))
+    for name in slot_names(type(obj)):
+        if hasattr(twin, name):
+            object.__setattr__(obj, name, getattr(twin, name))
+    obj.__dict__.clear()
+    obj.__dict__.update(twin.__dict__)

@@ -1,0 +1,148 @@
+"""Objects that only point to others: dict views, weak references, standard streams, modules; and fresh locks."""
+
+from __future__ import annotations
+
+import _thread
+import dataclasses
+import gc
+import importlib
+import sys
+import threading
+import types
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+from baton_shim.state.kinds.base import Here, Kind, State
+from baton_shim.state.refusal import Stayed, standard_stream
+
+PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
+DICT_VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
+
+# Marks that `dataclasses` compares by identity, such as its `MISSING` and the `_FIELD` in every field.
+DATA_CLASS_MARKS: dict[int, str] = {
+    id(mark): name
+    for name, mark in vars(dataclasses).items()
+    if type(mark).__module__ == "dataclasses" and not isinstance(mark, type)
+}
+MARK_TYPES: tuple[type, ...] = tuple({type(getattr(dataclasses, name)) for name in DATA_CLASS_MARKS.values()})
+
+
+class ReferenceKind(Kind):
+    name = "reference"
+
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self.modules_may_miss = False  # at home, where a module that the cell imported may not be installed
+        self._anchors = (self.dict_view, self.weak, self.proxy, self.stream, self.module, self.lock, self.main_thread)
+
+    def reduce(self, obj: Any) -> Any:
+        dict_view, weak, proxy, stream, module, lock, main_thread = self._anchors
+        kind = type(obj)
+        if kind in DICT_VIEWS:
+            return dict_view, (DICT_VIEWS[kind], self._dict_of(obj))
+        if kind is weakref.ref:
+            return weak, (obj(), obj.__callback__)
+        if kind in PROXIES:
+            return proxy, (target_of(obj),)
+        if isinstance(obj, types.ModuleType) and kind is types.ModuleType:
+            return (module, (obj.__name__,)) if sys.modules.get(obj.__name__) is obj else None
+        if kind in MARK_TYPES:
+            return DATA_CLASS_MARKS.get(id(obj))
+        if kind in (_thread.LockType, _thread.RLock):
+            return lock, (kind is _thread.RLock,)
+        if obj is threading.main_thread():
+            return main_thread, ()
+        name = standard_stream(obj)
+        return (stream, (name,)) if name else None
+
+    def parts(self, obj: Any, state: State) -> Iterable[Any]:
+        if type(obj) in DICT_VIEWS:
+            return (self._dict_of(obj),)
+        if type(obj) is weakref.ref:
+            return obj(), obj.__callback__
+        if type(obj) in PROXIES:
+            return (target_of(obj),)
+        return ()
+
+    def _dict_of(self, view: Any) -> Any:
+        return next(held for held in gc.get_referents(view) if isinstance(held, dict))
+
+    def dict_view(self, kind: str, of: dict[Any, Any]) -> Any:
+        return getattr(of, kind)()
+
+    def weak(self, target: Any, callback: Any) -> Any:
+        return weakref.ref(_Nothing()) if target is None else weakref.ref(target, callback)
+
+    def proxy(self, target: Any) -> Any:
+        return weakref.proxy(_Nothing() if target is None else target)
+
+    def stream(self, name: str) -> Any:
+        return getattr(sys, name)
+
+    def module(self, name: str) -> Any:
+        try:
+            return importlib.import_module(name)
+        except ImportError as error:
+            if not self.modules_may_miss:
+                raise
+            return Stayed(f"the module {name!r} was imported on the GPU machine, but here: {error}")
+
+    def lock(self, reentrant: bool) -> Any:
+        return threading.RLock() if reentrant else threading.Lock()
+
+    def main_thread(self) -> Any:
+        return threading.main_thread()
+
+
+def target_of(proxy: Any) -> Any:
+    """`None` when it is dead."""
+    try:
+        return proxy.__repr__.__self__
+    except ReferenceError:
+        return None
+
+
+DICT_ITERATORS: dict[type, tuple[str, bool]] = {
+    type(walk(getattr({}, view)())): (view, walk is reversed)
+    for walk in (iter, reversed)
+    for view in ("keys", "values", "items")
+}
+
+
+class DictIteratorKind(Kind):
+    """A half used iterator over a dict stays bound to the dict."""
+
+    name = "dict iterator"
+    changes = True
+    replaced = True
+
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self._anchors = (self.new,)
+
+    def read(self, obj: Any) -> State:
+        """The dict and how many are still to come; an iterator at its end has let go of its dict."""
+        of = next((held for held in gc.get_referents(obj) if isinstance(held, dict)), None)
+        return of, obj.__length_hint__() if of is not None else 0
+
+    def parts(self, obj: Any, state: State) -> Iterable[Any]:
+        return (state[0],)
+
+    def reduce(self, obj: Any) -> Any:
+        return self._anchors[0], (*DICT_ITERATORS[type(obj)], *self.read(obj))
+
+    def new(self, view: str, backwards: bool, of: dict[Any, Any] | None, left: int) -> Any:
+        elements = getattr({} if of is None else of, view)()
+        iterator = reversed(elements) if backwards else iter(elements)
+        for _ in range(len(elements) - left):
+            next(iterator)
+        if of is None:
+            next(iterator, None)
+        return iterator
+
+
+class _Nothing:
+    """The target of a weak reference that was dead when it travelled."""
+
+    __slots__ = ("__weakref__",)

@@ -1,0 +1,145 @@
+"""torch tensors: views on the segments of their storages. torch is never imported here, only used where it is loaded.
+
+Ordinary pickling drops `.grad` and hooks, doubles shared storages and detaches silently; none of it happens here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from baton_shim.state.kinds.base import Here, Kind, State
+
+
+def torch() -> Any:
+    return sys.modules.get("torch")
+
+
+def is_tensor_type(kind: type) -> bool:
+    module = torch()
+    return module is not None and hasattr(module, "Tensor") and issubclass(kind, module.Tensor)
+
+
+class TensorKind(Kind):
+    """`Tensor` and `Parameter` with plain CPU memory; other layouts and devices travel by torch's own pickling."""
+
+    name = "tensor"
+    changes = True
+
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self._anchors = (self.new, self.set_state)
+
+    def plain(self, obj: Any) -> bool:
+        module = torch()
+        if type(obj) not in (module.Tensor, module.nn.Parameter):
+            return False
+        return obj.layout is module.strided and obj.device.type == "cpu" and not obj.is_quantized
+
+    def reduce(self, obj: Any) -> Any:
+        if not self.plain(obj):
+            return None
+        new, set_state = self._anchors
+        storage = obj.untyped_storage()
+        offset, number = obj.storage_offset(), -1
+        if storage.nbytes():
+            segments = self.here.segments
+            low, size = storage.data_ptr(), storage.nbytes()
+            segment = segments.find(low, size)
+            if segment is None:
+                segment = segments.add(low, size)
+            if segment.storage is None and (segment.address, segment.bytes) == (low, size):
+                segment.storage = storage
+            offset += (low - segment.address) // obj.element_size()
+            number = segment.number
+            self.here.used.append((obj, number))
+        form = (obj.dtype, offset, tuple(obj.size()), obj.stride(), obj.requires_grad)
+        flags = (type(obj) is not torch().Tensor, obj.is_neg(), obj.is_conj())
+        return new, (number, form, flags), self._state(obj), None, None, set_state
+
+    def new(self, number: int, form: tuple[Any, ...], flags: tuple[bool, bool, bool]) -> Any:
+        import torch
+
+        (dtype, offset, size, stride, requires_grad), (parameter, negative, conjugate) = form, flags
+        if number < 0:
+            storage = torch.UntypedStorage(0)
+        else:
+            segment = self.here.segments.by_number[number]
+            if segment.source is not None:  # small: a storage that owns its memory can be resized
+                copy = torch.frombuffer(bytearray(segment.source), dtype=torch.uint8).clone()
+                segment.storage = copy.untyped_storage()
+                self.here.segments.settle_at(segment, segment.storage.data_ptr())
+            if segment.storage is None:
+                memory = self.here.segments.buffer(segment)
+                segment.storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+            storage = segment.storage
+        tensor = torch.empty(0, dtype=dtype).set_(storage, offset, size, stride)
+        tensor = tensor.conj() if conjugate else tensor
+        tensor = tensor._neg_view() if negative else tensor
+        if parameter:
+            tensor = torch.nn.Parameter(tensor, requires_grad=requires_grad)
+        else:
+            tensor.requires_grad_(requires_grad)
+        if number >= 0:
+            self.here.used.append((tensor, number))
+        return tensor
+
+    def segment_number(self, obj: Any) -> int | None:
+        """Where its memory is now: `resize_` and `.data = …` move a tensor."""
+        storage = obj.untyped_storage() if self.plain(obj) else None
+        segment = self.here.segments.find(storage.data_ptr(), storage.nbytes()) if storage is not None else None
+        return None if segment is None else segment.number
+
+    def _state(self, obj: Any) -> tuple[Any, ...]:
+        return obj.grad, tuple(obj.__dict__.items()), obj._backward_hooks
+
+    def set_state(self, tensor: Any, state: tuple[Any, ...]) -> None:
+        tensor.grad, attributes, tensor._backward_hooks = state
+        tensor.__dict__.clear()
+        tensor.__dict__.update(attributes)
+
+    def read(self, obj: Any) -> State:
+        place = (obj.data_ptr(), obj.stride()) if self.plain(obj) else obj._version
+        if obj.grad_fn is not None:
+            return (place, tuple(obj.size()), obj.dtype), None, tuple(obj.__dict__.items()), obj.requires_grad, None
+        form = (place, tuple(obj.size()), obj.dtype)
+        return form, obj.grad, tuple(obj.__dict__.items()), obj.requires_grad, obj._backward_hooks
+
+    def parts(self, obj: Any, state: State) -> Iterator[Any]:
+        _, grad, attributes, _, hooks = state
+        yield grad
+        yield hooks
+        yield from (value for _, value in attributes)
+
+    def content(self, obj: Any, state: State) -> Any:
+        _, grad, attributes, requires_grad, hooks = state
+        return obj.data, requires_grad, (grad, attributes, hooks)
+
+    def apply(self, obj: Any, content: Any) -> None:
+        data, requires_grad, state = content
+        moved = data.data_ptr() != obj.data_ptr()
+        if moved or (data.shape, data.stride()) != (obj.shape, obj.stride()):
+            obj.data = data
+        if obj.is_leaf:
+            obj.requires_grad_(requires_grad)
+        self.set_state(obj, state)
+
+
+class GeneratorKind(Kind):
+    """`torch.Generator`: its state is a row of bytes that it gives and takes."""
+
+    name = "torch generator"
+    changes = True
+
+    def read(self, obj: Any) -> State:
+        return obj.get_state().numpy().tobytes()
+
+    def apply(self, obj: Any, content: Any) -> None:
+        module = torch()
+        obj.set_state(module.frombuffer(bytearray(content), dtype=module.uint8))
+
+
+def is_generator_type(kind: type) -> bool:
+    module = torch()
+    return module is not None and hasattr(module, "Generator") and issubclass(kind, module.Generator)

@@ -1,0 +1,66 @@
+"""Raw memory: reading and writing at an address, and private mappings of a received file.
+
+**Invariant:** the only module that knows addresses of memory that Python does not own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from typing import Any
+
+_library = ctypes.CDLL(None, use_errno=True)
+_mmap = _library.mmap
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_munmap = _library.munmap
+_munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_FAILED = ctypes.c_void_p(-1).value
+
+
+class _Mapping:
+    """Pages of a file, private to this process; given back when nothing looks at them any more."""
+
+    __slots__ = ("address", "size", "unmap")
+
+    def __init__(self, address: int, size: int) -> None:
+        self.address, self.size, self.unmap = address, size, _munmap
+
+    def __del__(self) -> None:
+        self.unmap(self.address, self.size)
+
+
+def at_address(address: int, size: int, owner: Any) -> Any:
+    """A writable buffer over this memory that keeps the owner alive. (A ctypes array can have attributes.)"""
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    memory.owner = owner  # type: ignore[attr-defined]
+    return memory
+
+
+def map_private(file_descriptor: int, offset: int, size: int) -> Any:
+    """The file's bytes as writable memory of this process, without a copy until a page is written to.
+
+    The standard module would keep one descriptor open for each mapping.
+    """
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    address = _mmap(None, size, protection, mmap.MAP_PRIVATE, file_descriptor, offset)
+    if address == _FAILED or address is None:
+        number = ctypes.get_errno()
+        raise OSError(number, f"Mapping {size} bytes of received state failed: {os.strerror(number)}")
+    return at_address(address, size, _Mapping(address, size))
+
+
+def address_of(buffer: Any) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+
+
+def read(address: int, size: int) -> bytes:
+    return ctypes.string_at(address, size)
+
+
+def write(address: int, data: bytes | memoryview) -> None:
+    if isinstance(data, bytes):
+        ctypes.memmove(address, data, len(data))
+    else:
+        memoryview((ctypes.c_ubyte * data.nbytes).from_address(address)).cast("B")[:] = data

@@ -1,0 +1,113 @@
+"""What one message of the table looks like: a small header of plain values, then one pickle.
+
+Everything that both ends must do alike to their numbering stands in the header, so that it can be checked before
+anything of the notebook is touched.
+"""
+
+from __future__ import annotations
+
+import pickle
+import platform
+import struct
+import zlib
+from array import array
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any
+
+import cloudpickle
+
+from baton_shim.state.kinds.base import ATOMS
+from baton_shim.state.refusal import TableBroken
+
+_LENGTH = struct.Struct("<I")
+
+
+@dataclass(frozen=True)
+class SegmentView:
+    """Memory of this kernel that belongs to a message. It stays where it is until `Table.release()`."""
+
+    number: int
+    address: int
+    bytes: int
+    fresh: bool
+
+    def as_wire(self) -> dict[str, Any]:
+        return {"number": self.number, "address": self.address, "bytes": self.bytes, "fresh": self.fresh}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    messages: int
+    stream: bytes
+    segments: list[SegmentView]
+    dropped_segments: list[int]
+    left: dict[str, str] = field(default_factory=dict)
+    """Names whose objects cannot leave this kernel, each with the reason."""
+
+    def as_wire(self) -> dict[str, Any]:
+        """As `protocol::shim::Snapshot`."""
+        return {
+            "messages": self.messages,
+            "stream": self.stream,
+            "segments": [segment.as_wire() for segment in self.segments],
+            "dropped_segments": self.dropped_segments,
+        }
+
+
+@dataclass(frozen=True)
+class Header:
+    count_before: int
+    count_after: int
+    dropped: list[int]  # numbers that nothing at the sender holds any more
+    replaced: list[int]  # numbers of objects that travel anew, because they cannot be brought up to date
+    reserved: list[str]  # types of large plain containers that have the next numbers; patches fill them
+    compact: bool
+    deleted: list[str]
+    plain: bool = False  # the body is an ordinary pickle of `extra`: nothing that has a number travels
+    versions: tuple[str, str] | None = None
+
+
+def versions() -> tuple[str, str]:
+    """What both ends must have in common for code to travel."""
+    return ".".join(platform.python_version_tuple()[:2]), cloudpickle.__version__
+
+
+def _steps(numbers: list[int]) -> list[int]:
+    """Ascending numbers by their differences, which compress to next to nothing."""
+    return [number - before for before, number in zip([0, *numbers], numbers, strict=False)]
+
+
+def join(header: Header, body: bytes | memoryview) -> bytes:
+    dropped = zlib.compress(array("Q", _steps(header.dropped)).tobytes(), 1) if header.dropped else b""
+    head = pickle.dumps((dropped, *tuple(vars(replace(header, dropped=[])).values())), protocol=5)
+    return b"".join((_LENGTH.pack(len(head)), head, body))
+
+
+def split(stream: bytes) -> tuple[Header, memoryview]:
+    try:
+        (length,) = _LENGTH.unpack_from(stream)
+        dropped, *fields = pickle.loads(stream[_LENGTH.size : _LENGTH.size + length])
+        header = Header(*fields)
+        if dropped:
+            header = replace(header, dropped=list(accumulate(array("Q", zlib.decompress(dropped)))))
+    except Exception as error:
+        raise TableBroken("The state message has no readable header") from error
+    return header, memoryview(stream)[_LENGTH.size + length :]
+
+
+_PLAIN_CONTAINERS = (list, tuple, dict)
+
+
+def is_plain(value: Any, known: dict[int, Any], budget: int = 200) -> bool:
+    """Only plain values in plain containers that the table does not know: no identity to be kept."""
+    waiting = [value]
+    while waiting and budget:
+        budget -= 1
+        part = waiting.pop()
+        if type(part) in ATOMS:
+            continue
+        if type(part) not in _PLAIN_CONTAINERS or id(part) in known:
+            return False
+        waiting.extend((*part.keys(), *part.values()) if type(part) is dict else part)
+    return not waiting

@@ -1,0 +1,203 @@
+"""The numbers of the objects that both ends know.
+
+After a dump the C pickler's memo is `{id: (number, object)}`, after a load the C unpickler's is `{number: object}`,
+and both count alike. So a pickler that starts with the table as its memo writes a known object as a reference, and
+an unpickler that starts with it reads the reference as this end's own object.
+
+CPython's traps, each with its answer here:
+
+* the pickler gives the next object the *size* of its memo as number: so the memo has exactly one entry for each
+  number, and a number whose object is gone, or is an object that already has a number, gets a dummy;
+* a dict assigned to `Unpickler.memo` is lost (or crashes the process): the memo is filled by a pickle program;
+* a number may be dropped only by a message, on both ends, or the other end would refer to what is not there.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from baton_shim.state.refusal import TableBroken
+
+_UINT = struct.Struct("<I")
+COMPACT_ABOVE = 4096  # so many dropped numbers, and more than half of all, make the next message renumber
+
+
+class Dummy:
+    """Keeps the count where there is no object."""
+
+    __slots__ = ()
+
+
+GONE = Dummy()
+
+
+class Numbering:
+    def __init__(self, anchors: Sequence[Any], find_class: Callable[[str, str], Any]) -> None:
+        self.objects: list[Any] = []
+        self.memo: dict[int, tuple[int, Any]] = {}
+        self.dropped: set[int] = set()  # here, whether or not the other end has been told
+        self.untold: set[int] = set()
+        self.anchors = len(anchors) + 1
+        self._aliases: dict[int, Dummy] = {}  # numbers whose object has another number, too
+        self._find_class = find_class
+        self._unpickler: _SeededUnpickler | None = None
+        self.add([*anchors, object()])  # the last one shows the reference count of an object that only the table holds
+
+    def __len__(self) -> int:
+        return len(self.objects)
+
+    def number(self, obj: object) -> int | None:
+        entry = self.memo.get(id(obj))
+        return None if entry is None else entry[0]
+
+    def add(self, objects: Iterable[Any]) -> None:
+        memo = self.memo
+        for number, obj in enumerate(objects, len(self.objects)):
+            self.objects.append(obj)
+            if id(obj) in memo:
+                obj = self._aliases[number] = Dummy()
+            memo[id(obj)] = (number, obj)
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Forget these objects; their numbers stay taken until the table is compacted."""
+        numbers = list(numbers)
+        for number in numbers:
+            del self.memo[id(self._aliases.get(number, self.objects[number]))]
+            self.objects[number] = GONE
+            self._aliases[number] = dummy = Dummy()
+            self.memo[id(dummy)] = (number, dummy)
+            self.dropped.add(number)
+        if self._unpickler is not None and numbers:
+            self._unpickler.forget(numbers)
+
+    def wants_compacting(self) -> bool:
+        told = len(self.dropped) - len(self.untold)
+        return told > COMPACT_ABOVE and 2 * told > len(self.objects)
+
+    def compact(self) -> dict[int, int]:
+        """Close the gaps that both ends know of. Returns the new number of each object."""
+        gaps = self.dropped - self.untold
+        kept = [(number, obj) for number, obj in enumerate(self.objects) if number not in gaps]
+        moved = {number: place for place, (number, _) in enumerate(kept)}
+        self.untold = {moved[number] for number in self.untold}
+        self.dropped = set(self.untold)
+        self.objects, self.memo, self._aliases, self._unpickler = [], {}, {}, None
+        self.add(obj for _, obj in kept)
+        return moved
+
+    def unreferenced(self) -> list[int]:
+        """Numbers of objects that nobody but the table holds."""
+        counts = list(map(sys.getrefcount, self.objects))
+        alone, seeded = counts[self.anchors - 1], self._seeded()
+        if min(counts) == alone and counts.count(alone) == 1 and seeded == len(counts):
+            return []  # the common case, at C's speed
+        first = self.anchors
+        old = [n for n in range(first, min(seeded, len(counts))) if counts[n] <= alone]
+        less = alone - (seeded > 0)
+        return old + [n for n in range(max(first, seeded), len(counts)) if counts[n] <= less]
+
+    def unreferenced_among(self, numbers: Iterable[int]) -> list[int]:
+        objects, first, seeded = self.objects, self.anchors, self._seeded()
+        picked = [n for n in numbers if n >= first]
+        counts = list(map(sys.getrefcount, map(objects.__getitem__, [first - 1, *picked])))
+        alone = counts[0]
+        less = alone - (seeded > 0)
+        found = zip(picked, counts[1:], strict=True)
+        return [n for n, count in found if count <= (alone if n < seeded else less)]
+
+    def _seeded(self) -> int:
+        """So many objects are held by the unpickler, too."""
+        return 0 if self._unpickler is None else self._unpickler.count
+
+    def memo_for(self, forgotten: Iterable[int], reserved: Sequence[Any]) -> dict[int, tuple[int, Any]]:
+        """What a pickler starts with, when some objects shall travel anew and others have a number in advance."""
+        if not forgotten and not reserved:
+            return self.memo
+        memo = dict(self.memo)
+        for number in forgotten:
+            del memo[id(self._aliases.get(number, self.objects[number]))]
+            dummy = Dummy()
+            memo[id(dummy)] = (number, dummy)
+        for number, obj in enumerate(reserved, len(self.objects)):
+            memo[id(obj)] = (number, obj)
+        return memo
+
+    def numbered_by(self, pickler: Any) -> list[Any]:
+        """What a finished dump numbered, in order."""
+        known = len(self.objects)
+        memo = pickler.memo.copy()
+        fresh = {number: obj for number, obj in memo.values() if number >= known}
+        if len(memo) != known + len(fresh) or any(n not in fresh for n in range(known, len(memo))):
+            raise TableBroken("The pickler did not number its objects one after the other")
+        return [fresh[number] for number in range(known, len(memo))]
+
+    def load(self, stream: bytes | memoryview, reserved: Sequence[Any], count_after: int) -> tuple[Any, list[Any]]:
+        """Read one message's pickle. Returns it and what it numbered (the reserved ones first)."""
+        if self._unpickler is None:
+            self._unpickler = _SeededUnpickler(self._find_class)
+        unpickler = self._unpickler
+        try:
+            unpickler.seed([*self.objects, *reserved] if reserved else self.objects)
+            message = unpickler.run(stream)
+            return message, unpickler.since(len(self.objects), count_after, message)
+        except BaseException:
+            self._unpickler = None
+            raise
+
+
+class _SeededUnpickler(pickle.Unpickler):
+    """One unpickler for the life of a table: its memo grows with each message and costs only what is new."""
+
+    def __init__(self, find_class: Callable[[str, str], Any]) -> None:
+        self.file = io.BytesIO()
+        super().__init__(self.file)
+        self.known: Sequence[Any] = ()
+        self.count = 0
+        self._find = find_class
+
+    def find_class(self, module: str, name: str) -> Any:
+        return self._find(module, name)
+
+    def persistent_load(self, number: int) -> Any:
+        return self.known[number]
+
+    def run(self, program: bytes | memoryview) -> Any:
+        self.file.seek(0)
+        self.file.truncate()
+        self.file.write(program)
+        self.file.seek(0)
+        try:
+            return self.load()
+        finally:
+            self.file.seek(0)
+            self.file.truncate()
+
+    def seed(self, known: Sequence[Any]) -> None:
+        """For each number that is missing: BININT number, BINPERSID, MEMOIZE, POP."""
+        self.known = known
+        missing = range(self.count, len(known))
+        if missing:
+            self.run(b"\x80\x05" + b"".join(b"J" + _UINT.pack(n) + b"Q\x940" for n in missing) + b"N.")
+        self.known, self.count = (), len(known)
+
+    def forget(self, numbers: Iterable[int]) -> None:
+        """Overwrite: NONE, LONG_BINPUT number, POP."""
+        program = b"".join(b"Nr" + _UINT.pack(n) + b"0" for n in numbers if n < self.count)
+        self.run(b"\x80\x05" + program + b"N.")
+
+    def since(self, first: int, count_after: int, message: Any) -> list[Any]:
+        """The objects numbered from `first` on; the last thing that a message numbers is the tuple that it is."""
+        program = b"".join(b"j" + _UINT.pack(n) for n in range(first, count_after))
+        try:
+            fresh: list[Any] = self.run(b"\x80\x05](" + program + b"e.")
+        except pickle.UnpicklingError as error:
+            raise TableBroken("The message numbers fewer objects than its sender counted") from error
+        if not fresh or fresh[-1] is not message:
+            raise TableBroken("The two kernels number the objects of a message differently")
+        self.count = count_after
+        return fresh

@@ -1,0 +1,57 @@
+"""How a student would write the way from a name to an object: `loader._iterator`, `stages[3]`, `options['log']`."""
+
+from __future__ import annotations
+
+import types
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from baton_shim.state.kinds import ATOMS, Kinds
+
+_SEARCHED_OBJECTS = 50_000
+
+
+def path_to(target: Any, roots: Iterable[tuple[str, Any]], kinds: Kinds) -> str | None:
+    """The shortest way, or `None` where the object hangs on something that has no words for it."""
+    waiting = deque(roots)
+    seen: set[int] = set()
+    while waiting and len(seen) < _SEARCHED_OBJECTS:
+        path, obj = waiting.popleft()
+        if obj is target:
+            return path
+        if type(obj) in ATOMS or id(obj) in seen or isinstance(obj, types.ModuleType):
+            continue
+        seen.add(id(obj))
+        waiting.extend(_parts(path, obj, kinds))
+    return None
+
+
+def _parts(path: str, obj: Any, kinds: Kinds) -> Iterator[tuple[str, Any]]:
+    if isinstance(obj, dict):
+        yield from ((f"{path}[{_short(key)}]", value) for key, value in dict.items(obj))
+    elif isinstance(obj, (list, tuple)):
+        yield from ((f"{path}[{index}]", value) for index, value in enumerate(obj))
+    if isinstance(obj, types.FunctionType):
+        if obj.__closure__ and kinds.function.ours(obj):
+            for name, cell in zip(obj.__code__.co_freevars, obj.__closure__, strict=True):
+                yield from ((f"{path} (its variable {name})", content) for content in kinds.cell.read(cell))
+        return
+    if isinstance(obj, type):
+        if obj.__module__ == "__main__":
+            yield from ((f"{path}.{name}", value) for name, value in tuple(vars(obj).items()))
+        return
+    attributes = getattr(obj, "__dict__", None)
+    if isinstance(attributes, dict):
+        yield from ((f"{path}.{name}", value) for name, value in tuple(attributes.items()))
+    else:
+        try:
+            kind = kinds.of(obj)
+            yield from ((f"{path} (inside)", part) for part in tuple(kind.parts(obj, kind.read(obj))))
+        except Exception:  # only the words suffer
+            return
+
+
+def _short(key: Any) -> str:
+    text = repr(key) if type(key) in ATOMS or type(key) is tuple else f"<{type(key).__qualname__}>"
+    return text if len(text) <= 40 else f"{text[:37]}..."

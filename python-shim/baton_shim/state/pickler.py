@@ -1,0 +1,89 @@
+"""Writing one message: how each object travels, and what stands for those that cannot."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import types
+from collections.abc import Callable
+from typing import Any
+
+import cloudpickle
+
+from baton_shim.state.kinds import Kinds
+from baton_shim.state.kinds.classes import class_form
+from baton_shim.state.refusal import Stayed, describe_failure
+
+_BY_CLOUDPICKLE = (type, types.FunctionType, types.ModuleType)
+
+
+class Patch:
+    """Brings a known object up to date at the moment when the reader decodes it, before what is built from it."""
+
+    __slots__ = ("content", "kind", "number")
+
+    def __init__(self, number: int, kind: str, content: Any) -> None:
+        self.number, self.kind, self.content = number, kind, content
+
+
+class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """`explain` gives the text that a stand-in shows; `patch` is the function that the other end's table has, too."""
+
+    def __init__(self, file: io.BytesIO, kinds: Kinds, patch: Callable[..., Any], explain: Callable[..., str]) -> None:
+        super().__init__(file, protocol=5)
+        self.kinds, self.patch, self.explain = kinds, patch, explain
+        self.stayed: list[tuple[Any, str, str | None]] = []  # the object, why, and a hint
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if kind is Patch:
+            return self.patch, (obj.number, obj.kind, obj.content)
+        reason = self.kinds.why_not(obj)
+        if reason is not None:
+            return self._stand_in(obj, *reason)
+        of = self.kinds.of(obj)
+        try:
+            form = of.reduce(obj)
+            if form is not None:
+                return form
+            if isinstance(obj, _BY_CLOUDPICKLE):
+                form = super().reducer_override(obj)
+                return class_form(form, obj) if isinstance(obj, type) else form
+            own = self.dispatch_table.get(kind)
+            form = own(obj) if own is not None else obj.__reduce_ex__(5)
+        except RecursionError:
+            raise
+        except Exception as error:
+            return self._stand_in(obj, *describe_failure(obj, error))
+        if isinstance(form, str) and not _is_found(obj, form):
+            if kind.__module__ == "__main__":
+                return object.__reduce_ex__(obj, 5)
+            return self._stand_in(
+                obj, f"is a {kind.__qualname__!r} object that pickles as the name {form!r}, which is not it"
+            )
+        return form
+
+    def _stand_in(self, obj: Any, reason: str, hint: str | None = None) -> Any:
+        self.stayed.append((obj, reason, hint))
+        return Stayed, (self.explain(obj, reason),)
+
+
+def _is_found(obj: Any, name: str) -> bool:
+    """Whether the name, looked up on the other side, would be this object; never by name in the notebook itself."""
+    module = getattr(obj, "__module__", None) or type(obj).__module__
+    if module == "__main__":
+        return False
+    try:
+        found: Any = sys.modules[module]
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (KeyError, AttributeError):
+        found = None
+    if found is obj:
+        return True
+    try:
+        pickle.dumps(obj, 5)
+    except Exception:
+        return False
+    return True

@@ -1,0 +1,203 @@
+"""What cannot travel, and how that is said.
+
+Three things may happen to an object that is bound to its process (a generator, an open file, a thread):
+the cell names it itself and is refused (`Refused`); the session made it and it stays there under its name
+(`Snapshot.left`); or something else that travels merely holds it, and the other end gets a `Stayed` in its place,
+which explains itself when it is touched and is the original again once it is back home.
+
+Locks are the exception to the last rule: one that nobody holds travels as a fresh one, because a lock guards against
+the threads of its own process only, and loggers, queues and progress bars hang on them everywhere.
+"""
+
+from __future__ import annotations
+
+import _thread
+import io
+import re
+import socket
+import sys
+import threading
+import types
+from typing import Any, NoReturn
+
+LOCKS = (_thread.LockType, _thread.RLock)
+STANDARD_STREAMS = ("stdin", "stdout", "stderr")
+
+
+class Refused(Exception):
+    """A name that the cell uses cannot leave this process. Nothing was sent and nothing changed."""
+
+    def __init__(self, path: str, reason: str, hint: str | None = None) -> None:
+        super().__init__(path, reason, hint)
+        self.path, self.reason, self.hint = path, reason, hint
+
+    def __str__(self) -> str:
+        return f"'{self.path}' {self.reason} and cannot move to the GPU machine"
+
+
+class TableBroken(Exception):
+    """The two ends do not number alike (a lost message, another Python): this table is of no further use."""
+
+
+class StayedError(RuntimeError):
+    """Something that stayed in the other kernel was touched here."""
+
+
+def stayed_text(obj: object) -> str | None:
+    """What a stand-in says; `None` for anything else."""
+    if type(obj) is not Stayed:
+        return None
+    text: str = object.__getattribute__(obj, "_baton_text")
+    return text
+
+
+class Stayed:
+    """In the place of an object that stayed in the other kernel; every use of it raises `StayedError`."""
+
+    __slots__ = ("__weakref__", "_baton_text")
+
+    def __init__(self, text: str) -> None:
+        object.__setattr__(self, "_baton_text", text)
+
+    def __repr__(self) -> str:
+        return f"<{object.__getattribute__(self, '_baton_text')}>"
+
+    def __reduce__(self) -> Any:
+        return Stayed, (object.__getattribute__(self, "_baton_text"),)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("__class__", "__reduce__", "__reduce_ex__"):
+            return object.__getattribute__(self, name)
+        return _raise(self)
+
+
+def _raise(stayed: Stayed, *_: Any, **__: Any) -> NoReturn:
+    raise StayedError(object.__getattribute__(stayed, "_baton_text"))
+
+
+for _name in (
+    "__call__ __iter__ __next__ __len__ __bool__ __contains__ __getitem__ __setitem__ __delitem__ __enter__ __exit__ "
+    "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __int__ __float__ __index__ __lt__ __le__ __gt__ "
+    "__ge__ __setattr__ __delattr__ __await__ __aiter__ __anext__ __aenter__ __aexit__"
+).split():
+    setattr(Stayed, _name, _raise)
+
+
+_BY_TYPE: dict[type, tuple[str, str]] = {
+    types.GeneratorType: ("is a generator", "create it inside the cell, or turn it into a list first"),
+    types.CoroutineType: ("is a coroutine", "create and await it inside the cell"),
+    types.AsyncGeneratorType: ("is an asynchronous generator", "create it inside the cell"),
+    types.FrameType: ("is a frame of a running program", "keep the values that you need from it"),
+    types.TracebackType: ("is a traceback", "keep its text: traceback.format_exc()"),
+    _thread.LockType: ("is a lock", "create it inside the cell"),
+    _thread.RLock: ("is a lock", "create it inside the cell"),
+    re.Match: ("is a match object", "keep the groups that you need: match.groups()"),
+    memoryview: ("is a view of memory", "use the object behind it"),
+}
+
+_BY_NAME: dict[str, tuple[str, str]] = {
+    "_asyncio.Task": ("is a task of this kernel's event loop", "create it inside the cell"),
+    "_asyncio.Future": ("is a future of this kernel's event loop", "create it inside the cell"),
+    "_contextvars.Context": ("is a context", "create it inside the cell"),
+    "_contextvars.ContextVar": ("is a context variable", "create it inside the cell"),
+    "_contextvars.Token": ("is a token of a context variable", "create it inside the cell"),
+    "select.epoll": ("is an epoll object", "create it inside the cell"),
+    "_tkinter.tkapp": ("is a window", "create it inside the cell"),
+    "subprocess.Popen": ("is a process of this machine", "start it inside the cell"),
+    "torch.utils.data.dataloader._SingleProcessDataLoaderIter": (
+        "is a running DataLoader iterator",
+        "make it inside the cell: iter(loader)",
+    ),
+    "torch.utils.data.dataloader._MultiProcessingDataLoaderIter": (
+        "is a running DataLoader iterator",
+        "make it inside the cell: iter(loader)",
+    ),
+}
+
+_BY_BASE: tuple[tuple[str, str, str, str], ...] = (
+    ("socket", "socket", "is a network connection", "open it inside the cell"),
+    ("sqlite3", "Connection", "is a database connection", "open it inside the cell"),
+    ("sqlite3", "Cursor", "is a database cursor", "open it inside the cell"),
+    ("threading", "Thread", "is a thread", "start it inside the cell"),
+    ("concurrent.futures", "Executor", "is a pool of workers", "create it inside the cell"),
+    ("concurrent.futures", "Future", "is the result of a pool of workers", "use its value: future.result()"),
+    ("multiprocessing.process", "BaseProcess", "is a process of this machine", "start it inside the cell"),
+    ("multiprocessing.pool", "Pool", "is a pool of workers", "create it inside the cell"),
+    ("asyncio", "AbstractEventLoop", "is this kernel's event loop", "create it inside the cell"),
+)
+
+
+def bound_to_process(obj: object) -> tuple[str, str] | None:
+    """Why this very object cannot leave its process, and what to do; `None`: nothing is known against it."""
+    kind = type(obj)
+    found = _BY_TYPE.get(kind) or _BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
+    if found:
+        return found
+    if isinstance(obj, (io.BytesIO, io.StringIO)):
+        return None
+    if isinstance(obj, io.IOBase):
+        return _open_file(obj)
+    if kind.__module__ in ("tempfile", "_io") and hasattr(obj, "fileno"):
+        return _open_file(obj)
+    for module, name, reason, hint in _BY_BASE:
+        base = getattr(sys.modules.get(module), name, None)
+        if isinstance(base, type) and isinstance(obj, base):
+            return reason, hint
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(obj, getattr(torch, "Tensor", ())) and _has_graph(obj):
+        return "still belongs to a computation graph", "use .detach(), or compute it inside this cell"
+    return None
+
+
+def _has_graph(tensor: Any) -> bool:
+    """A single number (the loss that is left over after `backward()`) leaves its graph behind instead."""
+    return tensor.grad_fn is not None and tensor.numel() != 1
+
+
+def _open_file(obj: Any) -> tuple[str, str] | None:
+    if standard_stream(obj):
+        return None
+    name = getattr(obj, "name", None)
+    shown = f" ({name!r})" if isinstance(name, str) else ""
+    return f"is an open file{shown}", "open it inside the cell"
+
+
+def standard_stream(obj: object) -> str | None:
+    """`stdout` for the kernel's own standard output, and so on: each kernel has one, so it travels by name."""
+    return next((name for name in STANDARD_STREAMS if getattr(sys, name, None) is obj), None)
+
+
+def unheld_lock(obj: object) -> bool:
+    if type(obj) is _thread.LockType:
+        return not obj.locked()
+    if type(obj) is _thread.RLock:
+        return not repr(obj).startswith("<locked")
+    return False
+
+
+def cannot_leave(obj: Any) -> tuple[str, str] | None:
+    """As `bound_to_process`, less what has a counterpart on the other side."""
+    if unheld_lock(obj) or standard_stream(obj) or obj is threading.main_thread():
+        return None
+    return bound_to_process(obj)
+
+
+def may_be_guilty(obj: Any) -> bool:
+    """Whether another object of this type may be bound to its process, although this one is not."""
+    return (
+        isinstance(obj, (io.IOBase, threading.Thread, *LOCKS))
+        or hasattr(type(obj), "fileno")
+        or hasattr(type(obj), "grad_fn")
+    )
+
+
+def describe_failure(obj: object, error: BaseException) -> tuple[str, str]:
+    """For an object of an unknown kind whose own pickling failed."""
+    kind = type(obj)
+    inner = kind.__module__ in ("builtins", "__main__")
+    name = kind.__qualname__ if inner else f"{kind.__module__}.{kind.__qualname__}"
+    text = str(error) or type(error).__name__
+    return f"is a {name!r} object that cannot be pickled ({text[:200]})", "create it inside the cell"
+
+
+_ = socket  # loaded with the kernel; named here so that `_BY_BASE` finds it

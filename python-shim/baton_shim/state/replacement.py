@@ -1,0 +1,50 @@
+"""Objects that changed and cannot be brought up to date: they travel anew, and what holds them comes to hold the new.
+
+A fixed holder (a tuple, a bound method) cannot be made to hold another object, so it travels anew, too; every other
+known holder gets a patch, whether the cell can reach it or not. Those patches go last, because the new object may be
+built from objects that are patched themselves.
+"""
+
+from __future__ import annotations
+
+from baton_shim.state.walk import Reach, Walker
+
+
+def find_replaced(walker: Walker, reach: Reach) -> tuple[set[int], set[int]]:
+    """Numbers of the objects to travel anew, and of the holders whose patches go last."""
+    objects = walker.numbering.objects
+    replaced = set()
+    for number in reach.changed:
+        kind, old = walker.states[number]
+        if walker.is_readable(number) and kind.must_be_replaced(objects[number], old):
+            replaced.add(number)
+    if not replaced:
+        return set(), set()
+    last: set[int] = set()
+    growing = set(replaced)
+    while growing:
+        holders = _holders(walker, growing) - replaced
+        growing = {number for number in holders if _is_fixed(walker, number, growing)}
+        replaced |= growing
+        last |= holders
+    last -= replaced
+    for number in sorted(last):
+        if number not in reach.states:
+            walker.include(number, reach)
+    reach.changed = [number for number in reach.changed if number not in replaced]
+    return replaced, last
+
+
+def _holders(walker: Walker, numbers: set[int]) -> set[int]:
+    children = walker.children
+    return {
+        number
+        for number in range(walker.numbering.anchors, len(walker.numbering))
+        if not numbers.isdisjoint(children[number] if number in children else walker.children_of(number))
+    }
+
+
+def _is_fixed(walker: Walker, number: int, parts: set[int]) -> bool:
+    """Whether this holder cannot be made to hold others instead of these."""
+    known = walker.states.get(number)
+    return known is None or known[0].holds_for_good(known[1], {id(walker.numbering.objects[part]) for part in parts})

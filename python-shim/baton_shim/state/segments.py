@@ -1,0 +1,104 @@
+"""The segments of one table: which owner's memory has which number, and who uses it.
+
+A segment does not keep its owner alive: the arrays in the table that use it do, and when the last of them is
+dropped, the segment is. So its address stays valid as long as it is known.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from baton_shim.state import memory
+
+COPIED_OUT_BYTES = 64 << 10  # a smaller fresh segment gets memory of its own instead of pages of the message's file
+
+
+class Segment:
+    __slots__ = ("address", "bytes", "memory", "number", "source", "storage", "users")
+
+    def __init__(self, number: int, address: int, size: int) -> None:
+        self.number, self.address, self.bytes = number, address, size
+        self.memory: Any = None  # received memory that no object owns
+        self.source: bytes | None = None  # received, small, and not yet given memory of its own
+        self.storage: Any = None  # torch's handle on `memory`, made once so that tensors share it
+        self.users: set[int] = set()  # numbers of the objects that are views on it
+
+
+class Segments:
+    def __init__(self, user_of: Callable[[Segment], Any]) -> None:
+        """`user_of` names an object that keeps a segment's memory alive. (A weak reference would forbid `resize`.)"""
+        self._user_of = user_of
+        self.by_number: dict[int, Segment] = {}
+        self.next_number = 0
+        self._starts: list[int] = []
+        self._by_start: dict[int, Segment] = {}
+
+    def find(self, address: int, size: int) -> Segment | None:
+        """The segment that holds this whole range."""
+        segment = self._by_start.get(address)
+        if segment is None and (place := bisect.bisect_right(self._starts, address)):
+            segment = self._by_start[self._starts[place - 1]]
+        if segment is not None and address + size <= segment.address + segment.bytes:
+            return segment
+        return None
+
+    def add(self, address: int, size: int) -> Segment:
+        """A new segment of this kernel's own memory."""
+        segment = Segment(self.next_number, address, size)
+        self.next_number += 1
+        self.by_number[segment.number] = segment
+        self._place(segment)
+        return segment
+
+    def receive(self, number: int, size: int, file_descriptor: int, content: memoryview, offset: int) -> Segment:
+        """A segment that the other end numbered. `content` is the whole file."""
+        segment = Segment(number, 0, size)
+        if size >= COPIED_OUT_BYTES:
+            self.settle(segment, memory.map_private(file_descriptor, offset, size))
+        else:
+            segment.source = bytes(content[offset : offset + size])
+        self.by_number[number] = segment
+        self.next_number = max(self.next_number, number + 1)
+        return segment
+
+    def buffer(self, segment: Segment) -> Any:
+        """The segment's memory for something new to be a view on; it keeps the memory's owner alive."""
+        if segment.memory is not None:
+            return segment.memory
+        if segment.source is not None:
+            self.settle(segment, bytearray(segment.source))
+            return segment.memory
+        return memory.at_address(segment.address, segment.bytes, self._user_of(segment))
+
+    def settle_rest(self) -> None:
+        """Small received segments that nothing has asked for yet get their memory."""
+        for segment in self.by_number.values():
+            if segment.source is not None:
+                self.settle(segment, bytearray(segment.source))
+
+    def settle(self, segment: Segment, place: Any) -> None:
+        """Give a received segment memory that belongs to nobody else."""
+        segment.memory, segment.source = place, None
+        segment.address = memory.address_of(place)
+        self._place(segment)
+
+    def settle_at(self, segment: Segment, address: int) -> None:
+        """Give a received segment the memory of a new object, which owns it."""
+        segment.source, segment.address = None, address
+        self._place(segment)
+
+    def _place(self, segment: Segment) -> None:
+        other = self._by_start.get(segment.address)
+        if other is None:
+            bisect.insort(self._starts, segment.address)
+        if other is None or other.bytes <= segment.bytes:
+            self._by_start[segment.address] = segment
+
+    def drop(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            segment = self.by_number.pop(number, None)
+            if segment is not None and self._by_start.get(segment.address) is segment:
+                del self._by_start[segment.address]
+                del self._starts[bisect.bisect_left(self._starts, segment.address)]

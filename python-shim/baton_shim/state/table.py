@@ -1,0 +1,402 @@
+"""One object table of a session, on one of its two ends.
+
+`snapshot` says what the other end lacks: objects that are new to it, patches for those that changed, and memory.
+`apply` does what the other end said, in place, wholly or not at all. Both are for one thread at a time.
+
+The end that sends first is the notebook kernel. There a name that cannot travel is refused; in the session it stays
+where it is, and the notebook gets a stand-in that is the original again in the session's next cell.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from baton_shim.state.bindings import Bindings
+from baton_shim.state.deep import with_deep_stack
+from baton_shim.state.delta import Undo, read_segments
+from baton_shim.state.kinds import Here, Kinds, is_leaf
+from baton_shim.state.message import Header, SegmentView, Snapshot, is_plain, join, split, versions
+from baton_shim.state.numbering import Numbering
+from baton_shim.state.paths import path_to
+from baton_shim.state.pickler import Patch, TablePickler
+from baton_shim.state.refusal import Refused, Stayed, TableBroken, stayed_text
+from baton_shim.state.replacement import find_replaced
+from baton_shim.state.segments import Segment, Segments
+from baton_shim.state.stale import tell_of_stale_holders
+from baton_shim.state.walk import Reach, Walker
+
+
+class Table:
+    def __init__(self, namespace: dict[str, Any]) -> None:
+        self.namespace = namespace
+        self.messages = 0
+        self.broken = False
+        self._home: bool | None = None  # known with the first message
+        self._segments = Segments(self._user_of)
+        self._here = Here(namespace, self._segments, [])
+        self._kinds = Kinds(self._here)
+        self._patch_anchor = self._patch
+        main: Any = sys.modules.get("__main__")
+        main = main if main is not None and vars(main) is namespace else object()
+        anchors = [namespace, main, self._patch_anchor, *self._kinds.anchors()]
+        self._numbering = Numbering(anchors, self._find_class)
+        self._walker = Walker(self._numbering, self._kinds)
+        self._foreign = bytearray(len(self._numbering))  # for each number, whether the other end gave it
+        self._segment_of: dict[int, int] = {}
+        self._bindings = Bindings(namespace, self._numbering)
+        self._dropped_segments: list[int] = []
+        self._pins: list[Any] = []
+        self._undo: Undo | None = None
+        self._reserved: list[Any] = []
+
+    # ---- sending ----
+
+    def snapshot(
+        self, names: Iterable[str], *, extra: object = None, deleted: Iterable[str] = (), partings: bool = True
+    ) -> Snapshot:
+        """What the other end lacks to have these names as they are here.
+
+        Values of a dict `extra`, and names in a session, that cannot travel arrive as a `Stayed`. Raises `Refused`
+        in the notebook kernel for a name that cannot; then nothing has changed and the table is still good.
+        Without `partings`, what nobody here holds any more does not send its last change.
+        """
+        self._check_usable()
+        first = self._home is None
+        home = True if first else bool(self._home)
+        roots = {name: self.namespace[name] for name in dict.fromkeys(names) if name in self.namespace}
+        gone = [name for name in dict.fromkeys(deleted) if name not in self.namespace]
+        if home:
+            self._refuse(roots)
+        dying = self._dying() if partings else []
+        self._here.used.clear()
+        next_segment = self._segments.next_number
+        try:
+            made = self._write(roots, extra, gone, home, dying)
+        except BaseException:
+            self._segments.drop(range(next_segment, self._segments.next_number))
+            self._segments.next_number = next_segment
+            self._here.used.clear()
+            raise
+        self._home = home
+        return made
+
+    def _write(self, roots: dict[str, Any], extra: object, gone: list[str], home: bool, dying: list[int]) -> Snapshot:
+        numbering, walker = self._numbering, self._walker
+        first_fresh = self._segments.next_number
+        values = list(extra.values()) if isinstance(extra, dict) else [extra]
+        reach = walker.reach([*roots.values(), *values, *(numbering.objects[number] for number in dying)])
+        replaced, last = find_replaced(walker, reach)
+        rebound = {name: obj for name, obj in roots.items() if not self._bindings.is_known(name, obj, replaced)}
+        plain = not (reach.changed or reach.leaves or replaced or rebound) and is_plain(extra, numbering.memo)
+        if plain:
+            body: bytes | memoryview = pickle.dumps(extra, protocol=5)
+            left: dict[str, str] = {}
+            fresh: list[Any] = []
+        else:
+            patches = self._patches(reach, last)
+            body, pickler, left = self._dump(patches, roots, rebound, extra, replaced, reach, home)
+            fresh = numbering.numbered_by(pickler)
+        header = Header(
+            count_before=len(numbering),
+            count_after=len(numbering) + len(fresh),
+            dropped=sorted(numbering.untold.union(dying)),
+            replaced=sorted(replaced),
+            reserved=[type(leaf).__name__ for leaf in reach.leaves],
+            compact=numbering.wants_compacting(),
+            deleted=gone,
+            plain=plain,
+            versions=versions() if self.messages == 0 else None,
+        )
+        numbering.untold.clear()
+        dropped_segments, self._dropped_segments = self._dropped_segments, []
+        self._drop(replaced)
+        numbering.add(fresh)
+        self._foreign.extend(bytes(len(fresh)))
+        self._use(self._here.used)
+        self._find_moved(reach.changed)
+        reached = reach.marked + b"\1" * len(fresh)
+        segments = self._in_reach(reached, first_fresh)
+        self._pins = [reach.unknown, list(roots.values()), extra, [numbering.objects[number] for number in dying]]
+        self._drop(number for number in dying if number not in numbering.dropped)
+        for number in (*reach.changed, *range(header.count_before, header.count_after)):
+            if number not in numbering.dropped:
+                walker.remember(number)
+        self._bindings.note(rebound)
+        self._bindings.delete(gone)
+        if header.compact:
+            self._compact()
+        snapshot = Snapshot(self.messages, join(header, body), segments, dropped_segments, left)
+        self.messages += 1
+        return snapshot
+
+    def memory_bytes(self) -> int:
+        """How much memory of arrays and their like both ends hold."""
+        return sum(segment.bytes for segment in self._segments.by_number.values())
+
+    def release(self) -> None:
+        """The memory of the last snapshot has been read."""
+        self._pins = []
+
+    def _dying(self) -> list[int]:
+        """Let go of what only the table holds; the other end hears of it with this message.
+
+        The other end may still hold it. So what may have changed here travels for a last time: its numbers are
+        returned. What came from there and is looked at weakly here lives as long as it does there.
+        """
+        dying: list[int] = []
+        dead = self._numbering.unreferenced()
+        named = self._bindings.numbers() if dead else set()
+        while dead:
+            dead = [number for number in dead if not self._lives_there(number)]
+            # Memory without a name was made for one message, as a part of what pickles as such.
+            states, segment_of = self._walker.states, self._segment_of
+            last = [n for n in dead if n in states and (n in named or n not in segment_of)]
+            dying += last
+            gone = set(dead).difference(last)
+            below = {child for number in gone for child in self._walker.children_of(number)}
+            self._numbering.untold.update(gone)
+            self._drop(gone)
+            dead = self._numbering.unreferenced_among(below)
+        return dying
+
+    def _lives_there(self, number: int) -> bool:
+        obj = self._numbering.objects[number]
+        return self._foreign[number] == 1 and type(obj).__weakrefoffset__ != 0 and weakref.getweakrefcount(obj) > 0
+
+    def _refuse(self, roots: Mapping[str, Any]) -> None:
+        for name, obj in roots.items():
+            reason = self._kinds.why_not(obj)
+            if reason is not None:
+                raise Refused(name, *reason)
+            if type(obj) is Stayed and self._numbering.number(obj) is None:
+                raise Refused(name, f"is not here: {stayed_text(obj)}", "run the cell that made it again")
+
+    def _patches(self, reach: Reach, last: set[int]) -> list[Patch]:
+        """Objects before the containers that ask them for their hashes; holders of replaced objects last."""
+        kinds, objects = self._kinds, self._numbering.objects
+        order = sorted(reach.changed, key=lambda n: (n in last, kinds.of(objects[n]).hashes, n))
+        patches = []
+        for number in order:
+            obj = objects[number]
+            kind = kinds.leaf if is_leaf(obj) else kinds.of(obj)
+            patches.append(Patch(number, kind.name, kind.content(obj, reach.states[number])))
+        leaf = kinds.leaf
+        for number, obj in enumerate(reach.leaves, len(objects)):
+            patches.append(Patch(number, leaf.name, leaf.content(obj, None)))
+        return patches
+
+    def _dump(
+        self,
+        patches: list[Patch],
+        roots: dict[str, Any],
+        rebound: dict[str, Any],
+        extra: object,
+        replaced: set[int],
+        reach: Reach,
+        home: bool,
+    ) -> tuple[memoryview, TablePickler, dict[str, str]]:
+        named = [*roots.items()]
+        where = "stayed in your notebook" if home else "lives on the GPU machine"
+
+        def explain(obj: Any, reason: str, _hint: str | None = None) -> str:
+            path = path_to(obj, named, self._kinds) or f"a {type(obj).__qualname__}"
+            return f"'{path}' {reason} and {where}"
+
+        def dump() -> tuple[io.BytesIO, TablePickler]:
+            file = io.BytesIO()
+            pickler = TablePickler(file, self._kinds, self._patch_anchor, explain)
+            pickler.memo = self._numbering.memo_for(replaced, reach.leaves)
+            self._here.used.clear()
+            pickle.Pickler.dump(pickler, (patches, rebound, extra))  # cloudpickle hides a RecursionError
+            return file, pickler
+
+        try:
+            file, pickler = dump()
+        except RecursionError:
+            try:
+                file, pickler = with_deep_stack(dump)
+            except RecursionError:
+                reason = "holds objects that are nested too deeply"
+                raise Refused(next(iter(rebound or roots), "?"), reason, "keep them in a flat list") from None
+        left: dict[str, str] = {}
+        for obj, reason, hint in pickler.stayed:
+            for name in (name for name, root in roots.items() if root is obj):
+                if home:
+                    raise Refused(name, reason, hint)
+                left[name] = reason
+        return file.getbuffer(), pickler, left
+
+    # ---- segments ----
+
+    def _user_of(self, segment: Segment) -> Any:
+        if segment.users:
+            return self._numbering.objects[next(iter(segment.users))]
+        return next(obj for obj, number in self._here.used if number == segment.number)
+
+    def _use(self, used: list[tuple[Any, int]]) -> None:
+        for obj, segment in used:
+            number = self._numbering.number(obj)
+            if number is not None:
+                self._move_to(number, segment)
+        used.clear()
+
+    def _find_moved(self, numbers: Iterable[int]) -> None:
+        """Tensors that were brought up to date may lie elsewhere now."""
+        for number in numbers:
+            obj = self._numbering.objects[number]
+            if number in self._segment_of and self._kinds.of(obj) is self._kinds.tensor:
+                segment = self._kinds.tensor.segment_number(obj)
+                if segment is not None:
+                    self._move_to(number, segment)
+
+    def _move_to(self, number: int, segment: int) -> None:
+        before = self._segment_of.get(number)
+        if before != segment:
+            self._leave_segment(number)
+            self._segment_of[number] = segment
+            self._segments.by_number[segment].users.add(number)
+
+    def _leave_segment(self, number: int) -> None:
+        segment = self._segments.by_number.get(self._segment_of.pop(number, -1))
+        if segment is not None:
+            segment.users.discard(number)
+            if not segment.users:
+                self._segments.drop((segment.number,))
+                self._dropped_segments.append(segment.number)
+
+    def _in_reach(self, reached: bytes | bytearray, first_fresh: int) -> list[SegmentView]:
+        numbers = {segment for number, segment in self._segment_of.items() if reached[number]}
+        views = []
+        for number in sorted(numbers):
+            segment = self._segments.by_number[number]
+            views.append(SegmentView(number, segment.address, segment.bytes, number >= first_fresh))
+        return views
+
+    def _drop(self, numbers: Iterable[int]) -> None:
+        numbers = set(numbers)
+        self._bindings.drop(numbers)
+        for number in numbers:
+            self._walker.forget(number)
+            self._leave_segment(number)
+        self._numbering.drop(numbers)
+
+    def _compact(self) -> None:
+        moved = self._numbering.compact()
+        self._foreign = bytearray(self._foreign[number] for number in sorted(moved))
+        self._walker.move(moved)
+        self._segment_of = {moved[number]: segment for number, segment in self._segment_of.items()}
+        for segment in self._segments.by_number.values():
+            segment.users = {moved[number] for number in segment.users}
+        self._bindings.move(moved)
+
+    # ---- receiving ----
+
+    def apply(self, delta: Mapping[str, Any], file_descriptor: int) -> object:
+        """Do what the other end's snapshot says. Returns its `extra`. On an error everything is as it was before."""
+        self._check_usable()
+        if self._home is None:
+            self._home = False
+        if delta["messages"] != self.messages:
+            self.broken = True
+            raise TableBroken(f"Message {delta['messages']} came where message {self.messages} was expected")
+        self._kinds.reference.modules_may_miss = self._home
+        undo = self._undo = Undo(self._segments)
+        self._here.used.clear()
+        try:
+            stream = read_segments(delta, file_descriptor, self._segments, undo)
+            header, body = split(stream)
+            self._check(header)
+            containers: dict[str, type] = {"list": list, "dict": dict, "set": set}
+            self._reserved = [containers[name]() for name in header.reserved]
+            if header.plain:
+                message: Any = ((), {}, pickle.loads(body))
+                fresh: list[Any] = []
+            else:
+                message, fresh = self._numbering.load(body, self._reserved, header.count_after)
+            self._kinds.settle()
+        except BaseException:
+            self.broken = True
+            undo.run()
+            self._kinds.settle()
+            raise
+        finally:
+            self._undo = None
+        _, rebound, extra = message
+        old = [self._numbering.objects[n] for n in header.replaced if self._home and n not in self._numbering.dropped]
+        self._commit(header, fresh, rebound, undo)
+        undo.forget()
+        tell_of_stale_holders(old, self.namespace, self._kinds)
+        self._drop_segments(delta["dropped_segments"])
+        self._segments.settle_rest()
+        self.messages += 1
+        return extra
+
+    def _commit(self, header: Header, fresh: list[Any], rebound: dict[str, Any], undo: Undo) -> None:
+        numbering = self._numbering
+        going = [n for n in (*header.dropped, *header.replaced) if n not in numbering.dropped]
+        if len(numbering.unreferenced_among(going)) < len(going):  # some live on here, and may get a new number
+            self._walker.children.clear()
+        self._drop(going)
+        numbering.add(fresh)
+        self._foreign.extend(b"\1" * len(fresh))
+        self._use(self._here.used)
+        self._find_moved(undo.patched)
+        numbering.untold.difference_update(header.dropped, header.replaced)
+        self.namespace.update(rebound)
+        self._bindings.note(rebound)
+        for name in header.deleted:
+            self.namespace.pop(name, None)
+        self._bindings.delete(header.deleted)
+        for number in (*undo.patched, *range(header.count_before, header.count_after)):
+            if number not in numbering.dropped:
+                self._walker.remember(number)
+        if header.compact:
+            self._compact()
+
+    def _check(self, header: Header) -> None:
+        if header.versions is not None and tuple(header.versions) != versions():
+            (here_python, here_pickle), (python, pickled) = versions(), header.versions
+            raise TableBroken(
+                f"The other kernel runs Python {python} with cloudpickle {pickled}, this one Python {here_python} "
+                f"with cloudpickle {here_pickle}; functions cannot move between them"
+            )
+        if header.count_before != len(self._numbering):
+            raise TableBroken(f"The other kernel knows {header.count_before} objects, this one {len(self._numbering)}")
+
+    def _patch(self, number: int, kind: str, content: Any) -> None:
+        """Called while a message is decoded."""
+        assert self._undo is not None
+        objects = self._numbering.objects
+        if number >= len(objects):
+            obj = self._reserved[number - len(objects)]
+        else:
+            obj = objects[number]
+            self._undo.keep(number, self._kinds.of(obj), obj)
+        self._kinds.by_name[kind].apply(obj, content)
+
+    def _drop_segments(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            segment = self._segments.by_number.get(number)
+            for user in tuple(segment.users) if segment is not None else ():
+                self._segment_of.pop(user, None)
+            self._segments.drop((number,))
+        told = set(numbers)
+        self._dropped_segments = [number for number in self._dropped_segments if number not in told]
+
+    def _find_class(self, module: str, name: str) -> Any:
+        if module == "__main__":  # whatever has this name here may be something else
+            raise TableBroken(f"The message looks for '{name}' by its name in the notebook")
+        __import__(module)
+        found: Any = sys.modules[module]
+        for part in name.split("."):
+            found = getattr(found, part)
+        return found
+
+    def _check_usable(self) -> None:
+        if self.broken:
+            raise TableBroken("This object table has failed before; a new one is needed")

@@ -1,0 +1,144 @@
+"""What a cell depends on besides its names: random state, settings, environment, folder, warnings, logging, figures.
+
+Each end remembers how the other one was left (`_known`), looks at what it has now, and says the differences. They
+travel inside the table's message, each kind as bytes of its own, so that one that fails costs nothing but itself.
+
+**Invariant:** never imports a library that is not imported here. What arrives for one waits until it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import sys
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from baton_shim.surroundings.kind import Kind
+from baton_shim.surroundings.notices import NOTICES
+from baton_shim.surroundings.process import PROCESS
+
+if TYPE_CHECKING:
+    from baton_shim.surroundings.figures import Figures
+
+Changes = dict[str, list[bytes]]
+_WAITING = object()
+
+
+# Of Python itself. How these are when a kernel starts must be known.
+AT_START: tuple[Kind, ...] = (*PROCESS, *NOTICES)
+
+
+@functools.cache
+def kinds() -> tuple[Kind, ...]:
+    from baton_shim.surroundings.libraries import LIBRARIES
+    from baton_shim.surroundings.plots import PLOTS
+    from baton_shim.surroundings.randomness import RANDOMNESS
+
+    return (*AT_START, *LIBRARIES, *PLOTS, *RANDOMNESS)
+
+
+class Departing(NamedTuple):
+    changes: Changes
+    known: dict[str, Any]
+    """How this end is, for those kinds."""
+
+
+class Surroundings:
+    def __init__(self) -> None:
+        self._start = {kind.name: kind.fresh() for kind in AT_START}
+        self._known: dict[str, Any] = dict(self._start)
+        self._waiting: Changes = {}
+
+    def restart(self) -> None:
+        """The other end is a process that has just begun."""
+        self._known = dict(self._start)
+        vars(self).pop("figures", None)
+
+    @functools.cached_property
+    def figures(self) -> Figures:
+        from baton_shim.surroundings.figures import Figures
+
+        return Figures()
+
+    def depart(self) -> Departing:
+        """What the other end lacks. Call `departed` once it is on its way."""
+        changes: Changes = {}
+        known: dict[str, Any] = {}
+        for kind in kinds():
+            if not kind.is_here():
+                if kind.name in self._waiting and kind.name not in self._known:
+                    changes[kind.name] = list(self._waiting[kind.name])
+                    known[kind.name] = _WAITING
+                continue
+            try:
+                before = self._before(kind)
+                now = kind.look()
+                if now == before:
+                    continue
+                changes[kind.name] = [pickle.dumps(kind.difference(before, now), protocol=5)]
+            except (
+                Exception
+            ):  # a value that does not pickle, a library that was patched: this kind stays as it is there
+                continue
+            known[kind.name] = now
+        return Departing(changes, known)
+
+    def departed(self, departing: Departing) -> None:
+        self._known.update(departing.known)
+
+    def settle(self) -> None:
+        """What is here now is so at the other end, too: what was imported to set up the state."""
+        self.departed(self.depart())
+
+    def land(self, changes: Changes) -> list[str]:
+        """Does what the other end said. Returns a line for each kind that could not be brought up to date."""
+        troubles: list[str] = []
+        for kind in kinds():
+            differences = changes.get(kind.name)
+            if not differences:
+                continue
+            if kind.is_here():
+                troubles += self._apply(kind, differences)
+            else:
+                self._wait(kind, differences)
+        return troubles
+
+    def _before(self, kind: Kind) -> Any:
+        if kind.name not in self._known:
+            self._known[kind.name] = kind.fresh()
+        return self._known[kind.name]
+
+    def _apply(self, kind: Kind, differences: list[bytes]) -> list[str]:
+        troubles = []
+        try:
+            for difference in differences:
+                troubles += kind.apply(pickle.loads(difference)) or []
+        except Exception as error:  # whatever a library raises that is another version here
+            troubles.append(f"{kind.title} could not be brought up to date ({type(error).__name__}: {error})")
+        try:
+            self._known[kind.name] = kind.look()
+        except Exception:  # then it is not looked at again before it can be
+            self._known.pop(kind.name, None)
+        return troubles
+
+    def _wait(self, kind: Kind, differences: list[bytes]) -> None:
+        """Until something here imports the library."""
+        if kind.name not in self._waiting:
+            from baton_shim.surroundings import late
+
+            late.when_imported(kind.module, lambda: self._arrived(kind))
+        earlier = [] if kind.whole else self._waiting.get(kind.name, [])
+        self._waiting[kind.name] = [*earlier, *differences]
+        self._known[kind.name] = _WAITING
+
+    def _arrived(self, kind: Kind) -> None:
+        for line in self._apply(kind, self._waiting.pop(kind.name, [])):
+            warn(line)
+
+
+def warn(line: str) -> None:
+    """Below the cell, where its own warnings are."""
+    sys.stderr.write(f"warning: {line}\n")
+
+
+__all__ = ["Changes", "Departing", "Surroundings", "kinds", "warn"]

@@ -1,0 +1,134 @@
+"""Settings of numpy, pandas and torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from baton_shim.surroundings.kind import Kind, Settings, each
+
+
+class NumpyErrors(Settings):
+    name, title, module = "numpy.seterr", "numpy's handling of floating-point errors", "numpy"
+
+    def look(self) -> dict[str, str]:
+        found: dict[str, str] = sys.modules["numpy"].geterr()
+        return found
+
+    def fresh(self) -> dict[str, str]:
+        return {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+
+    def set(self, name: str, value: Any) -> None:
+        sys.modules["numpy"].seterr(**{name: value})
+
+
+class NumpyPrinting(Kind):
+    name, title, module, whole = "numpy.set_printoptions", "numpy's print options", "numpy", True
+
+    def look(self) -> Any:
+        return sys.modules["numpy"].get_printoptions()
+
+    def fresh(self) -> Any:
+        return None
+
+    def apply(self, difference: Any) -> None:
+        sys.modules["numpy"].set_printoptions(**difference)
+
+
+class PandasOptions(Settings):
+    """Those that differ from the library's own; the library itself is asked for nothing, since that warns."""
+
+    name, title, module = "pandas.options", "An option of pandas", "pandas"
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Any] | None = None
+        self._found: dict[str, Any] = {}
+
+    def look(self) -> dict[str, Any]:
+        config: Any = sys.modules["pandas._config.config"]
+        if self._seen != config._global_config:
+            self._seen = copied(config._global_config)
+            options = ((config._registered_options.get(name), name, value) for name, value in flat(self._seen))
+            self._found = {name: value for option, name, value in options if option and value != option.defval}
+        return self._found
+
+    def fresh(self) -> dict[str, Any]:
+        return {}
+
+    def apply(self, difference: Any) -> list[str] | None:
+        new, gone = difference
+        pandas = sys.modules["pandas"]
+        troubles = each(new.items(), lambda item: pandas.set_option(*item), self.title)
+        return troubles + each(gone, lambda name: pandas.reset_option(name), self.title)
+
+
+def copied(tree: dict[str, Any]) -> dict[str, Any]:
+    return {name: copied(value) if isinstance(value, dict) else value for name, value in tree.items()}
+
+
+def flat(tree: dict[str, Any], above: str = "") -> Any:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{above}{name}.")
+        else:
+            yield above + name, value
+
+
+class TorchSettings(Settings):
+    name, title, module = "torch", "A setting of torch", "torch"
+
+    def look(self) -> dict[str, Any]:
+        torch: Any = sys.modules["torch"]
+        threads = torch.get_num_threads()
+        return {
+            "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+            "grad": torch.is_grad_enabled(),
+            "deterministic": (
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+            ),
+            "threads": None if threads in machine_threads() else threads,
+            "cudnn": (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),
+            "precision": torch.get_float32_matmul_precision(),
+            "printing": dict(vars(torch._tensor_str.PRINT_OPTS)),
+        }
+
+    def fresh(self) -> dict[str, Any]:
+        printing = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80, "sci_mode": None}
+        return {
+            "dtype": "float32",
+            "grad": True,
+            "deterministic": (False, False),
+            "threads": None,
+            "cudnn": (False, False),
+            "precision": "highest",
+            "printing": printing,
+        }
+
+    def set(self, name: str, value: Any) -> None:
+        torch: Any = sys.modules["torch"]
+        if name == "dtype":
+            torch.set_default_dtype(getattr(torch, value))
+        elif name == "grad":
+            torch.set_grad_enabled(value)
+        elif name == "deterministic":
+            torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+        elif name == "threads":
+            torch.set_num_threads(value or max(machine_threads()))
+        elif name == "cudnn":
+            torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = value
+        elif name == "precision":
+            torch.set_float32_matmul_precision(value)
+        elif name == "printing":
+            vars(torch._tensor_str.PRINT_OPTS).update(value)
+
+
+def machine_threads() -> tuple[int, ...]:
+    """How many torch takes by itself: each core, or each second one where two share a core's units."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    cores = len(os.sched_getaffinity(0))
+    return (int(asked),) if asked.isdigit() else (cores, max(1, cores // 2))
+
+
+LIBRARIES: tuple[Kind, ...] = (NumpyErrors(), NumpyPrinting(), PandasOptions(), TorchSettings())

@@ -1,0 +1,76 @@
+"""matplotlib's settings. Which figures pyplot knows is in `figures`, since they are objects of the notebook."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import Any
+
+from baton_shim.surroundings.kind import Kind, Settings, each
+
+# What has to do with windows, programs and folders of one machine, or with the kernel that shows the figures.
+OF_THE_MACHINE = re.compile(
+    r"backend|backend_fallback|interactive|toolbar|timezone|webagg\..*|animation\..*_path|savefig\.directory|"
+    r"tk\..*|keymap\..*|datapath"
+)
+
+
+class Parameters(Settings):
+    name, title, module = "matplotlib.rcParams", "A parameter of matplotlib", "matplotlib"
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Any] = {}
+
+    def look(self) -> dict[str, Any]:
+        """Past the class's own methods, which are slow and warn of what is deprecated."""
+        parameters = sys.modules["matplotlib"].rcParams
+        if not dict.__eq__(self._seen, parameters):
+            self._seen = dict(dict.items(parameters))
+        return self._seen
+
+    def fresh(self) -> dict[str, Any]:
+        return dict(dict.items(sys.modules["matplotlib"].rcParamsDefault))
+
+    def difference(self, before: Any, now: Any) -> Any:
+        new, _ = super().difference(before, now)
+        return {name: value for name, value in new.items() if not OF_THE_MACHINE.fullmatch(name)}
+
+    def apply(self, difference: Any) -> list[str] | None:
+        parameters = sys.modules["matplotlib"].rcParams
+        return each(difference.items(), lambda item: parameters.__setitem__(*item), self.title)
+
+
+INLINE = "module://matplotlib_inline.backend_inline"
+# The others show windows or widgets of one machine.
+PORTABLE = ("inline", "agg", "svg", "pdf", "ps", "cairo", "template")
+
+
+class Backend(Kind):
+    """Who draws: inline shows and closes figures at the end of a cell, the others keep them."""
+
+    name, title, module, whole = "matplotlib.backend", "matplotlib's backend", "matplotlib", True
+
+    def look(self) -> str | None:
+        chosen = dict.get(sys.modules["matplotlib"].rcParams, "backend")  # not yet chosen: another kind of object
+        return named(chosen) if isinstance(chosen, str) else None
+
+    def fresh(self) -> str | None:
+        return named(os.environ.get("MPLBACKEND"))
+
+    def apply(self, difference: Any) -> None:
+        if difference not in PORTABLE or difference == self.look():
+            return
+        if "matplotlib.pyplot" in sys.modules:
+            from IPython import get_ipython
+
+            get_ipython().enable_matplotlib(difference)  # as %matplotlib, which also takes care of what inline began
+        else:
+            sys.modules["matplotlib"].use(INLINE if difference == "inline" else difference)
+
+
+def named(backend: str | None) -> str | None:
+    return "inline" if backend == INLINE else backend and backend.lower()
+
+
+PLOTS: tuple[Kind, ...] = (Parameters(), Backend())

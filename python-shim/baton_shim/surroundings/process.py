@@ -1,0 +1,95 @@
+"""The process: environment, working directory, where modules are looked for, the interpreter's limits, the locale."""
+
+from __future__ import annotations
+
+import locale
+import os
+import re
+import sys
+from typing import Any
+
+from baton_shim.surroundings.kind import Kind, Settings, edited, edits
+
+# Each machine, login and service has its own of these; a change of one stays where it was made.
+OF_THE_MACHINE = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|HOSTNAME|HOST|PWD|OLDPWD|SHLVL|_|TMPDIR|TMP|TEMP|TERM|COLUMNS|LINES|DISPLAY|"
+    r"MPLBACKEND|VIRTUAL_ENV|"
+    r"(?:BATON|CONDA|CUDA|DBUS|DYLD|HIP|JPY|JUPYTER|JUPYTERHUB|KERNEL|KUBERNETES|LD|NVIDIA|PYTHON|ROCR|SLURM|SSH|"
+    r"WAYLAND|XDG)_.*|PYTHON[A-Z]*"
+)
+
+
+class Environment(Settings):
+    name, title = "environment", "The environment"
+
+    def look(self) -> dict[Any, Any]:
+        return dict(vars(os.environ)["_data"])  # as bytes: decoding a hundred of them takes longer than all the rest
+
+    def difference(self, before: Any, now: Any) -> Any:
+        new, gone = super().difference(before, now)
+        return {name: new[name] for name in new if travels(name)}, [name for name in gone if travels(name)]
+
+    def set(self, name: Any, value: Any) -> None:
+        os.environb[name] = value
+
+    def unset(self, name: Any) -> None:
+        os.environb.pop(name, None)
+
+
+def travels(name: bytes) -> bool:
+    return OF_THE_MACHINE.fullmatch(os.fsdecode(name)) is None
+
+
+class Folder(Kind):
+    name, title, whole = "folder", "The working directory", True
+
+    def look(self) -> str | None:
+        try:
+            return os.getcwd()
+        except OSError:  # it was deleted
+            return None
+
+    def apply(self, difference: Any) -> list[str] | None:
+        if difference is None or difference == self.look():
+            return None
+        try:
+            os.chdir(difference)
+        except OSError as error:
+            return [f"The working directory stays {self.look()!r}, because {difference!r}: {error.strerror}"]
+        return None
+
+
+class SearchPath(Kind):
+    name, title = "sys.path", "sys.path"
+
+    def look(self) -> list[Any]:
+        return list(sys.path)
+
+    def difference(self, before: Any, now: Any) -> Any:
+        return edits(before, now)
+
+    def apply(self, difference: Any) -> None:
+        sys.path[:] = edited(sys.path, difference)
+
+
+class Interpreter(Settings):
+    name, title = "interpreter", "The interpreter's limits"
+
+    def look(self) -> dict[str, Any]:
+        return {"recursion": sys.getrecursionlimit(), "digits": sys.get_int_max_str_digits()}
+
+    def set(self, name: str, value: Any) -> None:
+        {"recursion": sys.setrecursionlimit, "digits": sys.set_int_max_str_digits}[name](value)
+
+
+class Locale(Kind):
+    name, title, whole = "locale", "The locale", True
+
+    def look(self) -> str:
+        return locale.setlocale(locale.LC_ALL)
+
+    def apply(self, difference: Any) -> None:
+        locale.setlocale(locale.LC_ALL, difference)
+
+
+PROCESS: tuple[Kind, ...] = (Environment(), Folder(), SearchPath(), Interpreter(), Locale())

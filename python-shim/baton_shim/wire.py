@@ -1,0 +1,12 @@
+"""Pieces of `protocol::shim` that both ends write.
+
+**Invariant:** pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def remote_error(name: str, value: str, traceback: list[str] | None = None, hint: str | None = None) -> dict[str, Any]:
+    return {"name": name, "value": value, "traceback": traceback or [], "hint": hint}

@@ -1,0 +1,240 @@
+"""Two real kernels' worth of object tables, with the test in the part of the Rust processes between them.
+
+`Pair` is the notebook (this process) and a session (a child process). The harness reads a snapshot's segments out of
+the process that owns them, puts them into a sealed memfd as the assembler does, and hands that to the other side.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import pickle
+import socket
+import struct
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+from baton_shim.state import Refused, Snapshot, Table
+
+CHUNK_BYTES = 4096  # small, so that small tests have more than one
+_FOLDER = Path(__file__).resolve().parent
+_LENGTH = struct.Struct(">Q")
+_SEALS = 0x1 | 0x2 | 0x4 | 0x8  # seal, shrink, grow, write
+
+
+class IoVector(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+_library = ctypes.CDLL(None, use_errno=True)
+
+
+def read_memory(pid: int, address: int, size: int) -> bytes:
+    """As the proxy and the worker do: `process_vm_readv`."""
+    buffer = ctypes.create_string_buffer(size)
+    mine, theirs = IoVector(ctypes.addressof(buffer), size), IoVector(address, size)
+    count = _library.process_vm_readv(
+        ctypes.c_int(pid),
+        ctypes.byref(mine),
+        ctypes.c_ulong(1),
+        ctypes.byref(theirs),
+        ctypes.c_ulong(1),
+        ctypes.c_ulong(0),
+    )
+    if count != size:
+        raise OSError(ctypes.get_errno(), f"Reading {size} bytes at {address:#x} of process {pid} gave {count}")
+    return buffer.raw
+
+
+class Wire:
+    """What both ends hold of each segment, and what the last message cost."""
+
+    def __init__(self) -> None:
+        self.segments: dict[int, bytes] = {}
+        self.stream_bytes = 0
+        self.segment_bytes = 0
+
+    def carry(self, snapshot: Snapshot, pid: int) -> tuple[dict[str, Any], int]:
+        """A snapshot of that process as a delta and its file."""
+        for number in snapshot.dropped_segments:
+            self.segments.pop(number, None)
+        file = bytearray(snapshot.stream)
+        self.stream_bytes, self.segment_bytes = len(file), 0
+        parts = []
+        for segment in snapshot.segments:
+            now = read_memory(pid, segment.address, segment.bytes) if segment.bytes else b""
+            before = b"" if segment.fresh else self.segments[segment.number]
+            if not segment.fresh and len(before) != len(now):
+                raise AssertionError(f"segment {segment.number} changed its size")
+            if segment.fresh and segment.number in self.segments:
+                raise AssertionError(f"segment {segment.number} is not fresh")
+            patches = []
+            step = len(now) if segment.fresh else CHUNK_BYTES
+            for offset in range(0, len(now), step or 1):
+                chunk = now[offset : offset + step]
+                if segment.fresh or chunk != before[offset : offset + step]:
+                    file += b"\0" * (-len(file) % 4096)
+                    patches.append({"offset": offset, "source": {"offset": len(file), "bytes": len(chunk)}})
+                    file += chunk
+                    self.segment_bytes += len(chunk)
+            self.segments[segment.number] = now
+            if patches or segment.fresh:
+                parts.append({"number": segment.number, "bytes": len(now), "fresh": segment.fresh, "patches": patches})
+        delta = {
+            "messages": snapshot.messages,
+            "stream": {"offset": 0, "bytes": len(snapshot.stream)},
+            "segments": parts,
+            "dropped_segments": snapshot.dropped_segments,
+        }
+        return delta, sealed_file(bytes(file))
+
+
+def sealed_file(content: bytes) -> int:
+    descriptor = os.memfd_create("state", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.write(descriptor, content)
+    fcntl.fcntl(descriptor, 1033, _SEALS)  # F_ADD_SEALS
+    return descriptor
+
+
+class Pair:
+    """A notebook and its session."""
+
+    def __init__(self) -> None:
+        self.namespace: dict[str, Any] = {"__name__": "__main__"}
+        self.namespace["__builtins__"] = __builtins__
+        self.wire = Wire()
+        self.table = Table(self.namespace)
+        self.left: dict[str, str] = {}
+        mine, theirs = socket.socketpair()
+        self._socket = mine
+        path = os.pathsep.join([str(_FOLDER.parent), str(_FOLDER)])
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", "import harness, sys; harness.serve(int(sys.argv[1]))", str(theirs.fileno())],
+            env={**os.environ, "PYTHONPATH": path},
+            pass_fds=[theirs.fileno()],
+        )
+        theirs.close()
+
+    def local(self, code: str) -> None:
+        """An ordinary cell."""
+        exec(compile(code, "<notebook>", "exec"), self.namespace)
+
+    def remote(self, code: str, *names: str, deleted: tuple[str, ...] = ()) -> Any:
+        """A `%%gpu` cell that needs these names; all names that the session knows come home."""
+        snapshot = self.table.snapshot(names, extra=code, deleted=deleted)
+        delta, descriptor = self.wire.carry(snapshot, os.getpid())
+        self.table.release()
+        self.up = (self.wire.stream_bytes, self.wire.segment_bytes)
+        answer = self._call(("apply", delta), descriptor)
+        snapshot, self.left = Snapshot(*answer[:5]), answer[4]
+        delta, descriptor = self.wire.carry(snapshot, self.process.pid)
+        self.down = (self.wire.stream_bytes, self.wire.segment_bytes)
+        self._call(("release", None))
+        try:
+            return self.table.apply(delta, descriptor)
+        finally:
+            os.close(descriptor)
+
+    def ask(self, expression: str) -> Any:
+        """The value of an expression in the session."""
+        return self._call(("ask", expression))
+
+    def _call(self, request: Any, descriptor: int | None = None) -> Any:
+        send(self._socket, request, descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
+        answer, _ = receive(self._socket)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self._socket.close()
+        self.process.wait(10)
+
+    def __enter__(self) -> Pair:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def send(to: socket.socket, message: Any, descriptor: int | None = None) -> None:
+    data = pickle.dumps(message)
+    head = _LENGTH.pack(len(data))
+    if descriptor is None:
+        to.sendall(head)
+    else:
+        socket.send_fds(to, [head], [descriptor])
+    to.sendall(data)
+
+
+def receive(source: socket.socket) -> tuple[Any, int | None]:
+    head, descriptors, _, _ = socket.recv_fds(source, 8, 1)
+    if not head:
+        raise EOFError
+    (size,) = _LENGTH.unpack(head)
+    data = bytearray()
+    while len(data) < size:
+        piece = source.recv(size - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    return pickle.loads(data), descriptors[0] if descriptors else None
+
+
+def serve(descriptor: int) -> None:
+    """The session: apply, run the cell, send every name back."""
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    namespace = vars(main)
+    namespace["__builtins__"] = __builtins__
+    own = set(namespace)
+    connection = socket.socket(fileno=descriptor)
+    table = Table(namespace)
+    while True:
+        try:
+            (kind, argument), file = receive(connection)
+        except EOFError:
+            return
+        try:
+            answer: Any = None
+            if kind == "apply":
+                assert file is not None
+                cell = table.apply(argument, file)
+                os.close(file)
+                before = set(namespace)
+                error = None
+                try:
+                    exec(compile(str(cell), "<session>", "exec"), namespace)
+                except Exception as raised:
+                    error = raised
+                names = set(namespace) - own
+                snapshot = table.snapshot(sorted(names), extra={"error": error}, deleted=before - set(namespace))
+                answer = (
+                    snapshot.messages,
+                    snapshot.stream,
+                    snapshot.segments,
+                    snapshot.dropped_segments,
+                    snapshot.left,
+                )
+            elif kind == "ask":
+                answer = eval(argument, namespace)
+            elif kind == "release":
+                table.release()
+        except Exception as raised:
+            import traceback
+
+            raised.add_note("".join(traceback.format_exception(raised)))
+            answer = raised
+        try:
+            send(connection, answer)
+        except Exception:
+            send(connection, RuntimeError(repr(answer)))
+
+
+__all__ = ["Pair", "Refused", "Wire", "read_memory", "sealed_file", "serve"]

@@ -1,0 +1,462 @@
+"""Two real kernels, the notebook's and its session's, with a small stand-in for proxy, broker and worker between them.
+
+The stand-in moves state as the Rust side does: it reads the snapshots' memory where it lies, keeps the last bytes of
+each segment, and hands over what differs in a memfd.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import socket
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import baton_shim
+import msgpack
+import pytest
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import KernelManager
+
+PATIENCE = 30.0
+OUTPUTS = {"stream", "display_data", "update_display_data", "clear_output"}
+
+
+class Socket:
+    """The Rust end of a shim's socket."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.listener = socket.socket(socket.AF_UNIX)
+        self.listener.bind(str(path))
+        self.listener.listen()
+        self.listener.settimeout(PATIENCE)
+        self.stream: socket.socket | None = None
+
+    def accept(self) -> dict[str, Any]:
+        self.stream, _ = self.listener.accept()
+        self.stream.settimeout(PATIENCE)
+        name, hello = self.receive()
+        assert name == "hello"
+        return hello
+
+    def receive(self) -> tuple[str, dict[str, Any]]:
+        (length,) = struct.unpack(">Q", self._exactly(8))
+        ((name, body),) = msgpack.unpackb(self._exactly(length)).items()
+        return name, body
+
+    def _exactly(self, count: int) -> bytes:
+        assert self.stream is not None
+        data = bytearray()
+        while len(data) < count:
+            part = self.stream.recv(min(count - len(data), 1 << 20))
+            if not part:
+                raise EOFError
+            data += part
+        return bytes(data)
+
+    def send(self, name: str, body: dict[str, Any], file: int | None = None) -> None:
+        assert self.stream is not None
+        document = msgpack.packb({name: body})
+        frame = struct.pack(">Q", len(document)) + document
+        files = [] if file is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", file))]
+        sent = self.stream.sendmsg([frame], files)
+        self.stream.sendall(frame[sent:])
+
+    def close(self) -> None:
+        self.listener.close()
+        if self.stream is not None:
+            self.stream.close()
+
+
+def read_memory(pid: int, address: int, count: int) -> bytes:
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        memory.seek(address)
+        data = bytearray()
+        while len(data) < count:
+            part = memory.read(count - len(data))
+            assert part
+            data += part
+        return bytes(data)
+
+
+class Mover:
+    """Both ends' last bytes of each segment."""
+
+    def __init__(self) -> None:
+        self.segments: dict[int, bytes] = {}
+        self.bytes_moved = 0
+
+    def move(self, pid: int, state: dict[str, Any]) -> tuple[dict[str, Any], int]:
+        file = os.memfd_create("state")
+        offset = os.write(file, state["stream"])
+        segments = []
+        for segment in state["segments"]:
+            number, size = segment["number"], segment["bytes"]
+            content = read_memory(pid, segment["address"], size) if size else b""
+            patches = []
+            if size and (segment["fresh"] or self.segments.get(number) != content):
+                offset = -(-offset // 4096) * 4096
+                os.pwrite(file, content, offset)
+                patches.append({"offset": 0, "source": {"offset": offset, "bytes": size}})
+                offset += size
+                self.bytes_moved += size
+            self.segments[number] = content
+            if patches or segment["fresh"]:
+                segments.append({"number": number, "bytes": size, "fresh": segment["fresh"], "patches": patches})
+        for number in state["dropped_segments"]:
+            self.segments.pop(number, None)
+        delta = {
+            "messages": state["messages"],
+            "stream": {"offset": 0, "bytes": len(state["stream"])},
+            "segments": segments,
+            "dropped_segments": state["dropped_segments"],
+        }
+        return delta, file
+
+
+class Kernel:
+    """A kernel process and its client."""
+
+    def __init__(self, module: str, folder: Path, shim: Path | None) -> None:
+        self.manager = KernelManager(connection_file=str(folder / f"{module}-{time.monotonic_ns()}.json"))
+        self.manager._kernel_spec = KernelSpec(
+            argv=[sys.executable, "-m", module, "-f", "{connection_file}", "--HistoryManager.hist_file=:memory:"],
+            display_name=module,
+            language="python",
+        )
+        paths = [str(Path(baton_shim.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        environment = {
+            **os.environ,
+            "JPY_PARENT_PID": str(os.getpid()),
+            "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in paths if path),
+        }
+        if shim is not None:
+            environment["BATON_SHIM_SOCKET"] = str(shim)
+        self.manager.start_kernel(env=environment, cwd=str(folder))
+        self.client: BlockingKernelClient = self.manager.client()
+        self.client.start_channels()
+
+    def ready(self) -> None:
+        self.client.wait_for_ready(timeout=PATIENCE)
+
+    @property
+    def pid(self) -> int:
+        return int(self.manager.provisioner.process.pid)
+
+    def close(self) -> None:
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=True)
+
+
+@dataclass
+class Cell:
+    """What a client saw of one cell."""
+
+    reply: dict[str, Any]
+    messages: list[tuple[str, dict[str, Any]]]
+    remote: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    """What the session published; in the notebook it stands between `execute_input` and `idle`."""
+
+    def all(self, kind: str) -> list[dict[str, Any]]:
+        return [content for name, content in self.messages + self.remote if name == kind]
+
+    def text(self, stream: str = "stdout") -> str:
+        return "".join(content["text"] for content in self.all("stream") if content["name"] == stream)
+
+    @property
+    def result(self) -> str | None:
+        results = self.all("execute_result")
+        assert len(results) <= 1
+        return results[0]["data"]["text/plain"] if results else None
+
+    @property
+    def error(self) -> str:
+        (error,) = self.all("error")
+        assert error["ename"] == self.reply["ename"]
+        return f"{error['ename']}: {error['evalue']}"
+
+    @property
+    def traceback(self) -> str:
+        import re
+
+        (error,) = self.all("error")
+        return re.sub(r"\x1b\[[\d;]*m", "", "\n".join(error["traceback"]))
+
+
+class Baton:
+    """Notebook kernel, session kernel and what moves cells between them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.home = Socket(folder / "home")
+        self.notebook = Kernel("baton_shim.notebook", folder, self.home.path)
+        self.hello = self.home.accept()
+        self.notebook.ready()
+        self.session: Kernel | None = None
+        self.remote: list[tuple[str, dict[str, Any]]] = []
+        self.calls: list[dict[str, Any]] = []
+        self.before_finish: Callable[[], None] = lambda: None
+        self.fail_with: dict[str, Any] | None = None
+        self.hold = threading.Event()
+        """Set: the stand-in answers no call."""
+        self.from_home: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        self.trouble: list[BaseException] = []
+        self.threads = [
+            threading.Thread(target=self._listen, daemon=True),
+            threading.Thread(target=self._serve, daemon=True),
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    # What tests say.
+
+    def run(
+        self,
+        code: str,
+        answers: list[str] | None = None,
+        interrupt_when: Callable[[], bool] | None = None,
+        **options: Any,
+    ) -> Cell:
+        client = self.notebook.client
+        self.remote.clear()
+        options.setdefault("allow_stdin", answers is not None)
+        request = client.execute(code, **options)
+        messages: list[tuple[str, dict[str, Any]]] = []
+        deadline = time.monotonic() + PATIENCE
+        idle = False
+        interrupted = interrupt_when is None
+        while not idle:
+            assert time.monotonic() < deadline, (messages, self.remote, self.trouble)
+            assert not self.trouble, self.trouble
+            if answers and client.stdin_channel.msg_ready():
+                question = client.get_stdin_msg(timeout=PATIENCE)
+                self.questions = [*getattr(self, "questions", []), question["content"]]
+                client.input(answers.pop(0))
+            if not interrupted and interrupt_when is not None and interrupt_when():
+                os.kill(self.notebook.pid, signal.SIGINT)
+                interrupted = True
+            try:
+                message = client.get_iopub_msg(timeout=0.05)
+            except queue.Empty:
+                continue
+            if message["parent_header"].get("msg_id") != request:
+                continue
+            if message["msg_type"] == "status":
+                idle = message["content"]["execution_state"] == "idle"
+            else:
+                messages.append((message["msg_type"], message["content"]))
+        reply = client.get_shell_msg(timeout=PATIENCE)
+        while reply["parent_header"].get("msg_id") != request:
+            reply = client.get_shell_msg(timeout=PATIENCE)
+        return Cell(reply["content"], messages, list(self.remote))
+
+    def value(self, expression: str) -> str:
+        """How the notebook kernel shows an expression's value, without a cell of its own."""
+        cell = self.run("", silent=True, store_history=False, user_expressions={"value": expression})
+        answer = cell.reply["user_expressions"]["value"]
+        assert answer["status"] == "ok", answer
+        return str(answer["data"]["text/plain"])
+
+    def interrupt(self) -> None:
+        os.kill(self.notebook.pid, signal.SIGINT)
+
+    def remote_text(self) -> str:
+        return "".join(content["text"] for kind, content in self.remote if kind == "stream")
+
+    def lose_session(self) -> None:
+        if self.session is not None:
+            self.session.close()
+            self.away.close()
+            self.session = None
+
+    def close(self) -> None:
+        self.notebook.close()
+        self.lose_session()
+        self.home.close()
+
+    # What stands in for the Rust side.
+
+    def _listen(self) -> None:
+        try:
+            while True:
+                self.from_home.put(self.home.receive())
+        except (EOFError, OSError):
+            self.from_home.put(("end", {}))
+
+    def _serve(self) -> None:
+        while True:
+            name, body = self.from_home.get()
+            if name == "end":
+                return
+            if name != "run":
+                continue
+            self.calls.append(body)
+            while name == "run":
+                try:
+                    again = self._serve_call(body)
+                except (EOFError, OSError):
+                    return
+                except BaseException as trouble:
+                    self.trouble.append(trouble)
+                    return
+                name, body = ("run", again) if again else ("", {})
+
+    def _serve_call(self, run: dict[str, Any]) -> dict[str, Any] | None:
+        call = run["call"]
+        if self.hold.is_set():
+            while True:
+                name, body = self.from_home.get(timeout=PATIENCE)
+                if name == "cancel":
+                    self.held_cancels = getattr(self, "held_cancels", 0) + 1
+                if name == "run":
+                    return body
+        if self.fail_with is not None:
+            self.home.send("released", {"call": call})
+            self.home.send("failed", {"call": call, **self.fail_with})
+            return None
+        state = run["state"]
+        if state["messages"] > 0 and self.session is None:
+            self.home.send("released", {"call": call})
+            self.home.send("state_wanted", {"call": call})
+            name, body = self.from_home.get(timeout=PATIENCE)
+            if name == "cancel":
+                failed = {"outcome": "cancelled", "error": {"name": "x", "value": "", "traceback": [], "hint": None}}
+                self.home.send("failed", {"call": call, **failed})
+                return None
+            assert name == "state"
+            state = body["state"]
+        if state["messages"] == 0:
+            self.lose_session()
+            self.away = Socket(self.folder / f"away-{time.monotonic_ns()}")
+            self.session = Kernel("baton_shim.session", self.folder, self.away.path)
+            self.away.accept()
+            self.session.ready()
+            self.mover = Mover()
+        session = self.session
+        assert session is not None
+        delta, file = self.mover.move(self.notebook.pid, state)
+        self.home.send("released", {"call": call})
+        prepare = {"message_id": run["message_id"], "execution_count": run["execution_count"], "delta": delta}
+        self.away.send("prepare", prepare, file)
+        os.close(file)
+        self._execute(session, run)
+        from_away: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        listener = threading.Thread(target=self._listen_away, args=(from_away,), daemon=True)
+        listener.start()
+        while True:
+            self._pump_outputs(session, run)
+            self._pump_home(session, call)
+            try:
+                name, body = from_away.get(timeout=0.02)
+            except queue.Empty:
+                continue
+            if name == "refused":
+                self.home.send("failed", {"call": call, "outcome": "refused", "error": body["error"]})
+                self._wait_for_idle(session, run)
+                return None
+            if name == "input_wanted":
+                self.home.send("input_wanted", {"call": call, "prompt": body["prompt"], "password": body["password"]})
+            if name == "finished":
+                break
+            if name == "end":
+                error = {
+                    "name": "GpuServiceError",
+                    "value": "The session died",
+                    "traceback": [],
+                    "hint": "run it again",
+                }
+                self.home.send("failed", {"call": call, "outcome": "worker_lost", "error": error})
+                self.lose_session()
+                return None
+        self.before_finish()
+        delta, file = self.mover.move(session.pid, body["state"])
+        self.away.send("released", {"message_id": run["message_id"]})
+        self._wait_for_idle(session, run)
+        finished = {"call": call, "outcome": body["outcome"], "error": body["error"], "delta": delta}
+        self.home.send("finished", finished, file)
+        os.close(file)
+        while True:
+            name, body = self.from_home.get(timeout=PATIENCE)
+            if name == "run":
+                return body
+            if name == "applied":
+                self.applied = body
+                return None
+
+    def _listen_away(self, into: queue.Queue[tuple[str, dict[str, Any]]]) -> None:
+        try:
+            while True:
+                message = self.away.receive()
+                into.put(message)
+                if message[0] in ("finished", "refused"):
+                    return
+        except (EOFError, OSError):
+            into.put(("end", {}))
+
+    def _execute(self, session: Kernel, run: dict[str, Any]) -> None:
+        self.idle = False
+        content = {
+            "code": run["code"],
+            "silent": run["silent"],
+            "store_history": False,
+            "user_expressions": {},
+            "allow_stdin": run["allow_stdin"],
+            "stop_on_error": False,
+        }
+        message = session.client.session.msg("execute_request", content)
+        message["header"]["msg_id"] = message["msg_id"] = run["message_id"]
+        session.client.shell_channel.send(message)
+
+    def _pump_outputs(self, session: Kernel, run: dict[str, Any]) -> None:
+        while session.client.iopub_channel.msg_ready():
+            message = session.client.get_iopub_msg(timeout=PATIENCE)
+            if message["parent_header"].get("msg_id") != run["message_id"]:
+                continue
+            kind, content = message["msg_type"], message["content"]
+            self.idle |= kind == "status" and content["execution_state"] == "idle"
+            if kind not in OUTPUTS:
+                assert kind not in ("execute_result", "error"), content
+                continue
+            if run["captured"]:
+                output = {
+                    "kind": kind,
+                    "content": json.dumps(content).encode(),
+                    "metadata": b"{}",
+                    "buffers": [],
+                }
+                self.home.send("publish", {"call": run["call"], "output": output})
+            else:
+                self.remote.append((kind, content))
+
+    def _pump_home(self, session: Kernel, call: int) -> None:
+        while not self.from_home.empty():
+            name, body = self.from_home.get()
+            if name == "cancel":
+                os.kill(session.pid, signal.SIGINT)
+            elif name == "input":
+                self.away.send("input", {"value": body["value"]})
+
+    def _wait_for_idle(self, session: Kernel, run: dict[str, Any]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not self.idle:
+            assert time.monotonic() < deadline
+            self._pump_outputs(session, run)
+            session.client.iopub_channel.socket.poll(20)
+
+
+@pytest.fixture
+def baton(tmp_path: Path) -> Iterator[Baton]:
+    both = Baton(tmp_path)
+    yield both
+    both.close()
+    assert not both.trouble

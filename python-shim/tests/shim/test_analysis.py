@@ -1,0 +1,195 @@
+"""Which names a cell needs, by many one-line cases."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+from baton_shim import analysis
+from IPython.core.inputtransformer2 import TransformerManager
+
+transform = TransformerManager().transform_cell
+
+
+def names_of(source: str, definitions: str = "", **values: Any) -> tuple[str, str]:
+    """What the cell needs and what it wishes for, in a notebook that ran `definitions` and holds `values`."""
+    namespace: dict[str, Any] = {"__name__": "__main__", **values}
+    exec(compile(definitions, "<notebook>", "exec"), namespace)
+    found = analysis.of_cell(source, transform)
+    needed = analysis.needed(found, namespace, {})
+    return " ".join(sorted(needed.names)), " ".join(sorted(needed.wished))
+
+
+def check(source: str, needed: str, wished: str = "", definitions: str = "") -> None:
+    values = {name: object() for name in "a b c d".split() if name not in definitions.split()}
+    values = {name: [value] for name, value in values.items()}
+    assert names_of(source, definitions, **values) == (needed, wished)
+
+
+@pytest.mark.parametrize(
+    ("source", "needed"),
+    [
+        ("x = a", "a"),
+        ("a = 1", ""),
+        ("a = 1\nb = a", "a"),
+        ("a += 1", "a"),
+        ("del a", "a"),
+        ("a.x = b", "a b"),
+        ("a[b] = c", "a b c"),
+        ("print(missing)", ""),
+        ("for a in b: c", "b c"),
+        ("[a for a in b]", "b"),
+        ("[b for a in c if d]", "b c d"),
+        ("sum(x * a for x in b)", "a b"),
+        ("lambda a: a + b", "b"),
+        ("def f(a, x=b): return a + c", "b c"),
+        ("def f():\n    a = 1\n    return a", ""),
+        ("def f():\n    global a\n    a = 1", ""),
+        ("def f():\n    def g():\n        return a\n    return g", "a"),
+        ("@a\ndef f(): pass", "a"),
+        ("class A(a):\n    x = b\n    def m(self): return c", "a b c"),
+        ("f'{a!r:>{b}}'", "a b"),
+        ("with a as b: c", "a c"),
+        ("try:\n    a\nexcept ValueError as b:\n    c", "a c"),
+        ("import a\nimport b.c as d", ""),
+        ("(a := 1)", ""),
+        ("a, *b = c", "c"),
+        ("match a:\n    case [b, *_]: c", "a c"),
+        ("await a", "a"),
+        ("async for x in a: b", "a b"),
+        ("async with a as x: pass", "a"),
+        ("x: a = b", "a b"),
+        ("print('a')", ""),
+        ("x.a", ""),
+        ("f(a=1)", ""),
+        ("# a", ""),
+        ("!ls", ""),
+        ("%time a", "a"),
+        ("%timeit -n 10 -r 2 a + b", "a b"),
+        ("%timeit a = 1", ""),
+        ("%%time\na", "a"),
+        ("%%timeit b\na", "a b"),
+        ("%%capture out\nprint(a)", "a"),
+        ("%%time\n%%capture out\n!echo\na", "a"),
+        ("if a:\n    %time b", "a b"),
+        ("if True:\n    import b\n    a", "a"),
+    ],
+)
+def test_names_that_a_cell_uses(source: str, needed: str) -> None:
+    values = {name: [object()] for name in "abcd"}
+    assert names_of(source, **values)[0] == needed
+
+
+@pytest.mark.parametrize(
+    ("source", "wished"),
+    [
+        ("!echo {a} $b ${c}", "a b c"),
+        ("x = !echo {a[0]} $b", "a b"),
+        ("%cd $a", "a"),
+        ("a?", "a"),
+        ("%load_ext a", "a"),
+        ("%%bash\necho $a", ""),
+        ("%%writefile a.txt\nb", "a"),
+        ("c.query('x > @a')", "a"),
+        ("eval_of.formula('a ~ b')", "a b"),
+        ("print('a b')", ""),
+    ],
+)
+def test_names_that_a_cell_may_use(source: str, wished: str) -> None:
+    values = {name: [object()] for name in "abcd"}
+    needed, found = names_of(source, **values)
+    assert " ".join(name for name in found.split() if name not in needed) == wished
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "eval('a')",
+        "exec(x)",
+        "globals()",
+        "locals()",
+        "vars()",
+        "dir()",
+        "%who",
+        "%whos",
+        "%run -i x.py",
+        "import __main__",
+    ],
+)
+def test_dynamic_code_wishes_for_everything(source: str) -> None:
+    assert names_of(source, a=[1], b=[2]) == ("", "a b")
+
+
+@pytest.mark.parametrize("source", ["vars(a)", "dir(a)", "a.eval()", "%run x.py"])
+def test_code_that_only_looks_dynamic(source: str) -> None:
+    assert names_of(source, a=[1], b=[2])[1] == ""
+
+
+@pytest.mark.parametrize(
+    ("source", "definitions", "needed"),
+    [
+        ("f()", "def f(): return x\nx = 1", "f x"),
+        ("f()", "def f(): return g()\ndef g(): return x\nx = 1", "f g x"),
+        ("f()", "def f():\n    def inner(): return x\n    return inner\nx = 1", "f x"),
+        ("f()", "def f():\n    global x\n    x += 1\nx = 1", "f x"),
+        ("f()", "def f(): return f()\n", "f"),
+        ("f()", "def f(y=lambda: x): return y()\nx = 1", "f x"),
+        ("f()", "def make():\n    def g(): return x\n    return lambda: g()\nf = make()\nx = 1", "f x"),
+        ("f()", "def f(): return y.x\nx = 1\ny = 2", "f y"),
+        ("A()", "class A:\n    def m(self): return x\nx = 1", "A x"),
+        ("o.m()", "class A:\n    def m(self): return x\no = A()\nx = 1", "o x"),
+        ("o.m", "class A:\n    @property\n    def m(self): return x\no = A()\nx = 1", "o x"),
+        ("o", "class B:\n    def m(self): return x\nclass A(B): pass\no = A()\nx = 1", "o x"),
+        ("o", "class A:\n    @staticmethod\n    def m(): return x\no = [A()]\nx = 1", "o x"),
+        ("handlers[0]()", "handlers = [lambda: x]\nx = 1", "handlers x"),
+        ("table['f']()", "table = {'f': lambda: x}\nx = 1", "table x"),
+        ("p()", "import functools\ndef f(): return x\np = functools.partial(f)\nx = 1", "p x"),
+        ("p()", "import functools\n@functools.lru_cache\ndef p(): return x\nx = 1", "p x"),
+        ("bound()", "class A:\n    def m(self): return x\nbound = A().m\nx = 1", "bound x"),
+    ],
+)
+def test_what_called_things_use(source: str, definitions: str, needed: str) -> None:
+    assert names_of(source, definitions)[0] == needed
+
+
+def test_a_function_with_eval_wishes_for_everything() -> None:
+    assert names_of("f()", "def f(): return eval('x')\nx = 1") == ("f", "x")
+
+
+def test_results_are_sent_when_they_are_named() -> None:
+    namespace = {"_": 1, "_3": 2, "Out": {}, "exit": print, "a": [1]}
+    hidden = {"_": 1, "_3": 2, "Out": namespace["Out"], "exit": print}
+    found = analysis.of_cell("_, _3, Out, exit, a", transform)
+    assert analysis.needed(found, namespace, hidden).names == {"_", "_3", "Out", "a"}
+
+
+def test_dynamic_code_leaves_out_what_ipython_made() -> None:
+    namespace = {"_": 1, "_i3": "", "In": [], "exit": print, "a": [1], "_mine": [2]}
+    found = analysis.of_cell("globals()", transform)
+    assert analysis.needed(found, namespace, {"exit": print}).wished == {"a", "_mine"}
+
+
+def test_stores() -> None:
+    assert analysis.of_cell("for _ in a: pass\nimport b\nc: int = 1", transform).stores >= {"_", "b", "c"}
+
+
+def test_a_cell_without_code_is_empty() -> None:
+    assert analysis.of_cell("# only this\n\n", transform).empty
+    assert not analysis.of_cell("pass", transform).empty
+
+
+def test_code_that_does_not_compile() -> None:
+    with pytest.raises(SyntaxError):
+        analysis.of_cell("a b", transform)
+    with pytest.raises(SyntaxError):
+        analysis.of_cell("return 1", transform)
+
+
+def test_long_data_is_not_walked_to_its_end() -> None:
+    data = [[number] for number in range(300_000)]
+    assert names_of("data", data=data)[0] == "data"
+
+
+def test_functions_of_other_modules_are_not_followed() -> None:
+    assert names_of("reduce(f, [])", "def f(): pass\nreduce_ = 1", reduce=functools.reduce)[0] == "f reduce"

@@ -1,0 +1,200 @@
+"""Random state, settings and the process around a cell, there and back."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Baton
+
+HERE_AND_THERE = pytest.mark.parametrize("magic", ["", "%%gpu\n"], ids=["here", "there"])
+
+
+def draws(baton: Baton, setup: str, draw: str) -> None:
+    """A stream of random numbers goes on as if there were one kernel."""
+    baton.run(setup)
+    expected = [str(baton.run(draw).result) for _ in range(6)]
+    baton.run(setup)
+    mixed = [str(baton.run(("%%gpu\n" if number in (1, 2, 4) else "") + draw).result) for number in range(6)]
+    assert mixed == expected
+    assert len(set(expected)) == 6
+
+
+def test_random_goes_on(baton: Baton) -> None:
+    draws(baton, "import random; random.seed(7)", "random.random()")
+    draws(baton, "random.seed(7)", "random.gauss(0, 1)")
+
+
+def test_numpy_random_goes_on(baton: Baton) -> None:
+    pytest.importorskip("numpy")
+    draws(baton, "import numpy as np; np.random.seed(7)", "float(np.random.rand())")
+    draws(baton, "np.random.seed(7)", "float(np.random.normal())")
+
+
+def test_torch_random_goes_on(baton: Baton) -> None:
+    pytest.importorskip("torch")
+    draws(baton, "import torch; torch.manual_seed(7)", "torch.rand(()).item()")
+
+
+def test_a_seed_waits_for_the_library(baton: Baton) -> None:
+    pytest.importorskip("numpy")
+    draw = "import numpy\nprint(numpy.random.rand())"
+    baton.run("import numpy; numpy.random.seed(7)")
+    expected = baton.run(draw).text()
+    baton.run("numpy.random.seed(7); del numpy")
+    there = "%%gpu\nimport sys\nprint('numpy' in sys.modules)\n" + draw
+    assert baton.run(there).text() == "False\n" + expected
+
+
+def test_a_seed_comes_home_before_the_library(baton: Baton) -> None:
+    pytest.importorskip("numpy")
+    seed = "%%gpu\ndef seed():\n    import numpy\n    numpy.random.seed(7)\nseed()"
+    assert baton.run(seed).reply["status"] == "ok"
+    assert baton.value("'numpy' in __import__('sys').modules") == "False"
+    baton.lose_session()
+    draw = "import numpy\nprint(numpy.random.rand())"
+    there = baton.run("%%gpu\n" + draw).text()
+    assert there == baton.run("numpy.random.seed(7)\n" + draw).text()
+    assert baton.value("[f for f in __import__('sys').meta_path if 'baton' in type(f).__module__]") == "[]"
+
+
+SETTINGS = [
+    ("os.environ['COURSE'] = 'é1'", "os.environ.get('COURSE')", "'é1'"),
+    ("warnings.simplefilter('ignore')", "warnings.filters[0][0]", "'ignore'"),
+    (
+        "warnings.filterwarnings('error', 'a.*b', UserWarning, 'some', 3)",
+        "warnings.filters[0][1].pattern, warnings.filters[0][1].flags, *warnings.filters[0][2:3]",
+        "('a.*b', 34, UserWarning)",
+    ),
+    ("logging.getLogger('a.b').setLevel('DEBUG')", "logging.getLogger('a.b').level", "10"),
+    ("logging.disable(logging.INFO)", "logging.root.manager.disable", "20"),
+    (
+        "logging.basicConfig(level='INFO', format='<%(message)s>')",
+        "logging.root.level, [h.formatter._fmt for h in logging.root.handlers if type(h) is logging.StreamHandler]",
+        "(20, ['<%(message)s>'])",
+    ),
+    ("sys.path.insert(0, '/first'); sys.path.append('/last')", "sys.path[0], sys.path[-1]", "('/first', '/last')"),
+    ("sys.setrecursionlimit(1234)", "sys.getrecursionlimit()", "1234"),
+    ("locale.setlocale(locale.LC_ALL, 'C.UTF-8')", "locale.setlocale(locale.LC_NUMERIC)", "'C.UTF-8'"),
+]
+LIBRARIES = [
+    ("numpy", "numpy.seterr(divide='raise')", "numpy.geterr()['divide']", "'raise'"),
+    ("numpy", "numpy.set_printoptions(precision=2)", "str(numpy.array([1 / 3]))", "'[0.33]'"),
+    ("pandas", "pandas.options.display.max_rows = 7", "pandas.get_option('display.max_rows')", "7"),
+    (
+        "matplotlib",
+        "matplotlib.rcParams['lines.linewidth'] = 7",
+        "matplotlib.rcParams['lines.linewidth']",
+        "7.0",
+    ),
+    ("torch", "torch.set_default_dtype(torch.float64)", "torch.get_default_dtype()", "torch.float64"),
+    ("torch", "torch.set_grad_enabled(False)", "torch.is_grad_enabled()", "False"),
+    ("torch", "torch.set_num_threads(3)", "torch.get_num_threads()", "3"),
+    ("torch", "torch.use_deterministic_algorithms(True)", "torch.are_deterministic_algorithms_enabled()", "True"),
+]
+
+
+def hold_in_both(baton: Baton, magic: str, settings: list[tuple[str, str, str]]) -> None:
+    for change, look, expected in settings:
+        cell = baton.run(magic + change)
+        assert cell.reply["status"] == "ok", cell.traceback
+        assert (look, baton.run(look).result) == (look, expected)
+        assert (look, baton.run("%%gpu\n" + look).result) == (look, expected)
+    at_the_end = [(look, baton.run(look).result) for _, look, _ in settings]
+    baton.lose_session()
+    assert [(look, baton.run("%%gpu\n" + look).result) for _, look, _ in settings] == at_the_end
+
+
+@HERE_AND_THERE
+def test_a_setting_holds_in_both_kernels(baton: Baton, magic: str) -> None:
+    baton.run(f"{magic}import os, sys, warnings, logging, locale")
+    hold_in_both(baton, magic, SETTINGS)
+
+
+@HERE_AND_THERE
+def test_a_setting_of_a_library(baton: Baton, magic: str) -> None:
+    present = [setting for setting in LIBRARIES if importlib.util.find_spec(setting[0])]
+    baton.run("%%gpu\n" + "\n".join({f"import {library}" for library, *_ in present}))
+    hold_in_both(baton, magic, [(change, look, expected) for _, change, look, expected in present])
+
+
+def test_a_setting_is_taken_back(baton: Baton) -> None:
+    pytest.importorskip("pandas")
+    baton.run("import os, pandas as pd\nos.environ['COURSE'] = '1'\npd.options.display.max_rows = 7")
+    baton.run("%%gpu\ndel os.environ['COURSE']\npd.reset_option('display.max_rows')")
+    assert baton.run("'COURSE' in os.environ, pd.options.display.max_rows").result == "(False, 60)"
+    assert baton.run("%%gpu\n'COURSE' in os.environ, pd.options.display.max_rows").result == "(False, 60)"
+
+
+def test_env_and_cd(baton: Baton) -> None:
+    (baton.folder / "part").mkdir()
+    baton.run("import os")
+    cell = baton.run("%%gpu\n%env COURSE=two\n%cd part")
+    assert cell.reply["status"] == "ok", cell.traceback
+    assert baton.value("os.environ['COURSE'], os.getcwd()") == repr(("two", str(baton.folder / "part")))
+    assert baton.run("%cd ..").reply["status"] == "ok"
+    assert baton.run("%%gpu\nos.getcwd()").result == repr(str(baton.folder))
+
+
+def test_what_belongs_to_the_machine_stays(baton: Baton) -> None:
+    names = ["PATH", "HOME", "LD_PRELOAD_X", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "JPY_X", "BATON_X", "TMPDIR"]
+    baton.run(f"import os\nfor name in {names}: os.environ[name] = 'of the notebook'")
+    baton.run("os.environ['COURSE'] = '1'")
+    seen = baton.run(f"%%gpu\n[name for name in {names} if os.environ.get(name) == 'of the notebook']")
+    assert seen.result == "[]"
+    baton.run(f"%%gpu\nfor name in {names}: os.environ[name] = 'of the session'")
+    assert baton.value(f"[name for name in {names} if os.environ[name] != 'of the notebook']") == "[]"
+
+
+def test_one_that_fails_costs_only_itself(baton: Baton) -> None:
+    baton.run("import os, sys")
+    other = baton.folder / "other"
+    other.mkdir()
+    baton.before_finish = other.rmdir
+    cell = baton.run(f"%%gpu\nos.chdir({str(other)!r})\nos.environ['COURSE'] = '1'\nx = 1")
+    assert cell.reply["status"] == "ok"
+    assert "warning: The working directory stays" in cell.text("stderr")
+    assert baton.value("x, os.environ['COURSE']") == "(1, '1')"
+
+
+def test_an_error_and_an_interrupt_bring_them_home(baton: Baton) -> None:
+    baton.run("import os, time, random; random.seed(1)")
+    baton.run("%%gpu\nos.environ['COURSE'] = '1'\n1 / 0")
+    assert baton.value("os.environ['COURSE']") == "'1'"
+    code = "%%gpu\nos.environ['COURSE'] = '2'\nprint('running', flush=True)\ntime.sleep(60)"
+    baton.run(code, interrupt_when=lambda: "running" in baton.remote_text())
+    assert baton.value("os.environ['COURSE']") == "'2'"
+
+
+def test_imports_of_a_cell_are_modules_here(baton: Baton) -> None:
+    baton.run("%%gpu\nimport json, os.path as path\nfrom collections import deque")
+    assert baton.value("json is __import__('json'), path.__name__, deque") == ("(True, 'posixpath', collections.deque)")
+
+
+def test_an_unchanged_cell_adds_next_to_nothing(baton: Baton) -> None:
+    baton.run("import random, os; random.seed(1)")
+    baton.run("%%gpu\nx = 1")
+    baton.run("%%gpu\nx = 1")
+    assert len(baton.calls[-1]["state"]["stream"]) < 400 < len(baton.calls[0]["state"]["stream"])
+
+
+def test_figures_that_pyplot_knows(baton: Baton) -> None:
+    pytest.importorskip("matplotlib")
+    baton.run("import matplotlib; matplotlib.use('agg'); import matplotlib.pyplot as plt")
+    baton.run("fig, ax = plt.subplots(num=4); other = plt.figure(7); plt.figure(4)")
+    cell = baton.run("%%gpu\nax.plot([1, 2])\nplt.title('there')\nplt.get_fignums(), plt.gcf() is fig")
+    assert cell.result == "([4, 7], True)", cell.traceback
+    assert cell.all("display_data") == []
+    assert baton.value("plt.gcf() is fig, ax.get_title(), len(ax.lines), plt.figure(7) is other") == (
+        "(True, 'there', 1, True)"
+    )
+    baton.run("%%gpu\nplt.close(4)\nplt.figure('named')\nplt.plot([3])")
+    assert baton.value("plt.get_fignums(), plt.gcf().get_label(), len(plt.gca().lines)") == "([7, 8], 'named', 1)"
+    baton.lose_session()
+    assert baton.run("%%gpu\nplt.get_fignums(), plt.gcf().get_label()").result == "([7, 8], 'named')"
+    baton.run("%%gpu\nplt.close('all')")
+    assert baton.value("plt.get_fignums()") == "[]"
+    assert baton.run("%%gpu\nplt.get_fignums()").result == "[]"

@@ -1,0 +1,292 @@
+"""`%%gpu` cells in a real notebook kernel, run by a real session kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Baton
+
+
+def test_state_goes_there_and_back(baton: Baton) -> None:
+    baton.run("rows = [1, 2]\nsame = rows\ngone = 1\ntext = 'old'")
+    cell = baton.run("%%gpu\nrows.append(3)\ntotal = sum(rows)\ndel gone\ntext = 'new'\nprint('there')")
+    assert cell.reply["status"] == "ok", cell.traceback
+    assert cell.text() == "there\n"
+    assert baton.value("rows, same, total, text") == "([1, 2, 3], [1, 2, 3], 6, 'new')"
+    assert baton.value("rows is same, 'gone' in globals()") == "(True, False)"
+
+
+def test_the_session_is_another_process_and_stays_warm(baton: Baton) -> None:
+    baton.run("import os")
+    first = baton.run("%%gpu\nos.getpid()")
+    again = baton.run("%%gpu\nos.getpid()")
+    assert first.result == again.result != baton.value("os.getpid()")
+    assert [call["state"]["messages"] for call in baton.calls] == [0, 2]
+
+
+def test_functions_and_classes_bring_what_they_use(baton: Baton) -> None:
+    baton.run("rate = 2\ndef scaled(x): return x * rate\nclass Model:\n    def run(self): return scaled(self.x)")
+    baton.run("m = Model(); m.x = 21")
+    assert baton.run("%%gpu\nm.run()").result == "42"
+    baton.run("rate = 3")
+    assert baton.run("%%gpu\nm.run()").result == "63"
+
+
+def test_a_name_that_is_not_brought_up_to_date_is_not_seen(baton: Baton) -> None:
+    baton.run("x = 1")
+    baton.run("%%gpu\nx")
+    baton.run("x = 2")
+    hidden = "%%gpu\nimport sys\ngetattr(sys.modules['__main__'], 'x', 'not here')"
+    assert baton.run(hidden).result == "'not here'"
+    assert baton.run("%%gpu\nx").result == "2"
+    assert baton.run("%%gpu\neval('x')").result == "2"
+
+
+def test_a_name_that_the_cell_binds_anew_comes_home(baton: Baton) -> None:
+    baton.run("x = [1]")
+    baton.run("%%gpu\nx")
+    baton.run("%%gpu\nx = [2]")
+    assert baton.value("x") == "[2]"
+    assert baton.run("%%gpu\nx").result == "[2]"
+
+
+def test_deleted_names(baton: Baton) -> None:
+    baton.run("x = [1]")
+    baton.run("%%gpu\nx")
+    baton.run("del x")
+    assert baton.run("%%gpu\nx").error == "NameError: name 'x' is not defined"
+
+
+def test_unknown_name(baton: Baton) -> None:
+    assert baton.run("%%gpu\nnobody + 1").error == "NameError: name 'nobody' is not defined"
+
+
+# ---- the last value ----
+
+
+def test_the_last_value(baton: Baton) -> None:
+    baton.run("rows = [1]")
+    cell = baton.run("%%gpu\nrows.append(2)\nrows")
+    assert cell.result == "[1, 2]"
+    number = cell.reply["execution_count"]
+    assert baton.value(f"_ is rows, Out[{number}] is rows, _{number} is rows") == "(True, True, True)"
+    assert baton.run("%%gpu\n_[0]").result == "1"
+
+
+@pytest.mark.parametrize("code", ["x = 1", "1;", "1;  # quiet", "None", "", "# nothing"])
+def test_no_value(baton: Baton, code: str) -> None:
+    cell = baton.run(f"%%gpu\n{code}\n")
+    assert cell.reply["status"] == "ok", cell.traceback
+    assert cell.result is None
+
+
+def test_the_value_looks_as_in_the_session(baton: Baton) -> None:
+    baton.run("class A:\n    def _repr_html_(self):\n        import os\n        return f'<b>{os.getpid()}</b>'")
+    cell = baton.run("%%gpu\na = A()\na")
+    there = baton.run("%%gpu\nimport os\nos.getpid()").result
+    (result,) = cell.all("execute_result")
+    assert result["data"]["text/html"] == f"<b>{there}</b>"
+    assert baton.run("a").all("execute_result")[0]["data"]["text/html"] != f"<b>{there}</b>"
+
+
+def test_a_value_that_must_stay(baton: Baton) -> None:
+    cell = baton.run("%%gpu\nsteps = (n for n in [10, 20])\nsteps")
+    assert cell.reply["status"] == "ok", cell.traceback
+    assert "generator object" in str(cell.result)
+    assert "steps" in baton.run("next(steps)").error
+    assert baton.run("%%gpu\nnext(steps)").result == "10"
+    assert baton.run("%%gpu\nnext(_steps if False else steps)").result == "20"
+
+
+def test_silent_cells(baton: Baton) -> None:
+    cell = baton.run("%%gpu\nx = 5\nx", silent=True, store_history=False)
+    assert cell.messages == []
+    assert baton.value("x") == "5"
+
+
+# ---- errors ----
+
+
+def test_an_error_keeps_type_lines_and_the_state_so_far(baton: Baton) -> None:
+    baton.run(
+        "class Mine(ValueError):\n    def __init__(self, a, b):\n        super().__init__(f'{a}-{b}'); self.a = a"
+    )
+    baton.run("def check():\n    raise Mine(1, 2)")
+    cell = baton.run("# why\n%%gpu\nx = 1\n\ncheck()\ny = 2")
+    assert cell.error == "Mine: 1-2"
+    assert "Cell In[3], line 5" in cell.traceback
+    assert "Cell In[2], line 2, in check()" in cell.traceback
+    assert "raise Mine(1, 2)" in cell.traceback
+    assert baton.value("x, 'y' in globals()") == "(1, False)"
+    assert "Cell In[3], line 5" in baton.run("%tb").traceback
+
+
+def test_an_exception_can_be_caught_by_its_class(baton: Baton) -> None:
+    baton.run("class Mine(ValueError): pass")
+    run = "get_ipython().run_cell_magic('gpu', '', '{}')"
+    catch = "try:\n    RUN\nexcept {} as error:\n    print(type(error).__name__, error)".replace("RUN", run)
+    assert baton.run(catch.format("raise Mine(3)", "Mine")).text() == "Mine 3\n"
+    assert baton.run(catch.format("{}[1]", "KeyError")).text() == "KeyError 1\n"
+    assert baton.run(catch.format('open("/missing")', "FileNotFoundError")).text().startswith("FileNotFoundError")
+
+
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("raise SystemExit(3)", "SystemExit: 3"),
+        ("import sys; sys.exit()", "SystemExit: "),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt: "),
+        ("raise ExceptionGroup('two', [ValueError(1), TypeError(2)])", "ExceptionGroup: two (2 sub-exceptions)"),
+        ("assert False, 'no'", "AssertionError: no"),
+        ("'a'.b", "AttributeError: 'str' object has no attribute 'b'"),
+        (
+            "b'\\xff'.decode()",
+            "UnicodeDecodeError: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte",
+        ),
+        ("%nosuchmagic", "UsageError"),
+    ],
+)
+def test_every_kind_of_exception_ends_the_cell_only(baton: Baton, code: str, error: str) -> None:
+    cell = baton.run(f"%%gpu\n{code}")
+    assert cell.reply["status"] == "error"
+    assert f"{cell.reply['ename']}: {cell.reply['evalue']}".startswith(error)
+    if error == "UsageError":
+        assert cell.text("stderr").count("nosuchmagic") == 1
+    else:
+        assert len(cell.all("error")) == 1
+        assert "line 2" in cell.traceback or error.startswith("SystemExit")
+    assert baton.run("%%gpu\n1").result == "1"
+
+
+def test_a_syntax_error_needs_no_gpu(baton: Baton) -> None:
+    cell = baton.run("%%gpu\nx = 1\nx = = 2")
+    assert cell.error.startswith("SyntaxError: invalid syntax")
+    assert "Cell In[1], line 3" in cell.traceback
+    assert baton.calls == []
+
+
+def test_exit_ends_neither_kernel(baton: Baton) -> None:
+    cell = baton.run("%%gpu\nexit()")
+    assert cell.reply["status"] == "ok"
+    assert "end neither the notebook nor its session" in cell.text("stderr")
+    assert baton.run("%%gpu\n1").result == "1"
+
+
+def test_a_function_of_a_gpu_cell_shows_its_source_at_home(baton: Baton) -> None:
+    baton.run("%%gpu\ndef broken():\n    return 1 / 0")
+    cell = baton.run("broken()")
+    assert "Cell In[1], line 3, in broken()" in cell.traceback
+    assert "return 1 / 0" in cell.traceback
+
+
+def test_errors_abort_the_cells_behind(baton: Baton) -> None:
+    client = baton.notebook.client
+    client.execute("%%gpu\n1/0")
+    behind = client.execute("x = 1")
+    reply = client.get_shell_msg(timeout=30)
+    while reply["parent_header"].get("msg_id") != behind:
+        reply = client.get_shell_msg(timeout=30)
+    assert reply["content"]["status"] == "aborted"
+
+
+# ---- what cannot travel, and services that fail ----
+
+
+def test_state_that_cannot_travel_is_named(baton: Baton) -> None:
+    baton.run("steps = (n for n in [1]); x = 1")
+    cell = baton.run("%%gpu\nx = 2\nnext(steps)")
+    assert cell.error == "StateRefused: 'steps' is a generator and cannot move to the GPU machine"
+    lines = cell.traceback.splitlines()
+    assert lines[1] == "hint: create it inside the cell, or turn it into a list first"
+    assert lines[2] == "Your variables are as they were before the cell"
+    assert baton.calls == []
+    assert baton.run("%%gpu\nx").result == "1"
+
+
+def test_a_part_that_stayed_at_home(baton: Baton) -> None:
+    baton.run("class Loader: pass\nloader = Loader()\nloader.size = 3\nloader.steps = (n for n in [1])")
+    assert baton.run("%%gpu\nloader.size").result == "3"
+    cell = baton.run("%%gpu\nnext(loader.steps)")
+    assert "'loader.steps' is a generator" in cell.error
+    assert cell.traceback.splitlines()[-1].startswith("hint: ")
+
+
+def test_a_failed_service(baton: Baton) -> None:
+    baton.run("x = [1]")
+    baton.run("%%gpu\nx")
+    error = {"name": "GpuServiceError", "value": "The worker is gone", "traceback": [], "hint": "run it again"}
+    baton.fail_with = {"outcome": "worker_lost", "error": error}
+    cell = baton.run("%%gpu\nx.append(2)")
+    assert cell.error == "GpuServiceError: The worker is gone"
+    assert cell.traceback.splitlines()[1:] == ["hint: run it again", "Your variables are as they were before the cell"]
+    baton.fail_with = None
+    assert baton.run("%%gpu\nx").result == "[1]"
+    assert [call["state"]["messages"] for call in baton.calls] == [0, 2, 0]
+
+
+def test_a_session_that_vanished_is_rebuilt(baton: Baton) -> None:
+    baton.run("x = [1]\ndef grow(): x.append(len(x) + 1)")
+    baton.run("%%gpu\ngrow()")
+    baton.lose_session()
+    assert baton.run("%%gpu\ngrow(); x").result == "[1, 2, 3]"
+    assert baton.value("x") == "[1, 2, 3]"
+
+
+def test_what_lived_in_a_session_that_vanished(baton: Baton) -> None:
+    baton.run("%%gpu\nsteps = (n for n in [1])")
+    baton.lose_session()
+    cell = baton.run("%%gpu\nnext(steps)")
+    assert cell.error.startswith("StateRefused: 'steps'")
+    assert "run the cell that made it again" in cell.traceback
+    assert baton.run("%%gpu\n1").result == "1"
+
+
+def test_a_package_that_the_session_lacks(baton: Baton) -> None:
+    module = baton.folder / "only_here.py"
+    module.write_text("value = 1")
+    baton.run("import only_here")
+    module.rename(baton.folder / "moved.txt")
+    cell = baton.run("%%gpu\nonly_here.value")
+    assert cell.error == (
+        "ModuleNotFoundError: Package 'only_here' is used here but is not installed on the GPU machine"
+    )
+    assert baton.run("%%gpu\n1").result == "1"
+
+
+# ---- memory ----
+
+
+def test_arrays_move_as_memory(baton: Baton) -> None:
+    pytest.importorskip("numpy")
+    baton.run("import numpy as np\nbase = np.zeros(300_000)\nhalf = base[::2]")
+    cell = baton.run("%%gpu\nhalf[1] = 7\nbase.sum()")
+    assert cell.reply["status"] == "ok", cell.traceback
+    assert baton.value("float(base[2]), half.base is base") == "(7.0, True)"
+    moved = baton.mover.bytes_moved
+    assert baton.run("%%gpu\nfloat(base.sum())").result == "7.0"
+    assert baton.mover.bytes_moved == moved
+
+
+def test_code_that_python_does_not_read(baton: Baton) -> None:
+    cell = baton.run("%%gpu\nx = '\x00'")
+    assert cell.reply["ename"] in ("SyntaxError", "ValueError")
+    assert "null bytes" in cell.traceback
+    assert baton.calls == []
+
+
+def test_the_shell_and_the_kernel_mean_the_other_ones(baton: Baton) -> None:
+    baton.run("ip = get_ipython()\ndef there(): return ip is get_ipython(), type(ip).__name__")
+    assert baton.run("%%gpu\nthere()").result == "(True, 'SessionShell')"
+    assert baton.run("%%gpu\nmine = get_ipython()").reply["status"] == "ok"
+    assert baton.value("mine is ip is get_ipython()") == "True"
+
+
+def test_inline_figures(baton: Baton) -> None:
+    pytest.importorskip("matplotlib")
+    cell = baton.run("%%gpu\nimport matplotlib.pyplot as plt\nfig, ax = plt.subplots()\nax.plot([1, 2]);")
+    assert cell.reply["status"] == "ok", cell.traceback
+    assert [sorted(content["data"]) for content in cell.all("display_data")] == [["image/png", "text/plain"]]
+    assert baton.run("print(len(ax.lines))").text() == "1\n"

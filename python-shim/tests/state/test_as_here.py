@@ -1,0 +1,267 @@
+"""What once differed after a `%%gpu` cell without a word, found by the notebooks in `tests/differential`."""
+
+from __future__ import annotations
+
+import pytest
+from harness import Pair
+from test_in_place import check
+
+CASES: dict[str, tuple[str, str, str]] = {
+    "second name of a member": (
+        "import enum\nclass C(enum.Enum):\n    RED = 1\n    CRIMSON = 1\nx = C.RED",
+        "y = C.CRIMSON",
+        "(y is x, C['CRIMSON'] is x, list(C.__members__))",
+    ),
+    "attributes of members": (
+        "import enum\n"
+        "class P(enum.Enum):\n"
+        "    EARTH = (1, 2)\n"
+        "    def __init__(self, a, b):\n"
+        "        self.sum = a + b\n"
+        "x = P.EARTH",
+        "x.note = [x.sum]; y = x.sum",
+        "(x.note, y, x.sum)",
+    ),
+    "class of NamedTuple": (
+        "from typing import NamedTuple\n"
+        "class E(NamedTuple):\n"
+        "    a: int\n"
+        "    b: int = 2\n"
+        "    def sum(self): return self.a + self.b\n"
+        "x = [E(1)]",
+        "x.append(E(3)); y = x[0].sum()",
+        "(x, y, type(x[0]) is type(x[1]) is E, E._fields)",
+    ),
+    "dict with its own __setitem__": (
+        "class D(dict):\n"
+        "    log = []\n"
+        "    def __setitem__(self, k, v):\n"
+        "        self.log.append(k); super().__setitem__(k, v)\n"
+        "x = D(a=1)",
+        "x['b'] = 2",
+        "(x, D.log)",
+    ),
+    "list with its own append": (
+        "class L(list):\n    def append(self, e): raise TypeError\n    extend = append\nx = L([1])",
+        "list.append(x, 2); y = L([3])",
+        "(x, y)",
+    ),
+    "slots behind __setattr__": (
+        "class F:\n"
+        "    __slots__ = ('a',)\n"
+        "    def __setattr__(self, n, v): raise TypeError\n"
+        "x = F(); object.__setattr__(x, 'a', [1])",
+        "x.a.append(2)",
+        "x.a",
+    ),
+    "deque of a subclass": (
+        "from collections import deque\nclass Q(deque): pass\nx = Q([1, 2], maxlen=2)",
+        "x.append(3)",
+        "(list(x), x.maxlen)",
+    ),
+    "cached results": (
+        "import functools\n"
+        "calls = []\n"
+        "@functools.lru_cache(maxsize=2)\n"
+        "def x(n, *, k=0):\n"
+        "    calls.append(n); return [n, k]\n"
+        "x(1); x(2, k=1); y = x(1)",
+        "z = x(1); z.append('z'); x(3)",
+        "(x(1) is y is z, y, x(3), calls, x.cache_info())",
+    ),
+    "cached results without limit": (
+        "import functools\ncalls = []\n@functools.cache\ndef x(*n):\n    calls.append(n); return n\nx(1); x(1, 2)",
+        "x(1); x(); x((1, 2))",
+        "(x(1), x(1, 2), x(), calls, x.cache_info())",
+    ),
+    "cached property": (
+        "import functools\nclass L:\n    @functools.cached_property\n    def v(self): return [1]\nx = L()",
+        "x.v.append(2)",
+        "(x.v, L().v)",
+    ),
+    "reentrant lock": (
+        "import threading\nx = threading.RLock()",
+        "y = x.acquire(); x.release()",
+        "(y, type(x).__name__)",
+    ),
+    "weak values": (
+        "import weakref\nclass N: pass\na, b = N(), N()\nx = weakref.WeakValueDictionary(a=a)",
+        "x['b'] = b",
+        "(sorted(x), x['a'] is a, x['b'] is b)",
+    ),
+    "weak keys": (
+        "import weakref\nclass N: pass\na = N()\nx = weakref.WeakKeyDictionary({a: [1]})",
+        "x[a].append(2)",
+        "(x[a], len(x))",
+    ),
+    "weak set": (
+        "import weakref\nclass N: pass\na = N()\nb = N()\nx = weakref.WeakSet([a])",
+        "x.add(b)",
+        "(len(x), a in x, b in x)",
+    ),
+    "weak proxy": ("import weakref\nclass N: v = 1\na = N()\nx = weakref.proxy(a)", "x.v = 5", "(x.v, a.v)"),
+    "weak reference with a callback": (
+        "import weakref\nclass N: pass\na, gone = N(), []\nx = weakref.ref(a, gone.append)",
+        "y = x() is a",
+        "(y, x.__callback__ == gone.append)",
+    ),
+    "iterator over a dict": (
+        "d = {'a': 1, 'b': 2, 'c': 3}\nx = iter(d.items()); next(x)\nr = reversed(d)",
+        "d['b'] = 20; next(r)",
+        "(list(x), list(r))",
+    ),
+}
+
+NUMPY: dict[str, tuple[str, str, str]] = {
+    "view of objects": (
+        "b = np.array([[1, [2]], ['x', None]], dtype=object); x = b[1]",
+        "x[1] = 'new'",
+        "(b.tolist(), x.base is b)",
+    ),
+    "element of a structured array": (
+        "b = np.zeros(3, dtype=[('n', 'i4'), ('v', 'f8')]); x = b[1]",
+        "x['n'] = 7; b['v'] = 2",
+        "(b.tolist(), x.item())",
+    ),
+    "structured scalar": ("x = np.zeros(1, dtype=[('n', 'i4')])[0].copy()", "x['n'] = 7", "x.item()"),
+    "view of a subclass": (
+        "class S(np.ndarray): pass\nb = np.arange(4.).view(S); x = b[::2]",
+        "x[0] = 9",
+        "(b.tolist(), x.base is b, type(x) is S)",
+    ),
+}
+
+PANDAS: dict[str, tuple[str, str, str]] = {
+    "column apart from its frame": (
+        "f = pd.DataFrame({'a': [1, 2], 'b': [3, 4]}); x = f['a']",
+        "x.iloc[0] = 9",
+        "(f.a.tolist(), x.tolist())",
+    ),
+    "frame apart from its column": (
+        "f = pd.DataFrame({'a': [1, 2], 'b': [3, 4]}); x = f['a']",
+        "f.loc[0, 'a'] = 9",
+        "(f.a.tolist(), x.tolist())",
+    ),
+    "index apart from its series": (
+        "x = pd.Series([1, 2]); i = pd.Index(x)",
+        "x.iloc[0] = 9",
+        "(i.tolist(), x.tolist())",
+    ),
+    "written to here afterwards": (
+        "f = pd.DataFrame({'a': [1., 2.]}); x = f.iloc[:1]",
+        "y = f['a']",
+        "(f.iloc.__setitem__((0, 0), 7.), x.a.tolist(), y.tolist(), f.a.tolist())",
+    ),
+    "attributes": (
+        "x = pd.DataFrame({'a': [1]}); x.attrs['k'] = k = [1]; attrs = x.attrs",
+        "x.attrs['k'].append(2); x.attrs['n'] = 1",
+        "(k, attrs is x.attrs, attrs)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_python(pair: Pair, case: str) -> None:
+    check(pair, *CASES[case])
+
+
+@pytest.mark.parametrize("case", NUMPY)
+def test_numpy(pair: Pair, case: str) -> None:
+    pytest.importorskip("numpy")
+    check(pair, *NUMPY[case], before="import numpy as np")
+
+
+@pytest.mark.parametrize("case", PANDAS)
+def test_pandas(pair: Pair, case: str) -> None:
+    pytest.importorskip("pandas")
+    check(pair, *PANDAS[case], before="import pandas as pd")
+
+
+def test_a_column_that_stayed_at_home_stays_apart(pair: Pair) -> None:
+    """The session has nobody else who looks at the frame's memory, and must copy before it writes, all the same."""
+    pytest.importorskip("pandas")
+    pair.local("import pandas as pd\nf = pd.DataFrame({'a': [1., 2.], 'b': [3., 4.]})\ncolumn = f['a']")
+    assert pair.remote("f.loc[0, 'a'] = 9", "f") == {"error": None}
+    assert pair.namespace["column"].tolist() == [1.0, 2.0]
+    assert pair.namespace["f"].a.tolist() == [9.0, 2.0]
+
+
+def test_who_still_holds_an_array_that_was_resized_is_told(pair: Pair) -> None:
+    pytest.importorskip("numpy")
+    pair.local("import numpy as np\na = np.arange(4.)\nkept = {'old': a}")
+    with pytest.warns(UserWarning, match=r"'kept\['old'\]' still holds the numpy.ndarray from before"):
+        assert pair.remote("a.resize(50, refcheck=False)", "a") == {"error": None}
+    assert pair.namespace["a"].size == 50
+
+
+def test_nothing_is_told_when_all_holders_went_along(pair: Pair, recwarn: pytest.WarningsRecorder) -> None:
+    pytest.importorskip("numpy")
+    pair.local("import numpy as np\na = np.arange(4.)\nkept = {'old': a}\nwalk = enumerate('ab')")
+    assert pair.remote("a.resize(50, refcheck=False); next(walk)", "a", "kept", "walk") == {"error": None}
+    assert pair.namespace["kept"]["old"] is pair.namespace["a"]
+    assert not recwarn.list
+
+
+def test_linked_lists_and_deep_nests_travel(pair: Pair) -> None:
+    pair.local(
+        "class N: pass\nhead = None\nfor i in range(3000):\n    n = N(); n.next = head; n.back = None; n.v = i\n"
+        "    if head is not None: head.back = n\n    head = n\nnest = []\nfor i in range(3000): nest = [nest]"
+    )
+    count = "count = 0; n = head\nwhile n: count += 1; n.v += 1; last = n; n = n.next"
+    assert pair.remote(count, "head", "nest", "N") == {"error": None}
+    home = pair.namespace
+    assert (home["count"], home["head"].v, home["last"].v, home["last"].back.v) == (3000, 3000, 1, 2)
+
+
+def test_the_last_change_of_what_the_session_lets_go_of_comes_home(pair: Pair) -> None:
+    pair.local("part = [1]\nwhole = {'part': part}")
+    assert pair.remote("whole.pop('part').append(2)", "whole") == {"error": None}
+    assert pair.namespace["part"] == [1, 2]
+    pair.local("part.append(3); whole['again'] = part")
+    assert pair.remote("whole['again'].append(4)", "whole") == {"error": None}
+    assert pair.namespace["part"] == [1, 2, 3, 4]
+
+
+def test_what_is_looked_at_weakly_in_the_session_lives_as_long_as_at_home(pair: Pair) -> None:
+    pair.local("import weakref\nclass N: v = 0\nn = N()\nlook = weakref.ref(n)\nall = weakref.WeakSet([n])")
+    for number in (1, 2):
+        assert pair.remote("look().v += 1; count = len(all)", "look", "all") == {"error": None}
+        assert (pair.namespace["n"].v, pair.namespace["count"]) == (number, 1)
+    pair.local("del n")
+    assert pair.remote("count = len(all)", "look", "all") == {"error": None}
+    assert (pair.namespace["count"], pair.namespace["look"]()) == (0, None)
+
+
+def test_classes_registered_later(pair: Pair) -> None:
+    pair.local("import abc\nclass A(abc.ABC): pass\nclass B: pass\nb = B()")
+    assert pair.remote("yes = isinstance(b, A)", "A", "b") == {"error": None}
+    pair.local("A.register(B)")
+    assert pair.remote("yes = isinstance(b, A)\nclass C: pass\nA.register(C)", "A", "b") == {"error": None}
+    assert pair.namespace["yes"]
+    assert issubclass(pair.namespace["C"], pair.namespace["A"])
+
+
+def test_an_array_that_the_cell_changed_and_then_gave_up(pair: Pair) -> None:
+    pytest.importorskip("numpy")
+    pair.local("import numpy as np\na = np.arange(3.)\nkept = a")
+    assert pair.remote("a *= 2; a = 'sum'", "a") == {"error": None}
+    assert pair.namespace["kept"].tolist() == [0.0, 2.0, 4.0]
+
+
+def test_helpers_of_data_classes(pair: Pair) -> None:
+    pair.local(
+        "from dataclasses import dataclass, field, fields, asdict, replace\n"
+        "@dataclass\nclass Point:\n    x: int\n    y: list = field(default_factory=list)\np = Point(1)"
+    )
+    pair.remote(
+        "p.y.append(len(fields(p)))\nq = replace(p, x=2)\n"
+        "@dataclass\nclass Child(Point):\n    z: int = 3\nc = Child(4)",
+        *("Point", "p", "dataclass", "field", "fields", "asdict", "replace", "q", "Child", "c"),
+    )
+    pair.local("found = asdict(p), asdict(q), asdict(c), [f.name for f in fields(Child)]")
+    assert pair.namespace["found"] == (
+        {"x": 1, "y": [2]},
+        {"x": 2, "y": [2]},
+        {"x": 4, "y": [], "z": 3},
+        ["x", "y", "z"],
+    )

@@ -1,0 +1,264 @@
+"""Names, aliases, code of the notebook, and what cannot travel."""
+
+from __future__ import annotations
+
+import gc
+import os
+import weakref
+
+import pytest
+from baton_shim.state import Refused, StayedError, TableBroken, stayed_text
+from harness import Pair
+
+
+def test_aliases_in_one_message_stay_aliases(pair: Pair) -> None:
+    pair.local("a = [1]; b = {'a': a}")
+    pair.remote("c = a; d = [c, b]", "a", "b")
+    home = pair.namespace
+    assert home["c"] is home["a"] is home["d"][0] is home["b"]["a"]
+    assert home["d"][1] is home["b"]
+
+
+def test_rebinding_replaces_the_name_and_leaves_the_old_object_alone(pair: Pair) -> None:
+    pair.local("x = [1]; old = x")
+    pair.remote("x = {'new': x}; y = 5; z = None", "x")
+    home = pair.namespace
+    assert home["x"] == {"new": [1]} and home["x"]["new"] is home["old"]
+    assert (home["y"], home["z"]) == (5, None)
+
+
+def test_a_name_that_changed_only_at_home_keeps_its_value(pair: Pair) -> None:
+    pair.local("x = [1]; y = 1")
+    pair.remote("pass", "x", "y")
+    pair.local("x = 'home'; y = 2")
+    pair.remote("z = 1")
+    assert (pair.namespace["x"], pair.namespace["y"]) == ("home", 2)
+    pair.remote("x += '!'; y += 1", "x", "y")
+    assert (pair.namespace["x"], pair.namespace["y"]) == ("home!", 3)
+
+
+def test_deletions_travel_both_ways(pair: Pair) -> None:
+    pair.local("x = [1]; y = [2]")
+    pair.remote("del x", "x", "y")
+    assert "x" not in pair.namespace
+    pair.local("del y")
+    pair.remote("pass", deleted=("y",))
+    assert pair.ask("'y' in globals()") is False
+
+
+def test_functions_see_the_receiving_namespace(pair: Pair) -> None:
+    pair.local("factor = 2\ndef f(n): return n * factor\ndef fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)")
+    pair.remote("factor = 5; r = (f(2), fib(10))\ndef g(): return f(1)", "f", "factor", "fib")
+    home = pair.namespace
+    assert home["r"] == (10, 55)
+    assert home["g"]() == 5
+    pair.local("factor = 7")
+    assert home["g"]() == 7
+    assert home["g"].__globals__ is home
+
+
+def test_classes_keep_their_identity(pair: Pair) -> None:
+    pair.local(
+        "import enum, abc, collections\nfrom dataclasses import dataclass, field\n"
+        "class Base(abc.ABC):\n  @abc.abstractmethod\n  def n(self): ...\n"
+        "class C(Base):\n  def n(self): return 1\n"
+        "class Colour(enum.Enum): RED = 1\n"
+        "P = collections.namedtuple('P', 'a b')\n"
+        "@dataclass(frozen=True)\nclass D:\n  a: int\n  b: list = field(default_factory=list)\n"
+        "MISSING = object()\nc, red, p, d = C(), Colour.RED, P(1, 2), D(1)\n"
+    )
+    everything = ["Base", "C", "Colour", "P", "D", "MISSING", "c", "red", "p", "d"]
+    pair.remote(
+        "class E(C):\n  def n(self): return super().n() + 1\n"
+        "c2, red2, p2, d2, e, m = C(), Colour.RED, P(3, 4), D(5), E(), MISSING\n"
+        "ok = (isinstance(c, Base), red is Colour.RED, type(p) is P, D(1) == d)",
+        *everything,
+    )
+    home = pair.namespace
+    assert home["ok"] == (True, True, True, True)
+    assert type(home["c2"]) is home["C"] and isinstance(home["e"], home["Base"]) and home["e"].n() == 2
+    assert home["red2"] is home["Colour"].RED and type(home["p2"]) is home["P"]
+    assert home["m"] is home["MISSING"] and home["d2"] == home["D"](5)
+    pair.local("class C(Base):\n  def n(self): return 100\n")
+    pair.remote("r = (c.n(), C().n())", "C", "c")
+    assert home["r"] == (1, 100)
+
+
+def test_cached_functions(pair: Pair) -> None:
+    pair.local("import functools\n@functools.lru_cache(maxsize=None)\ndef f(n): return n + k\nk = 1")
+    pair.remote("r = f(1); s = f.cache_info().hits", "f", "k")
+    assert pair.namespace["r"] == 2 and pair.namespace["f"](1) == 2
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        ("x = (n for n in [1])", "is a generator"),
+        ("x = open('/dev/null')", "is an open file ('/dev/null')"),
+        ("import threading; x = threading.Lock(); x.acquire()", "is a lock"),
+        ("import threading; x = threading.Thread()", "is a thread"),
+        ("import socket; x = socket.socket()", "is a network connection"),
+        ("import sqlite3; x = sqlite3.connect(':memory:')", "is a database connection"),
+        ("import re; x = re.match('a', 'a')", "is a match object"),
+        ("class C:\n  def __reduce__(self): raise ValueError('no way')\nx = C()", "cannot be pickled (no way)"),
+        ("import concurrent.futures as f; x = f.ThreadPoolExecutor(1)", "is a pool of workers"),
+    ],
+)
+def test_a_named_object_that_cannot_travel_is_refused_and_harms_nothing(pair: Pair, make: str, reason: str) -> None:
+    pair.local("y = [1]")
+    pair.remote("y.append(2)", "y")
+    pair.local(make)
+    with pytest.raises(Refused) as caught:
+        pair.remote("pass", "y", "x")
+    assert caught.value.path == "x" and reason in caught.value.reason and caught.value.hint
+    pair.remote("y.append(3)", "y")
+    assert pair.namespace["y"] == [1, 2, 3]
+
+
+def test_what_is_merely_reachable_explains_itself_and_comes_back(pair: Pair) -> None:
+    pair.local("class T: pass\nt = T(); t.log = open('/dev/null'); t.steps = [(n for n in [1])]; log = t.log; n = 0")
+    outcome = pair.remote("n = 1\nt.log.write('x')", "t", "n")
+    assert isinstance(outcome["error"], StayedError)
+    assert str(outcome["error"]) == "'t.log' is an open file ('/dev/null') and stayed in your notebook"
+    outcome = pair.remote("t.steps.append(t.log)\nnext(t.steps[0])", "t")
+    assert str(outcome["error"]) == "'t.steps[0]' is a generator and stayed in your notebook"
+    home = pair.namespace
+    assert home["n"] == 1 and home["t"].log is home["log"] is home["t"].steps[1]
+
+
+def test_what_the_session_made_and_cannot_send_stays_usable_there(pair: Pair) -> None:
+    pair.remote("g = (n for n in range(5)); first = next(g); h = {'g': g}")
+    home = pair.namespace
+    assert pair.left == {"g": "is a generator"}
+    assert home["first"] == 0
+    assert stayed_text(home["g"]) == "'g' is a generator and lives on the GPU machine"
+    with pytest.raises(StayedError):
+        next(home["g"])
+    assert pair.remote("second = next(g) + next(h['g'])", "g", "h") == {"error": None}
+    assert home["second"] == 3
+
+
+def test_locks_queues_and_loggers_work_on_both_sides(pair: Pair) -> None:
+    pair.local(
+        "import threading, queue, logging\nclass Counter:\n  def __init__(self): self.lock = threading.Lock(); self.n = 0\n"
+        "  def up(self):\n    with self.lock: self.n += 1\nc = Counter(); lock = c.lock; q = queue.Queue(); log = logging.getLogger('a')\n"
+    )
+    assert pair.remote("c.up(); q.put(c.n); log.warning('hello'); got = q.get()", "c", "q", "log") == {"error": None}
+    home = pair.namespace
+    assert home["c"].n == 1 == home["got"] and home["c"].lock is home["lock"]
+
+
+def test_a_missing_module_is_named(pair: Pair) -> None:
+    import sys
+    import types
+
+    sys.modules["nowhere_installed"] = types.ModuleType("nowhere_installed")
+    sys.modules["nowhere_installed"].__spec__ = object()  # type: ignore[assignment]
+    try:
+        pair.namespace["m"] = sys.modules["nowhere_installed"]
+        with pytest.raises(ModuleNotFoundError, match="nowhere_installed"):
+            pair.remote("pass", "m")
+    finally:
+        del sys.modules["nowhere_installed"]
+
+
+def test_a_message_that_cannot_be_read_changes_nothing(pair: Pair) -> None:
+    pytest.importorskip("numpy")
+    pair.local(
+        "import numpy as np\na = np.arange(5000.); b = a[3:9]; l = [1]; d = {'l': l}\nclass C: pass\nc = C(); c.a = a"
+    )
+    pair.remote("pass", "a", "b", "l", "d", "c", "np")
+    before = pair.namespace["a"].copy()
+    bomb = (
+        "class Bomb:\n  def __reduce__(self): return exec, (\"import os\\nif os.getpid() == %d: raise OSError('boom')\",)\n"
+        "a[:] = 0; l.append(2); d['x'] = l; c.a = None; c.b = Bomb()" % os.getpid()
+    )
+    with pytest.raises(OSError, match="boom"):
+        pair.remote(bomb, "a", "b", "l", "d", "c")
+    home = pair.namespace
+    assert (home["a"] == before).all() and home["l"] == [1] and home["d"] == {"l": home["l"]}
+    assert home["c"].a is home["a"] and not hasattr(home["c"], "b") and "Bomb" not in home
+    with pytest.raises(TableBroken):
+        pair.table.snapshot(["a"])
+
+
+def test_an_idle_cell_costs_a_few_hundred_bytes(pair: Pair) -> None:
+    pytest.importorskip("numpy")
+    pair.local(
+        "import numpy as np\na = np.zeros(10**5); big = {i: str(i) for i in range(20000)}; l = [[i] for i in range(1000)]"
+    )
+    pair.remote("pass", "a", "big", "l")
+    pair.remote("pass", "a", "big", "l")
+    assert pair.up[0] < 300 and pair.down[0] < 300 and pair.up[1] == pair.down[1] == 0
+
+
+def test_a_large_plain_container_is_one_leaf(pair: Pair) -> None:
+    pair.local(
+        "x = {i: (i, str(i), i / 2) for i in range(20000)}; y = list(range(20000)); z = {'x': x, 'y': y}; keep = x, y"
+    )
+    pair.remote("x[-1] = (0, 'new', 0.0); y.append(7); z['s'] = set(range(30000))", "x", "y", "z")
+    home = pair.namespace
+    assert home["x"][-1] == (0, "new", 0.0) and len(home["x"]) == 20001 and home["y"][-1] == 7
+    assert (
+        home["keep"][0] is home["x"] is home["z"]["x"] and home["z"]["y"] is home["y"] and len(home["z"]["s"]) == 30000
+    )
+    assert len(pair.table._numbering) < 500
+    pair.remote("y.append([])", "y")
+    pair.remote("y[-1].append(1)", "y")
+    assert home["y"][-1] == [1]
+
+
+def test_dropped_memory_is_freed_on_both_ends(pair: Pair) -> None:
+    numpy = pytest.importorskip("numpy")
+    pair.local("import numpy as np\nbig = np.zeros(10**6); small = [1]")
+    pair.remote("made = np.ones(10**6)", "big", "small", "np")
+    gone = weakref.ref(pair.namespace["big"])
+    pair.local("del big, made")
+    pair.remote("pass", "small", deleted=("big", "made"))
+    gc.collect()
+    assert gone() is None
+    assert not pair.table._segments.by_number
+    pair.remote("pass", "small")
+    assert pair.ask("sum(o.nbytes for o in __import__('gc').get_objects() if type(o).__name__ == 'ndarray') < 10**6")
+    assert not pair.wire.segments
+    assert numpy
+
+
+def test_many_messages_do_not_grow_the_table(pair: Pair) -> None:
+    pair.local("x = [0]; d = {'x': x}")
+    sizes = []
+    for _ in range(30):
+        pair.remote("x[0] += 1; d = {'x': x, 'more': [str(n) for n in range(300)]}", "x", "d")
+        sizes.append(len(pair.table._numbering))
+    assert pair.namespace["x"] == [30]
+    assert max(sizes) < 12000, sizes
+
+
+def test_an_array_that_moved_travels_anew(pair: Pair) -> None:
+    pytest.importorskip("numpy")
+    pair.local("import numpy as np\nx = np.arange(4); held = [x]; never = [x]")
+    pair.remote("x.resize(8, refcheck=False); x[7] = 1", "x", "held")
+    home = pair.namespace
+    assert home["x"].tolist() == [0, 1, 2, 3, 0, 0, 0, 1] and home["held"][0] is home["x"]
+
+
+def test_own_arrays_come_back_as_owners(pair: Pair) -> None:
+    pytest.importorskip("numpy")
+    pair.remote("import numpy as np\na = np.zeros((2, 3)); v = a[1]")
+    home = pair.namespace
+    assert home["a"].flags.owndata and home["v"].base is home["a"]
+
+
+def test_dataframe_in_holders(pair: Pair) -> None:
+    pytest.importorskip("pandas")
+    pair.local(
+        "import pandas as pd\ndf = pd.DataFrame({'a': [1, 2], 's': ['x', 'y']}); col = df['a']; keep = {'df': df}"
+    )
+    pair.remote("df['b'] = df.a * 2; g = df.groupby('s').a.sum(); df.loc[0, 's'] = 'w'", "df", "pd")
+    home = pair.namespace
+    assert (
+        home["keep"]["df"] is home["df"]
+        and home["df"]["b"].tolist() == [2, 4]
+        and home["df"]["s"].tolist() == ["w", "y"]
+    )
+    assert home["g"].tolist() == [1, 2] and home["col"].tolist() == [1, 2]

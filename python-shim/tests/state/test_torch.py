@@ -1,0 +1,89 @@
+"""Tensors: shared storages, parameters, optimizers, gradients. Skipped where torch is not installed."""
+
+from __future__ import annotations
+
+import pytest
+from harness import Pair
+from test_in_place import check
+
+torch = pytest.importorskip("torch")
+
+CASES: dict[str, tuple[str, str, str]] = {
+    "elements": ("x = torch.arange(6.)", "x[2] = 9; x.add_(1)", "x.tolist()"),
+    "view": ("b = torch.zeros(4, 4); x = b[1:3, 1]", "x.fill_(5)", "b.tolist()"),
+    "transposed": ("b = torch.arange(6.).reshape(2, 3); x = b.T", "x[0, 1] = 9", "(b.tolist(), x.stride())"),
+    "numpy twin": ("x = torch.zeros(3); n = x.numpy()", "n[1] = 4", "(x.tolist(), n.tolist())"),
+    "from numpy": (
+        "import numpy as np; n = np.zeros(3); x = torch.from_numpy(n)",
+        "x[1] = 4",
+        "(x.tolist(), n.tolist())",
+    ),
+    "parameter": ("x = torch.nn.Parameter(torch.ones(2))", "x.data.mul_(3)", "(x.tolist(), x.requires_grad)"),
+    "gradient": ("x = torch.ones(2, requires_grad=True)", "(x * x).sum().backward()", "x.grad.tolist()"),
+    "attribute": ("x = torch.ones(2)", "x.tag = 'a'", "x.tag"),
+    "bfloat16": ("x = torch.ones(3, dtype=torch.bfloat16)", "x[0] = 2", "(x.tolist(), str(x.dtype))"),
+    "resized": ("x = torch.ones(3)", "x.resize_(2, 4).fill_(7)", "x.tolist()"),
+    "zero size": ("x = torch.empty(0, 3)", "y = tuple(x.shape)", "(tuple(x.shape), y)"),
+    "data": ("x = torch.ones(3)", "x.data = torch.zeros(5)", "x.tolist()"),
+    "generator": (
+        "x = torch.Generator().manual_seed(3)",
+        "torch.rand(1, generator=x)",
+        "torch.rand(1, generator=x).item()",
+    ),
+    "module": (
+        "torch.manual_seed(0); x = torch.nn.Linear(2, 1)",
+        "x.weight.data.fill_(2); x.extra = torch.nn.Linear(1, 1, bias=False)",
+        "(x.weight.tolist(), len(list(x.parameters())))",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_in_place(pair: Pair, case: str) -> None:
+    check(pair, *CASES[case], before="import torch")
+
+
+def test_training_over_several_cells(pair: Pair) -> None:
+    make = (
+        "import torch\ntorch.manual_seed(0)\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1))\n"
+        "optimizer = torch.optim.Adam(model.parameters(), lr=0.1)\n"
+        "data, target = torch.randn(16, 4), torch.randn(16, 1)\nlosses = []\n"
+    )
+    step = (
+        "optimizer.zero_grad()\nloss = ((model(data) - target) ** 2).mean()\nloss.backward()\n"
+        "optimizer.step()\nlosses.append(loss.item())\n"
+    )
+    expected: dict[str, object] = {"__name__": "__main__"}
+    exec(make + step * 4, expected)
+    pair.local(make)
+    home = pair.namespace
+    pair.local("weight = model[0].weight")
+    names = ["model", "optimizer", "data", "target", "losses", "torch"]
+    for where in ("remote", "local", "remote", "remote"):
+        if where == "local":
+            pair.local(step)
+        else:
+            assert pair.remote(step, *names) == {"error": None}
+    assert home["losses"] == pytest.approx(expected["losses"])
+    assert home["model"][0].weight is home["weight"] is home["optimizer"].param_groups[0]["params"][0]
+    assert home["loss"].item() == pytest.approx(expected["losses"][-1])  # type: ignore[index]
+    pair.remote("pass", *names)
+    assert pair.up[1] == 0 and pair.down[1] == 0 and pair.up[0] < 400
+
+
+def test_a_graph_is_refused_by_name(pair: Pair) -> None:
+    from baton_shim.state import Refused
+
+    pair.local("import torch\nx = torch.ones(3, requires_grad=True); y = x * 2")
+    with pytest.raises(Refused, match="'y' still belongs to a computation graph"):
+        pair.remote("pass", "y")
+
+
+def test_tied_weights(pair: Pair) -> None:
+    pair.local(
+        "import torch\na = torch.nn.Linear(2, 2); b = torch.nn.Linear(2, 2); b.weight = a.weight; keep = a.weight"
+    )
+    pair.remote("with torch.no_grad(): a.weight.add_(1)\nsame = a.weight is b.weight", "a", "b", "torch")
+    home = pair.namespace
+    assert home["same"] and home["a"].weight is home["b"].weight is home["keep"]

@@ -1,0 +1,155 @@
+//! The command line. Flags that are settings come from the table of settings, with their help.
+
+use std::{ffi::OsString, path::PathBuf};
+
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
+
+use crate::{
+    commands::install::Place,
+    settings::{Setting, flags_of},
+};
+
+pub(crate) const DETACHED: &str = "detached";
+
+pub(crate) fn command() -> Command {
+    Command::new("baton")
+        .about("A class shares GPUs from ordinary Jupyter notebooks")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(kernel())
+        .subcommand(with_flags(
+            Command::new("up")
+                .about("Run broker and worker for this user on this machine")
+                .arg(switch(
+                    DETACHED,
+                    "Leave the terminal and log into the runtime folder",
+                )),
+        ))
+        .subcommand(with_flags(
+            Command::new("broker").about("Run the broker: queue, history and dashboard"),
+        ))
+        .subcommand(with_flags(
+            Command::new("worker").about("Run cells on this machine for a broker"),
+        ))
+        .subcommand(
+            Command::new("config")
+                .about("Look at the configuration")
+                .subcommand_required(true)
+                .subcommand(
+                    Command::new("show")
+                        .about("Print every setting, its value and where that came from"),
+                )
+                .subcommand(Command::new("reference").about("Print the reference of all settings")),
+        )
+        .subcommand(install())
+        .subcommand(with_flags(
+            Command::new("doctor")
+                .about("Check this machine, and say how to mend what is wrong")
+                .arg(python_argument("The Python in which notebooks run")),
+        ))
+        .subcommand(with_flags(
+            Command::new("status").about("Say whether the broker is well and what it does"),
+        ))
+}
+
+/// Only for the help: what follows `kernel` is read in `commands::kernel`.
+fn kernel() -> Command {
+    Command::new("kernel")
+        .about("Be a Jupyter kernel; Jupyter starts this")
+        .arg(
+            Arg::new("connection-file")
+                .short('f')
+                .value_name("FILE")
+                .help("The connection file that Jupyter wrote"),
+        )
+        .arg(python_argument("The Python of the notebook"))
+        .arg(
+            Arg::new("arguments")
+                .num_args(0..)
+                .value_name("ARGUMENTS")
+                .help("Everything else goes to the notebook kernel untouched"),
+        )
+}
+
+/// `baton kernel --help` is a question to us when nothing else is there.
+pub(crate) fn asks_for_help(arguments: &[OsString]) -> bool {
+    matches!(arguments, [only] if only == "--help" || only == "-h")
+}
+
+fn install() -> Command {
+    Command::new("install")
+        .about("Make Jupyter offer the kernel \"Python (shared GPU)\"")
+        .arg(switch("user", "For this user (the default)"))
+        .arg(switch("system", "For all users of this machine"))
+        .arg(switch(
+            "sys-prefix",
+            "For the environment of the Python of the notebooks",
+        ))
+        .arg(path_argument(
+            "prefix",
+            "PREFIX",
+            "Below PREFIX/share/jupyter",
+        ))
+        .group(ArgGroup::new("place").args(["user", "system", "sys-prefix", "prefix"]))
+        .arg(python_argument("The Python in which notebooks run"))
+}
+
+pub(crate) fn place(matches: &ArgMatches) -> Place {
+    let python = python(matches);
+    if let Some(prefix) = matches.get_one::<PathBuf>("prefix") {
+        let prefix = prefix.clone();
+        return Place::Prefix { prefix, python };
+    }
+    if matches.get_flag("system") {
+        return Place::System { python };
+    }
+    if matches.get_flag("sys-prefix") {
+        return Place::SysPrefix { python };
+    }
+    Place::User { python }
+}
+
+pub(crate) fn python(matches: &ArgMatches) -> Option<PathBuf> {
+    matches.get_one::<PathBuf>("python").cloned()
+}
+
+fn python_argument(help: &'static str) -> Arg {
+    path_argument("python", "PYTHON", help)
+}
+
+fn path_argument(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .value_name(value)
+        .value_parser(value_parser!(PathBuf))
+        .help(help)
+}
+
+fn switch(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .action(ArgAction::SetTrue)
+        .help(help)
+}
+
+fn with_flags(command: Command) -> Command {
+    let name = command.get_name().to_owned();
+    command.args(flags_of(&name).filter_map(flag))
+}
+
+fn flag(setting: &'static Setting) -> Option<Arg> {
+    let help = format!(
+        "{}\n[default: {}] [env: {}]",
+        setting.help,
+        setting.default.described(),
+        setting.variable()
+    );
+    let flag = setting.flag?;
+    Some(
+        Arg::new(setting.key)
+            .long(flag)
+            .value_name("VALUE")
+            .help(help),
+    )
+}

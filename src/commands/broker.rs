@@ -1,0 +1,68 @@
+//! `baton broker`: queue, history and dashboard, for as many notebooks and workers as can reach it.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use baton_broker::{Config, Listen};
+use baton_protocol::address::BrokerAddress;
+
+use crate::{
+    service::token_in,
+    settings::{ListenAddress, Settings},
+    signals::EndSignals,
+};
+
+pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
+    let listen = match &settings.broker_listen {
+        ListenAddress::Unix(path) => Listen::Unix(path.clone()),
+        ListenAddress::Tcp(address) => Listen::Tcp(*address),
+    };
+    let token = token(settings, &listen)?;
+    let in_state_folder = |name: &str| settings.state_folder.join(name);
+    let database = settings.broker_database.clone();
+    let chunks = settings.broker_chunks.clone();
+    let mut config = Config::new(
+        listen,
+        database.unwrap_or_else(|| in_state_folder("broker.db")),
+        chunks.unwrap_or_else(|| in_state_folder("chunks")),
+    );
+    config.blob_limit_bytes = settings.broker_chunk_limit.bytes;
+    config.worker_grace = settings.broker_worker_grace;
+    let (token, kept_in) = token.unzip();
+    config.token = token;
+
+    let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
+    runtime.block_on(async {
+        let signals = EndSignals::listen().context("Failed to listen for signals")?;
+        let ready = |address| greet(&address, kept_in.as_deref());
+        baton_broker::run(config, ready, signals.received()).await
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The secret and the words for where it is kept. On TCP there is always one: every user of a machine can connect to
+/// its ports, and whoever speaks to a broker runs code on its workers.
+fn token(settings: &Settings, listen: &Listen) -> anyhow::Result<Option<(String, String)>> {
+    if let Some(token) = settings.token_text()? {
+        let kept_in = match &settings.token_file {
+            Some(path) if settings.token.is_none() => path.display().to_string(),
+            _ => "BATON_TOKEN".to_owned(),
+        };
+        return Ok(Some((token, kept_in)));
+    }
+    if matches!(listen, Listen::Unix(_)) {
+        return Ok(None);
+    }
+    let path = settings.state_folder.join("token");
+    std::fs::create_dir_all(&settings.state_folder)
+        .with_context(|| format!("Failed to make {}", settings.state_folder.display()))?;
+    Ok(Some((token_in(&path)?, path.display().to_string())))
+}
+
+fn greet(address: &BrokerAddress, token_kept_in: Option<&str>) {
+    println!("The broker listens on {address}");
+    println!("Notebooks and workers find it with BATON_BROKER_ADDRESS={address}");
+    if let Some(place) = token_kept_in {
+        println!("They need the token in {place}");
+    }
+}

@@ -1,0 +1,93 @@
+//! Whether the broker can be reached, accepts the token and speaks the same language.
+
+use std::time::Duration;
+
+use baton_link::{Connection, Dial, LinkError, connect};
+use baton_protocol::{
+    NotebookId, PROTOCOL_VERSION,
+    address::BrokerAddress,
+    proxy::{FromProxy, ToProxy},
+};
+
+use super::Finding;
+use crate::{service, settings::Settings};
+
+/// How long the broker may take to welcome.
+const WELCOME: Duration = Duration::from_secs(10);
+
+pub(super) fn broker(settings: &Settings) -> Finding {
+    let dial = match service::dial(settings) {
+        Ok(dial) => dial,
+        Err(error) => {
+            return Finding::wrong(format!("{error:#}"), "name a file that this user may read");
+        }
+    };
+    if let (None, BrokerAddress::Unix(socket)) = (&settings.broker_address, &dial.address)
+        && !socket.exists()
+    {
+        return not_started(settings);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let address = &dial.address;
+    match runtime.map(|runtime| runtime.block_on(say_hello(&dial))) {
+        Ok(Ok(version)) => Finding::Good(format!(
+            "The broker at {address} answers, version {version}"
+        )),
+        Ok(Err((what, fix))) => Finding::wrong(what, fix),
+        Err(error) => Finding::wrong(format!("Failed to dial the broker: {error}"), "try again"),
+    }
+}
+
+/// The broker's version; or what is wrong and what mends it.
+async fn say_hello(dial: &Dial) -> Result<String, (String, &'static str)> {
+    let failed = |error: LinkError| {
+        let fix = match error {
+            LinkError::Unauthorized { .. } => {
+                "name the file of the broker's token with BATON_TOKEN_FILE"
+            }
+            _ => "start it with `baton broker`, or correct BATON_BROKER_ADDRESS",
+        };
+        (error.to_string(), fix)
+    };
+    let mut connection: Connection<ToProxy, FromProxy> =
+        connect(dial, "/v1/proxy").await.map_err(failed)?;
+    let hello = FromProxy::Hello {
+        protocol_version: PROTOCOL_VERSION,
+        notebook: NotebookId::random(),
+        owner: "doctor".to_owned(),
+    };
+    connection.send(&hello).await.map_err(failed)?;
+    let answer = tokio::time::timeout(WELCOME, connection.receive()).await;
+    connection.close().await;
+    let restart = "restart the broker, then look at its log";
+    match answer {
+        Ok(Ok(Some(ToProxy::Welcome { broker_version }))) => Ok(broker_version),
+        Ok(Ok(Some(ToProxy::Refused(refusal)))) => Err((
+            refusal.to_string(),
+            "install the same version of Baton on both sides",
+        )),
+        Ok(Err(error)) => Err(failed(error)),
+        Ok(Ok(_)) => Err((
+            "The broker does not welcome this program".to_owned(),
+            restart,
+        )),
+        Err(_) => Err((dial_silent(dial), restart)),
+    }
+}
+
+fn dial_silent(dial: &Dial) -> String {
+    format!("The broker at {} says nothing", dial.address)
+}
+
+fn not_started(settings: &Settings) -> Finding {
+    if settings.autostart {
+        let what = "No broker is configured: the first %%gpu cell starts one for this user";
+        return Finding::Good(what.to_owned());
+    }
+    Finding::wrong(
+        "No broker is configured, and a %%gpu cell may not start one",
+        "set BATON_BROKER_ADDRESS, or BATON_AUTOSTART=true",
+    )
+}

@@ -1,0 +1,104 @@
+//! `baton install`: puts the kernelspec where Jupyter looks for it.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use serde_json::{Value, json};
+
+use crate::{
+    python::{self, Python},
+    settings::Surroundings,
+};
+
+const SPECIFICATION: &str =
+    include_str!("../../kernelspec/data/share/jupyter/kernels/baton/kernel.json");
+
+const LOGOS: [(&str, &[u8]); 3] = [
+    (
+        "logo-32x32.png",
+        include_bytes!("../../kernelspec/data/share/jupyter/kernels/baton/logo-32x32.png"),
+    ),
+    (
+        "logo-64x64.png",
+        include_bytes!("../../kernelspec/data/share/jupyter/kernels/baton/logo-64x64.png"),
+    ),
+    (
+        "logo-svg.svg",
+        include_bytes!("../../kernelspec/data/share/jupyter/kernels/baton/logo-svg.svg"),
+    ),
+];
+
+/// Where Jupyter finds kernels for all users.
+const SYSTEM: &str = "/usr/local/share/jupyter";
+
+/// For whom, and in which Python the kernel runs; without one, the Python beside this program.
+pub(crate) enum Place {
+    User {
+        python: Option<PathBuf>,
+    },
+    System {
+        python: Option<PathBuf>,
+    },
+    SysPrefix {
+        python: Option<PathBuf>,
+    },
+    Prefix {
+        prefix: PathBuf,
+        python: Option<PathBuf>,
+    },
+}
+
+pub(crate) fn main(surroundings: &Surroundings, place: &Place) -> anyhow::Result<ExitCode> {
+    let (Place::User { python }
+    | Place::System { python }
+    | Place::SysPrefix { python }
+    | Place::Prefix { python, .. }) = place;
+    let path = python.clone().unwrap_or_else(python::default_python);
+    let python = python::probe(&path, &["baton_shim"])?;
+    let jupyter = match place {
+        Place::User { .. } => surroundings.jupyter_folder(),
+        Place::System { .. } => PathBuf::from(SYSTEM),
+        Place::SysPrefix { .. } => python.prefix.join("share/jupyter"),
+        Place::Prefix { prefix, .. } => prefix.join("share/jupyter"),
+    };
+    let folder = jupyter.join("kernels/baton");
+    let specification = specification(&python)?;
+    write(&folder, &specification)
+        .with_context(|| format!("Failed to write the kernelspec into {}", folder.display()))?;
+    println!(
+        "Installed the kernel \"Python (shared GPU)\" in {}",
+        folder.display()
+    );
+    if python.packages["baton_shim"].is_none() {
+        println!(
+            "hint: {} does not have Baton's Python package yet: install it there, then run `baton doctor`",
+            python.executable.display()
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The wheel's kernelspec, with this Python, and with this program where the Python would not find it.
+fn specification(python: &Python) -> anyhow::Result<String> {
+    let mut specification: Value =
+        serde_json::from_str(SPECIFICATION).context("The built-in kernelspec is damaged")?;
+    specification["argv"][0] = json!(python.executable);
+    let program = std::env::current_exe().context("Failed to find this program's own path")?;
+    if program.parent() != python.executable.parent() {
+        specification["env"] = json!({ "BATON_BINARY": program });
+    }
+    Ok(format!("{specification:#}\n"))
+}
+
+fn write(folder: &Path, specification: &str) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    for (name, bytes) in LOGOS {
+        fs::write(folder.join(name), bytes)?;
+    }
+    // Last: with it the kernel is there.
+    fs::write(folder.join("kernel.json"), specification)
+}

@@ -1,0 +1,165 @@
+//! `baton kernel`: what Jupyter starts.
+//!
+//! Everything but the connection file and the Python belongs to the notebook kernel and is handed on untouched:
+//! clients add what they like, for example `--HistoryManager.hist_file=:memory:`.
+
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::Context;
+use baton_kernel_proxy::{BrokerChoice, Config, LAUNCHER_MODULE};
+use baton_link::{Dial, LaneChoice};
+
+use crate::{
+    logging, python,
+    settings::{Settings, Surroundings},
+};
+
+/// How long reads of the kernel's memory may still take at the end.
+const END: Duration = Duration::from_secs(1);
+
+pub(crate) fn main(
+    surroundings: &Surroundings,
+    arguments: &[OsString],
+) -> anyhow::Result<ExitCode> {
+    logging::to_stderr(surroundings, "warn");
+    let arguments = Arguments::read(arguments);
+    let (broker, lane) = choices(surroundings).unwrap_or_else(|error| {
+        tracing::error!("No %%gpu cell can run: {error:#}");
+        let misconfigured = BrokerChoice::Misconfigured(format!("{error:#}"));
+        (misconfigured, LaneChoice::default())
+    });
+    let config = Config {
+        connection_file: arguments
+            .connection_file
+            .context("Which connection file? Jupyter starts this as `baton kernel -f FILE`")?,
+        python: arguments.python.unwrap_or_else(python::default_python),
+        launcher_module: LAUNCHER_MODULE.to_owned(),
+        kernel_arguments: arguments.others,
+        broker,
+        lane,
+    };
+    // One thread relays; the notebook kernel must be the child of a thread that stays, which is this one.
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("Failed to start")?;
+    let code = runtime.block_on(baton_kernel_proxy::run(config))?;
+    runtime.shutdown_timeout(END);
+    Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// A mistake in the configuration must not keep ordinary cells from running, nor send others to the wrong place.
+fn choices(surroundings: &Surroundings) -> anyhow::Result<(BrokerChoice, LaneChoice)> {
+    let settings = Settings::read(surroundings, BTreeMap::new())?;
+    let lane = settings.lane;
+    Ok((broker_choice(settings)?, lane))
+}
+
+fn broker_choice(settings: Settings) -> anyhow::Result<BrokerChoice> {
+    if let Some(address) = settings.broker_address.clone() {
+        let token = settings.token()?;
+        return Ok(BrokerChoice::Configured(Dial { address, token }));
+    }
+    let start_command = match settings.autostart {
+        true => Some(start_command(&settings)?),
+        false => None,
+    };
+    Ok(BrokerChoice::OfThisUser {
+        runtime_folder: settings.runtime_folder,
+        start_command,
+    })
+}
+
+fn start_command(settings: &Settings) -> anyhow::Result<Vec<OsString>> {
+    let program = std::env::current_exe().context("Failed to find this program's own path")?;
+    let idle_exit = settings.up_idle_exit.unwrap_or(Duration::from_secs(600));
+    let idle_exit = format!("{}ms", idle_exit.as_millis());
+    let arguments = ["up", "--detached", "--idle-exit", &idle_exit];
+    Ok(std::iter::once(program.into_os_string())
+        .chain(arguments.map(OsString::from))
+        .collect())
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Arguments {
+    connection_file: Option<PathBuf>,
+    python: Option<PathBuf>,
+    others: Vec<OsString>,
+}
+
+impl Arguments {
+    fn read(arguments: &[OsString]) -> Self {
+        let mut read = Self::default();
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            let (name, value) = split(argument);
+            let place = match name {
+                b"-f" | b"--f" if read.connection_file.is_none() => &mut read.connection_file,
+                b"--python" if read.python.is_none() => &mut read.python,
+                _ => {
+                    read.others.push(argument.clone());
+                    continue;
+                }
+            };
+            *place = value
+                .or_else(|| rest.next().map(OsString::as_os_str))
+                .map(PathBuf::from);
+        }
+        read
+    }
+}
+
+/// `--name=value`, or only the name.
+fn split(argument: &OsStr) -> (&[u8], Option<&OsStr>) {
+    let bytes = argument.as_bytes();
+    match bytes.iter().position(|byte| *byte == b'=') {
+        Some(place) => (
+            &bytes[..place],
+            Some(OsStr::from_bytes(&bytes[place + 1..])),
+        ),
+        None => (bytes, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(line: &str, file: Option<&str>, python: Option<&str>, others: &str) {
+        let words = |line: &str| line.split_whitespace().map(OsString::from).collect();
+        let arguments: Vec<OsString> = words(line);
+        let expected = Arguments {
+            connection_file: file.map(PathBuf::from),
+            python: python.map(PathBuf::from),
+            others: words(others),
+        };
+        assert_eq!(Arguments::read(&arguments), expected, "{line}");
+    }
+
+    #[test]
+    fn only_file_and_python_are_ours() {
+        check("-f a.json", Some("a.json"), None, "");
+        check("--f=a.json", Some("a.json"), None, "");
+        check("--f a.json", Some("a.json"), None, "");
+        check("-f=a.json", Some("a.json"), None, "");
+        check(
+            "--python /p -f a --HistoryManager.hist_file=:memory: --debug x",
+            Some("a"),
+            Some("/p"),
+            "--HistoryManager.hist_file=:memory: --debug x",
+        );
+        check("--python=/p --help -f a", Some("a"), Some("/p"), "--help");
+        check("-f a -f b", Some("a"), None, "-f b");
+        check("--foo=-f", None, None, "--foo=-f");
+        check("-f", None, None, "");
+        check("", None, None, "");
+    }
+}

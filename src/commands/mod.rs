@@ -1,0 +1,10 @@
+//! One module for each command.
+
+pub(crate) mod broker;
+pub(crate) mod config;
+pub(crate) mod doctor;
+pub(crate) mod install;
+pub(crate) mod kernel;
+pub(crate) mod status;
+pub(crate) mod up;
+pub(crate) mod worker;

@@ -1,0 +1,193 @@
+//! `baton up`: broker and worker in one process, for this user on this machine.
+//!
+//! Only one of them lives for a user; a second one waits until the first one answers and then ends well, so several
+//! notebooks may start it at once.
+
+use std::{
+    fs::OpenOptions,
+    net::{SocketAddr, TcpListener},
+    os::unix::fs::OpenOptionsExt,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Context;
+use baton_broker::{Activity, Config, Listen};
+use baton_link::{Dial, Token};
+use nix::unistd;
+use tokio::sync::{oneshot, watch};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    commands::worker,
+    logging,
+    service::RuntimeFolder,
+    settings::{Dashboard, Settings, Surroundings},
+    signals::EndSignals,
+};
+
+/// A log that is longer at the start begins anew.
+const LONGEST_LOG_BYTES: u64 = 1 << 20;
+
+pub(crate) fn main(
+    surroundings: &Surroundings,
+    settings: &Settings,
+    detached: bool,
+) -> anyhow::Result<ExitCode> {
+    let folder = RuntimeFolder::create(&settings.runtime_folder)?;
+    if detached {
+        leave_terminal(&folder)?;
+    }
+    logging::to_stderr(surroundings, "info");
+    let Some(_alone) = folder.lock()? else {
+        println!("Already running: unix:{}", folder.socket().display());
+        return Ok(ExitCode::SUCCESS);
+    };
+    let state_folder = settings.state_folder.join(own_name(surroundings, &folder));
+    let token = folder.token()?;
+    let (activity, activity_seen) = watch::channel(Activity::default());
+    let mut broker = Config::new(
+        Listen::Unix(folder.socket()),
+        state_folder.join("broker.db"),
+        state_folder.join("chunks"),
+    );
+    broker.blob_limit_bytes = settings.broker_chunk_limit.bytes;
+    broker.token = Some(token.clone());
+    broker.activity = Some(activity);
+    let dashboard = match settings.up_dashboard {
+        Dashboard::On(address) => Some(open_dashboard(address)?),
+        Dashboard::Off => None,
+    };
+    let url = dashboard
+        .as_ref()
+        .map(|(_, port)| format!("http://{port}/?token={token}"));
+    folder.write_dashboard(url.as_deref())?;
+    broker.dashboard = dashboard.map(|(listener, _)| Arc::new(listener));
+    if let (Some(url), false) = (url, detached) {
+        println!("Dashboard: {url}");
+    }
+
+    let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
+    runtime.block_on(async {
+        let signals = EndSignals::listen().context("Failed to listen for signals")?;
+        let end = async {
+            tokio::select! {
+                () = asked_to_end(signals, detached) => {}
+                () = idle(activity_seen, settings.up_idle_exit) => {}
+            }
+        };
+        serve(broker, &Token::new(&token), settings, &folder, end).await
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Two machines may share a home folder, and one user may have two runtime folders, but nobody shares a database.
+fn own_name(surroundings: &Surroundings, folder: &RuntimeFolder) -> String {
+    format!("{}{}", surroundings.host, folder.path().display()).replace('/', "-")
+}
+
+fn open_dashboard(address: SocketAddr) -> anyhow::Result<(TcpListener, SocketAddr)> {
+    let open = || {
+        let listener = TcpListener::bind(address)?;
+        let port = listener.local_addr()?;
+        std::io::Result::Ok((listener, port))
+    };
+    open().with_context(|| format!("Failed to show the dashboard on {address}"))
+}
+
+/// The worker starts when the broker is ready, and ends before it.
+async fn serve(
+    broker: Config,
+    token: &Token,
+    settings: &Settings,
+    folder: &RuntimeFolder,
+    end: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let stop = CancellationToken::new();
+    let worker_ended = CancellationToken::new();
+    let (ready, address) = oneshot::channel();
+    let broker = async {
+        let ready = |address| drop(ready.send(address));
+        let ended = baton_broker::run(broker, ready, worker_ended.cancelled()).await;
+        stop.cancel();
+        ended
+    };
+    let worker = async {
+        let _ended = worker_ended.clone().drop_guard();
+        let Ok(address) = address.await else {
+            // The broker did not start and says why.
+            return Ok(());
+        };
+        println!("Ready: {address}");
+        let token = Some(token.clone());
+        let config = worker::config(settings, Dial { address, token }, folder);
+        let ended = baton_gpu_worker::run(config, stop.cancelled()).await;
+        stop.cancel();
+        ended
+    };
+    let watch = async {
+        tokio::select! {
+            () = end => stop.cancel(),
+            () = stop.cancelled() => {}
+        }
+    };
+    let (broker, worker, ()) = tokio::join!(broker, worker, watch);
+    broker.context("The broker ended")?;
+    worker.context("The worker ended")
+}
+
+async fn asked_to_end(signals: EndSignals, detached: bool) {
+    if detached {
+        signals.received_without_terminal().await;
+    } else {
+        signals.received().await;
+    }
+}
+
+/// Comes when nobody has needed the service for so long.
+async fn idle(mut activity: watch::Receiver<Activity>, idle_exit: Option<Duration>) {
+    let Some(idle_exit) = idle_exit else {
+        return std::future::pending().await;
+    };
+    loop {
+        if activity
+            .wait_for(|activity| activity.is_idle())
+            .await
+            .is_err()
+        {
+            return;
+        }
+        let busy = activity.wait_for(|activity| !activity.is_idle());
+        match tokio::time::timeout(idle_exit, busy).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) => return,
+            Err(_) => {
+                tracing::info!("Ending because nobody needs this service");
+                return;
+            }
+        }
+    }
+}
+
+/// From here on nothing is heard of the terminal, and what is said goes into the log.
+fn leave_terminal(folder: &RuntimeFolder) -> anyhow::Result<()> {
+    // The leader of a process group cannot leave its session; its group of its own keeps the terminal's signals away.
+    let _ = unistd::setsid();
+    let path = folder.log();
+    let log = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(&path)
+        .with_context(|| format!("Failed to open {}", path.display()))?;
+    if log
+        .metadata()
+        .is_ok_and(|metadata| metadata.len() > LONGEST_LOG_BYTES)
+    {
+        log.set_len(0).context("Failed to shorten the log")?;
+    }
+    unistd::dup2_stderr(&log).context("Failed to log into a file")?;
+    unistd::dup2_stdout(&log).context("Failed to log into a file")?;
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! `baton worker`: runs cells on this machine.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use baton_gpu_worker::Config;
+use baton_link::Dial;
+
+use crate::{
+    service::{self, RuntimeFolder},
+    settings::Settings,
+    signals::EndSignals,
+};
+
+pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
+    let folder = RuntimeFolder::create(&settings.runtime_folder)?;
+    let config = config(settings, service::dial(settings)?, &folder);
+    let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
+    runtime.block_on(async {
+        let signals = EndSignals::listen().context("Failed to listen for signals")?;
+        baton_gpu_worker::run(config, signals.received()).await
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn config(settings: &Settings, dial: Dial, folder: &RuntimeFolder) -> Config {
+    Config {
+        dial,
+        lane: settings.lane,
+        name: settings.worker_name.clone(),
+        slots: settings.worker_slots,
+        python: settings.worker_python.clone(),
+        cache: settings.worker_cache.clone(),
+        cache_limit_bytes: settings.worker_cache_limit.bytes,
+        session_idle: settings.worker_session_idle,
+        session_memory_bytes: settings.worker_session_memory.map(|size| size.bytes),
+        cancel_grace: settings.worker_cancel_grace,
+        runtime_folder: folder.path().to_owned(),
+    }
+}

@@ -1,0 +1,26 @@
+//! What the programs say about themselves, on stderr.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+use crate::settings::Surroundings;
+
+/// `BATON_LOG` says what is logged; otherwise `default`.
+pub(crate) fn to_stderr(surroundings: &Surroundings, default: &str) {
+    let said = surroundings.variable("BATON_LOG");
+    let filter = said.map(EnvFilter::try_new);
+    let wrong = matches!(filter, Some(Err(_)));
+    let filter = match filter {
+        Some(Ok(filter)) => filter,
+        _ => EnvFilter::new(default),
+    };
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .init();
+    if wrong {
+        tracing::warn!("BATON_LOG is not understood; logging at {default}");
+    }
+}

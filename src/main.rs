@@ -1,0 +1,76 @@
+//! The command `baton`: reads the command line, sets up logging, calls one crate's `run`.
+
+mod cli;
+mod commands;
+mod logging;
+mod python;
+mod service;
+mod settings;
+mod signals;
+
+use std::{collections::BTreeMap, ffi::OsString, process::ExitCode};
+
+use clap::ArgMatches;
+
+use settings::{Settings, Surroundings};
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let surroundings = Surroundings::here();
+    // A kernel's arguments are the kernel's: nothing of them is ours to refuse.
+    let result = match arguments.split_first() {
+        Some((command, rest)) if command == "kernel" && !cli::asks_for_help(rest) => {
+            commands::kernel::main(&surroundings, rest)
+        }
+        _ => run(&surroundings, &cli::command().get_matches()),
+    };
+    result.unwrap_or_else(|error| {
+        report(&error);
+        ExitCode::FAILURE
+    })
+}
+
+fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let Some((command, matches)) = matches.subcommand() else {
+        return Ok(ExitCode::FAILURE);
+    };
+    if command != "up" {
+        let default = match command {
+            "broker" | "worker" => "info",
+            _ => "warn",
+        };
+        logging::to_stderr(surroundings, default);
+    }
+    let settings = || Settings::read(surroundings, flags(command, matches));
+    match command {
+        "up" => commands::up::main(surroundings, &settings()?, matches.get_flag(cli::DETACHED)),
+        "broker" => commands::broker::main(&settings()?),
+        "worker" => commands::worker::main(&settings()?),
+        "config" => commands::config::main(surroundings, matches),
+        "install" => commands::install::main(surroundings, &cli::place(matches)),
+        "doctor" => Ok(commands::doctor::main(
+            surroundings,
+            settings(),
+            cli::python(matches),
+        )),
+        "status" => commands::status::main(&settings()?),
+        other => anyhow::bail!("There is no command {other}"),
+    }
+}
+
+/// What was said on the command line, by the key of the setting.
+fn flags(command: &str, matches: &ArgMatches) -> BTreeMap<&'static str, String> {
+    settings::flags_of(command)
+        .filter_map(|setting| {
+            let text = matches.get_one::<String>(setting.key)?;
+            Some((setting.key, text.clone()))
+        })
+        .collect()
+}
+
+fn report(error: &anyhow::Error) {
+    eprintln!("Error: {error}");
+    for cause in error.chain().skip(1) {
+        eprintln!("  because: {cause}");
+    }
+}

@@ -1,0 +1,67 @@
+//! Asking a Python what it is and what it has.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::Context;
+use serde::Deserialize;
+
+const PROBE: &str = r#"
+import json, sys
+from importlib import import_module
+def version(name):
+    try:
+        return str(import_module(name).__version__)
+    except ImportError:
+        return None
+    except AttributeError:
+        from importlib.metadata import version
+        return version(name)
+names = sys.argv[1:]
+print(json.dumps({
+    "executable": sys.executable,
+    "prefix": sys.prefix,
+    "version": ".".join(map(str, sys.version_info[:3])),
+    "packages": {name: version(name) for name in names},
+}))
+"#;
+
+#[derive(Debug, Deserialize)]
+pub(crate) struct Python {
+    pub(crate) executable: PathBuf,
+    pub(crate) prefix: PathBuf,
+    pub(crate) version: String,
+    /// Each with its version, or without one when it cannot be imported.
+    pub(crate) packages: BTreeMap<String, Option<String>>,
+}
+
+/// Starts the Python. `-P` keeps files in the current folder from being taken for packages.
+pub(crate) fn probe(python: &Path, packages: &[&str]) -> anyhow::Result<Python> {
+    let output = Command::new(python)
+        .args(["-P", "-c", PROBE])
+        .args(packages)
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("Failed to start {}", python.display()))?;
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let last = complaint.lines().last().unwrap_or_default();
+    anyhow::ensure!(
+        output.status.success(),
+        "{} does not work as a Python: {last}",
+        python.display()
+    );
+    serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("{} does not work as a Python", python.display()))
+}
+
+/// The Python beside this program, where a wheel puts both; else the one on PATH.
+pub(crate) fn default_python() -> PathBuf {
+    let beside = std::env::current_exe()
+        .ok()
+        .and_then(|program| Some(program.parent()?.join("python")))
+        .filter(|python| python.is_file());
+    beside.unwrap_or_else(|| PathBuf::from("python3"))
+}

@@ -1,0 +1,190 @@
+//! The broker of this user: its folder, and how it is reached.
+
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    io::{self, Write},
+    os::unix::{
+        fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+        net::UnixStream,
+    },
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+use baton_link::{Dial, Token};
+use baton_protocol::address::BrokerAddress;
+use nix::unistd::Uid;
+
+use crate::settings::Settings;
+
+/// How long a second `baton up` waits for the first one to answer or to end.
+const OTHER_TIMEOUT: Duration = Duration::from_secs(20);
+const POLL: Duration = Duration::from_millis(10);
+
+/// The configured broker, else the one of this user on this machine.
+pub(crate) fn dial(settings: &Settings) -> anyhow::Result<Dial> {
+    let folder = RuntimeFolder::at(&settings.runtime_folder);
+    let configured = settings.token()?;
+    Ok(match &settings.broker_address {
+        Some(address) => Dial {
+            address: address.clone(),
+            token: configured,
+        },
+        None => Dial {
+            address: BrokerAddress::Unix(folder.socket()),
+            token: configured.or_else(|| folder.existing_token()),
+        },
+    })
+}
+
+/// Where a person finds the dashboard, with the token where one is needed.
+pub(crate) fn dashboard(settings: &Settings) -> Option<String> {
+    match &settings.broker_address {
+        Some(BrokerAddress::Http(url)) => Some(format!("{url}/")),
+        Some(BrokerAddress::Unix(_)) => None,
+        None => {
+            let file = RuntimeFolder::at(&settings.runtime_folder).dashboard_file();
+            let url = fs::read_to_string(file).ok()?;
+            Some(url.trim().to_owned())
+        }
+    }
+}
+
+/// A folder that only this user may enter.
+pub(crate) struct RuntimeFolder {
+    path: PathBuf,
+}
+
+impl RuntimeFolder {
+    fn at(path: &Path) -> Self {
+        let path = path.to_owned();
+        Self { path }
+    }
+
+    /// Makes the folder, or makes sure that the one that is there is safe.
+    pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .with_context(|| format!("Failed to make the runtime folder {}", path.display()))?;
+        check_private(path)?;
+        Ok(Self::at(path))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path.join("broker.sock")
+    }
+
+    pub(crate) fn log(&self) -> PathBuf {
+        self.path.join("up.log")
+    }
+
+    /// The secret of this user's broker. It is made once and stays, so that a restart does not lock anybody out.
+    pub(crate) fn token(&self) -> anyhow::Result<String> {
+        token_in(&self.path.join("token"))
+    }
+
+    fn existing_token(&self) -> Option<Token> {
+        let text = fs::read_to_string(self.path.join("token")).ok()?;
+        Some(Token::new(&text))
+    }
+
+    /// Keeps the address of the dashboard, with its token, for `baton status`.
+    pub(crate) fn write_dashboard(&self, url: Option<&str>) -> anyhow::Result<()> {
+        let path = self.dashboard_file();
+        let failed = || format!("Failed to write {}", path.display());
+        match url {
+            Some(url) => write_private(&path, url).with_context(failed),
+            None => match fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    Err(error).with_context(failed)
+                }
+                _ => Ok(()),
+            },
+        }
+    }
+
+    fn dashboard_file(&self) -> PathBuf {
+        self.path.join("dashboard.url")
+    }
+
+    /// The right to be this user's broker, until the file is dropped. `None`: another one has it and answers.
+    pub(crate) fn lock(&self) -> anyhow::Result<Option<File>> {
+        let path = self.path.join("lock");
+        let file = private_file(&path, OpenOptions::new().write(true).create(true))
+            .with_context(|| format!("Failed to open {}", path.display()))?;
+        let deadline = Instant::now() + OTHER_TIMEOUT;
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(Some(file)),
+                Err(TryLockError::Error(error)) => {
+                    return Err(error)
+                        .with_context(|| format!("Failed to lock {}", path.display()));
+                }
+                Err(TryLockError::WouldBlock) => {}
+            }
+            if UnixStream::connect(self.socket()).is_ok() {
+                return Ok(None);
+            }
+            anyhow::ensure!(
+                Instant::now() < deadline,
+                "Another `baton up` of this user holds {} and does not answer",
+                path.display()
+            );
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+/// Others must not be able to put a socket of theirs there.
+pub(crate) fn check_private(path: &Path) -> anyhow::Result<()> {
+    let metadata = fs::symlink_metadata(path)
+        .with_context(|| format!("Failed to look at {}", path.display()))?;
+    let shown = path.display();
+    anyhow::ensure!(metadata.is_dir(), "{shown} is no folder");
+    anyhow::ensure!(
+        metadata.uid() == Uid::effective().as_raw(),
+        "{shown} belongs to another user\nhint: name another folder with BATON_RUNTIME_FOLDER"
+    );
+    anyhow::ensure!(
+        metadata.mode() & 0o077 == 0,
+        "Others may enter {shown}\nhint: chmod 700 {shown}"
+    );
+    Ok(())
+}
+
+/// The secret in a file; a new one when there is none.
+pub(crate) fn token_in(path: &Path) -> anyhow::Result<String> {
+    let read = || fs::read_to_string(path).map(|text| text.trim().to_owned());
+    let failed = || format!("Failed to use the token file {}", path.display());
+    match read() {
+        Ok(token) if !token.is_empty() => return Ok(token),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(error).with_context(failed);
+        }
+        _ => {}
+    }
+    let token = format!(
+        "{}{}",
+        uuid::Uuid::new_v4().simple(),
+        uuid::Uuid::new_v4().simple()
+    );
+    write_private(path, &token).with_context(failed)?;
+    Ok(token)
+}
+
+fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut file = private_file(path, options.write(true).create(true).truncate(true))?;
+    writeln!(file, "{text}")
+}
+
+fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    options.mode(0o600).open(path)
+}

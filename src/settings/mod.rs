@@ -1,0 +1,277 @@
+//! All settings of all commands, in one table.
+//!
+//! The table makes the flags with their help, the reading of environment and file, `baton config show`, and the page
+//! `docs/reference/configuration.md`. Flag goes before environment, environment before file, file before default.
+
+mod reference;
+mod sources;
+mod surroundings;
+mod table;
+mod value;
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use baton_link::{LaneChoice, Token};
+use baton_protocol::address::BrokerAddress;
+
+pub(crate) use reference::reference;
+pub(crate) use sources::SettingsError;
+pub(crate) use surroundings::Surroundings;
+pub(crate) use table::Setting;
+pub(crate) use value::{ListenAddress, Size};
+
+use sources::{Origin, Sources};
+use table::DefaultText::{self, Computed, Nothing, Text};
+use value::Value;
+
+/// One line of `baton config show`.
+pub(crate) struct Shown {
+    pub(crate) key: &'static str,
+    pub(crate) value: String,
+    pub(crate) origin: Origin,
+}
+
+/// Makes the struct with the values and the table with everything else of the same list.
+macro_rules! settings {
+    ($(
+        #[doc = $help:literal]
+        $field:ident: $kind:ty = $key:literal,
+        flag: $flag:expr,
+        default: $default:expr $(, secret: $secret:literal)?;
+    )*) => {
+        pub(crate) struct Settings {
+            $(#[doc = $help] pub(crate) $field: $kind,)*
+        }
+
+        const TABLE: &[&Setting] = &[$({
+            const FLAG: Option<(&str, &[&str])> = $flag;
+            const DEFAULT: DefaultText = $default;
+            &Setting {
+                key: $key,
+                flag: match FLAG { Some((flag, _)) => Some(flag), None => None },
+                commands: match FLAG { Some((_, commands)) => commands, None => &[] },
+                default: DEFAULT,
+                secret: false $(|| $secret)?,
+                expected: <$kind as Value>::EXPECTED,
+                help: $help,
+            }
+        }),*];
+
+        impl Settings {
+            fn from_sources(sources: &Sources) -> Result<Self, SettingsError> {
+                Ok(Self { $($field: value_of(sources, $key)?,)* })
+            }
+        }
+    };
+}
+
+settings! {
+    #[doc = "Where the broker is. Without it, a broker is started for this user on this machine by the first `%%gpu` cell."]
+    broker_address: Option<BrokerAddress> = "broker_address",
+    flag: Some(("broker", &["worker", "status", "doctor"])),
+    default: Nothing { described: "the broker of this user on this machine" };
+
+    #[doc = "The secret that broker, workers and notebooks share. Never in the configuration file: use `token_file`."]
+    token: Option<String> = "token",
+    flag: None,
+    default: Nothing { described: "what `token_file` holds" }, secret: true;
+
+    #[doc = "A file that holds the secret that broker, workers and notebooks share."]
+    token_file: Option<PathBuf> = "token_file",
+    flag: Some(("token-file", &["broker", "worker", "status", "doctor"])),
+    default: Nothing { described: "for a broker that listens on TCP, `token` in `state_folder`, made at the first start" };
+
+    #[doc = "Whether a `%%gpu` cell starts a broker and a worker for this user when no broker is configured."]
+    autostart: bool = "autostart",
+    flag: None,
+    default: Text("true");
+
+    #[doc = "How state moves between notebook and worker: `auto` goes past the broker where both are on one machine, `http` always through it."]
+    lane: LaneChoice = "lane",
+    flag: Some(("lane", &["worker", "up"])),
+    default: Text("auto");
+
+    #[doc = "Where the broker of this user has its socket, its lock, its token and its log. Only this user may enter it."]
+    runtime_folder: PathBuf = "runtime_folder",
+    flag: Some(("runtime-folder", &["up", "worker", "status", "doctor"])),
+    default: Computed {
+        text: |surroundings| surroundings.runtime_folder().display().to_string(),
+        described: "`$XDG_RUNTIME_DIR/baton`, else `/tmp/baton-UID`",
+    };
+
+    #[doc = "Where a broker keeps its database and its chunks, unless they are named themselves."]
+    state_folder: PathBuf = "state_folder",
+    flag: Some(("state-folder", &["broker", "up"])),
+    default: Computed {
+        text: |surroundings| surroundings.state_folder().display().to_string(),
+        described: "`$XDG_STATE_HOME/baton`, else `/var/lib/baton` for root and `~/.local/state/baton` for others",
+    };
+
+    #[doc = "The address and port, or the Unix socket, on which the broker listens."]
+    broker_listen: ListenAddress = "broker.listen",
+    flag: Some(("listen", &["broker"])),
+    default: Text("127.0.0.1:8470");
+
+    #[doc = "The SQLite file of the broker."]
+    broker_database: Option<PathBuf> = "broker.database",
+    flag: Some(("database", &["broker"])),
+    default: Nothing { described: "`broker.db` in `state_folder`" };
+
+    #[doc = "The folder in which the broker keeps chunks of state."]
+    broker_chunks: Option<PathBuf> = "broker.chunks",
+    flag: Some(("chunks", &["broker"])),
+    default: Nothing { described: "`chunks` in `state_folder`" };
+
+    #[doc = "How much the broker stores in chunks at most; more is refused."]
+    broker_chunk_limit: Size = "broker.chunk_limit",
+    flag: Some(("chunk-limit", &["broker", "up"])),
+    default: Text("64GiB");
+
+    #[doc = "How long a worker may be out of sight before its running cells count as lost."]
+    broker_worker_grace: Duration = "broker.worker_grace",
+    flag: Some(("worker-grace", &["broker"])),
+    default: Text("5s");
+
+    #[doc = "How the worker is called in notebooks and on the dashboard."]
+    worker_name: Option<String> = "worker.name",
+    flag: Some(("name", &["worker"])),
+    default: Nothing { described: "the kind of its device and a number" };
+
+    #[doc = "How many cells the worker runs at once."]
+    worker_slots: u32 = "worker.slots",
+    flag: Some(("slots", &["worker", "up"])),
+    default: Text("2");
+
+    #[doc = "The Python in which the worker runs cells."]
+    worker_python: Option<PathBuf> = "worker.python",
+    flag: Some(("python", &["worker"])),
+    default: Nothing { described: "the notebook's own" };
+
+    #[doc = "The folder in which the worker keeps chunks that it fetched."]
+    worker_cache: PathBuf = "worker.cache",
+    flag: Some(("cache", &["worker", "up"])),
+    default: Computed {
+        text: |surroundings| surroundings.cache_folder().join("chunks").display().to_string(),
+        described: "`$XDG_CACHE_HOME/baton/chunks`, else `~/.cache/baton/chunks`",
+    };
+
+    #[doc = "How much the worker keeps in its cache; what was not used for longest goes first."]
+    worker_cache_limit: Size = "worker.cache_limit",
+    flag: Some(("cache-limit", &["worker", "up"])),
+    default: Text("32GiB");
+
+    #[doc = "How long a session stays warm without a cell."]
+    worker_session_idle: Duration = "worker.session_idle",
+    flag: Some(("session-idle", &["worker", "up"])),
+    default: Text("30m");
+
+    #[doc = "How much memory a session may use before its cell is stopped."]
+    worker_session_memory: Option<Size> = "worker.session_memory",
+    flag: Some(("session-memory", &["worker", "up"])),
+    default: Nothing { described: "no limit" };
+
+    #[doc = "How long an interrupted cell may take to end before its session is killed."]
+    worker_cancel_grace: Duration = "worker.cancel_grace",
+    flag: Some(("cancel-grace", &["worker", "up"])),
+    default: Text("10s");
+
+    #[doc = "After how long without notebooks and cells `baton up` ends by itself."]
+    up_idle_exit: Option<Duration> = "up.idle_exit",
+    flag: Some(("idle-exit", &["up"])),
+    default: Nothing { described: "it stays until it is stopped; 10m when a cell started it" };
+
+    #[doc = "The address and port of this machine on which `baton up` shows its dashboard; `off` for none."]
+    up_dashboard: Dashboard = "up.dashboard",
+    flag: Some(("dashboard", &["up"])),
+    default: Text("127.0.0.1:0");
+}
+
+/// Where a page for people is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dashboard {
+    Off,
+    On(std::net::SocketAddr),
+}
+
+impl Value for Dashboard {
+    const EXPECTED: &'static str = "ADDRESS:PORT of this machine or off";
+
+    fn parse(text: &str) -> Option<Self> {
+        if text == "off" {
+            return Some(Self::Off);
+        }
+        let address: std::net::SocketAddr = text.parse().ok()?;
+        address.ip().is_loopback().then_some(Self::On(address))
+    }
+}
+
+impl Settings {
+    pub(crate) fn read(
+        surroundings: &Surroundings,
+        flags: BTreeMap<&'static str, String>,
+    ) -> Result<Self, SettingsError> {
+        Self::from_sources(&Sources::gather(surroundings, flags, TABLE)?)
+    }
+
+    /// The secret itself, from the environment or from its file.
+    pub(crate) fn token_text(&self) -> Result<Option<String>, SettingsError> {
+        if let Some(token) = &self.token {
+            return Ok(Some(token.trim().to_owned()));
+        }
+        let Some(path) = &self.token_file else {
+            return Ok(None);
+        };
+        match std::fs::read_to_string(path) {
+            Ok(text) => Ok(Some(text.trim().to_owned())),
+            Err(source) => Err(SettingsError::TokenFile {
+                path: path.clone(),
+                source,
+            }),
+        }
+    }
+
+    pub(crate) fn token(&self) -> Result<Option<Token>, SettingsError> {
+        Ok(self.token_text()?.as_deref().map(Token::new))
+    }
+}
+
+/// All settings with the value that counts and where it came from. Wrong values are errors here, too.
+pub(crate) fn show(surroundings: &Surroundings) -> Result<Vec<Shown>, SettingsError> {
+    let sources = Sources::gather(surroundings, BTreeMap::new(), TABLE)?;
+    Settings::from_sources(&sources)?;
+    let shown = |setting: &&Setting| {
+        let (text, origin) = sources.text(setting);
+        let value = match text.as_str() {
+            "" => format!("({})", setting.default.described()),
+            _ if setting.secret => "hidden".to_owned(),
+            _ => text,
+        };
+        let key = setting.key;
+        Shown { key, value, origin }
+    };
+    Ok(TABLE.iter().map(shown).collect())
+}
+
+/// The settings that are flags of a command.
+pub(crate) fn flags_of(command: &str) -> impl Iterator<Item = &'static Setting> {
+    let takes = move |setting: &&Setting| setting.commands.contains(&command);
+    TABLE.iter().copied().filter(takes)
+}
+
+fn value_of<V: Value>(sources: &Sources, key: &'static str) -> Result<V, SettingsError> {
+    #[expect(
+        clippy::expect_used,
+        reason = "the macro puts every key into the table"
+    )]
+    let setting = TABLE
+        .iter()
+        .find(|setting| setting.key == key)
+        .expect("each field has a setting");
+    let (text, origin) = sources.text(setting);
+    V::parse(&text).ok_or(SettingsError::Value {
+        key,
+        origin,
+        expected: V::EXPECTED,
+        found: text,
+    })
+}

@@ -1,0 +1,74 @@
+//! The reference page for people, made of the table.
+
+use std::fmt::Write;
+
+use super::{Setting, TABLE};
+
+const HEAD: &str = "\
+# Configuration
+
+<!-- Made of the table in src/settings/mod.rs by `baton config reference`; do not edit. -->
+
+Nothing has to be configured.
+What is configured comes from, in this order: a flag, the environment, the configuration file, the default.
+
+The configuration file of a user is `$XDG_CONFIG_HOME/baton/config.toml` (`~/.config/baton/config.toml`), that of a machine `/etc/baton/config.toml`.
+A key in the user's file goes before the same key in the machine's.
+With `BATON_CONFIG` only the file that it names is read.
+An unknown key is an error.
+`baton config show` prints every value that counts and where it came from.
+
+A key with a dot stands in a section: `worker.slots` is `slots` below `[worker]`.
+Durations are written as `500ms`, `30s`, `10m`, `2h`, sizes as `500MB`, `64GiB`.
+";
+
+const TAIL: &str = "\
+## Other variables of the environment
+
+| variable | meaning |
+| --- | --- |
+| `BATON_CONFIG` | The only configuration file that is read. |
+| `BATON_LOG` | What is logged to stderr, for example `info` or `baton_broker=debug`. |
+| `BATON_DISABLE` | With `1` the kernel \"Python (shared GPU)\" is the plain Python kernel. |
+| `BATON_BINARY` | The program `baton` that the kernel starts, where it is not beside Python. |
+";
+
+pub(crate) fn reference() -> String {
+    let mut page = HEAD.to_owned();
+    let mut section = None;
+    for setting in TABLE {
+        let own = setting.key.split_once('.').map(|(section, _)| section);
+        if section != Some(own) {
+            section = Some(own);
+            let title = own.map_or_else(|| "For all".to_owned(), |name| format!("`[{name}]`"));
+            let _ = write!(page, "\n## {title}\n");
+        }
+        write_setting(&mut page, setting);
+    }
+    page.push('\n');
+    page.push_str(TAIL);
+    page
+}
+
+fn write_setting(page: &mut String, setting: &Setting) {
+    let default = match setting.default {
+        super::Text(text) => format!("`{text}`"),
+        _ => setting.default.described().to_owned(),
+    };
+    let _ = write!(
+        page,
+        "\n### `{key}`\n\n{help}\n\n* Value: {expected}.\n* Default: {default}.\n* Environment: `{variable}`.\n",
+        key = setting.key,
+        help = setting.help,
+        expected = setting.expected,
+        variable = setting.variable(),
+    );
+    if let Some(flag) = setting.flag {
+        let commands: Vec<String> = setting
+            .commands
+            .iter()
+            .map(|command| format!("`baton {command}`"))
+            .collect();
+        let _ = writeln!(page, "* Flag: `--{flag}` of {}.", commands.join(", "));
+    }
+}

@@ -1,0 +1,205 @@
+//! Where the text of a setting can come from: flag, environment, configuration file, default, in this order.
+
+use std::{
+    collections::BTreeMap,
+    fmt, fs, io,
+    path::{Path, PathBuf},
+};
+
+use super::{Surroundings, table::Setting};
+
+const SYSTEM_CONFIGURATION: &str = "/etc/baton/config.toml";
+
+/// Names one file, which is then the only one that is read.
+pub(crate) const CONFIGURATION_VARIABLE: &str = "BATON_CONFIG";
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub(crate) enum SettingsError {
+    #[error("Failed to read the configuration file {}", path.display())]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{} is not valid TOML", path.display())]
+    Syntax {
+        path: PathBuf,
+        #[source]
+        source: toml::de::Error,
+    },
+    #[error("Unknown key {key} in {}\nhint: known are {known}", path.display())]
+    UnknownKey {
+        path: PathBuf,
+        key: String,
+        known: String,
+    },
+    #[error(
+        "{key} is a secret and does not belong into {}\n\
+         hint: put it into a file of its own and name that with {key}_file", path.display()
+    )]
+    Secret { path: PathBuf, key: &'static str },
+    #[error("Wrong value for {key} from {origin}: expected {expected}, found {found:?}")]
+    Value {
+        key: &'static str,
+        origin: Origin,
+        expected: &'static str,
+        found: String,
+    },
+    #[error("Failed to read the token from {}", path.display())]
+    TokenFile {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+}
+
+/// Where a value came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Flag,
+    Environment(String),
+    File(PathBuf),
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => formatter.write_str("the command line"),
+            Self::Environment(name) => formatter.write_str(name),
+            Self::File(path) => write!(formatter, "{}", path.display()),
+            Self::Default => formatter.write_str("default"),
+        }
+    }
+}
+
+/// All that was said about settings, by key.
+pub(crate) struct Sources {
+    surroundings: Surroundings,
+    flags: BTreeMap<&'static str, String>,
+    /// The first file that names a key wins.
+    files: Vec<(PathBuf, BTreeMap<String, String>)>,
+}
+
+impl Sources {
+    pub(crate) fn gather(
+        surroundings: &Surroundings,
+        flags: BTreeMap<&'static str, String>,
+        table: &[&Setting],
+    ) -> Result<Self, SettingsError> {
+        let mut files = Vec::new();
+        if let Some(path) = surroundings.variable(CONFIGURATION_VARIABLE) {
+            let path = PathBuf::from(path);
+            let text = fs::read_to_string(&path).map_err(|source| SettingsError::Read {
+                path: path.clone(),
+                source,
+            })?;
+            files.push(parse_file(path, &text, table)?);
+        } else {
+            for path in [
+                surroundings.user_configuration(),
+                PathBuf::from(SYSTEM_CONFIGURATION),
+            ] {
+                if let Some(text) = read_optional(&path)? {
+                    files.push(parse_file(path, &text, table)?);
+                }
+            }
+        }
+        Ok(Self {
+            surroundings: surroundings.clone(),
+            flags,
+            files,
+        })
+    }
+
+    /// The text of a setting and where it came from.
+    pub(crate) fn text(&self, setting: &Setting) -> (String, Origin) {
+        if let Some(text) = self.flags.get(setting.key) {
+            return (text.clone(), Origin::Flag);
+        }
+        let variable = setting.variable();
+        if let Some(text) = self.surroundings.variable(&variable) {
+            return (text.to_owned(), Origin::Environment(variable));
+        }
+        for (path, texts) in &self.files {
+            if let Some(text) = texts.get(setting.key) {
+                return (text.clone(), Origin::File(path.clone()));
+            }
+        }
+        (setting.default.text(&self.surroundings), Origin::Default)
+    }
+}
+
+fn read_optional(path: &Path) -> Result<Option<String>, SettingsError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(SettingsError::Read {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
+
+fn parse_file(
+    path: PathBuf,
+    text: &str,
+    table: &[&Setting],
+) -> Result<(PathBuf, BTreeMap<String, String>), SettingsError> {
+    let document: toml::Table = match toml::from_str(text) {
+        Ok(document) => document,
+        Err(source) => return Err(SettingsError::Syntax { path, source }),
+    };
+    let mut texts = BTreeMap::new();
+    for (key, value) in flatten(document) {
+        let Some(setting) = table.iter().find(|setting| setting.key == key) else {
+            let known = neighbours(&key, table);
+            return Err(SettingsError::UnknownKey { path, key, known });
+        };
+        if setting.secret {
+            let key = setting.key;
+            return Err(SettingsError::Secret { path, key });
+        }
+        texts.insert(key, text_of(&value));
+    }
+    Ok((path, texts))
+}
+
+/// `[worker] slots = 2` is `worker.slots`.
+fn flatten(document: toml::Table) -> Vec<(String, toml::Value)> {
+    let mut values = Vec::new();
+    for (key, value) in document {
+        match value {
+            toml::Value::Table(section) => {
+                let inner = flatten(section).into_iter();
+                values.extend(inner.map(|(name, value)| (format!("{key}.{name}"), value)));
+            }
+            value => values.push((key, value)),
+        }
+    }
+    values
+}
+
+fn text_of(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// The keys of the same section.
+fn neighbours(key: &str, table: &[&Setting]) -> String {
+    let section = |key: &str| key.rsplit_once('.').map(|(section, _)| section.to_owned());
+    let keys = table.iter().map(|setting| setting.key);
+    let same: Vec<&str> = keys
+        .clone()
+        .filter(|known| section(known) == section(key))
+        .collect();
+    let known = if same.is_empty() {
+        keys.collect()
+    } else {
+        same
+    };
+    known.join(", ")
+}

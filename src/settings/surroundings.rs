@@ -1,0 +1,91 @@
+//! What defaults depend on: the environment, the user and the machine.
+
+use std::{collections::BTreeMap, path::PathBuf};
+
+use nix::{sys::utsname::uname, unistd::Uid};
+
+/// Read once, at the start; tests make their own.
+#[derive(Debug, Clone)]
+pub(crate) struct Surroundings {
+    pub(crate) environment: BTreeMap<String, String>,
+    pub(crate) user_number: u32,
+    pub(crate) host: String,
+}
+
+impl Surroundings {
+    /// Variables that are no text are not for us.
+    pub(crate) fn here() -> Self {
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        let host = uname()
+            .ok()
+            .and_then(|name| name.nodename().to_str().map(str::to_owned));
+        Self {
+            environment: std::env::vars_os().filter_map(text).collect(),
+            user_number: Uid::effective().as_raw(),
+            host: host.unwrap_or_else(|| "localhost".to_owned()),
+        }
+    }
+
+    /// A variable that says something.
+    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
+        let value = self.environment.get(name)?;
+        (!value.is_empty()).then_some(value.as_str())
+    }
+
+    /// Where this user's sockets, lock and token are. It goes with the session or the machine.
+    pub(crate) fn runtime_folder(&self) -> PathBuf {
+        let private = self.folder("XDG_RUNTIME_DIR");
+        private.map_or_else(
+            || PathBuf::from(format!("/tmp/baton-{}", self.user_number)),
+            |folder| folder.join("baton"),
+        )
+    }
+
+    /// Where a broker keeps its database and chunks.
+    pub(crate) fn state_folder(&self) -> PathBuf {
+        if let Some(folder) = self.folder("XDG_STATE_HOME") {
+            return folder.join("baton");
+        }
+        if self.user_number == 0 {
+            return PathBuf::from("/var/lib/baton");
+        }
+        self.home().join(".local/state/baton")
+    }
+
+    pub(crate) fn cache_folder(&self) -> PathBuf {
+        let folder = self.folder("XDG_CACHE_HOME");
+        folder
+            .unwrap_or_else(|| self.home().join(".cache"))
+            .join("baton")
+    }
+
+    /// Where Jupyter looks for kernels of this user.
+    pub(crate) fn jupyter_folder(&self) -> PathBuf {
+        if let Some(folder) = self.folder("JUPYTER_DATA_DIR") {
+            return folder;
+        }
+        let folder = self.folder("XDG_DATA_HOME");
+        folder
+            .unwrap_or_else(|| self.home().join(".local/share"))
+            .join("jupyter")
+    }
+
+    pub(crate) fn user_configuration(&self) -> PathBuf {
+        let folder = self.folder("XDG_CONFIG_HOME");
+        folder
+            .unwrap_or_else(|| self.home().join(".config"))
+            .join("baton/config.toml")
+    }
+
+    fn home(&self) -> PathBuf {
+        self.folder("HOME").unwrap_or_else(|| PathBuf::from("/"))
+    }
+
+    /// As the XDG rules want it, a path that is not absolute does not count.
+    fn folder(&self, variable: &str) -> Option<PathBuf> {
+        let path = PathBuf::from(self.variable(variable)?);
+        path.is_absolute().then_some(path)
+    }
+}

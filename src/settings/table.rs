@@ -1,0 +1,54 @@
+//! What a setting is, apart from its value.
+
+use super::Surroundings;
+
+pub(crate) struct Setting {
+    /// In the configuration file; the part before the dot is the section.
+    pub(crate) key: &'static str,
+    /// On the command line, without the dashes.
+    pub(crate) flag: Option<&'static str>,
+    /// The commands that take the flag.
+    pub(crate) commands: &'static [&'static str],
+    pub(crate) default: DefaultText,
+    pub(crate) secret: bool,
+    pub(crate) expected: &'static str,
+    /// Full sentences for `--help` and for the reference.
+    pub(crate) help: &'static str,
+}
+
+pub(crate) enum DefaultText {
+    Text(&'static str),
+    /// Depends on user or machine; `described` says how.
+    Computed {
+        text: fn(&Surroundings) -> String,
+        described: &'static str,
+    },
+    /// Not set; `described` says what happens then.
+    Nothing {
+        described: &'static str,
+    },
+}
+
+impl DefaultText {
+    pub(crate) fn text(&self, surroundings: &Surroundings) -> String {
+        match self {
+            Self::Text(text) => (*text).to_owned(),
+            Self::Computed { text, .. } => text(surroundings),
+            Self::Nothing { .. } => String::new(),
+        }
+    }
+
+    pub(crate) fn described(&self) -> &'static str {
+        match self {
+            Self::Text(text) => text,
+            Self::Computed { described, .. } | Self::Nothing { described } => described,
+        }
+    }
+}
+
+impl Setting {
+    /// `worker.slots` is `BATON_WORKER_SLOTS` in the environment.
+    pub(crate) fn variable(&self) -> String {
+        format!("BATON_{}", self.key.replace('.', "_").to_uppercase())
+    }
+}

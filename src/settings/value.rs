@@ -1,0 +1,211 @@
+//! From the text of a setting to its value.
+
+use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+
+use baton_link::LaneChoice;
+use baton_protocol::address::BrokerAddress;
+
+/// A value that is written as text in flags, in the environment and in the configuration file.
+pub(crate) trait Value: Sized {
+    /// What a wrong text is told, after "expected".
+    const EXPECTED: &'static str;
+
+    fn parse(text: &str) -> Option<Self>;
+}
+
+impl Value for String {
+    const EXPECTED: &'static str = "some text";
+
+    fn parse(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| text.to_owned())
+    }
+}
+
+impl Value for bool {
+    const EXPECTED: &'static str = "true or false";
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "true" | "1" | "on" | "yes" => Some(true),
+            "false" | "0" | "off" | "no" => Some(false),
+            _ => None,
+        }
+    }
+}
+
+impl Value for LaneChoice {
+    const EXPECTED: &'static str = "auto or http";
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "auto" => Some(Self::Auto),
+            "http" => Some(Self::Http),
+            _ => None,
+        }
+    }
+}
+
+impl Value for u32 {
+    const EXPECTED: &'static str = "a whole number from 1 on";
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok().filter(|number| *number > 0)
+    }
+}
+
+impl Value for PathBuf {
+    const EXPECTED: &'static str = "an absolute path";
+
+    fn parse(text: &str) -> Option<Self> {
+        let path = Self::from(text);
+        path.is_absolute().then_some(path)
+    }
+}
+
+impl Value for BrokerAddress {
+    const EXPECTED: &'static str = "http://HOST:PORT or unix:/PATH";
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+/// Where a broker listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ListenAddress {
+    Unix(PathBuf),
+    Tcp(SocketAddr),
+}
+
+impl Value for ListenAddress {
+    const EXPECTED: &'static str = "ADDRESS:PORT or unix:/PATH";
+
+    fn parse(text: &str) -> Option<Self> {
+        match text.strip_prefix("unix:") {
+            Some(path) => PathBuf::parse(path).map(Self::Unix),
+            None => text.parse().ok().map(Self::Tcp),
+        }
+    }
+}
+
+impl Value for Duration {
+    const EXPECTED: &'static str = "a duration such as 500ms, 30s, 10m or 2h";
+
+    fn parse(text: &str) -> Option<Self> {
+        let (number, unit) = split_unit(text)?;
+        let milliseconds: u64 = match unit {
+            "ms" => 1,
+            "s" => 1000,
+            "m" | "min" => 60 * 1000,
+            "h" => 60 * 60 * 1000,
+            "d" => 24 * 60 * 60 * 1000,
+            _ => return None,
+        };
+        number.checked_mul(milliseconds).map(Self::from_millis)
+    }
+}
+
+/// An amount of memory or disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) bytes: u64,
+}
+
+impl Value for Size {
+    const EXPECTED: &'static str = "a size such as 500MB, 64GiB or 2TB";
+
+    fn parse(text: &str) -> Option<Self> {
+        let (number, unit) = split_unit(text)?;
+        let unit: u64 = match unit {
+            "B" => 1,
+            "kB" => 1000,
+            "MB" => 1000 * 1000,
+            "GB" => 1000 * 1000 * 1000,
+            "TB" => 1000 * 1000 * 1000 * 1000,
+            "KiB" => 1 << 10,
+            "MiB" => 1 << 20,
+            "GiB" => 1 << 30,
+            "TiB" => 1 << 40,
+            _ => return None,
+        };
+        number.checked_mul(unit).map(|bytes| Self { bytes })
+    }
+}
+
+/// Nothing is said by leaving the setting out or by an empty text.
+impl<Inner: Value> Value for Option<Inner> {
+    const EXPECTED: &'static str = Inner::EXPECTED;
+
+    fn parse(text: &str) -> Option<Self> {
+        if text.is_empty() {
+            return Some(None);
+        }
+        Inner::parse(text).map(Some)
+    }
+}
+
+/// `64 GiB` and `64GiB` are the same.
+fn split_unit(text: &str) -> Option<(u64, &str)> {
+    let digits = text.find(|letter: char| !letter.is_ascii_digit())?;
+    let number = u64::from_str(&text[..digits]).ok()?;
+    Some((number, text[digits..].trim_start()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check<V: Value + std::fmt::Debug + PartialEq>(text: &str, expected: V) {
+        assert_eq!(V::parse(text), Some(expected), "{text:?}");
+    }
+
+    #[track_caller]
+    fn refuse<V: Value>(text: &str) {
+        assert!(V::parse(text).is_none(), "{text:?}");
+    }
+
+    #[test]
+    fn durations() {
+        check("500ms", Duration::from_millis(500));
+        check("30 s", Duration::from_secs(30));
+        check("10m", Duration::from_secs(600));
+        check("2h", Duration::from_secs(7200));
+        refuse::<Duration>("10");
+        refuse::<Duration>("m");
+        refuse::<Duration>("-1s");
+        refuse::<Duration>("99999999999999999999d");
+        refuse::<Duration>("9999999999999999d");
+    }
+
+    #[test]
+    fn sizes() {
+        check("64GiB", Size { bytes: 64 << 30 });
+        check("5 MB", Size { bytes: 5_000_000 });
+        refuse::<Size>("5");
+        refuse::<Size>("5 apples");
+        refuse::<Size>("20000000000 GiB");
+    }
+
+    #[test]
+    fn addresses_and_paths() {
+        let port = SocketAddr::from(([127, 0, 0, 1], 0));
+        check("127.0.0.1:0", ListenAddress::Tcp(port));
+        check("unix:/a/b", ListenAddress::Unix("/a/b".into()));
+        refuse::<ListenAddress>("unix:a");
+        refuse::<ListenAddress>("8470");
+        refuse::<PathBuf>("relative/path");
+        check("", None::<PathBuf>);
+        check("/a", Some(Some(PathBuf::from("/a"))));
+    }
+
+    #[test]
+    fn switches_and_numbers() {
+        check("true", true);
+        check("off", false);
+        refuse::<bool>("maybe");
+        check("3", 3_u32);
+        refuse::<u32>("0");
+        refuse::<u32>("-1");
+    }
+}

@@ -1,0 +1,43 @@
+//! Being asked to end.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Ctrl-C, SIGTERM and the end of the terminal mean the same. Listens from the moment when it is made.
+pub(crate) struct EndSignals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl EndSignals {
+    pub(crate) fn listen() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    pub(crate) async fn received(mut self) {
+        let name = tokio::select! {
+            _ = self.interrupt.recv() => "Ctrl-C",
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.hangup.recv() => "SIGHUP",
+        };
+        tracing::info!("Ending because of {name}");
+    }
+
+    /// The terminal from which this program was started may go.
+    pub(crate) async fn received_without_terminal(mut self) {
+        let name = loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => break "SIGINT",
+                _ = self.terminate.recv() => break "SIGTERM",
+                _ = self.hangup.recv() => {}
+            }
+        };
+        tracing::info!("Ending because of {name}");
+    }
+}

@@ -1,0 +1,80 @@
+//! `baton broker` and who may speak to it.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+
+use crate::home::{Home, mode, said};
+
+#[test]
+fn a_broker_without_configuration_has_a_token_and_says_where() {
+    let home = Home::new();
+    let state = home.path("state").display().to_string();
+    let arguments = [
+        "broker",
+        "--listen",
+        "127.0.0.1:0",
+        "--state-folder",
+        &state,
+    ];
+    let mut broker = home.start(&arguments);
+    let address = broker.line("The broker listens on ");
+    let token_file = broker.line("They need the token in ");
+    assert_eq!(mode(token_file.as_ref()), 0o600);
+    let token = fs::read_to_string(&token_file).unwrap();
+
+    let ask = |arguments: &[&str]| {
+        let arguments: Vec<&str> = arguments
+            .iter()
+            .copied()
+            .chain(["--broker", &address])
+            .collect();
+        home.run(&arguments)
+    };
+    let status = ask(&["status", "--token-file", &token_file]);
+    assert!(status.stdout.contains("Health: ready"), "{}", status.stderr);
+    let doctor = ask(&["doctor", "--token-file", &token_file]);
+    assert!(
+        doctor.stdout.contains("answers, version"),
+        "{}",
+        doctor.stdout
+    );
+    let stranger = ask(&["doctor"]);
+    assert!(
+        stranger.stdout.contains("does not accept this token"),
+        "{}",
+        stranger.stdout
+    );
+
+    broker.signal(Signal::SIGTERM);
+    assert!(broker.ended().success());
+    // The next one keeps the token.
+    let mut broker = home.start(&arguments);
+    broker.line("The broker listens on ");
+    assert_eq!(fs::read_to_string(&token_file).unwrap(), token);
+    broker.signal(Signal::SIGINT);
+    assert!(broker.ended().success());
+}
+
+#[test]
+fn a_worker_says_what_it_cannot_use() {
+    let home = Home::new();
+    home.write("run/baton", "in the way");
+    let said = said(
+        home.command(&["worker"])
+            .env("BATON_BROKER_ADDRESS", "http://127.0.0.1:1"),
+    );
+    assert_eq!(said.status.code(), Some(1));
+    assert!(said.stderr.contains("runtime folder"), "{}", said.stderr);
+}
+
+#[test]
+fn a_port_that_is_taken_is_named() {
+    let home = Home::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let state = home.path("state").display().to_string();
+    let said = home.run(&["broker", "--listen", &address, "--state-folder", &state]);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(said.stderr.contains(&address), "{}", said.stderr);
+}

@@ -1,0 +1,85 @@
+//! Each check is a sentence, and what is wrong comes with a fix.
+
+use std::{fs, os::unix::fs::PermissionsExt};
+
+use crate::home::{Home, Said, python, said};
+
+/// The fix that follows a sentence.
+fn fix(said: &Said, what: &str) -> String {
+    let mut lines = said
+        .stdout
+        .lines()
+        .skip_while(|line| !line.starts_with("wrong") || !line.contains(what));
+    assert!(lines.next().is_some(), "{what}: {}", said.stdout);
+    let fix = lines.next().unwrap().trim();
+    fix.strip_prefix("fix: ").unwrap().to_owned()
+}
+
+#[test]
+fn a_good_machine_has_nothing_to_mend_but_packages() {
+    let home = Home::new();
+    let python = python();
+    assert!(home.run(&["install", "--python", &python]).status.success());
+    let said = home.run(&["doctor", "--python", &python]);
+    for expected in [
+        "is Python 3.",
+        "A program may read the memory of its children",
+        "The configuration is valid",
+        "starts the kernel",
+        "The runtime folder",
+        "the first %%gpu cell starts one",
+    ] {
+        assert!(
+            said.stdout.contains(expected),
+            "{expected}: {}",
+            said.stdout
+        );
+    }
+}
+
+#[test]
+fn each_fault_has_a_fix_and_fails_the_command() {
+    let home = Home::new();
+    let runtime = home.runtime("");
+    fs::create_dir_all(&runtime).unwrap();
+    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).unwrap();
+    // A Python without any packages.
+    let said = said(
+        home.command(&["doctor", "--python", "/nowhere/python"])
+            .env("BATON_BROKER_ADDRESS", "http://127.0.0.1:1"),
+    );
+    assert_eq!(said.status.code(), Some(1));
+    assert!(fix(&said, "Failed to start /nowhere/python").contains("--python"));
+    assert!(fix(&said, "Others may enter").starts_with("chmod 700 "));
+    assert!(fix(&said, "cannot be reached").contains("baton broker"));
+}
+
+#[test]
+fn a_kernelspec_that_starts_nothing_is_found() {
+    let home = Home::new();
+    let python = python();
+    let check = |text: &str, expected: &str| {
+        home.write(".local/share/jupyter/kernels/baton/kernel.json", text);
+        let said = home.run(&["doctor", "--python", &python]);
+        assert_eq!(fix(&said, expected), "baton install");
+    };
+    check(
+        r#"{"argv": ["/nowhere/python", "-m", "baton_shim", "-f", "{connection_file}"]}"#,
+        "names a Python that is not there",
+    );
+    check(
+        r#"{"argv": ["python", "-m", "ipykernel"]}"#,
+        "cannot be understood",
+    );
+    check("", "cannot be understood");
+}
+
+#[test]
+fn a_wrong_configuration_is_one_of_the_findings() {
+    let home = Home::new();
+    home.write(".config/baton/config.toml", "wrong = 1\n");
+    let said = home.run(&["doctor", "--python", "python3"]);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(said.stdout.contains("Unknown key wrong"), "{}", said.stdout);
+    assert!(said.stdout.contains("is Python 3."), "{}", said.stdout);
+}

@@ -1,0 +1,9 @@
+#![allow(clippy::unwrap_used)]
+
+mod broker;
+mod config;
+mod doctor;
+mod home;
+mod install;
+mod kernel;
+mod up;

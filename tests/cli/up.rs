@@ -1,0 +1,135 @@
+//! `baton up`: one for each user, private, and gone when nobody needs it.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    os::unix::fs::PermissionsExt,
+};
+
+use nix::sys::signal::Signal;
+
+use crate::home::{Home, Service, mode, wait_until};
+
+fn get(url: &str) -> String {
+    let rest = url.strip_prefix("http://").unwrap();
+    let (address, path) = rest.split_once('/').unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    let request = format!("GET /{path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn broker_and_worker_are_there_for_this_user_only() {
+    let home = Home::new();
+    let mut up = home.start(&["up"]);
+    let dashboard = up.line("Dashboard: ");
+    up.line("Ready: unix:");
+    assert_eq!(mode(&home.runtime("")), 0o700);
+    for file in ["broker.sock", "token", "lock", "dashboard.url"] {
+        assert_eq!(mode(&home.runtime(file)), 0o600, "{file}");
+    }
+    let status = home.run(&["status"]);
+    assert!(status.stdout.contains("Health: ready"), "{}", status.stderr);
+    assert!(status.stdout.contains(&format!("Dashboard: {dashboard}")));
+
+    assert!(status.stdout.contains("no cell runs"), "{}", status.stdout);
+    wait_until("the worker is shown", || {
+        let said = home.run(&["status"]).stdout;
+        said.contains(": connected, 0 of 2 cells, no warm session")
+            .then_some(())
+    });
+
+    let (open, _) = dashboard.split_once("?token=").unwrap();
+    assert!(get(open).starts_with("HTTP/1.1 401"));
+    assert!(
+        get(&dashboard).starts_with("HTTP/1.1 303"),
+        "the token becomes a cookie"
+    );
+
+    up.signal(Signal::SIGTERM);
+    assert!(up.ended().success());
+    assert!(!home.runtime("broker.sock").exists());
+}
+
+#[test]
+fn only_one_lives_however_many_start() {
+    let home = Home::new();
+    let mut all: Vec<Service> = (0..4)
+        .map(|_| home.start(&["up", "--dashboard", "off"]))
+        .collect();
+    let mut others = 0;
+    wait_until("three found the first one", || {
+        others = 0;
+        for service in &mut all {
+            others += usize::from(service.has_ended());
+        }
+        (others == 3).then_some(())
+    });
+    assert!(home.run(&["status"]).stdout.contains("Health: ready"));
+    assert!(!home.runtime("dashboard.url").exists());
+    for service in &mut all {
+        if service.has_ended() {
+            assert!(service.ended().success());
+            assert!(service.rest().starts_with("Already running: unix:"));
+        } else {
+            service.signal(Signal::SIGINT);
+            assert!(service.ended().success());
+        }
+    }
+}
+
+#[test]
+fn it_ends_by_itself_when_nobody_needs_it() {
+    let home = Home::new();
+    let mut up = home.start(&["up", "--detached", "--idle-exit", "200ms"]);
+    assert!(up.ended().success());
+    let log = fs::read_to_string(home.runtime("up.log")).unwrap();
+    assert!(log.contains("Ready: unix:"), "{log}");
+    assert!(log.contains("nobody needs this service"), "{log}");
+    assert!(!log.contains("token="), "{log}");
+    assert_eq!(mode(&home.runtime("up.log")), 0o600);
+}
+
+#[test]
+fn a_killed_one_is_followed_by_the_next() {
+    let home = Home::new();
+    let mut first = home.start(&["up"]);
+    first.line("Ready: unix:");
+    let token = fs::read_to_string(home.runtime("token")).unwrap();
+    first.signal(Signal::SIGKILL);
+    assert!(!first.ended().success());
+    let mut second = home.start(&["up"]);
+    second.line("Ready: unix:");
+    assert_eq!(fs::read_to_string(home.runtime("token")).unwrap(), token);
+    second.signal(Signal::SIGTERM);
+    assert!(second.ended().success());
+}
+
+#[test]
+fn a_detached_one_does_not_mind_the_end_of_the_terminal() {
+    let home = Home::new();
+    let mut up = home.start(&["up", "--detached"]);
+    wait_until("it is ready", || {
+        home.run(&["status"]).status.success().then_some(())
+    });
+    up.signal(Signal::SIGHUP);
+    assert!(home.run(&["status"]).status.success());
+    assert!(!up.has_ended());
+    up.signal(Signal::SIGTERM);
+    assert!(up.ended().success());
+}
+
+#[test]
+fn a_folder_that_others_may_enter_is_refused() {
+    let home = Home::new();
+    fs::create_dir_all(home.runtime("")).unwrap();
+    fs::set_permissions(home.runtime(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let said = home.run(&["up"]);
+    assert_eq!(said.status.code(), Some(1));
+    assert!(said.stderr.contains("Others may enter"), "{}", said.stderr);
+    assert!(said.stderr.contains("hint: chmod 700"), "{}", said.stderr);
+}

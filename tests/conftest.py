@@ -1,0 +1,106 @@
+"""Fixtures: one imaginary user for the whole run, kernels of that user, and services for the tests that break them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from end_to_end import Kernel, Place, Service
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def place() -> Iterator[Place]:
+    """The home of a user who configured nothing: the first `%%gpu` cell starts a service."""
+    place = Place.create()
+    yield place
+    left = place.close()
+    assert not left, f"Processes left behind: {left}"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _private_environment(place: Place) -> Iterator[None]:
+    """Libraries in this process (jupyter_client, nbclient) look for their folders in the environment, too."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(place.environment)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+@pytest.fixture
+def new_kernel(place: Place) -> Iterator[Callable[..., Kernel]]:
+    """Starts kernels that end with the test."""
+    started: list[Kernel] = []
+
+    def start(name: str = "baton", at: Place = place, **environment: str) -> Kernel:
+        started.append(Kernel.start(at, name, **environment))
+        return started[-1]
+
+    yield start
+    for kernel in started:
+        kernel.shutdown()
+
+
+class SharedKernel:
+    """One kernel for many tests: emptied before each, replaced after a failure."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._kernel: Kernel | None = None
+
+    def get(self) -> Kernel:
+        if self._kernel is None:
+            self._kernel = Kernel.start(self._place)
+        self._kernel.run("%reset -f", silent=True)
+        return self._kernel
+
+    def drop(self) -> None:
+        if self._kernel is not None:
+            self._kernel.shutdown()
+            self._kernel = None
+
+
+@pytest.fixture(scope="session")
+def _shared_kernel(place: Place) -> Iterator[SharedKernel]:
+    shared = SharedKernel(place)
+    yield shared
+    shared.drop()
+
+
+@pytest.fixture
+def kernel(_shared_kernel: SharedKernel, request: pytest.FixtureRequest) -> Iterator[Kernel]:
+    """A kernel without variables. Its session may be warm from another test."""
+    yield _shared_kernel.get()
+    report = getattr(request.node, "call_report", None)
+    if report is None or report.failed:
+        _shared_kernel.drop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.call_report = report  # type: ignore[attr-defined]
+    return report
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    """A broker and workers of this test's own, as separate processes that it may kill."""
+    service = Service.create()
+    yield service
+    left = service.close()
+    assert not left, f"Processes left behind: {left}"
+
+
+@pytest.fixture
+def artefacts() -> Path:
+    """Where a test leaves something to look at."""
+    folder = ROOT / "tests/artefacts"
+    folder.mkdir(exist_ok=True)
+    return folder

@@ -1,0 +1,115 @@
+"""A notebook of the corpus, run one way in a real kernel.
+
+The corpus is a folder of Python files whose cells begin with `# %%`. What a run leaves is compared as text: what each
+cell showed, and a description of every name afterwards (`description.py`, which runs in the notebook kernel).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from end_to_end import Kernel, Service
+from end_to_end.results import ESCAPES, Result, is_notice
+
+FOLDER = Path(__file__).parent
+ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+FILE_OF_CELL = re.compile(r"/tmp/ipykernel_\d+/\d+\.py")
+# The same order of a set of texts in every process.
+ENVIRONMENT = {"PYTHONHASHSEED": "0"}
+
+
+@dataclass(frozen=True)
+class Notebook:
+    name: str
+    cells: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+    """Packages without which it is not in the corpus."""
+
+
+@dataclass(frozen=True)
+class Run:
+    shown: list[str]
+    state: list[str]
+
+
+Way = Callable[[Notebook, int], bool]
+
+
+def plain(notebook: Notebook, cell: int) -> bool:
+    return False
+
+
+def every_cell(notebook: Notebook, cell: int) -> bool:
+    return True
+
+
+def half(notebook: Notebook, cell: int) -> bool:
+    """The same half in each run of the tests."""
+    numbers = range(len(notebook.cells))
+    return cell in random.Random(notebook.name).sample(numbers, len(numbers) // 2)
+
+
+WAYS: tuple[Way, ...] = (plain, every_cell, half)
+
+
+def read(path: Path) -> Notebook:
+    head, *cells = re.split(r"^# %%\n", path.read_text(), flags=re.MULTILINE)
+    needs = re.search(r"^# needs: (.*)$", head, flags=re.MULTILINE)
+    return Notebook(path.stem, tuple(cell.strip() for cell in cells), tuple(needs[1].split()) if needs else ())
+
+
+def run_all(service: Service, notebook: Notebook, ways: tuple[Way, ...] = WAYS) -> list[Run]:
+    with ThreadPoolExecutor(len(ways)) as pool:
+        return list(pool.map(lambda way: run(service, notebook, way), ways))
+
+
+def run(service: Service, notebook: Notebook, way: Way) -> Run:
+    kernel = Kernel.start(service.place, BATON_BROKER_ADDRESS=f"unix:{service.socket}", **ENVIRONMENT)
+    try:
+        shown = []
+        for number, cell in enumerate(notebook.cells):
+            # The session shows the magic's line as this comment, so tracebacks are the same, too.
+            code = f"%%gpu\n{cell}" if way(notebook, number) else f"# %%gpu\n{cell}"
+            shown += [f"cell {number}: {text}" for text in visible(kernel.run(code))]
+        return Run(shown, describe(kernel))
+    finally:
+        kernel.shutdown()
+
+
+def describe(kernel: Kernel) -> list[str]:
+    path = str(FOLDER / "description.py")
+    code = f"print('\\n'.join(__import__('runpy').run_path({path!r})['describe'](globals())))"
+    return kernel.run(code, store_history=False).ok().stdout.splitlines()
+
+
+def visible(result: Result) -> list[str]:
+    """What the student sees, but for Baton's own lines and for addresses."""
+    shown: list[list[str]] = []
+    for message in result.published:
+        kind, content = message["msg_type"], message["content"]
+        if kind == "stream" and shown and shown[-1][0] == content["name"]:
+            shown[-1][1] += content["text"]
+        elif kind == "stream":
+            shown.append([content["name"], content["text"]])
+        elif kind == "error":
+            shown.append([kind, ESCAPES.sub("", "\n".join(content["traceback"])) or content["ename"]])
+        elif kind in ("display_data", "update_display_data", "execute_result") and not is_notice(content):
+            shown.append([kind, json.dumps(content["data"], sort_keys=True)])
+    return [FILE_OF_CELL.sub("cell.py", ADDRESS.sub("0x...", f"{kind}: {text}")) for kind, text in shown]
+
+
+def differences(expected: list[str], found: list[str]) -> list[str]:
+    import difflib
+
+    lines = difflib.unified_diff(expected, found, "plain", "with %%gpu", lineterm="", n=1)
+    return [line if len(line) < 300 else f"{line[:300]}..." for line in lines]
+
+
+__all__: list[Any] = ["WAYS", "Notebook", "Run", "differences", "read", "run", "run_all"]

@@ -1,0 +1,45 @@
+"""Each notebook of the corpus leaves the same, with and without `%%gpu`: outputs, values, and who shares what."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from end_to_end import Service
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from notebooks import ENVIRONMENT, FOLDER, Notebook, differences, read, run_all
+
+CORPUS = [read(path) for path in sorted((FOLDER / "corpus").glob("*.py"))]
+HERE = [notebook for notebook in CORPUS if all(map(importlib.util.find_spec, notebook.needs))]
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    service = Service.create()
+    service.start_broker()
+    service.start_worker(slots=4, **ENVIRONMENT)
+    yield service
+    left = service.close()
+    assert not left, f"Processes left behind: {left}"
+
+
+@pytest.mark.parametrize("notebook", HERE, ids=lambda notebook: notebook.name)
+def test_same_with_and_without_gpu(service: Service, notebook: Notebook) -> None:
+    plain, *others = run_all(service, notebook)
+    failed = [line for line in plain.state if " that fails: " in line]
+    assert not failed, failed
+    for way, found in zip(("every cell", "half of the cells"), others, strict=True):
+        lines = differences(plain.shown, found.shown) + differences(plain.state, found.state)
+        assert not lines, f"{way} under %%gpu:\n" + "\n".join(lines)
+
+
+def test_the_corpus_is_large_enough() -> None:
+    assert len(CORPUS) >= 40
+    assert all(4 <= len(notebook.cells) <= 8 for notebook in CORPUS), [
+        (n.name, len(n.cells)) for n in CORPUS if not 4 <= len(n.cells) <= 8
+    ]

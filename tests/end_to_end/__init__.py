@@ -1,0 +1,13 @@
+"""The verbs of the end-to-end tests: real Jupyter clients, real kernels, real services.
+
+A test reads as a script: start a kernel, run cells, look at what came out.
+Every wait has a deadline and ends as soon as its condition holds; nothing sleeps for a fixed time.
+"""
+
+from end_to_end.kernel import Cell, Kernel
+from end_to_end.place import Place
+from end_to_end.results import Result
+from end_to_end.service import Service
+from end_to_end.waiting import wait_until
+
+__all__ = ["Cell", "Kernel", "Place", "Result", "Service", "wait_until"]

@@ -1,0 +1,178 @@
+"""A kernel and one client of it, driven message by message."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from queue import Empty
+from typing import Any
+
+import psutil
+import zmq
+from jupyter_client.manager import KernelManager
+
+from end_to_end.place import Place
+from end_to_end.results import Result
+
+
+class Kernel:
+    """A running kernel as a notebook sees it."""
+
+    def __init__(self, manager: KernelManager, place: Place) -> None:
+        self.manager = manager
+        self.place = place
+        self._cells: dict[str, Cell] = {}
+        self._connect()
+
+    @classmethod
+    def start(cls, place: Place, name: str = "baton", **environment: str) -> Kernel:
+        manager = KernelManager(kernel_name=name)
+        manager.start_kernel(env=place.environment | environment, cwd=str(place.work))
+        try:
+            return cls(manager, place)
+        except BaseException:
+            manager.shutdown_kernel(now=True)
+            raise
+
+    def _connect(self) -> None:
+        self.client = self.manager.blocking_client()
+        self.client.start_channels()
+        self.client.wait_for_ready(timeout=60)
+        self._channels = (self.client.shell_channel, self.client.iopub_channel, self.client.stdin_channel)
+        self._poller = zmq.Poller()
+        for channel in self._channels:
+            self._poller.register(channel.socket, zmq.POLLIN)
+
+    # ---- cells
+
+    def run(self, code: str, *, seconds: float = 60, answers: Iterable[str] = (), **options: Any) -> Result:
+        return self.begin(code, answers=answers, **options).finish(seconds)
+
+    def gpu(self, body: str, **options: Any) -> Result:
+        return self.run(f"%%gpu\n{body}", **options)
+
+    def evaluate(self, expression: str) -> Any:
+        """The value of an expression in the notebook kernel, for values that `repr` writes as literals."""
+        import ast
+
+        result = self.run("pass", user_expressions={"value": expression}, store_history=False).ok()
+        answer = result.reply["user_expressions"]["value"]
+        assert answer["status"] == "ok", answer
+        return ast.literal_eval(answer["data"]["text/plain"])
+
+    def begin(self, code: str, *, answers: Iterable[str] = (), **options: Any) -> Cell:
+        options.setdefault("allow_stdin", True)
+        message_id = self.client.execute(code, **options)
+        cell = Cell(self, code, deque(answers))
+        self._cells[message_id] = cell
+        return cell
+
+    def pump(self, seconds: float) -> None:
+        """Take in what has come, waiting at most this long for something."""
+        ready = dict(self._poller.poll(max(0, int(seconds * 1000))))
+        for channel in self._channels:
+            if channel.socket not in ready:
+                continue
+            try:
+                message = channel.get_msg(timeout=0)
+            except Empty:
+                continue
+            cell = self._cells.get(message["parent_header"].get("msg_id", ""))
+            if cell is not None:
+                cell.take(message)
+
+    # ---- the toolbar
+
+    def interrupt(self) -> None:
+        self.manager.interrupt_kernel()
+
+    def restart(self) -> None:
+        self.client.stop_channels()
+        self.manager.restart_kernel(now=False)
+        self._cells.clear()
+        self._connect()
+
+    def shutdown(self) -> None:
+        if self.manager.has_kernel:
+            self.client.stop_channels()
+            self.manager.shutdown_kernel()
+
+    # ---- its processes
+
+    @property
+    def proxy(self) -> psutil.Process:
+        """What Jupyter started."""
+        return psutil.Process(self.manager.provisioner.pid)
+
+    @property
+    def session_pid(self) -> int:
+        """The process in which this notebook's `%%gpu` cells run."""
+        return int(self.gpu("import os; print(os.getpid())").ok().stdout)
+
+    def kill_session(self) -> None:
+        psutil.Process(self.session_pid).send_signal(signal.SIGKILL)
+
+
+class Cell:
+    """A cell that was sent."""
+
+    def __init__(self, kernel: Kernel, code: str, answers: deque[str]) -> None:
+        self.kernel = kernel
+        self.code = code
+        self.published: list[dict[str, Any]] = []
+        self.questions: list[dict[str, Any]] = []
+        self.reply: dict[str, Any] | None = None
+        self.idle = False
+        self._answers = answers
+
+    def take(self, message: dict[str, Any]) -> None:
+        kind = message["msg_type"]
+        if kind == "execute_reply":
+            self.reply = message["content"]
+        elif kind == "input_request":
+            self.questions.append(message["content"])
+            if self._answers:
+                self.kernel.client.input(self._answers.popleft())
+        elif kind == "status":
+            assert not self.idle, f"{self.code}: {message['content']} after idle"
+            self.idle = message["content"]["execution_state"] == "idle"
+        else:
+            assert not self.idle, f"{self.code}: output after idle: {message['content']}"
+            self.published.append(message)
+
+    def wait_for(self, condition: Callable[[Result], object], what: str, seconds: float = 30) -> Result:
+        """Wait until what was published so far meets the condition."""
+        deadline = time.monotonic() + seconds
+        while not condition(self.so_far):
+            left = deadline - time.monotonic()
+            if left < 0 or self.done:
+                ended = "the cell ended first" if self.done else f"not within {seconds} s"
+                raise AssertionError(f"{what}: {ended}\n{self.code}\n{self.so_far.outputs}\n{self.reply}")
+            self.kernel.pump(min(left, 1))
+        return self.so_far
+
+    def wait_for_text(self, text: str, seconds: float = 30) -> Result:
+        return self.wait_for(lambda result: text in result.stdout, f"{text!r} is printed", seconds)
+
+    def wait_for_question(self, seconds: float = 30) -> None:
+        self.wait_for(lambda _: self.questions, "input() asks", seconds)
+
+    def finish(self, seconds: float = 60) -> Result:
+        """Wait for both the reply and the end of output, in whichever order they come."""
+        deadline = time.monotonic() + seconds
+        while not self.done:
+            left = deadline - time.monotonic()
+            if left < 0:
+                raise AssertionError(f"Not done in {seconds} s: {self.code}\n{self.so_far.outputs}\n{self.reply}")
+            self.kernel.pump(min(left, 1))
+        return self.so_far
+
+    @property
+    def done(self) -> bool:
+        return self.idle and self.reply is not None
+
+    @property
+    def so_far(self) -> Result:
+        return Result(self.code, self.reply or {}, list(self.published))

@@ -1,0 +1,81 @@
+"""JupyterLab and a headless Chromium that looks at it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from end_to_end.place import Place
+from end_to_end.waiting import wait_until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+CHROMIUM = "/usr/bin/chromium"
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+
+@contextmanager
+def jupyter_lab(place: Place, folder: Path) -> Iterator[str]:
+    """A JupyterLab of this user that shows a folder; its address."""
+    keep_news_away(place)
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
+    settings = {
+        "ServerApp.ip": "127.0.0.1",
+        "ServerApp.port": "0",
+        "ServerApp.root_dir": str(folder),
+        "IdentityProvider.token": "",
+        "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
+    }
+    options = [f"--{name}={value}" for name, value in settings.items()]
+    with (place.folder / "lab.log").open("wb") as log:
+        server = subprocess.Popen([*command, *options], env=place.environment, stdout=log, stderr=log)
+    try:
+        yield wait_until(lambda: address_of(place), "JupyterLab listens", seconds=60)
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+def keep_news_away(place: Place) -> None:
+    """No question about news in front of what a test looks at."""
+    folder = place.folder / "home/.jupyter/lab/user-settings/@jupyterlab/apputils-extension"
+    folder.mkdir(parents=True)
+    (folder / "notification.jupyterlab-settings").write_text('{"fetchNews": "false"}')
+
+
+def address_of(place: Place) -> str | None:
+    """What the server says about itself once it listens."""
+    for path in (place.folder / "run/jupyter").glob("jpserver-*.json"):
+        try:
+            return str(json.loads(path.read_text())["url"])
+        except (ValueError, KeyError):
+            return None
+    return None
+
+
+@contextmanager
+def browser_page() -> Iterator[Page]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        try:
+            page = browser.new_page(viewport={"width": 1280, "height": 1180})
+            page.set_default_timeout(60_000)
+            yield page
+        finally:
+            browser.close()

@@ -1,0 +1,120 @@
+"""A private home for everything that a test starts, and the list of what is still running there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from end_to_end.waiting import wait_until
+
+MARK = "PLACE_OF_THIS_TEST"
+
+OUTER_ENVIRONMENT = dict(os.environ)
+"""As the tests were started, before any of them changed it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Folders and environment of one imaginary user. Its processes carry the folder's name in their environment."""
+
+    folder: Path
+
+    @classmethod
+    def create(cls) -> Place:
+        # Sockets lie in here and their paths must stay short.
+        place = cls(Path(tempfile.mkdtemp(prefix="baton-")))
+        for name in ("run", "home", "work"):
+            (place.folder / name).mkdir(mode=0o700)
+        return place
+
+    @property
+    def work(self) -> Path:
+        """Where the notebooks lie."""
+        return self.folder / "work"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        ours = ("BATON_", "JUPYTER", "XDG_")
+        kept = {key: value for key, value in OUTER_ENVIRONMENT.items() if not key.startswith(ours)}
+        home = self.folder / "home"
+        return kept | {
+            MARK: str(self.folder),
+            "HOME": str(home),
+            "IPYTHONDIR": str(home / ".ipython"),
+            "JUPYTER_CONFIG_DIR": str(home / ".jupyter"),
+            "JUPYTER_DATA_DIR": str(home / ".local/share/jupyter"),
+            "JUPYTER_RUNTIME_DIR": str(self.folder / "run/jupyter"),
+            "MPLCONFIGDIR": str(home / ".matplotlib"),
+            "XDG_CACHE_HOME": str(home / ".cache"),
+            "XDG_CONFIG_HOME": str(home / ".config"),
+            "XDG_DATA_HOME": str(home / ".local/share"),
+            "XDG_RUNTIME_DIR": str(self.folder / "run"),
+            "XDG_STATE_HOME": str(home / ".local/state"),
+        }
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process that was started in this place, directly or not."""
+        return [process for process in psutil.process_iter() if self._started(process)]
+
+    def _started(self, process: psutil.Process) -> bool:
+        try:
+            marked = process.environ().get(MARK) == str(self.folder)
+            return marked and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+    def process(self, *words: str) -> psutil.Process:
+        """The one process whose command line has these words."""
+        found = [process for process in self.processes() if has_words(process, words)]
+        assert len(found) == 1, f"{words}: {describe(found)}"
+        return found[0]
+
+    def has(self, *words: str) -> bool:
+        return any(has_words(process, words) for process in self.processes())
+
+    def close(self) -> list[str]:
+        """End the services politely, then say what is left: nothing should be."""
+        for process in self.processes():
+            if is_service(process):
+                process.send_signal(signal.SIGTERM)
+        try:
+            wait_until(lambda: not self.processes(), "all processes ended", seconds=15)
+        except AssertionError:
+            left = self.processes()
+            names = describe(left)
+            for process in left:
+                process.kill()
+            return names
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        return []
+
+
+def is_service(process: psutil.Process) -> bool:
+    return any(has_words(process, ("baton", verb)) for verb in ("up", "broker", "worker"))
+
+
+def has_words(process: psutil.Process, words: tuple[str, ...]) -> bool:
+    """Whether the words stand in the command line in this order; a path counts by its last part."""
+    try:
+        line = [part.rsplit("/", 1)[-1] for part in process.cmdline()]
+    except psutil.Error:
+        return False
+    rest = iter(line)
+    return all(word in rest for word in words)
+
+
+def describe(processes: list[psutil.Process]) -> list[str]:
+    lines = []
+    for process in processes:
+        try:
+            lines.append(f"{process.pid}: {' '.join(process.cmdline())[:200]}")
+        except psutil.Error:
+            continue
+    return lines

@@ -1,0 +1,109 @@
+"""What a cell brought: its reply and what it published, in words that tests compare."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+NOTICE = re.compile(r"GPU: |Waiting for |Sending |Starting a session |Running on |The GPU service |The cluster ")
+
+
+@dataclass(frozen=True)
+class Result:
+    code: str
+    reply: dict[str, Any]
+    published: list[dict[str, Any]]
+
+    def ok(self) -> Result:
+        assert self.reply["status"] == "ok", f"{self.code}\n{self.plain_traceback or self.reply}"
+        return self
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The contents of all messages of a kind, in order."""
+        return [message["content"] for message in self.published if message["msg_type"] == kind]
+
+    @property
+    def stdout(self) -> str:
+        return self._stream("stdout")
+
+    @property
+    def stderr(self) -> str:
+        return self._stream("stderr")
+
+    def _stream(self, name: str) -> str:
+        return "".join(content["text"] for content in self.of("stream") if content["name"] == name)
+
+    @property
+    def outputs(self) -> list[tuple[str, str]]:
+        """Everything visible but Baton's own lines: (kind, text) with joined streams."""
+        outputs: list[tuple[str, str]] = []
+        for message in self.published:
+            entry = visible(message)
+            if entry is None:
+                continue
+            if outputs and outputs[-1][0] == entry[0] in ("stdout", "stderr"):
+                entry = (entry[0], outputs.pop()[1] + entry[1])
+            outputs.append(entry)
+        return outputs
+
+    @property
+    def displays(self) -> list[dict[str, Any]]:
+        return [content for content in self.of("display_data") if not is_notice(content)]
+
+    @property
+    def notices(self) -> list[str]:
+        """Baton's own lines, each as it was shown."""
+        shown = (
+            message["content"]
+            for message in self.published
+            if message["msg_type"] in ("display_data", "update_display_data")
+        )
+        return [plain_text(content) for content in shown if is_notice(content)]
+
+    @property
+    def summary(self) -> str:
+        """The line that says where the cell ran."""
+        assert self.notices, f"No line of Baton in {self.outputs}"
+        return self.notices[-1]
+
+    @property
+    def value(self) -> str | None:
+        """The text of `Out[n]`."""
+        results = self.of("execute_result")
+        assert len(results) <= 1, results
+        return plain_text(results[0]) if results else None
+
+    @property
+    def error(self) -> tuple[str, str] | None:
+        errors = self.of("error")
+        assert len(errors) <= 1, errors
+        return (errors[0]["ename"], errors[0]["evalue"]) if errors else None
+
+    @property
+    def plain_traceback(self) -> str:
+        """What the student reads, without its colours."""
+        lines = self.reply.get("traceback") or [line for error in self.of("error") for line in error["traceback"]]
+        return ESCAPES.sub("", "\n".join(lines))
+
+
+def visible(message: dict[str, Any]) -> tuple[str, str] | None:
+    kind, content = message["msg_type"], message["content"]
+    if kind == "stream":
+        return content["name"], content["text"]
+    if kind in ("display_data", "update_display_data", "execute_result"):
+        return None if is_notice(content) else (kind, plain_text(content))
+    if kind == "error":
+        return kind, f"{content['ename']}: {content['evalue']}"
+    if kind == "clear_output":
+        return kind, "wait" if content["wait"] else "now"
+    return None
+
+
+def plain_text(content: dict[str, Any]) -> str:
+    return str(content["data"].get("text/plain", sorted(content["data"])))
+
+
+def is_notice(content: dict[str, Any]) -> bool:
+    return bool(NOTICE.match(plain_text(content)))

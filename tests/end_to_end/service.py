@@ -1,0 +1,124 @@
+"""A broker and its workers as processes of their own, so that a test can kill, stop and restart them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from end_to_end.kernel import Kernel
+from end_to_end.place import Place
+from end_to_end.waiting import wait_until
+
+BINARY = Path(sys.executable).parent / "baton"
+
+SHORT_GRACES = {"BATON_BROKER_WORKER_GRACE": "1s"}
+
+
+class Service:
+    """Configured by environment only, as an administrator would."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._workers = 0
+
+    @classmethod
+    def create(cls) -> Service:
+        return cls(Place.create())
+
+    @property
+    def socket(self) -> Path:
+        return self.place.folder / "run/b.sock"
+
+    @property
+    def data(self) -> Path:
+        return self.place.folder / "data"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return self.place.environment | {"BATON_BROKER_ADDRESS": f"unix:{self.socket}"}
+
+    def kernel(self, new_kernel: Callable[..., Kernel], **environment: str) -> Kernel:
+        """A notebook that uses this service."""
+        return new_kernel(at=self.place, BATON_BROKER_ADDRESS=f"unix:{self.socket}", **environment)
+
+    # ---- starting
+
+    def start_broker(self, **environment: str) -> None:
+        arguments = ["broker", "--listen", f"unix:{self.socket}", "--state-folder", str(self.data)]
+        self._start("broker", arguments, SHORT_GRACES | environment)
+        wait_until(lambda: self.answers("/health/ready"), "the broker is ready")
+
+    def start_worker(self, *, slots: int = 2, **environment: str) -> str:
+        """Its name; it is connected when this returns."""
+        name = f"worker-{self._workers}"
+        self._workers += 1
+        self._start(name, ["worker", "--name", name, "--slots", str(slots)], environment)
+        wait_until(lambda: name in self.answers("/"), f"{name} is connected")
+        return name
+
+    def _start(self, name: str, arguments: list[str], environment: dict[str, str]) -> None:
+        with (self.place.folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                [BINARY, *arguments],
+                env=self.environment | environment,
+                cwd=self.place.work,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def answers(self, path: str) -> str:
+        """What a page says; empty while the broker does not answer."""
+        import httpx
+
+        transport = httpx.HTTPTransport(uds=str(self.socket))
+        try:
+            with httpx.Client(transport=transport, base_url="http://broker", timeout=5) as client:
+                response = client.get(path)
+        except httpx.TransportError:
+            return ""
+        return response.text or "yes" if response.is_success else ""
+
+    # ---- breaking
+
+    @property
+    def broker(self) -> psutil.Process:
+        return self.process("broker")
+
+    def process(self, name: str) -> psutil.Process:
+        return psutil.Process(self._processes[name].pid)
+
+    def kill(self, name: str) -> None:
+        self.end(name, signal.SIGKILL)
+
+    def end(self, name: str, number: int) -> int:
+        process = self._processes.pop(name)
+        process.send_signal(number)
+        return process.wait(timeout=15)
+
+    def wait_until_stopped(self, process: psutil.Process) -> None:
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED, f"{process} is stopped")
+
+    def log(self, name: str) -> str:
+        return (self.place.folder / f"{name}.log").read_text()
+
+    def close(self) -> list[str]:
+        for process in self._processes.values():
+            process.send_signal(signal.SIGCONT)
+            process.send_signal(signal.SIGTERM)
+        for process in self._processes.values():
+            process.wait(timeout=15)
+        return self.place.close()
+
+
+def run_binary(place: Place, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """One command of the program, to its end."""
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60, "check": False}
+    return subprocess.run([BINARY, *arguments], env=place.environment | environment, cwd=place.work, **options)

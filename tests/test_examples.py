@@ -1,0 +1,103 @@
+"""The example notebooks run from top to bottom on the real kernel and show what they promise."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+import nbformat
+import pytest
+from end_to_end import Place
+from end_to_end.results import Result
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).parent.parent / "examples/notebooks"
+NAMES = ["01-first-gpu-cell", "02-train-a-model", "03-plots-and-progress", "04-errors-and-interrupts"]
+
+
+@cache
+def results_of(name: str, folder: Path) -> list[Result]:
+    """What each code cell showed."""
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=100, resources={"metadata": {"path": str(folder)}}).execute()
+    return [
+        Result(cell.source, {}, [{"msg_type": output.output_type, "content": output} for output in cell.outputs])
+        for cell in notebook.cells
+        if cell.cell_type == "code"
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_committed_without_outputs_for_this_kernel(name: str) -> None:
+    notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "baton"
+    assert all(not cell.outputs and cell.execution_count is None for cell in notebook.cells if cell.cell_type == "code")
+
+
+def test_no_other_examples() -> None:
+    assert sorted(path.stem for path in FOLDER.glob("*.ipynb")) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_gpu_cell_that_ran_says_where(name: str, place: Place) -> None:
+    for result in results_of(name, place.work):
+        ran_there = result.code.startswith("%%gpu") and "is a generator" not in str(result.error)
+        assert [line[:5] for line in result.notices] == (["GPU: "] if ran_there else [])
+
+
+def test_first_gpu_cell(place: Place) -> None:
+    outputs = [result.outputs for result in results_of("01-first-gpu-cell", place.work)]
+    assert outputs == [
+        [("execute_result", "(1000, 64)")],
+        [("stdout", "computed (64, 64) values\n")],
+        [("stdout", "(64, 64) True True\n")],
+        [],
+        [("execute_result", "1000")],
+        [("stdout", "True True\n")],
+    ]
+
+
+def test_train_a_model(place: Place) -> None:
+    results = results_of("02-train-a-model", place.work)
+    shown = [result.stdout for result in results]
+    assert shown[0] == "1347 images to learn from, 450 to test with\n"
+    first = float(matched(r"after 5 epochs: ([\d.]+)% right\n", shown[2]))
+    matched(r"(\d+) of 450 images are still wrong\n", shown[3])
+    last = float(matched(r"after 20 epochs: ([\d.]+)% right\n", shown[4]))
+    assert first < last
+    assert last > 90
+    matched(rf"\d+ images are still wrong; it improved from [\d.]+% to ({last}%)\n", shown[5])
+
+
+def matched(pattern: str, text: str) -> str:
+    match = re.fullmatch(pattern, text)
+    assert match is not None, f"{text!r} does not match {pattern!r}"
+    return match[1]
+
+
+def test_plots_and_progress(place: Place) -> None:
+    figure, bar, widget, status, last = results_of("03-plots-and-progress", place.work)
+    assert [sorted(content["data"]) for content in figure.displays] == [["image/png", "text/plain"]]
+    assert "200/200" in bar.stderr
+    assert bar.stdout == "total 19900\n"
+    assert ["application/vnd.jupyter.widget-view+json" in content["data"] for content in widget.displays] == [True]
+    assert widget.stdout == "the bar stands at 5\n"
+    # nbclient writes an update into the output that it updates.
+    assert status.outputs == [("display_data", "'seen in the notebook'")]
+    assert last.stdout == "total is 19900\n"
+
+
+def test_errors_and_interrupts(place: Place) -> None:
+    _, failed, so_far, interrupted, steps, _, refused, _, listed = results_of("04-errors-and-interrupts", place.work)
+    assert failed.error == ("ZeroDivisionError", "division by zero")
+    assert "results.append(12 / number)" in failed.plain_traceback
+    assert so_far.stdout == "so far: [3.0, 6.0]\n"
+    assert interrupted.error is not None
+    assert interrupted.error[0] == "KeyboardInterrupt"
+    assert steps.stdout == "steps: 3\n"
+    assert refused.error is not None
+    assert "'numbers_to_come' is a generator" in refused.error[1]
+    assert "hint: " in refused.plain_traceback
+    assert listed.stdout == "to come: [0, 1, 2]\n"

@@ -1,0 +1,230 @@
+"""Killed workers, sessions and brokers, full disks, missing packages: nothing hangs, nothing is lost.
+
+After every fault the notebook has the values that it promises, and the next `%%gpu` cell works.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from end_to_end import Cell, Kernel, Service, wait_until
+from end_to_end.results import Result
+
+SAFE = "Your variables are as they were before"
+
+
+@pytest.fixture
+def running(service: Service) -> Service:
+    """One broker, one worker."""
+    service.start_broker()
+    service.start_worker()
+    return service
+
+
+@pytest.fixture
+def notebook(running: Service, new_kernel: Callable[..., Kernel]) -> Kernel:
+    kernel = running.kernel(new_kernel)
+    kernel.run("values = [1]").ok()
+    kernel.gpu("values.append(2)").ok()
+    return kernel
+
+
+def begin_endless(kernel: Kernel) -> tuple[Cell, int]:
+    """A cell that has changed something and now runs, and the process that it runs in."""
+    cell = kernel.begin(
+        "%%gpu\nimport os\nvalues.append('lost')\nprint('pid', os.getpid(), flush=True)\nwhile True: pass"
+    )
+    shown = cell.wait_for(lambda result: result.stdout.endswith("\n"), "the cell runs").stdout
+    return cell, int(shown.split()[1])
+
+
+def check_lost(result: Result, kernel: Kernel) -> None:
+    """The error says that the variables are safe, and they are."""
+    assert result.error is not None, result.outputs
+    assert SAFE in result.plain_traceback
+    assert kernel.evaluate("values") == [1, 2]
+
+
+# ---- workers and sessions
+
+
+def test_a_worker_killed_while_a_cell_runs(running: Service, notebook: Kernel) -> None:
+    cell, session = begin_endless(notebook)
+    running.kill("worker-0")
+    check_lost(cell.finish(seconds=15), notebook)
+    wait_until(lambda: not psutil.pid_exists(session), "the dead worker's session ended")
+    running.start_worker()
+    assert notebook.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
+    assert notebook.evaluate("values") == [1, 2, 3]
+
+
+def test_a_session_killed_while_a_cell_runs(notebook: Kernel) -> None:
+    cell, session = begin_endless(notebook)
+    psutil.Process(session).kill()
+    check_lost(cell.finish(seconds=15), notebook)
+    assert notebook.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
+
+
+def test_a_session_that_ends_itself(notebook: Kernel) -> None:
+    check_lost(notebook.gpu("import os\nvalues.append('lost')\nos._exit(3)", seconds=15), notebook)
+    assert notebook.gpu("values").ok().value == "[1, 2]"
+
+
+def test_a_session_killed_between_cells_is_rebuilt_unnoticed(notebook: Kernel) -> None:
+    before = notebook.session_pid
+    notebook.kill_session()
+    wait_until(lambda: not psutil.pid_exists(before), "the session is gone")
+    result = notebook.gpu("values.append(3)\nvalues").ok()
+    assert result.outputs == [("execute_result", "[1, 2, 3]")]
+    assert notebook.evaluate("values") == [1, 2, 3]
+
+
+def test_a_worker_replaced_between_cells(running: Service, notebook: Kernel) -> None:
+    running.end("worker-0", signal.SIGTERM)
+    running.start_worker()
+    assert notebook.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
+
+
+def test_children_of_a_session_end_with_it(running: Service, notebook: Kernel) -> None:
+    notebook.gpu("import subprocess\nchild = subprocess.Popen(['sleep', '600'])\nprint(child.pid)").ok()
+    assert running.place.has("sleep", "600")
+    notebook.shutdown()
+    wait_until(lambda: not running.place.has("sleep", "600"), "the session's children ended")
+
+
+# ---- the broker
+
+
+class Gate:
+    """Lets a cell go on step by step, and counts how often it ran."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.code = (
+            "import os, pathlib, time\n"
+            f"folder = pathlib.Path({str(folder)!r})\n"
+            "with (folder / 'runs').open('a') as runs:\n    runs.write('x')\n"
+            "for step in range(3):\n"
+            "    print('step', step, flush=True)\n"
+            "    while not (folder / f'go-{step}').exists():\n        time.sleep(0.01)\n"
+            "values.append(step)"
+        )
+
+    def open(self, step: int) -> None:
+        (self.folder / f"go-{step}").touch()
+
+    @property
+    def runs(self) -> int:
+        path = self.folder / "runs"
+        return len(path.read_text()) if path.exists() else 0
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    return Gate(tmp_path)
+
+
+def check_ran_once(cell: Cell, gate: Gate, kernel: Kernel) -> None:
+    result = cell.finish(seconds=40).ok()
+    assert result.stdout == "step 0\nstep 1\nstep 2\n"
+    assert gate.runs == 1
+    assert kernel.evaluate("values") == [1, 2, 2]
+    assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 2, 3]"
+
+
+def test_the_broker_killed_and_restarted_while_a_cell_runs(running: Service, notebook: Kernel, gate: Gate) -> None:
+    cell = notebook.begin(f"%%gpu\n{gate.code}")
+    cell.wait_for_text("step 0")
+    running.kill("broker")
+    gate.open(0)
+    running.start_broker()
+    cell.wait_for_text("step 1")
+    gate.open(1)
+    gate.open(2)
+    check_ran_once(cell, gate, notebook)
+
+
+def test_the_cell_ends_while_the_broker_is_away(running: Service, notebook: Kernel, gate: Gate) -> None:
+    cell = notebook.begin(f"%%gpu\n{gate.code}\n(folder / 'ended').touch()")
+    cell.wait_for_text("step 0")
+    running.kill("broker")
+    for step in range(3):
+        gate.open(step)
+    wait_until((gate.folder / "ended").exists, "the cell ended")
+    running.start_broker()
+    check_ran_once(cell, gate, notebook)
+
+
+def test_the_broker_killed_and_restarted_while_a_cell_waits(
+    service: Service, new_kernel: Callable[..., Kernel], gate: Gate
+) -> None:
+    service.start_broker()
+    kernel = service.kernel(new_kernel)
+    kernel.run("values = [1, 2]").ok()
+    cell = kernel.begin(f"%%gpu\n{gate.code}")
+    cell.wait_for(lambda result: "no GPU worker" in str(result.notices), "the line says that it waits")
+    service.kill("broker")
+    service.start_broker()
+    service.start_worker()
+    for step in range(3):
+        gate.open(step)
+    check_ran_once(cell, gate, kernel)
+
+
+def test_the_broker_killed_many_times_while_cells_run(running: Service, notebook: Kernel) -> None:
+    notebook.run("total = 0").ok()
+    for round_ in range(4):
+        cell = notebook.begin("%%gpu\nfor number in range(5):\n    total += 1\n    print(total, flush=True)")
+        running.kill("broker")
+        running.start_broker()
+        result = cell.finish(seconds=40).ok()
+        assert result.stdout.split() == [str(round_ * 5 + number) for number in range(1, 6)]
+    assert notebook.evaluate("total") == 20
+
+
+def test_ordinary_cells_need_no_broker(running: Service, notebook: Kernel) -> None:
+    running.kill("broker")
+    running.kill("worker-0")
+    assert notebook.run("sum(values)").ok().value == "3"
+
+
+def test_a_full_disk_for_chunks(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker(BATON_BROKER_CHUNK_LIMIT="4MB")
+    service.start_worker(BATON_LANE="http")
+    kernel = service.kernel(new_kernel, BATON_LANE="http")
+    kernel.run("import numpy as np\nbig = np.random.default_rng(1).random(4_000_000)\nvalues = [1, 2]").ok()
+    result = kernel.gpu("values.append('lost')\nbig += 1", seconds=20)
+    check_lost(result, kernel)
+    assert "no room" in result.plain_traceback
+    assert "hint: " in result.plain_traceback
+    assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
+
+
+def test_a_full_disk_for_the_result(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker(BATON_BROKER_CHUNK_LIMIT="4MB")
+    service.start_worker(BATON_LANE="http")
+    kernel = service.kernel(new_kernel, BATON_LANE="http")
+    kernel.run("values = [1, 2]").ok()
+    result = kernel.gpu("import numpy as np\nvalues.append('lost')\nbig = np.random.default_rng(1).random(4_000_000)")
+    check_lost(result, kernel)
+    assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
+
+
+# ---- what a worker lacks
+
+
+def test_a_package_that_the_worker_does_not_have(
+    running: Service, new_kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    (tmp_path / "only_here").mkdir()
+    (tmp_path / "only_here/__init__.py").write_text("class Thing:\n    pass\n")
+    kernel = running.kernel(new_kernel, PYTHONPATH=str(tmp_path))
+    kernel.run("import only_here\nthing = only_here.Thing()\nvalues = [1, 2]").ok()
+    result = kernel.gpu("values.append('lost')\nprint(thing)")
+    check_lost(result, kernel)
+    assert "only_here" in str(result.error)
+    assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"

@@ -1,0 +1,138 @@
+"""What a `%%gpu` cell shows: the same as an ordinary cell, plus one line that says where it ran."""
+
+from __future__ import annotations
+
+import re
+
+from end_to_end import Kernel
+
+
+def check_same(kernel: Kernel, body: str) -> list[tuple[str, str]]:
+    """The cell with `%%gpu` shows what it shows without."""
+    here = kernel.run(body).ok().outputs
+    there = kernel.gpu(body).ok().outputs
+    assert there == here
+    return there
+
+
+def test_it_runs_in_another_process_that_stays_warm(kernel: Kernel) -> None:
+    here = kernel.evaluate("__import__('os').getpid()")
+    assert kernel.session_pid != here
+    assert kernel.session_pid == kernel.session_pid
+
+
+def test_the_summary_line_says_where(kernel: Kernel) -> None:
+    result = kernel.gpu("pass").ok()
+    assert re.fullmatch(r"GPU: \d+\.\d s on \S+, waited \d+\.\d s", result.summary)
+    assert result.outputs == []
+
+
+def test_a_quiet_cell_has_no_summary_line(kernel: Kernel) -> None:
+    assert kernel.run("%%gpu --quiet\nprint('x')").ok().notices == []
+
+
+def test_streams_in_order(kernel: Kernel) -> None:
+    body = "import sys\nprint('one')\nprint('two', file=sys.stderr)\nprint('three')"
+    result = kernel.gpu(body).ok()
+    assert result.stdout == "one\nthree\n"
+    assert result.stderr == "two\n"
+
+
+def test_a_line_without_end_and_an_empty_print(kernel: Kernel) -> None:
+    check_same(kernel, "print('a', end='')\nprint()\nprint('', end='')")
+
+
+def test_output_comes_while_the_cell_runs(kernel: Kernel) -> None:
+    flag = kernel.place.work / "go-on"
+    cell = kernel.begin(
+        f"%%gpu\nimport os, time\nprint('begun', flush=True)\nwhile not os.path.exists({str(flag)!r}):\n"
+        "    time.sleep(0.01)\nprint('done')"
+    )
+    cell.wait_for_text("begun\n")
+    assert not cell.done
+    flag.touch()
+    assert cell.finish().ok().stdout == "begun\ndone\n"
+
+
+def test_much_output_is_complete(kernel: Kernel) -> None:
+    lines = kernel.gpu("for number in range(20_000):\n    print(number)").ok().stdout.split()
+    assert lines == [str(number) for number in range(20_000)]
+
+
+def test_output_comes_between_execute_input_and_idle(kernel: Kernel) -> None:
+    # `Cell.take` refuses output after idle.
+    result = kernel.gpu("print('x')").ok()
+    assert result.published[0]["msg_type"] == "execute_input"
+    parents = {message["parent_header"]["msg_id"] for message in result.published}
+    assert len(parents) == 1
+
+
+def test_displays(kernel: Kernel) -> None:
+    outputs = check_same(
+        kernel,
+        "from IPython.display import HTML, display\ndisplay(HTML('<b>bold</b>'))\ndisplay({'a': 1}, [2])",
+    )
+    assert len(outputs) == 3
+
+
+def test_a_display_is_updated_by_its_cell_and_by_later_ones(kernel: Kernel) -> None:
+    first = kernel.gpu(
+        "from IPython.display import display\nhandle = display('old', display_id='shown')\nhandle.update('new')"
+    ).ok()
+    assert first.outputs == [("display_data", "'old'"), ("update_display_data", "'new'")]
+    assert [content["transient"]["display_id"] for content in first.displays] == ["shown"]
+    there = kernel.gpu("handle.update('later')").ok()
+    assert there.outputs == [("update_display_data", "'later'")]
+    here = kernel.run("from IPython.display import update_display\nupdate_display('here', display_id='shown')").ok()
+    assert here.outputs == [("update_display_data", "'here'")]
+
+
+def test_clear_output(kernel: Kernel) -> None:
+    check_same(
+        kernel,
+        "from IPython.display import clear_output\nprint('old')\nclear_output(wait=True)\nprint('new')\nclear_output()",
+    )
+
+
+def test_a_matplotlib_figure(kernel: Kernel) -> None:
+    result = kernel.gpu("import matplotlib.pyplot as plt\n_ = plt.plot([1, 3, 2])").ok()
+    (figure,) = result.displays
+    assert figure["data"]["image/png"].startswith("iVBOR")
+    assert figure["data"]["text/plain"].startswith("<Figure size ")
+
+
+def test_tqdm_as_text(kernel: Kernel) -> None:
+    result = kernel.gpu("from tqdm import tqdm\nfor _ in tqdm(range(40), mininterval=0):\n    pass").ok()
+    bar = result.stderr.split("\r")[-1]
+    assert "100%" in bar
+    assert "40/40" in bar
+
+
+def test_a_widget_appears_and_moves(kernel: Kernel) -> None:
+    result = kernel.gpu(
+        "import ipywidgets\nbar = ipywidgets.IntProgress(max=3)\ndisplay(bar)\nfor step in range(1, 4):\n"
+        "    bar.value = step"
+    ).ok()
+    opened = {content["comm_id"]: content["data"]["state"] for content in result.of("comm_open")}
+    bar_id = next(comm for comm, state in opened.items() if state.get("_model_name") == "IntProgressModel")
+    moves = [
+        content["data"]["state"]["value"]
+        for content in result.of("comm_msg")
+        if content["comm_id"] == bar_id and "value" in content["data"].get("state", {})
+    ]
+    assert moves == [1, 2, 3]
+    (shown,) = result.displays
+    assert shown["data"]["application/vnd.jupyter.widget-view+json"]["model_id"] == bar_id
+
+
+def test_capture_around_it(kernel: Kernel) -> None:
+    result = kernel.run("%%capture got\n%%gpu\nprint('inside')\ndisplay('shown')").ok()
+    assert result.outputs == []
+    assert kernel.evaluate("got.stdout") == "inside\n"
+    assert kernel.evaluate("[output.data['text/plain'] for output in got.outputs]") == ["'shown'"]
+
+
+def test_silent_cells_have_no_value(kernel: Kernel) -> None:
+    result = kernel.gpu("number = 5\nnumber", silent=True)
+    assert result.published == []
+    assert kernel.evaluate("number") == 5

@@ -1,0 +1,159 @@
+"""The stop button works in every phase of a `%%gpu` cell, within a second, and the next cell works."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import psutil
+import pytest
+from end_to_end import Cell, Kernel, Service
+
+LIMIT_SECONDS = 1
+
+
+def interrupt(cell: Cell) -> None:
+    """Press stop; the cell ends as an interrupted one, in time."""
+    pressed = time.monotonic()
+    cell.kernel.interrupt()
+    result = cell.finish(seconds=15)
+    took = time.monotonic() - pressed
+    assert result.error is not None, result.outputs
+    assert result.error[0] == "KeyboardInterrupt"
+    assert took < LIMIT_SECONDS, f"The interrupt took {took:.2f} s"
+
+
+@contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    """Nothing comes from this process meanwhile, as from one that hangs."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        pytest.param("while True:\n    pass", id="Python"),
+        pytest.param("import time\ntime.sleep(600)", id="sleep"),
+        pytest.param("import subprocess\nsubprocess.run(['sleep', '600'])", id="child process"),
+        pytest.param("!sleep 600", id="shell command"),
+        pytest.param("import asyncio\nawait asyncio.sleep(600)", id="await"),
+        pytest.param("while True:\n    print('x' * 50)", id="printing"),
+    ],
+)
+def test_while_the_cell_runs(kernel: Kernel, body: str) -> None:
+    kernel.run("changed = []").ok()
+    # Not flushed: when the text arrives, the cell is past the print.
+    cell = kernel.begin(f"%%gpu\nchanged.append(1)\nprint('begun')\n{body}")
+    cell.wait_for_text("begun")
+    interrupt(cell)
+    assert kernel.evaluate("changed") == [1]
+    assert kernel.gpu("changed.append(2)\nchanged").ok().value == "[1, 2]"
+
+
+def test_while_the_cell_asks(kernel: Kernel) -> None:
+    cell = kernel.begin("%%gpu\nasked = True\ninput()")
+    cell.wait_for_question()
+    interrupt(cell)
+    assert kernel.evaluate("asked") is True
+    assert kernel.run("%%gpu\ninput()", answers=["now"]).ok().value == "'now'"
+
+
+def test_the_cell_may_clean_up(kernel: Kernel) -> None:
+    cell = kernel.begin(
+        "%%gpu\nimport time\ntry:\n    print('begun')\n    time.sleep(600)\nfinally:\n    cleaned = True"
+    )
+    cell.wait_for_text("begun")
+    interrupt(cell)
+    assert kernel.evaluate("cleaned") is True
+
+
+def test_a_cell_that_does_not_stop_is_left_by_the_second_press(kernel: Kernel) -> None:
+    kernel.run("kept = 1").ok()
+    cell = kernel.begin(
+        "%%gpu\nimport time\nkept = 2\nprint('begun')\n"
+        "while True:\n    try:\n        time.sleep(600)\n    except KeyboardInterrupt:\n        print('no')"
+    )
+    cell.wait_for_text("begun")
+    kernel.interrupt()
+    cell.wait_for_text("no")
+    interrupt(cell)
+    assert kernel.evaluate("kept") == 1
+    assert kernel.gpu("kept + 1").ok().value == "2"
+
+
+def test_the_cells_behind_it_are_not_run(kernel: Kernel) -> None:
+    first = kernel.begin("%%gpu\nprint('begun')\nwhile True:\n    pass")
+    second = kernel.begin("%%gpu\nprint('second')")
+    first.wait_for_text("begun")
+    interrupt(first)
+    assert second.finish().reply["status"] == "aborted"
+    assert kernel.gpu("print('next')").ok().stdout == "next\n"
+
+
+def test_while_it_waits_for_a_worker(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    kernel = service.kernel(new_kernel)
+    cell = kernel.begin("%%gpu\nran = 1")
+    cell.wait_for(lambda result: result.notices, "the line says that it waits")
+    interrupt(cell)
+    service.start_worker()
+    assert kernel.gpu("'ran' in dir()").ok().value == "False"
+
+
+def test_while_it_waits_behind_another(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker(slots=1)
+    first, second = service.kernel(new_kernel), service.kernel(new_kernel)
+    running = first.begin("%%gpu\nprint('begun')\nwhile True:\n    pass")
+    running.wait_for_text("begun")
+    waiting = second.begin("%%gpu\nprint('second')")
+    waiting.wait_for(lambda result: "1st in line" in str(result.notices), "the line says its place")
+    interrupt(waiting)
+    interrupt(running)
+    assert second.gpu("print('now')").ok().stdout == "now\n"
+
+
+def test_while_the_service_does_not_answer(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker()
+    kernel = service.kernel(new_kernel)
+    kernel.run("import numpy as np\nx = np.ones(3_000_000)").ok()
+    kernel.gpu("pass").ok()
+    with stopped(service.broker):
+        cell = kernel.begin("%%gpu\nx += 1")
+        cell.wait_for(lambda result: result.notices, "the line says what is going on")
+        interrupt(cell)
+    assert kernel.gpu("float(x.sum())").ok().value == "3000000.0"
+
+
+def test_while_the_result_comes_home(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker()
+    kernel = service.kernel(new_kernel)
+    kernel.run("import numpy as np\nx = np.ones(3_000_000)").ok()
+    # The cell's last act stops the broker, so what follows is the way home and never ends by itself.
+    cell = kernel.begin(
+        f"%%gpu\nimport os, signal\nx += 1\nprint('ran')\nos.kill({service.broker.pid}, signal.SIGSTOP)"
+    )
+    service.wait_until_stopped(service.broker)
+    interrupt(cell)
+    service.broker.send_signal(signal.SIGCONT)
+    assert kernel.evaluate("float(x.sum()) in (3e6, 6e6)") is True
+    assert kernel.gpu("float(x.sum()) in (3e6, 6e6)").ok().value == "True"
+
+
+def test_a_restart_frees_the_worker(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    """The other way to stop a cell: nobody waits for a notebook that is gone."""
+    service.start_broker()
+    service.start_worker(slots=1)
+    kernel = service.kernel(new_kernel)
+    cell = kernel.begin("%%gpu\nprint('begun')\nwhile True:\n    pass")
+    cell.wait_for_text("begun")
+    kernel.restart()
+    assert kernel.gpu("print('free')", seconds=8).ok().stdout == "free\n"

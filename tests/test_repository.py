@@ -1,0 +1,81 @@
+"""Rules of the house that no other tool checks."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LONGEST_FILE_LINES = 600
+
+
+@cache
+def files(*endings: str) -> list[Path]:
+    """What git tracks."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return [ROOT / name for name in listed.split("\0") if name.endswith(endings) and (ROOT / name).exists()]
+
+
+def check(bad: list[str]) -> None:
+    assert not bad, "\n".join(bad)
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in files(".py", ".rs")}
+    check([f"{path}: {length} lines" for path, length in lengths.items() if length > LONGEST_FILE_LINES])
+
+
+def test_every_file_says_what_it_is_for() -> None:
+    rust = [path for path in files(".rs") if not path.read_text().startswith(("//!", "#!["))]
+    # A notebook of the corpus begins with its first cell.
+    code = [path for path in files(".py") if "corpus" not in path.parts]
+    python = [path for path in code if not re.match(r'(#!.*\n)?"""', path.read_text())]
+    check([str(path) for path in rust + python if path.read_text().strip()])
+
+
+@pytest.mark.parametrize("word", ["TO" + "DO", "FIX" + "ME", "XX" + "X"])
+def test_nothing_is_left_for_later(word: str) -> None:
+    pattern = re.compile(rf"\b{word}\b")
+    check([str(path) for path in files(".py", ".rs", ".md", ".toml") if pattern.search(path.read_text())])
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    bad = []
+    for page in files(".md"):
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            if not (page.parent / target).exists():
+                bad.append(f"{page}: {target}")
+    check(bad)
+
+
+def test_requirements_are_pinned() -> None:
+    pages = [path for path in files(".txt") if path.parent.name == "requirements"]
+    assert pages
+    check(
+        [
+            f"{p}: {line}"
+            for p in pages
+            for line in p.read_text().splitlines()
+            if not re.fullmatch(r"[\w.-]+==[\w.]+", line)
+        ]
+    )
+
+
+def test_versions_agree() -> None:
+    import tomllib
+
+    cargo = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
+    shim = (ROOT / "python-shim/baton_shim/__init__.py").read_text()
+    assert f'__version__ = "{cargo}"' in shim
+
+
+def test_runtime_requirements_agree() -> None:
+    import tomllib
+
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    lines = (ROOT / "requirements/runtime.in").read_text().splitlines()
+    assert sorted(declared) == sorted(line for line in lines if line and not line.startswith("#"))
