@@ -119,8 +119,8 @@ class Table:
         self._foreign.extend(bytes(len(fresh)))
         self._use(self._here.used)
         self._find_moved(reach.changed)
-        reached = reach.marked + b"\1" * len(fresh)
-        segments = self._in_reach(reached, first_fresh)
+        reach.marked.update(range(header.count_before, header.count_after))
+        segments = self._in_reach(reach.marked, first_fresh)
         self._pins = [reach.unknown, list(roots.values()), extra, [numbering.objects[number] for number in dying]]
         self._drop(number for number in dying if number not in numbering.dropped)
         for number in (*reach.changed, *range(header.count_before, header.count_after)):
@@ -269,8 +269,8 @@ class Table:
                 self._segments.drop((segment.number,))
                 self._dropped_segments.append(segment.number)
 
-    def _in_reach(self, reached: bytes | bytearray, first_fresh: int) -> list[SegmentView]:
-        numbers = {segment for number, segment in self._segment_of.items() if reached[number]}
+    def _in_reach(self, reached: set[int], first_fresh: int) -> list[SegmentView]:
+        numbers = {segment for number, segment in self._segment_of.items() if number in reached}
         views = []
         for number in sorted(numbers):
             segment = self._segments.by_number[number]
