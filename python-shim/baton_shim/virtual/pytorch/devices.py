@@ -9,7 +9,7 @@ import torch
 
 from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch.labels import CUDA, names_cuda
-from baton_shim.virtual.pytorch.mode import VirtualCuda, mode_here
+from baton_shim.virtual.pytorch.mode import mode_here, switch
 
 
 def install(patches: Patches) -> None:
@@ -45,16 +45,6 @@ def install_threads(patches: Patches) -> None:
         begin_here(self)
 
     patches.set(threading.Thread, "_bootstrap_inner", begin)
+    switch(True)
     mode_here()
-    active = VirtualCuda.__torch_function__
-    VirtualCuda.__torch_function__ = _ACTIVE.get("function", active)
-    _ACTIVE["function"] = VirtualCuda.__torch_function__
-    patches.on_undo(lambda: setattr(VirtualCuda, "__torch_function__", passing))
-
-
-_ACTIVE: dict[str, Any] = {}
-
-
-def passing(self: Any, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-    """A mode that was switched off; other threads still have it."""
-    return function(*args, **(kwargs or {}))
+    patches.on_undo(lambda: switch(False))

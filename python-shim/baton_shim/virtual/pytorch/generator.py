@@ -40,10 +40,10 @@ class Stream:
         return torch.frombuffer(bytearray(_STATE.pack(self.seed, self.offset)), dtype=torch.uint8)
 
     def set_state(self, state: Any) -> None:
-        if state.dtype != torch.uint8 or state.numel() != _STATE.size:
-            raise RuntimeError(
-                "RNG state is wrong size" if state.dtype == torch.uint8 else "RNG state must be a torch.ByteTensor"
-            )
+        if state.dtype != torch.uint8:
+            raise TypeError("RNG state must be a torch.ByteTensor")
+        if state.numel() != _STATE.size:
+            raise RuntimeError("RNG state is wrong size")
         with torch._C.DisableTorchFunction():
             self.seed, self.offset = _STATE.unpack(state.numpy().tobytes())
 

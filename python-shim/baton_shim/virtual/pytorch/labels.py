@@ -13,7 +13,6 @@ from baton_shim.virtual import LABEL
 
 Tensor = torch.Tensor
 CUDA = torch.device("cuda", 0)
-CPU = torch.device("cpu")
 
 
 def on_cuda(value: Any) -> bool:
@@ -62,12 +61,8 @@ def first_tensor(values: Any) -> Any:
 
 
 _NAMES: dict[Any, bool] = {
-    "cuda": True,
-    "cuda:0": True,
-    "cpu": False,
-    CUDA: True,
-    torch.device("cuda"): True,
-    CPU: False,
+    **dict.fromkeys(("cuda", "cuda:0", CUDA, torch.device("cuda")), True),
+    **dict.fromkeys(("cpu", torch.device("cpu")), False),
 }
 
 

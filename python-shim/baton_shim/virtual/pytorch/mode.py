@@ -143,3 +143,17 @@ def mode_here() -> VirtualCuda:
         mode = _HERE.mode = VirtualCuda()
         mode.__enter__()
     return mode
+
+
+def switch(active: bool) -> None:
+    """In all threads: a mode cannot be taken out of another thread's stack."""
+    VirtualCuda.__torch_function__ = _ACTIVE if active else _passing  # type: ignore[method-assign]
+
+
+_ACTIVE = VirtualCuda.__torch_function__
+
+
+def _passing(
+    self: VirtualCuda, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+) -> Any:
+    return function(*args, **(kwargs or {}))

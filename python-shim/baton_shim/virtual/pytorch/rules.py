@@ -42,17 +42,13 @@ def rule(*functions: Any) -> Callable[[Rule], Rule]:
     return register
 
 
-def register() -> None:
-    """The rules stand in the table since this module was imported; these are the kinds of calls without one."""
-    FACTORIES.update(default_device_constructors())
-    MIXES.update(
-        present(Tensor, "copy_ index_put index_put_ tensor_split view_as expand_as reshape_as resize_as_ is_set_to")
-    )
-    MIXES.update(present(torch, "tensor_split ctc_loss lstm gru rnn_tanh rnn_relu _foreach_copy_ is_same_size"))
-    MIXES.update(
-        present(torch, "_has_compatible_shallow_copy_type index_put is_tensor"), present(_FUNCTIONAL, "ctc_loss")
-    )
-
+FACTORIES.update(default_device_constructors())
+MIXES.update(
+    present(Tensor, "copy_ index_put index_put_ tensor_split view_as expand_as reshape_as resize_as_ is_set_to"),
+    present(torch, "tensor_split ctc_loss lstm gru rnn_tanh rnn_relu _foreach_copy_ is_same_size index_put"),
+    present(torch, "_has_compatible_shallow_copy_type is_tensor"),
+    present(_FUNCTIONAL, "ctc_loss"),
+)
 
 _QUESTIONS = (
     present(Tensor, "__hash__ __len__ __bool__ __float__ __int__ __index__ __complex__ size stride dim numel nelement")
@@ -247,7 +243,8 @@ def iterate(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any
 def to_numpy(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
     if on_cuda(args[0]) and not kwargs.get("force"):
         raise TypeError(
-            "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
+            "can't convert cuda:0 device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
         )
     return function(*args, **kwargs)
 
@@ -336,7 +333,7 @@ def draw_like(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> A
 
 
 def draw_on(cuda: bool, mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    generator = kwargs.get("generator")
+    generator: Any = kwargs.get("generator")
     own = isinstance(generator, Generator) and generator.device.type == "cuda"
     if generator is not None and own != cuda:
         names = ("cuda", "cpu") if cuda else ("cpu", "cuda")

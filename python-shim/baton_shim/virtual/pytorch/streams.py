@@ -60,7 +60,8 @@ class Event:
     __module__ = "torch.cuda"
 
     def __init__(self, enable_timing: bool = False, **options: Any) -> None:
-        self.device, self._timed, self._at = CUDA, enable_timing, None
+        self.device, self._timed = CUDA, enable_timing
+        self._at: float | None = None
 
     def record(self, stream: Any = None) -> None:
         self._at = time.perf_counter()
@@ -89,6 +90,6 @@ class Event:
 def register() -> None:
     """dynamo of torch 2.5 takes nothing for a stream that is not known to its base class."""
     for base, stand_in in (("_StreamBase", Stream), ("_EventBase", Event)):
-        kind = getattr(getattr(torch, "_streambase", None), base, None)
+        kind: Any = getattr(getattr(torch, "_streambase", None), base, None)
         if hasattr(kind, "register"):
             kind.register(stand_in)
