@@ -51,8 +51,8 @@ test-rust: export PYTHONPATH := $(CURDIR)/python-shim
 test-rust: export BATON_TEST_PYTHON := $(BIN)/python
 test-rust: $(VENV)/.requirements-test $(INSTALLED)
 	if cargo nextest --version >/dev/null 2>&1; \
-	then cargo nextest run --workspace --locked --cargo-profile $(PROFILE); \
-	else cargo test --workspace --locked --profile $(PROFILE); fi
+	then cargo nextest run --no-fail-fast --workspace --locked --cargo-profile $(PROFILE); \
+	else cargo test --no-fail-fast --workspace --locked --profile $(PROFILE); fi
 
 .PHONY: test-python
 test-python: $(VENV)/.requirements-frameworks $(INSTALLED)
