@@ -86,7 +86,7 @@ class Home:
     def run_cell(self, body: str, options: Options) -> Any:
         from baton_shim.call import Call
 
-        WATCH.cell_ended()
+        WATCH.cell_leaves()
         while not self._turn.acquire(timeout=0.1):  # a cell of a subshell; an interrupt gets through between two tries
             pass
         try:

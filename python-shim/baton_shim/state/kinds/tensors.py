@@ -132,7 +132,7 @@ class TensorKind(Kind):
         return None if segment is None else segment.number
 
     def _state(self, obj: Any) -> tuple[Any, ...]:
-        grad = obj.grad
+        grad = obj.grad if obj.is_leaf or obj.retains_grad else None  # torch warns of all others
         if grad is not None and LABEL in obj.__dict__:
             grad.__dict__[LABEL] = True  # autograd made it, nobody has looked at it yet
         return grad, attributes_of(obj), obj._backward_hooks, on_gpu(obj)
