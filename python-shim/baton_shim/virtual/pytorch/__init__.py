@@ -11,11 +11,12 @@ from baton_shim.virtual.patches import Patches
 
 
 def install(patches: Patches) -> None:
-    from baton_shim.virtual.pytorch import answers, devices, rules, saving, streams, training
+    from baton_shim.virtual.pytorch import answers, devices, older, rules, saving, streams, training
 
     assert rules  # its import fills the mode's tables
     answers.install(patches)
     saving.install(patches)
     training.install(patches)
     streams.register()
+    older.install(patches)
     devices.install(patches)

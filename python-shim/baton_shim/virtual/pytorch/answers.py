@@ -18,6 +18,7 @@ from baton_shim.virtual.gpu import KNOWN
 from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch import generator
 from baton_shim.virtual.pytorch.labels import Tensor, names_cuda, on_cuda, put
+from baton_shim.virtual.pytorch.saving import untyped
 from baton_shim.virtual.pytorch.streams import Event, Stream
 
 _NOTHING = """
@@ -130,7 +131,7 @@ def labelled_bytes() -> int:
     with torch._C.DisableTorchFunction():
         for thing in gc.get_objects():
             if isinstance(thing, Tensor) and on_cuda(thing) and thing.layout == torch.strided:
-                storage = thing.untyped_storage()
+                storage = thing.untyped_storage() if hasattr(thing, "untyped_storage") else untyped(thing.storage())
                 sizes[storage.data_ptr()] = storage.nbytes()
     return sum(sizes.values())
 

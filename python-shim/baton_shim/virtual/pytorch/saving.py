@@ -27,26 +27,35 @@ def install(patches: Patches) -> None:
         return put(made, True) if location_of(storage) else made
 
     patches.set(torch._utils, "_rebuild_tensor", rebuild)
-    state_here = torch._utils._get_obj_state
+    reduce_here = Tensor._reduce_ex_internal
 
+    def reduce(self: Any, protocol: int) -> Any:
+        """The label becomes the storage's location."""
+        form = reduce_here(self, protocol)
+        storage = untyped(form[1][0])
+        if on_cuda(self) or hasattr(storage, LABEL):
+            setattr(storage, LABEL, on_cuda(self))
+        return form
+
+    patches.set(Tensor, "_reduce_ex_internal", reduce)
+    state_here = getattr(torch._utils, "_get_obj_state", None)
+    if state_here is not None:  # torch 1.13 leaves all attributes behind
+        patches.set(torch._utils, "_get_obj_state", without_label(state_here))
+
+
+def without_label(state_here: Any) -> Any:
     def state_of(obj: Any) -> Any:
-        """torch asks it of every tensor that it pickles. The label becomes the storage's location."""
         state = state_here(obj)
-        if not isinstance(obj, Tensor) or obj.layout != torch.strided or not isinstance(state, dict):
-            return state
-        mark(untyped(obj.untyped_storage()), on_cuda(obj))
-        return {name: value for name, value in state.items() if name != LABEL}
+        if isinstance(obj, Tensor) and isinstance(state, dict) and obj.layout == torch.strided:
+            return {name: value for name, value in state.items() if name != LABEL}
+        return state
 
-    patches.set(torch._utils, "_get_obj_state", state_of)
-
-
-def mark(storage: Any, cuda: bool) -> None:
-    if cuda or hasattr(storage, LABEL):
-        setattr(storage, LABEL, cuda)
+    return state_of
 
 
 def untyped(storage: Any) -> Any:
-    return getattr(storage, "_untyped_storage", storage)
+    """What a typed storage is a view of."""
+    return getattr(storage, "_untyped_storage", None) or getattr(storage, "_storage", storage)
 
 
 def location_of(storage: Any) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -129,18 +130,27 @@ def install_autocast(patches: Patches) -> None:
     def enter(self: Any) -> Any:
         entered = enter_here(self)
         if self.device == "cuda":
-            beneath = autocast("cpu", dtype=self.fast_dtype, enabled=self._enabled, cache_enabled=self._cache_enabled)
+            beneath = beneath_cuda(autocast, self)
             self.__dict__.setdefault("_baton_beneath", []).append(beneath)
             enter_here(beneath)
         return entered
 
     def leave(self: Any, *failure: Any) -> Any:
-        if self.device == "cuda" and self.__dict__.get("_baton_beneath"):
+        if self.__dict__.get("_baton_beneath"):
             exit_here(self._baton_beneath.pop(), *failure)
         return exit_here(self, *failure)
 
     patches.set(autocast, "__enter__", enter)
     patches.set(autocast, "__exit__", leave)
+
+
+def beneath_cuda(autocast: Any, above: Any) -> Any:
+    if above._enabled:
+        with warnings.catch_warnings(action="ignore"):
+            made = autocast("cpu", dtype=above.fast_dtype, cache_enabled=above._cache_enabled)
+        if made._enabled:
+            return made
+    return autocast("cpu", dtype=torch.bfloat16, enabled=False)  # the only type that older versions know on the CPU
 
 
 # ---- function transforms ----
