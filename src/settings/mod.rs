@@ -91,6 +91,11 @@ settings! {
     flag: Some(("lane", &["worker", "up"])),
     default: Text("auto");
 
+    #[doc = "Whether `cuda` is there in ordinary cells, too, where it is virtual and computes on the CPU."]
+    virtual_cuda: bool = "virtual_cuda",
+    flag: None,
+    default: Text("true");
+
     #[doc = "Where the broker of this user has its socket, its lock, its token and its log. Only this user may enter it."]
     runtime_folder: PathBuf = "runtime_folder",
     flag: Some(("runtime-folder", &["up", "worker", "status", "doctor"])),
