@@ -143,8 +143,6 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             shell.last_execution_result = None
         finally:
             ticking.cancel()
-        sys.stdout.flush()
-        sys.stderr.flush()
         return reply
 
     def _finish(self, reply: dict[str, Any], prepared: dict[str, Any]) -> None:
@@ -170,6 +168,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         if result:
             extra["value"] = result.value
         snapshot = self._snapshot(names, gone, extra, partings=prepared["returns"])
+        self._end_output()
         self._link.send(
             "finished",
             message_id=self._message_id,
@@ -182,6 +181,15 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         while self._receive().name != "released":
             pass
         self._table.release()
+
+    def _end_output(self) -> None:
+        """The worker need not wait until this kernel is idle, which comes after its memory was read."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.session.send(self.iopub_socket, "end_of_output", {}, parent=self.get_parent("shell"))
+
+    def _publish_execute_input(self, code: str, parent: dict[str, Any], execution_count: int) -> None:
+        """The notebook kernel does."""
 
     def _snapshot(self, names: list[str], gone: list[str], extra: dict[str, Any], partings: bool) -> Snapshot:
         try:

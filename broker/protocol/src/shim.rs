@@ -32,6 +32,10 @@ pub struct SegmentView {
     pub fresh: bool,
 }
 
+/// The type of the message on a session's iopub behind a cell's last output. The kernel's `idle` comes later: only once
+/// the memory that [`FromSession::Finished`] tells of was read.
+pub const END_OF_OUTPUT: &str = "end_of_output";
+
 /// Fresh segments of at least this many bytes are mapped where they lie in the file; smaller ones are copied.
 pub const MAPPED_BYTES: u64 = 64 << 10;
 

@@ -24,7 +24,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_unti
 
 use self::collecting::Collected;
 use self::limits::Cancel;
-use self::speech::{Closing, tell};
+use self::speech::tell;
 use super::lanes::Way;
 use super::prepare::Ready;
 use super::{Ending, Order};
@@ -70,7 +70,7 @@ pub(crate) async fn run_cell(
         phase: Phase::Applying {
             ledger: state.ledger,
         },
-        closing: Closing::default(),
+        all_output_is_here: false,
         batcher: Batcher::default(),
         usage: Usage::default(),
         memory_bytes: 0,
@@ -92,7 +92,8 @@ struct Run<'context> {
     base: StateVersion,
     way: Way,
     phase: Phase,
-    closing: Closing,
+    /// The session's kernel publishes nothing more for this cell.
+    all_output_is_here: bool,
     batcher: Batcher,
     usage: Usage,
     /// At the last look.
@@ -121,7 +122,7 @@ enum Phase {
         error: Option<RemoteError>,
         collected: BoxFuture<'static, Collected>,
     },
-    /// Everything is there but the last messages of the session's kernel.
+    /// Everything is there but perhaps the last outputs.
     Closing {
         ending: Ending,
         ledger: Ledger,
