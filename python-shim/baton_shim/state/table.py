@@ -20,12 +20,13 @@ from baton_shim.state.bindings import Bindings
 from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.delta import Undo, read_segments
 from baton_shim.state.kinds import Here, Kinds, is_leaf
-from baton_shim.state.message import Header, SegmentView, Snapshot, is_plain, join, split, versions
+from baton_shim.state.message import Header, SegmentView, Snapshot, is_plain, join, split, versions, view_of
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
 from baton_shim.state.pickler import Patch, TablePickler
 from baton_shim.state.refusal import Refused, Stayed, TableBroken, stayed_text
 from baton_shim.state.replacement import find_replaced
+from baton_shim.state.scanner import Scanner
 from baton_shim.state.segments import Segment, Segments
 from baton_shim.state.stale import tell_of_stale_holders
 from baton_shim.state.walk import Reach, Walker
@@ -49,6 +50,7 @@ class Table:
         self._foreign = bytearray(len(self._numbering))  # for each number, whether the other end gave it
         self._segment_of: dict[int, int] = {}
         self._bindings = Bindings(namespace, self._numbering)
+        self._scanner = Scanner()
         self._dropped_segments: list[int] = []
         self._pins: list[Any] = []
         self._undo: Undo | None = None
@@ -271,13 +273,12 @@ class Table:
 
     def _in_reach(self, reached: set[int], first_fresh: int) -> list[SegmentView]:
         numbers = {segment for number, segment in self._segment_of.items() if number in reached}
-        views = []
-        for number in sorted(numbers):
-            segment = self._segments.by_number[number]
-            if number < first_fresh:
-                self._segments.bring_down(segment)
-            views.append(SegmentView(number, segment.address, segment.bytes, number >= first_fresh))
-        return views
+        segments = [self._segments.by_number[number] for number in sorted(numbers)]
+        known = [segment for segment in segments if segment.number < first_fresh]
+        for segment in known:
+            self._segments.bring_down(segment)
+        digests = self._scanner.look(known)
+        return [view_of(segment, segment.number >= first_fresh, digests.get(segment.number)) for segment in segments]
 
     def _drop(self, numbers: Iterable[int]) -> None:
         numbers = set(numbers)
