@@ -168,7 +168,6 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         if result:
             extra["value"] = result.value
         snapshot = self._snapshot(names, gone, extra, partings=prepared["returns"])
-        self._end_output()
         self._link.send(
             "finished",
             message_id=self._message_id,
@@ -176,6 +175,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             error=error,
             state=snapshot.as_wire(),
         )
+        self._end_output()
         self._names.went_home(names, gone)
         self._surroundings.departed(around)
         while self._receive().name != "released":
@@ -183,7 +183,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._table.release()
 
     def _end_output(self) -> None:
-        """The worker need not wait until this kernel is idle, which comes after its memory was read."""
+        """Said while the worker reads this kernel's memory, so that it need not wait until this kernel is idle."""
         sys.stdout.flush()
         sys.stderr.flush()
         self.session.send(self.iopub_socket, "end_of_output", {}, parent=self.get_parent("shell"))
