@@ -287,7 +287,10 @@ impl Arbiter {
 
     /// Those whose memory is about to make way for somebody before them compute no more.
     fn next_resident(&self) -> Option<SessionId> {
-        self.front(|id, session| session.is_resident() && !self.is_in_the_way(id))
+        let needy = self.needy();
+        self.front(|id, session| {
+            session.is_resident() && needy.is_none_or(|needy| !self.is_in_the_way(id, needy))
+        })
     }
 
     pub(crate) fn place(&self, session: &Session) -> Place {

@@ -91,12 +91,10 @@ impl Arbiter {
         self.room_without(id, id) >= bytes_needed(&self.sessions[&id])
     }
 
-    /// There is no room for somebody before it if it computes.
-    pub(crate) fn is_in_the_way(&self, id: SessionId) -> bool {
-        self.needy().is_some_and(|needy| {
-            self.makes_way(id, &self.sessions[&id], needy)
-                && self.room_without(id, needy) < bytes_needed(&self.sessions[&needy])
-        })
+    /// There is no room for `needy`, who is before it, if it computes.
+    pub(crate) fn is_in_the_way(&self, id: SessionId, needy: SessionId) -> bool {
+        self.makes_way(id, &self.sessions[&id], needy)
+            && self.room_without(id, needy) < bytes_needed(&self.sessions[&needy])
     }
 
     /// What those who do not compute can leave to `needy` while `kept` stays.
