@@ -4,6 +4,9 @@ Python asks a namespace and then its builtins. So the builtins of the session's 
 the notebook for what it lacks, and puts what comes into the namespace. `globals`, `locals`, `vars` and `dir` are left
 out of that dictionary: who looks them up is about to see the namespace itself, and what is to be seen comes first.
 
+Python looks up builtins and globals several times more slowly in functions that were made beside such a dictionary. So
+it is there only while a cell runs that may look up names which only text shows.
+
 **Invariant:** nobody is asked between cells, nor for a name that the notebook does not have.
 """
 
@@ -42,18 +45,23 @@ class NameFaults:
         self._asking: int | None = None
         self._open = False
         self._builtins = Builtins(self._find)
-        namespace["__builtins__"] = self._builtins
         mirror_builtins(self._builtins)
 
-    def open(self) -> None:
-        """The cell begins."""
-        self._builtins.refresh()
+    def open(self, dynamic: bool) -> None:
+        """The cell begins; a `dynamic` one may look up names that only text shows."""
         self._open = True
+        if dynamic:
+            self.watch_text()
+
+    def watch_text(self) -> None:
+        self._builtins.refresh()
+        self._namespace["__builtins__"] = self._builtins
 
     def close(self) -> None:
         """The cell has ended; what a thread of it is being brought comes first."""
         with self._turn:
             self._open = False
+        self._namespace["__builtins__"] = builtins
 
     def bring(self, names: Iterable[str]) -> None:
         """Those that the notebook has and the cell lacks."""

@@ -46,6 +46,21 @@ def test_ways_to_look_up_a_name(baton: Baton, body: str) -> None:
     assert cell.result == "42" or "42" in cell.text(), cell.messages
 
 
+def test_functions_that_look_up_names(baton: Baton) -> None:
+    baton.run("x = [4]; steps = iter([1])\ndef f(n): return globals()[n]\ndef g(n): return eval(n)\nnames = 'fg'")
+    baton.run("%%gpu\nf, g")
+    assert baton.run("%%gpu\nf('x').append(g('le' + 'n(x)'))\nf('x') is g('x'), next(f('steps'))").result == "(True, 1)"
+    body = "import sys\nmain = sys.modules['__main__']\n[getattr(main, name)('x') for name in names]"
+    assert baton.run(f"%%gpu\n{body}").result == "[[4, 1], [4, 1]]"
+
+
+def test_other_cells_have_the_builtins_of_every_module(baton: Baton) -> None:
+    baton.run(f"x = 42; {NAME}\ndef f(): return x")
+    baton.run("%%gpu\neval(n)")
+    body = "def g(): return len\nimport builtins as b\nf.__builtins__ is g.__builtins__ is b.__dict__"
+    assert baton.run(f"%%gpu\n{body}").result == "True"
+
+
 def test_one_question_for_a_name_and_what_it_uses(baton: Baton) -> None:
     baton.run("rate = 3\ndef g(v): return v * rate\ndef f(v): return g(v)\nother = 1")
     assert baton.run("%%gpu\neval('f' + '(2)') + eval('f' + '(3)')").result == "15"
@@ -225,7 +240,7 @@ def test_a_thread_that_outlives_its_cell(baton: Baton) -> None:
     cell = baton.run(f"%%gpu --drop go said t\n{body}")
     assert cell.reply["status"] == "ok", cell.traceback
     cell = baton.run(
-        "%%gpu\nimport builtins\ngo, said, t = builtins.kept\ngo.set(); t.join()\nprint(said)\ndel go, said, t"
+        "%%gpu\nimport builtins\ngo, said, t = builtins.kept\ngo.set(); t.join()\neval('print(said)')\ndel go, said, t"
     )
     assert cell.text() == "[1]\n", cell.messages
 
