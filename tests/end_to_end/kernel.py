@@ -63,7 +63,8 @@ class Kernel:
         return ast.literal_eval(answer["data"]["text/plain"])
 
     def begin(self, code: str, *, answers: Iterable[str] = (), **options: Any) -> Cell:
-        options.setdefault("allow_stdin", True)
+        """`stop_on_error` makes a kernel refuse cells for a moment after an error, however late they are sent."""
+        options = {"allow_stdin": True, "stop_on_error": False} | options
         message_id = self.client.execute(code, **options)
         cell = Cell(self, code, deque(answers))
         self._cells[message_id] = cell
@@ -86,7 +87,11 @@ class Kernel:
     # ---- the toolbar
 
     def interrupt(self) -> None:
-        self.manager.interrupt_kernel()
+        """Returns when the kernel's process has the signal."""
+        request = self.client.session.msg("interrupt_request", {})
+        self.client.control_channel.send(request)
+        while self.client.get_control_msg(timeout=20)["parent_header"]["msg_id"] != request["header"]["msg_id"]:
+            pass
 
     def restart(self) -> None:
         self.client.stop_channels()

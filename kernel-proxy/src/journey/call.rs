@@ -7,6 +7,7 @@
 
 mod current;
 mod follow;
+mod names;
 mod state;
 
 use std::time::Duration;

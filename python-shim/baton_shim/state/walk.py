@@ -7,7 +7,7 @@ each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
 from itertools import chain, compress, repeat
 from operator import is_, itemgetter
@@ -22,6 +22,7 @@ Known = tuple[Any, Any]  # a kind and the state at the last message
 @dataclass
 class Reach:
     marked: set[int]
+    given: Set[int] = frozenset()  # what the other end has for itself: neither looked at nor followed
     changed: list[int] = field(default_factory=list)
     states: dict[int, Any] = field(default_factory=dict)  # of the changed ones, as they are now
     leaves: list[Any] = field(default_factory=list)  # large plain containers that the other end does not know
@@ -66,8 +67,8 @@ class Walker:
         self.states = {moved[number]: state for number, state in self.states.items()}
         self.children = {}
 
-    def reach(self, roots: Iterable[Any]) -> Reach:
-        reach = Reach(set(range(self.numbering.anchors)))
+    def reach(self, roots: Iterable[Any], given: Set[int] = frozenset()) -> Reach:
+        reach = Reach({*given, *range(self.numbering.anchors)}, given)
         self._follow(list(roots), reach)
         return reach
 

@@ -93,7 +93,10 @@ impl Run<'_> {
                     self.session.interrupt();
                 }
             }
-            (FromSession::Refused { error, .. }, Phase::Applying { .. }) => {
+            (
+                FromSession::Refused { error, .. },
+                Phase::Applying { .. } | Phase::Running { .. },
+            ) => {
                 let outcome = match self.cancel {
                     Cancel::NotAsked => Outcome::Refused,
                     Cancel::Asked(_) | Cancel::Moot => Outcome::Cancelled,
@@ -130,6 +133,10 @@ impl Run<'_> {
                 order
                     .events
                     .send(JobEvent::InputWanted { prompt, password });
+            }
+            (FromSession::NamesWanted { names, .. }, phase @ Phase::Running { .. }) => {
+                self.phase = phase;
+                self.ask_for(names, order);
             }
             (unexpected, phase) => {
                 self.phase = phase;
@@ -172,6 +179,7 @@ fn kind(message: &FromSession) -> &'static str {
         FromSession::Started { .. } => "started",
         FromSession::Refused { .. } => "refused",
         FromSession::InputWanted { .. } => "input_wanted",
+        FromSession::NamesWanted { .. } => "names_wanted",
         FromSession::Finished { .. } => "finished",
     }
 }

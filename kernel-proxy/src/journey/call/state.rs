@@ -14,8 +14,9 @@ use crate::journey::notice::Waiting;
 
 /// What the session holds.
 pub(super) struct Home {
-    version: StateVersion,
-    ledger: Ledger,
+    /// What it holds once it has applied all that it was sent.
+    pub(super) version: StateVersion,
+    pub(super) ledger: Ledger,
 }
 
 impl Home {
@@ -74,7 +75,7 @@ impl Journey {
             (Err(error), None) => Err(Failure::moving(&error, call.job).into()),
             (Ok(sent), None) => {
                 self.home = Some(Home {
-                    version: home.version,
+                    version: home.version.after_message(),
                     ledger: sent.ledger,
                 });
                 call.held = sent.held;
@@ -118,10 +119,7 @@ impl Journey {
         call.writer.send_with_file(&message, file).await?;
         if call.applied().await? {
             self.home = Some(Home {
-                version: StateVersion {
-                    messages: home.version.messages + 2,
-                    ..home.version
-                },
+                version: home.version.after_message(),
                 ledger,
             });
         }
