@@ -14,7 +14,6 @@ import sys
 import tempfile
 import types
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 LENGTH = struct.Struct("<Q")
@@ -81,9 +80,11 @@ class Dill:
         assert self.process.stdout is not None
         self.process.stdin.write(f"{there}\n{home}\n".encode())
         self.process.stdin.flush()
-        assert self.process.stdout.readline() == b"done\n"
-        found = dill.load_module_asdict(home)
-        self.namespace.update({name: found[name] for name in gives})
+        answer = self.process.stdout.readline().decode().strip()
+        if answer != "done":
+            raise RuntimeError(answer)
+        found = dill.load_module(home)
+        self.namespace.update({name: getattr(found, name) for name in gives})
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -140,15 +141,18 @@ def serve_dill(lines: io.BufferedIOBase) -> None:
     namespace: dict[str, Any] = {}
     while there := lines.readline().decode().strip():
         home = lines.readline().decode().strip()
-        taken = dill.load_module_asdict(there)
-        body, gives = taken.pop("body"), taken.pop("gives")
-        namespace.update({name: value for name, value in taken.items() if not name.startswith("__")})
-        exec(body, namespace)
-        session = types.ModuleType("session")
-        vars(session).update({name: namespace[name] for name in gives})
-        Path(home).unlink(missing_ok=True)
-        dill.dump_module(home, session)
-        sys.stdout.write("done\n")
+        try:
+            taken = dict(vars(dill.load_module(there)))
+            body, gives = taken.pop("body"), taken.pop("gives")
+            namespace.update({name: value for name, value in taken.items() if not name.startswith("__")})
+            exec(body, namespace)
+            session = types.ModuleType("session")
+            vars(session).update({name: namespace[name] for name in gives})
+            dill.dump_module(home, session)
+            answer = "done"
+        except Exception as error:
+            answer = f"{type(error).__name__}: {error}".replace("\n", " ")
+        sys.stdout.write(f"{answer}\n")
         sys.stdout.flush()
 
 
