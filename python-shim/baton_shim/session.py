@@ -16,12 +16,15 @@ def main() -> None:
     import threading
 
     from baton_shim.link import Link
+    from baton_shim.local_modules import LocalModules
     from baton_shim.session_kernel import SessionKernel
 
+    modules = LocalModules()
+    modules.watch()
     link = Link(os.environ.pop(SHIM_SOCKET))
     link.hello()
     threading.Thread(target=watch, args=(link.fileno(),), name="baton-worker-watch", daemon=True).start()
-    run_kernel(lambda shell: shell.kernel.join(link), SessionKernel)
+    run_kernel(lambda shell: shell.kernel.join(link, modules), SessionKernel)
 
 
 def watch(file_descriptor: int) -> None:

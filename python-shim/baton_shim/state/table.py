@@ -13,7 +13,7 @@ import io
 import pickle
 import sys
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from baton_shim.state.bindings import Bindings
@@ -32,8 +32,9 @@ from baton_shim.state.walk import Reach, Walker
 
 
 class Table:
-    def __init__(self, namespace: dict[str, Any]) -> None:
+    def __init__(self, namespace: dict[str, Any], load_modules: Callable[[bytes], None] | None = None) -> None:
         self.namespace = namespace
+        self._load_modules = load_modules or (lambda modules: None)
         self.messages = 0
         self.broken = False
         self._home: bool | None = None  # known with the first message
@@ -57,13 +58,20 @@ class Table:
     # ---- sending ----
 
     def snapshot(
-        self, names: Iterable[str], *, extra: object = None, deleted: Iterable[str] = (), partings: bool = True
+        self,
+        names: Iterable[str],
+        *,
+        extra: object = None,
+        deleted: Iterable[str] = (),
+        partings: bool = True,
+        modules: bytes | None = None,
     ) -> Snapshot:
         """What the other end lacks to have these names as they are here.
 
         Values of a dict `extra`, and names in a session, that cannot travel arrive as a `Stayed`. Raises `Refused`
         in the notebook kernel for a name that cannot; then nothing has changed and the table is still good.
         Without `partings`, what nobody here holds any more does not send its last change.
+        `modules` is for the other end's `load_modules`.
         """
         self._check_usable()
         first = self._home is None
@@ -76,7 +84,7 @@ class Table:
         self._here.used.clear()
         next_segment = self._segments.next_number
         try:
-            made = self._write(roots, extra, gone, home, dying)
+            made = self._write(roots, extra, gone, home, dying, modules)
         except BaseException:
             self._segments.drop(range(next_segment, self._segments.next_number))
             self._segments.next_number = next_segment
@@ -85,7 +93,15 @@ class Table:
         self._home = home
         return made
 
-    def _write(self, roots: dict[str, Any], extra: object, gone: list[str], home: bool, dying: list[int]) -> Snapshot:
+    def _write(
+        self,
+        roots: dict[str, Any],
+        extra: object,
+        gone: list[str],
+        home: bool,
+        dying: list[int],
+        modules: bytes | None,
+    ) -> Snapshot:
         numbering, walker = self._numbering, self._walker
         first_fresh = self._segments.next_number
         values = list(extra.values()) if isinstance(extra, dict) else [extra]
@@ -111,6 +127,7 @@ class Table:
             deleted=gone,
             plain=plain,
             versions=versions() if self.messages == 0 else None,
+            modules=modules,
         )
         numbering.untold.clear()
         dropped_segments, self._dropped_segments = self._dropped_segments, []
@@ -311,6 +328,8 @@ class Table:
             stream = read_segments(delta, file_descriptor, self._segments, undo)
             header, body = split(stream)
             self._check(header)
+            if header.modules is not None:
+                self._load_modules(header.modules)
             containers: dict[str, type] = {"list": list, "dict": dict, "set": set}
             self._reserved = [containers[name]() for name in header.reserved]
             if header.plain:
