@@ -27,6 +27,7 @@ from baton_shim.link import Link, LinkClosed, Message
 from baton_shim.session_names import SessionNames
 from baton_shim.session_shell import SessionShell
 from baton_shim.surroundings import Departing, Surroundings, warn
+from baton_shim.virtual import SWITCH
 
 if TYPE_CHECKING:
     from baton_shim.local_modules import LocalModules
@@ -42,6 +43,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         from baton_shim.state import Table
 
         by_reference(self.shell)
+        SWITCH.begin(session=True)
         self._link = link
         self._modules = modules
         self._table: Table = Table(self.shell.user_ns, modules.land)

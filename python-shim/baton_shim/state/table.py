@@ -291,6 +291,8 @@ class Table:
         views = []
         for number in sorted(numbers):
             segment = self._segments.by_number[number]
+            if number < first_fresh:
+                self._segments.bring_down(segment)
             views.append(SegmentView(number, segment.address, segment.bytes, number >= first_fresh))
         return views
 
@@ -326,6 +328,7 @@ class Table:
         self._here.used.clear()
         try:
             stream = read_segments(delta, file_descriptor, self._segments, undo)
+            self._segments.bring_up(part["number"] for part in delta["segments"] if part["patches"])
             header, body = split(stream)
             self._check(header)
             if header.modules is not None:
@@ -341,6 +344,7 @@ class Table:
         except BaseException:
             self.broken = True
             undo.run()
+            self._segments.bring_up(part["number"] for part in delta["segments"])
             self._kinds.settle()
             raise
         finally:
