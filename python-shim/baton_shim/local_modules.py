@@ -23,6 +23,8 @@ from importlib.util import spec_from_file_location
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from baton_shim.mirror import to_here, to_home
+
 AUTORELOAD = "IPython.extensions.autoreload"
 INSTALLED = (os.path.dirname(os.__file__) + os.sep, "/site-packages/", "/dist-packages/")
 
@@ -108,7 +110,7 @@ class LocalModules(MetaPathFinder):
         before = self.loaded.get(name)
         times = before.times + 1 if before else 1
         package = hasattr(module, "__path__")
-        self.loaded[name] = Loaded(path, source, package, called_from(AUTORELOAD), times)
+        self.loaded[name] = Loaded(to_home(path), source, package, called_from(AUTORELOAD), times)
         given = self._given.pop(name, None)
         if given is not None and given.source == source:
             self._told[name] = self.loaded[name]
@@ -142,9 +144,10 @@ class LocalModules(MetaPathFinder):
         given = self._given.get(name)
         if given is None:
             return None
-        folders = [os.path.dirname(given.path)] if given.package else None
-        loader = GivenLoader(name, given)
-        return spec_from_file_location(name, given.path, loader=loader, submodule_search_locations=folders)
+        place: str = to_here(given.path)
+        loader = GivenLoader(name, place, given.source)
+        folders = [os.path.dirname(place)] if given.package else None
+        return spec_from_file_location(name, place, loader=loader, submodule_search_locations=folders)
 
     def _reload(self, module: ModuleType, in_place: bool) -> None:
         if in_place:
@@ -158,9 +161,9 @@ class LocalModules(MetaPathFinder):
 class GivenLoader(SourceFileLoader):
     """Executes the other end's source, quietly: what the module prints was seen when that end loaded it."""
 
-    def __init__(self, name: str, given: Loaded) -> None:
-        super().__init__(name, given.path)
-        self._source = given.source
+    def __init__(self, name: str, path: str, source: bytes) -> None:
+        super().__init__(name, path)
+        self._source = source
 
     def get_data(self, path: str) -> bytes:
         return self._source if path == self.path else super().get_data(path)

@@ -13,6 +13,9 @@ from baton_shim.launch import SHIM_SOCKET, end_with_parent, leave_notebook_folde
 def main() -> None:
     leave_notebook_folder()
     end_with_parent("SIGKILL")
+    from baton_shim.mirror import work_in_mirror
+
+    work_in_mirror()
     import threading
 
     from baton_shim.link import Link

@@ -17,6 +17,8 @@ from ipykernel.jsonutil import encode_images, json_clean
 from ipykernel.zmqshell import ZMQInteractiveShell
 from traitlets import Type
 
+from baton_shim.mirror import hide_frames
+
 
 class Result(NamedTuple):
     value: Any
@@ -65,6 +67,7 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
             kind, error, trace = self._get_exc_info(exc_tuple)
         except ValueError:  # there is none
             return
+        hide_frames(error)
         if isinstance(error, BaseExceptionGroup):  # which IPython would print to stderr
             while trace is not None and trace.tb_frame.f_code.co_filename not in self.compile._filename_map:
                 trace = trace.tb_next  # IPython's own frames
