@@ -16,14 +16,14 @@ use baton_protocol::worker::{Device, FromWorker, ToWorker};
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, NotebookId, Parcel, State, Submission, WorkerId,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::device;
-use crate::job::{EventSink, LastWord, Order};
+use crate::job::{EventSink, LastWord, Names, Order};
 use crate::line::{Line, LineEvent};
 use crate::mirror::Questions;
 use crate::notebook::{Reporter, serve_notebook};
@@ -60,6 +60,7 @@ struct Assignment {
     states: mpsc::Sender<State>,
     inputs: mpsc::Sender<Option<String>>,
     files: mpsc::UnboundedSender<(u64, Parcel)>,
+    names: watch::Sender<Option<Names>>,
     cancelled: CancellationToken,
     revoked: CancellationToken,
 }
@@ -205,6 +206,11 @@ impl Agent {
                     let _ = assignment.files.send((question, answer));
                 }
             }
+            ToWorker::Names { job, number, state } => {
+                if let Some(assignment) = self.assignments.get(&job) {
+                    assignment.names.send_replace(Some(Names { number, state }));
+                }
+            }
             ToWorker::Acknowledge {
                 job,
                 fencing,
@@ -243,6 +249,7 @@ impl Agent {
         let (inputs, inputs_end) = mpsc::channel(1);
         // As many as the job has asked questions.
         let (files, files_end) = mpsc::unbounded_channel();
+        let (names, names_end) = watch::channel(None);
         let assignment = Assignment {
             fencing,
             outbox: Outbox::default(),
@@ -251,6 +258,7 @@ impl Agent {
             states,
             inputs,
             files,
+            names,
             cancelled: CancellationToken::new(),
             revoked: CancellationToken::new(),
         };
@@ -272,6 +280,7 @@ impl Agent {
             submission,
             states: states_end,
             inputs: inputs_end,
+            names: names_end,
             cancelled: assignment.cancelled.clone(),
             revoked: assignment.revoked.clone(),
         };

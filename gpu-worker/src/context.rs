@@ -43,6 +43,8 @@ pub(crate) enum MoveError {
     AtHome { reason: String },
     #[error("The notebook answered something else than what it was asked")]
     Answer,
+    #[error("The notebook's memory can no longer be reached")]
+    Unreachable,
     #[error("Work on the state was given up")]
     Join(#[from] JoinError),
 }

@@ -30,6 +30,9 @@ pub enum JobEvent {
     InputWanted { prompt: String, password: bool },
     /// A [`crate::files::FilesWanted`]; the answer goes back as [`crate::proxy::FromProxy::Files`].
     FilesWanted { question: u64, wanted: Parcel },
+    /// The cell looks up names of the notebook that it was not given; it waits for the answer with this number,
+    /// [`crate::proxy::FromProxy::Names`]. Questions of one run are numbered from 1.
+    NamesWanted { number: u64, names: Vec<String> },
     /// The end; nothing follows.
     Finished {
         outcome: Outcome,

@@ -1,7 +1,9 @@
 //! One job as the broker holds it in memory.
 
 use crate::{order::Place, store::OpenJob};
-use baton_protocol::{FencingNumber, JobEvent, JobId, NotebookId, Parcel, Submission, WorkerId};
+use baton_protocol::{
+    FencingNumber, JobEvent, JobId, NotebookId, Parcel, State, Submission, WorkerId,
+};
 use std::sync::Arc;
 
 pub(crate) use crate::store::Phase;
@@ -33,6 +35,8 @@ pub(crate) struct Job {
     pub(super) waiting_input: Option<Option<String>>,
     /// Answers about files that came while the worker was away. The proxy says them again to a new broker.
     pub(super) waiting_files: Vec<(u64, Parcel)>,
+    /// The last answer to [`JobEvent::NamesWanted`], for a worker that comes back: nobody knows whether it arrived.
+    pub(super) names: Option<(u64, State)>,
 }
 
 impl Job {
@@ -56,6 +60,7 @@ impl Job {
             submission: Some(submission),
             waiting_input: None,
             waiting_files: Vec::new(),
+            names: None,
         }
     }
 
@@ -79,6 +84,7 @@ impl Job {
             submission: None,
             waiting_input: None,
             waiting_files: Vec::new(),
+            names: None,
         }
     }
 
@@ -99,9 +105,10 @@ pub(super) fn phase_after(phase: Phase, event: &JobEvent) -> Option<Phase> {
             Some(Phase::Assigned)
         }
         (Phase::Assigned, JobEvent::Started { .. }) => Some(Phase::Started),
-        (Phase::Started, JobEvent::Output(_) | JobEvent::InputWanted { .. }) => {
-            Some(Phase::Started)
-        }
+        (
+            Phase::Started,
+            JobEvent::Output(_) | JobEvent::InputWanted { .. } | JobEvent::NamesWanted { .. },
+        ) => Some(Phase::Started),
         (Phase::Assigned | Phase::Started, JobEvent::FilesWanted { .. }) => Some(phase),
         (Phase::Assigned | Phase::Started, JobEvent::Finished { .. }) => Some(Phase::Finished),
         _ => None,

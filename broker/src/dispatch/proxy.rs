@@ -63,6 +63,7 @@ impl Dispatch {
             | FromProxy::Cancel { job }
             | FromProxy::Input { job, .. }
             | FromProxy::Files { job, .. }
+            | FromProxy::Names { job, .. }
             | FromProxy::Applied { job }
                 if !self.belongs(job, notebook) =>
             {
@@ -81,6 +82,7 @@ impl Dispatch {
                 question,
                 answer,
             } => self.files(job, question, answer, actions),
+            FromProxy::Names { job, number, state } => self.names(job, number, state, actions),
             FromProxy::Applied { job } => self.applied(job, now, actions),
         }
     }
@@ -302,6 +304,25 @@ impl Dispatch {
                     job.waiting_files.push((question, answer));
                 }
             }
+        }
+    }
+
+    /// An answer with another number than the worker waits for does no harm there.
+    fn names(&mut self, id: JobId, number: u64, state: State, actions: &mut Vec<Action>) {
+        let job = self.jobs.get_mut(&id);
+        let Some(job) = job.filter(|job| job.phase == Phase::Started) else {
+            return;
+        };
+        job.names = Some((number, state.clone()));
+        if let Some(connection) = self.jobs.get(&id).and_then(|job| self.runner(job)) {
+            actions.push(Action::ToWorker(
+                connection,
+                ToWorker::Names {
+                    job: id,
+                    number,
+                    state,
+                },
+            ));
         }
     }
 

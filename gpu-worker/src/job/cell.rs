@@ -11,6 +11,7 @@
 
 mod collecting;
 mod limits;
+mod names;
 mod speech;
 
 use std::os::fd::AsFd;
@@ -27,9 +28,10 @@ use self::limits::Cancel;
 use self::speech::{Closing, tell};
 use super::lanes::Way;
 use super::prepare::Ready;
-use super::{Ending, Order};
+use super::state::Assembled;
+use super::{Ending, Names, Order};
 use crate::batch::Batcher;
-use crate::context::Context;
+use crate::context::{Context, MoveError};
 use crate::notice;
 use crate::session::{Session, SessionEvent};
 
@@ -65,8 +67,9 @@ pub(crate) async fn run_cell(
     let mut run = Run {
         context,
         session,
-        base,
+        version: base.after_message(),
         way,
+        questions: 0,
         phase: Phase::Applying {
             ledger: state.ledger,
         },
@@ -89,9 +92,12 @@ pub(crate) async fn run_cell(
 struct Run<'context> {
     context: &'context Context,
     session: Session,
-    base: StateVersion,
+    /// What the session holds, once it has applied what it was sent.
+    version: StateVersion,
     way: Way,
-    phase: Phase,
+    /// How many times the cell has looked up names that it was not given.
+    questions: u64,
+    phase: Phase<'context>,
     closing: Closing,
     batcher: Batcher,
     usage: Usage,
@@ -106,7 +112,7 @@ struct Run<'context> {
     deadline: Option<Instant>,
 }
 
-enum Phase {
+enum Phase<'context> {
     /// The session reads the state.
     Applying {
         ledger: Ledger,
@@ -114,6 +120,11 @@ enum Phase {
     Running {
         ledger: Ledger,
         since: Instant,
+    },
+    /// The cell waits for names of the notebook, which come.
+    Fetching {
+        since: Instant,
+        fetched: BoxFuture<'context, Result<Assembled, MoveError>>,
     },
     /// The cell has ended; what changed is read and uploaded.
     Collecting {
@@ -135,6 +146,9 @@ enum Event {
     Input(Option<String>),
     Cancelled,
     Stopping,
+    /// The last answer to a question for names.
+    Names(Option<Names>),
+    Fetched(Result<Assembled, MoveError>),
     Collected(Collected),
     MemoryDue,
     OutputDue,
@@ -158,9 +172,10 @@ impl Run<'_> {
     async fn next_event(&mut self, order: &mut Order, memory: &mut Interval) -> Event {
         let output_due = self.output_due(order);
         let (ignored_at, time_is_up_at) = (self.cancel_ignored_at(), self.time_is_up_at());
-        let collected = async {
+        let moved = async {
             match &mut self.phase {
-                Phase::Collecting { collected, .. } => collected.await,
+                Phase::Fetching { fetched, .. } => Event::Fetched(fetched.await),
+                Phase::Collecting { collected, .. } => Event::Collected(collected.await),
                 _ => std::future::pending().await,
             }
         };
@@ -169,7 +184,8 @@ impl Run<'_> {
             Some(value) = order.inputs.recv() => Event::Input(value),
             () = order.cancelled.cancelled(), if self.cancel == Cancel::NotAsked => Event::Cancelled,
             () = self.context.stopping.cancelled() => Event::Stopping,
-            collected = collected => Event::Collected(collected),
+            Ok(()) = order.names.changed() => Event::Names(order.names.borrow_and_update().clone()),
+            event = moved => event,
             () = at(output_due) => Event::OutputDue,
             () = at(ignored_at) => Event::CancelIgnored,
             () = at(time_is_up_at) => Event::TimeIsUp,
@@ -216,6 +232,8 @@ impl Run<'_> {
                     notice::shutting_down(),
                 ));
             }
+            Event::Names(names) => self.on_names(names),
+            Event::Fetched(fetched) => return self.on_fetched(fetched, cell).await,
             Event::Collected(collected) => return self.on_collected(collected, cell).await,
             Event::MemoryDue => {
                 let bytes = self.memory().await;

@@ -8,6 +8,7 @@
 mod current;
 mod files;
 mod follow;
+mod names;
 mod state;
 
 use std::time::Duration;

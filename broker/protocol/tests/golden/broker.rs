@@ -21,6 +21,7 @@ golden!(events_are_read, "event", JobEvent, events(), {
     JobEvent::Output(_) => "output",
     JobEvent::InputWanted { .. } => "input_wanted",
     JobEvent::FilesWanted { .. } => "files_wanted",
+    JobEvent::NamesWanted { .. } => "names_wanted",
     JobEvent::Finished { .. } => "finished",
 });
 
@@ -63,6 +64,7 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Cancel { job: job() },
     FromProxy::Input { job: job(), value: Some("Ada".to_owned()) },
     FromProxy::Files { job: job(), question: 3, answer: parcel() },
+    FromProxy::Names { job: job(), number: 3, state: held() },
     FromProxy::Applied { job: job() },
 ], {
     FromProxy::Hello { .. } => "hello",
@@ -72,6 +74,7 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Cancel { .. } => "cancel",
     FromProxy::Input { .. } => "input",
     FromProxy::Files { .. } => "files",
+    FromProxy::Names { .. } => "names",
     FromProxy::Applied { .. } => "applied",
 });
 
@@ -127,6 +130,7 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Cancel { job: job() },
     ToWorker::Input { job: job(), value: None },
     ToWorker::Files { job: job(), question: 3, answer: parcel() },
+    ToWorker::Names { job: job(), number: 3, state: held() },
     ToWorker::Acknowledge { job: job(), fencing: 7, number: 12 },
     ToWorker::Revoke { job: job(), fencing: 7 },
     ToWorker::EndSession { notebook: notebook() },
@@ -138,6 +142,7 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Cancel { .. } => "cancel",
     ToWorker::Input { .. } => "input",
     ToWorker::Files { .. } => "files",
+    ToWorker::Names { .. } => "names",
     ToWorker::Acknowledge { .. } => "acknowledge",
     ToWorker::Revoke { .. } => "revoke",
     ToWorker::EndSession { .. } => "end_session",

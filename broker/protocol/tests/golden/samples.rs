@@ -154,6 +154,10 @@ pub(crate) fn events() -> Vec<JobEvent> {
             question: 3,
             wanted: parcel(),
         },
+        JobEvent::NamesWanted {
+            number: 3,
+            names: vec!["scale".to_owned(), "model".to_owned()],
+        },
         JobEvent::Finished {
             outcome: Outcome::Error,
             error: Some(error()),

@@ -10,7 +10,6 @@ use super::{PATIENCE, Phase, Run};
 use crate::context::MoveError;
 use crate::job::Ending;
 use crate::job::lanes::{Changes, send_home};
-use crate::job::plan::{after_apply, after_cell};
 use crate::mirror;
 use crate::notice;
 use crate::outbox::state_bytes;
@@ -34,7 +33,7 @@ impl Run<'_> {
         state: Snapshot,
         ledger: Ledger,
     ) -> Option<Ending> {
-        let base = after_apply(self.base);
+        let base = self.version;
         if state.messages != base.messages {
             let error = notice::session_failed("The session counted its messages differently");
             return Some(Ending::without_state(Outcome::WorkerLost, error));
@@ -121,7 +120,7 @@ impl Run<'_> {
                     mirror.rest();
                 }
                 self.session.held = Some(Held {
-                    version: after_cell(self.base),
+                    version: self.version.after_message(),
                     ledger,
                 });
                 Some(ending)

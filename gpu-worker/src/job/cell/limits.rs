@@ -30,9 +30,11 @@ impl Run<'_> {
     pub(super) fn time_is_up_at(&self) -> Option<Instant> {
         match (&self.phase, self.cancel, self.limit) {
             // A limit that no clock can hold is none.
-            (Phase::Running { since, .. }, Cancel::NotAsked, Some(limit)) => {
-                since.checked_add(limit)
-            }
+            (
+                Phase::Running { since, .. } | Phase::Fetching { since, .. },
+                Cancel::NotAsked,
+                Some(limit),
+            ) => since.checked_add(limit),
             _ => None,
         }
     }
@@ -49,7 +51,11 @@ impl Run<'_> {
 
     pub(super) fn on_cancelled(&mut self) {
         self.cancel = Cancel::Asked(Instant::now() + self.context.config.cancel_grace);
-        if matches!(self.phase, Phase::Applying { .. } | Phase::Running { .. }) {
+        let listens = matches!(
+            self.phase,
+            Phase::Applying { .. } | Phase::Running { .. } | Phase::Fetching { .. }
+        );
+        if listens {
             self.session.interrupt();
         }
     }

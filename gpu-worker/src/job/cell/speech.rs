@@ -107,7 +107,10 @@ impl Run<'_> {
                     self.session.interrupt();
                 }
             }
-            (FromSession::Refused { error, .. }, Phase::Applying { .. }) => {
+            (
+                FromSession::Refused { error, .. },
+                Phase::Applying { .. } | Phase::Running { .. },
+            ) => {
                 let outcome = match self.cancel {
                     Cancel::NotAsked => Outcome::Refused,
                     Cancel::Asked(_) | Cancel::Moot => Outcome::Cancelled,
@@ -144,6 +147,10 @@ impl Run<'_> {
                 order
                     .events
                     .send(JobEvent::InputWanted { prompt, password });
+            }
+            (FromSession::NamesWanted { names, .. }, phase @ Phase::Running { .. }) => {
+                self.phase = phase;
+                self.ask_for(names, order);
             }
             (unexpected, phase) => {
                 self.phase = phase;
@@ -185,6 +192,7 @@ fn kind(message: &FromSession) -> &'static str {
         FromSession::Started { .. } => "started",
         FromSession::Refused { .. } => "refused",
         FromSession::InputWanted { .. } => "input_wanted",
+        FromSession::NamesWanted { .. } => "names_wanted",
         FromSession::Finished { .. } => "finished",
     }
 }

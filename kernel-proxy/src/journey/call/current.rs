@@ -26,6 +26,10 @@ pub(super) struct Call<'a> {
     pub(super) worker: Option<String>,
     /// What workers on this machine may fetch, as long as the call lasts.
     pub(super) held: Option<Held>,
+    /// The last question for names that the cell looked up.
+    pub(super) question: Option<u64>,
+    /// The same as `held`, of the answer to it.
+    pub(super) names_held: Option<Held>,
     pub(super) reader: &'a mut ShimReader,
     pub(super) writer: &'a mut ShimWriter,
 }
@@ -71,6 +75,8 @@ impl<'a> Call<'a> {
             notice: Notice::new(format!("baton-{job}"), run.quiet || run.silent),
             worker: None,
             held: None,
+            question: None,
+            names_held: None,
             reader,
             writer,
         }

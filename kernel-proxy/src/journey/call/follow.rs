@@ -8,6 +8,7 @@ use baton_protocol::{JobEvent, Outcome, Parcel, RemoteError, State, Usage};
 use tokio::time::Instant;
 
 use super::current::{Call, Stop};
+use super::names::sent;
 use super::{Journey, RECONNECT_PATIENCE};
 use crate::journey::failure::Failure;
 use crate::journey::link::{News, Step};
@@ -32,6 +33,7 @@ impl Journey {
     pub(super) async fn follow(&mut self, call: &mut Call<'_>) -> Result<Finished, Stop> {
         let mut cancelled: Option<(Instant, Duration)> = None;
         let mut down_since: Option<Instant> = None;
+        let mut names = None;
         call.notice.waits(Waiting::Starting);
         loop {
             let look = match cancelled {
@@ -75,6 +77,9 @@ impl Journey {
                         let state = self.send_state(call, state).await?;
                         self.link.send(FromProxy::State { job: call.job, state }).await;
                     }
+                    Some(FromNotebook::Names { call: number, state }) if number == call.number => {
+                        names = Some(self.begin_names(call, state)?);
+                    }
                     Some(FromNotebook::Input { call: number, value }) if number == call.number => {
                         self.link.send(FromProxy::Input { job: call.job, value }).await;
                     }
@@ -89,6 +94,10 @@ impl Journey {
                         return Err(stop);
                     },
                 },
+                sent = sent(&mut names) => {
+                    names = None;
+                    self.send_names(call, sent).await?;
+                }
                 () = tokio::time::sleep(look) => {
                     let worker = call.worker.clone();
                     self.put_out(call, |notice, now| notice.look(now, worker.as_deref()));
@@ -134,6 +143,17 @@ impl Journey {
                     call: number,
                     prompt,
                     password,
+                };
+                call.writer.send(&wanted).await?;
+            }
+            JobEvent::NamesWanted {
+                number: question,
+                names,
+            } => {
+                call.question = Some(question);
+                let wanted = ToNotebook::NamesWanted {
+                    call: number,
+                    names,
                 };
                 call.writer.send(&wanted).await?;
             }

@@ -15,8 +15,9 @@ use crate::journey::notice::Waiting;
 
 /// What the session holds.
 pub(super) struct Home {
-    version: StateVersion,
-    ledger: Ledger,
+    /// What it holds once it has applied all that it was sent.
+    pub(super) version: StateVersion,
+    pub(super) ledger: Ledger,
 }
 
 impl Home {
@@ -75,7 +76,7 @@ impl Journey {
             (Err(error), None) => Err(Failure::moving(&error, call.job).into()),
             (Ok(sent), None) => {
                 self.home = Some(Home {
-                    version: home.version,
+                    version: home.version.after_message(),
                     ledger: sent.ledger,
                 });
                 call.held = sent.held;
@@ -125,10 +126,7 @@ impl Journey {
         }
         if applied? {
             self.home = Some(Home {
-                version: StateVersion {
-                    messages: home.version.messages + 2,
-                    ..home.version
-                },
+                version: home.version.after_message(),
                 ledger,
             });
         }
