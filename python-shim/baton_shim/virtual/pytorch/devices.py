@@ -9,7 +9,7 @@ import torch
 
 from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch.labels import CUDA, names_cuda
-from baton_shim.virtual.pytorch.mode import mode_here, switch
+from baton_shim.virtual.pytorch.mode import leave_here, mode_here, switch
 
 
 def install(patches: Patches) -> None:
@@ -42,7 +42,10 @@ def install_threads(patches: Patches) -> None:
 
     def begin(self: Any) -> None:
         mode_here()
-        begin_here(self)
+        try:
+            begin_here(self)
+        finally:
+            leave_here()
 
     patches.set(threading.Thread, "_bootstrap_inner", begin)
     switch(True)

@@ -179,7 +179,7 @@ def transforming(transform: Any) -> Any:
 
 
 def inside(function: Any) -> Any:
-    """In a transform all tensors are on the GPU if one of the arguments is."""
+    """What Python does not see inside: all tensors are on the GPU if one of the arguments is."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -211,6 +211,8 @@ def install_wrappers(patches: Patches) -> None:
     patches.set(torch, "compile", compile)
     patches.set(torch.nn.DataParallel, "__init__", wrap)
     patches.set(torch.nn.DataParallel, "forward", forward)
+    for scripted in (torch._C.ScriptFunction, torch._C.ScriptMethod):
+        patches.set(scripted, "__call__", inside(scripted.__call__))
     new_here = torch.nn.Parameter.__new__
 
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
