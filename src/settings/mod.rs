@@ -22,7 +22,7 @@ pub(crate) use value::{ListenAddress, Size};
 
 use sources::{Origin, Sources};
 use table::DefaultText::{self, Computed, Nothing, Text};
-use value::Value;
+pub(crate) use value::Value;
 
 /// One line of `baton config show`.
 pub(crate) struct Shown {
