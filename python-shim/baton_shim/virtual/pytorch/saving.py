@@ -30,11 +30,12 @@ def install(patches: Patches) -> None:
     reduce_here = Tensor._reduce_ex_internal
 
     def reduce(self: Any, protocol: int) -> Any:
-        """The label becomes the storage's location."""
+        """The label becomes the storage's location. A sparse tensor has none; its parts have theirs."""
         form = reduce_here(self, protocol)
-        storage = untyped(form[1][0])
-        if on_cuda(self) or hasattr(storage, LABEL):
-            setattr(storage, LABEL, on_cuda(self))
+        if self.layout == torch.strided:
+            storage = untyped(form[1][0])
+            if on_cuda(self) or hasattr(storage, LABEL):
+                setattr(storage, LABEL, on_cuda(self))
         return form
 
     patches.set(Tensor, "_reduce_ex_internal", reduce)
