@@ -14,6 +14,7 @@ from baton_shim.virtual.pytorch.mode import leave_here, mode_here, switch
 
 def install(patches: Patches) -> None:
     install_default(patches)
+    install_default_type(patches)
     install_threads(patches)
 
 
@@ -35,6 +36,18 @@ def install_default(patches: Patches) -> None:
     patches.set(torch, "set_default_device", set_default_device)
     if get_here is not None:
         patches.set(torch, "get_default_device", get_default_device)
+
+
+def install_default_type(patches: Patches) -> None:
+    """How one asked for a default device before there was one."""
+    set_here = torch.set_default_tensor_type
+
+    def set_default_tensor_type(kind: Any) -> None:
+        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+        set_here(name.replace("torch.cuda.", "torch."))
+        mode_here().default_cuda = name.startswith("torch.cuda.")
+
+    patches.set(torch, "set_default_tensor_type", set_default_tensor_type)
 
 
 def install_threads(patches: Patches) -> None:

@@ -85,7 +85,7 @@ def install_optimizers(patches: Patches) -> None:
     clear_here = optimizer.zero_grad
 
     def profile_hook_step(step: Any) -> Any:
-        own = step.__module__.startswith("torch.optim")
+        own = (step.__module__ or "").startswith("torch.optim")
         return stepping(hooked_here(step)) if own else hooked_here(step)
 
     @functools.wraps(clear_here)
@@ -95,6 +95,10 @@ def install_optimizers(patches: Patches) -> None:
 
     patches.set(optimizer, "profile_hook_step", staticmethod(profile_hook_step))
     patches.set(optimizer, "zero_grad", zero_grad)
+
+
+_ON_CPU = {"step", "mu_product"}
+"""What an optimizer counts with, on a GPU, too."""
 
 
 def stepping(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,7 +116,7 @@ def stepping(step: Callable[..., Any]) -> Callable[..., Any]:
             for parameter, state in self.state.items():
                 if state and on_cuda(parameter):
                     for name, value in state.items():
-                        if name != "step" and isinstance(value, Tensor):
+                        if name not in _ON_CPU and isinstance(value, Tensor):
                             value._baton_cuda = True
         return result
 
@@ -208,6 +212,17 @@ def install_wrappers(patches: Patches) -> None:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
 
+    profile = torch.autograd.profiler.profile
+    profile_here = profile.__init__
+
+    @functools.wraps(profile_here)
+    def observe(self: Any, *args: Any, **kwargs: Any) -> None:
+        """The GPU's part needs the driver; its columns show zeros."""
+        if kwargs.get("use_device") == "cuda":
+            kwargs |= {"use_device": None, "use_cpu": True}
+        profile_here(self, *args, **kwargs)
+
+    patches.set(profile, "__init__", observe)
     patches.set(torch, "compile", compile)
     patches.set(torch.nn.DataParallel, "__init__", wrap)
     patches.set(torch.nn.DataParallel, "forward", forward)
