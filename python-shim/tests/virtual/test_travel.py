@@ -77,6 +77,30 @@ CASES: dict[str, tuple[str, str, str, object]] = {
         "(g, x.grad.tolist())",
         (True, [5, 5]),
     ),
+    "loss left over": (
+        "x = torch.ones(2, device='cuda', requires_grad=True)",
+        "loss = (x * 2).sum(); loss.backward()",
+        "(str(loss.device), loss.item())",
+        ("cuda:0", 4),
+    ),
+    "tied weights": (
+        "a, b = torch.nn.Linear(1, 2).cuda(), torch.nn.Linear(1, 2).cuda(); b.weight = a.weight",
+        "with torch.no_grad(): b.weight.fill_(2)",
+        "(a.weight is b.weight, a.weight.is_cuda, a.weight.tolist())",
+        (True, True, [[2], [2]]),
+    ),
+    "buffer": (
+        "m = torch.nn.BatchNorm1d(2).cuda(); b = m.running_mean",
+        "m(torch.tensor([[0.0, 10.0], [0.0, 10.0]], device='cuda'))",
+        "(b is m.running_mean, b.is_cuda, b.tolist(), m.num_batches_tracked.is_cuda)",
+        (True, True, [0, 1], True),
+    ),
+    "one storage, two parameters": (
+        "f = torch.zeros(4, device='cuda'); p, q = torch.nn.Parameter(f[:2]), torch.nn.Parameter(f[2:])",
+        "f += 1",
+        "(p.tolist(), q.tolist(), q.is_cuda, p.requires_grad)",
+        ([1, 1], [1, 1], True, True),
+    ),
     "attribute": (
         "x = torch.ones(2, device='cuda'); x.tag = 'a'",
         "t = x.tag; x.tag = 'b'",
