@@ -98,7 +98,12 @@ def install_optimizers(patches: Patches) -> None:
 
 
 _ON_CPU = {"step", "mu_product"}
-"""What an optimizer counts with, on a GPU, too."""
+"""What most optimizers count with, on a GPU, too."""
+
+
+def counts_on_cuda(optimizer: Any) -> bool:
+    asked = any(group.get("capturable") or group.get("fused") for group in optimizer.param_groups)
+    return asked or isinstance(optimizer, torch.optim.ASGD)
 
 
 def stepping(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -109,7 +114,7 @@ def stepping(step: Callable[..., Any]) -> Callable[..., Any]:
         asked = args or kwargs.get("closure") is not None or kwargs.keys() - {"closure"}
         hooked = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
         hooked = hooked or hooks._global_optimizer_pre_hooks or hooks._global_optimizer_post_hooks
-        if asked or hooked or any(group.get("capturable") for group in self.param_groups):
+        if asked or hooked or counts_on_cuda(self):
             return step(self, *args, **kwargs)
         with torch._C.DisableTorchFunction():
             result = step(self)
