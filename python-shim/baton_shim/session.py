@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 def main() -> None:
     leave_notebook_folder()
     end_with_parent("SIGKILL")
+    from baton_shim.mirror import work_in_mirror
+
+    work_in_mirror()
     import threading
 
     from baton_shim.link import Link
+    from baton_shim.local_modules import LocalModules
     from baton_shim.session_kernel import SessionKernel
 
+    modules = LocalModules()
+    modules.watch()
     link = Link(os.environ.pop(SHIM_SOCKET))
     link.hello()
     threading.Thread(target=watch, args=(link.fileno(),), name="baton-worker-watch", daemon=True).start()
@@ -30,7 +36,7 @@ def main() -> None:
         app.kernel_class = SessionKernel
         app.outstream_class = "baton_shim.session_stream.SessionStream"
 
-    run_kernel(lambda shell: shell.kernel.join(link), prepare)
+    run_kernel(lambda shell: shell.kernel.join(link, modules), prepare)
 
 
 def watch(file_descriptor: int) -> None:
