@@ -6,13 +6,11 @@ ipyparallel does by hand what the cell does by itself: push, execute, pull.
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable
 from typing import Any
 
 import ipyparallel
 import numpy as np
-from measuring import Kernel, kernels, milliseconds, private_place, report
+from measuring import Kernel, kernels, private_place, repeated, report
 
 BYTES = 100_000_000
 RUNS = 7
@@ -34,14 +32,6 @@ def main() -> None:
 def faster(rows: dict[str, dict[str, Any]], case: str) -> str:
     ratio = rows[f"ipyparallel, {case}"]["p50_ms"] / rows[f"`%%gpu`, {case}"]["p50_ms"]
     return f"{ratio:.1f} times as fast"
-
-
-def repeated(work: Callable[[], object], before: Callable[[], object] = lambda: None) -> dict[str, Any]:
-    times = []
-    for _ in range(RUNS):
-        before()
-        times.append(milliseconds(work))
-    return {"p50_ms": round(statistics.median(times), 1), "max_ms": round(max(times), 1), "runs": RUNS}
 
 
 def on_baton(kernel: Kernel) -> dict[str, dict[str, Any]]:

@@ -7,12 +7,15 @@ import os
 import platform
 import statistics
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parent / "tests"))
@@ -56,6 +59,64 @@ def milliseconds(work: Callable[[], object]) -> float:
     return (time.perf_counter() - begin) * 1e3
 
 
+def repeated(work: Callable[[], object], before: Callable[[], object] = lambda: None, runs: int = 5) -> dict[str, Any]:
+    """Median and longest, in milliseconds."""
+    times = []
+    for _ in range(runs):
+        before()
+        times.append(milliseconds(work))
+    return {"p50_ms": round(statistics.median(times), 1), "max_ms": round(max(times), 1), "runs": runs}
+
+
+def sides(kernel: Kernel) -> tuple[list[psutil.Process], list[psutil.Process]]:
+    """The processes of the notebook, and those of the machine that its cells run on."""
+    home = [kernel.proxy, *kernel.proxy.children(recursive=True)]
+    return home, [process for process in kernel.place.processes() if process not in home]
+
+
+class Peak:
+    """What two groups of processes hold at most while the block runs, beyond what they held before.
+
+    A process holds its own pages; the second group also holds files in memory. Those are counted for the whole machine,
+    so another user of it can be seen in them.
+    """
+
+    def __init__(self, *groups: list[psutil.Process]) -> None:
+        self._groups = groups
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> Peak:
+        self._before = self._held()
+        self._peak = self._before
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def extra_mb(self, group: int, state_bytes: int = 0) -> int:
+        return round((self._peak[group] - self._before[group] - state_bytes) / 1e6)
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.005):
+            self._peak = [max(pair) for pair in zip(self._peak, self._held(), strict=True)]
+
+    def _held(self) -> list[int]:
+        held = [sum(field_bytes(f"/proc/{process.pid}/status", "RssAnon") for process in g) for g in self._groups]
+        held[1] += field_bytes("/proc/meminfo", "Shmem")
+        return held
+
+
+def field_bytes(path: str, field: str) -> int:
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), 0)
+
+
 def spread(times: list[float]) -> dict[str, float]:
     """p50 and p99, in milliseconds."""
     centiles = statistics.quantiles(times, n=100, method="inclusive")
@@ -73,7 +134,7 @@ def report(name: str, rows: dict[str, dict[str, Any]], verdict: dict[str, Any]) 
 
 
 def machine() -> dict[str, str]:
-    packages = ("ipykernel", "ipyparallel", "numpy", "baton-jupyter")
+    packages = ("ipykernel", "cloudpickle", "dill", "ipyparallel", "numpy", "torch", "baton-jupyter")
     return {
         "system": platform.system(),
         "architecture": platform.machine(),

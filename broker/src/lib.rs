@@ -109,6 +109,7 @@ pub async fn run(
         ended = serve(listener, shared, stop.clone()) => ended.context("Connections can no longer be taken"),
         ended = serve_dashboard(config.dashboard, on_dashboard, stop.clone()) => ended.context("The dashboard can no longer be shown"),
         () = sweep::run(store.clone(), chunks, terms) => Ok(()),
+        () = store.keep_log_short() => Ok(()),
     };
     stop.cancel();
     connections.close();

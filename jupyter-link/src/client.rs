@@ -11,6 +11,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use baton_protocol::shim::END_OF_OUTPUT;
 use bytes::Bytes;
 use jupyter_protocol::{ExecuteRequest, KernelInfoRequest, ShutdownRequest};
 use serde::{Deserialize, Serialize};
@@ -100,9 +101,10 @@ impl KernelMessage {
             && memchr::memmem::find(&self.content, b"\"idle\"").is_some()
     }
 
+    /// Nothing more is published for this request.
     #[must_use]
-    pub fn is_reply_to(&self, message_id: &str) -> bool {
-        self.source == Source::Shell && self.parent_id == message_id
+    pub fn is_end_of_output_of(&self, message_id: &str) -> bool {
+        self.source == Source::Iopub && self.kind == END_OF_OUTPUT && self.parent_id == message_id
     }
 }
 

@@ -55,9 +55,15 @@ pub fn start_kernel(kernel: &KernelCommand) -> Result<Child, StartError> {
     })
 }
 
-/// Returns when the process that started this one has ended.
-pub async fn parent_gone() {
-    let parent = getppid();
+/// The process that started this one, while it lives.
+#[must_use]
+pub fn parent() -> Pid {
+    getppid()
+}
+
+/// Returns when the process that started this one has ended. `parent` is who [`parent`] said at the very beginning:
+/// later it may be the heir of that process.
+pub async fn parent_gone(parent: Pid) {
     let mut poll = tokio::time::interval(PARENT_POLL);
     while getppid() == parent {
         poll.tick().await;

@@ -6,7 +6,8 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use baton_jupyter_link::process::{kill_tree, parent_gone, terminate};
+use baton_jupyter_link::process::{kill_tree, parent, parent_gone, terminate};
+use nix::unistd::Pid;
 use tokio::process::Child;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -14,6 +15,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 const GRACE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Signals {
+    parent: Pid,
     terminations: Signal,
     /// The kernel is in the same process group and gets every interrupt itself; this process only survives it.
     /// A handler, because an ignored signal would stay ignored in the kernel.
@@ -23,6 +25,7 @@ pub(crate) struct Signals {
 impl Signals {
     pub(crate) fn listen() -> std::io::Result<Self> {
         Ok(Self {
+            parent: parent(),
             terminations: signal(SignalKind::terminate())?,
             _interrupts: signal(SignalKind::interrupt())?,
         })
@@ -38,7 +41,7 @@ pub(crate) async fn supervise(
     tokio::select! {
         status = kernel.wait() => return status,
         _ = signals.terminations.recv() => {}
-        () = parent_gone() => tracing::info!("The process that started this kernel is gone: ending"),
+        () = parent_gone(signals.parent) => tracing::info!("The process that started this kernel is gone: ending"),
     }
     terminate(kernel_pid);
     if let Ok(status) = tokio::time::timeout(GRACE, kernel.wait()).await {

@@ -15,6 +15,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use baton_blobs::scanner::{self, SCANNER};
 use baton_jupyter_link::connection::ConnectionFile;
 use baton_jupyter_link::folder::PrivateFolder;
 use baton_jupyter_link::process::{KernelCommand, start_kernel};
@@ -42,13 +43,18 @@ pub async fn run(config: Config) -> anyhow::Result<i32> {
     let inner_file = folder.path().join("connection.json");
     inner.write(&inner_file)?;
     let shim = ShimListener::bind(folder.path())?;
+    let scanner = scanner::install(folder.path())
+        .context("Failed to write into the kernel's private folder")?;
     let (memory, serve_memory) = MemoryHolder::open(folder.path())
         .context("Failed to listen for workers on this machine")?;
     // All sockets exist before the kernel does: clients connect at once and wait in the backlog,
     // and a port that is taken leaves no kernel behind.
     let doors = Doors::open(&outer).await?;
 
-    let mut environment = vec![(SHIM_SOCKET, shim.path().as_os_str())];
+    let mut environment = vec![
+        (SHIM_SOCKET, shim.path().as_os_str()),
+        (SCANNER, scanner.as_os_str()),
+    ];
     if !config.virtual_cuda {
         let (name, value) = config::NO_VIRTUAL_CUDA;
         environment.push((name, value.as_ref()));

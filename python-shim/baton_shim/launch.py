@@ -36,14 +36,17 @@ def end_with_parent(signal_name: str) -> None:
         pass
 
 
-def run_kernel(shell_ready: Callable[[Any], None], kernel_class: type | None = None) -> None:
-    """`ipykernel.kernelapp.launch_new_instance()`, with a look at the shell before extensions and start-up files."""
+def run_kernel(shell_ready: Callable[[Any], None], prepare: Callable[[Any], None] | None = None) -> None:
+    """`ipykernel.kernelapp.launch_new_instance()`, with a look at the shell before extensions and start-up files.
+
+    `prepare` may set the application's classes.
+    """
     from ipykernel.kernelapp import IPKernelApp
 
     # An instance of IPKernelApp itself: a subclass would move the configuration's section, which libraries look for.
     app = IPKernelApp.instance()
-    if kernel_class is not None:
-        app.kernel_class = kernel_class
+    if prepare is not None:
+        prepare(app)
     init_shell = app.init_shell
 
     def init_shell_and_shim() -> None:

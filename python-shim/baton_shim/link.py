@@ -67,7 +67,7 @@ class Link:
 
     def send(self, name: str, /, **body: Any) -> None:
         document = msgpack.packb({name: body}, unicode_errors="replace")
-        for part in (_LENGTH.pack(len(document)) + document[:_READ_BYTES], document[_READ_BYTES:]):
+        for part in (_LENGTH.pack(len(document)) + document[:_READ_BYTES], memoryview(document)[_READ_BYTES:]):
             rest = memoryview(part)
             while rest:
                 try:

@@ -9,6 +9,10 @@ import os
 
 from baton_shim.launch import SHIM_SOCKET, end_with_parent, leave_notebook_folder, run_kernel
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 def main() -> None:
     leave_notebook_folder()
@@ -27,7 +31,12 @@ def main() -> None:
     link = Link(os.environ.pop(SHIM_SOCKET))
     link.hello()
     threading.Thread(target=watch, args=(link.fileno(),), name="baton-worker-watch", daemon=True).start()
-    run_kernel(lambda shell: shell.kernel.join(link, modules), SessionKernel)
+
+    def prepare(app: Any) -> None:
+        app.kernel_class = SessionKernel
+        app.outstream_class = "baton_shim.session_stream.SessionStream"
+
+    run_kernel(lambda shell: shell.kernel.join(link, modules), prepare)
 
 
 def watch(file_descriptor: int) -> None:

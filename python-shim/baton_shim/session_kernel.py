@@ -177,8 +177,6 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             shell.last_execution_result = None
         finally:
             ticking.cancel()
-        sys.stdout.flush()
-        sys.stderr.flush()
         return reply
 
     def _finish(self, reply: dict[str, Any], prepared: dict[str, Any]) -> None:
@@ -211,11 +209,21 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             error=error,
             state=snapshot.as_wire(),
         )
+        self._end_output()
         self._names.went_home(names, gone)
         self._surroundings.departed(around)
         while self._receive().name != "released":
             pass
         self._table.release()
+
+    def _end_output(self) -> None:
+        """Said while the worker reads this kernel's memory, so that it need not wait until this kernel is idle."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.session.send(self.iopub_socket, "end_of_output", {}, parent=self.get_parent("shell"))
+
+    def _publish_execute_input(self, code: str, parent: dict[str, Any], execution_count: int) -> None:
+        """The notebook kernel does."""
 
     def _snapshot(self, names: list[str], gone: list[str], extra: dict[str, Any], partings: bool) -> Snapshot:
         try:

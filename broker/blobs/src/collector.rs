@@ -146,6 +146,7 @@ impl Collector {
             address,
             bytes,
             fresh,
+            ..
         } = *view;
         if chunk == 0 && fresh {
             self.ledger.begin(number, bytes);

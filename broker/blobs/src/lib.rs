@@ -20,6 +20,7 @@ mod layout;
 mod ledger;
 pub mod memory;
 mod packer;
+pub mod scanner;
 mod sealed;
 mod untouched;
 

@@ -2,11 +2,13 @@
 //!
 //! The file holds the pickle stream, then the fresh segments, then the changed blocks of known ones, packed in the
 //! order in which they were found. What the kernel has only read since it was received is not looked at (see
-//! [`crate::untouched`]); everything else is read once, in pieces that stay in the processor's cache between
-//! reading, hashing and writing, so a snapshot of any size costs little memory here besides the file itself.
+//! [`crate::untouched`]), nor what the kernel itself found unchanged (see [`crate::scanner`]); everything else is read
+//! once, in pieces that stay in the processor's cache between reading, hashing and writing, so a snapshot of any size
+//! costs little memory here besides the file itself.
 
 use std::{
     fs::File,
+    iter::repeat,
     ops::Range,
     os::unix::fs::FileExt,
     sync::{
@@ -65,7 +67,10 @@ pub fn pack(
         file,
         ledger,
         end: AtomicU64::new(end.next_multiple_of(LINE_BYTES)),
-        untouched: Untouched::of(pid),
+        untouched: match snapshot.segments.iter().all(|view| view.fresh) {
+            true => Untouched::default(),
+            false => Untouched::of(pid),
+        },
         cancelled,
     };
     let found = packing.work(&tasks)?;
@@ -166,7 +171,7 @@ impl Packing<'_> {
 
     fn do_task(&self, task: &Task<'_>, buffer: &mut Vec<u8>) -> Result<Found, BlobError> {
         let mut found = Found::default();
-        for range in self.worth_reading(task) {
+        for range in self.worth_reading(task)? {
             let mut start = range.start;
             while start < range.end {
                 if (self.cancelled)() {
@@ -192,30 +197,51 @@ impl Packing<'_> {
     }
 
     /// The ranges of the segment that may differ from what the other end has, at borders of blocks.
-    fn worth_reading(&self, task: &Task<'_>) -> Vec<Range<u64>> {
-        let whole = || vec![task.range.clone()];
-        let address = task.view.address.wrapping_add(task.range.start);
-        let Some(addresses_end) = address.checked_add(task.range.end - task.range.start) else {
-            return whole();
+    fn worth_reading(&self, task: &Task<'_>) -> Result<Vec<Range<u64>>, BlobError> {
+        let unchanged = match task.view.digests {
+            _ if task.view.fresh => None,
+            Some(digests) => Some(self.found_unchanged(task, digests)?),
+            None => self.untouched(task),
         };
-        if task.view.fresh {
-            return whole();
-        }
-        let Some(pages) = self.untouched.pages(address..addresses_end) else {
-            return whole();
+        let Some(unchanged) = unchanged else {
+            return Ok(vec![task.range.clone()]);
         };
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        let mut start = task.range.start;
-        for untouched in pages {
+        let blocks = task.range.clone().step_by(BLOCK_BYTES);
+        for (start, unchanged) in blocks.zip(unchanged.into_iter().chain(repeat(false))) {
             let end = task.range.end.min(start + BLOCK_BYTES as u64);
             match ranges.last_mut() {
-                _ if untouched => {}
+                _ if unchanged => {}
                 Some(last) if last.end == start => last.end = end,
                 _ => ranges.push(start..end),
             }
-            start = end;
         }
-        ranges
+        Ok(ranges)
+    }
+
+    /// For each whole block, whether the kernel itself found what the other end has.
+    fn found_unchanged(&self, task: &Task<'_>, digests: u64) -> Result<Vec<bool>, BlobError> {
+        const DIGEST_BYTES: usize = size_of::<u128>();
+        let blocks = |bytes: u64| usize::try_from(bytes / BLOCK_BYTES as u64).unwrap_or(usize::MAX);
+        let (first, count) = (
+            blocks(task.range.start),
+            blocks(task.range.end - task.range.start),
+        );
+        let mut found = vec![0; count * DIGEST_BYTES];
+        let address = digests.wrapping_add((first * DIGEST_BYTES) as u64);
+        memory::read(self.pid, address, &mut found)?;
+        let (found, _) = found.as_chunks::<DIGEST_BYTES>();
+        let known = self.ledger.digests(task.view.number).iter().skip(first);
+        let same =
+            |(known, found): (&u128, &[u8; DIGEST_BYTES])| *known == u128::from_le_bytes(*found);
+        Ok(known.zip(found).map(same).collect())
+    }
+
+    /// For each block, whether it is still the received file's own.
+    fn untouched(&self, task: &Task<'_>) -> Option<Vec<bool>> {
+        let address = task.view.address.wrapping_add(task.range.start);
+        let end = address.checked_add(task.range.end - task.range.start)?;
+        self.untouched.pages(address..end)
     }
 
     /// Of a known segment only the blocks that differ go into the file.

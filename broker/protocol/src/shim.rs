@@ -30,7 +30,14 @@ pub struct SegmentView {
     pub bytes: u64,
     /// The other end has not seen this segment before.
     pub fresh: bool,
+    /// Where the kernel has put the XXH3-128 of each whole block of the segment (16 bytes each, little endian), if it
+    /// has looked for itself.
+    pub digests: Option<u64>,
 }
+
+/// The type of the message on a session's iopub behind a cell's last output. The kernel's `idle` comes later: only once
+/// the memory that [`FromSession::Finished`] tells of was read.
+pub const END_OF_OUTPUT: &str = "end_of_output";
 
 /// Fresh segments of at least this many bytes are mapped where they lie in the file; smaller ones are copied.
 pub const MAPPED_BYTES: u64 = 64 << 10;

@@ -6,10 +6,12 @@
 //! SQLite with a write-ahead log and `synchronous = NORMAL`: a committed transaction survives the death of the
 //! process at any instant (kill -9). Only a crash of the whole machine may lose the last few transactions; never
 //! does it lose half of one.
-//! One connection writes, a pool of others reads, so that pages never hold up the queue.
+//! One connection writes, a pool of others reads, so that pages never hold up the queue; one folds the log, so that
+//! the disk does not either.
 //! Nothing outside this module knows SQL: a second engine joins by serving the same methods.
 
 mod chunks;
+mod fold;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -181,6 +183,9 @@ pub(crate) struct Store {
     /// An async lock because a transaction is held across its statements; it *is* the rule "one writer".
     writer: Arc<Mutex<SqliteConnection>>,
     readers: SqlitePool,
+    /// Folds the log, which takes as long as the disk does.
+    folder: Arc<Mutex<SqliteConnection>>,
+    growth: Arc<fold::Growth>,
 }
 
 impl Store {
@@ -193,10 +198,13 @@ impl Store {
             .foreign_keys(true)
             .busy_timeout(Duration::from_secs(10))
             .pragma("journal_size_limit", "67108864")
+            // In pages: only where `keep_log_short` does not keep up.
+            .pragma("wal_autocheckpoint", "16384")
             .disable_statement_logging();
         let mut writer = options.connect().await?;
         // `run` takes the connection in a way that makes the future of the caller impossible to spawn.
         MIGRATIONS.run_direct(None, &mut writer, false).await?;
+        let folder = options.connect().await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(READERS)
             .test_before_acquire(false)
@@ -205,6 +213,8 @@ impl Store {
         Ok(Self {
             writer: Arc::new(Mutex::new(writer)),
             readers,
+            folder: Arc::new(Mutex::new(folder)),
+            growth: Arc::default(),
         })
     }
 

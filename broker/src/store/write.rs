@@ -13,6 +13,7 @@ impl Store {
             apply_one(&mut transaction, write).await?;
         }
         transaction.commit().await?;
+        self.growth.add();
         Ok(())
     }
 }

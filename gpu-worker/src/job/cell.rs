@@ -1,7 +1,7 @@
 //! The cell itself: told to the session, watched, its outputs passed on, its state collected.
 //!
 //! ```text
-//! applying ──Started──> running ──Finished──> collecting ──collected──> closing ──reply and idle──> the end
+//! applying ──Started──> running ──Finished──> collecting ──collected──> closing ──end of output──> the end
 //! ```
 //!
 //! From every phase a death of the session, too much memory, a cancel that nobody obeys and the worker's own end lead
@@ -25,7 +25,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_unti
 
 use self::collecting::Collected;
 use self::limits::Cancel;
-use self::speech::{Closing, tell};
+use self::speech::tell;
 use super::lanes::Way;
 use super::prepare::Ready;
 use super::state::Assembled;
@@ -73,7 +73,7 @@ pub(crate) async fn run_cell(
         phase: Phase::Applying {
             ledger: state.ledger,
         },
-        closing: Closing::default(),
+        all_output_is_here: false,
         batcher: Batcher::default(),
         usage: Usage::default(),
         memory_bytes: 0,
@@ -98,7 +98,8 @@ struct Run<'context> {
     /// How many times the cell has looked up names that it was not given.
     questions: u64,
     phase: Phase<'context>,
-    closing: Closing,
+    /// The session's kernel publishes nothing more for this cell.
+    all_output_is_here: bool,
     batcher: Batcher,
     usage: Usage,
     /// At the last look.
@@ -132,7 +133,7 @@ enum Phase<'context> {
         error: Option<RemoteError>,
         collected: BoxFuture<'static, Collected>,
     },
-    /// Everything is there but the last messages of the session's kernel.
+    /// Everything is there but perhaps the last outputs.
     Closing {
         ending: Ending,
         ledger: Ledger,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
+use baton_blobs::scanner::{self, SCANNER};
 use baton_jupyter_link::client::{self, ClientError};
 use baton_jupyter_link::connection::{ConnectionError, ConnectionFile};
 use baton_jupyter_link::folder::{FolderError, PrivateFolder};
@@ -49,6 +50,8 @@ pub(crate) enum StartError {
     },
     #[error(transparent)]
     Folder(#[from] FolderError),
+    #[error("Failed to write into the session's private folder")]
+    Scanner(#[source] std::io::Error),
     #[error(transparent)]
     Connection(#[from] ConnectionError),
     #[error("Failed to watch what the session opens")]
@@ -90,6 +93,7 @@ pub(crate) async fn start(order: StartOrder) -> Result<Session, StartError> {
     })?;
     let folder = PrivateFolder::create_in(&order.runtime_folder, "session")?;
     let listener = ShimListener::bind(folder.path())?;
+    let scanner = scanner::install(folder.path()).map_err(StartError::Scanner)?;
     let connection = ConnectionFile::create(folder.path());
     let connection_file = folder.path().join("connection.json");
     connection.write(&connection_file)?;
@@ -118,6 +122,7 @@ pub(crate) async fn start(order: StartOrder) -> Result<Session, StartError> {
         .arg(&connection_file)
         .current_dir(working_folder)
         .env(SHIM_SOCKET, listener.path())
+        .env(SCANNER, scanner)
         .env(processes::MARK, &mark)
         .env("JPY_PARENT_PID", std::process::id().to_string())
         .stdin(Stdio::null())

@@ -46,6 +46,7 @@ impl Proxy {
                 address: segment.as_ptr() as u64,
                 bytes: segment.len() as u64,
                 fresh: base.messages == 0,
+                digests: None,
             }],
             dropped_segments: vec![],
         };

@@ -19,6 +19,7 @@ import cloudpickle
 
 from baton_shim.state.kinds.base import ATOMS
 from baton_shim.state.refusal import TableBroken
+from baton_shim.state.segments import Segment
 
 _LENGTH = struct.Struct("<I")
 
@@ -31,9 +32,15 @@ class SegmentView:
     address: int
     bytes: int
     fresh: bool
+    digests: int | None = None
+    """Where what `Scanner` found lies."""
 
     def as_wire(self) -> dict[str, Any]:
-        return {"number": self.number, "address": self.address, "bytes": self.bytes, "fresh": self.fresh}
+        return vars(self)
+
+
+def view_of(segment: Segment, fresh: bool, digests: int | None) -> SegmentView:
+    return SegmentView(segment.number, segment.address, segment.bytes, fresh, digests)
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,7 @@ def find_replaced(walker: Walker, reach: Reach) -> tuple[set[int], set[int]]:
     last: set[int] = set()
     growing = set(replaced)
     while growing:
-        holders = _holders(walker, growing) - replaced
-        if reach.given:
-            holders = {number for number in holders if not reach.given[number]}
+        holders = _holders(walker, growing) - replaced - reach.given
         growing = {number for number in holders if _is_fixed(walker, number, growing)}
         replaced |= growing
         last |= holders

@@ -16,7 +16,7 @@ COPIED_OUT_BYTES = 64 << 10  # a smaller fresh segment gets memory of its own in
 
 
 class Segment:
-    __slots__ = ("address", "bytes", "device", "memory", "number", "source", "storage", "users")
+    __slots__ = ("address", "bytes", "device", "mapped", "memory", "number", "source", "storage", "users")
 
     def __init__(self, number: int, address: int, size: int) -> None:
         self.number, self.address, self.bytes = number, address, size
@@ -24,6 +24,7 @@ class Segment:
         self.source: bytes | None = None  # received, small, and not yet given memory of its own
         self.storage: Any = None  # torch's handle on `memory`, made once so that tensors share it
         self.device: Any = None  # the GPU's storage that this memory is a copy of
+        self.mapped = False  # pages of a received file, of which the system knows which were written to
         self.users: set[int] = set()  # numbers of the objects that are views on it
 
 
@@ -88,6 +89,7 @@ class Segments:
         segment = Segment(number, 0, size)
         if size >= COPIED_OUT_BYTES:
             self.settle(segment, memory.map_private(file_descriptor, offset, size))
+            segment.mapped = True
         else:
             segment.source = bytes(content[offset : offset + size])
         self.by_number[number] = segment

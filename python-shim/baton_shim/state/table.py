@@ -14,19 +14,20 @@ import io
 import pickle
 import sys
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 from baton_shim.state.bindings import Bindings
 from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.delta import Undo, read_segments
 from baton_shim.state.kinds import Here, Kinds, is_leaf
-from baton_shim.state.message import Header, SegmentView, Snapshot, is_plain, join, split, versions
+from baton_shim.state.message import Header, SegmentView, Snapshot, is_plain, join, split, versions, view_of
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
 from baton_shim.state.pickler import Patch, TablePickler
 from baton_shim.state.refusal import Refused, Stayed, TableBroken, stayed_text
 from baton_shim.state.replacement import find_replaced
+from baton_shim.state.scanner import Scanner
 from baton_shim.state.segments import Segment, Segments
 from baton_shim.state.stale import tell_of_stale_holders
 from baton_shim.state.walk import Reach, Walker
@@ -49,9 +50,10 @@ class Table:
         self._numbering = Numbering(anchors, self._find_class)
         self._walker = Walker(self._numbering, self._kinds)
         self._foreign = bytearray(len(self._numbering))  # for each number, whether the other end gave it
-        self._given = b""  # for each number, whether the last snapshot and its supplements brought it up to date
+        self._given: Set[int] = frozenset()  # what the last snapshot and its supplements brought up to date
         self._segment_of: dict[int, int] = {}
         self._bindings = Bindings(namespace, self._numbering)
+        self._scanner = Scanner()
         self._dropped_segments: list[int] = []
         self._pins: list[Any] = []
         self._undo: Undo | None = None
@@ -117,7 +119,7 @@ class Table:
         home: bool,
         dying: list[int],
         modules: bytes | None = None,
-        given: bytes = b"",
+        given: Set[int] = frozenset(),
     ) -> Snapshot:
         numbering, walker = self._numbering, self._walker
         first_fresh = self._segments.next_number
@@ -153,7 +155,8 @@ class Table:
         self._foreign.extend(bytes(len(fresh)))
         self._use(self._here.used)
         self._find_moved(reach.changed)
-        self._given = bytes(reach.marked + b"\1" * len(fresh))
+        reach.marked.update(range(header.count_before, header.count_after))
+        self._given = reach.marked
         segments = self._in_reach(given, first_fresh)
         self._pins = [reach.unknown, list(roots.values()), extra, [numbering.objects[number] for number in dying]]
         self._drop(number for number in dying if number not in numbering.dropped)
@@ -303,20 +306,18 @@ class Table:
                 self._segments.drop((segment.number,))
                 self._dropped_segments.append(segment.number)
 
-    def _in_reach(self, given: bytes, first_fresh: int) -> list[SegmentView]:
+    def _in_reach(self, given: Set[int], first_fresh: int) -> list[SegmentView]:
         """The memory of what this message brings up to date, less what the other end has for itself."""
         reached = self._given
-        numbers = {segment for number, segment in self._segment_of.items() if reached[number]}
+        numbers = {segment for number, segment in self._segment_of.items() if number in reached}
         if given:
-            before = len(given)
-            numbers -= {segment for number, segment in self._segment_of.items() if number < before and given[number]}
-        views = []
-        for number in sorted(numbers):
-            segment = self._segments.by_number[number]
-            if number < first_fresh:
-                self._segments.bring_down(segment)
-            views.append(SegmentView(number, segment.address, segment.bytes, number >= first_fresh))
-        return views
+            numbers -= {segment for number, segment in self._segment_of.items() if number in given}
+        segments = [self._segments.by_number[number] for number in sorted(numbers)]
+        known = [segment for segment in segments if segment.number < first_fresh]
+        for segment in known:
+            self._segments.bring_down(segment)
+        digests = self._scanner.look(known)
+        return [view_of(segment, segment.number >= first_fresh, digests.get(segment.number)) for segment in segments]
 
     def _drop(self, numbers: Iterable[int]) -> None:
         numbers = set(numbers)
@@ -329,7 +330,7 @@ class Table:
     def _compact(self) -> None:
         moved = self._numbering.compact()
         self._foreign = bytearray(self._foreign[number] for number in sorted(moved))
-        self._given = bytes(self._given[number] for number in sorted(moved) if number < len(self._given))
+        self._given = {moved[number] for number in self._given if number in moved}
         self._walker.move(moved)
         self._segment_of = {moved[number]: segment for number, segment in self._segment_of.items()}
         for segment in self._segments.by_number.values():

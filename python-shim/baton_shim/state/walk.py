@@ -1,13 +1,16 @@
 """What the named objects reach: which known objects changed, which segments are in reach, which leaves are new.
 
-The walk follows states, never referrers: what an object refers to is what its kind says. Known, unchanged objects
-are followed by number, which costs well under a microsecond each.
+The walk follows states, never referrers: what an object refers to is what its kind says. Known objects are followed by
+number, one level after the other, and those of one kind are compared together, which costs a fraction of a microsecond
+each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass, field
+from itertools import chain, compress, repeat
+from operator import is_, itemgetter
 from typing import Any
 
 from baton_shim.state.kinds import ATOMS, Kinds, is_leaf
@@ -18,8 +21,8 @@ Known = tuple[Any, Any]  # a kind and the state at the last message
 
 @dataclass
 class Reach:
-    marked: bytearray
-    given: bytes = b""  # for each number, whether the other end has it for itself: neither looked at nor followed
+    marked: set[int]
+    given: Set[int] = frozenset()  # what the other end has for itself: neither looked at nor followed
     changed: list[int] = field(default_factory=list)
     states: dict[int, Any] = field(default_factory=dict)  # of the changed ones, as they are now
     leaves: list[Any] = field(default_factory=list)  # large plain containers that the other end does not know
@@ -27,6 +30,8 @@ class Reach:
 
 
 _UNREADABLE = object()
+_FIXED: Known = (None, None)
+_BATCH = 1024  # objects that are compared at once; of these, each is looked at alone when one has changed
 
 
 class Walker:
@@ -62,51 +67,81 @@ class Walker:
         self.states = {moved[number]: state for number, state in self.states.items()}
         self.children = {}
 
-    def reach(self, roots: Iterable[Any], given: bytes = b"") -> Reach:
-        reach = Reach(bytearray(given or len(self.numbering)), given)
-        reach.marked[: self.numbering.anchors] = b"\1" * self.numbering.anchors
+    def reach(self, roots: Iterable[Any], given: Set[int] = frozenset()) -> Reach:
+        reach = Reach({*given, *range(self.numbering.anchors)}, given)
         self._follow(list(roots), reach)
         return reach
 
     def include(self, number: int, reach: Reach) -> None:
         """Treat a known object as changed, whether it did or not."""
-        reach.marked[number] = 1
+        reach.marked.add(number)
         self._follow(self._change(number, reach), reach)
 
     def _follow(self, strangers: list[Any], reach: Reach) -> None:
-        states, children, memo, objects = self.states, self.children, self.numbering.memo, self.numbering.objects
-        marked, unknown = reach.marked, reach.unknown
-        numbers: list[int] = []
-        while numbers or strangers:
-            while numbers:
-                number = numbers.pop()
-                if marked[number]:
+        level: set[int] = set()
+        while level or strangers:
+            level |= self._known_of(strangers, reach)
+            level -= reach.marked
+            reach.marked |= level
+            unchanged, strangers = self._sift(list(level), reach)
+            level = self._below(unchanged)
+
+    def _known_of(self, strangers: list[Any], reach: Reach) -> set[int]:
+        """The known objects that these are or refer to."""
+        memo, unknown = self.numbering.memo, reach.unknown
+        numbers: set[int] = set()
+        while strangers:
+            obj = strangers.pop()
+            if type(obj) in ATOMS:
+                continue
+            entry = memo.get(id(obj))
+            if entry is not None:
+                numbers.add(entry[0])
+            elif id(obj) not in unknown:
+                unknown[id(obj)] = obj
+                if is_leaf(obj):
+                    reach.leaves.append(obj)
+                else:
+                    strangers += self._parts(obj)
+        return numbers
+
+    def _sift(self, level: list[int], reach: Reach) -> tuple[list[int], list[Any]]:
+        """Which of these objects have not changed, and what the others refer to."""
+        unchanged: list[int] = []
+        strangers: list[Any] = []
+        known = list(map(self.states.get, level, repeat(_FIXED)))
+        kinds = list(map(itemgetter(0), known))
+        for kind in dict.fromkeys(kinds):
+            chosen = list(map(is_, kinds, repeat(kind)))
+            numbers = list(compress(level, chosen))
+            if kind is None:
+                unchanged += numbers
+                continue
+            states = list(map(itemgetter(1), compress(known, chosen)))
+            for start in range(0, len(numbers), _BATCH):
+                batch, batch_states = numbers[start : start + _BATCH], states[start : start + _BATCH]
+                if self._same(kind.all_same, list(map(self.numbering.objects.__getitem__, batch)), batch_states):
+                    unchanged += batch
                     continue
-                marked[number] = 1
-                known = states.get(number)
-                if known is not None:
-                    try:
-                        unchanged = known[0].same(objects[number], known[1])
-                    except Exception:  # its class's own code failed, now or at the last message
-                        unchanged = False
-                    if not unchanged:
-                        strangers += self._change(number, reach)
-                        continue
-                below = children.get(number)
-                numbers += self.children_of(number) if below is None else below
-            while strangers:
-                obj = strangers.pop()
-                if type(obj) in ATOMS:
-                    continue
-                entry = memo.get(id(obj))
-                if entry is not None:
-                    numbers.append(entry[0])
-                elif id(obj) not in unknown:
-                    unknown[id(obj)] = obj
-                    if is_leaf(obj):
-                        reach.leaves.append(obj)
+                for number, state in zip(batch, batch_states, strict=True):
+                    if self._same(kind.same, self.numbering.objects[number], state):
+                        unchanged.append(number)
                     else:
-                        strangers += self._parts(obj)
+                        strangers += self._change(number, reach)
+        return unchanged, strangers
+
+    def _same(self, compare: Callable[[Any, Any], bool], now: Any, then: Any) -> bool:
+        try:
+            return compare(now, then)
+        except Exception:  # a class's own code failed, now or at the last message
+            return False
+
+    def _below(self, unchanged: list[int]) -> set[int]:
+        children = self.children
+        for number in unchanged:
+            if number not in children:
+                self.children_of(number)
+        return set(chain.from_iterable(map(children.__getitem__, unchanged)))
 
     def _change(self, number: int, reach: Reach) -> list[Any]:
         obj = self.numbering.objects[number]
@@ -141,11 +176,7 @@ class Walker:
             below: tuple[int, ...] = ()
         else:
             kind, state = known if known is not None else (self.kinds.of(obj), None)
-            if state is _UNREADABLE:
-                return ()
-            found = {
-                memo[id(part)][0] for part in kind.parts(obj, state) if type(part) not in ATOMS and id(part) in memo
-            }
-            below = tuple(found)
+            parts = () if state is _UNREADABLE else kind.parts(obj, state)
+            below = tuple({memo[id(part)][0] for part in parts if type(part) not in ATOMS and id(part) in memo})
         self.children[number] = below
         return below

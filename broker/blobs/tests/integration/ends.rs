@@ -19,6 +19,8 @@ pub(crate) type Store = HashMap<ChunkHash, Bytes>;
 #[derive(Default)]
 pub(crate) struct End {
     pub(crate) segments: BTreeMap<u32, Vec<u8>>,
+    /// What this end has found when it looked for itself.
+    pub(crate) digests: BTreeMap<u32, Vec<u128>>,
     pub(crate) dropped: Vec<u32>,
     /// Segments that the other end has seen.
     pub(crate) seen: Vec<u32>,
@@ -43,6 +45,7 @@ impl End {
             address: bytes.as_ptr() as u64,
             bytes: bytes.len() as u64,
             fresh: !self.seen.contains(number),
+            digests: self.digests.get(number).map(|found| found.as_ptr() as u64),
         };
         Snapshot {
             messages: self.messages,

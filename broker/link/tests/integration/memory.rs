@@ -50,6 +50,7 @@ fn bundle(segment: &[u8]) -> Bundle {
             address: segment.as_ptr() as u64,
             bytes: segment.len() as u64,
             fresh: true,
+            digests: None,
         }],
         dropped_segments: vec![],
     };

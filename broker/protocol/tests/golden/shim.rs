@@ -31,6 +31,7 @@ fn snapshot() -> Snapshot {
             address: 0x7f00_dead_b000,
             bytes: 800,
             fresh: true,
+            digests: Some(0x7f00_dead_f000),
         }],
         dropped_segments: vec![3],
     }

@@ -109,9 +109,9 @@ impl Run<'_> {
         self.close()
     }
 
-    /// The ending, once the kernel has said its last.
+    /// The ending, once all that the cell published is here, too.
     pub(super) fn close(&mut self) -> Option<Ending> {
-        if !self.closing.is_complete() {
+        if !self.all_output_is_here {
             return None;
         }
         match std::mem::replace(&mut self.phase, Phase::Over) {

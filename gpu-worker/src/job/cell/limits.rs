@@ -84,7 +84,7 @@ impl Run<'_> {
         match std::mem::replace(&mut self.phase, Phase::Over) {
             // All that the student needs is here; only the session is not as it should be.
             Phase::Closing { ending, .. } => {
-                tracing::warn!("A session's kernel did not say that it is idle");
+                tracing::warn!("A session did not say that it publishes nothing more");
                 ending
             }
             Phase::Applying { .. } => Ending::without_state(

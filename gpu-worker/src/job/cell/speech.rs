@@ -4,7 +4,7 @@ use std::os::fd::BorrowedFd;
 
 use baton_jupyter_link::client::{ClientError, KernelMessage, Source};
 use baton_link::frames::FrameError;
-use baton_protocol::shim::{Delta, FromSession, ToSession};
+use baton_protocol::shim::{Delta, END_OF_OUTPUT, FromSession, ToSession};
 use baton_protocol::{Cell, JobEvent, Outcome, Output};
 use jupyter_protocol::ExecuteRequest;
 use tokio::time::Instant;
@@ -47,25 +47,11 @@ pub(super) async fn tell(
     Ok(session.client.execute(&cell.message_id, &request).await?)
 }
 
-/// What a session's kernel says last.
-#[derive(Default)]
-pub(super) struct Closing {
-    replied: bool,
-    idle: bool,
-}
-
-impl Closing {
-    pub(super) fn is_complete(&self) -> bool {
-        self.replied && self.idle
-    }
-}
-
 impl Run<'_> {
     pub(super) fn on_kernel(&mut self, message: KernelMessage, cell: &Cell) -> Option<Ending> {
-        if message.is_reply_to(&cell.message_id) {
-            self.closing.replied = true;
-        } else if message.is_idle_of(&cell.message_id) {
-            self.closing.idle = true;
+        let idle = message.is_idle_of(&cell.message_id);
+        if idle || message.is_end_of_output_of(&cell.message_id) {
+            self.all_output_is_here = true;
         } else if message.source == Source::Iopub && is_output(&message.kind) {
             self.batcher.push(Output {
                 kind: message.kind,
@@ -81,7 +67,7 @@ impl Run<'_> {
             return self.close();
         }
         // The shim speaks before its kernel does; but its message may still be on its way to this task.
-        if self.closing.is_complete() && self.deadline.is_none() {
+        if idle && self.deadline.is_none() {
             self.deadline = Some(Instant::now() + PATIENCE);
         }
         None
@@ -183,6 +169,7 @@ fn is_output(kind: &str) -> bool {
             | "iopub_welcome"
             | "shutdown_reply"
             | "debug_event"
+            | END_OF_OUTPUT
     )
 }
 

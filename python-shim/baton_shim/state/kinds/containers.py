@@ -5,12 +5,12 @@ from __future__ import annotations
 import array
 import io
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import is_
 from typing import Any
 
-from baton_shim.state.kinds.base import ATOMS, Kind, State, all_alike
+from baton_shim.state.kinds.base import ATOMS, Kind, State, all_alike, hold_the_same
 
 LEAF_ELEMENTS = 10_000
 LEAF_TYPES = (list, dict, set)
@@ -25,6 +25,9 @@ class ListKind(Kind):
 
     def same(self, obj: Any, state: State) -> bool:
         return len(obj) == len(state) and (all(map(is_, obj, state)) or all_alike(obj, state))
+
+    def all_same(self, objects: Sequence[Any], states: Sequence[State]) -> bool:
+        return hold_the_same(objects, states)
 
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
         return state  # type: ignore[no-any-return]
@@ -44,6 +47,10 @@ class DictKind(Kind):
     def same(self, obj: Any, state: State) -> bool:
         keys, values = state
         return len(obj) == len(keys) and all_alike(obj.values(), values) and all_alike(obj, keys)
+
+    def all_same(self, objects: Sequence[Any], states: Sequence[State]) -> bool:
+        keys, values = zip(*states, strict=True)
+        return hold_the_same(objects, keys) and hold_the_same(list(map(dict.values, objects)), values)
 
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
         return chain(*state)
@@ -66,6 +73,9 @@ class SetKind(Kind):
         if len(obj) != len(state):
             return False
         return all(map(is_, obj, state)) or set(map(id, obj)) == set(map(id, state))
+
+    def all_same(self, objects: Sequence[Any], states: Sequence[State]) -> bool:
+        return hold_the_same(objects, states)
 
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
         return state  # type: ignore[no-any-return]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import collections
 import copyreg
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import is_
 from typing import Any
 
 import cloudpickle
 
-from baton_shim.state.kinds.base import Kind, State, all_alike
+from baton_shim.state.kinds.base import Kind, State, all_alike, hold_the_same
 
 CONTAINERS = (collections.OrderedDict, dict, list, set, collections.deque)
 _ORDINARY_REDUCE: set[Any] = {
@@ -55,6 +55,15 @@ class AttributesKind(Kind):
             and len(attributes) == len(names)
             and all_alike(attributes.values(), values)
             and all_alike(attributes, names)
+        )
+
+    def all_same(self, objects: Sequence[Any], states: Sequence[State]) -> bool:
+        kinds, names, values = zip(*states, strict=True)
+        attributes = [obj.__dict__ for obj in objects]
+        return (
+            all(map(is_, map(type, objects), kinds))
+            and hold_the_same(attributes, names)
+            and hold_the_same([held.values() for held in attributes], values)
         )
 
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
