@@ -33,7 +33,6 @@ class ReferenceKind(Kind):
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)
-        self.modules_may_miss = False  # at home, where a module that the cell imported may not be installed
         self._anchors = (self.dict_view, self.weak, self.proxy, self.stream, self.module, self.lock, self.main_thread)
 
     def reduce(self, obj: Any) -> Any:
@@ -84,7 +83,7 @@ class ReferenceKind(Kind):
         try:
             return importlib.import_module(name)
         except ImportError as error:
-            if not self.modules_may_miss:
+            if not self.here.home:  # there, a module that the cell imported may not be installed
                 raise
             return Stayed(f"the module {name!r} was imported on the GPU machine, but here: {error}")
 
