@@ -17,6 +17,8 @@ from ipykernel.jsonutil import encode_images, json_clean
 from ipykernel.zmqshell import ZMQInteractiveShell
 from traitlets import Type
 
+from baton_shim.source import as_written
+
 
 class Result(NamedTuple):
     value: Any
@@ -58,7 +60,7 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         sys.stderr.flush()
         if issubclass(etype, StayedError):
             stb = [*stb, "hint: the cell may use what holds it, but not this part; create it inside the cell"]
-        self._last_traceback = stb
+        self._last_traceback = [as_written(lines) for lines in stb]
 
     def showtraceback(self, exc_tuple: Any = None, *arguments: Any, **options: Any) -> None:
         try:
