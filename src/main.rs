@@ -53,6 +53,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
             settings(),
             cli::python(matches),
         )),
+        "plan" => commands::plan::main(matches),
         "status" => commands::status::main(&settings()?),
         other => anyhow::bail!("There is no command {other}"),
     }

@@ -30,10 +30,9 @@ pub(crate) fn main(
 ) -> anyhow::Result<ExitCode> {
     logging::to_stderr(surroundings, "warn");
     let arguments = Arguments::read(arguments);
-    let (broker, lane) = choices(surroundings).unwrap_or_else(|error| {
+    let choices = Choices::read(surroundings).unwrap_or_else(|error| {
         tracing::error!("No %%gpu cell can run: {error:#}");
-        let misconfigured = BrokerChoice::Misconfigured(format!("{error:#}"));
-        (misconfigured, LaneChoice::default())
+        Choices::misconfigured(&error)
     });
     let config = Config {
         connection_file: arguments
@@ -42,8 +41,9 @@ pub(crate) fn main(
         python: arguments.python.unwrap_or_else(python::default_python),
         launcher_module: LAUNCHER_MODULE.to_owned(),
         kernel_arguments: arguments.others,
-        broker,
-        lane,
+        broker: choices.broker,
+        lane: choices.lane,
+        virtual_cuda: choices.virtual_cuda,
     };
     // One thread relays; the notebook kernel must be the child of a thread that stays, which is this one.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -55,11 +55,31 @@ pub(crate) fn main(
     Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// A mistake in the configuration must not keep ordinary cells from running, nor send others to the wrong place.
-fn choices(surroundings: &Surroundings) -> anyhow::Result<(BrokerChoice, LaneChoice)> {
-    let settings = Settings::read(surroundings, BTreeMap::new())?;
-    let lane = settings.lane;
-    Ok((broker_choice(settings)?, lane))
+/// What the settings say to a kernel.
+struct Choices {
+    broker: BrokerChoice,
+    lane: LaneChoice,
+    virtual_cuda: bool,
+}
+
+impl Choices {
+    fn read(surroundings: &Surroundings) -> anyhow::Result<Self> {
+        let settings = Settings::read(surroundings, BTreeMap::new())?;
+        Ok(Self {
+            lane: settings.lane,
+            virtual_cuda: settings.virtual_cuda,
+            broker: broker_choice(settings)?,
+        })
+    }
+
+    /// A mistake in the configuration must not keep ordinary cells from running, nor send others to the wrong place.
+    fn misconfigured(error: &anyhow::Error) -> Self {
+        Self {
+            broker: BrokerChoice::Misconfigured(format!("{error:#}")),
+            lane: LaneChoice::default(),
+            virtual_cuda: true,
+        }
+    }
 }
 
 fn broker_choice(settings: Settings) -> anyhow::Result<BrokerChoice> {

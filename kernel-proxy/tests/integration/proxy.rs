@@ -37,6 +37,7 @@ fn proxy_process() {
             .collect(),
         broker: BrokerChoice::Misconfigured("this is a test".to_owned()),
         lane: LaneChoice::Auto,
+        virtual_cuda: true,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -3,17 +3,21 @@
 Ordinary pickling drops `.grad` and hooks, doubles shared storages and detaches silently; none of it happens here.
 A tensor that belongs to a computation graph travels with its values, and says where its graph is when it is asked to
 go back through it.
+
+A tensor on the GPU is a labelled one where `cuda` is virtual, and a real one in a session with a GPU, where it stays
+between cells: the segment is a copy of its storage then.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State
 from baton_shim.state.refusal import StayedError
+from baton_shim.virtual import LABEL, SWITCH
 
 
 def torch() -> Any:
@@ -25,8 +29,23 @@ def is_tensor_type(kind: type) -> bool:
     return module is not None and hasattr(module, "Tensor") and issubclass(kind, module.Tensor)
 
 
+def bare(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Inside, torch's function modes are off: a labelled tensor is the CPU tensor that it is made of."""
+
+    @functools.wraps(method)
+    def call(*arguments: Any) -> Any:
+        with torch()._C.DisableTorchFunction():
+            return method(*arguments)
+
+    return call
+
+
+def on_gpu(obj: Any) -> bool:
+    return obj.device.type == "cuda" or LABEL in obj.__dict__
+
+
 class TensorKind(Kind):
-    """`Tensor` and `Parameter` with plain CPU memory; other layouts and devices travel by torch's own pickling."""
+    """`Tensor` and `Parameter` with plain memory; other layouts and devices travel by torch's own pickling."""
 
     name = "tensor"
     changes = True
@@ -39,8 +58,9 @@ class TensorKind(Kind):
         module = torch()
         if type(obj) not in (module.Tensor, module.nn.Parameter):
             return False
-        return obj.layout is module.strided and obj.device.type == "cpu" and not obj.is_quantized
+        return obj.layout is module.strided and obj.device.type in ("cpu", "cuda") and not obj.is_quantized
 
+    @bare
     def reduce(self, obj: Any) -> Any:
         if not self.plain(obj):
             if obj.grad_fn is not None:
@@ -49,8 +69,11 @@ class TensorKind(Kind):
         new, set_state = self._anchors
         storage = obj.untyped_storage()
         offset, number = obj.storage_offset(), -1
-        if storage.nbytes():
-            segments = self.here.segments
+        segments = self.here.segments
+        if storage.nbytes() and storage.device.type == "cuda":
+            number = (segments.find_device(storage) or segments.add_device(storage)).number
+            self.here.used.append((obj, number))
+        elif storage.nbytes():
             low, size = storage.data_ptr(), storage.nbytes()
             segment = segments.find(low, size)
             if segment is None:
@@ -61,32 +84,29 @@ class TensorKind(Kind):
             number = segment.number
             self.here.used.append((obj, number))
         form = (obj.dtype, offset, tuple(obj.size()), obj.stride(), obj.requires_grad)
-        flags = (type(obj) is not torch().Tensor, obj.is_neg(), obj.is_conj())
-        return new, (number, form, flags), (self._graph(obj), *self._state(obj)), None, None, set_state
+        flags = (type(obj) is not torch().Tensor, obj.is_neg(), obj.is_conj(), on_gpu(obj))
+        return new, (number, form, flags), (self._graph(obj), *self._state(obj), on_gpu(obj)), None, None, set_state
 
+    @bare
     def why_not_named(self, obj: Any, state: State) -> tuple[str, str] | None:
         """A graph that was made here stays here; a single number (the loss after `backward()`) may leave it behind."""
         if obj.grad_fn is None or obj.numel() == 1 or (type(state) is tuple and state[-1] == _version(obj)):
             return None
         return "still belongs to a computation graph", "use .detach(), or compute it inside this cell"
 
-    def new(self, number: int, form: tuple[Any, ...], flags: tuple[bool, bool, bool]) -> Any:
+    def new(self, number: int, form: tuple[Any, ...], flags: tuple[bool, bool, bool, bool]) -> Any:
         import torch
 
-        (dtype, offset, size, stride, requires_grad), (parameter, negative, conjugate) = form, flags
-        if number < 0:
-            storage = torch.UntypedStorage(0)
-        else:
-            segment = self.here.segments.by_number[number]
-            if segment.source is not None:  # small: a storage that owns its memory can be resized
-                copy = torch.frombuffer(bytearray(segment.source), dtype=torch.uint8).clone()
-                segment.storage = copy.untyped_storage()
-                self.here.segments.settle_at(segment, segment.storage.data_ptr())
-            if segment.storage is None:
-                memory = self.here.segments.buffer(segment)
-                segment.storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
-            storage = segment.storage
-        tensor = torch.empty(0, dtype=dtype).set_(storage, offset, size, stride)
+        with torch._C.DisableTorchFunction():
+            return self._new(number, form, flags)
+
+    def _new(self, number: int, form: tuple[Any, ...], flags: tuple[bool, bool, bool, bool]) -> Any:
+        import torch
+
+        (dtype, offset, size, stride, requires_grad), (parameter, negative, conjugate, gpu) = form, flags
+        device = "cuda" if gpu and SWITCH.real else "cpu"
+        storage = torch.UntypedStorage(0, device=device) if number < 0 else self._storage(number, device == "cuda")
+        tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
         tensor = tensor.conj() if conjugate else tensor
         tensor = tensor._neg_view() if negative else tensor
         if parameter:
@@ -95,10 +115,30 @@ class TensorKind(Kind):
             self.here.used.append((tensor, number))
         return tensor
 
+    def _storage(self, number: int, real: bool) -> Any:
+        import torch
+
+        segments = self.here.segments
+        segment = segments.by_number[number]
+        if segment.source is not None:  # small: a storage that owns its memory can be resized
+            copy = torch.frombuffer(bytearray(segment.source), dtype=torch.uint8).clone()
+            segment.storage = copy.untyped_storage()
+            segments.settle_at(segment, segment.storage.data_ptr())
+        if segment.storage is None:
+            memory = segments.buffer(segment)
+            segment.storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+        if real and segment.device is None:
+            segments.mirror(segment, segment.storage.cuda())
+        return segment.device if real else segment.storage
+
+    @bare
     def segment_number(self, obj: Any) -> int | None:
         """Where its memory is now: `resize_` and `.data = …` move a tensor."""
-        storage = obj.untyped_storage() if self.plain(obj) else None
-        segment = self.here.segments.find(storage.data_ptr(), storage.nbytes()) if storage is not None else None
+        if not self.plain(obj):
+            return None
+        storage, segments = obj.untyped_storage(), self.here.segments
+        on_device = storage.device.type == "cuda"
+        segment = segments.find_device(storage) if on_device else segments.find(storage.data_ptr(), storage.nbytes())
         return None if segment is None else segment.number
 
     def _graph(self, obj: Any) -> str | bool:
@@ -112,10 +152,13 @@ class TensorKind(Kind):
         """Gradient, attributes, hooks. What is computed of others has a gradient only where that was asked for."""
         of_graph = obj.grad_fn is not None
         gradient = None if of_graph and not obj.retains_grad else obj.grad
-        return gradient, tuple(obj.__dict__.items()), None if of_graph else obj._backward_hooks
+        if gradient is not None and LABEL in obj.__dict__:
+            gradient.__dict__[LABEL] = True  # autograd made it, nobody has looked at it yet
+        return gradient, attributes_of(obj), None if of_graph else obj._backward_hooks
 
+    @bare
     def set_state(self, tensor: Any, state: tuple[Any, ...]) -> None:
-        graph, gradient, attributes, hooks = state
+        graph, gradient, attributes, hooks, gpu = state
         if isinstance(graph, str):
             if tensor.grad_fn is None:
                 leave_graph(tensor, graph)
@@ -129,10 +172,13 @@ class TensorKind(Kind):
         tensor.grad = gradient
         tensor.__dict__.clear()
         tensor.__dict__.update(attributes)
+        if gpu and not tensor.is_cuda:
+            tensor.__dict__[LABEL] = True
 
+    @bare
     def read(self, obj: Any) -> State:
         place = (obj.data_ptr(), obj.stride()) if self.plain(obj) else obj._version
-        form = (place, tuple(obj.size()), obj.dtype, obj.requires_grad)
+        form = (place, tuple(obj.size()), obj.dtype, obj.requires_grad, on_gpu(obj))
         return form, *self._state(obj), _version(obj)
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
@@ -141,15 +187,25 @@ class TensorKind(Kind):
         yield hooks
         yield from (value for _, value in attributes)
 
+    @bare
     def content(self, obj: Any, state: State) -> Any:
-        return obj.data, (self._graph(obj), *state[1:4])
+        data = obj.data
+        if LABEL in obj.__dict__:
+            data.__dict__[LABEL] = True
+        return data, (self._graph(obj), *state[1:4], on_gpu(obj))
 
+    @bare
     def apply(self, obj: Any, content: Any) -> None:
         data, state = content
         moved = data.data_ptr() != obj.data_ptr()
         if moved or (data.shape, data.stride()) != (obj.shape, obj.stride()):
             obj.data = data
         self.set_state(obj, state)
+
+
+def attributes_of(obj: Any) -> tuple[tuple[str, Any], ...]:
+    """Without the label, which stands for the device."""
+    return tuple(pair for pair in obj.__dict__.items() if pair[0] != LABEL)
 
 
 def _version(obj: Any) -> int | None:
@@ -181,10 +237,23 @@ def stayed_graph() -> Any:
 
 
 class GeneratorKind(Kind):
-    """`torch.Generator`: its state is a row of bytes that it gives and takes."""
+    """`torch.Generator`: its device, and its state, a row of bytes that it gives and takes."""
 
     name = "torch generator"
     changes = True
+
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self._anchors = (self.new, self.apply)
+
+    def reduce(self, obj: Any) -> Any:
+        new, apply = self._anchors
+        return new, (obj.device.type,), self.read(obj), None, None, apply
+
+    def new(self, device: str) -> Any:
+        import torch
+
+        return torch.Generator(device)
 
     def read(self, obj: Any) -> State:
         return obj.get_state().numpy().tobytes()
@@ -196,4 +265,4 @@ class GeneratorKind(Kind):
 
 def is_generator_type(kind: type) -> bool:
     module = torch()
-    return module is not None and hasattr(module, "Generator") and issubclass(kind, module.Generator)
+    return module is not None and hasattr(module, "Generator") and issubclass(kind, module._C.Generator)
