@@ -7,6 +7,27 @@ from harness import Pair
 from test_in_place import check
 
 CASES: dict[str, tuple[str, str, str]] = {
+    "iterator beyond the end of its list": (
+        "x = [1, 2, 3]; y = iter(x); next(y), next(y); x.clear()",
+        "z = y; x += [4, 5, 6]",
+        "(list(y), z is y)",
+    ),
+    "iterator in its own list": (
+        "x = [1, 2]; y = iter(x); next(y); x.append(y)",
+        "z = x[2]",
+        "(next(z), z is y is x[2])",
+    ),
+    "iterator that a cell advances": (
+        "x = [1, 2, 3]; y = reversed(x); z = [y]",
+        "next(y); x.pop()",
+        "(z[0] is y, list(y))",
+    ),
+    "iterator at its end": ("x = [1]; y = iter(x); list(y)", "x.append(2); z = y", "(z is y, list(y))"),
+    "empty view": (
+        "import numpy as np\nx = np.zeros((4, 2)); y = x[4:]",
+        "z = x[:0].T",
+        "(y.base is x, z.base is x, y.strides, z.strides)",
+    ),
     "second name of a member": (
         "import enum\nclass C(enum.Enum):\n    RED = 1\n    CRIMSON = 1\nx = C.RED",
         "y = C.CRIMSON",

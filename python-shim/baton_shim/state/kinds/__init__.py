@@ -47,9 +47,11 @@ from baton_shim.state.kinds.reduced import ReducedKind, RegistryKind, is_registr
 from baton_shim.state.kinds.references import (
     DICT_ITERATORS,
     DICT_VIEWS,
+    LIST_ITERATORS,
     MARK_TYPES,
     PROXIES,
     DictIteratorKind,
+    ListIteratorKind,
     ReferenceKind,
 )
 from baton_shim.state.kinds.tensors import GeneratorKind, TensorKind, is_generator_type, is_tensor_type
@@ -89,7 +91,7 @@ class Kinds:
         self.tensor, self.generator, self.fixed = TensorKind(here), GeneratorKind(here), Fixed(here)
         self.frame, self.block, self.owners = FrameKind(here), BlockKind(here), OwnersKind(here)
         self.whole, self.member, self.registry = WholeKind(here), MemberKind(here), RegistryKind(here)
-        self.dtype = TypeKind(here)
+        self.dtype, self.list_iterator = TypeKind(here), ListIteratorKind(here)
         self.series_manager, self.jitted = SeriesManagerKind(here), JittedKind(here)
         self.search_tree, self.decision_tree = SearchTreeKind(here), DecisionTreeKind(here)
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values()}
@@ -104,6 +106,7 @@ class Kinds:
             functools._lru_cache_wrapper: self.cached,
             **dict.fromkeys(_REFERENCES, self.reference),
             **dict.fromkeys(DICT_ITERATORS, self.dict_iterator),
+            **dict.fromkeys(LIST_ITERATORS, self.list_iterator),
             **dict.fromkeys(WEAK_COLLECTIONS, self.weak),
         }
 

@@ -48,7 +48,8 @@ class ArrayKind(Kind):
         where = address(obj)
         carrier = next((base for base in (obj.base, owner) if _can_carry(base, obj)), None)
         if carrier is not None:
-            form = (type(obj), carrier, where - address(carrier), obj.shape, obj.strides, obj.dtype, flag)
+            offset = where - address(carrier) if obj.size else 0
+            form = (type(obj), carrier, offset, obj.shape, obj.strides, obj.dtype, flag)
             return (view, form, attributes, None, None, set_attributes) if attributes else (view, form)
         if is_decision_tree_type(type(owner.base)):
             for place, part in enumerate(memory_of(owner.base)):
@@ -84,6 +85,8 @@ class ArrayKind(Kind):
         np = numpy()
         if number < 0:
             made = np.ndarray.__new__(kind, shape, dtype)
+            if made.strides != strides:
+                made = np.ndarray.__new__(kind, shape, dtype, order="F")
             made.flags.writeable = flag == _WRITEABLE
             return made
         segments = self.here.segments
@@ -245,7 +248,7 @@ def memory_is_writeable(owner: Any) -> bool:
 def _can_carry(owner: Any, view: Any) -> bool:
     if owner is view or not isinstance(owner, numpy().ndarray) or not has_plain_memory(type(owner)):
         return False
-    if owner.size == 0 or owner.itemsize == 0 or view.size == 0:
+    if owner.itemsize == 0:
         return False
     contiguous = owner.flags.c_contiguous or owner.flags.f_contiguous
     return contiguous and (owner.flags.writeable or not view.flags.writeable)
