@@ -44,6 +44,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     gone = {name for name in home.shared if name not in namespace and name not in options.drop}
     around = home.surroundings.depart()
     figures = home.surroundings.figures.depart()
+    handlers = home.surroundings.handlers.depart(namespace)
     while True:
         extra: dict[str, Any] = {
             "names": sorted(names | wished),
@@ -51,6 +52,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "sources": sources(home.shell, needed.files),
             "around": around.changes,
             "figures": figures,
+            "handlers": handlers,
             "drop": sorted(options.drop),
             "returns": options.returns,
         }
