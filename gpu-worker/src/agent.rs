@@ -14,14 +14,14 @@ use anyhow::Context as _;
 use baton_link::LinkError;
 use baton_protocol::worker::{Device, FromWorker, ToWorker};
 use baton_protocol::{FencingNumber, JobEvent, JobId, NotebookId, State, Submission, WorkerId};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::device;
-use crate::job::{EventSink, LastWord, Order};
+use crate::job::{EventSink, LastWord, Names, Order};
 use crate::line::{Line, LineEvent};
 use crate::notebook::{Reporter, serve_notebook};
 use crate::outbox::Outbox;
@@ -56,6 +56,7 @@ struct Assignment {
     started: bool,
     states: mpsc::Sender<State>,
     inputs: mpsc::Sender<Option<String>>,
+    names: watch::Sender<Option<Names>>,
     cancelled: CancellationToken,
     revoked: CancellationToken,
 }
@@ -190,6 +191,11 @@ impl Agent {
                     let _ = assignment.inputs.try_send(value);
                 }
             }
+            ToWorker::Names { job, number, state } => {
+                if let Some(assignment) = self.assignments.get(&job) {
+                    assignment.names.send_replace(Some(Names { number, state }));
+                }
+            }
             ToWorker::Acknowledge {
                 job,
                 fencing,
@@ -226,6 +232,7 @@ impl Agent {
         tracing::info!(%job, %notebook, "Job {job} of notebook {notebook} arrived");
         let (states, states_end) = mpsc::channel(1);
         let (inputs, inputs_end) = mpsc::channel(1);
+        let (names, names_end) = watch::channel(None);
         let assignment = Assignment {
             fencing,
             outbox: Outbox::default(),
@@ -233,6 +240,7 @@ impl Agent {
             started: false,
             states,
             inputs,
+            names,
             cancelled: CancellationToken::new(),
             revoked: CancellationToken::new(),
         };
@@ -248,6 +256,7 @@ impl Agent {
             submission,
             states: states_end,
             inputs: inputs_end,
+            names: names_end,
             cancelled: assignment.cancelled.clone(),
             revoked: assignment.revoked.clone(),
         };

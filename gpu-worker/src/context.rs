@@ -30,6 +30,8 @@ pub(crate) enum MoveError {
     Link(#[from] LinkError),
     #[error(transparent)]
     Blob(#[from] BlobError),
+    #[error("The notebook's memory can no longer be reached")]
+    Unreachable,
     #[error("Work on the state was given up")]
     Join(#[from] JoinError),
 }

@@ -86,6 +86,7 @@ pub(crate) fn event_bytes(event: &JobEvent) -> usize {
     OVERHEAD
         + match event {
             JobEvent::Output(output) => output_bytes(output),
+            JobEvent::NamesWanted { names, .. } => names.iter().map(String::len).sum(),
             JobEvent::Finished { state, .. } => state.as_ref().map_or(0, state_bytes),
             _ => 0,
         }

@@ -24,6 +24,7 @@ from baton_shim import errors, wire
 from baton_shim.here import by_reference
 from baton_shim.interrupts import Interrupts
 from baton_shim.link import Link, LinkClosed, Message
+from baton_shim.name_faults import NameFaults, watch_main
 from baton_shim.session_names import SessionNames
 from baton_shim.session_shell import SessionShell
 from baton_shim.surroundings import Departing, Surroundings, warn
@@ -46,6 +47,10 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._link = link
         self._table: Table = Table(self.shell.user_ns)
         self._names = SessionNames(self.shell.user_ns)
+        self._turn = threading.Lock()  # of the cell and its threads, to speak with the notebook
+        self._faults = NameFaults(self.shell.user_ns, self._names, self._turn, self._ask_for_names)
+        watch_main(self.shell.user_module, self._faults)
+        self.shell.faults = self._faults
         self._surroundings = Surroundings()
         self._troubles: list[str] = []
         self._unanswered_inputs = 0
@@ -70,7 +75,9 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 if isinstance(prepared, BaseException):
                     return self._refuse(prepared)
                 self._link.send("started", message_id=self._message_id)
+                self._faults.open(prepared["dynamic"])
                 reply = await self._run(code, silent, allow_stdin)
+                self._faults.close()
                 self._finish(reply, prepared)
             except LinkClosed:
                 os._exit(1)  # nobody is left who could use this session
@@ -103,15 +110,40 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._troubles += self._surroundings.figures.land(extra["figures"])
             self._surroundings.handlers.land(extra["handlers"])
             self._surroundings.settle()
-            self._names.begin(extra["names"])
+            self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")))
         except BaseException as error:  # whatever the student's own classes raise while they are rebuilt
             return error
         finally:
             message.close()
-        for file_name, (number, source) in extra["sources"].items():
-            remember_source(shell, file_name, number, source)
+        self._remember_sources(extra)
         prepared: dict[str, Any] = extra
         return prepared
+
+    def _remember_sources(self, extra: dict[str, Any]) -> None:
+        for file_name, (number, source) in extra["sources"].items():
+            remember_source(self.shell, file_name, number, source)
+
+    def _ask_for_names(self, names: list[str]) -> None:
+        """What was changed here up to now stays as it is; only what the cell lacks comes."""
+        count = self._interrupts.count
+        with self._interrupts.held():
+            self._link.send("names_wanted", message_id=self._message_id, names=names)
+            message = self._receive()
+            bound = self._names.bound()
+            try:
+                assert message.file_descriptor is not None
+                extra: Any = self._table.apply(message.body["delta"], message.file_descriptor, bound_stays=True)
+            except BaseException as error:  # the student's own classes; the two tables no longer agree
+                self._refuse(error)
+                raise
+            finally:
+                message.close()
+            self._names.came(extra["names"], names, extra["refused"], bound)
+            if extra["dynamic"]:
+                self._faults.watch_text()
+            self._remember_sources(extra)
+        if self._interrupts.count > count and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
 
     def _refuse(self, error: BaseException) -> dict[str, Any]:
         refusal = refusal_of(error)
@@ -218,7 +250,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         sys.stderr.flush()
         if threading.current_thread() is not threading.main_thread():
             raise StdinNotImplementedError("input() works in the cell itself only, not in its threads")
-        with self._interrupts.held():
+        with self._turn, self._interrupts.held():
             value = self._answer(prompt, password)
         if value is None:
             raise KeyboardInterrupt("Interrupted by user")

@@ -87,7 +87,11 @@ class Kernel:
     # ---- the toolbar
 
     def interrupt(self) -> None:
-        self.manager.interrupt_kernel()
+        """Returns when the kernel's process has the signal."""
+        request = self.client.session.msg("interrupt_request", {})
+        self.client.control_channel.send(request)
+        while self.client.get_control_msg(timeout=20)["parent_header"]["msg_id"] != request["header"]["msg_id"]:
+            pass
 
     def restart(self) -> None:
         self.client.stop_channels()

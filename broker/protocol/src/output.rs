@@ -28,6 +28,9 @@ pub enum JobEvent {
     Output(Output),
     /// The cell called `input()`; the answer goes back as [`crate::proxy::FromProxy::Input`].
     InputWanted { prompt: String, password: bool },
+    /// The cell looks up names of the notebook that it was not given; it waits for the answer with this number,
+    /// [`crate::proxy::FromProxy::Names`]. Questions of one run are numbered from 1.
+    NamesWanted { number: u64, names: Vec<String> },
     /// The end; nothing follows.
     Finished {
         outcome: Outcome,

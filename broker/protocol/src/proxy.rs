@@ -36,6 +36,12 @@ pub enum FromProxy {
         job: JobId,
         value: Option<String>,
     },
+    /// The answer to [`crate::JobEvent::NamesWanted`] with this number. Idempotent: sent again after a reconnect.
+    Names {
+        job: JobId,
+        number: u64,
+        state: State,
+    },
     /// The change is applied at home (or never will be): the broker may forget the job's state and events.
     Applied {
         job: JobId,

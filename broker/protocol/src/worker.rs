@@ -65,6 +65,12 @@ pub enum ToWorker {
         job: JobId,
         value: Option<String>,
     },
+    /// The answer to [`JobEvent::NamesWanted`] with this number. May come twice.
+    Names {
+        job: JobId,
+        number: u64,
+        state: State,
+    },
     /// Events up to this number of this assignment are stored.
     Acknowledge {
         job: JobId,

@@ -1,7 +1,7 @@
 //! One job as the broker holds it in memory.
 
 use crate::{order::Place, store::OpenJob};
-use baton_protocol::{FencingNumber, JobEvent, JobId, NotebookId, Submission, WorkerId};
+use baton_protocol::{FencingNumber, JobEvent, JobId, NotebookId, State, Submission, WorkerId};
 use std::sync::Arc;
 
 pub(crate) use crate::store::Phase;
@@ -31,6 +31,8 @@ pub(crate) struct Job {
     pub(super) submission: Option<Arc<Submission>>,
     /// An answer that came while the worker was away. In memory only, because it may be a password.
     pub(super) waiting_input: Option<Option<String>>,
+    /// The last answer to [`JobEvent::NamesWanted`], for a worker that comes back: nobody knows whether it arrived.
+    pub(super) names: Option<(u64, State)>,
 }
 
 impl Job {
@@ -53,6 +55,7 @@ impl Job {
             started_ms: None,
             submission: Some(submission),
             waiting_input: None,
+            names: None,
         }
     }
 
@@ -75,6 +78,7 @@ impl Job {
             started_ms: open.started_ms,
             submission: None,
             waiting_input: None,
+            names: None,
         }
     }
 
@@ -95,9 +99,10 @@ pub(super) fn phase_after(phase: Phase, event: &JobEvent) -> Option<Phase> {
             Some(Phase::Assigned)
         }
         (Phase::Assigned, JobEvent::Started { .. }) => Some(Phase::Started),
-        (Phase::Started, JobEvent::Output(_) | JobEvent::InputWanted { .. }) => {
-            Some(Phase::Started)
-        }
+        (
+            Phase::Started,
+            JobEvent::Output(_) | JobEvent::InputWanted { .. } | JobEvent::NamesWanted { .. },
+        ) => Some(Phase::Started),
         (Phase::Assigned | Phase::Started, JobEvent::Finished { .. }) => Some(Phase::Finished),
         _ => None,
     }

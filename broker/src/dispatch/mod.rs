@@ -376,6 +376,7 @@ impl Dispatch {
         job.phase = Phase::Finished;
         job.submission = None;
         job.waiting_input = None;
+        job.names = None;
         self.disordered = true;
         actions.push(Action::Write(Write::Finish {
             job: id,

@@ -61,6 +61,7 @@ impl Dispatch {
             | FromProxy::Resume { job, .. }
             | FromProxy::Cancel { job }
             | FromProxy::Input { job, .. }
+            | FromProxy::Names { job, .. }
             | FromProxy::Applied { job }
                 if !self.belongs(job, notebook) =>
             {
@@ -74,6 +75,7 @@ impl Dispatch {
                 self.cancel(job, now, actions);
             }
             FromProxy::Input { job, value } => self.input(job, value, actions),
+            FromProxy::Names { job, number, state } => self.names(job, number, state, actions),
             FromProxy::Applied { job } => self.applied(job, now, actions),
         }
     }
@@ -271,6 +273,25 @@ impl Dispatch {
                     job.waiting_input = Some(value);
                 }
             }
+        }
+    }
+
+    /// An answer with another number than the worker waits for does no harm there.
+    fn names(&mut self, id: JobId, number: u64, state: State, actions: &mut Vec<Action>) {
+        let job = self.jobs.get_mut(&id);
+        let Some(job) = job.filter(|job| job.phase == Phase::Started) else {
+            return;
+        };
+        job.names = Some((number, state.clone()));
+        if let Some(connection) = self.jobs.get(&id).and_then(|job| self.runner(job)) {
+            actions.push(Action::ToWorker(
+                connection,
+                ToWorker::Names {
+                    job: id,
+                    number,
+                    state,
+                },
+            ));
         }
     }
 

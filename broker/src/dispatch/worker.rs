@@ -161,6 +161,16 @@ impl Dispatch {
                 ToWorker::Input { job: id, value },
             ));
         }
+        if let Some((number, state)) = job.names.clone() {
+            actions.push(Action::ToWorker(
+                connection,
+                ToWorker::Names {
+                    job: id,
+                    number,
+                    state,
+                },
+            ));
+        }
         if job.cancel_wanted {
             actions.push(Action::ToWorker(connection, ToWorker::Cancel { job: id }));
         }

@@ -99,6 +99,40 @@ async fn an_answer_to_input_reaches_the_worker() {
 }
 
 #[tokio::test]
+async fn names_reach_the_worker_also_after_a_cut() {
+    let broker = Broker::start().await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    proxy.assigned(job).await;
+    let question = JobEvent::NamesWanted {
+        number: 1,
+        names: vec!["scale".to_owned()],
+    };
+    let events = vec![started(), question.clone()];
+    worker.report(job, fencing, 1, events).await;
+    assert_eq!(proxy.batch(job).await[1].event, question);
+    let (number, state) = (1, state("scale"));
+    let answer = FromProxy::Names {
+        job,
+        number,
+        state: state.clone(),
+    };
+    proxy.say(answer).await;
+    let forwarded = ToWorker::Names { job, number, state };
+    assert_eq!(worker.next().await, forwarded);
+
+    // Nobody knows whether it arrived before the cut.
+    let mut worker = FakeWorker::back(&broker.dial, worker.id, &[(job, fencing)]).await;
+    assert!(matches!(
+        worker.next().await,
+        ToWorker::Acknowledge { number: 2, .. }
+    ));
+    assert_eq!(worker.next().await, forwarded);
+}
+
+#[tokio::test]
 async fn activity_tells_whether_the_broker_is_needed() {
     let mut broker = Broker::start().await;
     assert!(broker.activity.borrow_and_update().is_idle());

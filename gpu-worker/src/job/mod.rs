@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, Outcome, RemoteError, State, Submission, Usage,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
@@ -38,11 +38,20 @@ pub(crate) struct Order {
     pub(crate) states: mpsc::Receiver<State>,
     /// Answers to `input()`.
     pub(crate) inputs: mpsc::Receiver<Option<String>>,
+    /// The last answer to [`JobEvent::NamesWanted`].
+    pub(crate) names: watch::Receiver<Option<Names>>,
     /// The student interrupted the cell.
     pub(crate) cancelled: CancellationToken,
     /// The assignment is no longer this worker's.
     pub(crate) revoked: CancellationToken,
     pub(crate) last_word: LastWord,
+}
+
+/// What the session lacks to have the names that its question with this number asked for.
+#[derive(Clone)]
+pub(crate) struct Names {
+    pub(crate) number: u64,
+    pub(crate) state: State,
 }
 
 /// Sees to it that a job has an end, even if its task has none.

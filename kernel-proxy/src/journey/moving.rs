@@ -46,6 +46,7 @@ pub(super) struct Sent {
 }
 
 /// The ways of one notebook.
+#[derive(Clone)]
 pub(super) struct Moving {
     kernel_pid: i32,
     memory: Option<MemoryHolder>,

@@ -20,6 +20,7 @@ golden!(events_are_read, "event", JobEvent, events(), {
     JobEvent::Started { .. } => "started",
     JobEvent::Output(_) => "output",
     JobEvent::InputWanted { .. } => "input_wanted",
+    JobEvent::NamesWanted { .. } => "names_wanted",
     JobEvent::Finished { .. } => "finished",
 });
 
@@ -61,6 +62,7 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Resume { job: job(), after: 41 },
     FromProxy::Cancel { job: job() },
     FromProxy::Input { job: job(), value: Some("Ada".to_owned()) },
+    FromProxy::Names { job: job(), number: 3, state: held() },
     FromProxy::Applied { job: job() },
 ], {
     FromProxy::Hello { .. } => "hello",
@@ -69,6 +71,7 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Resume { .. } => "resume",
     FromProxy::Cancel { .. } => "cancel",
     FromProxy::Input { .. } => "input",
+    FromProxy::Names { .. } => "names",
     FromProxy::Applied { .. } => "applied",
 });
 
@@ -123,6 +126,7 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::State { job: job(), state: held() },
     ToWorker::Cancel { job: job() },
     ToWorker::Input { job: job(), value: None },
+    ToWorker::Names { job: job(), number: 3, state: held() },
     ToWorker::Acknowledge { job: job(), fencing: 7, number: 12 },
     ToWorker::Revoke { job: job(), fencing: 7 },
     ToWorker::EndSession { notebook: notebook() },
@@ -133,6 +137,7 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::State { .. } => "state",
     ToWorker::Cancel { .. } => "cancel",
     ToWorker::Input { .. } => "input",
+    ToWorker::Names { .. } => "names",
     ToWorker::Acknowledge { .. } => "acknowledge",
     ToWorker::Revoke { .. } => "revoke",
     ToWorker::EndSession { .. } => "end_session",

@@ -138,6 +138,10 @@ pub(crate) fn events() -> Vec<JobEvent> {
             prompt: "Password: ".to_owned(),
             password: true,
         },
+        JobEvent::NamesWanted {
+            number: 3,
+            names: vec!["scale".to_owned(), "model".to_owned()],
+        },
         JobEvent::Finished {
             outcome: Outcome::Error,
             error: Some(error()),
