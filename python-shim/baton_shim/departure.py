@@ -51,6 +51,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     around = home.surroundings.depart()
     figures = home.surroundings.figures.depart()
     handlers = home.surroundings.handlers.depart(namespace)
+    modules = home.modules.depart()
     while True:
         extra: dict[str, Any] = {
             "names": sorted(names | wished),
@@ -65,7 +66,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "returns": options.returns,
         }
         try:
-            snapshot = table.snapshot(extra["names"], extra=extra, deleted=sorted(gone))
+            snapshot = table.snapshot(extra["names"], extra=extra, deleted=sorted(gone), modules=modules)
             break
         except Refused as refused:
             name = first_name(refused.path)
@@ -77,6 +78,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             text = f"{type(error).__name__}: {short(error)}"
             raise StateRefused(f"What the cell needs could not be packed ({text})") from None
     home.surroundings.departed(around)
+    home.modules.departed()
     home.transfer = Transfer()
     home.transfer.left(snapshot, extra["names"], home.shared, options.keep)
     home.shared -= gone

@@ -31,6 +31,7 @@ from baton_shim.surroundings import Departing, Surroundings, warn
 from baton_shim.virtual import SWITCH
 
 if TYPE_CHECKING:
+    from baton_shim.local_modules import LocalModules
     from baton_shim.state import Snapshot, Table
 
 
@@ -38,14 +39,15 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
     shell_class = Type(SessionShell)
     _interrupts: Interrupts
 
-    def join(self, link: Link) -> None:
+    def join(self, link: Link, modules: LocalModules) -> None:
         """The socket to the worker; called once, before the first cell."""
         from baton_shim.state import Table
 
         by_reference(self.shell)
         SWITCH.begin(session=True)
         self._link = link
-        self._table: Table = Table(self.shell.user_ns)
+        self._modules = modules
+        self._table: Table = Table(self.shell.user_ns, modules.land)
         self._names = SessionNames(self.shell.user_ns)
         self._turn = threading.Lock()  # of the cell and its threads, to speak with the notebook
         self._faults = NameFaults(self.shell.user_ns, self._names, self._turn, self._ask_for_names)
@@ -219,7 +221,10 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
 
     def _snapshot(self, names: list[str], gone: list[str], extra: dict[str, Any], partings: bool) -> Snapshot:
         try:
-            return self._table.snapshot(names, extra=extra, deleted=gone, partings=partings)
+            modules = self._modules.depart()
+            snapshot = self._table.snapshot(names, extra=extra, deleted=gone, partings=partings, modules=modules)
+            self._modules.departed()
+            return snapshot
         except Exception as error:  # what single values refuse stays here; this is more
             lost = f"{type(error).__name__}: {errors.short(error)}"
             extra = {"names": [], "error": extra["error"], "payload": [], "bundle": None, "file": "", "lost": lost}

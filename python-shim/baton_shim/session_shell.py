@@ -19,6 +19,7 @@ from IPython.core.magic import line_magic, magics_class
 from IPython.core.magics.namespace import NamespaceMagics
 from traitlets import Type
 
+from baton_shim.mirror import hide_frames
 from baton_shim.source import as_written
 
 if TYPE_CHECKING:
@@ -108,6 +109,7 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
             kind, error, trace = self._get_exc_info(exc_tuple)
         except ValueError:  # there is none
             return
+        hide_frames(error)
         if isinstance(error, BaseExceptionGroup):  # which IPython would print to stderr
             while trace is not None and trace.tb_frame.f_code.co_filename not in self.compile._filename_map:
                 trace = trace.tb_next  # IPython's own frames

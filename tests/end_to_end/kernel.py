@@ -6,6 +6,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from queue import Empty
 from typing import Any
 
@@ -27,9 +28,9 @@ class Kernel:
         self._connect()
 
     @classmethod
-    def start(cls, place: Place, name: str = "baton", **environment: str) -> Kernel:
+    def start(cls, place: Place, name: str = "baton", folder: Path | None = None, **environment: str) -> Kernel:
         manager = KernelManager(kernel_name=name)
-        manager.start_kernel(env=place.environment | environment, cwd=str(place.work))
+        manager.start_kernel(env=place.environment | environment, cwd=str(folder or place.work))
         try:
             return cls(manager, place)
         except BaseException:

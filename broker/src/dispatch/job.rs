@@ -1,7 +1,9 @@
 //! One job as the broker holds it in memory.
 
 use crate::{order::Place, store::OpenJob};
-use baton_protocol::{FencingNumber, JobEvent, JobId, NotebookId, State, Submission, WorkerId};
+use baton_protocol::{
+    FencingNumber, JobEvent, JobId, NotebookId, Parcel, State, Submission, WorkerId,
+};
 use std::sync::Arc;
 
 pub(crate) use crate::store::Phase;
@@ -31,6 +33,8 @@ pub(crate) struct Job {
     pub(super) submission: Option<Arc<Submission>>,
     /// An answer that came while the worker was away. In memory only, because it may be a password.
     pub(super) waiting_input: Option<Option<String>>,
+    /// Answers about files that came while the worker was away. The proxy says them again to a new broker.
+    pub(super) waiting_files: Vec<(u64, Parcel)>,
     /// The last answer to [`JobEvent::NamesWanted`], for a worker that comes back: nobody knows whether it arrived.
     pub(super) names: Option<(u64, State)>,
 }
@@ -55,6 +59,7 @@ impl Job {
             started_ms: None,
             submission: Some(submission),
             waiting_input: None,
+            waiting_files: Vec::new(),
             names: None,
         }
     }
@@ -78,6 +83,7 @@ impl Job {
             started_ms: open.started_ms,
             submission: None,
             waiting_input: None,
+            waiting_files: Vec::new(),
             names: None,
         }
     }
@@ -103,6 +109,7 @@ pub(super) fn phase_after(phase: Phase, event: &JobEvent) -> Option<Phase> {
             Phase::Started,
             JobEvent::Output(_) | JobEvent::InputWanted { .. } | JobEvent::NamesWanted { .. },
         ) => Some(Phase::Started),
+        (Phase::Assigned | Phase::Started, JobEvent::FilesWanted { .. }) => Some(phase),
         (Phase::Assigned | Phase::Started, JobEvent::Finished { .. }) => Some(Phase::Finished),
         _ => None,
     }

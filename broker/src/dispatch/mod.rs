@@ -352,6 +352,7 @@ impl Dispatch {
         job.fencing += 1;
         let usage = Usage::default();
         let end = JobEvent::Finished {
+            files: None,
             outcome,
             error,
             state: None,

@@ -5,7 +5,8 @@ use super::{
 };
 use crate::store::Write;
 use baton_protocol::{
-    JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, State, Submission, Usage,
+    JobEvent, JobId, NotebookId, NumberedEvent, Outcome, Parcel, RemoteError, State, Submission,
+    Usage,
     proxy::{FromProxy, ToProxy},
     worker::ToWorker,
 };
@@ -61,6 +62,7 @@ impl Dispatch {
             | FromProxy::Resume { job, .. }
             | FromProxy::Cancel { job }
             | FromProxy::Input { job, .. }
+            | FromProxy::Files { job, .. }
             | FromProxy::Names { job, .. }
             | FromProxy::Applied { job }
                 if !self.belongs(job, notebook) =>
@@ -75,6 +77,11 @@ impl Dispatch {
                 self.cancel(job, now, actions);
             }
             FromProxy::Input { job, value } => self.input(job, value, actions),
+            FromProxy::Files {
+                job,
+                question,
+                answer,
+            } => self.files(job, question, answer, actions),
             FromProxy::Names { job, number, state } => self.names(job, number, state, actions),
             FromProxy::Applied { job } => self.applied(job, now, actions),
         }
@@ -103,6 +110,7 @@ impl Dispatch {
                 error: Some(error),
                 state: None,
                 usage: Usage::default(),
+                files: None,
             },
         };
         let events = vec![end];
@@ -271,6 +279,29 @@ impl Dispatch {
             None => {
                 if let Some(job) = self.jobs.get_mut(&id) {
                     job.waiting_input = Some(value);
+                }
+            }
+        }
+    }
+
+    fn files(&mut self, id: JobId, question: u64, answer: Parcel, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get(&id).filter(|job| job.is_running()) else {
+            return;
+        };
+        match self.runner(job) {
+            Some(connection) => actions.push(Action::ToWorker(
+                connection,
+                ToWorker::Files {
+                    job: id,
+                    question,
+                    answer,
+                },
+            )),
+            None => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.waiting_files
+                        .retain(|(earlier, _)| *earlier != question);
+                    job.waiting_files.push((question, answer));
                 }
             }
         }

@@ -212,6 +212,7 @@ impl World {
                 names: Vec::new(),
             },
             _ => JobEvent::Finished {
+                files: None,
                 outcome: Outcome::Ok,
                 error: None,
                 state: None,

@@ -161,6 +161,16 @@ impl Dispatch {
                 ToWorker::Input { job: id, value },
             ));
         }
+        for (question, answer) in std::mem::take(&mut job.waiting_files) {
+            actions.push(Action::ToWorker(
+                connection,
+                ToWorker::Files {
+                    job: id,
+                    question,
+                    answer,
+                },
+            ));
+        }
         if let Some((number, state)) = job.names.clone() {
             actions.push(Action::ToWorker(
                 connection,

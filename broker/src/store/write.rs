@@ -207,6 +207,7 @@ fn event_kind(event: &JobEvent) -> &'static str {
         JobEvent::Started { .. } => "started",
         JobEvent::Output(_) => "output",
         JobEvent::InputWanted { .. } => "input_wanted",
+        JobEvent::FilesWanted { .. } => "files_wanted",
         JobEvent::NamesWanted { .. } => "names_wanted",
         JobEvent::Finished { .. } => FINISHED,
     }

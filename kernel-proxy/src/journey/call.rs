@@ -6,6 +6,7 @@
 //! both ends, and the next call starts a new one.
 
 mod current;
+mod files;
 mod follow;
 mod names;
 mod state;
@@ -21,6 +22,7 @@ use tokio::time::Instant;
 use self::current::{Call, Stop};
 use self::state::Home;
 use super::failure::Failure;
+use super::files::HomeFiles;
 use super::link::{Lanes, Link};
 use super::moving::Moving;
 use super::notice::{Line, Notice};
@@ -35,6 +37,7 @@ pub(super) struct Journey {
     relay: Relay,
     link: Link,
     moving: Moving,
+    files: HomeFiles,
     notebook: NotebookId,
     notebook_name: String,
     python: String,
@@ -56,6 +59,7 @@ impl Journey {
             relay,
             link,
             moving,
+            files: HomeFiles::new(),
             notebook,
             notebook_name: notebook_name(),
             python: String::new(),
@@ -120,8 +124,9 @@ impl Journey {
 
     async fn travel(&mut self, call: &mut Call<'_>, run: Run) -> Result<(), Stop> {
         self.link.wake().await;
-        self.lanes(call, CONNECT_PATIENCE).await?;
-        let cell = self.cell(&run);
+        let lanes = self.lanes(call, CONNECT_PATIENCE).await?;
+        let mut cell = self.cell(&run);
+        cell.notebook_folder = self.notebook_folder(call, &lanes).await?;
         let state = self.send_state(call, run.state).await?;
         self.link
             .submit(Submission {
@@ -169,6 +174,7 @@ impl Journey {
             python: self.python.clone(),
             python_version: self.python_version.clone(),
             folder: run.folder.clone(),
+            notebook_folder: None,
         }
     }
 
@@ -183,6 +189,19 @@ impl Journey {
             self.relay
                 .inject(&call.parent, line.kind, content, b"{}", &[]);
         }
+    }
+
+    /// Where a cell without Baton would show it.
+    async fn show(&self, call: &mut Call<'_>, output: Output) -> Result<(), Stop> {
+        if !call.captured {
+            self.inject(call, &output);
+            return Ok(());
+        }
+        let publish = ToNotebook::Publish {
+            call: call.number,
+            output,
+        };
+        Ok(call.writer.send(&publish).await?)
     }
 
     fn inject(&self, call: &Call<'_>, output: &Output) {

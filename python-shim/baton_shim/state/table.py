@@ -15,7 +15,7 @@ import pickle
 import sys
 import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from baton_shim.state.bindings import Bindings
@@ -35,8 +35,9 @@ from baton_shim.state.walk import Reach, Walker
 
 
 class Table:
-    def __init__(self, namespace: dict[str, Any]) -> None:
+    def __init__(self, namespace: dict[str, Any], load_modules: Callable[[bytes], None] | None = None) -> None:
         self.namespace = namespace
+        self._load_modules = load_modules or (lambda modules: None)
         self.messages = 0
         self.broken = False
         self._home: bool | None = None  # known with the first message
@@ -62,13 +63,20 @@ class Table:
     # ---- sending ----
 
     def snapshot(
-        self, names: Iterable[str], *, extra: object = None, deleted: Iterable[str] = (), partings: bool = True
+        self,
+        names: Iterable[str],
+        *,
+        extra: object = None,
+        deleted: Iterable[str] = (),
+        partings: bool = True,
+        modules: bytes | None = None,
     ) -> Snapshot:
         """What the other end lacks to have these names as they are here.
 
         Values of a dict `extra`, and names in a session, that cannot travel arrive as a `Stayed`. Raises `Refused`
         in the notebook kernel for a name that cannot; then nothing has changed and the table is still good.
         Without `partings`, what nobody here holds any more does not send its last change.
+        `modules` is for the other end's `load_modules`.
         """
         self._check_usable()
         first = self._home is None
@@ -79,7 +87,7 @@ class Table:
             self._refuse(roots)
         dying = self._dying() if partings else []
         self._here.home = home
-        made = self._write_or_take_back(roots, extra, gone, home, dying)
+        made = self._write_or_take_back(roots, extra, gone, home, dying, modules)
         self._home = home
         return made
 
@@ -92,7 +100,7 @@ class Table:
         self._check_usable()
         roots = {name: self.namespace[name] for name in names if name in self.namespace}
         self._refuse(roots)
-        return self._write_or_take_back(roots, extra, [], True, [], self._given)
+        return self._write_or_take_back(roots, extra, [], True, [], None, self._given)
 
     def _write_or_take_back(self, *arguments: Any) -> Snapshot:
         self._here.used.clear()
@@ -112,6 +120,7 @@ class Table:
         gone: list[str],
         home: bool,
         dying: list[int],
+        modules: bytes | None = None,
         given: bytes = b"",
     ) -> Snapshot:
         numbering, walker = self._numbering, self._walker
@@ -139,6 +148,7 @@ class Table:
             deleted=gone,
             plain=plain,
             versions=versions() if self.messages == 0 else None,
+            modules=modules,
         )
         numbering.untold.clear()
         dropped_segments, self._dropped_segments = self._dropped_segments, []
@@ -361,6 +371,8 @@ class Table:
             self._segments.bring_up(part["number"] for part in delta["segments"] if part["patches"])
             header, body = split(stream)
             self._check(header)
+            if header.modules is not None:
+                self._load_modules(header.modules)
             containers: dict[str, type] = {"list": list, "dict": dict, "set": set}
             self._reserved = [containers[name]() for name in header.reserved]
             if header.plain:

@@ -244,9 +244,10 @@ def test_what_lived_in_a_session_that_vanished(baton: Baton) -> None:
 
 
 def test_a_package_that_the_session_lacks(baton: Baton) -> None:
-    module = baton.folder / "only_here.py"
+    module = baton.folder / "site-packages/only_here.py"
+    module.parent.mkdir()
     module.write_text("value = 1")
-    baton.run("import only_here")
+    baton.run("import sys; sys.path.append('site-packages'); import only_here")
     module.rename(baton.folder / "moved.txt")
     cell = baton.run("%%gpu\nonly_here.value")
     assert cell.error == (

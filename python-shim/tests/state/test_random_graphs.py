@@ -202,6 +202,37 @@ def test_short_histories(processes: Pair, history: list[tuple[str, str, int]]) -
     run(processes, history)
 
 
+steps_in_parts = st.lists(
+    st.tuples(st.sampled_from(["home", "session", "session"]), st.lists(st.integers(0, 10**6), min_size=3, max_size=3)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(steps_in_parts)
+def test_names_that_come_in_the_middle_of_a_cell(processes: Pair, history: list[tuple[str, list[int]]]) -> None:
+    """Three pools that share objects; a cell gets them one after the other, and changes what it has in between."""
+    pair, expected = processes, local_copy()
+    pair.start_anew()
+    setup = "second = [pool]; third = [pool, second]\nfor one in (pool, second, third, pool, second): grow(1, one)"
+    exec(setup, expected)
+    pair.local(SETUP + "pool = []\n" + setup)
+    for where, (first, second, third) in history:
+        parts = (
+            (f"change({first}, pool); grow({second}, pool)", NAMES),
+            (f"change({second}, second); change({third}, pool); grow({third}, second)", ("second",)),
+            (f"change({third}, third); change({first}, second); change({second}, pool)", ("third",)),
+        )
+        for code, _ in parts:
+            exec(code, expected)
+            if where == "home":
+                pair.local(code)
+        if where == "session":
+            assert pair.remote_in_parts(*parts) == {"error": None}
+    pools = ("third", "second", "pool")
+    assert drawn(pair.namespace, pools) == drawn(expected, pools)
+
+
 def run(pair: Pair, history: list[tuple[str, str, int]]) -> None:
     expected = local_copy()
     pair.start_anew()
@@ -226,5 +257,5 @@ def is_replaced(before: Any, now: Any) -> bool:
     return now is not before and type(now) is not type(iter([]))
 
 
-def drawn(namespace: dict[str, Any]) -> list[Any]:
-    return picture(namespace["pool"], namespace["Node"].shared)
+def drawn(namespace: dict[str, Any], pools: tuple[str, ...] = ("pool",)) -> list[Any]:
+    return picture([one for pool in pools for one in (namespace[pool], *namespace[pool])], namespace["Node"].shared)

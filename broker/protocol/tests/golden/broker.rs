@@ -20,6 +20,7 @@ golden!(events_are_read, "event", JobEvent, events(), {
     JobEvent::Started { .. } => "started",
     JobEvent::Output(_) => "output",
     JobEvent::InputWanted { .. } => "input_wanted",
+    JobEvent::FilesWanted { .. } => "files_wanted",
     JobEvent::NamesWanted { .. } => "names_wanted",
     JobEvent::Finished { .. } => "finished",
 });
@@ -62,6 +63,7 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Resume { job: job(), after: 41 },
     FromProxy::Cancel { job: job() },
     FromProxy::Input { job: job(), value: Some("Ada".to_owned()) },
+    FromProxy::Files { job: job(), question: 3, answer: parcel() },
     FromProxy::Names { job: job(), number: 3, state: held() },
     FromProxy::Applied { job: job() },
 ], {
@@ -71,6 +73,7 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Resume { .. } => "resume",
     FromProxy::Cancel { .. } => "cancel",
     FromProxy::Input { .. } => "input",
+    FromProxy::Files { .. } => "files",
     FromProxy::Names { .. } => "names",
     FromProxy::Applied { .. } => "applied",
 });
@@ -126,6 +129,7 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::State { job: job(), state: held() },
     ToWorker::Cancel { job: job() },
     ToWorker::Input { job: job(), value: None },
+    ToWorker::Files { job: job(), question: 3, answer: parcel() },
     ToWorker::Names { job: job(), number: 3, state: held() },
     ToWorker::Acknowledge { job: job(), fencing: 7, number: 12 },
     ToWorker::Revoke { job: job(), fencing: 7 },
@@ -137,6 +141,7 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::State { .. } => "state",
     ToWorker::Cancel { .. } => "cancel",
     ToWorker::Input { .. } => "input",
+    ToWorker::Files { .. } => "files",
     ToWorker::Names { .. } => "names",
     ToWorker::Acknowledge { .. } => "acknowledge",
     ToWorker::Revoke { .. } => "revoke",

@@ -1,9 +1,10 @@
 //! The values that the messages are made of. They never change.
 
+use baton_protocol::files::NotebookFolder;
 use baton_protocol::{
     Cell, ChunkHash, HeldKey, HeldState, Holder, JobEvent, JobId, Manifest, NotebookId, Outcome,
-    Output, Piece, RemoteError, SegmentPart, SessionId, State, StateVersion, Submission, Usage,
-    WorkerId,
+    Output, Parcel, Piece, RemoteError, SegmentPart, SessionId, State, StateVersion, Submission,
+    Usage, WorkerId,
 };
 use uuid::Uuid;
 
@@ -78,6 +79,10 @@ pub(crate) fn held() -> State {
     })
 }
 
+pub(crate) fn parcel() -> Parcel {
+    Parcel(manifest().stream)
+}
+
 pub(crate) fn submission() -> Submission {
     Submission {
         job: job(),
@@ -92,7 +97,14 @@ pub(crate) fn submission() -> Submission {
             allow_stdin: true,
             python: "/usr/bin/python3".to_owned(),
             python_version: "3.13".to_owned(),
-            folder: "/home/ada/course".to_owned(),
+            folder: "/home/ada/course/week-1".to_owned(),
+            notebook_folder: Some(Box::new(NotebookFolder {
+                path: "/home/ada/course".to_owned(),
+                host: "0197-boot".to_owned(),
+                device: 66_306,
+                inode: 1_048_577,
+                listing: Some(parcel()),
+            })),
         },
         state: State::Chunks(manifest()),
     }
@@ -138,6 +150,10 @@ pub(crate) fn events() -> Vec<JobEvent> {
             prompt: "Password: ".to_owned(),
             password: true,
         },
+        JobEvent::FilesWanted {
+            question: 3,
+            wanted: parcel(),
+        },
         JobEvent::NamesWanted {
             number: 3,
             names: vec!["scale".to_owned(), "model".to_owned()],
@@ -147,6 +163,7 @@ pub(crate) fn events() -> Vec<JobEvent> {
             error: Some(error()),
             state: Some(held()),
             usage: usage(),
+            files: Some(parcel()),
         },
     ]
 }

@@ -10,6 +10,7 @@ use super::{PATIENCE, Phase, Run};
 use crate::context::MoveError;
 use crate::job::Ending;
 use crate::job::lanes::{Changes, send_home};
+use crate::mirror;
 use crate::notice;
 use crate::outbox::state_bytes;
 use crate::session::Held;
@@ -17,8 +18,12 @@ use crate::session::Held;
 /// What is larger does not fit into one message.
 const LARGEST_STATE_BYTES: usize = 48 << 20;
 
-/// What came out of the session, and how much memory it held.
-pub(super) type Collected = (Result<(State, Ledger), MoveError>, Option<u64>);
+/// What came out of the session, how much memory it held, and what it did to files.
+pub(super) type Collected = (
+    Result<(State, Ledger), MoveError>,
+    Option<u64>,
+    Result<mirror::Collected, MoveError>,
+);
 
 impl Run<'_> {
     pub(super) fn begin_collecting(
@@ -41,18 +46,25 @@ impl Run<'_> {
         };
         let collecting = send_home(self.context.lane.clone(), self.way.clone(), changes);
         let memory = self.memory();
+        let files = self.session.mirror.as_mut().map(mirror::collect);
+        let files = async move {
+            match files {
+                Some(files) => files.await,
+                None => Ok(mirror::Collected::default()),
+            }
+        };
         self.phase = Phase::Collecting {
             outcome,
             error,
             // The session waits meanwhile: what it holds is what the cell left.
-            collected: Box::pin(async move { tokio::join!(collecting, memory) }),
+            collected: Box::pin(async move { tokio::join!(collecting, memory, files) }),
         };
         None
     }
 
     pub(super) async fn on_collected(
         &mut self,
-        (result, memory_bytes): Collected,
+        (result, memory_bytes, files): Collected,
         cell: &Cell,
     ) -> Option<Ending> {
         let Phase::Collecting { outcome, error, .. } =
@@ -60,7 +72,8 @@ impl Run<'_> {
         else {
             return None;
         };
-        let (state, ledger) = match result {
+        let collected = result.and_then(|(state, ledger)| Ok((state, ledger, files?)));
+        let (state, ledger, (files, notes)) = match collected {
             Ok(collected) => collected,
             Err(error) => {
                 tracing::warn!(%error, "State could not be collected");
@@ -76,11 +89,15 @@ impl Run<'_> {
         if let Some(ending) = self.on_memory(memory_bytes) {
             return Some(ending);
         }
+        for note in notes {
+            self.batcher.push(notice::warning(&note));
+        }
         self.phase = Phase::Closing {
             ending: Ending {
                 outcome,
                 error,
                 state: Some(state),
+                files,
                 usage: Usage::default(),
             },
             ledger,
@@ -99,6 +116,9 @@ impl Run<'_> {
         }
         match std::mem::replace(&mut self.phase, Phase::Over) {
             Phase::Closing { ending, ledger } => {
+                if let Some(mirror) = &mut self.session.mirror {
+                    mirror.rest();
+                }
                 self.session.held = Some(Held {
                     version: self.version.after_message(),
                     ledger,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton_protocol::proxy::FromProxy;
 use baton_protocol::shim::{FromNotebook, ToNotebook};
-use baton_protocol::{JobEvent, Outcome, RemoteError, State, Usage};
+use baton_protocol::{JobEvent, Outcome, Parcel, RemoteError, State, Usage};
 use tokio::time::Instant;
 
 use super::current::{Call, Stop};
@@ -25,6 +25,7 @@ pub(super) struct Finished {
     pub(super) error: Option<RemoteError>,
     pub(super) state: Option<State>,
     pub(super) usage: Usage,
+    pub(super) files: Option<Parcel>,
 }
 
 impl Journey {
@@ -51,19 +52,26 @@ impl Journey {
                         call.notice.waits(Waiting::Queued { place, reason });
                     }
                     Step::News(News::Event(event)) => match *event {
-                        JobEvent::Finished { outcome, error, state, usage } => {
-                            return Ok(Finished { outcome, error, state, usage });
+                        JobEvent::Finished { outcome, error, state, usage, files } => {
+                            return Ok(Finished { outcome, error, state, usage, files });
                         }
                         event => self.pass_on(call, event).await?,
                     },
                     Step::Status(status) => match call.lanes(status)? {
-                        Ok(_) => down_since = None,
+                        Ok(lanes) => {
+                            down_since = None;
+                            self.say_files_again(call).await;
+                            self.files.answer(call.job, &lanes.chunks);
+                        }
                         Err(_) => {
                             down_since.get_or_insert_with(Instant::now);
                             call.notice.waits(Waiting::Connecting);
                         }
                     },
                 },
+                (question, answer) = self.files.next_answer(call.job) => {
+                    self.link.send(FromProxy::Files { job: call.job, question, answer }).await;
+                }
                 message = call.reader.receive() => match message? {
                     Some(FromNotebook::State { call: number, state }) if number == call.number => {
                         let state = self.send_state(call, state).await?;
@@ -123,14 +131,13 @@ impl Journey {
                 call.notice.starts(call.now());
                 call.worker = Some(worker);
             }
-            JobEvent::Output(output) if call.captured => {
-                let publish = ToNotebook::Publish {
-                    call: number,
-                    output,
-                };
-                call.writer.send(&publish).await?;
+            JobEvent::Output(output) => self.show(call, output).await?,
+            JobEvent::FilesWanted { question, wanted } => {
+                self.files.asked(question, wanted);
+                if let Ok(lanes) = call.lanes(self.link.status())? {
+                    self.files.answer(call.job, &lanes.chunks);
+                }
             }
-            JobEvent::Output(output) => self.inject(call, &output),
             JobEvent::InputWanted { prompt, password } => {
                 let wanted = ToNotebook::InputWanted {
                     call: number,

@@ -6,6 +6,7 @@ use baton_protocol::{Outcome, SessionId, State, StateVersion};
 use tokio_util::sync::CancellationToken;
 
 use super::current::{Call, Stop};
+use super::files::undo_files;
 use super::follow::Finished;
 use super::{Journey, RECONNECT_PATIENCE};
 use crate::journey::failure::Failure;
@@ -96,6 +97,7 @@ impl Journey {
             error,
             state,
             usage,
+            files,
         } = finished;
         let home = self.home.take();
         let (Some(state), Some(home)) = (state, home) else {
@@ -106,6 +108,7 @@ impl Journey {
             });
         };
         let (file, delta, ledger) = self.fetch(call, state, home.ledger).await?;
+        let files = self.bring_files(call, files).await?;
         if let Some(worker) = call.worker.clone() {
             self.put_out(call, |notice, now| notice.ends(now, &worker, usage.run_ms));
         }
@@ -117,7 +120,11 @@ impl Journey {
         };
         let file = std::os::fd::AsFd::as_fd(&file);
         call.writer.send_with_file(&message, file).await?;
-        if call.applied().await? {
+        let applied = call.applied().await;
+        if !matches!(applied, Ok(true)) {
+            undo_files(files).await;
+        }
+        if applied? {
             self.home = Some(Home {
                 version: home.version.after_message(),
                 ledger,
