@@ -122,6 +122,7 @@ def test_an_error_in_a_function_of_an_earlier_cell(kernel: Kernel) -> None:
     result = kernel.gpu("fail()")
     assert result.error == ("LookupError", "gone")
     assert f"Cell In[{count}], line 2" in result.plain_traceback
+    assert "      1 %%gpu\n----> 2 " in result.plain_traceback
 
 
 def test_an_error_of_the_students_own_class(kernel: Kernel) -> None:

@@ -50,6 +50,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     gone = {name for name in home.shared if name not in namespace and name not in options.drop}
     around = home.surroundings.depart()
     figures = home.surroundings.figures.depart()
+    handlers = home.surroundings.handlers.depart(namespace)
     modules = home.modules.depart()
     while True:
         extra: dict[str, Any] = {
@@ -60,6 +61,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "sources": sources(home.shell, needed.files),
             "around": around.changes,
             "figures": figures,
+            "handlers": handlers,
             "drop": sorted(options.drop),
             "returns": options.returns,
         }

@@ -110,6 +110,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             extra: Any = self._table.apply(message.body["delta"], message.file_descriptor)
             self._troubles = self._surroundings.land(extra["around"])
             self._troubles += self._surroundings.figures.land(extra["figures"])
+            self._surroundings.handlers.land(extra["handlers"])
             self._surroundings.settle()
             self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")))
         except BaseException as error:  # whatever the student's own classes raise while they are rebuilt
@@ -197,6 +198,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             "file": self._file,
             "around": around.changes,
             "figures": self._surroundings.figures.depart() if prepared["returns"] else None,
+            "handlers": self._surroundings.handlers.depart(self.shell.user_ns) if prepared["returns"] else None,
             "where": (platform.node(), os.getpid()),
         }
         if result:

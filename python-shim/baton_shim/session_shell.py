@@ -20,6 +20,7 @@ from IPython.core.magics.namespace import NamespaceMagics
 from traitlets import Type
 
 from baton_shim.mirror import hide_frames
+from baton_shim.source import as_written
 
 if TYPE_CHECKING:
     from baton_shim.name_faults import NameFaults
@@ -101,7 +102,7 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         sys.stderr.flush()
         if isinstance(evalue, StayedError):
             stb = [*stb, f"hint: {evalue.hint}"]
-        self._last_traceback = stb
+        self._last_traceback = [as_written(lines) for lines in stb]
 
     def showtraceback(self, exc_tuple: Any = None, *arguments: Any, **options: Any) -> None:
         try:

@@ -5,7 +5,12 @@
 
 from __future__ import annotations
 
+import re
+
 from baton_shim.magic import GPU_LINE
+
+# In a line of a traceback: an arrow, the number and colours, then the comment that stands for the magic.
+_NUMBERED = re.compile(r"^((?:\x1b\[[\d;]*m|[ \t>-]|\d)*\d(?:\x1b\[[\d;]*m| )*)# (%%gpu\b)", re.MULTILINE)
 
 
 def numbered(body: str, whole: str) -> str:
@@ -23,6 +28,11 @@ def numbered(body: str, whole: str) -> str:
     if not any(GPU_LINE.match(line) for line in above):
         prefix[-1] = "# %%gpu"  # comments that stood above it have moved into the body
     return "\n".join([*prefix, body])
+
+
+def as_written(traceback: str) -> str:
+    """Lines of a traceback with the magic as the student wrote it."""
+    return _NUMBERED.sub(r"\1\2", traceback)
 
 
 def tail_matches(lines: list[str], kept: list[str]) -> bool:

@@ -166,6 +166,12 @@ class Pair:
             raise answer
         return answer
 
+    def start_anew(self) -> None:
+        """Two new tables and empty namespaces, in the same two processes."""
+        self.namespace = {"__name__": "__main__", "__builtins__": __builtins__}
+        self.wire, self.table, self.left = Wire(), Table(self.namespace), {}
+        self._call(("start anew", None))
+
     def close(self) -> None:
         self._socket.close()
         self.process.wait(10)
@@ -243,6 +249,10 @@ def serve(descriptor: int) -> None:
                 answer = eval(argument, namespace)
             elif kind == "release":
                 table.release()
+            elif kind == "start anew":
+                for name in set(namespace) - own:
+                    del namespace[name]
+                table = Table(namespace)
         except Exception as raised:
             import traceback
 

@@ -308,7 +308,7 @@ def of_array(describer, path, obj):
         for number, value in enumerate(plain.ravel().tolist()):
             describer.below(f"{path}[{number}]", value)
     else:
-        content = f"{short(plain.tolist())} {digest(plain.tobytes())}"
+        content = f"{short(plain.tolist())} {digest(repr(plain.tolist()) if plain.dtype.names else plain.tobytes())}"
     flags = "".join(name for name in ("C", "F") if getattr(obj.flags, f"{name.lower()}_contiguous"))
     flags += " writeable" if obj.flags.writeable else " read-only"
     low = high = plain.__array_interface__["data"][0]

@@ -23,6 +23,7 @@ from end_to_end.results import ESCAPES, Result, is_notice
 FOLDER = Path(__file__).parent
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 FILE_OF_CELL = re.compile(r"/tmp/ipykernel_\d+/\d+\.py")
+IN_PLACE = "# %%gpu"
 # The same order of a set of texts in every process.
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 
@@ -77,9 +78,9 @@ def run(service: Service, notebook: Notebook, way: Way) -> Run:
     try:
         shown = []
         for number, cell in enumerate(notebook.cells):
-            # The session shows the magic's line as this comment, so tracebacks are the same, too.
-            code = f"%%gpu\n{cell}" if way(notebook, number) else f"# %%gpu\n{cell}"
-            shown += [f"cell {number}: {text}" for text in visible(kernel.run(code))]
+            # A line that a traceback shows in the place of the magic's.
+            code = f"%%gpu\n{cell}" if way(notebook, number) else f"{IN_PLACE}\n{cell}"
+            shown += [f"cell {number}: {text}".replace(IN_PLACE, "%%gpu") for text in visible(kernel.run(code))]
         state = describe(kernel) + files(folder)
         return Run(*([line.replace(str(folder), "/notebook") for line in lines] for lines in (shown, state)))
     finally:

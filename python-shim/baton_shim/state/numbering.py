@@ -110,6 +110,14 @@ class Numbering:
         found = zip(picked, counts[1:], strict=True)
         return [n for n, count in found if count <= (alone if n < seeded else less)]
 
+    def living(self) -> list[int]:
+        """Numbers of objects, each once."""
+        return [n for n in range(self.anchors, len(self.objects)) if n not in self._aliases]
+
+    def own_references(self, number: int) -> int:
+        """How many references this numbering has to an object."""
+        return 3 if number < self._seeded() else 2  # the list, the memo, and the unpickler
+
     def _seeded(self) -> int:
         """So many objects are held by the unpickler, too."""
         return 0 if self._unpickler is None else self._unpickler.count

@@ -150,15 +150,7 @@ def bound_to_process(obj: object) -> tuple[str, str] | None:
         base = getattr(sys.modules.get(module), name, None)
         if isinstance(base, type) and isinstance(obj, base):
             return reason, hint
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(obj, getattr(torch, "Tensor", ())) and _has_graph(obj):
-        return "still belongs to a computation graph", "use .detach(), or compute it inside this cell"
     return None
-
-
-def _has_graph(tensor: Any) -> bool:
-    """A single number (the loss that is left over after `backward()`) leaves its graph behind instead."""
-    return tensor.grad_fn is not None and tensor.numel() != 1
 
 
 def _open_file(obj: Any) -> tuple[str, str] | None:
@@ -191,11 +183,7 @@ def cannot_leave(obj: Any) -> tuple[str, str] | None:
 
 def may_be_guilty(obj: Any) -> bool:
     """Whether another object of this type may be bound to its process, although this one is not."""
-    return (
-        isinstance(obj, (io.IOBase, threading.Thread, *LOCKS))
-        or hasattr(type(obj), "fileno")
-        or hasattr(type(obj), "grad_fn")
-    )
+    return isinstance(obj, (io.IOBase, threading.Thread, *LOCKS)) or hasattr(type(obj), "fileno")
 
 
 def describe_failure(obj: object, error: BaseException) -> tuple[str, str]:

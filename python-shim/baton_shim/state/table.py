@@ -13,11 +13,13 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 from baton_shim.state.bindings import Bindings
+from baton_shim.state.cycles import Pace, unreachable
 from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.delta import Undo, read_segments
 from baton_shim.state.kinds import Here, Kinds, is_leaf
@@ -52,6 +54,7 @@ class Table:
         self._foreign = bytearray(len(self._numbering))  # for each number, whether the other end gave it
         self._given: Set[int] = frozenset()  # what the last snapshot and its supplements brought up to date
         self._segment_of: dict[int, int] = {}
+        self._pace = Pace()
         self._bindings = Bindings(namespace, self._numbering)
         self._scanner = Scanner()
         self._dropped_segments: list[int] = []
@@ -85,6 +88,7 @@ class Table:
         if home:
             self._refuse(roots)
         dying = self._dying() if partings else []
+        self._here.home = home
         made = self._write_or_take_back(roots, extra, gone, home, dying, modules)
         self._home = home
         return made
@@ -186,7 +190,11 @@ class Table:
         returned. What came from there and is looked at weakly here lives as long as it does there.
         """
         dying: list[int] = []
-        dead = self._numbering.unreferenced()
+        started, looked = time.monotonic(), self._pace.is_due(*self._size())
+        if looked:
+            dead = unreachable(self._numbering, self._walker.states, self._lives_there)
+        else:
+            dead = self._numbering.unreferenced()
         named = self._bindings.numbers() if dead else set()
         while dead:
             dead = [number for number in dead if not self._lives_there(number)]
@@ -199,7 +207,12 @@ class Table:
             self._numbering.untold.update(gone)
             self._drop(gone)
             dead = self._numbering.unreferenced_among(below)
+        if looked:
+            self._pace.looked(*self._size(), time.monotonic() - started)
         return dying
+
+    def _size(self) -> tuple[int, int]:
+        return len(self._numbering) - len(self._numbering.dropped), self.memory_bytes()
 
     def _lives_there(self, number: int) -> bool:
         obj = self._numbering.objects[number]
@@ -207,10 +220,12 @@ class Table:
 
     def _refuse(self, roots: Mapping[str, Any]) -> None:
         for name, obj in roots.items():
-            reason = self._kinds.why_not(obj)
+            number = self._numbering.number(obj)
+            known = self._walker.states.get(number) if number is not None else None
+            reason = self._kinds.why_not(obj) or self._kinds.why_not_named(obj, known[1] if known else None)
             if reason is not None:
                 raise Refused(name, *reason)
-            if type(obj) is Stayed and self._numbering.number(obj) is None:
+            if type(obj) is Stayed and number is None:
                 raise Refused(name, f"is not here: {stayed_text(obj)}", "run the cell that made it again")
 
     def _patches(self, reach: Reach, last: set[int]) -> list[Patch]:
@@ -238,11 +253,10 @@ class Table:
         home: bool,
     ) -> tuple[memoryview, TablePickler, dict[str, str]]:
         named = [*roots.items()]
-        where = "stayed in your notebook" if home else "lives on the GPU machine"
 
         def explain(obj: Any, reason: str, _hint: str | None = None) -> str:
             path = path_to(obj, named, self._kinds) or f"a {type(obj).__qualname__}"
-            return f"'{path}' {reason} and {where}"
+            return f"'{path}' {reason} and {self._here.where_it_stayed}"
 
         def dump() -> tuple[io.BytesIO, TablePickler]:
             file = io.BytesIO()
@@ -350,7 +364,7 @@ class Table:
         if delta["messages"] != self.messages:
             self.broken = True
             raise TableBroken(f"Message {delta['messages']} came where message {self.messages} was expected")
-        self._kinds.reference.modules_may_miss = self._home
+        self._here.home = self._home
         undo = self._undo = Undo(self._segments)
         self._here.used.clear()
         try:

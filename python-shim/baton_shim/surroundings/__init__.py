@@ -14,6 +14,7 @@ import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from baton_shim.surroundings.gpus import GPUS
+from baton_shim.surroundings.handlers import Handlers
 from baton_shim.surroundings.kind import Kind
 from baton_shim.surroundings.notices import NOTICES
 from baton_shim.surroundings.process import PROCESS
@@ -49,6 +50,7 @@ class Surroundings:
         self._start = {kind.name: kind.fresh() for kind in AT_START}
         self._known: dict[str, Any] = dict(self._start)
         self._waiting: Changes = {}
+        self.handlers = Handlers()
 
     def restart(self) -> None:
         """The other end is a process that has just begun."""

@@ -1,4 +1,4 @@
-"""Settings of numpy, pandas and torch."""
+"""Settings of decimal, numpy, pandas and torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,32 @@ import sys
 from typing import Any
 
 from baton_shim.surroundings.kind import Kind, Settings, each
+
+
+class DecimalContext(Settings):
+    name, title, module = "decimal", "The context of decimal", "decimal"
+
+    def look(self) -> dict[str, Any]:
+        return plainly(sys.modules["decimal"].getcontext())
+
+    def fresh(self) -> dict[str, Any]:
+        return plainly(sys.modules["decimal"].Context())
+
+    def set(self, name: str, value: Any) -> None:
+        context = sys.modules["decimal"].getcontext()
+        if name not in ("flags", "traps"):
+            setattr(context, name, value)
+            return
+        signals = getattr(context, name)
+        for signal in list(signals):
+            signals[signal] = signal.__name__ in value
+
+
+def plainly(context: Any) -> dict[str, Any]:
+    found = {name: getattr(context, name) for name in ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")}
+    for name in ("flags", "traps"):
+        found[name] = {signal.__name__ for signal, on in getattr(context, name).items() if on}
+    return found
 
 
 class NumpyErrors(Settings):
@@ -136,4 +162,4 @@ def machine_threads() -> tuple[int, ...]:
     return (int(asked),) if asked.isdigit() else (cores, max(1, cores // 2))
 
 
-LIBRARIES: tuple[Kind, ...] = (NumpyErrors(), NumpyPrinting(), PandasOptions(), TorchSettings())
+LIBRARIES: tuple[Kind, ...] = (DecimalContext(), NumpyErrors(), NumpyPrinting(), PandasOptions(), TorchSettings())

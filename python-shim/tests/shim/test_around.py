@@ -77,6 +77,13 @@ SETTINGS = [
     ("locale.setlocale(locale.LC_ALL, 'C.UTF-8')", "locale.setlocale(locale.LC_NUMERIC)", "'C.UTF-8'"),
 ]
 LIBRARIES = [
+    ("decimal", "decimal.getcontext().prec = 5", "str(decimal.Decimal(1) / 3)", "'0.33333'"),
+    (
+        "decimal",
+        "decimal.getcontext().traps[decimal.Inexact] = True",
+        "decimal.getcontext().traps[decimal.Inexact], decimal.getcontext().flags[decimal.Inexact]",
+        "(True, True)",
+    ),
     ("numpy", "numpy.seterr(divide='raise')", "numpy.geterr()['divide']", "'raise'"),
     ("numpy", "numpy.set_printoptions(precision=2)", "str(numpy.array([1 / 3]))", "'[0.33]'"),
     ("pandas", "pandas.options.display.max_rows = 7", "pandas.get_option('display.max_rows')", "7"),
@@ -191,3 +198,22 @@ def test_figures_that_pyplot_knows(baton: Baton) -> None:
     baton.run("%%gpu\nplt.close('all')")
     assert baton.value("plt.get_fignums()") == "[]"
     assert baton.run("%%gpu\nplt.get_fignums()").result == "[]"
+
+
+def test_handlers_of_the_notebook(baton: Baton) -> None:
+    baton.run(
+        "import io, logging\n"
+        "class Lines(logging.Handler):\n"
+        "    def emit(self, record): said.append(record.getMessage())\n"
+        "said, text, log = [], io.StringIO(), logging.getLogger('course')\n"
+        "log.addHandler(Lines())\n"
+        "log.setLevel('DEBUG')"
+    )
+    baton.run("%%gpu\nlog.info('there'); log.addHandler(logging.StreamHandler(text)); log.info('both')")
+    baton.run("log.info('here')")
+    look = "said, text.getvalue(), len(log.handlers)"
+    expected = "(['there', 'both', 'here'], 'both\\nhere\\n', 2)"
+    assert (baton.run(look).result, baton.run("%%gpu\n" + look).result) == (expected, expected)
+    baton.run("%%gpu\nlog.handlers.clear()")
+    baton.run("log.info('nobody')")
+    assert baton.run("said[-1], log.handlers").result == "('here', [])"

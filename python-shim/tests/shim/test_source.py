@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from baton_shim.magic import hoist
-from baton_shim.source import numbered
+from baton_shim.source import as_written, numbered
 from IPython.core.inputtransformer2 import TransformerManager
 
 
@@ -83,3 +83,18 @@ def test_a_body_that_begins_with_a_magic_stays_as_it_is() -> None:
 
 def test_a_source_that_is_not_known() -> None:
     assert numbered("x", "get_ipython().run_cell_magic('gpu', '', text)") == "# %%gpu\nx"
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        ("      1 # %%gpu\n----> 2 1 / 0", "      1 %%gpu\n----> 2 1 / 0"),
+        ("----> 1 # %%gpu --quiet", "----> 1 %%gpu --quiet"),
+        ("\x1b[32m      2\x1b[39m \x1b[3m# %%gpu\x1b[39m", "\x1b[32m      2\x1b[39m \x1b[3m%%gpu\x1b[39m"),
+        ("ValueError: # %%gpu", "ValueError: # %%gpu"),
+        ("      2 x  # %%gpu", "      2 x  # %%gpu"),
+        ("      1 # %%gpux", "      1 # %%gpux"),
+    ],
+)
+def test_a_traceback_shows_the_magic(shown: str, expected: str) -> None:
+    assert as_written(shown) == expected

@@ -1,16 +1,33 @@
-"""What the tests of the object table share."""
+"""What the tests of the object table share.
+
+Hypothesis tries the same few examples each time. For a longer search among others, until one fails:
+`BATON_TEST_EXAMPLES=1500 pytest python-shim/tests/state -k random`
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent)]
 
 from harness import Pair
+
+_EXAMPLES = os.environ.get("BATON_TEST_EXAMPLES")
+settings.register_profile(
+    "baton",
+    max_examples=int(_EXAMPLES or 25),
+    derandomize=_EXAMPLES is None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    database=None,
+)
+settings.load_profile("baton")
 
 
 @pytest.fixture

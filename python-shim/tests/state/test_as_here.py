@@ -7,6 +7,27 @@ from harness import Pair
 from test_in_place import check
 
 CASES: dict[str, tuple[str, str, str]] = {
+    "iterator beyond the end of its list": (
+        "x = [1, 2, 3]; y = iter(x); next(y), next(y); x.clear()",
+        "z = y; x += [4, 5, 6]",
+        "(list(y), z is y)",
+    ),
+    "iterator in its own list": (
+        "x = [1, 2]; y = iter(x); next(y); x.append(y)",
+        "z = x[2]",
+        "(next(z), z is y is x[2])",
+    ),
+    "iterator that a cell advances": (
+        "x = [1, 2, 3]; y = reversed(x); z = [y]",
+        "next(y); x.pop()",
+        "(z[0] is y, list(y))",
+    ),
+    "iterator at its end": ("x = [1]; y = iter(x); list(y)", "x.append(2); z = y", "(z is y, list(y))"),
+    "empty view": (
+        "import numpy as np\nx = np.zeros((4, 2)); y = x[4:]",
+        "z = x[:0].T",
+        "(y.base is x, z.base is x, y.strides, z.strides)",
+    ),
     "second name of a member": (
         "import enum\nclass C(enum.Enum):\n    RED = 1\n    CRIMSON = 1\nx = C.RED",
         "y = C.CRIMSON",
@@ -131,6 +152,51 @@ NUMPY: dict[str, tuple[str, str, str]] = {
     ),
 }
 
+NUMPY |= {
+    "records": (
+        "x = np.rec.array([(1, 2., 'a')] * 3, dtype=[('a', 'i4'), ('b', 'f8'), ('c', 'U2')]); one = x[1]; field = x.a",
+        "x[0].a = 5; x.c[1] = 'z'; two = x[2]; two.b = 7; one.a = 6",
+        "(x.tolist(), one.a, two.b, field.tolist(), x[0].c, type(two).__name__, two.base is x)",
+    ),
+    "records with objects": (
+        "x = np.rec.array([(1, [2], 3.), (4, None, 5.)], dtype=[('a', 'i4'), ('b', 'O'), ('c', 'f8')]); part = x.b[0]",
+        "x.b[0].append(x); x.a[1] = 7; x[1] = (8, part, 9.)",
+        "(x.a.tolist(), x.c.tolist(), len(part), part[1] is x, x[1].b is part)",
+    ),
+    "field beside objects": (
+        "b = np.zeros((2, 2), dtype=[('n', 'i4'), ('in', [('o', 'O'), ('v', 'f8', 2)])]); x = b['in']['v']; n = b['n']",
+        "x[0, 1] = 4; n += 3; b['in']['o'][1, 0] = [b['n'].sum()]",
+        "(b.tolist(), np.shares_memory(x, b), n.tolist())",
+    ),
+    "types by identity": (
+        "x = [np.zeros(2, t) for t in ('f8', 'q', '?', '>i2', 'U3', 'M8[s]', 'O')]",
+        "same = [one.dtype is np.dtype(one.dtype.char) for one in x]; copied = [np.asarray(a, 'f8') is a for a in x[:1]]",
+        "(same, copied, [one.dtype is np.dtype(one.dtype.char) for one in x], [one.dtype for one in x])",
+    ),
+    "list in an array of no dimensions": ("x = np.array(None, object); x[None][(0,)] = [1]", "x.item().append(2)", "x"),
+}
+
+LIBRARIES: dict[str, tuple[str, str, str]] = {
+    "points of a search tree": (
+        "import scipy.spatial\npoints = np.arange(20.).reshape(10, 2); x = scipy.spatial.KDTree(points)",
+        "other = points + 1; made = scipy.spatial.cKDTree(other); points[0] = 5; found = x.query([9, 9])[1]",
+        "(x.data is points, made.data is other, points[0].tolist(), int(found), x.indices is x.indices)",
+    ),
+    "memory of a decision tree": (
+        "from sklearn.tree import DecisionTreeClassifier\n"
+        "model = DecisionTreeClassifier(random_state=0).fit(np.arange(8.).reshape(4, 2), [0, 1, 0, 1])\n"
+        "x = model.tree_; value = x.value[0]; threshold = x.threshold",
+        "value[0] = 7; threshold[0] = 3; whole = x.value; seen = [v.tolist() for v in (x.value[0], x.threshold[:1])]",
+        "(seen, value, threshold, np.shares_memory(value, whole), whole.base is x, value.flags.writeable,"
+        " np.shares_memory(threshold, x.threshold), x.value[0], x.threshold[0], model.predict([[0., 1.]]))",
+    ),
+    "jitted functions": (
+        "import jax, functools\ndef f(a, n=1): 'Doc.'; return a * n\nx = jax.jit(f, static_argnames='n')",
+        "y = x(3., n=2); x.note = [1]; z = jax.jit(lambda a: x(a) + 1); names = x.__name__, x.__doc__",
+        "(x.__wrapped__ is f, names, x.note, float(y), float(z(1.)), z.__name__, x.lower(1., n=3).as_text()[:6])",
+    ),
+}
+
 PANDAS: dict[str, tuple[str, str, str]] = {
     "column apart from its frame": (
         "f = pd.DataFrame({'a': [1, 2], 'b': [3, 4]}); x = f['a']",
@@ -168,6 +234,11 @@ def test_python(pair: Pair, case: str) -> None:
 @pytest.mark.parametrize("case", NUMPY)
 def test_numpy(pair: Pair, case: str) -> None:
     check(pair, *NUMPY[case], before="import numpy as np")
+
+
+@pytest.mark.parametrize("case", LIBRARIES)
+def test_libraries(pair: Pair, case: str) -> None:
+    check(pair, *LIBRARIES[case], before="import numpy as np")
 
 
 @pytest.mark.parametrize("case", PANDAS)

@@ -258,3 +258,49 @@ def test_dataframe_in_holders(pair: Pair) -> None:
         and home["df"]["s"].tolist() == ["w", "y"]
     )
     assert home["g"].tolist() == [1, 2] and home["col"].tolist() == [1, 2]
+
+
+CIRCLE = (
+    "import numpy as np, weakref\n"
+    "class N:\n"
+    "    def __init__(self): self.me = [self]; self.call = self.size; self.data = np.zeros(1 << 20); self.t = (self,)\n"
+    "    def size(self): return self.data.size\n"
+)
+
+
+@pytest.mark.parametrize("where", ["home", "session"])
+def test_circles_are_let_go_of_on_both_ends(pair: Pair, where: str) -> None:
+    pair.local(CIRCLE + "met = weakref.WeakSet(); kept = N(); total = 0")
+    for _ in range(60):
+        if where == "home":
+            pair.local("n = N(); met.add(n)")
+            assert pair.remote("n.data[0] = 1; total += n.call()", "n", "total") == {"error": None}
+        else:
+            assert pair.remote("n = N(); n.data[0] = 1; total += n.call()", "N", "np", "total") == {"error": None}
+        assert pair.namespace["n"].data[0] == 1
+        pair.remote("kept.data[1] += 1", "kept")
+    gc.collect()
+    pair.remote("pass")
+    home = pair.namespace
+    assert len(home["met"]) < 20
+    assert sum(segment.bytes for segment in pair.table._segments.by_number.values()) < 30 * 8 << 20
+    assert (home["total"], home["kept"].data[1], home["kept"].me[0]) == (60 << 20, 60, home["kept"])
+    gone = "import gc; gc.collect(); count = len([o for o in gc.get_objects() if type(o) is N])"
+    assert pair.remote(gone, "N") == {"error": None}
+    assert home["count"] < 20
+
+
+def test_a_circle_that_something_holds_keeps_its_identity(pair: Pair) -> None:
+    pair.local(
+        CIRCLE + "def make():\n    n = N()\n    return lambda: n\nget = make(); inner = get().me; pool = [get()]"
+    )
+    pair.remote("pool[0].data[0] = 5", "pool", "N", "np")
+    pair.local("pool.clear()")
+    for number in range(3):
+        pair.local("big = [[i] for i in range(%d)]" % 3000 ** (1 + number % 2 / 10))
+        pair.remote("pass", "big")
+    pair.local("pool.append(inner[0])")
+    pair.remote("pool[0].data[0] += 1", "pool")
+    home = pair.namespace
+    assert home["get"]() is home["pool"][0]
+    assert home["get"]().data[0] == 6

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from baton_shim.state import Refused, StayedError
 from harness import Pair
 from test_in_place import check
 
@@ -71,11 +72,63 @@ def test_training_over_several_cells(pair: Pair) -> None:
 
 
 def test_a_graph_is_refused_by_name(pair: Pair) -> None:
-    from baton_shim.state import Refused
-
     pair.local("import torch\nx = torch.ones(3, requires_grad=True); y = x * 2")
     with pytest.raises(Refused, match="'y' still belongs to a computation graph"):
         pair.remote("pass", "y")
+
+
+GRAPHS: dict[str, str] = {
+    "view of a parameter": "y = weight[0]",
+    "computed": "y = weight * 2",
+    "loss": "y = weight.sum()",
+    "with a gradient": "y = weight * 2; y.retain_grad(); y.sum().backward(retain_graph=True)",
+    "changed in place": "y = torch.zeros(2, 2); y.add_(weight)",
+    "transposed": "y = (weight * torch.arange(2.)).T",
+}
+
+
+@pytest.mark.parametrize("case", GRAPHS)
+def test_a_graph_stays_and_its_values_come_home(pair: Pair, case: str) -> None:
+    pair.local("import torch\nweight = torch.ones(2, 2, requires_grad=True)")
+    expected: dict[str, object] = {}
+    exec("import torch\nweight = torch.ones(2, 2, requires_grad=True)\n" + GRAPHS[case], expected)
+    assert pair.remote(GRAPHS[case], "weight", "torch") == {"error": None}
+    home = pair.namespace
+    look = "(y.tolist(), y.stride(), y.requires_grad, y.is_leaf, y.retains_grad and y.grad, y.detach().sum().item())"
+    assert repr(eval(look, home)) == repr(eval(look, expected))
+    with pytest.raises(StayedError, match="lives on the GPU machine; go on with it in %%gpu cells"):
+        home["y"].sum().backward()
+    assert pair.remote("weight.grad = None; y.sum().backward()", "weight", "y") == {"error": None}
+    assert home["weight"].grad.sum() > 0
+    pair.remote("pass", "weight", "y")
+    assert pair.up[1] == pair.down[1] == 0 and pair.down[0] < 400
+
+
+def test_a_view_of_a_parameter_shows_its_changes(pair: Pair) -> None:
+    pair.local("import torch\nweight = torch.ones(2, 2, requires_grad=True)")
+    pair.remote("y = weight[0]", "weight", "torch")
+    pair.remote("with torch.no_grad(): weight[0] = 7", "weight", "torch")
+    assert pair.namespace["y"].tolist() == [7, 7]
+    pair.local("with torch.no_grad(): weight[0] = 8")
+    pair.remote("seen = y.tolist()", "y")
+    assert pair.namespace["seen"] == [8, 8]
+
+
+def test_a_graph_changed_here_is_refused(pair: Pair) -> None:
+    pair.local("import torch\nweight = torch.ones(2, requires_grad=True)")
+    pair.remote("y = weight * 2", "weight", "torch")
+    pair.local("y.mul_(3)")
+    with pytest.raises(Refused, match="'y' still belongs to a computation graph"):
+        pair.remote("y.sum().backward()", "y", "weight")
+
+
+def test_a_loss_of_the_notebook_has_its_graph_there(pair: Pair) -> None:
+    pair.local("import torch\nweight = torch.ones(2, requires_grad=True); loss = (weight * 2).sum()")
+    outcome = pair.remote("value = loss.item(); loss.backward()", "loss", "weight")
+    assert pair.namespace["value"] == 4
+    assert "stayed in your notebook; go on with it in ordinary cells" in str(outcome["error"])
+    pair.local("loss.backward()")
+    assert pair.namespace["weight"].grad.tolist() == [2, 2]
 
 
 def test_tied_weights(pair: Pair) -> None:

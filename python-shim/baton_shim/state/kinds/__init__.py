@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from baton_shim.state.kinds.arrays import ArrayKind, ArrowBufferKind, RecordKind, has_plain_memory
+from baton_shim.state.kinds.arrays import ArrayKind, ArrowBufferKind, RecordKind, TypeKind, has_plain_memory
 from baton_shim.state.kinds.base import ATOMS, Fixed, Here, Kind
 from baton_shim.state.kinds.caches import CachedFunctionKind
 from baton_shim.state.kinds.classes import MemberKind
@@ -42,16 +42,25 @@ from baton_shim.state.kinds.instances import (
     pickles_ordinarily,
     slot_names,
 )
+from baton_shim.state.kinds.jitted import JittedKind, is_jitted_type
 from baton_shim.state.kinds.reduced import ReducedKind, RegistryKind, is_registry_type
 from baton_shim.state.kinds.references import (
     DICT_ITERATORS,
     DICT_VIEWS,
+    LIST_ITERATORS,
     MARK_TYPES,
     PROXIES,
     DictIteratorKind,
+    ListIteratorKind,
     ReferenceKind,
 )
 from baton_shim.state.kinds.tensors import GeneratorKind, TensorKind, is_generator_type, is_tensor_type
+from baton_shim.state.kinds.trees import (
+    DecisionTreeKind,
+    SearchTreeKind,
+    is_decision_tree_type,
+    is_search_tree_type,
+)
 from baton_shim.state.kinds.weak import WEAK_COLLECTIONS, WeakCollectionKind
 from baton_shim.state.refusal import Stayed, cannot_leave, may_be_guilty
 
@@ -82,7 +91,9 @@ class Kinds:
         self.tensor, self.generator, self.fixed = TensorKind(here), GeneratorKind(here), Fixed(here)
         self.frame, self.block, self.owners = FrameKind(here), BlockKind(here), OwnersKind(here)
         self.whole, self.member, self.registry = WholeKind(here), MemberKind(here), RegistryKind(here)
-        self.series_manager = SeriesManagerKind(here)
+        self.dtype, self.list_iterator = TypeKind(here), ListIteratorKind(here)
+        self.series_manager, self.jitted = SeriesManagerKind(here), JittedKind(here)
+        self.search_tree, self.decision_tree = SearchTreeKind(here), DecisionTreeKind(here)
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values()}
         self._by_type: dict[type, Kind] = {
             list: self.list,
@@ -95,6 +106,7 @@ class Kinds:
             functools._lru_cache_wrapper: self.cached,
             **dict.fromkeys(_REFERENCES, self.reference),
             **dict.fromkeys(DICT_ITERATORS, self.dict_iterator),
+            **dict.fromkeys(LIST_ITERATORS, self.list_iterator),
             **dict.fromkeys(WEAK_COLLECTIONS, self.weak),
         }
 
@@ -108,6 +120,10 @@ class Kinds:
         if reason is None and not may_be_guilty(obj):
             self._innocent.add(type(obj))
         return reason
+
+    def why_not_named(self, obj: object, state: Any) -> tuple[str, str] | None:
+        """As `why_not`, for an object in this known state that the cell names itself."""
+        return self.tensor.why_not_named(obj, state) if self.of(obj) is self.tensor else None
 
     def anchors(self) -> list[Callable[..., Any]]:
         """In the same order on both ends."""
@@ -140,12 +156,20 @@ class Kinds:
             return self.whole
         if is_registry_type(kind):
             return self.registry
+        if is_jitted_type(kind):
+            return self.jitted
+        if is_search_tree_type(kind):
+            return self.search_tree
+        if is_decision_tree_type(kind):
+            return self.decision_tree
         arrow = sys.modules.get("pyarrow")
         if arrow is not None and issubclass(kind, arrow.Buffer):
             return self.arrow
         if numpy is not None and issubclass(kind, numpy.void):
             return self.record
-        if numpy is not None and issubclass(kind, (numpy.dtype, numpy.generic)):
+        if numpy is not None and issubclass(kind, numpy.dtype):
+            return self.dtype
+        if numpy is not None and issubclass(kind, numpy.generic):
             return self.fixed
         if issubclass(kind, (array.array, bytearray)):
             return self.bytes

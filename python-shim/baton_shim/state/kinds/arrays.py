@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State
+from baton_shim.state.kinds.trees import is_decision_tree_type, memory_of
 
 _READ_ONLY_MEMORY, _READ_ONLY, _WRITEABLE = 0, 1, 2
 
@@ -37,20 +38,26 @@ class ArrayKind(Kind):
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)
-        self._anchors = (self.new, self.view, self.new_of_objects, self.fill, self.set_attributes)
+        self._anchors = (self.new, self.view, self.new_of_objects, self.fill, self.set_attributes, self.view_of_tree)
 
     def reduce(self, obj: Any) -> Any:
-        new, view, new_of_objects, fill, set_attributes = self._anchors
-        if obj.dtype.hasobject and obj.dtype.fields is not None:
-            return None
+        new, view, new_of_objects, fill, set_attributes, view_of_tree = self._anchors
         owner = owner_of(obj)
         attributes = getattr(obj, "__dict__", None)
         flag = _WRITEABLE if obj.flags.writeable else _READ_ONLY
         where = address(obj)
         carrier = next((base for base in (obj.base, owner) if _can_carry(base, obj)), None)
         if carrier is not None:
-            form = (type(obj), carrier, where - address(carrier), obj.shape, obj.strides, obj.dtype, flag)
+            offset = where - address(carrier) if obj.size else 0
+            form = (type(obj), carrier, offset, obj.shape, obj.strides, obj.dtype, flag)
             return (view, form, attributes, None, None, set_attributes) if attributes else (view, form)
+        if is_decision_tree_type(type(owner.base)):
+            for place, part in enumerate(memory_of(owner.base)):
+                if 0 <= where - address(part) < part.nbytes:
+                    form = (owner.base, place, where - address(part), obj.shape, obj.strides, obj.dtype, flag)
+                    return view_of_tree, form
+        if owner.dtype.hasobject and not obj.dtype.hasobject:
+            return None  # its memory holds addresses of objects, too
         if obj.dtype.hasobject:
             order = "F" if obj.flags.fnc else "C"
             return new_of_objects, (type(obj), obj.shape, obj.dtype, order), self._elements(obj), None, None, fill
@@ -78,6 +85,8 @@ class ArrayKind(Kind):
         np = numpy()
         if number < 0:
             made = np.ndarray.__new__(kind, shape, dtype)
+            if made.strides != strides:
+                made = np.ndarray.__new__(kind, shape, dtype, order="F")
             made.flags.writeable = flag == _WRITEABLE
             return made
         segments = self.here.segments
@@ -103,14 +112,20 @@ class ArrayKind(Kind):
         made.flags.writeable = flag == _WRITEABLE
         return made
 
+    def view_of_tree(self, tree: Any, place: int, offset: int, shape: Any, strides: Any, dtype: Any, flag: int) -> Any:
+        part = memory_of(tree)[place]
+        whole = (part.shape, part.strides, part.dtype) == (shape, strides, dtype)
+        made = part if whole else numpy().ndarray(shape, dtype, part, offset, strides)
+        if flag != _WRITEABLE:
+            made.flags.writeable = False
+        return made
+
     def new_of_objects(self, kind: type, shape: Any, dtype: Any, order: str) -> Any:
         return numpy().ndarray.__new__(kind, shape, dtype, order=order)
 
     def fill(self, obj: Any, elements: tuple[Any, ...]) -> None:
         flat, flag, attributes = elements
-        place = obj.view(numpy().ndarray)
-        for index, element in zip(numpy().ndindex(place.shape), flat, strict=True):
-            place[index] = element
+        set_elements(obj, flat)
         obj.flags.writeable = flag
         if attributes is not None:
             self.set_attributes(obj, attributes)
@@ -120,14 +135,11 @@ class ArrayKind(Kind):
         obj.__dict__.update(attributes)
 
     def _elements(self, obj: Any) -> tuple[Any, ...]:
-        plain = obj.view(numpy().ndarray)
-        return tuple(plain.ravel()), obj.flags.writeable, getattr(obj, "__dict__", None)
+        return elements_of(obj), obj.flags.writeable, getattr(obj, "__dict__", None)
 
     def read(self, obj: Any) -> State:
         attributes = getattr(obj, "__dict__", None)
-        elements = None
-        if obj.dtype.hasobject:
-            elements = tuple(obj.view(numpy().ndarray).ravel())
+        elements = elements_of(obj) if obj.dtype.hasobject else None
         form = (obj.shape, obj.strides, obj.dtype, obj.flags.writeable, address(obj) if obj.size else 0)
         return form, elements, tuple(attributes.items()) if attributes else ()
 
@@ -137,6 +149,8 @@ class ArrayKind(Kind):
         if isinstance(obj.base, numpy().ndarray):
             yield obj.base
             yield owner_of(obj)
+        if is_decision_tree_type(type(owner_of(obj).base)):
+            yield owner_of(obj).base
         yield from elements or ()
         yield from (value for _, value in attributes)
 
@@ -169,6 +183,35 @@ class ArrayKind(Kind):
             obj.flags.writeable = writeable
         if attributes is not None:
             self.set_attributes(obj, attributes)
+
+
+def elements_of(array: Any) -> tuple[Any, ...]:
+    """The objects in an array of objects; of a structured one also the bytes of each field of another type."""
+    found: list[Any] = []
+    for field in _fields(array):
+        found += field.ravel().tolist() if field.dtype.hasobject else [field.tobytes()]
+    return tuple(found)
+
+
+def set_elements(array: Any, elements: Iterable[Any]) -> None:
+    rest = iter(elements)
+    for field in _fields(array):
+        if field.dtype.hasobject:
+            for index, element in zip(numpy().ndindex(field.shape), rest, strict=False):
+                field[index] = element
+        elif data := next(rest):
+            field[:] = numpy().frombuffer(data, field.dtype).reshape(field.shape)
+
+
+def _fields(array: Any) -> Iterator[Any]:
+    """Views without fields of their own, and of at least one dimension (so that a list can be an element)."""
+    waiting = [array.view(numpy().ndarray)[None]]
+    while waiting:
+        field = waiting.pop()
+        if field.dtype.names is None:
+            yield field
+        else:
+            waiting += [field[name] for name in field.dtype.names]
 
 
 def owner_of(array: Any) -> Any:
@@ -205,11 +248,10 @@ def memory_is_writeable(owner: Any) -> bool:
 def _can_carry(owner: Any, view: Any) -> bool:
     if owner is view or not isinstance(owner, numpy().ndarray) or not has_plain_memory(type(owner)):
         return False
-    if owner.size == 0 or owner.itemsize == 0 or view.size == 0:
+    if owner.itemsize == 0:
         return False
     contiguous = owner.flags.c_contiguous or owner.flags.f_contiguous
-    same_kind = owner.dtype.hasobject == view.dtype.hasobject
-    return contiguous and same_kind and (owner.flags.writeable or not view.flags.writeable)
+    return contiguous and (owner.flags.writeable or not view.flags.writeable)
 
 
 def _as_owner(np: Any, segment: Any, shape: Any, strides: Any, dtype: Any) -> Any:
@@ -265,6 +307,17 @@ class RecordKind(Kind):
             content = numpy().frombuffer(content, obj.dtype)[0]
         for name, value in zip(obj.dtype.names or (), content, strict=False):
             obj[name] = value
+
+
+class TypeKind(Kind):
+    """`numpy.dtype`: numpy has one object for each of its own types, and asks for it by identity here and there."""
+
+    name = "dtype"
+
+    def reduce(self, obj: Any) -> Any:
+        own = numpy().dtype
+        text = next((text for text in (obj.str, obj.char) if obj.names is None and own(text) is obj), None)
+        return None if text is None else (own, (text,))
 
 
 class ArrowBufferKind(Kind):

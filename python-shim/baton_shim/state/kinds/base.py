@@ -23,13 +23,19 @@ ATOMS: frozenset[type] = frozenset(
 )
 
 
-@dataclass(frozen=True)
+@dataclass
 class Here:
     """What the kinds of one table share."""
 
     namespace: dict[str, Any]
     segments: Segments
     used: list[tuple[Any, int]]  # during one message: each object that is a view on a segment, and the segment
+    home: bool = False  # whether this is the notebook kernel; known with the first message
+
+    @property
+    def where_it_stayed(self) -> str:
+        """For what does not travel, as the other end says it."""
+        return "stayed in your notebook" if self.home else "lives on the GPU machine"
 
 
 class Kind:

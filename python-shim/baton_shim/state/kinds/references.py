@@ -10,7 +10,7 @@ import sys
 import threading
 import types
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State
@@ -33,7 +33,6 @@ class ReferenceKind(Kind):
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)
-        self.modules_may_miss = False  # at home, where a module that the cell imported may not be installed
         self._anchors = (self.dict_view, self.weak, self.proxy, self.stream, self.module, self.lock, self.main_thread)
 
     def reduce(self, obj: Any) -> Any:
@@ -84,7 +83,7 @@ class ReferenceKind(Kind):
         try:
             return importlib.import_module(name)
         except ImportError as error:
-            if not self.modules_may_miss:
+            if not self.here.home:  # there, a module that the cell imported may not be installed
                 raise
             return Stayed(f"the module {name!r} was imported on the GPU machine, but here: {error}")
 
@@ -140,6 +139,49 @@ class DictIteratorKind(Kind):
         if of is None:
             next(iterator, None)
         return iterator
+
+
+LIST_ITERATORS: dict[type, Callable[[list[Any]], Iterator[Any]]] = {type(walk([])): walk for walk in (iter, reversed)}
+
+
+class ListIteratorKind(Kind):
+    """A half used iterator over a list stays bound to the list, also beyond the end of one that has become shorter."""
+
+    name = "list iterator"
+    changes = True
+
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self._anchors = (self.new,)
+
+    def read(self, obj: Any) -> State:
+        """The list and the place in it; an iterator at its end has let go of its list."""
+        _, (of,), *place = obj.__reduce__()
+        return (of, *place) if place else (None, 0)
+
+    def parts(self, obj: Any, state: State) -> Iterable[Any]:
+        return (state[0],)
+
+    def reduce(self, obj: Any) -> Any:
+        return self._anchors[0], (LIST_ITERATORS[type(obj)] is reversed, *self.read(obj))
+
+    def new(self, backwards: bool, of: list[Any] | None, place: int) -> Any:
+        iterator = (reversed if backwards else iter)([] if of is None else of)
+        if of is None:
+            next(iterator, None)
+        else:
+            self.apply(iterator, (of, place))
+        return iterator
+
+    def must_be_replaced(self, obj: Any, old: State) -> bool:
+        return self.read(obj)[0] is not old[0]
+
+    def apply(self, obj: Any, content: Any) -> None:
+        of, place = content
+        length = list.__len__(of)
+        list.extend(of, [None] * (place + 1 - length))  # an iterator refuses a place that is not there
+        obj.__setstate__(place)
+        list.__delitem__(of, slice(length, None))
 
 
 class _Nothing:

@@ -1,6 +1,8 @@
 """torch tensors: views on the segments of their storages. torch is never imported here, only used where it is loaded.
 
 Ordinary pickling drops `.grad` and hooks, doubles shared storages and detaches silently; none of it happens here.
+A tensor that belongs to a computation graph travels with its values, and says where its graph is when it is asked to
+go back through it.
 
 A tensor on the GPU is a labelled one where `cuda` is virtual, and a real one in a session with a GPU, where it stays
 between cells: the segment is a copy of its storage then.
@@ -14,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State
+from baton_shim.state.refusal import StayedError
 from baton_shim.virtual import LABEL, SWITCH
 
 
@@ -60,6 +63,8 @@ class TensorKind(Kind):
     @bare
     def reduce(self, obj: Any) -> Any:
         if not self.plain(obj):
+            if obj.grad_fn is not None:
+                raise TypeError("it belongs to a computation graph")  # torch would leave that out
             return None
         new, set_state = self._anchors
         storage = obj.untyped_storage()
@@ -80,7 +85,14 @@ class TensorKind(Kind):
             self.here.used.append((obj, number))
         form = (obj.dtype, offset, tuple(obj.size()), obj.stride(), obj.requires_grad)
         flags = (type(obj) is not torch().Tensor, obj.is_neg(), obj.is_conj(), on_gpu(obj))
-        return new, (number, form, flags), self._state(obj), None, None, set_state
+        return new, (number, form, flags), (self._graph(obj), *self._state(obj), on_gpu(obj)), None, None, set_state
+
+    @bare
+    def why_not_named(self, obj: Any, state: State) -> tuple[str, str] | None:
+        """A graph that was made here stays here; a single number (the loss after `backward()`) may leave it behind."""
+        if obj.grad_fn is None or obj.numel() == 1 or (type(state) is tuple and state[-1] == _version(obj)):
+            return None
+        return "still belongs to a computation graph", "use .detach(), or compute it inside this cell"
 
     def new(self, number: int, form: tuple[Any, ...], flags: tuple[bool, bool, bool, bool]) -> Any:
         import torch
@@ -99,8 +111,6 @@ class TensorKind(Kind):
         tensor = tensor._neg_view() if negative else tensor
         if parameter:
             tensor = torch.nn.Parameter(tensor, requires_grad=requires_grad)
-        else:
-            tensor.requires_grad_(requires_grad)
         if number >= 0:
             self.here.used.append((tensor, number))
         return tensor
@@ -131,15 +141,35 @@ class TensorKind(Kind):
         segment = segments.find_device(storage) if on_device else segments.find(storage.data_ptr(), storage.nbytes())
         return None if segment is None else segment.number
 
+    def _graph(self, obj: Any) -> str | bool:
+        """Whether it wants gradients; if it is computed of others, what the other end says of its graph."""
+        if obj.grad_fn is None:
+            return bool(obj.requires_grad)
+        cells = "ordinary" if self.here.home else "%%gpu"
+        return f"The computation graph of this tensor {self.here.where_it_stayed}; go on with it in {cells} cells"
+
     def _state(self, obj: Any) -> tuple[Any, ...]:
-        grad = obj.grad if obj.is_leaf or obj.retains_grad else None  # torch warns of all others
-        if grad is not None and LABEL in obj.__dict__:
-            grad.__dict__[LABEL] = True  # autograd made it, nobody has looked at it yet
-        return grad, attributes_of(obj), obj._backward_hooks, on_gpu(obj)
+        """Gradient, attributes, hooks. What is computed of others has a gradient only where that was asked for."""
+        of_graph = obj.grad_fn is not None
+        gradient = None if of_graph and not obj.retains_grad else obj.grad
+        if gradient is not None and LABEL in obj.__dict__:
+            gradient.__dict__[LABEL] = True  # autograd made it, nobody has looked at it yet
+        return gradient, attributes_of(obj), None if of_graph else obj._backward_hooks
 
     @bare
     def set_state(self, tensor: Any, state: tuple[Any, ...]) -> None:
-        tensor.grad, attributes, tensor._backward_hooks, gpu = state
+        graph, gradient, attributes, hooks, gpu = state
+        if isinstance(graph, str):
+            if tensor.grad_fn is None:
+                leave_graph(tensor, graph)
+            if gradient is not None:
+                tensor.retain_grad()
+        else:
+            if tensor.grad_fn is not None:
+                tensor.detach_()
+            tensor.requires_grad_(graph)
+            tensor._backward_hooks = hooks
+        tensor.grad = gradient
         tensor.__dict__.clear()
         tensor.__dict__.update(attributes)
         if gpu and not tensor.is_cuda:
@@ -148,40 +178,62 @@ class TensorKind(Kind):
     @bare
     def read(self, obj: Any) -> State:
         place = (obj.data_ptr(), obj.stride()) if self.plain(obj) else obj._version
-        form = (place, tuple(obj.size()), obj.dtype, on_gpu(obj))
-        if obj.grad_fn is not None:
-            return form, None, attributes_of(obj), obj.requires_grad, None
-        grad, attributes, hooks, _ = self._state(obj)
-        return form, grad, attributes, obj.requires_grad, hooks
+        form = (place, tuple(obj.size()), obj.dtype, obj.requires_grad, on_gpu(obj))
+        return form, *self._state(obj), _version(obj)
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
-        _, grad, attributes, _, hooks = state
-        yield grad
+        _, gradient, attributes, hooks, _ = state
+        yield gradient
         yield hooks
         yield from (value for _, value in attributes)
 
     @bare
     def content(self, obj: Any, state: State) -> Any:
-        _, grad, attributes, requires_grad, hooks = state
         data = obj.data
         if LABEL in obj.__dict__:
             data.__dict__[LABEL] = True
-        return data, requires_grad, (grad, attributes, hooks, on_gpu(obj))
+        return data, (self._graph(obj), *state[1:4], on_gpu(obj))
 
     @bare
     def apply(self, obj: Any, content: Any) -> None:
-        data, requires_grad, state = content
+        data, state = content
         moved = data.data_ptr() != obj.data_ptr()
         if moved or (data.shape, data.stride()) != (obj.shape, obj.stride()):
             obj.data = data
-        if obj.is_leaf:
-            obj.requires_grad_(requires_grad)
         self.set_state(obj, state)
 
 
 def attributes_of(obj: Any) -> tuple[tuple[str, Any], ...]:
     """Without the label, which stands for the device."""
     return tuple(pair for pair in obj.__dict__.items() if pair[0] != LABEL)
+
+
+def _version(obj: Any) -> int | None:
+    """Counts the changes in place of a tensor that belongs to a graph, because each changes the graph."""
+    return None if obj.grad_fn is None else obj._version
+
+
+def leave_graph(tensor: Any, text: str) -> None:
+    """Make it one that is computed of others, which are in the other kernel."""
+    module = torch()
+    with module.inference_mode(False), module.enable_grad():
+        stayed_graph().apply(module.empty(0, requires_grad=True), text, tensor.requires_grad_(False))
+
+
+@functools.cache
+def stayed_graph() -> Any:
+    class StayedGraph(torch().autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(context: Any, _: Any, text: str, tensor: Any) -> Any:
+            context.text = text
+            context.mark_dirty(tensor)
+            return tensor
+
+        @staticmethod
+        def backward(context: Any, *_: Any) -> Any:
+            raise StayedError(context.text)
+
+    return StayedGraph
 
 
 class GeneratorKind(Kind):

@@ -1,0 +1,202 @@
+"""Random arrays, tensors and what holds them, with views, twins, cycles and flags; random changes on either side.
+
+Each step runs once in a control copy of the notebook, without tables, and once at home or in the session. After
+several round trips of one pair of tables both are equal: values, forms, flags, who holds whom, who shares memory.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from harness import Pair
+from hypothesis import given
+from hypothesis import strategies as st
+
+SETUP = """
+import warnings
+import numpy as np
+import torch
+
+class Node:
+    pass
+
+def of(kinds, pool, place):
+    found = [one for one in pool if type(one) in kinds]
+    return found[place % len(found)] if found else Node()
+
+def step(what, a, b, pool):
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            made = globals()["do_" + what](a, b, pool)
+    except (AttributeError, TypeError, ValueError, RuntimeError, IndexError, BufferError, KeyError, ZeroDivisionError) as error:
+        return type(error).__name__
+    if made is not None:
+        pool.append(made)
+
+# ---- new ones
+
+def do_c_order(a, b, pool): return np.arange(12.).reshape(3, 4) + a
+def do_f_order(a, b, pool): return np.asfortranarray(np.arange(6, dtype="i4").reshape(2, 3) + a)
+def do_large(a, b, pool): return np.full((90, 100), float(a))
+def do_small(a, b, pool): return np.arange(b % 4).astype("f4")
+def do_fields(a, b, pool): return np.full(3, a % 100, dtype=[("n", "i4"), ("v", "f8")])
+def do_objects(a, b, pool): return np.array([one(a, pool), None, one(b, pool), 1], dtype=object)[:3]
+def do_mixed(a, b, pool): return np.array([(a, None), (b, "x")], dtype=[("n", "i8"), ("o", "O")])
+def do_tensor(a, b, pool): return torch.arange(8.).reshape(2, 4) + a
+def do_list(a, b, pool): return [one(a, pool), one(b, pool)]
+def do_tuple(a, b, pool): return (one(a, pool), one(b, pool))
+def do_node(a, b, pool):
+    made = Node()
+    made.a, made.b = one(a, pool), made
+    return made
+def one(place, pool): return pool[place % len(pool)] if pool else place
+
+# ---- views and twins
+
+def array(place, pool): return of((np.ndarray,), pool, place)
+def tensor(place, pool): return of((torch.Tensor, torch.nn.Parameter), pool, place)
+def do_slice(a, b, pool): return array(a, pool)[b % 3 :: 1 + b % 2]
+def do_reverse(a, b, pool): return array(a, pool)[::-1]
+def do_turn(a, b, pool): return array(a, pool).T
+def do_flat(a, b, pool): return array(a, pool).reshape(-1)
+def do_field(a, b, pool): return array(a, pool)["nvo"[b % 3]]
+def do_bytes(a, b, pool): return array(a, pool).view("u1")
+def do_repeat(a, b, pool): return np.broadcast_to(array(a, pool), (2, *array(a, pool).shape))
+def do_twin(a, b, pool): return torch.from_numpy(array(a, pool))
+def do_back(a, b, pool): return tensor(a, pool).numpy()
+def do_row(a, b, pool): return tensor(a, pool)[b % 2]
+def do_turned(a, b, pool): return tensor(a, pool).T
+def do_parameter(a, b, pool): return torch.nn.Parameter(tensor(a, pool).detach(), requires_grad=b % 2 == 0)
+def do_again(a, b, pool): return one(a, pool)
+
+# ---- changes
+
+def do_write(a, b, pool):
+    target = array(a, pool)
+    if target.dtype.hasobject: target.reshape(-1)["o" if target.dtype.names else slice(None)][b % target.size] = one(b, pool)
+    elif target.dtype.names: target["v"][b % target.size] = b
+    else: target[np.unravel_index(b % target.size, target.shape)] = b % 100
+def do_add(a, b, pool):
+    target = array(a, pool)
+    target += 1
+def do_lock(a, b, pool): array(a, pool).flags.writeable = False
+def do_unlock(a, b, pool): array(a, pool).flags.writeable = True
+def do_shape(a, b, pool): array(a, pool).shape = (-1, 2)
+def do_fill(a, b, pool): tensor(a, pool)[..., 0].fill_(b % 100)
+def do_gradient(a, b, pool):
+    target = tensor(a, pool)
+    if target.is_leaf: target.grad = torch.full_like(target, float(b % 100))
+def do_note(a, b, pool): tensor(a, pool).note = one(b, pool)
+def do_hold(a, b, pool):
+    holder = of((list, Node), pool, a)
+    if type(holder) is list: holder.append(one(b, pool))
+    else: setattr(holder, "abc"[b % 3], one(b, pool))
+def do_let_go(a, b, pool):
+    holder = of((list, Node), pool, a)
+    if type(holder) is list: holder.pop()
+    else: delattr(holder, "abc"[b % 3])
+def do_drop(a, b, pool): pool.pop(a % len(pool))
+"""
+STEPS = [line[7 : line.index("(")] for line in SETUP.splitlines() if line.startswith("def do_")]
+NAMES = ("pool", "step", "of", "one", "array", "tensor", "Node", "np", "torch", "warnings", *(f"do_{n}" for n in STEPS))
+
+numbers = st.integers(0, 40)
+histories = st.lists(
+    st.tuples(st.sampled_from(STEPS), numbers, numbers, st.sampled_from(("home", "session"))), min_size=5, max_size=40
+)
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Pair]:
+    with Pair() as made:
+        yield made
+
+
+@given(histories)
+def test_arrays_tensors_and_their_holders(processes: Pair, history: list[tuple[str, int, int, str]]) -> None:
+    pair = processes
+    pair.start_anew()
+    control: dict[str, Any] = {"__name__": "__main__"}
+    exec(SETUP, control)
+    control["pool"] = []
+    pair.local(SETUP + "pool = []")
+    for here, steps in trips(history):
+        code = f"said = [step(*one_step, pool) for one_step in {steps}]"
+        exec(code, control)
+        if here:
+            pair.local(code)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                assert pair.remote(code, *NAMES) == {"error": None}
+        assert pair.namespace["said"] == control["said"]
+        assert picture(pair.namespace["pool"]) == picture(control["pool"])
+
+
+def trips(history: list[tuple[str, int, int, str]]) -> Iterator[tuple[bool, list[tuple[str, int, int]]]]:
+    """Steps in a row on the same side are one cell."""
+    steps: list[tuple[str, int, int]] = []
+    for number, (what, a, b, side) in enumerate(history):
+        steps.append((what, a, b))
+        if number + 1 == len(history) or history[number + 1][3] != side:
+            yield side == "home", steps
+            steps = []
+
+
+def picture(pool: list[Any]) -> list[Any]:
+    """Each object once, with numbers in the place of references, and memory by who has it first."""
+    import numpy as np
+    import torch
+
+    numbers: dict[int, int] = {}
+    kept: list[Any] = []
+    drawn: list[Any] = []
+    memories: list[tuple[int, int, int]] = []
+
+    def refer(obj: Any) -> Any:
+        if type(obj) in (int, float, str, bool, type(None)):
+            return repr(obj)
+        if id(obj) not in numbers:
+            numbers[id(obj)] = len(kept)
+            kept.append(obj)
+            drawn.append(None)
+            drawn[numbers[id(obj)]] = draw(obj)
+        return numbers[id(obj)]
+
+    def memory(low: int, high: int) -> Any:
+        for start, end, number in memories:
+            if low < end and start < high:
+                return number, low - start
+        memories.append((low, high, len(memories)))
+        return "new"
+
+    def draw(obj: Any) -> Any:
+        name = type(obj).__name__
+        if isinstance(obj, np.ndarray):
+            form = obj.dtype, obj.shape, obj.strides if obj.size > 1 else None, obj.flags.writeable
+            base = refer(obj.base) if isinstance(obj.base, np.ndarray) else None
+            place = memory(*np.lib.array_utils.byte_bounds(obj)) if obj.size else None
+            fields = [obj[field] for field in obj.dtype.names] if obj.dtype.names and obj.dtype.hasobject else [obj]
+            content = [
+                [refer(part) for part in field.ravel()] if field.dtype.hasobject else field.tolist() for field in fields
+            ]
+            return name, form, base, place, content
+        if isinstance(obj, torch.Tensor):
+            form = obj.dtype, obj.shape, obj.stride(), obj.storage_offset() if obj.numel() else 0, obj.requires_grad
+            storage = obj.untyped_storage()
+            place = memory(storage.data_ptr(), storage.data_ptr() + storage.nbytes()) if storage.nbytes() else None
+            held = [refer(obj.grad), *((key, refer(value)) for key, value in vars(obj).items())]
+            return name, form, place, obj.tolist(), held
+        if isinstance(obj, np.generic):
+            return name, obj.item()
+        if name == "Node":
+            return name, [(key, refer(value)) for key, value in vars(obj).items()]
+        return name, [refer(part) for part in obj]
+
+    for one in pool:
+        refer(one)
+    return [numbers[id(one)] if id(one) in numbers else repr(one) for one in pool] + drawn
