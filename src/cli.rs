@@ -43,6 +43,7 @@ pub(crate) fn command() -> Command {
                 .subcommand(Command::new("reference").about("Print the reference of all settings")),
         )
         .subcommand(install())
+        .subcommand(people())
         .subcommand(with_flags(
             Command::new("doctor")
                 .about("Check this machine, and say how to mend what is wrong")
@@ -93,6 +94,30 @@ fn install() -> Command {
         ))
         .group(ArgGroup::new("place").args(["user", "system", "sys-prefix", "prefix"]))
         .arg(python_argument("The Python in which notebooks run"))
+}
+
+fn people() -> Command {
+    let courses = |name: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .value_name("COURSE")
+            .action(ArgAction::Append)
+            .help(help)
+    };
+    let add = Command::new("add")
+        .about("Make a token for a person, and print it")
+        .arg(Arg::new("name").value_name("NAME").required(true))
+        .arg(courses(
+            "course",
+            "A course of which the person is a student",
+        ))
+        .arg(courses("staff-of", "A course of whose staff the person is"))
+        .arg(switch("admin", "The person sees everything"))
+        .args(flags_of("people").filter_map(flag));
+    Command::new("people")
+        .about("Say who may use the broker, where no Hub does")
+        .subcommand_required(true)
+        .subcommand(add)
 }
 
 pub(crate) fn place(matches: &ArgMatches) -> Place {

@@ -6,7 +6,9 @@ CREATE TABLE jobs (
     sequence INTEGER NOT NULL UNIQUE,
     notebook BLOB NOT NULL,
     notebook_name TEXT NOT NULL,
+    -- The person, and the course that the notebook is for; empty when it is for none.
     owner TEXT NOT NULL,
+    course TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('queued', 'assigned', 'started', 'finished')),
     outcome TEXT,
     -- Nobody asks for this job's events any more; the row stays for the pages.

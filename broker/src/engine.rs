@@ -10,6 +10,7 @@
 use crate::{
     config::Activity,
     dispatch::{Action, ConnectionId, Dispatch, Graces, Now, Overview, WorkerHello},
+    people::Account,
     store::{Store, StoreError, Write},
 };
 use axum::body::Bytes;
@@ -35,7 +36,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Everything that can wake the loop, besides time.
 pub(crate) enum Event {
-    ProxyCame(ConnectionId, Outgoing, NotebookId, String),
+    ProxyCame(ConnectionId, Outgoing, NotebookId, Account),
     WorkerCame(ConnectionId, Outgoing, WorkerHello),
     FromProxy(ConnectionId, FromProxy),
     FromWorker(ConnectionId, FromWorker),
@@ -148,9 +149,9 @@ fn handle(
     actions: &mut Vec<Action>,
 ) {
     match event {
-        Event::ProxyCame(connection, outgoing, notebook, owner) => {
+        Event::ProxyCame(connection, outgoing, notebook, account) => {
             connections.open.insert(connection, outgoing);
-            dispatch.proxy_came(connection, notebook, owner, actions);
+            dispatch.proxy_came(connection, notebook, account, actions);
         }
         Event::WorkerCame(connection, outgoing, hello) => {
             connections.open.insert(connection, outgoing);

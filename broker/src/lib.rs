@@ -15,12 +15,15 @@ mod http;
 mod listen;
 pub mod order;
 mod page;
+mod people;
 #[cfg(test)]
 mod samples;
 mod store;
 mod sweep;
+mod watched;
 
 pub use config::{Activity, Config, Listen};
+pub use people::{People, Person, Role};
 
 use anyhow::Context;
 use axum::serve::ListenerExt;
@@ -34,6 +37,7 @@ use std::{sync::Arc, time::Duration};
 use store::Store;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use watched::Watched;
 
 /// Peers are told to come back; whoever does not read that is left behind.
 const GOODBYE: Duration = Duration::from_secs(3);
@@ -79,11 +83,15 @@ pub async fn run(
         jobs: config.job_retention,
     };
     let connections = TaskTracker::new();
-    let access = |pages_are_open| {
-        let token = config.token.clone();
+    let people = match &config.people {
+        Some(path) => Some(Arc::new(Watched::open(path.clone(), People::read)?)),
+        None => None,
+    };
+    let access = |only_this_user| {
         Arc::new(Access {
-            token,
-            pages_are_open,
+            token: config.token.clone(),
+            people: people.clone(),
+            only_this_user,
         })
     };
     let shared = Shared {
@@ -108,6 +116,7 @@ pub async fn run(
         ended = engine::run(engine, stop.clone()) => ended.context("The jobs cannot be read"),
         ended = serve(listener, shared, stop.clone()) => ended.context("Connections can no longer be taken"),
         ended = serve_dashboard(config.dashboard, on_dashboard, stop.clone()) => ended.context("The dashboard can no longer be shown"),
+        () = keep(people.as_deref()) => Ok(()),
         () = sweep::run(store.clone(), chunks, terms) => Ok(()),
     };
     stop.cancel();
@@ -123,6 +132,13 @@ pub async fn run(
         .await
         .context("Failed to close the database")?;
     ended
+}
+
+async fn keep<T>(file: Option<&Watched<T>>) {
+    match file {
+        Some(file) => file.keep().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn serve_dashboard(

@@ -1,6 +1,6 @@
 //! Values for the tests of this crate's modules.
 
-use crate::store::Write;
+use crate::{people::Account, store::Write};
 use baton_protocol::{
     Cell, ChunkHash, JobId, Manifest, NotebookId, Outcome, Piece, SessionId, State, StateVersion,
     Submission, Usage,
@@ -42,7 +42,7 @@ pub(crate) fn submission(job: JobId, state: State) -> Submission {
 pub(crate) fn submit(job: JobId, state: State) -> Write {
     Write::Submit {
         sequence: 1,
-        owner: String::new(),
+        account: Account::default(),
         submission: Arc::new(submission(job, state)),
         at_ms: 0,
     }

@@ -30,10 +30,10 @@ pub(crate) fn main(
 ) -> anyhow::Result<ExitCode> {
     logging::to_stderr(surroundings, "warn");
     let arguments = Arguments::read(arguments);
-    let (broker, lane) = choices(surroundings).unwrap_or_else(|error| {
+    let (broker, course, lane) = choices(surroundings).unwrap_or_else(|error| {
         tracing::error!("No %%gpu cell can run: {error:#}");
         let misconfigured = BrokerChoice::Misconfigured(format!("{error:#}"));
-        (misconfigured, LaneChoice::default())
+        (misconfigured, None, LaneChoice::default())
     });
     let config = Config {
         connection_file: arguments
@@ -43,6 +43,7 @@ pub(crate) fn main(
         launcher_module: LAUNCHER_MODULE.to_owned(),
         kernel_arguments: arguments.others,
         broker,
+        course,
         lane,
     };
     // One thread relays; the notebook kernel must be the child of a thread that stays, which is this one.
@@ -56,10 +57,12 @@ pub(crate) fn main(
 }
 
 /// A mistake in the configuration must not keep ordinary cells from running, nor send others to the wrong place.
-fn choices(surroundings: &Surroundings) -> anyhow::Result<(BrokerChoice, LaneChoice)> {
+fn choices(
+    surroundings: &Surroundings,
+) -> anyhow::Result<(BrokerChoice, Option<String>, LaneChoice)> {
     let settings = Settings::read(surroundings, BTreeMap::new())?;
-    let lane = settings.lane;
-    Ok((broker_choice(settings)?, lane))
+    let (course, lane) = (settings.course.clone(), settings.lane);
+    Ok((broker_choice(settings)?, course, lane))
 }
 
 fn broker_choice(settings: Settings) -> anyhow::Result<BrokerChoice> {

@@ -81,6 +81,11 @@ settings! {
     flag: Some(("token-file", &["broker", "worker", "status", "doctor"])),
     default: Nothing { described: "for a broker that listens on TCP, `token` in `state_folder`, made at the first start" };
 
+    #[doc = "The course that `%%gpu` cells are for. A person of one course need not say it."]
+    course: Option<String> = "course",
+    flag: None,
+    default: Nothing { described: "the only course of the person" };
+
     #[doc = "Whether a `%%gpu` cell starts a broker and a worker for this user when no broker is configured."]
     autostart: bool = "autostart",
     flag: None,
@@ -126,6 +131,11 @@ settings! {
     broker_chunk_limit: Size = "broker.chunk_limit",
     flag: Some(("chunk-limit", &["broker", "up"])),
     default: Text("64GiB");
+
+    #[doc = "The file that says who has which token and which role in which course; `baton people add` writes it. Only its owner may be able to read it."]
+    broker_people_file: Option<PathBuf> = "broker.people_file",
+    flag: Some(("people-file", &["broker", "people"])),
+    default: Nothing { described: "none: whoever has the broker's token may do everything" };
 
     #[doc = "How long a worker may be out of sight before its running cells count as lost."]
     broker_worker_grace: Duration = "broker.worker_grace",

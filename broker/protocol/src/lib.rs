@@ -38,4 +38,23 @@ pub enum Refusal {
     ProtocolVersion { broker: u32, peer: u32 },
     #[error("The first message was not a hello")]
     NoHello {},
+    #[error("You are not in the course {course}; yours: {}", listed(courses))]
+    NotInCourse {
+        course: String,
+        courses: Vec<String>,
+    },
+    #[error(
+        "You are in several courses and the notebook does not say which one it is for: {}",
+        listed(courses)
+    )]
+    WhichCourse { courses: Vec<String> },
+    #[error("This notebook belongs to another person")]
+    NotYours {},
+}
+
+fn listed(courses: &[String]) -> String {
+    match courses {
+        [] => "none".to_owned(),
+        courses => courses.join(", "),
+    }
 }

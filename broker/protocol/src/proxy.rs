@@ -14,6 +14,8 @@ pub enum FromProxy {
         notebook: NotebookId,
         /// Whose notebook this is, where no token tells.
         owner: String,
+        /// The course that the notebook is for. Not needed by a person of one course.
+        course: Option<String>,
     },
     /// Idempotent: the same job may be sent again after a reconnect.
     Submit(Submission),

@@ -81,7 +81,7 @@ impl Dispatch {
     /// A notebook that a worker speaks of is ended unless its proxy comes.
     pub(super) fn expect_proxy(&mut self, id: NotebookId, deadline: Instant) {
         self.notebooks.entry(id).or_insert_with(|| Notebook {
-            owner: String::new(),
+            account: None,
             connection: None,
             deadline: Some(deadline),
             subscriptions: HashMap::new(),

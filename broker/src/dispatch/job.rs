@@ -1,6 +1,6 @@
 //! One job as the broker holds it in memory.
 
-use crate::{order::Place, store::OpenJob};
+use crate::{order::Place, people::Account, store::OpenJob};
 use baton_protocol::{FencingNumber, JobEvent, JobId, NotebookId, Submission, WorkerId};
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ pub(crate) struct Job {
     pub(super) sequence: u64,
     pub(super) notebook: NotebookId,
     pub(super) notebook_name: String,
+    pub(super) account: Account,
     pub(super) phase: Phase,
     /// Who has it: from the assignment on, also after the end.
     pub(super) worker: Option<WorkerId>,
@@ -34,12 +35,18 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(submission: Arc<Submission>, sequence: u64, now_ms: i64) -> Self {
+    pub(super) fn new(
+        submission: Arc<Submission>,
+        account: Account,
+        sequence: u64,
+        now_ms: i64,
+    ) -> Self {
         Self {
             id: submission.job,
             sequence,
             notebook: submission.notebook,
             notebook_name: submission.notebook_name.clone(),
+            account,
             phase: Phase::Queued,
             worker: None,
             fencing: 0,
@@ -62,6 +69,7 @@ impl Job {
             sequence: open.sequence,
             notebook: open.notebook,
             notebook_name: open.notebook_name,
+            account: open.account,
             phase: open.phase,
             worker: open.worker,
             fencing: open.fencing,

@@ -22,6 +22,7 @@ pub(crate) use worker::WorkerHello;
 use crate::{
     config::Activity,
     order::{self, Place},
+    people::Account,
     store::{Loaded, Write},
 };
 use baton_protocol::{
@@ -87,7 +88,8 @@ pub(crate) enum Action {
 /// One life of a notebook kernel, seen through its proxy.
 #[derive(Debug)]
 struct Notebook {
-    owner: String,
+    /// Unknown while only a worker has spoken of it.
+    account: Option<Account>,
     connection: Option<ConnectionId>,
     /// When its jobs are cancelled; `None` while the proxy is connected.
     deadline: Option<Instant>,
@@ -144,7 +146,7 @@ impl Dispatch {
         let mut jobs = HashMap::new();
         for open in loaded.jobs {
             notebooks.entry(open.notebook).or_insert_with(|| Notebook {
-                owner: open.owner.clone(),
+                account: Some(open.account.clone()),
                 connection: None,
                 deadline,
                 subscriptions: HashMap::new(),

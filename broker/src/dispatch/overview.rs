@@ -1,11 +1,14 @@
 //! What the pages show of the present.
 
 use super::{Dispatch, Job, Phase};
-use crate::order::Place;
+use crate::{order::Place, people::Account};
 use baton_protocol::{JobId, worker::Device};
 
 #[derive(Debug, Default)]
 pub(crate) struct Overview {
+    /// Of all unfinished jobs.
+    pub(crate) running: usize,
+    pub(crate) waiting: usize,
     /// Unfinished, in order of arrival.
     pub(crate) jobs: Vec<JobView>,
     /// By name.
@@ -16,7 +19,7 @@ pub(crate) struct Overview {
 pub(crate) struct JobView {
     pub(crate) job: JobId,
     pub(crate) notebook_name: String,
-    pub(crate) owner: String,
+    pub(crate) account: Account,
     pub(crate) phase: Phase,
     pub(crate) cancel_wanted: bool,
     pub(crate) worker: Option<String>,
@@ -62,19 +65,21 @@ impl Dispatch {
             })
             .collect();
         workers.sort_by(|one, other| one.name.cmp(&other.name));
+        let waiting = jobs.iter().filter(|job| job.phase == Phase::Queued).count();
         Overview {
+            running: jobs.len() - waiting,
+            waiting,
             jobs: jobs.into_iter().map(|job| self.view(job)).collect(),
             workers,
         }
     }
 
     fn view(&self, job: &Job) -> JobView {
-        let notebook = self.notebooks.get(&job.notebook);
         let worker = job.worker.and_then(|worker| self.workers.get(&worker));
         JobView {
             job: job.id,
             notebook_name: job.notebook_name.clone(),
-            owner: notebook.map_or_else(String::new, |notebook| notebook.owner.clone()),
+            account: job.account.clone(),
             phase: job.phase,
             cancel_wanted: job.cancel_wanted,
             worker: worker.map(|worker| worker.name.clone()),

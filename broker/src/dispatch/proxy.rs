@@ -3,9 +3,10 @@
 use super::{
     Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Subscription, place_message,
 };
-use crate::store::Write;
+use crate::{people::Account, store::Write};
 use baton_protocol::{
-    JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, State, Submission, Usage,
+    JobEvent, JobId, NotebookId, NumberedEvent, Outcome, Refusal, RemoteError, State, Submission,
+    Usage,
     proxy::{FromProxy, ToProxy},
     worker::ToWorker,
 };
@@ -17,19 +18,29 @@ impl Dispatch {
         &mut self,
         connection: ConnectionId,
         id: NotebookId,
-        owner: String,
+        account: Account,
         actions: &mut Vec<Action>,
     ) {
         let notebook = self.notebooks.entry(id).or_insert_with(|| Notebook {
-            owner: String::new(),
+            account: None,
             connection: None,
             deadline: None,
             subscriptions: HashMap::new(),
         });
+        if notebook
+            .account
+            .as_ref()
+            .is_some_and(|known| *known != account)
+        {
+            let refused = ToProxy::Refused(Refusal::NotYours {});
+            actions.push(Action::ToProxy(connection, refused));
+            actions.push(Action::Close(connection));
+            return;
+        }
         if let Some(older) = notebook.connection.replace(connection) {
             actions.push(Action::Close(older));
         }
-        notebook.owner = owner;
+        notebook.account = Some(account);
         notebook.deadline = None;
         notebook.subscriptions.clear();
         self.peers.insert(connection, Peer::Proxy(id));
@@ -150,18 +161,21 @@ impl Dispatch {
             self.submitted_again(connection, id, actions);
             return;
         }
+        let Some(account) = notebook.account.clone() else {
+            return;
+        };
         notebook.subscriptions.insert(id, Subscription::Live);
         let submission = Arc::new(submission);
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         actions.push(Action::Write(Write::Submit {
             sequence,
-            owner: notebook.owner.clone(),
+            account: account.clone(),
             submission: Arc::clone(&submission),
             at_ms: now.unix_ms,
         }));
         self.jobs
-            .insert(id, Job::new(submission, sequence, now.unix_ms));
+            .insert(id, Job::new(submission, account, sequence, now.unix_ms));
         self.disordered = true;
     }
 

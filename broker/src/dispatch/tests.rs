@@ -115,8 +115,12 @@ impl World {
             Step::ProxyComes(proxy) => {
                 let connection = self.connection();
                 self.proxies.insert(proxy, connection);
-                self.dispatch
-                    .proxy_came(connection, notebook(proxy), String::new(), &mut actions);
+                self.dispatch.proxy_came(
+                    connection,
+                    notebook(proxy),
+                    Account::default(),
+                    &mut actions,
+                );
             }
             Step::ProxyGoes(proxy) => {
                 if let Some(connection) = self.proxies.remove(&proxy) {
@@ -317,7 +321,7 @@ impl Stored {
                     sequence,
                     notebook: submission.notebook,
                     notebook_name: String::new(),
-                    owner: String::new(),
+                    account: Account::default(),
                     phase: Phase::Queued,
                     cancel_wanted: false,
                     worker: None,

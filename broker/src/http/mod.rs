@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub(crate) use access::Access;
+pub(crate) use access::{Access, Caller};
 
 /// What requests share. No request holds a lock.
 #[derive(Clone)]
@@ -27,7 +27,10 @@ pub(crate) struct Shared {
 
 pub(crate) fn router(shared: Shared) -> Router {
     let for_programs = Router::new()
-        .merge(sockets::routes())
+        .merge(sockets::for_proxies())
+        .merge(
+            sockets::for_workers().layer(middleware::from_fn(access::workers_need_the_own_token)),
+        )
         .merge(chunks::routes())
         .layer(middleware::from_fn_with_state(
             Arc::clone(&shared.access),

@@ -60,5 +60,5 @@ fn job_line(job: &JobView, now_ms: i64) -> String {
             format!("waiting{place} for {}", since(job.submitted_ms))
         }
     };
-    format!("{} of {}: {state}", job.notebook_name, job.owner)
+    format!("{} of {}: {state}", job.notebook_name, job.account.owner)
 }

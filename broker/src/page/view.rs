@@ -40,13 +40,12 @@ pub(super) fn page(fragments: &[(&'static str, String)]) -> Markup {
 
 /// The one sentence.
 pub(super) fn now(facts: &Facts) -> Markup {
-    let jobs = &facts.present.jobs;
-    let waiting = jobs.iter().filter(|job| job.phase == Phase::Queued).count();
+    let (running, waiting) = (facts.present.running, facts.present.waiting);
     let workers = &facts.present.workers;
     let connected = workers.iter().filter(|worker| worker.connected).count();
     html! {
         p.now {
-            (words::count(jobs.len() - waiting, "cell runs", "cells run")) ", "
+            (words::count(running, "cell runs", "cells run")) ", "
             (words::count(waiting, "cell waits", "cells wait")) ", "
             (words::count(connected, "worker is connected", "workers are connected")) "."
         }
@@ -62,6 +61,7 @@ pub(super) fn jobs(facts: &Facts) -> Markup {
                 th scope="col" { "State" }
                 th scope="col" { "Notebook" }
                 th scope="col" { "Person" }
+                th scope="col" { "Course" }
                 th scope="col" { "Worker" }
                 th.number scope="col" { "Waited" }
                 th.number scope="col" { "Runs for" }
@@ -71,7 +71,7 @@ pub(super) fn jobs(facts: &Facts) -> Markup {
             tbody {
                 @for job in jobs { (job_row(job, facts.now_ms)) }
                 @if jobs.is_empty() {
-                    tr { td.empty colspan="8" {
+                    tr { td.empty colspan="9" {
                         "No cell runs and no one is waiting. A cell with " code { "%%gpu" } " on top will appear here."
                     } }
                 }
@@ -92,7 +92,8 @@ fn job_row(job: &JobView, now_ms: i64) -> Markup {
         tr {
             td.state.(class) { span aria-hidden="true" { (mark) } " " (state) }
             th scope="row" { (job.notebook_name) }
-            td { (job.owner) }
+            td { (job.account.owner) }
+            td { (words::course(&job.account.course)) }
             td { (job.worker.as_deref().unwrap_or("–")) }
             td.number title=(words::absolute(job.submitted_ms)) { (words::duration(waited_until - job.submitted_ms)) }
             td.number {
@@ -175,6 +176,8 @@ pub(super) fn finished(facts: &Facts) -> Markup {
             thead { tr {
                 th scope="col" { "State" }
                 th scope="col" { "Notebook" }
+                th scope="col" { "Person" }
+                th scope="col" { "Course" }
                 th scope="col" { "Worker" }
                 th.number scope="col" { "Waited" }
                 th.number scope="col" { "Ran for" }
@@ -184,7 +187,7 @@ pub(super) fn finished(facts: &Facts) -> Markup {
             tbody {
                 @for job in &facts.finished { (finished_row(job)) }
                 @if facts.finished.is_empty() {
-                    tr { td.empty colspan="7" { "Nothing has run yet. The last twenty cells will stay here." } }
+                    tr { td.empty colspan="9" { "Nothing has run yet. The last twenty cells will stay here." } }
                 }
             }
         } }
@@ -204,6 +207,8 @@ fn finished_row(job: &FinishedJob) -> Markup {
         tr {
             td.state.(class) { span aria-hidden="true" { (mark) } " " (state) }
             th scope="row" { (job.notebook_name) }
+            td { (job.account.owner) }
+            td { (words::course(&job.account.course)) }
             td { @if job.worker_name.is_empty() { "–" } @else { (job.worker_name) } }
             td.number { (words::duration(waited_until - job.submitted_ms)) }
             td.number {

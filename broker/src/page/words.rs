@@ -45,3 +45,10 @@ pub(super) fn outcome(name: &str) -> (&'static str, &'static str) {
         _ => ("○", "ended"),
     }
 }
+
+pub(super) fn course(name: &str) -> &str {
+    match name {
+        "" => "–",
+        name => name,
+    }
+}

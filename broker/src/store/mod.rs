@@ -15,6 +15,7 @@ mod read;
 mod tests;
 mod write;
 
+use crate::people::Account;
 use baton_protocol::{
     DecodeError, FencingNumber, JobId, NotebookId, NumberedEvent, Outcome, State, Submission,
     Usage, WorkerId, worker::Device,
@@ -66,7 +67,7 @@ pub(crate) enum StoreError {
 pub(crate) enum Write {
     Submit {
         sequence: u64,
-        owner: String,
+        account: Account,
         submission: Arc<Submission>,
         at_ms: i64,
     },
@@ -143,7 +144,7 @@ pub(crate) struct OpenJob {
     pub(crate) sequence: u64,
     pub(crate) notebook: NotebookId,
     pub(crate) notebook_name: String,
-    pub(crate) owner: String,
+    pub(crate) account: Account,
     pub(crate) phase: Phase,
     pub(crate) cancel_wanted: bool,
     pub(crate) worker: Option<WorkerId>,
@@ -169,6 +170,7 @@ pub(crate) struct Loaded {
 pub(crate) struct FinishedJob {
     pub(crate) job: JobId,
     pub(crate) notebook_name: String,
+    pub(crate) account: Account,
     pub(crate) worker_name: String,
     pub(crate) outcome: String,
     pub(crate) submitted_ms: i64,

@@ -1,8 +1,9 @@
 //! What is asked of the store.
 
 use super::{FinishedJob, Loaded, OpenJob, Phase, Store, StoreError, write::number};
+use crate::people::{Account, Identity};
 use baton_protocol::{JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode};
-use sqlx::{Row, sqlite::SqliteRow};
+use sqlx::{QueryBuilder, Row, Sqlite, sqlite::SqliteRow};
 use uuid::Uuid;
 
 /// A page of events holds at most this many, and not much more than [`PAGE_BYTES`].
@@ -15,7 +16,7 @@ impl Store {
         // Read by the writer's connection: nothing can be written between the questions.
         let mut writer = self.writer.lock().await;
         let rows = sqlx::query(
-            "SELECT job, sequence, notebook, notebook_name, owner, state, cancel_wanted, worker, worker_name, fencing,
+            "SELECT job, sequence, notebook, notebook_name, owner, course, state, cancel_wanted, worker, worker_name, fencing,
              acknowledged, state_fencing, submitted_ms, started_ms,
              (SELECT COALESCE(MAX(number), 0) FROM events WHERE events.job = jobs.job) AS last_event
              FROM jobs WHERE closed = 0 ORDER BY sequence",
@@ -112,17 +113,43 @@ impl Store {
         Ok(live)
     }
 
-    /// The last finished jobs, newest first.
-    pub(crate) async fn finished_jobs(&self, limit: u32) -> Result<Vec<FinishedJob>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT job, notebook_name, worker_name, outcome, submitted_ms, started_ms, finished_ms FROM jobs
-             WHERE state = 'finished' ORDER BY finished_ms DESC LIMIT ?",
-        )
-        .bind(i64::from(limit))
-        .fetch_all(&self.readers)
-        .await?;
+    /// Whether the database can be read.
+    pub(crate) async fn answers(&self) -> Result<(), StoreError> {
+        sqlx::query("SELECT 1 FROM jobs LIMIT 1")
+            .fetch_optional(&self.readers)
+            .await?;
+        Ok(())
+    }
+
+    /// The last finished jobs that somebody may see, newest first.
+    pub(crate) async fn finished_jobs(
+        &self,
+        seen_by: &Identity,
+        limit: u32,
+    ) -> Result<Vec<FinishedJob>, StoreError> {
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "SELECT job, notebook_name, owner, course, worker_name, outcome, submitted_ms, started_ms, finished_ms
+             FROM jobs WHERE state = 'finished'",
+        );
+        seen_only(&mut query, seen_by);
+        query
+            .push(" ORDER BY finished_ms DESC LIMIT ")
+            .push_bind(i64::from(limit));
+        let rows = query.build().fetch_all(&self.readers).await?;
         rows.iter().map(finished_job).collect()
     }
+}
+
+/// The same rule as [`Identity::may_see`].
+fn seen_only(query: &mut QueryBuilder<Sqlite>, seen_by: &Identity) {
+    let Some((person, courses)) = seen_by.sees_only() else {
+        return;
+    };
+    query.push(" AND (owner = ").push_bind(person.to_owned());
+    for course in courses {
+        query.push(" OR course = ").push_bind(course.to_owned());
+    }
+    query.push(")");
 }
 
 fn open_job(row: &SqliteRow) -> Result<OpenJob, StoreError> {
@@ -133,7 +160,7 @@ fn open_job(row: &SqliteRow) -> Result<OpenJob, StoreError> {
         sequence: count(row.try_get("sequence")?)?,
         notebook: NotebookId(id(row, "notebook")?),
         notebook_name: row.try_get("notebook_name")?,
-        owner: row.try_get("owner")?,
+        account: account(row)?,
         phase: Phase::from_name(state).ok_or(StoreError::Damaged { what: "a state" })?,
         cancel_wanted: row.try_get("cancel_wanted")?,
         worker: match worker {
@@ -156,6 +183,7 @@ fn finished_job(row: &SqliteRow) -> Result<FinishedJob, StoreError> {
     Ok(FinishedJob {
         job: JobId(id(row, "job")?),
         notebook_name: row.try_get("notebook_name")?,
+        account: account(row)?,
         worker_name: row
             .try_get::<Option<String>, _>("worker_name")?
             .unwrap_or_default(),
@@ -165,6 +193,13 @@ fn finished_job(row: &SqliteRow) -> Result<FinishedJob, StoreError> {
         submitted_ms: row.try_get("submitted_ms")?,
         started_ms: row.try_get("started_ms")?,
         finished_ms: row.try_get("finished_ms")?,
+    })
+}
+
+fn account(row: &SqliteRow) -> Result<Account, StoreError> {
+    Ok(Account {
+        owner: row.try_get("owner")?,
+        course: row.try_get("course")?,
     })
 }
 

@@ -21,19 +21,20 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
     match write {
         Write::Submit {
             sequence,
-            owner,
+            account,
             submission,
             at_ms,
         } => {
             let insert = sqlx::query(
-                "INSERT INTO jobs (job, sequence, notebook, notebook_name, owner, state, cell, manifest, submitted_ms)
-                 VALUES (?, ?, ?, ?, ?, 'queued', ?, ?, ?)",
+                "INSERT INTO jobs (job, sequence, notebook, notebook_name, owner, course, state, cell, manifest, submitted_ms)
+                 VALUES (?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?)",
             )
             .bind(submission.job.0.as_bytes().as_slice())
             .bind(number(*sequence))
             .bind(submission.notebook.0.as_bytes().as_slice())
             .bind(&submission.notebook_name)
-            .bind(owner)
+            .bind(&account.owner)
+            .bind(&account.course)
             .bind(encode(&submission.cell))
             .bind(encode(&submission.state))
             .bind(at_ms);

@@ -10,4 +10,5 @@ mod killed;
 mod line;
 mod order;
 mod pages;
+mod people;
 mod reconnect;

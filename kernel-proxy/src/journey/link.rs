@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use baton_link::{Backoff, ChunkLane, Connection, LinkError};
 use baton_protocol::proxy::{FromProxy, ToProxy, WaitingReason};
-use baton_protocol::{JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Submission};
+use baton_protocol::{JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
 use tokio::sync::{mpsc, watch};
 
 use super::autostart::{NoBroker, Obstacle, dial_or_start};
@@ -75,12 +75,17 @@ pub(super) enum Status {
 }
 
 /// The link, and the work that keeps it: the owner polls that future beside its own.
-pub(super) fn open(choice: BrokerChoice, notebook: NotebookId) -> (Link, impl Future<Output = ()>) {
+pub(super) fn open(
+    choice: BrokerChoice,
+    course: Option<String>,
+    notebook: NotebookId,
+) -> (Link, impl Future<Output = ()>) {
     let (commands, command_receiver) = mpsc::channel(COMMANDS);
     let (news_sender, news) = mpsc::channel(NEWS);
     let (status_sender, status) = watch::channel(Status::Down { reason: None });
     let keeper = Keeper {
         choice,
+        course,
         notebook,
         commands: command_receiver,
         news: news_sender,
@@ -153,6 +158,7 @@ impl Link {
 
 struct Keeper {
     choice: BrokerChoice,
+    course: Option<String>,
     notebook: NotebookId,
     commands: mpsc::Receiver<Command>,
     news: mpsc::Sender<(JobId, News)>,
@@ -216,6 +222,7 @@ impl Keeper {
                 protocol_version: PROTOCOL_VERSION,
                 notebook: self.notebook,
                 owner: owner(),
+                course: self.course.clone(),
             };
             broker.send(&hello).await?;
             Ok::<_, LinkError>((broker.receive().await?, broker))
@@ -238,7 +245,7 @@ impl Keeper {
             }
             Some(ToProxy::Refused(refusal)) => Err(NoBroker::Ever(Obstacle {
                 reason: refusal.to_string(),
-                hint: "install the same version of Baton on both ends, or ask your course staff",
+                hint: hint_of(&refusal),
             })),
             _ => Err(NoBroker::Yet(format!(
                 "{} is not a Baton broker",
@@ -425,6 +432,18 @@ fn no_broker(error: LinkError) -> NoBroker {
             hint: "ask your course staff for the token, and see `baton config show`",
         }),
         _ => NoBroker::Yet(reason),
+    }
+}
+
+fn hint_of(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::NotInCourse { .. } | Refusal::WhichCourse { .. } => {
+            "name the course with `course` in ~/.config/baton/config.toml or with BATON_COURSE, then restart the kernel"
+        }
+        Refusal::NotYours {} => "restart the kernel",
+        Refusal::ProtocolVersion { .. } | Refusal::NoHello {} => {
+            "install the same version of Baton on both ends, or ask your course staff"
+        }
     }
 }
 

@@ -39,9 +39,15 @@ golden!(outcomes_are_read, "outcome", Outcome, [
 golden!(refusals_are_read, "refusal", Refusal, [
     Refusal::ProtocolVersion { broker: 1, peer: 2 },
     Refusal::NoHello {},
+    Refusal::NotInCourse { course: "ml101".to_owned(), courses: vec!["vision".to_owned()] },
+    Refusal::WhichCourse { courses: vec!["ml101".to_owned(), "vision".to_owned()] },
+    Refusal::NotYours {},
 ], {
     Refusal::ProtocolVersion { .. } => "protocol_version",
     Refusal::NoHello {} => "no_hello",
+    Refusal::NotInCourse { .. } => "not_in_course",
+    Refusal::WhichCourse { .. } => "which_course",
+    Refusal::NotYours {} => "not_yours",
 });
 
 golden!(reasons_are_read, "waiting", WaitingReason, [
@@ -55,7 +61,7 @@ golden!(reasons_are_read, "waiting", WaitingReason, [
 golden!(submissions_are_read, "stored", Submission, [submission()], { _ => "submission" });
 
 golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
-    FromProxy::Hello { protocol_version: 1, notebook: notebook(), owner: "ada".to_owned() },
+    FromProxy::Hello { protocol_version: 1, notebook: notebook(), owner: "ada".to_owned(), course: Some("ml101".to_owned()) },
     FromProxy::Submit(submission()),
     FromProxy::State { job: job(), state: held() },
     FromProxy::Resume { job: job(), after: 41 },

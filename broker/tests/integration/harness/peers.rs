@@ -21,7 +21,15 @@ impl FakeProxy {
         Self::of(dial, NotebookId::random()).await
     }
 
+    pub(crate) async fn in_course(dial: &Dial, course: &str) -> Self {
+        Self::enter(dial, NotebookId::random(), Some(course)).await
+    }
+
     pub(crate) async fn of(dial: &Dial, notebook: NotebookId) -> Self {
+        Self::enter(dial, notebook, None).await
+    }
+
+    async fn enter(dial: &Dial, notebook: NotebookId, course: Option<&str>) -> Self {
         let mut connection = within("a dial", baton_link::connect(dial, "/v1/proxy"))
             .await
             .unwrap();
@@ -29,6 +37,7 @@ impl FakeProxy {
             protocol_version: PROTOCOL_VERSION,
             notebook,
             owner: "ada".to_owned(),
+            course: course.map(str::to_owned),
         };
         connection.send(&hello).await.unwrap();
         let mut proxy = Self {
@@ -110,6 +119,11 @@ impl FakeProxy {
     pub(crate) async fn assigned(&mut self, of: JobId) {
         let event = self.event(of).await;
         assert!(matches!(event, JobEvent::Assigned { .. }), "{event:?}");
+    }
+
+    /// Whatever it is.
+    pub(crate) async fn expect_news(&mut self) {
+        self.next().await;
     }
 
     /// Nothing more comes before the answer to a question that is asked now.
