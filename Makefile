@@ -55,7 +55,7 @@ test-rust: $(VENV)/.requirements-test $(INSTALLED)
 	else cargo test --no-fail-fast --workspace --locked --profile $(PROFILE); fi
 
 .PHONY: test-python
-test-python: $(VENV)/.requirements-test $(INSTALLED)
+test-python: $(VENV)/.requirements-frameworks $(INSTALLED)
 	$(BIN)/pytest -m "not gpu"
 
 .PHONY: test-gpu
@@ -92,6 +92,12 @@ $(INSTALLED): $(VENV)/.requirements-build $(VENV)/.requirements-examples $(SOURC
 	rm -f $(VENV)/.installed-*
 	MATURIN_PEP517_ARGS="--profile $(PROFILE) --locked" \
 		$(BIN)/pip install --quiet --no-deps --no-build-isolation --force-reinstall .
+	touch $@
+
+$(VENV)/.requirements-frameworks: requirements/frameworks.txt scripts/stub_cuda.py $(VENV)/.requirements-test
+	scripts/install-system-packages stubs
+	$(BIN)/pip install --quiet --no-deps -r $<
+	$(BIN)/python scripts/stub_cuda.py
 	touch $@
 
 $(VENV)/.requirements-%: requirements/%.txt | $(BIN)/python

@@ -29,8 +29,6 @@ ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 class Notebook:
     name: str
     cells: tuple[str, ...]
-    needs: tuple[str, ...] = ()
-    """Packages without which it is not in the corpus."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +58,8 @@ WAYS: tuple[Way, ...] = (plain, every_cell, half)
 
 
 def read(path: Path) -> Notebook:
-    head, *cells = re.split(r"^# %%\n", path.read_text(), flags=re.MULTILINE)
-    needs = re.search(r"^# needs: (.*)$", head, flags=re.MULTILINE)
-    return Notebook(path.stem, tuple(cell.strip() for cell in cells), tuple(needs[1].split()) if needs else ())
+    _, *cells = re.split(r"^# %%\n", path.read_text(), flags=re.MULTILINE)
+    return Notebook(path.stem, tuple(cell.strip() for cell in cells))
 
 
 def run_all(service: Service, notebook: Notebook, ways: tuple[Way, ...] = WAYS) -> list[Run]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from notebooks import ENVIRONMENT, FOLDER, Notebook, differences, read, run_all
 
 CORPUS = [read(path) for path in sorted((FOLDER / "corpus").glob("*.py"))]
-HERE = [notebook for notebook in CORPUS if all(map(importlib.util.find_spec, notebook.needs))]
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +26,7 @@ def service() -> Iterator[Service]:
     assert not left, f"Processes left behind: {left}"
 
 
-@pytest.mark.parametrize("notebook", HERE, ids=lambda notebook: notebook.name)
+@pytest.mark.parametrize("notebook", CORPUS, ids=lambda notebook: notebook.name)
 def test_same_with_and_without_gpu(service: Service, notebook: Notebook) -> None:
     plain, *others = run_all(service, notebook)
     failed = [line for line in plain.state if " that fails: " in line]

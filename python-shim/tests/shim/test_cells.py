@@ -260,7 +260,6 @@ def test_a_package_that_the_session_lacks(baton: Baton) -> None:
 
 
 def test_arrays_move_as_memory(baton: Baton) -> None:
-    pytest.importorskip("numpy")
     baton.run("import numpy as np\nbase = np.zeros(300_000)\nhalf = base[::2]")
     cell = baton.run("%%gpu\nhalf[1] = 7\nbase.sum()")
     assert cell.reply["status"] == "ok", cell.traceback
@@ -285,7 +284,6 @@ def test_the_shell_and_the_kernel_mean_the_other_ones(baton: Baton) -> None:
 
 
 def test_inline_figures(baton: Baton) -> None:
-    pytest.importorskip("matplotlib")
     cell = baton.run("%%gpu\nimport matplotlib.pyplot as plt\nfig, ax = plt.subplots()\nax.plot([1, 2]);")
     assert cell.reply["status"] == "ok", cell.traceback
     assert [sorted(content["data"]) for content in cell.all("display_data")] == [["image/png", "text/plain"]]

@@ -167,19 +167,16 @@ def test_python(pair: Pair, case: str) -> None:
 
 @pytest.mark.parametrize("case", NUMPY)
 def test_numpy(pair: Pair, case: str) -> None:
-    pytest.importorskip("numpy")
     check(pair, *NUMPY[case], before="import numpy as np")
 
 
 @pytest.mark.parametrize("case", PANDAS)
 def test_pandas(pair: Pair, case: str) -> None:
-    pytest.importorskip("pandas")
     check(pair, *PANDAS[case], before="import pandas as pd")
 
 
 def test_a_column_that_stayed_at_home_stays_apart(pair: Pair) -> None:
     """The session has nobody else who looks at the frame's memory, and must copy before it writes, all the same."""
-    pytest.importorskip("pandas")
     pair.local("import pandas as pd\nf = pd.DataFrame({'a': [1., 2.], 'b': [3., 4.]})\ncolumn = f['a']")
     assert pair.remote("f.loc[0, 'a'] = 9", "f") == {"error": None}
     assert pair.namespace["column"].tolist() == [1.0, 2.0]
@@ -187,7 +184,6 @@ def test_a_column_that_stayed_at_home_stays_apart(pair: Pair) -> None:
 
 
 def test_who_still_holds_an_array_that_was_resized_is_told(pair: Pair) -> None:
-    pytest.importorskip("numpy")
     pair.local("import numpy as np\na = np.arange(4.)\nkept = {'old': a}")
     with pytest.warns(UserWarning, match=r"'kept\['old'\]' still holds the numpy.ndarray from before"):
         assert pair.remote("a.resize(50, refcheck=False)", "a") == {"error": None}
@@ -195,7 +191,6 @@ def test_who_still_holds_an_array_that_was_resized_is_told(pair: Pair) -> None:
 
 
 def test_nothing_is_told_when_all_holders_went_along(pair: Pair, recwarn: pytest.WarningsRecorder) -> None:
-    pytest.importorskip("numpy")
     pair.local("import numpy as np\na = np.arange(4.)\nkept = {'old': a}\nwalk = enumerate('ab')")
     assert pair.remote("a.resize(50, refcheck=False); next(walk)", "a", "kept", "walk") == {"error": None}
     assert pair.namespace["kept"]["old"] is pair.namespace["a"]
@@ -242,7 +237,6 @@ def test_classes_registered_later(pair: Pair) -> None:
 
 
 def test_an_array_that_the_cell_changed_and_then_gave_up(pair: Pair) -> None:
-    pytest.importorskip("numpy")
     pair.local("import numpy as np\na = np.arange(3.)\nkept = a")
     assert pair.remote("a *= 2; a = 'sum'", "a") == {"error": None}
     assert pair.namespace["kept"].tolist() == [0.0, 2.0, 4.0]

@@ -187,11 +187,9 @@ def test_plain(pair: Pair, case: str) -> None:
 
 @pytest.mark.parametrize("case", NUMPY)
 def test_numpy(pair: Pair, case: str) -> None:
-    pytest.importorskip("numpy")
     check(pair, *NUMPY[case], before="import numpy as np")
 
 
 @pytest.mark.parametrize("case", PANDAS)
 def test_pandas(pair: Pair, case: str) -> None:
-    pytest.importorskip("pandas")
     check(pair, *PANDAS[case], before="import pandas as pd")

@@ -163,7 +163,6 @@ def test_a_missing_module_is_named(pair: Pair) -> None:
 
 
 def test_a_message_that_cannot_be_read_changes_nothing(pair: Pair) -> None:
-    pytest.importorskip("numpy")
     pair.local(
         "import numpy as np\na = np.arange(5000.); b = a[3:9]; l = [1]; d = {'l': l}\nclass C: pass\nc = C(); c.a = a"
     )
@@ -183,7 +182,6 @@ def test_a_message_that_cannot_be_read_changes_nothing(pair: Pair) -> None:
 
 
 def test_an_idle_cell_costs_a_few_hundred_bytes(pair: Pair) -> None:
-    pytest.importorskip("numpy")
     pair.local(
         "import numpy as np\na = np.zeros(10**5); big = {i: str(i) for i in range(20000)}; l = [[i] for i in range(1000)]"
     )
@@ -209,7 +207,8 @@ def test_a_large_plain_container_is_one_leaf(pair: Pair) -> None:
 
 
 def test_dropped_memory_is_freed_on_both_ends(pair: Pair) -> None:
-    numpy = pytest.importorskip("numpy")
+    import numpy
+
     pair.local("import numpy as np\nbig = np.zeros(10**6); small = [1]")
     pair.remote("made = np.ones(10**6)", "big", "small", "np")
     gone = weakref.ref(pair.namespace["big"])
@@ -235,7 +234,6 @@ def test_many_messages_do_not_grow_the_table(pair: Pair) -> None:
 
 
 def test_an_array_that_moved_travels_anew(pair: Pair) -> None:
-    pytest.importorskip("numpy")
     pair.local("import numpy as np\nx = np.arange(4); held = [x]; never = [x]")
     pair.remote("x.resize(8, refcheck=False); x[7] = 1", "x", "held")
     home = pair.namespace
@@ -243,14 +241,12 @@ def test_an_array_that_moved_travels_anew(pair: Pair) -> None:
 
 
 def test_own_arrays_come_back_as_owners(pair: Pair) -> None:
-    pytest.importorskip("numpy")
     pair.remote("import numpy as np\na = np.zeros((2, 3)); v = a[1]")
     home = pair.namespace
     assert home["a"].flags.owndata and home["v"].base is home["a"]
 
 
 def test_dataframe_in_holders(pair: Pair) -> None:
-    pytest.importorskip("pandas")
     pair.local(
         "import pandas as pd\ndf = pd.DataFrame({'a': [1, 2], 's': ['x', 'y']}); col = df['a']; keep = {'df': df}"
     )

@@ -117,7 +117,6 @@ steps = st.lists(
 
 @pytest.mark.parametrize("seed", range(6))
 def test_long_histories(seed: int) -> None:
-    pytest.importorskip("numpy")
     dice = random.Random(seed)
     run([(dice.choice(["grow", "change"]), dice.choice(["home", "session"]), dice.randrange(10**6)) for _ in range(40)])
 
@@ -125,7 +124,6 @@ def test_long_histories(seed: int) -> None:
 @given(steps)
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 def test_short_histories(history: list[tuple[str, str, int]]) -> None:
-    pytest.importorskip("numpy")
     run(history)
 
 

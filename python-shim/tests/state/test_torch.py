@@ -1,12 +1,10 @@
-"""Tensors: shared storages, parameters, optimizers, gradients. Skipped where torch is not installed."""
+"""Tensors: shared storages, parameters, optimizers, gradients."""
 
 from __future__ import annotations
 
 import pytest
 from harness import Pair
 from test_in_place import check
-
-torch = pytest.importorskip("torch")
 
 CASES: dict[str, tuple[str, str, str]] = {
     "elements": ("x = torch.arange(6.)", "x[2] = 9; x.add_(1)", "x.tolist()"),

@@ -1,5 +1,4 @@
 # Arrays, random keys, jitted functions and gradients on the CPU.
-# needs: jax
 
 # %%
 import jax

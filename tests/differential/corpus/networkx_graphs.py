@@ -1,5 +1,4 @@
 # Graphs with attributes, views on them, algorithms, objects as nodes.
-# needs: networkx
 
 # %%
 import networkx as nx

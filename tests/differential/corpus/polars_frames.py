@@ -1,5 +1,4 @@
 # Polars frames, lazy queries, expressions, series.
-# needs: polars
 
 # %%
 import polars as pl

@@ -1,5 +1,4 @@
 # Symbols, expressions, matrices, solving; symbols by identity.
-# needs: sympy
 
 # %%
 import sympy as sp

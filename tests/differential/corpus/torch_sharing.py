@@ -1,5 +1,4 @@
 # Views, numpy twins, tied weights, gradients that add up, hooks, buffers.
-# needs: torch
 
 # %%
 import numpy as np

@@ -1,5 +1,4 @@
 # A model, its optimizer and scheduler trained over several cells.
-# needs: torch
 
 # %%
 import torch
