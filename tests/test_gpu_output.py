@@ -23,7 +23,7 @@ def test_it_runs_in_another_process_that_stays_warm(kernel: Kernel) -> None:
 
 def test_the_summary_line_says_where(kernel: Kernel) -> None:
     result = kernel.gpu("pass").ok()
-    assert re.fullmatch(r"GPU: \d+\.\d s on \S+, waited \d+\.\d s", result.summary)
+    assert re.fullmatch(r"GPU: \d+\.\d s on \S+, waited \d+\.\d s, peak \S+ [KMG]iB", result.summary)
     assert result.outputs == []
 
 

@@ -32,6 +32,8 @@ pub struct Config {
     pub token: Option<String>,
     /// Who else has a token, and what for.
     pub people: Option<PathBuf>,
+    /// What each course may use.
+    pub courses: Option<PathBuf>,
     /// How long a worker may be gone before its jobs are taken from it.
     pub worker_grace: Duration,
     /// How long a proxy may be gone before its jobs are cancelled and its sessions ended.
@@ -58,6 +60,7 @@ impl Config {
             blob_limit_bytes: 64 << 30,
             token: None,
             people: None,
+            courses: None,
             worker_grace: Duration::from_secs(5),
             proxy_grace: Duration::from_secs(30),
             restart_grace: Duration::from_secs(30),

@@ -9,6 +9,7 @@
 
 use crate::{
     config::Activity,
+    courses::Courses,
     dispatch::{Action, ConnectionId, Dispatch, Graces, Now, Overview, WorkerHello},
     people::Account,
     store::{Store, StoreError, Write},
@@ -19,7 +20,7 @@ use baton_protocol::{
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
@@ -35,6 +36,7 @@ const BATCH: usize = 64;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Everything that can wake the loop, besides time.
+#[expect(clippy::large_enum_variant, reason = "the inbox holds few of them")]
 pub(crate) enum Event {
     ProxyCame(ConnectionId, Outgoing, NotebookId, Account),
     WorkerCame(ConnectionId, Outgoing, WorkerHello),
@@ -59,6 +61,7 @@ pub(crate) struct Outgoing {
 pub(crate) struct Engine {
     pub(crate) store: Store,
     pub(crate) graces: Graces,
+    pub(crate) courses: watch::Receiver<Arc<Courses>>,
     pub(crate) inbox: mpsc::Receiver<Event>,
     /// For the tasks that read stored events.
     pub(crate) caught_up: mpsc::WeakSender<Event>,
@@ -85,7 +88,12 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
                 continue;
             }
         };
-        let dispatch = Dispatch::new(loaded, engine.graces, now());
+        let dispatch = Dispatch::new(
+            loaded,
+            engine.graces,
+            engine.courses.borrow_and_update().clone(),
+            now(),
+        );
         let mut connections = Connections::default();
         let served = serve(&mut engine, dispatch, &mut connections, &stop).await;
         for outgoing in connections.open.values() {
@@ -127,6 +135,9 @@ async fn serve(
                 }
             }
             () = sleep_until(deadline) => {}
+            Ok(()) = engine.courses.changed() => {
+                dispatch.courses_changed(engine.courses.borrow_and_update().clone());
+            }
             Some(_) = connections.readers.join_next() => continue,
         }
         let now = now();
@@ -135,7 +146,7 @@ async fn serve(
             handle(&mut dispatch, connections, event, now, &mut actions);
         }
         dispatch.time_passed(now, &mut actions);
-        dispatch.settle(&mut actions);
+        dispatch.settle(now, &mut actions);
         perform(engine, &mut dispatch, connections, actions).await?;
         publish(engine, &dispatch);
     }
@@ -234,15 +245,17 @@ async fn send(
             connection,
             job,
             fencing,
+            timeout_ms,
             submission,
         } => {
-            let submission = match submission {
-                Some(submission) => std::sync::Arc::unwrap_or_clone(submission),
+            let mut submission = match submission {
+                Some(submission) => Arc::unwrap_or_clone(submission),
                 None => match engine.store.submission(job).await? {
                     Some(submission) => submission,
                     None => return Err(StoreError::Conflict { job }),
                 },
             };
+            submission.cell.timeout_ms = timeout_ms;
             let message = ToWorker::Assign {
                 fencing,
                 submission,

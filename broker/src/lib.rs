@@ -9,8 +9,10 @@
 
 mod config;
 mod connection;
+mod courses;
 mod dispatch;
 mod engine;
+mod history;
 mod http;
 mod listen;
 pub mod order;
@@ -20,6 +22,7 @@ mod people;
 mod samples;
 mod store;
 mod sweep;
+mod usage;
 mod watched;
 
 pub use config::{Activity, Config, Listen};
@@ -29,13 +32,14 @@ use anyhow::Context;
 use axum::serve::ListenerExt;
 use baton_blobs::ChunkDirectory;
 use baton_protocol::address::BrokerAddress;
+use courses::Courses;
 use dispatch::Graces;
 use engine::{Engine, INBOX};
 use http::{Access, Shared};
 use listen::Listener;
 use std::{sync::Arc, time::Duration};
 use store::Store;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use watched::Watched;
 
@@ -66,6 +70,18 @@ pub async fn run(
         .with_context(|| format!("Failed to open the chunks in {}", config.blobs.display()))?;
     let chunks = Arc::new(chunks);
 
+    let people = match &config.people {
+        Some(path) => Some(Arc::new(Watched::open(path.clone(), People::read)?)),
+        None => None,
+    };
+    let courses = match &config.courses {
+        Some(path) => Some(Watched::open(path.clone(), Courses::read)?),
+        None => None,
+    };
+    // Without a list of people nobody knows whether two notebooks are of one person.
+    let jobs_per_person = if people.is_some() { 1 } else { u32::MAX };
+    let unlimited = watch::Sender::new(Arc::new(Courses::unlimited(jobs_per_person)));
+
     let (inbox, events) = mpsc::channel(INBOX);
     let engine = Engine {
         store: store.clone(),
@@ -74,6 +90,9 @@ pub async fn run(
             proxy: config.proxy_grace,
             restart: config.restart_grace,
         },
+        courses: courses
+            .as_ref()
+            .map_or_else(|| unlimited.subscribe(), Watched::subscribe),
         inbox: events,
         caught_up: inbox.downgrade(),
         activity: config.activity.clone().unwrap_or_default(),
@@ -83,10 +102,6 @@ pub async fn run(
         jobs: config.job_retention,
     };
     let connections = TaskTracker::new();
-    let people = match &config.people {
-        Some(path) => Some(Arc::new(Watched::open(path.clone(), People::read)?)),
-        None => None,
-    };
     let access = |only_this_user| {
         Arc::new(Access {
             token: config.token.clone(),
@@ -117,6 +132,7 @@ pub async fn run(
         ended = serve(listener, shared, stop.clone()) => ended.context("Connections can no longer be taken"),
         ended = serve_dashboard(config.dashboard, on_dashboard, stop.clone()) => ended.context("The dashboard can no longer be shown"),
         () = keep(people.as_deref()) => Ok(()),
+        () = keep(courses.as_ref()) => Ok(()),
         () = sweep::run(store.clone(), chunks, terms) => Ok(()),
     };
     stop.cancel();

@@ -2,8 +2,8 @@
 
 use crate::{people::Account, store::Write};
 use baton_protocol::{
-    Cell, ChunkHash, JobId, Manifest, NotebookId, Outcome, Piece, SessionId, State, StateVersion,
-    Submission, Usage,
+    Cell, ChunkHash, JobId, Manifest, NotebookId, Outcome, Piece, Priority, SessionId, State,
+    StateVersion, Submission, Usage,
 };
 use std::sync::Arc;
 
@@ -24,12 +24,15 @@ pub(crate) fn submission(job: JobId, state: State) -> Submission {
         job,
         notebook: NotebookId::random(),
         notebook_name: String::new(),
+        cell_key: None,
+        priority: Priority::Normal,
         cell: Cell {
             code: String::new(),
             message_id: String::new(),
             execution_count: 1,
             silent: false,
             timeout_ms: None,
+            longest_timeout_ms: None,
             allow_stdin: false,
             python: String::new(),
             python_version: String::new(),

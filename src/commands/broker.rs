@@ -28,6 +28,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     );
     config.blob_limit_bytes = settings.broker_chunk_limit.bytes;
     config.people = settings.broker_people_file.clone();
+    config.courses = settings.broker_courses_file.clone();
     config.worker_grace = settings.broker_worker_grace;
     let (token, kept_in) = token.unzip();
     config.token = token;

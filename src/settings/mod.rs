@@ -137,6 +137,11 @@ settings! {
     flag: Some(("people-file", &["broker", "people"])),
     default: Nothing { described: "none: whoever has the broker's token may do everything" };
 
+    #[doc = "The file that says what each course may use: weight, time limits, budget, deadlines, pause. It is read again when it changes."]
+    broker_courses_file: Option<PathBuf> = "broker.courses_file",
+    flag: Some(("courses-file", &["broker"])),
+    default: Nothing { described: "none: nobody is limited, and all weigh the same" };
+
     #[doc = "How long a worker may be out of sight before its running cells count as lost."]
     broker_worker_grace: Duration = "broker.worker_grace",
     flag: Some(("worker-grace", &["broker"])),

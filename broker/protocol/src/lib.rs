@@ -22,7 +22,9 @@ pub mod worker;
 pub use chunk::{CHUNK_BYTES, ChunkHash, ChunkHashError, INLINE_BYTES};
 pub use codec::{DecodeError, decode, encode};
 pub use ids::{CallId, FencingNumber, JobId, NotebookId, SessionId, WorkerId};
-pub use job::{Cell, Outcome, RemoteError, Submission, Usage};
+pub use job::{
+    BudgetLeft, Cell, CellKey, Outcome, Period, Priority, RemoteError, Submission, Usage,
+};
 pub use manifest::{Manifest, Piece, SegmentPart, StateVersion};
 pub use output::{JobEvent, NumberedEvent, Output};
 pub use state::{HeldKey, HeldState, Holder, State};

@@ -1,6 +1,6 @@
 //! What happens to a job, as a numbered log.
 
-use crate::{Outcome, RemoteError, State, Usage};
+use crate::{BudgetLeft, Outcome, RemoteError, State, Usage};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,11 @@ pub struct NumberedEvent {
 #[serde(rename_all = "snake_case")]
 pub enum JobEvent {
     /// The broker chose a worker. May happen again when the worker vanished before `Started`.
-    Assigned { worker: String },
+    Assigned {
+        worker: String,
+        /// How long the cell may run there.
+        timeout_ms: Option<u64>,
+    },
     /// The worker does not hold the state that the manifest continues: the proxy sends a whole one.
     /// Comes before `Started` only.
     StateWanted {},
@@ -28,6 +32,8 @@ pub enum JobEvent {
     Output(Output),
     /// The cell called `input()`; the answer goes back as [`crate::proxy::FromProxy::Input`].
     InputWanted { prompt: String, password: bool },
+    /// What the run left of the person's budget. Comes from the broker, before the end, where there is a budget.
+    Charged(BudgetLeft),
     /// The end; nothing follows.
     Finished {
         outcome: Outcome,

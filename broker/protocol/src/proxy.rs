@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a message is encoded as soon as it is made"
+)]
 pub enum FromProxy {
     Hello {
         protocol_version: u32,
@@ -57,6 +61,10 @@ pub enum ToProxy {
         /// 1 = next in line.
         place: u32,
         waiting: WaitingReason,
+        /// Absent when nothing is known of the runs ahead.
+        estimate: Option<Estimate>,
+        /// What the course's staff want waiting students to know.
+        message: Option<String>,
     },
     Events {
         job: JobId,
@@ -72,13 +80,28 @@ pub enum ToProxy {
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The first rule that keeps a job from running.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitingReason {
     /// Jobs ahead of this one.
     InLine,
-    /// Another cell of the same person runs.
-    OwnJobRuns,
+    /// Jobs ahead of this one, some of which came later and are for a course that has a deadline.
+    BehindDeadline { course: String },
+    /// Another cell of the same person runs, in this notebook.
+    OwnJobRuns { notebook: String },
     /// No worker is connected.
     NoWorker,
+    /// The workers that are connected take nothing new; staff may have said why.
+    WorkersPaused { why: Option<String> },
+    /// Staff paused the course and said why.
+    CoursePaused { why: String },
+}
+
+/// In how many milliseconds from now a job starts: rarely before `lower`, rarely after `upper`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Estimate {
+    pub lower_ms: u64,
+    pub middle_ms: u64,
+    pub upper_ms: u64,
 }

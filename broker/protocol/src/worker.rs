@@ -44,6 +44,10 @@ pub enum FromWorker {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a message is encoded as soon as it is made"
+)]
 pub enum ToWorker {
     Welcome {
         broker_version: String,

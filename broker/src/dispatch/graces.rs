@@ -16,7 +16,7 @@ impl Dispatch {
             .notebooks
             .values()
             .filter_map(|notebook| notebook.deadline);
-        workers.chain(notebooks).min()
+        workers.chain(notebooks).chain(self.retell_at).min()
     }
 
     pub(crate) fn time_passed(&mut self, now: Now, actions: &mut Vec<Action>) {
@@ -119,7 +119,7 @@ impl Dispatch {
         self.finish(id, Outcome::WorkerLost, Some(error), now, actions);
     }
 
-    fn jobs_where(&self, condition: impl Fn(&super::Job) -> bool) -> Vec<JobId> {
+    pub(super) fn jobs_where(&self, condition: impl Fn(&super::Job) -> bool) -> Vec<JobId> {
         self.jobs
             .values()
             .filter(|job| condition(job))

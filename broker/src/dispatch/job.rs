@@ -1,8 +1,12 @@
 //! One job as the broker holds it in memory.
 
-use crate::{order::Place, people::Account, store::OpenJob};
-use baton_protocol::{FencingNumber, JobEvent, JobId, NotebookId, Submission, WorkerId};
+use super::Waiting;
+use crate::{people::Account, store::OpenJob};
+use baton_protocol::{
+    CellKey, FencingNumber, JobEvent, JobId, NotebookId, Priority, Submission, WorkerId,
+};
 use std::sync::Arc;
+use tokio::time::Instant;
 
 pub(crate) use crate::store::Phase;
 
@@ -25,7 +29,13 @@ pub(crate) struct Job {
     pub(super) cancel_wanted: bool,
     /// The proxy said that it will not apply the result.
     pub(super) abandoned: bool,
-    pub(super) place: Option<Place>,
+    pub(super) cell_key: Option<CellKey>,
+    pub(super) priority: Priority,
+    /// How long it may run: granted, and never more than what was left of the budget.
+    pub(super) timeout_ms: Option<u64>,
+    pub(super) waiting: Option<Waiting>,
+    /// What its proxy was told last, and when.
+    pub(super) told: Option<(Waiting, Instant)>,
     pub(super) submitted_ms: i64,
     pub(super) started_ms: Option<i64>,
     /// Until it is assigned or has to wait.
@@ -55,7 +65,11 @@ impl Job {
             state_fencing: 0,
             cancel_wanted: false,
             abandoned: false,
-            place: None,
+            cell_key: submission.cell_key,
+            priority: submission.priority,
+            timeout_ms: submission.cell.timeout_ms,
+            waiting: None,
+            told: None,
             submitted_ms: now_ms,
             started_ms: None,
             submission: Some(submission),
@@ -78,7 +92,11 @@ impl Job {
             state_fencing: open.state_fencing,
             cancel_wanted: open.cancel_wanted,
             abandoned: false,
-            place: None,
+            cell_key: open.cell_key,
+            priority: open.priority,
+            timeout_ms: open.timeout_ms,
+            waiting: None,
+            told: None,
             submitted_ms: open.submitted_ms,
             started_ms: open.started_ms,
             submission: None,

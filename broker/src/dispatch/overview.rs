@@ -1,7 +1,8 @@
 //! What the pages show of the present.
 
+use super::Waiting;
 use super::{Dispatch, Job, Phase};
-use crate::{order::Place, people::Account};
+use crate::people::Account;
 use baton_protocol::{JobId, worker::Device};
 
 #[derive(Debug, Default)]
@@ -23,7 +24,7 @@ pub(crate) struct JobView {
     pub(crate) phase: Phase,
     pub(crate) cancel_wanted: bool,
     pub(crate) worker: Option<String>,
-    pub(crate) place: Option<Place>,
+    pub(crate) waiting: Option<Waiting>,
     pub(crate) submitted_ms: i64,
     pub(crate) started_ms: Option<i64>,
 }
@@ -34,6 +35,8 @@ pub(crate) struct WorkerView {
     pub(crate) devices: Vec<Device>,
     pub(crate) connected: bool,
     pub(crate) draining: bool,
+    /// Why it takes nothing new.
+    pub(crate) paused: Option<String>,
     pub(crate) jobs: usize,
     pub(crate) slots: u32,
     pub(crate) sessions: usize,
@@ -58,6 +61,7 @@ impl Dispatch {
                 devices: worker.devices.clone(),
                 connected: worker.connection.is_some(),
                 draining: worker.draining,
+                paused: self.courses.worker_paused(&worker.name).map(str::to_owned),
                 jobs: unfinished().filter(|job| job.worker == Some(*id)).count(),
                 slots: worker.slots,
                 sessions: worker.warm.len(),
@@ -83,7 +87,7 @@ impl Dispatch {
             phase: job.phase,
             cancel_wanted: job.cancel_wanted,
             worker: worker.map(|worker| worker.name.clone()),
-            place: job.place,
+            waiting: job.waiting.clone(),
             submitted_ms: job.submitted_ms,
             started_ms: job.started_ms,
         }

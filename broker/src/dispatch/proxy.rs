@@ -1,8 +1,6 @@
 //! What proxies say.
 
-use super::{
-    Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Subscription, place_message,
-};
+use super::{Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Subscription};
 use crate::{people::Account, store::Write};
 use baton_protocol::{
     JobEvent, JobId, NotebookId, NumberedEvent, Outcome, Refusal, RemoteError, State, Submission,
@@ -79,7 +77,7 @@ impl Dispatch {
             }
             FromProxy::Submit(_) => {}
             FromProxy::State { job, state } => self.replace_state(job, state, actions),
-            FromProxy::Resume { job, after } => self.resume(connection, job, after, actions),
+            FromProxy::Resume { job, after } => self.resume(connection, job, after, now, actions),
             FromProxy::Cancel { job } => {
                 actions.push(Action::ToProxy(connection, ToProxy::Cancelling { job }));
                 self.cancel(job, now, actions);
@@ -143,7 +141,7 @@ impl Dispatch {
     fn submit(
         &mut self,
         connection: ConnectionId,
-        submission: Submission,
+        mut submission: Submission,
         now: Now,
         actions: &mut Vec<Action>,
     ) {
@@ -153,7 +151,7 @@ impl Dispatch {
         };
         if self.jobs.contains_key(&id) {
             if !notebook.subscriptions.contains_key(&id) {
-                self.resume(connection, id, 0, actions);
+                self.resume(connection, id, 0, now, actions);
             }
             return;
         }
@@ -165,6 +163,7 @@ impl Dispatch {
             return;
         };
         notebook.subscriptions.insert(id, Subscription::Live);
+        let granted = self.grant(&account, &mut submission.cell);
         let submission = Arc::new(submission);
         let sequence = self.next_sequence;
         self.next_sequence += 1;
@@ -176,6 +175,9 @@ impl Dispatch {
         }));
         self.jobs
             .insert(id, Job::new(submission, account, sequence, now.unix_ms));
+        if let Err(refusal) = granted {
+            self.finish(id, Outcome::Refused, Some(refusal), now, actions);
+        }
         self.disordered = true;
     }
 
@@ -209,11 +211,15 @@ impl Dispatch {
         connection: ConnectionId,
         id: JobId,
         after: u64,
+        now: Now,
         actions: &mut Vec<Action>,
     ) {
         self.subscribe(connection, id, after, actions);
-        if let Some(place) = self.jobs.get(&id).and_then(|job| job.place) {
-            actions.push(Action::ToProxy(connection, place_message(id, place)));
+        if let Some(job) = self.jobs.get_mut(&id)
+            && let Some(waiting) = job.waiting.clone()
+        {
+            actions.push(Action::ToProxy(connection, waiting.message(id, now)));
+            job.told = Some((waiting, now.instant));
         }
     }
 

@@ -5,7 +5,6 @@ use crate::{
     dispatch::{JobView, Phase, WorkerView},
     store::FinishedJob,
 };
-use baton_protocol::proxy::WaitingReason;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 pub(super) fn page(fragments: &[(&'static str, String)]) -> Markup {
@@ -66,12 +65,13 @@ pub(super) fn jobs(facts: &Facts) -> Markup {
                 th.number scope="col" { "Waited" }
                 th.number scope="col" { "Runs for" }
                 th scope="col" { "Why it waits" }
+                th.number scope="col" { "Starts in" }
                 th scope="col" { "Job" }
             } }
             tbody {
                 @for job in jobs { (job_row(job, facts.now_ms)) }
                 @if jobs.is_empty() {
-                    tr { td.empty colspan="9" {
+                    tr { td.empty colspan="10" {
                         "No cell runs and no one is waiting. A cell with " code { "%%gpu" } " on top will appear here."
                     } }
                 }
@@ -103,14 +103,12 @@ fn job_row(job: &JobView, now_ms: i64) -> Markup {
                 }
             }
             td {
-                @if let Some(place) = job.place {
-                    @match place.waiting {
-                        WaitingReason::InLine => { "place " (place.place) " in line" }
-                        WaitingReason::OwnJobRuns => "another cell of the same notebook runs",
-                        WaitingReason::NoWorker => { "place " (place.place) " in line; no worker is connected" }
-                    }
-                } @else { "–" }
+                @match &job.waiting {
+                    Some(waiting) => (words::waiting(waiting)),
+                    None => "–",
+                }
             }
+            td.number { (words::starts(job.waiting.as_ref(), now_ms)) }
             td { (job_id(&job.job.to_string())) }
         }
     }
@@ -142,14 +140,15 @@ pub(super) fn workers(facts: &Facts) -> Markup {
 }
 
 fn worker_row(worker: &WorkerView) -> Markup {
-    let (class, mark, state) = match (worker.connected, worker.draining) {
-        (false, _) => ("stopping", "▲", "away"),
-        (true, true) => ("waiting", "◐", "leaving"),
-        (true, false) => ("running", "●", "connected"),
+    let (class, mark, state) = match (worker.connected, worker.draining, &worker.paused) {
+        (false, ..) => ("stopping", "▲", "away"),
+        (true, true, _) => ("waiting", "◐", "leaving"),
+        (true, false, Some(_)) => ("waiting", "○", "paused"),
+        (true, false, None) => ("running", "●", "connected"),
     };
     html! {
         tr {
-            td.state.(class) { span aria-hidden="true" { (mark) } " " (state) }
+            td.state.(class) { span aria-hidden="true" { (mark) } " " (state) @if let Some(why) = &worker.paused { ": " (why) } }
             th scope="row" { (worker.name) }
             td {
                 @for (index, device) in worker.devices.iter().enumerate() {

@@ -1,4 +1,7 @@
-//! Numbers as people say them.
+//! Numbers and reasons as people say them.
+
+use crate::dispatch::Waiting;
+use baton_protocol::proxy::WaitingReason;
 
 /// `7 s`, `2 min 10 s`, `3 h 5 min`.
 pub(super) fn duration(ms: i64) -> String {
@@ -51,4 +54,38 @@ pub(super) fn course(name: &str) -> &str {
         "" => "–",
         name => name,
     }
+}
+
+/// The first rule that keeps a job from running.
+pub(super) fn waiting(waiting: &Waiting) -> String {
+    let place = format!("place {} in line", waiting.place);
+    match &waiting.reason {
+        WaitingReason::InLine => place,
+        WaitingReason::BehindDeadline { course } => {
+            format!("{place}; {course} has a deadline and goes first")
+        }
+        WaitingReason::OwnJobRuns { notebook } => {
+            format!("another cell of the same person runs ({notebook})")
+        }
+        WaitingReason::NoWorker => format!("{place}; no worker is connected"),
+        WaitingReason::WorkersPaused { why } => match why {
+            Some(why) => format!("{place}; the workers are paused: {why}"),
+            None => format!("{place}; the workers are paused"),
+        },
+        WaitingReason::CoursePaused { why } => format!("the course is paused: {why}"),
+    }
+}
+
+/// `40 s (25 s to 1 min 30 s)`
+pub(super) fn starts(waiting: Option<&Waiting>, now_ms: i64) -> String {
+    let Some(estimate) = waiting.and_then(|waiting| waiting.estimate(now_ms)) else {
+        return "–".to_owned();
+    };
+    let said = |ms: u64| duration(i64::try_from(ms).unwrap_or(i64::MAX));
+    format!(
+        "{} ({} to {})",
+        said(estimate.middle_ms),
+        said(estimate.lower_ms),
+        said(estimate.upper_ms)
+    )
 }

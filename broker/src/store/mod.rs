@@ -15,10 +15,10 @@ mod read;
 mod tests;
 mod write;
 
-use crate::people::Account;
+use crate::{history::Run, people::Account, usage::Spent};
 use baton_protocol::{
-    DecodeError, FencingNumber, JobId, NotebookId, NumberedEvent, Outcome, State, Submission,
-    Usage, WorkerId, worker::Device,
+    CellKey, DecodeError, FencingNumber, JobId, NotebookId, NumberedEvent, Outcome, Priority,
+    State, Submission, Usage, WorkerId, worker::Device,
 };
 use sqlx::{
     ConnectOptions, SqliteConnection, SqlitePool,
@@ -77,6 +77,7 @@ pub(crate) enum Write {
         worker: WorkerId,
         worker_name: String,
         fencing: FencingNumber,
+        timeout_ms: Option<u64>,
     },
     /// `assigned -> queued`
     Requeue {
@@ -110,6 +111,13 @@ pub(crate) enum Write {
         fencing: FencingNumber,
         outcome: Outcome,
         usage: Usage,
+        at_ms: i64,
+    },
+    /// A run was charged: what its account has spent now, and what of it is new.
+    Charge {
+        account: Account,
+        spent: Spent,
+        run_ms: u64,
         at_ms: i64,
     },
     /// Nobody asks for this job any more: its events go.
@@ -153,6 +161,9 @@ pub(crate) struct OpenJob {
     pub(crate) acknowledged: u64,
     pub(crate) last_event: u64,
     pub(crate) state_fencing: FencingNumber,
+    pub(crate) cell_key: Option<CellKey>,
+    pub(crate) priority: Priority,
+    pub(crate) timeout_ms: Option<u64>,
     pub(crate) submitted_ms: i64,
     pub(crate) started_ms: Option<i64>,
 }
@@ -163,6 +174,9 @@ pub(crate) struct Loaded {
     /// Jobs that nobody should submit again.
     pub(crate) closed: HashSet<JobId>,
     pub(crate) next_sequence: u64,
+    pub(crate) spent: Vec<(Account, Spent)>,
+    /// The last runs that ended by themselves, the oldest first.
+    pub(crate) runs: Vec<Run>,
 }
 
 /// A row of the page's history.

@@ -1,9 +1,15 @@
 //! What is asked of the store.
 
 use super::{FinishedJob, Loaded, OpenJob, Phase, Store, StoreError, write::number};
-use crate::people::{Account, Identity};
-use baton_protocol::{JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode};
-use sqlx::{QueryBuilder, Row, Sqlite, sqlite::SqliteRow};
+use crate::{
+    history::{MOST_RUNS, Run},
+    people::{Account, Identity},
+    usage::Spent,
+};
+use baton_protocol::{
+    CellKey, JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode,
+};
+use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection, sqlite::SqliteRow};
 use uuid::Uuid;
 
 /// A page of events holds at most this many, and not much more than [`PAGE_BYTES`].
@@ -17,7 +23,7 @@ impl Store {
         let mut writer = self.writer.lock().await;
         let rows = sqlx::query(
             "SELECT job, sequence, notebook, notebook_name, owner, course, state, cancel_wanted, worker, worker_name, fencing,
-             acknowledged, state_fencing, submitted_ms, started_ms,
+             acknowledged, state_fencing, cell_key, priority, timeout_ms, submitted_ms, started_ms,
              (SELECT COALESCE(MAX(number), 0) FROM events WHERE events.job = jobs.job) AS last_event
              FROM jobs WHERE closed = 0 ORDER BY sequence",
         )
@@ -36,13 +42,15 @@ impl Store {
                 .map(|job| uuid_of(job).map(JobId))
                 .collect::<Result<_, _>>()?,
             next_sequence: count(last)? + 1,
+            spent: spent(&mut writer).await?,
+            runs: last_runs(&mut writer).await?,
         })
     }
 
     /// `None` when the job is finished or unknown.
     pub(crate) async fn submission(&self, job: JobId) -> Result<Option<Submission>, StoreError> {
         let row = sqlx::query(
-            "SELECT notebook, notebook_name, cell, manifest FROM jobs
+            "SELECT notebook, notebook_name, cell_key, priority, cell, manifest FROM jobs
              WHERE job = ? AND cell IS NOT NULL AND manifest IS NOT NULL",
         )
         .bind(job.0.as_bytes().as_slice())
@@ -53,6 +61,8 @@ impl Store {
             job,
             notebook: NotebookId(id(&row, "notebook")?),
             notebook_name: row.try_get("notebook_name")?,
+            cell_key: cell_key(&row)?,
+            priority: decode(row.try_get("priority")?)?,
             cell: decode(row.try_get("cell")?)?,
             state: decode(row.try_get("manifest")?)?,
         }))
@@ -174,9 +184,59 @@ fn open_job(row: &SqliteRow) -> Result<OpenJob, StoreError> {
         acknowledged: count(row.try_get("acknowledged")?)?,
         last_event: count(row.try_get("last_event")?)?,
         state_fencing: count(row.try_get("state_fencing")?)?,
+        cell_key: cell_key(row)?,
+        priority: decode(row.try_get("priority")?)?,
+        timeout_ms: row
+            .try_get::<Option<i64>, _>("timeout_ms")?
+            .map(count)
+            .transpose()?,
         submitted_ms: row.try_get("submitted_ms")?,
         started_ms: row.try_get("started_ms")?,
     })
+}
+
+async fn spent(reader: &mut SqliteConnection) -> Result<Vec<(Account, Spent)>, StoreError> {
+    let rows =
+        sqlx::query("SELECT owner, course, faded_ms, at_ms, period_start_ms, period_ms FROM spent")
+            .fetch_all(reader)
+            .await?;
+    let spent = |row: &SqliteRow| {
+        let spent = Spent {
+            faded_ms: row.try_get("faded_ms")?,
+            at_ms: row.try_get("at_ms")?,
+            period_start_ms: row.try_get("period_start_ms")?,
+            period_ms: count(row.try_get("period_ms")?)?,
+        };
+        Ok((account(row)?, spent))
+    };
+    rows.iter().map(spent).collect()
+}
+
+async fn last_runs(reader: &mut SqliteConnection) -> Result<Vec<Run>, StoreError> {
+    let rows = sqlx::query(
+        "SELECT cell_key, owner, course, run_ms FROM jobs
+         WHERE state = 'finished' AND outcome IN ('ok', 'error', 'timed_out') ORDER BY finished_ms DESC LIMIT ?",
+    )
+    .bind(i64::try_from(MOST_RUNS).unwrap_or(i64::MAX))
+    .fetch_all(reader)
+    .await?;
+    let run = |row: &SqliteRow| {
+        Ok(Run {
+            cell: cell_key(row)?,
+            account: account(row)?,
+            run_ms: count(row.try_get("run_ms")?)?,
+        })
+    };
+    rows.iter().rev().map(run).collect()
+}
+
+fn cell_key(row: &SqliteRow) -> Result<Option<CellKey>, StoreError> {
+    let key: Option<Vec<u8>> = row.try_get("cell_key")?;
+    let known = |key: Vec<u8>| key.try_into().map(CellKey);
+    let damaged = |_| StoreError::Damaged {
+        what: "a cell's key",
+    };
+    key.map(known).transpose().map_err(damaged)
 }
 
 fn finished_job(row: &SqliteRow) -> Result<FinishedJob, StoreError> {

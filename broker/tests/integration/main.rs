@@ -4,6 +4,8 @@
 mod access;
 mod cancel;
 mod chunks;
+mod courses;
+mod fairness;
 mod harness;
 mod journey;
 mod killed;

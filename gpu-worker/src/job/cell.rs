@@ -27,7 +27,7 @@ use super::prepare::Ready;
 use super::{Ending, Order};
 use crate::batch::Batcher;
 use crate::context::{Context, MoveError};
-use crate::notice;
+use crate::notice::{self, Limit};
 use crate::outbox::state_bytes;
 use crate::processes;
 use crate::session::{Held, Session, SessionEvent};
@@ -77,7 +77,10 @@ pub(crate) async fn run_cell(
         usage: Usage::default(),
         memory_bytes: 0,
         cancel: Cancel::NotAsked,
-        limit: cell.timeout_ms.map(Duration::from_millis),
+        limit: cell.timeout_ms.map(|time| Limit {
+            time: Duration::from_millis(time),
+            longest: cell.longest_timeout_ms.map(Duration::from_millis),
+        }),
         time_is_up: false,
         deadline: None,
     };
@@ -133,7 +136,7 @@ struct Run<'context> {
     memory_bytes: u64,
     cancel: Cancel,
     /// How long the cell may run.
-    limit: Option<Duration>,
+    limit: Option<Limit>,
     /// Nobody pressed interrupt: the limit did.
     time_is_up: bool,
     /// When something that takes no time has taken too long.
@@ -224,7 +227,7 @@ impl Run<'_> {
         let time_is_up = match (&self.phase, self.cancel, self.limit) {
             // A limit that no clock can hold is none.
             (Phase::Running { since, .. }, Cancel::NotAsked, Some(limit)) => {
-                since.checked_add(limit)
+                since.checked_add(limit.time)
             }
             _ => None,
         };

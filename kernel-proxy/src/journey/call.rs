@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::failure::Failure;
 use super::link::{Link, News, Status, Step};
 use super::moving::{self, Moving, MovingError, Outgoing, Received};
+use super::naming::Naming;
 use super::notice::{Line, Notice, Waiting};
 use crate::relay::{ParentCell, Relay};
 
@@ -42,7 +43,7 @@ pub(super) struct Journey {
     link: Link,
     moving: Moving,
     notebook: NotebookId,
-    notebook_name: String,
+    naming: Naming,
     python: String,
     python_version: String,
     /// What the session holds; none before the first cell and after anything that went wrong.
@@ -111,7 +112,7 @@ impl Journey {
             link,
             moving,
             notebook,
-            notebook_name: notebook_name(),
+            naming: Naming::new(),
             python: String::new(),
             python_version: String::new(),
             home: None,
@@ -190,12 +191,16 @@ impl Journey {
     async fn travel(&mut self, call: &mut Call<'_>, run: Run) -> Result<(), Stop> {
         self.wait_for_broker(call).await?;
         let cell = self.cell(&run);
+        let cell_key = Some(self.naming.cell_key(&run.code, &self.link.status()));
+        let priority = run.priority;
         let state = self.send_state(call, run.state).await?;
         self.link
             .submit(Submission {
                 job: call.job,
                 notebook: self.notebook,
-                notebook_name: self.notebook_name.clone(),
+                notebook_name: self.naming.notebook.clone(),
+                cell_key,
+                priority,
                 cell,
                 state,
             })
@@ -235,6 +240,7 @@ impl Journey {
             execution_count: run.execution_count,
             silent: run.silent,
             timeout_ms: run.timeout_ms,
+            longest_timeout_ms: None,
             allow_stdin: run.allow_stdin,
             python: self.python.clone(),
             python_version: self.python_version.clone(),
@@ -312,8 +318,9 @@ impl Journey {
                         }
                     }
                     Step::News(News::Lost) => return Err(Failure::job_lost(call.job).into()),
-                    Step::News(News::Place { place, waiting: reason }) => {
-                        call.notice.waits(Waiting::Queued { place, reason });
+                    Step::News(News::Place(place)) => {
+                        let since = call.now();
+                        call.notice.waits(Waiting::Queued { place, since });
                     }
                     Step::News(News::Event(event)) => match *event {
                         JobEvent::Finished { outcome, error, state, usage } => {
@@ -366,8 +373,9 @@ impl Journey {
     async fn pass_on(&mut self, call: &mut Call<'_>, event: JobEvent) -> Result<(), Stop> {
         let number = call.number;
         match event {
-            JobEvent::Assigned { worker } => {
+            JobEvent::Assigned { worker, timeout_ms } => {
                 call.notice.waits(Waiting::Starting);
+                call.notice.limit(timeout_ms);
                 call.worker = Some(worker);
             }
             JobEvent::StateWanted {} | JobEvent::BytesWanted {} => {
@@ -398,6 +406,7 @@ impl Journey {
                 };
                 call.writer.send(&wanted).await?;
             }
+            JobEvent::Charged(left) => call.notice.charged(left),
             JobEvent::Finished { .. } => {}
         }
         Ok(())
@@ -420,7 +429,7 @@ impl Journey {
         };
         let (file, delta, ledger) = self.fetch(call, state, home.ledger).await?;
         if let Some(worker) = call.worker.clone() {
-            self.put_out(call, |notice, now| notice.ends(now, &worker, usage.run_ms));
+            self.put_out(call, |notice, now| notice.ends(now, &worker, usage));
         }
         let message = ToNotebook::Finished {
             call: call.number,
@@ -575,15 +584,5 @@ impl Call<'_> {
                 None
             }
         }
-    }
-}
-
-/// How people call this notebook: Jupyter Server tells the kernel its path.
-fn notebook_name() -> String {
-    let path = std::env::var("JPY_SESSION_NAME").unwrap_or_default();
-    let name = path.rsplit('/').next().unwrap_or_default();
-    match name.is_empty() {
-        true => "notebook".to_owned(),
-        false => name.to_owned(),
     }
 }

@@ -6,12 +6,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use baton_link::{Backoff, ChunkLane, Connection, LinkError};
-use baton_protocol::proxy::{FromProxy, ToProxy, WaitingReason};
+use baton_link::{Backoff, ChunkLane, Connection, LinkError, Token};
+use baton_protocol::proxy::{FromProxy, ToProxy};
 use baton_protocol::{JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
 use tokio::sync::{mpsc, watch};
 
 use super::autostart::{NoBroker, Obstacle, dial_or_start};
+use super::notice::Place;
 use crate::config::BrokerChoice;
 
 const COMMANDS: usize = 64;
@@ -39,10 +40,7 @@ enum Command {
 
 #[derive(Debug)]
 pub(super) enum News {
-    Place {
-        place: u32,
-        waiting: WaitingReason,
-    },
+    Place(Place),
     Event(Box<JobEvent>),
     /// The broker has heard that the student does not want to wait.
     Cancelling,
@@ -61,6 +59,7 @@ pub(super) struct Lanes {
     pub(super) chunks: ChunkLane,
     /// Workers may be on this machine.
     pub(super) near: bool,
+    pub(super) token: Option<Token>,
 }
 
 #[derive(Clone)]
@@ -240,6 +239,7 @@ impl Keeper {
                 self.status.send_replace(Status::Up(Lanes {
                     chunks: lane,
                     near: dial.address.is_near(),
+                    token: dial.token,
                 }));
                 Ok(broker)
             }
@@ -337,7 +337,17 @@ impl Keeper {
                 job,
                 place,
                 waiting,
-            } => self.tell(job, News::Place { place, waiting }).await,
+                estimate,
+                message,
+            } => {
+                let place = Place {
+                    place,
+                    reason: waiting,
+                    estimate,
+                    message,
+                };
+                self.tell(job, News::Place(place)).await;
+            }
             ToProxy::Events { job, events } => {
                 for numbered in events {
                     let Some(open) = self.jobs.get_mut(&job) else {

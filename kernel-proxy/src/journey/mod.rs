@@ -12,6 +12,7 @@ mod call;
 mod failure;
 mod link;
 mod moving;
+mod naming;
 mod notice;
 
 use baton_jupyter_link::shim::{ShimListener, ShimReader, ShimWriter};

@@ -29,6 +29,8 @@ pub(crate) struct Rules {
     pub(crate) blob_limit_bytes: u64,
     /// The text of the people file.
     pub(crate) people: Option<String>,
+    /// The text of the courses file.
+    pub(crate) courses: Option<String>,
 }
 
 impl Default for Rules {
@@ -40,6 +42,7 @@ impl Default for Rules {
             proxy_grace: Duration::from_secs(30),
             blob_limit_bytes: 1 << 30,
             people: None,
+            courses: None,
         }
     }
 }
@@ -74,6 +77,11 @@ impl Broker {
             let path = folder.path().join("people.toml");
             write_private(&path, people);
             config.people = Some(path);
+        }
+        if let Some(courses) = &rules.courses {
+            let path = folder.path().join("courses.toml");
+            write_private(&path, courses);
+            config.courses = Some(path);
         }
         let (activity, activity_seen) = watch::channel(Activity::default());
         config.activity = Some(activity);

@@ -4,7 +4,7 @@ use super::{PATIENCE, within};
 use baton_link::{Connection, Dial};
 use baton_protocol::{
     Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, NumberedEvent, Outcome, Output,
-    PROTOCOL_VERSION, Piece, SessionId, State, StateVersion, Submission, Usage, WorkerId,
+    PROTOCOL_VERSION, Piece, Priority, SessionId, State, StateVersion, Submission, Usage, WorkerId,
     proxy::{FromProxy, ToProxy, WaitingReason},
     worker::{Device, DeviceKind, FromWorker, ToWorker},
 };
@@ -80,6 +80,7 @@ impl FakeProxy {
                 job,
                 place,
                 waiting,
+                ..
             } if job == of => (place, waiting),
             other => panic!("expected a place of {of}, got {other:?}"),
         }
@@ -256,12 +257,15 @@ pub(crate) fn submission(notebook: NotebookId) -> Submission {
         job: JobId::random(),
         notebook,
         notebook_name: "lesson.ipynb".to_owned(),
+        cell_key: None,
+        priority: Priority::Normal,
         cell: Cell {
             code: "print(1)".to_owned(),
             message_id: "message".to_owned(),
             execution_count: 1,
             silent: false,
             timeout_ms: None,
+            longest_timeout_ms: None,
             allow_stdin: true,
             python: "/usr/bin/python3".to_owned(),
             python_version: "3.13".to_owned(),
