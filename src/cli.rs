@@ -1,12 +1,12 @@
 //! The command line. Flags that are settings come from the table of settings, with their help.
 
-use std::{ffi::OsString, path::PathBuf};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
 
 use crate::{
     commands::install::Place,
-    settings::{Setting, flags_of},
+    settings::{Setting, Value, flags_of},
 };
 
 pub(crate) const DETACHED: &str = "detached";
@@ -52,6 +52,67 @@ pub(crate) fn command() -> Command {
         .subcommand(with_flags(
             Command::new("status").about("Say whether the broker is well and what it does"),
         ))
+        .subcommand(plan())
+}
+
+fn plan() -> Command {
+    let time = |name: &'static str, default: Option<&'static str>, help: &'static str| {
+        let argument = Arg::new(name)
+            .long(name)
+            .value_name("TIME")
+            .value_parser(Duration::from_text)
+            .help(help);
+        match default {
+            Some(default) => argument.default_value(default),
+            None => argument,
+        }
+    };
+    let count = |name: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .value_name("NUMBER")
+            .value_parser(value_parser!(u16).range(1..))
+            .help(help)
+    };
+    Command::new("plan")
+        .about("Say how many people share GPUs well, and how long each of them waits")
+        .arg(count("users", "People; the table goes up to them").default_value("40"))
+        .arg(count("gpus", "GPUs; the table goes up to them").default_value("1"))
+        .arg(time(
+            "edit",
+            Some("2m"),
+            "Mean time between the end of a cell and the next one",
+        ))
+        .arg(time("run", Some("30s"), "Mean time that a cell runs"))
+        .arg(time(
+            "hand-over",
+            Some("500ms"),
+            "Mean time in which a GPU goes to the next person",
+        ))
+        .arg(time(
+            "stay",
+            None,
+            "Mean time until somebody who edits goes away; for ever if not given",
+        ))
+        .arg(time(
+            "away",
+            Some("1h"),
+            "Mean time until somebody who went comes back",
+        ))
+        .arg(time(
+            "wait",
+            Some("30s"),
+            "The wait that 99 of 100 cells may have at most",
+        ))
+        .arg(switch(
+            "exclusive",
+            "Everybody keeps a GPU from coming to going; the waits are for that GPU",
+        ))
+        .arg(switch(
+            "states",
+            "List each state of up to 5 people and its probability",
+        ))
+        .arg(switch("json", "Print JSON; times are in seconds"))
 }
 
 /// Only for the help: what follows `kernel` is read in `commands::kernel`.

@@ -61,6 +61,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
             }
             _ => Ok(ExitCode::FAILURE),
         },
+        "plan" => commands::plan::main(matches),
         "status" => commands::status::main(&settings()?),
         other => anyhow::bail!("There is no command {other}"),
     }

@@ -13,7 +13,15 @@ from end_to_end.results import Result
 from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent.parent / "examples/notebooks"
-NAMES = ["01-first-gpu-cell", "02-train-a-model", "03-plots-and-progress", "04-errors-and-interrupts"]
+NAMES = [
+    "01-first-gpu-cell",
+    "02-train-a-model",
+    "03-plots-and-progress",
+    "04-errors-and-interrupts",
+    "05-pytorch-mnist",
+    "06-jax",
+    "07-two-students",
+]
 
 
 @cache
@@ -101,3 +109,38 @@ def test_errors_and_interrupts(place: Place) -> None:
     assert "'numbers_to_come' is a generator" in refused.error[1]
     assert "hint: " in refused.plain_traceback
     assert listed.stdout == "to come: [0, 1, 2]\n"
+
+
+def test_pytorch_mnist(place: Place) -> None:
+    results = results_of("05-pytorch-mnist", place.work)
+    data, before, mistake, trained, halfway, _, after, plot, saved = results
+    assert data.stdout == "1500 images to learn from, 297 to test with, on cuda:0\n"
+    matched(r"before training: (\d+)% right\n", before.stdout)
+    assert mistake.stdout.startswith("Expected all tensors to be on the same device")
+    assert trained.stdout == "trained on cuda:0 in 45 steps\n"
+    first = int(matched(r"after 45 steps: (\d+)% right\n", halfway.stdout))
+    last = int(matched(r"after 120 steps: (\d+)% right\n", after.stdout))
+    assert first > 50
+    assert last > 90
+    assert [sorted(content["data"]) for content in plot.displays] == [["image/png", "text/plain"]]
+    assert saved.stdout == "cuda:0 cpu\n"
+
+
+def test_jax(place: Place) -> None:
+    devices, before, there, here = results_of("06-jax", place.work)
+    assert devices.stdout == "gpu 1 (200,)\n"
+    matched(r"loss before: ([\d.]+)\n", before.stdout)
+    loss = matched(r"loss on the worker: ([\d.]+)\n", there.stdout)
+    assert here.stdout == f"loss here: {loss}\n"
+
+
+def test_two_students(place: Place) -> None:
+    students, _, mine, told, left = results_of("07-two-students", place.work)
+    assert students.stdout == "2 students are here: Ana Ben\n"
+    assert mine.stdout == "my turn\n"
+    assert float(matched(r"GPU: .*, waited ([\d.]+) s", mine.notices[-1])) > 0.5
+    assert float(matched(r"asked at 0.0 s, began at ([\d.]+) s(?s:.*)", told.stdout)) > 0.5
+    others = [re.search(rf"{name}: from (-[\d.]+) s to ([\d.]+) s", told.stdout) for name in ("Ana", "Ben")]
+    assert all(others), told.stdout
+    assert matched(r"(?s:.*)my cell began, (\d) of the others were still at work\n", told.stdout) in ("0", "1")
+    assert left.stdout == "the others have left\n"

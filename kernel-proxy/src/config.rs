@@ -8,6 +8,9 @@ use baton_link::{Dial, LaneChoice};
 /// The Python module that starts the notebook kernel with the shim loaded.
 pub const LAUNCHER_MODULE: &str = "baton_shim.notebook";
 
+/// Tells the shim that there shall be no virtual GPU.
+pub(crate) const NO_VIRTUAL_CUDA: (&str, &str) = ("BATON_VIRTUAL_CUDA", "0");
+
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The file that the Jupyter client wrote.
@@ -22,6 +25,8 @@ pub struct Config {
     pub course: Option<String>,
     /// Which ways state may take to a worker.
     pub lane: LaneChoice,
+    /// Whether libraries in the notebook kernel find a virtual GPU.
+    pub virtual_cuda: bool,
 }
 
 /// Which broker `%%gpu` cells go to.

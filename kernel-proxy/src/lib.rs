@@ -48,12 +48,17 @@ pub async fn run(config: Config) -> anyhow::Result<i32> {
     // and a port that is taken leaves no kernel behind.
     let doors = Doors::open(&outer).await?;
 
+    let mut environment = vec![(SHIM_SOCKET, shim.path().as_os_str())];
+    if !config.virtual_cuda {
+        let (name, value) = config::NO_VIRTUAL_CUDA;
+        environment.push((name, value.as_ref()));
+    }
     let mut kernel = start_kernel(&KernelCommand {
         python: &config.python,
         module: &config.launcher_module,
         connection_file: &inner_file,
         arguments: &config.kernel_arguments,
-        environment: &[(SHIM_SOCKET, shim.path().as_os_str())],
+        environment: &environment,
     })
     .context("Failed to start the notebook kernel")?;
     let kernel_pid = kernel

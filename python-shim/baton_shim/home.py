@@ -18,6 +18,8 @@ from baton_shim import errors
 from baton_shim.here import by_reference
 from baton_shim.link import Link
 from baton_shim.surroundings import Surroundings
+from baton_shim.virtual import SWITCH
+from baton_shim.virtual.hint import WATCH
 
 if TYPE_CHECKING:
     from baton_shim.options import Options
@@ -49,6 +51,8 @@ class Home:
         self._turn = threading.Lock()
         self._shown: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         by_reference(shell)
+        SWITCH.begin(session=False)
+        WATCH.begin(shell)
         seam_traceback(shell)
         self._seam_display()
 
@@ -82,6 +86,7 @@ class Home:
     def run_cell(self, body: str, options: Options) -> Any:
         from baton_shim.call import Call
 
+        WATCH.cell_leaves()
         while not self._turn.acquire(timeout=0.1):  # a cell of a subshell; an interrupt gets through between two tries
             pass
         try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from baton_shim.home import Home
 
 GPU_LINE = re.compile(r"[ \t]*%%gpu(?:[ \t\r\n]|$)")
-CONFIG = re.compile(r"notices\s*=\s*(quiet|normal)")
+CONFIG = re.compile(r"notices=(?P<notices>quiet|normal)|virtual=(?P<virtual>on|off)")
 EXPLANATION = (
     "Put %%gpu (two percent signs) on the first line of a cell: the whole cell then runs on a GPU, with your "
     "variables, and what it changes is here when it ends. '%%gpu?' shows the options"
@@ -123,13 +123,20 @@ def register_beside(shell: Any, home: Home | None) -> None:
         print("The next %%gpu cell starts a new session from the notebook's variables")
 
     def config(line: str) -> None:
-        """Set what holds for all `%%gpu` cells of this notebook: notices=quiet or notices=normal."""
-        found = CONFIG.fullmatch(line.strip())
-        if line.strip() and not found:
-            raise UsageError(f"%gpu_config {line.strip()}: unknown\nhint: write notices=quiet or notices=normal")
-        if found:
-            needed().quiet = found[1] == "quiet"
-        print(f"notices={'quiet' if needed().quiet else 'normal'}")
+        """Set what holds for this notebook: notices=quiet or normal, virtual=on or off."""
+        from baton_shim.virtual import SWITCH
+
+        home = needed()
+        for part in line.split():
+            found = CONFIG.fullmatch(part)
+            if not found:
+                known = "notices=quiet or notices=normal, virtual=on or virtual=off"
+                raise UsageError(f"%gpu_config {part}: unknown\nhint: write {known}")
+            if found["notices"]:
+                home.quiet = found["notices"] == "quiet"
+            else:
+                SWITCH.turn(found["virtual"] == "on")
+        print(f"notices={'quiet' if home.quiet else 'normal'} virtual={'on' if SWITCH.on else 'off'}")
 
     for name, function in (("gpu_status", status), ("gpu_reset", reset), ("gpu_config", config)):
         shell.register_magic_function(function, "line", name)

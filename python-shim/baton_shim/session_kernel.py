@@ -27,6 +27,7 @@ from baton_shim.link import Link, LinkClosed, Message
 from baton_shim.session_names import SessionNames
 from baton_shim.session_shell import SessionShell
 from baton_shim.surroundings import Departing, Surroundings, warn
+from baton_shim.virtual import SWITCH
 
 if TYPE_CHECKING:
     from baton_shim.state import Snapshot, Table
@@ -41,6 +42,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         from baton_shim.state import Table
 
         by_reference(self.shell)
+        SWITCH.begin(session=True)
         self._link = link
         self._table: Table = Table(self.shell.user_ns)
         self._names = SessionNames(self.shell.user_ns)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from baton_shim.state import Refused, Snapshot, Table
+from baton_shim.virtual import SWITCH
 
 CHUNK_BYTES = 4096  # small, so that small tests have more than one
 _FOLDER = Path(__file__).resolve().parent
@@ -196,6 +197,7 @@ def serve(descriptor: int) -> None:
     own = set(namespace)
     connection = socket.socket(fileno=descriptor)
     table = Table(namespace)
+    SWITCH.begin(session=True)
     while True:
         try:
             (kind, argument), file = receive(connection)

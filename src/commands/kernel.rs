@@ -30,10 +30,9 @@ pub(crate) fn main(
 ) -> anyhow::Result<ExitCode> {
     logging::to_stderr(surroundings, "warn");
     let arguments = Arguments::read(arguments);
-    let (broker, course, lane) = choices(surroundings).unwrap_or_else(|error| {
+    let choices = Choices::read(surroundings).unwrap_or_else(|error| {
         tracing::error!("No %%gpu cell can run: {error:#}");
-        let misconfigured = BrokerChoice::Misconfigured(format!("{error:#}"));
-        (misconfigured, None, LaneChoice::default())
+        Choices::misconfigured(&error)
     });
     let config = Config {
         connection_file: arguments
@@ -42,9 +41,10 @@ pub(crate) fn main(
         python: arguments.python.unwrap_or_else(python::default_python),
         launcher_module: LAUNCHER_MODULE.to_owned(),
         kernel_arguments: arguments.others,
-        broker,
-        course,
-        lane,
+        broker: choices.broker,
+        course: choices.course,
+        lane: choices.lane,
+        virtual_cuda: choices.virtual_cuda,
     };
     // One thread relays; the notebook kernel must be the child of a thread that stays, which is this one.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -56,13 +56,34 @@ pub(crate) fn main(
     Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// A mistake in the configuration must not keep ordinary cells from running, nor send others to the wrong place.
-fn choices(
-    surroundings: &Surroundings,
-) -> anyhow::Result<(BrokerChoice, Option<String>, LaneChoice)> {
-    let settings = Settings::read(surroundings, BTreeMap::new())?;
-    let (course, lane) = (settings.course.clone(), settings.lane);
-    Ok((broker_choice(settings)?, course, lane))
+/// What the settings say to a kernel.
+struct Choices {
+    broker: BrokerChoice,
+    course: Option<String>,
+    lane: LaneChoice,
+    virtual_cuda: bool,
+}
+
+impl Choices {
+    fn read(surroundings: &Surroundings) -> anyhow::Result<Self> {
+        let settings = Settings::read(surroundings, BTreeMap::new())?;
+        Ok(Self {
+            course: settings.course.clone(),
+            lane: settings.lane,
+            virtual_cuda: settings.virtual_cuda,
+            broker: broker_choice(settings)?,
+        })
+    }
+
+    /// A mistake in the configuration must not keep ordinary cells from running, nor send others to the wrong place.
+    fn misconfigured(error: &anyhow::Error) -> Self {
+        Self {
+            broker: BrokerChoice::Misconfigured(format!("{error:#}")),
+            course: None,
+            lane: LaneChoice::default(),
+            virtual_cuda: true,
+        }
+    }
 }
 
 fn broker_choice(settings: Settings) -> anyhow::Result<BrokerChoice> {

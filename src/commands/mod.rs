@@ -6,6 +6,7 @@ pub(crate) mod doctor;
 pub(crate) mod install;
 pub(crate) mod kernel;
 pub(crate) mod people;
+pub(crate) mod plan;
 pub(crate) mod status;
 pub(crate) mod up;
 pub(crate) mod worker;

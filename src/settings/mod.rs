@@ -22,7 +22,7 @@ pub(crate) use value::{ListenAddress, Size};
 
 use sources::{Origin, Sources};
 use table::DefaultText::{self, Computed, Nothing, Text};
-use value::Value;
+pub(crate) use value::Value;
 
 /// One line of `baton config show`.
 pub(crate) struct Shown {
@@ -95,6 +95,11 @@ settings! {
     lane: LaneChoice = "lane",
     flag: Some(("lane", &["worker", "up"])),
     default: Text("auto");
+
+    #[doc = "Whether `cuda` is there in ordinary cells, too, where it is virtual and computes on the CPU."]
+    virtual_cuda: bool = "virtual_cuda",
+    flag: None,
+    default: Text("true");
 
     #[doc = "Where the broker of this user has its socket, its lock, its token and its log. Only this user may enter it."]
     runtime_folder: PathBuf = "runtime_folder",

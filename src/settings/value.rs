@@ -11,6 +11,12 @@ pub(crate) trait Value: Sized {
     const EXPECTED: &'static str;
 
     fn parse(text: &str) -> Option<Self>;
+
+    /// # Errors
+    /// When it is not one; the message says what is expected.
+    fn from_text(text: &str) -> Result<Self, String> {
+        Self::parse(text).ok_or_else(|| format!("expected {}", Self::EXPECTED))
+    }
 }
 
 impl Value for String {

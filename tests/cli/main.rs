@@ -6,4 +6,5 @@ mod doctor;
 mod home;
 mod install;
 mod kernel;
+mod plan;
 mod up;

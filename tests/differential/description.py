@@ -363,7 +363,8 @@ def of_tensor(describer, path, obj):
         describer.below(f"{path}.grad", obj.grad)
     storage = obj.untyped_storage()
     memory = describer.memory(path, storage.data_ptr(), storage.nbytes())
-    form = f"{obj.dtype} {tuple(obj.shape)} {obj.stride()} + {obj.storage_offset()} grad {obj.requires_grad}"
+    form = f"{obj.device} {obj.dtype} {tuple(obj.shape)} {obj.stride()} + {obj.storage_offset()}"
+    form += f" grad {obj.requires_grad}"
     return f"{kind_of(obj)} {form} {memory} {short(obj.detach().tolist())}"
 
 

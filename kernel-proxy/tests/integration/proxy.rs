@@ -38,6 +38,7 @@ fn proxy_process() {
         broker: BrokerChoice::Misconfigured("this is a test".to_owned()),
         course: None,
         lane: LaneChoice::Auto,
+        virtual_cuda: true,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -16,13 +16,14 @@ COPIED_OUT_BYTES = 64 << 10  # a smaller fresh segment gets memory of its own in
 
 
 class Segment:
-    __slots__ = ("address", "bytes", "memory", "number", "source", "storage", "users")
+    __slots__ = ("address", "bytes", "device", "memory", "number", "source", "storage", "users")
 
     def __init__(self, number: int, address: int, size: int) -> None:
         self.number, self.address, self.bytes = number, address, size
         self.memory: Any = None  # received memory that no object owns
         self.source: bytes | None = None  # received, small, and not yet given memory of its own
         self.storage: Any = None  # torch's handle on `memory`, made once so that tensors share it
+        self.device: Any = None  # the GPU's storage that this memory is a copy of
         self.users: set[int] = set()  # numbers of the objects that are views on it
 
 
@@ -34,6 +35,7 @@ class Segments:
         self.next_number = 0
         self._starts: list[int] = []
         self._by_start: dict[int, Segment] = {}
+        self._by_device: dict[int, Segment] = {}
 
     def find(self, address: int, size: int) -> Segment | None:
         """The segment that holds this whole range."""
@@ -43,6 +45,35 @@ class Segments:
         if segment is not None and address + size <= segment.address + segment.bytes:
             return segment
         return None
+
+    def find_device(self, storage: Any) -> Segment | None:
+        """The segment of a storage on a GPU."""
+        return self._by_device.get(storage.data_ptr())
+
+    def add_device(self, storage: Any) -> Segment:
+        """A new segment for a storage on a GPU: its copy in this process's memory, which is what travels."""
+        copy = storage.cpu()
+        segment = self.add(copy.data_ptr(), storage.nbytes())
+        segment.storage = copy
+        self.mirror(segment, storage)
+        return segment
+
+    def mirror(self, segment: Segment, storage: Any) -> None:
+        """From now on the segment's memory is a copy of this storage on a GPU."""
+        segment.device = storage
+        self._by_device[storage.data_ptr()] = segment
+
+    def bring_down(self, segment: Segment) -> None:
+        """Before the copy is read."""
+        if segment.device is not None:
+            segment.storage.copy_(segment.device)
+
+    def bring_up(self, numbers: Iterable[int]) -> None:
+        """After the copies were written."""
+        for number in numbers:
+            segment = self.by_number.get(number)
+            if segment is not None and segment.device is not None:
+                segment.device.copy_(segment.storage)
 
     def add(self, address: int, size: int) -> Segment:
         """A new segment of this kernel's own memory."""
@@ -99,6 +130,8 @@ class Segments:
     def drop(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             segment = self.by_number.pop(number, None)
+            if segment is not None and segment.device is not None:
+                self._by_device.pop(segment.device.data_ptr(), None)
             if segment is not None and self._by_start.get(segment.address) is segment:
                 del self._by_start[segment.address]
                 del self._starts[bisect.bisect_left(self._starts, segment.address)]

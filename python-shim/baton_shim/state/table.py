@@ -274,6 +274,8 @@ class Table:
         views = []
         for number in sorted(numbers):
             segment = self._segments.by_number[number]
+            if number < first_fresh:
+                self._segments.bring_down(segment)
             views.append(SegmentView(number, segment.address, segment.bytes, number >= first_fresh))
         return views
 
@@ -309,6 +311,7 @@ class Table:
         self._here.used.clear()
         try:
             stream = read_segments(delta, file_descriptor, self._segments, undo)
+            self._segments.bring_up(part["number"] for part in delta["segments"] if part["patches"])
             header, body = split(stream)
             self._check(header)
             containers: dict[str, type] = {"list": list, "dict": dict, "set": set}
@@ -322,6 +325,7 @@ class Table:
         except BaseException:
             self.broken = True
             undo.run()
+            self._segments.bring_up(part["number"] for part in delta["segments"])
             self._kinds.settle()
             raise
         finally:

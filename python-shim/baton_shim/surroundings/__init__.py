@@ -13,6 +13,7 @@ import pickle
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from baton_shim.surroundings.gpus import GPUS
 from baton_shim.surroundings.kind import Kind
 from baton_shim.surroundings.notices import NOTICES
 from baton_shim.surroundings.process import PROCESS
@@ -25,7 +26,7 @@ _WAITING = object()
 
 
 # Of Python itself. How these are when a kernel starts must be known.
-AT_START: tuple[Kind, ...] = (*PROCESS, *NOTICES)
+AT_START: tuple[Kind, ...] = (*PROCESS, *NOTICES, *GPUS)
 
 
 @functools.cache
@@ -124,7 +125,7 @@ class Surroundings:
     def _wait(self, kind: Kind, differences: list[bytes]) -> None:
         """Until something here imports the library."""
         if kind.name not in self._waiting:
-            from baton_shim.surroundings import late
+            from baton_shim import late
 
             late.when_imported(kind.module, lambda: self._arrived(kind))
         earlier = [] if kind.whole else self._waiting.get(kind.name, [])

@@ -87,8 +87,8 @@ def test_status_and_reset(baton: Baton) -> None:
 
 
 def test_config(baton: Baton) -> None:
-    assert baton.run("%gpu_config").text() == "notices=normal\n"
-    assert baton.run("%gpu_config notices=quiet").text() == "notices=quiet\n"
+    assert baton.run("%gpu_config").text() == "notices=normal virtual=on\n"
+    assert baton.run("%gpu_config notices=quiet").text() == "notices=quiet virtual=on\n"
     baton.run("%%gpu --timeout 5m\n1")
     baton.run("%%gpu --priority low\n1")
     said = [(call["quiet"], call["timeout_ms"], call["priority"]) for call in baton.calls]

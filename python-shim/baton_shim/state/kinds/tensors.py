@@ -1,15 +1,20 @@
 """torch tensors: views on the segments of their storages. torch is never imported here, only used where it is loaded.
 
 Ordinary pickling drops `.grad` and hooks, doubles shared storages and detaches silently; none of it happens here.
+
+A tensor on the GPU is a labelled one where `cuda` is virtual, and a real one in a session with a GPU, where it stays
+between cells: the segment is a copy of its storage then.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State
+from baton_shim.virtual import LABEL, SWITCH
 
 
 def torch() -> Any:
@@ -21,8 +26,23 @@ def is_tensor_type(kind: type) -> bool:
     return module is not None and hasattr(module, "Tensor") and issubclass(kind, module.Tensor)
 
 
+def bare(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Inside, torch's function modes are off: a labelled tensor is the CPU tensor that it is made of."""
+
+    @functools.wraps(method)
+    def call(*arguments: Any) -> Any:
+        with torch()._C.DisableTorchFunction():
+            return method(*arguments)
+
+    return call
+
+
+def on_gpu(obj: Any) -> bool:
+    return obj.device.type == "cuda" or LABEL in obj.__dict__
+
+
 class TensorKind(Kind):
-    """`Tensor` and `Parameter` with plain CPU memory; other layouts and devices travel by torch's own pickling."""
+    """`Tensor` and `Parameter` with plain memory; other layouts and devices travel by torch's own pickling."""
 
     name = "tensor"
     changes = True
@@ -35,16 +55,20 @@ class TensorKind(Kind):
         module = torch()
         if type(obj) not in (module.Tensor, module.nn.Parameter):
             return False
-        return obj.layout is module.strided and obj.device.type == "cpu" and not obj.is_quantized
+        return obj.layout is module.strided and obj.device.type in ("cpu", "cuda") and not obj.is_quantized
 
+    @bare
     def reduce(self, obj: Any) -> Any:
         if not self.plain(obj):
             return None
         new, set_state = self._anchors
         storage = obj.untyped_storage()
         offset, number = obj.storage_offset(), -1
-        if storage.nbytes():
-            segments = self.here.segments
+        segments = self.here.segments
+        if storage.nbytes() and storage.device.type == "cuda":
+            number = (segments.find_device(storage) or segments.add_device(storage)).number
+            self.here.used.append((obj, number))
+        elif storage.nbytes():
             low, size = storage.data_ptr(), storage.nbytes()
             segment = segments.find(low, size)
             if segment is None:
@@ -55,26 +79,22 @@ class TensorKind(Kind):
             number = segment.number
             self.here.used.append((obj, number))
         form = (obj.dtype, offset, tuple(obj.size()), obj.stride(), obj.requires_grad)
-        flags = (type(obj) is not torch().Tensor, obj.is_neg(), obj.is_conj())
+        flags = (type(obj) is not torch().Tensor, obj.is_neg(), obj.is_conj(), on_gpu(obj))
         return new, (number, form, flags), self._state(obj), None, None, set_state
 
-    def new(self, number: int, form: tuple[Any, ...], flags: tuple[bool, bool, bool]) -> Any:
+    def new(self, number: int, form: tuple[Any, ...], flags: tuple[bool, bool, bool, bool]) -> Any:
         import torch
 
-        (dtype, offset, size, stride, requires_grad), (parameter, negative, conjugate) = form, flags
-        if number < 0:
-            storage = torch.UntypedStorage(0)
-        else:
-            segment = self.here.segments.by_number[number]
-            if segment.source is not None:  # small: a storage that owns its memory can be resized
-                copy = torch.frombuffer(bytearray(segment.source), dtype=torch.uint8).clone()
-                segment.storage = copy.untyped_storage()
-                self.here.segments.settle_at(segment, segment.storage.data_ptr())
-            if segment.storage is None:
-                memory = self.here.segments.buffer(segment)
-                segment.storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
-            storage = segment.storage
-        tensor = torch.empty(0, dtype=dtype).set_(storage, offset, size, stride)
+        with torch._C.DisableTorchFunction():
+            return self._new(number, form, flags)
+
+    def _new(self, number: int, form: tuple[Any, ...], flags: tuple[bool, bool, bool, bool]) -> Any:
+        import torch
+
+        (dtype, offset, size, stride, requires_grad), (parameter, negative, conjugate, gpu) = form, flags
+        device = "cuda" if gpu and SWITCH.real else "cpu"
+        storage = torch.UntypedStorage(0, device=device) if number < 0 else self._storage(number, device == "cuda")
+        tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
         tensor = tensor.conj() if conjugate else tensor
         tensor = tensor._neg_view() if negative else tensor
         if parameter:
@@ -85,26 +105,54 @@ class TensorKind(Kind):
             self.here.used.append((tensor, number))
         return tensor
 
+    def _storage(self, number: int, real: bool) -> Any:
+        import torch
+
+        segments = self.here.segments
+        segment = segments.by_number[number]
+        if segment.source is not None:  # small: a storage that owns its memory can be resized
+            copy = torch.frombuffer(bytearray(segment.source), dtype=torch.uint8).clone()
+            segment.storage = copy.untyped_storage()
+            segments.settle_at(segment, segment.storage.data_ptr())
+        if segment.storage is None:
+            memory = segments.buffer(segment)
+            segment.storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+        if real and segment.device is None:
+            segments.mirror(segment, segment.storage.cuda())
+        return segment.device if real else segment.storage
+
+    @bare
     def segment_number(self, obj: Any) -> int | None:
         """Where its memory is now: `resize_` and `.data = …` move a tensor."""
-        storage = obj.untyped_storage() if self.plain(obj) else None
-        segment = self.here.segments.find(storage.data_ptr(), storage.nbytes()) if storage is not None else None
+        if not self.plain(obj):
+            return None
+        storage, segments = obj.untyped_storage(), self.here.segments
+        on_device = storage.device.type == "cuda"
+        segment = segments.find_device(storage) if on_device else segments.find(storage.data_ptr(), storage.nbytes())
         return None if segment is None else segment.number
 
     def _state(self, obj: Any) -> tuple[Any, ...]:
-        return obj.grad, tuple(obj.__dict__.items()), obj._backward_hooks
+        grad = obj.grad if obj.is_leaf or obj.retains_grad else None  # torch warns of all others
+        if grad is not None and LABEL in obj.__dict__:
+            grad.__dict__[LABEL] = True  # autograd made it, nobody has looked at it yet
+        return grad, attributes_of(obj), obj._backward_hooks, on_gpu(obj)
 
+    @bare
     def set_state(self, tensor: Any, state: tuple[Any, ...]) -> None:
-        tensor.grad, attributes, tensor._backward_hooks = state
+        tensor.grad, attributes, tensor._backward_hooks, gpu = state
         tensor.__dict__.clear()
         tensor.__dict__.update(attributes)
+        if gpu and not tensor.is_cuda:
+            tensor.__dict__[LABEL] = True
 
+    @bare
     def read(self, obj: Any) -> State:
         place = (obj.data_ptr(), obj.stride()) if self.plain(obj) else obj._version
+        form = (place, tuple(obj.size()), obj.dtype, on_gpu(obj))
         if obj.grad_fn is not None:
-            return (place, tuple(obj.size()), obj.dtype), None, tuple(obj.__dict__.items()), obj.requires_grad, None
-        form = (place, tuple(obj.size()), obj.dtype)
-        return form, obj.grad, tuple(obj.__dict__.items()), obj.requires_grad, obj._backward_hooks
+            return form, None, attributes_of(obj), obj.requires_grad, None
+        grad, attributes, hooks, _ = self._state(obj)
+        return form, grad, attributes, obj.requires_grad, hooks
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
         _, grad, attributes, _, hooks = state
@@ -112,10 +160,15 @@ class TensorKind(Kind):
         yield hooks
         yield from (value for _, value in attributes)
 
+    @bare
     def content(self, obj: Any, state: State) -> Any:
         _, grad, attributes, requires_grad, hooks = state
-        return obj.data, requires_grad, (grad, attributes, hooks)
+        data = obj.data
+        if LABEL in obj.__dict__:
+            data.__dict__[LABEL] = True
+        return data, requires_grad, (grad, attributes, hooks, on_gpu(obj))
 
+    @bare
     def apply(self, obj: Any, content: Any) -> None:
         data, requires_grad, state = content
         moved = data.data_ptr() != obj.data_ptr()
@@ -126,11 +179,29 @@ class TensorKind(Kind):
         self.set_state(obj, state)
 
 
+def attributes_of(obj: Any) -> tuple[tuple[str, Any], ...]:
+    """Without the label, which stands for the device."""
+    return tuple(pair for pair in obj.__dict__.items() if pair[0] != LABEL)
+
+
 class GeneratorKind(Kind):
-    """`torch.Generator`: its state is a row of bytes that it gives and takes."""
+    """`torch.Generator`: its device, and its state, a row of bytes that it gives and takes."""
 
     name = "torch generator"
     changes = True
+
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self._anchors = (self.new, self.apply)
+
+    def reduce(self, obj: Any) -> Any:
+        new, apply = self._anchors
+        return new, (obj.device.type,), self.read(obj), None, None, apply
+
+    def new(self, device: str) -> Any:
+        import torch
+
+        return torch.Generator(device)
 
     def read(self, obj: Any) -> State:
         return obj.get_state().numpy().tobytes()
@@ -142,4 +213,4 @@ class GeneratorKind(Kind):
 
 def is_generator_type(kind: type) -> bool:
     module = torch()
-    return module is not None and hasattr(module, "Generator") and issubclass(kind, module.Generator)
+    return module is not None and hasattr(module, "Generator") and issubclass(kind, module._C.Generator)

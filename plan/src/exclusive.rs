@@ -1,0 +1,174 @@
+//! GPUs that a person keeps from coming to going: what sharing is compared with.
+//!
+//! Who comes takes a free GPU, or waits for one and can do nothing until then; a GPU that somebody left is handed to the
+//! first in line. Cells never wait, people do: the waits of the [`Answer`] are those from coming to having a GPU.
+
+use crate::{
+    answer::Answer,
+    rates::Rates,
+    solve::{Chain, Groups},
+    wait::{Queueing, Waits},
+};
+
+/// GPUs by what happens on them; the rest have nobody.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    editing: usize,
+    running: usize,
+    free: usize,
+}
+
+struct Space {
+    held: Vec<Held>,
+    people: usize,
+    gpus: usize,
+}
+
+/// `None` when nobody ever leaves and there are more people than GPUs (the others wait for ever), or when the solver did
+/// not get to twelve digits.
+#[must_use]
+pub fn solve(rates: &Rates, people: usize, gpus: usize) -> Option<Answer> {
+    if rates.departure == 0.0 && people > gpus {
+        return None;
+    }
+    let space = Space::new(people, gpus.min(people));
+    let chain = Chain::new(space.len(), |index, go| space.transitions(rates, index, go));
+    let probabilities = chain.stationary(&[space.by_line()])?;
+
+    let mut arrivals = Queueing::new(space.held.len(), people);
+    let (mut busy, mut line, mut coming) = (0.0, 0.0, 0.0);
+    for (index, probability) in probabilities.into_iter().enumerate() {
+        let (waiting, held) = space.state(index);
+        busy += probability * held.running as f64;
+        line += probability * waiting as f64;
+        let weight = probability * rates.arrival * space.asleep(waiting, held) as f64;
+        coming += weight;
+        if waiting == 0 && held.free > 0 {
+            arrivals.at_once(weight);
+        } else if weight > 0.0 {
+            arrivals.queued(space.index_of(held), waiting, weight);
+        }
+    }
+    let waits = Waits::new(arrivals, |held, go| {
+        meanwhile(rates, space.held[held], &mut |next, rate, handed| {
+            go(space.index_of(next), rate, handed)
+        });
+    });
+    let wait = if coming > 0.0 { line / coming } else { 0.0 };
+    Some(Answer {
+        people,
+        gpus,
+        utilisation: busy / gpus as f64,
+        throughput: busy * rates.execution,
+        wait,
+        response: 1.0 / rates.execution,
+        waits,
+    })
+}
+
+/// What happens on the GPUs while somebody waits.
+fn meanwhile(rates: &Rates, now: Held, go: &mut dyn FnMut(Held, f64, bool)) {
+    let Held {
+        editing,
+        running,
+        free,
+    } = now;
+    if editing > 0 {
+        let submitted = Held {
+            editing: editing - 1,
+            running: running + 1,
+            free,
+        };
+        go(submitted, rates.submission * editing as f64, false);
+        let left = Held {
+            editing: editing - 1,
+            running,
+            free: free + 1,
+        };
+        go(left, rates.departure * editing as f64, false);
+    }
+    if running > 0 {
+        let ran = Held {
+            editing: editing + 1,
+            running: running - 1,
+            free,
+        };
+        go(ran, rates.execution * running as f64, false);
+    }
+    if free > 0 {
+        let taken = Held {
+            editing: editing + 1,
+            running,
+            free: free - 1,
+        };
+        go(taken, rates.hand_over * free as f64, true);
+    }
+}
+
+impl Space {
+    fn new(people: usize, gpus: usize) -> Self {
+        let held = (0..=gpus)
+            .flat_map(|editing| {
+                (0..=gpus - editing).map(move |running| Held {
+                    editing,
+                    running,
+                    free: gpus - editing - running,
+                })
+            })
+            .collect();
+        Self { held, people, gpus }
+    }
+
+    /// Also counts states with more people than there are, which nothing leads to.
+    fn len(&self) -> usize {
+        (self.people + 1) * self.held.len()
+    }
+
+    fn state(&self, index: usize) -> (usize, Held) {
+        (index / self.held.len(), self.held[index % self.held.len()])
+    }
+
+    fn index_of(&self, held: Held) -> usize {
+        let before =
+            held.editing * (self.gpus + 1) - held.editing * held.editing.saturating_sub(1) / 2;
+        before + held.running
+    }
+
+    fn asleep(&self, waiting: usize, held: Held) -> usize {
+        self.people
+            .saturating_sub(waiting + held.editing + held.running)
+    }
+
+    fn transitions(&self, rates: &Rates, index: usize, go: &mut dyn FnMut(usize, f64)) {
+        let (waiting, held) = self.state(index);
+        let to = |waiting: usize, held: Held| waiting * self.held.len() + self.index_of(held);
+        meanwhile(rates, held, &mut |next, rate, handed| {
+            if !handed {
+                go(to(waiting, next), rate);
+            } else if waiting > 0 {
+                go(to(waiting - 1, next), rate);
+            }
+        });
+        let coming = rates.arrival * self.asleep(waiting, held) as f64;
+        if waiting == 0 && held.free > 0 {
+            let taken = Held {
+                editing: held.editing + 1,
+                free: held.free - 1,
+                ..held
+            };
+            go(to(0, taken), coming);
+        } else if waiting < self.people {
+            go(to(waiting + 1, held), coming);
+        }
+    }
+
+    fn by_line(&self) -> Groups {
+        let of = (0..self.len())
+            .map(|index| (index / self.held.len()) as u32)
+            .collect();
+        Groups {
+            of,
+            count: self.people + 1,
+        }
+    }
+}

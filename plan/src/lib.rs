@@ -1,0 +1,28 @@
+//! How many people share GPUs well, and how long each of them waits.
+//!
+//! In: how often people come, go, submit and how long their cells run ([`Rates`]), how many there are and how many
+//! GPUs. Out: utilisation, throughput and the distribution of waits.
+//!
+//! Each person is *asleep*, *editing*, or *ready* (a cell waits or runs), and moves at exponential rates.
+//! A GPU is held by one person, also while that person edits or sleeps: the state stays resident. A ready person takes
+//! a free or the own GPU at once, and otherwise queues in order of arrival; a holder who is not ready hands over, at a
+//! rate of its own, as soon as somebody waits.
+//!
+//! [`states`] is that model person by person, for few; [`shared`] the same with people who are alike counted
+//! (an exact lump), for hundreds; [`exclusive`] a GPU per person from coming to going, for comparison.
+//!
+//! **Invariant:** pure; no I/O, no clock, no randomness.
+
+mod answer;
+pub mod exclusive;
+mod rates;
+mod repairman;
+pub mod shared;
+mod solve;
+pub mod states;
+mod wait;
+
+pub use answer::Answer;
+pub use rates::{BadRate, Rates};
+pub use repairman::{Repairman, repairman};
+pub use wait::Waits;

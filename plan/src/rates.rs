@@ -1,0 +1,50 @@
+//! How fast things happen, per second.
+
+/// Rates of one person's life, per second; each is one divided by a mean time in seconds.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rates {
+    /// Asleep to editing.
+    pub arrival: f64,
+    /// Editing to asleep; zero for people who stay.
+    pub departure: f64,
+    /// Editing to ready.
+    pub submission: f64,
+    /// Ready to editing, while holding a GPU.
+    pub execution: f64,
+    /// A GPU from a holder who is not ready to the first in line.
+    pub hand_over: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum BadRate {
+    #[error("The rate of {what} is {rate} per second; it must be more than zero and finite")]
+    NotPositive { what: &'static str, rate: f64 },
+    #[error(
+        "The rate of departures is {rate} per second; it must be zero (nobody leaves) or more, and finite"
+    )]
+    Departure { rate: f64 },
+}
+
+impl Rates {
+    /// # Errors
+    /// When a rate is not a rate: negative, infinite, not a number, or zero where the model would stand still.
+    pub fn checked(self) -> Result<Self, BadRate> {
+        let positive = [
+            ("arrivals", self.arrival),
+            ("submissions", self.submission),
+            ("executions", self.execution),
+            ("hand-overs", self.hand_over),
+        ];
+        for (what, rate) in positive {
+            if !(rate > 0.0 && rate.is_finite()) {
+                return Err(BadRate::NotPositive { what, rate });
+            }
+        }
+        if !(self.departure >= 0.0 && self.departure.is_finite()) {
+            return Err(BadRate::Departure {
+                rate: self.departure,
+            });
+        }
+        Ok(self)
+    }
+}

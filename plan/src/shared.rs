@@ -1,0 +1,269 @@
+//! GPUs that are passed on: people who are alike, counted.
+//!
+//! A state is a [`Holders`] (how many of those who hold a GPU edit, sleep, run) and, of everybody else, how many edit,
+//! sleep and wait. Who is which does not matter to anybody's wait, so the lump is exact.
+//! With as many people as GPUs, or fewer, nobody waits.
+
+use crate::{
+    answer::Answer,
+    rates::Rates,
+    solve::{Chain, Groups},
+    wait::{Queueing, Waits},
+};
+
+/// Those who hold a GPU; the rest of the GPUs run cells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Holders {
+    pub(crate) editing: usize,
+    pub(crate) asleep: usize,
+    pub(crate) running: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct State {
+    holders: Holders,
+    editing: usize,
+    asleep: usize,
+    waiting: usize,
+}
+
+/// States in order: those with the same number waiting together, and in them those with the same holders.
+struct Space {
+    holders: Vec<Holders>,
+    gpus: usize,
+    others: usize,
+}
+
+/// The largest chain that is solved: some ten seconds.
+pub const MAX_STATES: usize = 2_000_000;
+
+/// How many states the chain has for so many people and GPUs.
+#[must_use]
+pub fn states(people: usize, gpus: usize) -> usize {
+    let gpus = gpus.min(people);
+    let others = people - gpus;
+    (gpus + 1) * (gpus + 2) / 2 * ((others + 1) * (others + 2) / 2)
+}
+
+/// `None` when the solver did not get to twelve digits.
+#[must_use]
+pub fn solve(rates: &Rates, people: usize, gpus: usize) -> Option<Answer> {
+    let space = Space::new(people, gpus.min(people));
+    let chain = Chain::new(space.len(), |index, go| {
+        space.transitions(rates, space.state(index), go)
+    });
+    let probabilities = chain.stationary(&[space.by_queue(), space.by_asleep(people)])?;
+
+    let mut arrivals = Queueing::new(space.holders.len(), space.others);
+    let (mut busy, mut line) = (0.0, 0.0);
+    for (index, probability) in probabilities.into_iter().enumerate() {
+        let state = space.state(index);
+        busy += probability * state.holders.running as f64;
+        line += probability * state.waiting as f64;
+        let own = probability * rates.submission * state.holders.editing as f64;
+        arrivals.at_once(own);
+        let queued = probability * rates.submission * state.editing as f64;
+        arrivals.queued(space.index_of_holders(state.holders), state.waiting, queued);
+    }
+    let waits = Waits::new(arrivals, |holder, go| {
+        holders_alone(rates, space.holders[holder], &mut |next, rate, handed| {
+            go(space.index_of_holders(next), rate, handed);
+        });
+    });
+    Some(Answer::new(people, gpus, rates, busy, line, waits))
+}
+
+/// What the holders do among themselves while somebody waits: `go(next, rate, one of those who wait has a GPU now)`.
+fn holders_alone(rates: &Rates, now: Holders, go: &mut dyn FnMut(Holders, f64, bool)) {
+    let Holders {
+        editing,
+        asleep,
+        running,
+    } = now;
+    if running > 0 {
+        let next = Holders {
+            editing: editing + 1,
+            running: running - 1,
+            ..now
+        };
+        go(next, rates.execution * running as f64, false);
+    }
+    if editing > 0 {
+        let taken = Holders {
+            editing: editing - 1,
+            running: running + 1,
+            ..now
+        };
+        go(taken, rates.submission * editing as f64, false);
+        go(taken, rates.hand_over * editing as f64, true);
+        let left = Holders {
+            editing: editing - 1,
+            asleep: asleep + 1,
+            ..now
+        };
+        go(left, rates.departure * editing as f64, false);
+    }
+    if asleep > 0 {
+        let back = Holders {
+            editing: editing + 1,
+            asleep: asleep - 1,
+            ..now
+        };
+        go(back, rates.arrival * asleep as f64, false);
+        let taken = Holders {
+            asleep: asleep - 1,
+            running: running + 1,
+            ..now
+        };
+        go(taken, rates.hand_over * asleep as f64, true);
+    }
+}
+
+impl Space {
+    fn new(people: usize, gpus: usize) -> Self {
+        let holders = (0..=gpus)
+            .flat_map(|editing| {
+                (0..=gpus - editing).map(move |asleep| Holders {
+                    editing,
+                    asleep,
+                    running: gpus - editing - asleep,
+                })
+            })
+            .collect();
+        Self {
+            holders,
+            gpus,
+            others: people - gpus,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.begin_of_queue(self.others + 1)
+    }
+
+    /// The states with fewer waiting: of the others, `rest + 1` ways to be awake or asleep for each number waiting.
+    fn begin_of_queue(&self, waiting: usize) -> usize {
+        let pairs: usize = waiting * (self.others + 1) - waiting * waiting.saturating_sub(1) / 2;
+        pairs * self.holders.len()
+    }
+
+    fn index_of_holders(&self, holders: Holders) -> usize {
+        let before = holders.editing * (self.gpus + 1)
+            - holders.editing * holders.editing.saturating_sub(1) / 2;
+        before + holders.asleep
+    }
+
+    fn index(&self, state: State) -> usize {
+        let ways = self.others - state.waiting + 1;
+        self.begin_of_queue(state.waiting)
+            + self.index_of_holders(state.holders) * ways
+            + state.asleep
+    }
+
+    fn state(&self, index: usize) -> State {
+        let mut waiting = self.guess_queue(index);
+        while self.begin_of_queue(waiting + 1) <= index {
+            waiting += 1;
+        }
+        let rest = self.others - waiting;
+        let within = index - self.begin_of_queue(waiting);
+        let asleep = within % (rest + 1);
+        State {
+            holders: self.holders[within / (rest + 1)],
+            editing: rest - asleep,
+            asleep,
+            waiting,
+        }
+    }
+
+    /// At most the right one: the root of `begin_of_queue(waiting) = index`, rounded down.
+    fn guess_queue(&self, index: usize) -> usize {
+        let pairs = (index / self.holders.len()) as f64;
+        let width = self.others as f64 + 1.5;
+        ((width - (width * width - 2.0 * pairs).max(0.0).sqrt()).floor() - 1.0).max(0.0) as usize
+    }
+
+    fn transitions(&self, rates: &Rates, state: State, go: &mut dyn FnMut(usize, f64)) {
+        let State {
+            editing,
+            asleep,
+            waiting,
+            ..
+        } = state;
+        holders_alone(rates, state.holders, &mut |next, rate, handed| {
+            let to = State {
+                holders: next,
+                ..state
+            };
+            if !handed {
+                go(self.index(to), rate);
+            } else if waiting > 0 {
+                let loser_slept = next.asleep < state.holders.asleep;
+                let (editing, asleep) = if loser_slept {
+                    (editing, asleep + 1)
+                } else {
+                    (editing + 1, asleep)
+                };
+                go(
+                    self.index(State {
+                        editing,
+                        asleep,
+                        waiting: waiting - 1,
+                        ..to
+                    }),
+                    rate,
+                );
+            }
+        });
+        if editing > 0 {
+            go(
+                self.index(State {
+                    editing: editing - 1,
+                    waiting: waiting + 1,
+                    ..state
+                }),
+                rates.submission * editing as f64,
+            );
+            go(
+                self.index(State {
+                    editing: editing - 1,
+                    asleep: asleep + 1,
+                    ..state
+                }),
+                rates.departure * editing as f64,
+            );
+        }
+        if asleep > 0 {
+            go(
+                self.index(State {
+                    editing: editing + 1,
+                    asleep: asleep - 1,
+                    ..state
+                }),
+                rates.arrival * asleep as f64,
+            );
+        }
+    }
+
+    fn by_queue(&self) -> Groups {
+        let of = |index| {
+            let state = self.state(index);
+            (state.waiting * self.holders.len() + self.index_of_holders(state.holders)) as u32
+        };
+        Groups {
+            of: (0..self.len()).map(of).collect(),
+            count: (self.others + 1) * self.holders.len(),
+        }
+    }
+
+    fn by_asleep(&self, people: usize) -> Groups {
+        let of = |index| {
+            let state = self.state(index);
+            (state.asleep + state.holders.asleep) as u32
+        };
+        Groups {
+            of: (0..self.len()).map(of).collect(),
+            count: people + 1,
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! How long those who submit wait, as a distribution and not only on average.
+//!
+//! In: how often a submission finds the GPUs how and how many before it ([`Queueing`]), and what the holders do meanwhile.
+//! Out: [`Waits`].
+//!
+//! Those behind do not change the wait of those before them, so a wait is a walk over (how the GPUs are held, how many
+//! are before me) until one more than those before me have been handed a GPU. Its Laplace transform follows step by step
+//! from a small linear system; the distribution from that numerically (Abate and Whitt 1995, "Euler"), to about
+//! eight digits.
+
+use num_complex::Complex64;
+
+/// Weights of submissions by what they find; their sum need not be one.
+pub(crate) struct Queueing {
+    at_once: f64,
+    /// `queued[before][holder]`.
+    queued: Vec<Vec<f64>>,
+    holders: usize,
+}
+
+impl Queueing {
+    pub(crate) fn new(holders: usize, most_before: usize) -> Self {
+        Self {
+            at_once: 0.0,
+            queued: vec![vec![0.0; holders]; most_before + 1],
+            holders,
+        }
+    }
+
+    pub(crate) fn at_once(&mut self, weight: f64) {
+        self.at_once += weight;
+    }
+
+    pub(crate) fn queued(&mut self, holder: usize, before: usize, weight: f64) {
+        self.queued[before][holder] += weight;
+    }
+}
+
+/// One transition of the holders while somebody waits.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    from: usize,
+    to: usize,
+    rate: f64,
+    handed: bool,
+}
+
+/// The distribution of waits, in seconds.
+#[derive(Debug)]
+pub struct Waits {
+    /// The part of submissions that do not wait at all.
+    at_once: f64,
+    /// `queued[before][holder]`, parts of all submissions; what is too rare to matter is cut off.
+    queued: Vec<Vec<f64>>,
+    holders: usize,
+    steps: Vec<Step>,
+    exits: Vec<f64>,
+}
+
+/// Longer lines than all but this part of submissions find are not looked at.
+const NEGLIGIBLE: f64 = 1e-12;
+
+/// Abate and Whitt's parameters: the discretisation error is `exp(-A)`.
+const A: f64 = 18.4;
+const EULER_TERMS: usize = 11;
+
+impl Waits {
+    /// `each(holder, go)` calls `go(next, rate, handed)` for what may happen.
+    pub(crate) fn new(
+        arrivals: Queueing,
+        each: impl Fn(usize, &mut dyn FnMut(usize, f64, bool)),
+    ) -> Self {
+        let Queueing {
+            at_once,
+            mut queued,
+            holders,
+        } = arrivals;
+        let total: f64 = at_once + queued.iter().flatten().sum::<f64>();
+        queued
+            .iter_mut()
+            .flatten()
+            .for_each(|weight| *weight /= total);
+        let mut rare = 0.0;
+        while let Some(last) = queued.last() {
+            rare += last.iter().sum::<f64>();
+            if rare > NEGLIGIBLE {
+                break;
+            }
+            queued.pop();
+        }
+        let mut steps = Vec::new();
+        let mut exits = vec![0.0; holders];
+        for (from, exit) in exits.iter_mut().enumerate() {
+            each(from, &mut |to, rate, handed| {
+                steps.push(Step {
+                    from,
+                    to,
+                    rate,
+                    handed,
+                });
+                *exit += rate;
+            });
+        }
+        Self {
+            at_once: at_once / total,
+            queued,
+            holders,
+            steps,
+            exits,
+        }
+    }
+
+    /// The part of submissions that run without waiting.
+    #[must_use]
+    pub fn none(&self) -> f64 {
+        self.at_once
+    }
+
+    /// The part of submissions that wait longer than `seconds`, to about eight digits.
+    #[must_use]
+    pub fn longer_than(&self, seconds: f64) -> f64 {
+        let waiting = 1.0 - self.at_once;
+        if seconds <= 0.0 || waiting <= 0.0 {
+            return waiting.max(0.0);
+        }
+        let term = |k: usize| {
+            let theta = Complex64::new(A, 2.0 * std::f64::consts::PI * k as f64) / (2.0 * seconds);
+            let tail = (waiting - self.transform(theta)) / theta;
+            if k.is_multiple_of(2) {
+                tail.re
+            } else {
+                -tail.re
+            }
+        };
+        let plain_terms = self.plain_terms();
+        let mut sum = 0.5 * term(0) + (1..=plain_terms).map(term).sum::<f64>();
+        let mut weight = 0.5_f64.powi(EULER_TERMS as i32);
+        let mut averaged = weight * sum;
+        for k in 1..=EULER_TERMS {
+            sum += term(plain_terms + k);
+            weight *= (EULER_TERMS + 1 - k) as f64 / k as f64;
+            averaged += weight * sum;
+        }
+        ((A / 2.0).exp() / seconds * averaged).clamp(0.0, waiting)
+    }
+
+    /// Behind a long line the wait is nearly certain: its distribution is steep, and wants more terms.
+    fn plain_terms(&self) -> usize {
+        15 + 5 * self.queued.len().isqrt()
+    }
+
+    /// The wait in seconds that all but `1 - part` of submissions stay below; `part` is below one.
+    #[must_use]
+    pub fn percentile(&self, part: f64) -> f64 {
+        let tail = 1.0 - part;
+        if self.longer_than(0.0) <= tail {
+            return 0.0;
+        }
+        let mut high = 1.0 / self.exits.iter().copied().fold(0.0, f64::max);
+        while self.longer_than(high) > tail {
+            high *= 2.0;
+        }
+        let mut low = 0.0;
+        for _ in 0..60 {
+            let middle = 0.5 * (low + high);
+            if self.longer_than(middle) > tail {
+                low = middle
+            } else {
+                high = middle
+            }
+        }
+        high
+    }
+
+    /// The Laplace transform of the density of those waits that are not none.
+    fn transform(&self, theta: Complex64) -> Complex64 {
+        let onward = self.onward(theta);
+        let mut now = vec![Complex64::ONE; self.holders];
+        let mut sum = Complex64::ZERO;
+        for weights in &self.queued {
+            now = onward
+                .iter()
+                .map(|row| row.iter().zip(&now).map(|(a, b)| a * b).sum())
+                .collect();
+            sum += weights
+                .iter()
+                .zip(&now)
+                .map(|(weight, value)| value * weight)
+                .sum::<Complex64>();
+        }
+        sum
+    }
+
+    /// `onward[i][j]`: the transform of the time from holders `i` to the next hand-over, which leaves holders `j`.
+    fn onward(&self, theta: Complex64) -> Vec<Vec<Complex64>> {
+        let count = self.holders;
+        let mut stay = vec![vec![Complex64::ZERO; count]; count];
+        let mut hand = vec![vec![Complex64::ZERO; count]; count];
+        for (holder, exit) in self.exits.iter().enumerate() {
+            stay[holder][holder] = theta + exit;
+        }
+        for step in &self.steps {
+            if step.handed {
+                hand[step.from][step.to] += step.rate;
+            } else {
+                stay[step.from][step.to] -= step.rate;
+            }
+        }
+        solve(stay, hand)
+    }
+}
+
+/// `x` in `a x = b`, by elimination; `a` is diagonally dominant, so no pivot is looked for.
+fn solve(mut a: Vec<Vec<Complex64>>, mut b: Vec<Vec<Complex64>>) -> Vec<Vec<Complex64>> {
+    let count = a.len();
+    for pivot in 0..count {
+        let (row_a, row_b) = (a[pivot].clone(), b[pivot].clone());
+        for row in (0..count).filter(|row| *row != pivot) {
+            let factor = a[row][pivot] / row_a[pivot];
+            if factor != Complex64::ZERO {
+                a[row]
+                    .iter_mut()
+                    .zip(&row_a)
+                    .for_each(|(value, above)| *value -= factor * above);
+                b[row]
+                    .iter_mut()
+                    .zip(&row_b)
+                    .for_each(|(value, above)| *value -= factor * above);
+            }
+        }
+    }
+    for (row, values) in b.iter_mut().enumerate() {
+        values.iter_mut().for_each(|value| *value /= a[row][row]);
+    }
+    b
+}

@@ -1,0 +1,22 @@
+"""Virtual CUDA for PyTorch. Importing this package imports torch; `install` changes it.
+
+A tensor on the virtual GPU is an ordinary CPU tensor with a label. One function mode keeps the labels right, answers
+questions about devices from them, and raises what a GPU would raise for tensors of two devices. Nothing is stored
+twice; autograd, optimizers and C++ see CPU tensors.
+"""
+
+from __future__ import annotations
+
+from baton_shim.virtual.patches import Patches
+
+
+def install(patches: Patches) -> None:
+    from baton_shim.virtual.pytorch import answers, devices, older, rules, saving, streams, training
+
+    assert rules  # its import fills the mode's tables
+    answers.install(patches)
+    saving.install(patches)
+    training.install(patches)
+    streams.register()
+    older.install(patches)
+    devices.install(patches)

@@ -1,0 +1,244 @@
+"""What `torch.cuda`, `torch.accelerator` and `torch.backends` answer.
+
+dynamo, which the first optimizer imports, rejects one function object under two names: each answer is made anew.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from baton_shim.virtual.gpu import KNOWN
+from baton_shim.virtual.patches import Patches
+from baton_shim.virtual.pytorch import generator
+from baton_shim.virtual.pytorch.labels import Tensor, names_cuda, on_cuda, put
+from baton_shim.virtual.pytorch.saving import untyped
+from baton_shim.virtual.pytorch.streams import Event, Stream
+
+_NOTHING = """
+    empty_cache synchronize ipc_collect init _lazy_init set_stream reset_peak_memory_stats reset_max_memory_allocated
+    reset_max_memory_cached reset_accumulated_memory_stats set_per_process_memory_fraction _check_capability
+"""
+_MEMORY = "memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached max_memory_cached"
+_TYPES = "Float Double Half BFloat16 Long Int Short Char Byte Bool"
+_NEEDS_GPU = "CUDAGraph graph make_graphed_callables graph_pool_handle"
+
+
+def install(patches: Patches) -> None:
+    answers = {**questions(), **memory(), **randomness(), **order()}
+    for kind in _TYPES.split():
+        if hasattr(torch.cuda, f"{kind}Tensor"):
+            answers[f"{kind}Tensor"] = TypedTensor(kind)
+    for name in _NEEDS_GPU.split():
+        answers[name] = needs_gpu(f"torch.cuda.{name}")
+    for name, answer in answers.items():
+        if hasattr(torch.cuda, name):
+            patches.set(torch.cuda, name, answer)
+    install_accelerator(patches)
+    install_backends(patches)
+    patches.set(torch, "Generator", generator.Generator)
+    patches.set(Tensor, "record_stream", always(None))
+    if hasattr(torch.cuda, "nvtx"):
+        for name in "range_push range_pop mark range_start range_end".split():
+            if hasattr(torch.cuda.nvtx, name):
+                patches.set(torch.cuda.nvtx, name, always(0))
+
+
+def always(answer: Any) -> Callable[..., Any]:
+    return lambda *args, **kwargs: answer
+
+
+def questions() -> dict[str, Any]:
+    def get_device_properties(device: Any = None) -> Any:
+        check(device)
+        gpu = KNOWN.gpu
+        return types.SimpleNamespace(
+            name=gpu.name,
+            major=gpu.capability[0],
+            minor=gpu.capability[1],
+            total_memory=gpu.memory_bytes,
+            multi_processor_count=gpu.multiprocessors,
+            warp_size=32,
+            max_threads_per_multi_processor=2048,
+            regs_per_multiprocessor=65536,
+            is_integrated=0,
+            is_multi_gpu_board=0,
+        )
+
+    def get_device_name(device: Any = None) -> str:
+        check(device)
+        return KNOWN.gpu.name
+
+    def get_device_capability(device: Any = None) -> tuple[int, int]:
+        check(device)
+        return KNOWN.gpu.capability
+
+    def set_device(device: Any) -> None:
+        check(device)
+
+    def is_bf16_supported(*args: Any, **kwargs: Any) -> bool:
+        return KNOWN.gpu.capability >= (8, 0)
+
+    return {
+        **{name: always(None) for name in _NOTHING.split()},
+        **{name: always(True) for name in "is_available is_initialized _is_compiled".split()},
+        **{name: always(0) for name in "current_device _exchange_device _maybe_exchange_device".split()},
+        "device_count": always(1),
+        "can_device_access_peer": always(False),
+        "is_tf32_supported": lambda: KNOWN.gpu.capability >= (8, 0),
+        "is_bf16_supported": is_bf16_supported,
+        "get_device_name": get_device_name,
+        "get_device_capability": get_device_capability,
+        "get_device_properties": get_device_properties,
+        "get_arch_list": lambda: ["sm_{}{}".format(*KNOWN.gpu.capability)],
+        "set_device": set_device,
+    }
+
+
+def check(device: Any) -> None:
+    """Raises for a GPU that is not there."""
+    if device is None or (isinstance(device, int) and device < 0):
+        return
+    if not names_cuda(device):
+        raise ValueError(f"Expected a cuda device, but got: {device}")
+
+
+def memory() -> dict[str, Any]:
+    def mem_get_info(device: Any = None) -> tuple[int, int]:
+        check(device)
+        return KNOWN.gpu.memory_bytes - labelled_bytes(), KNOWN.gpu.memory_bytes
+
+    def summary(device: Any = None, abbreviated: bool = False) -> str:
+        return f"Virtual CUDA: {labelled_bytes()} bytes of tensors; memory of a GPU is used in %%gpu cells only"
+
+    def stats(device: Any = None) -> dict[str, int]:
+        used = labelled_bytes()
+        return {f"{kind}_bytes.all.{when}": used for kind in ("allocated", "reserved") for when in ("current", "peak")}
+
+    counters = {name: lambda device=None: labelled_bytes() for name in _MEMORY.split()}
+    more = {"mem_get_info": mem_get_info, "memory_summary": summary, "memory_stats": stats}
+    return {**counters, **more, "memory_snapshot": lambda *args, **kwargs: []}
+
+
+def labelled_bytes() -> int:
+    sizes = {}
+    with torch._C.DisableTorchFunction():
+        for thing in gc.get_objects():
+            if isinstance(thing, Tensor) and on_cuda(thing) and thing.layout == torch.strided:
+                storage = thing.untyped_storage() if hasattr(thing, "untyped_storage") else untyped(thing.storage())
+                sizes[storage.data_ptr()] = storage.nbytes()
+    return sum(sizes.values())
+
+
+def randomness() -> dict[str, Any]:
+    def manual_seed(seed: int) -> None:
+        generator.DEFAULT.restart(int(seed))
+
+    def manual_seed_all(seed: int) -> None:
+        generator.DEFAULT.restart(int(seed))
+
+    def seed() -> None:
+        generator.DEFAULT.restart(int.from_bytes(os.urandom(8), "little"))
+
+    def seed_all() -> None:
+        seed()
+
+    def set_rng_state(new_state: Any, device: Any = "cuda") -> None:
+        check(device)
+        generator.DEFAULT.set_state(new_state)
+
+    def set_rng_state_all(new_states: Any) -> None:
+        for state in new_states:
+            generator.DEFAULT.set_state(state)
+
+    def get_rng_state(device: Any = "cuda") -> Any:
+        check(device)
+        return generator.DEFAULT.state()
+
+    return {
+        "manual_seed": manual_seed,
+        "manual_seed_all": manual_seed_all,
+        "seed": seed,
+        "seed_all": seed_all,
+        "initial_seed": lambda: generator.DEFAULT.seed,
+        "get_rng_state": get_rng_state,
+        "get_rng_state_all": lambda: [generator.DEFAULT.state()],
+        "set_rng_state": set_rng_state,
+        "set_rng_state_all": set_rng_state_all,
+    }
+
+
+def order() -> dict[str, Any]:
+    """Streams and events: all work is done when the call returns."""
+    return {
+        "current_stream": lambda device=None: Stream(),
+        "default_stream": lambda device=None: Stream(),
+        "stream": stream,
+        "Stream": Stream,
+        "Event": Event,
+        "is_current_stream_capturing": always(False),
+    }
+
+
+@contextmanager
+def stream(stream: Any) -> Iterator[Any]:
+    yield stream
+
+
+def needs_gpu(name: str) -> Callable[..., Any]:
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError(f"{name} needs a real GPU\nhint: use it in a %%gpu cell")
+
+    return refuse
+
+
+class TypedTensor:
+    """`torch.cuda.FloatTensor` and its like."""
+
+    def __init__(self, kind: str) -> None:
+        self.__name__, self.__module__ = f"{kind}Tensor", "torch.cuda"
+        self._plain = getattr(torch, f"{kind}Tensor")
+
+    def __reduce__(self) -> str:
+        return self.__name__
+
+    def __call__(self, *args: Any) -> Any:
+        return put(self._plain(*args), True)
+
+    def __instancecheck__(self, value: Any) -> bool:
+        return on_cuda(value) and isinstance(value, self._plain)
+
+
+def install_accelerator(patches: Patches) -> None:
+    """Adam asks here for a stream since torch 2.15."""
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None:
+        return
+    nothing = "set_device_index set_device_idx synchronize set_stream empty_cache reset_peak_memory_stats"
+    answers: dict[str, Any] = {name: always(None) for name in nothing.split()}
+    answers |= {name: always(0) for name in ("current_device_index", "current_device_idx")}
+    answers |= {name: lambda *device: labelled_bytes() for name in _MEMORY.split()}
+    answers |= {
+        "is_available": always(True),
+        "device_count": always(1),
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "current_stream": lambda *device: Stream(),
+        "get_memory_info": lambda *device: (KNOWN.gpu.memory_bytes - labelled_bytes(), KNOWN.gpu.memory_bytes),
+    }
+    for name, answer in answers.items():
+        if hasattr(accelerator, name):
+            patches.set(accelerator, name, answer)
+
+
+def install_backends(patches: Patches) -> None:
+    cudnn = getattr(torch.backends.cudnn, "m", torch.backends.cudnn)
+    patches.set(cudnn, "is_available", always(True))
+    patches.set(cudnn, "version", always(91000))
+    patches.set(cudnn, "is_acceptable", always(False))  # else recurrent layers call cuDNN
+    patches.set(torch.backends.cuda, "is_built", always(True))

@@ -1,0 +1,159 @@
+"""The function mode that every call of torch goes through: results of labelled tensors are labelled.
+
+The calls that need more than that have a rule of their own (`rules.py`). What runs inside of a handled call sees CPU
+tensors; only `AllOnCuda` is for what runs student code in there.
+
+**Invariant:** devices are compared before anything runs, because a call in place has already written when it returns.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from baton_shim.virtual import LABEL
+from baton_shim.virtual.hint import WATCH
+from baton_shim.virtual.pytorch.labels import Tensor, first_tensor, look, names_cuda, on_cuda, put
+
+Rule = Callable[["VirtualCuda", Any, tuple[Any, ...], dict[str, Any]], Any]
+RULES: dict[Any, Rule] = {}
+MIXES: set[Any] = set()
+"""Calls that take tensors of both devices on a GPU, too; the result is where the first tensor is."""
+FACTORIES: set[Any] = set()
+"""Calls that make a tensor on the default device."""
+PINNED = "_baton_pinned"
+CALLS_BETWEEN_LOOKS = 31
+"""At the clock; one less than a power of two."""
+
+
+class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.default_cuda = False
+        self.calls = 0
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        rule = RULES.get(function)
+        if rule is not None:
+            return rule(self, function, args, kwargs or {})
+        if kwargs:
+            return self.compute_with(function, args, kwargs)
+        cuda = cpu = False
+        for part in args:
+            if getattr(part, LABEL, None) is True:
+                cuda = True
+            elif isinstance(part, Tensor):
+                cpu = cpu or part.dim() > 0
+            elif type(part) is tuple or type(part) is list:
+                below = look(part)
+                cuda, cpu = cuda or below[0], cpu or below[1]
+        if not cuda:
+            return self.make(function, args, {}) if self.default_cuda and function in FACTORIES else function(*args)
+        if cpu:
+            return self.mix(function, args, {})
+        self.calls += 1
+        if not self.calls & CALLS_BETWEEN_LOOKS:
+            WATCH.computing()
+        result = function(*args)
+        if type(result) is Tensor:
+            result._baton_cuda = True
+            return result
+        return put(result, True)
+
+    def holds(self, tensor: Any) -> bool:
+        """Whether this tensor is on the GPU."""
+        return getattr(tensor, LABEL, None) is True
+
+    def compute(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Where no device is asked for: the result is where the inputs are."""
+        cuda, cpu = look((args, kwargs))
+        if not cuda:
+            return function(*args, **kwargs)
+        if cpu:
+            return self.mix(function, args, kwargs)
+        return put(function(*args, **kwargs), True)
+
+    def compute_with(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if kwargs.get("pin_memory"):
+            pinned = self.compute_with(function, args, {**kwargs, "pin_memory": False})
+            pinned.__dict__[PINNED] = True
+            return pinned
+        asked = kwargs.get("device")
+        if asked is not None:
+            return put(self.made_here(function, args, kwargs), names_cuda(asked))
+        if self.default_cuda and function in FACTORIES:
+            return self.make(function, args, kwargs)
+        return self.compute(function, args, kwargs)
+
+    def make(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """On the default device, which is the GPU."""
+        return put(function(*args, **kwargs), True)
+
+    def made_here(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that says where its result shall be, as the CPU's."""
+        return function(*args, **({**kwargs, "device": "cpu"} if names_cuda(kwargs["device"]) else kwargs))
+
+    def mix(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if function not in MIXES:
+            raise mixed(function)
+        return put(function(*args, **kwargs), on_cuda(first_tensor(args)))
+
+
+class AllOnCuda(VirtualCuda):
+    """While autograd or a function transform calls student code with tensors that C++ made: all are on the GPU."""
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        with torch._C.DisableTorchFunction():
+            rule = RULES.get(function)
+            if rule is not None:
+                return rule(self, function, args, kwargs or {})
+            return self.compute_with(function, args, kwargs or {})
+
+    def holds(self, tensor: Any) -> bool:
+        return True
+
+    def compute(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return put(function(*args, **kwargs), True)
+
+
+def mixed(function: Any) -> RuntimeError:
+    name = getattr(function, "__name__", str(function))
+    return RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu! "
+        f"(in a call of {name})"
+    )
+
+
+# A mode belongs to a thread.
+_HERE = threading.local()
+
+
+def mode_here() -> VirtualCuda:
+    """This thread's mode, entered if it was not yet."""
+    mode: VirtualCuda | None = getattr(_HERE, "mode", None)
+    if mode is None:
+        mode = _HERE.mode = VirtualCuda()
+        mode.__enter__()
+    return mode
+
+
+def switch(active: bool) -> None:
+    """In all threads: a mode cannot be taken out of another thread's stack."""
+    VirtualCuda.__torch_function__ = _ACTIVE if active else _passing  # type: ignore[method-assign]
+
+
+_ACTIVE = VirtualCuda.__torch_function__
+
+
+def _passing(
+    self: VirtualCuda, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+) -> Any:
+    return function(*args, **(kwargs or {}))

@@ -1,0 +1,346 @@
+"""Calls that need more than "the result is where the inputs are": each with a rule of its own.
+
+A rule is called with the mode off, so what it computes, it computes on CPU tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from baton_shim.virtual.pytorch.generator import Generator, drawing
+from baton_shim.virtual.pytorch.hooks import LabellingHook
+from baton_shim.virtual.pytorch.labels import CUDA, Tensor, first_tensor, look, names_cuda, on_cuda, put
+from baton_shim.virtual.pytorch.mode import FACTORIES, MIXES, PINNED, RULES, Rule, VirtualCuda
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+_FUNCTIONAL = torch.nn.functional
+
+
+def default_device_constructors() -> set[Any]:
+    try:
+        from torch.utils._device import _device_constructors
+    except ImportError:  # torch 1.13 has no default device
+        return set()
+    constructors: set[Any] = _device_constructors()
+    return constructors
+
+
+def present(owner: Any, names: str) -> set[Any]:
+    """Those of the functions that this torch has."""
+    return {getattr(owner, name) for name in names.split() if hasattr(owner, name)}
+
+
+def rule(*functions: Any) -> Callable[[Rule], Rule]:
+    def register(handler: Rule) -> Rule:
+        RULES.update(dict.fromkeys(functions, handler))
+        return handler
+
+    return register
+
+
+FACTORIES.update(default_device_constructors())
+MIXES.update(
+    present(Tensor, "copy_ index_put index_put_ tensor_split view_as expand_as reshape_as resize_as_ is_set_to"),
+    present(torch, "tensor_split ctc_loss lstm gru rnn_tanh rnn_relu _foreach_copy_ is_same_size index_put"),
+    present(torch, "_has_compatible_shallow_copy_type is_tensor"),
+    present(_FUNCTIONAL, "ctc_loss"),
+)
+
+_QUESTIONS = (
+    present(Tensor, "__hash__ __len__ __bool__ __float__ __int__ __index__ __complex__ size stride dim numel nelement")
+    | present(Tensor, "element_size storage_offset data_ptr tolist item is_contiguous is_floating_point is_complex")
+    | present(Tensor, "is_signed is_shared ndimension requires_grad_ retain_grad untyped_storage storage")
+    | {
+        getattr(Tensor, name).__get__
+        for name in "shape dtype layout requires_grad is_leaf grad_fn ndim itemsize nbytes is_sparse is_quantized "
+        "is_meta is_nested is_mkldnn names retains_grad output_nr _version _backward_hooks".split()
+        if hasattr(getattr(Tensor, name, None), "__get__")
+    }
+    | {Tensor.requires_grad.__set__}
+)
+
+
+@rule(*_QUESTIONS)
+def as_it_is(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    return function(*args, **kwargs)
+
+
+# ---- where a tensor is ----
+
+
+@rule(Tensor.device.__get__)
+def device(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    return CUDA if mode.holds(args[0]) else function(*args)
+
+
+@rule(Tensor.is_cuda.__get__)
+def is_cuda(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> bool:
+    return mode.holds(args[0])
+
+
+@rule(Tensor.is_cpu.__get__)
+def is_cpu(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> bool:
+    return bool(function(*args)) and not mode.holds(args[0])
+
+
+@rule(Tensor.get_device, *present(torch, "get_device"))
+def get_device(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> int:
+    return 0 if mode.holds(args[0]) else int(function(*args))
+
+
+# ---- from one device to the other ----
+
+
+def arrived(result: Any, source: Any, was_cuda: bool, cuda: bool) -> Any:
+    """Another device is another memory, so that later writes stay on their side."""
+    if was_cuda != cuda and result is source:
+        result = result.clone()
+    return put(result, cuda)
+
+
+@rule(Tensor.to)
+def to(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    source, rest, kwargs = args[0], list(args[1:]), dict(kwargs)
+    cuda = was_cuda = mode.holds(source)
+    other = kwargs.get("other", rest[0] if rest else None)
+    asked = kwargs.get("device", rest[0] if rest else None)
+    if isinstance(other, Tensor):
+        cuda = mode.holds(other)
+    elif isinstance(asked, (str, int, torch.device)) and not isinstance(asked, bool):
+        cuda = names_cuda(asked)
+        if cuda and "device" in kwargs:
+            kwargs["device"] = "cpu"
+        elif cuda:
+            rest[0] = "cpu"
+    return arrived(function(source, *rest, **kwargs), source, was_cuda, cuda)
+
+
+@rule(Tensor.cuda)
+def to_cuda(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    asked = kwargs.get("device", args[1] if len(args) > 1 else None)
+    if asked is not None and not names_cuda(asked):
+        raise RuntimeError(f"Invalid device, must be cuda device, but got {asked}")
+    return arrived(args[0], args[0], mode.holds(args[0]), True)
+
+
+@rule(Tensor.cpu)
+def to_cpu(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    return arrived(function(*args, **kwargs), args[0], mode.holds(args[0]), False)
+
+
+@rule(Tensor.type_as)
+def type_as(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    return arrived(function(*args), args[0], mode.holds(args[0]), mode.holds(args[1]))
+
+
+@rule(Tensor.type)
+def type_name_or_cast(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    source, asked = args[0], args[1] if len(args) > 1 else kwargs.get("dtype")
+    cuda = mode.holds(source)
+    if asked is None:
+        name = function(source)
+        return name.replace("torch.", "torch.cuda.", 1) if cuda else name
+    if isinstance(asked, torch.dtype):
+        return put(function(*args, **kwargs), cuda)
+    name = asked if isinstance(asked, str) else f"{asked.__module__}.{asked.__name__}"
+    plain = name.replace("torch.cuda.", "torch.")
+    return arrived(function(source, plain), source, cuda, plain != name)
+
+
+@rule(torch.tensor)
+def tensor(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """From a tensor: where that is. From numbers, also those in tensors: on the default device."""
+    data = args[0] if args else kwargs.get("data")
+    if kwargs.get("device") is None and not isinstance(data, Tensor):
+        return put(function(*args, **kwargs), mode.default_cuda)
+    return mode.compute_with(function, args, kwargs)
+
+
+@rule(*present(Tensor, "new_tensor new_zeros new_ones new_full new_empty new_empty_strided new"))
+def new(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    if kwargs.get("device") is not None:
+        return mode.compute_with(function, args, kwargs)
+    return put(function(*args, **kwargs), mode.holds(args[0]))
+
+
+@rule(*present(torch, "as_tensor asarray"))
+def as_tensor(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """It may return its argument, or borrow its memory."""
+    source = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+    asked = kwargs.get("device")
+    was_cuda = isinstance(source, Tensor) and mode.holds(source)
+    if asked is not None:
+        cuda = names_cuda(asked)
+        result = mode.made_here(function, args, kwargs)
+    else:
+        cuda = was_cuda if isinstance(source, Tensor) else mode.default_cuda
+        result = function(*args, **kwargs)
+    return put(result.clone() if cuda != was_cuda else result, cuda)
+
+
+@rule(torch._C._nn._parse_to)
+def parse_module_to(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """`module.to(0)`: a number would reach C++ as a device of its build."""
+    named = [f"cuda:{part}" if type(part) is int else part for part in args]
+    for asked in (*named[:1], kwargs.get("device")):
+        if isinstance(asked, (str, torch.device)):
+            names_cuda(asked)
+    return function(*named, **kwargs)
+
+
+# ---- what a tensor holds ----
+
+
+@rule(Tensor.data.__set__)
+def set_data(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> None:
+    function(*args)
+    put(args[0], mode.holds(args[1]))
+
+
+@rule(Tensor.grad.__get__)
+def grad(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    gradient = function(*args)
+    return put(gradient, True) if gradient is not None and mode.holds(args[0]) else gradient
+
+
+@rule(Tensor.grad.__set__)
+def set_grad(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> None:
+    owner, gradient = args
+    if isinstance(gradient, Tensor) and mode.holds(owner) != mode.holds(gradient):
+        names = ["cuda" if mode.holds(part) else "cpu" for part in (gradient, owner)]
+        raise RuntimeError(
+            f"attempting to assign a gradient with device type '{names[0]}' to a tensor with device type "
+            f"'{names[1]}'. Please ensure that the gradient and the tensor are on the same device"
+        )
+    function(owner, gradient)
+
+
+@rule(Tensor.__getitem__)
+def get_item(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    source, index = args
+    if not mode.holds(source) and look(index if isinstance(index, tuple) else (index,))[0]:
+        raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+    return put(function(source, index), mode.holds(source)) if mode.holds(source) else function(source, index)
+
+
+@rule(Tensor.__setitem__)
+def set_item(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> None:
+    if not mode.holds(args[0]) and look(args[1] if isinstance(args[1], tuple) else (args[1],))[0]:
+        raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+    function(*args)
+
+
+@rule(Tensor.__iter__)
+def iterate(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    return iter(put(tuple(function(*args)), True)) if mode.holds(args[0]) else function(*args)
+
+
+@rule(Tensor.numpy, Tensor.__array__)
+def to_numpy(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    if on_cuda(args[0]) and not kwargs.get("force"):
+        raise TypeError(
+            "can't convert cuda:0 device type tensor to numpy. "
+            "Use Tensor.cpu() to copy the tensor to host memory first."
+        )
+    return function(*args, **kwargs)
+
+
+@rule(*present(Tensor, "apply_ map_ map2_"))
+def cpu_only(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    if mode.holds(args[0]):
+        raise TypeError(f"{function.__name__} is only implemented on CPU tensors")
+    return function(*args, **kwargs)
+
+
+@rule(Tensor.__repr__)
+def representation(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> str:
+    if not mode.holds(args[0]):
+        return str(function(*args, **kwargs))
+    with VirtualCuda():  # so that torch finds the device itself, at its place in the text
+        return str(torch._tensor_str._str(args[0], **kwargs))
+
+
+@rule(Tensor.__format__)
+def formatted(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> str:
+    if args[0].dim() == 0 or not mode.holds(args[0]):
+        return str(function(*args))
+    return format(representation(mode, None, args[:1], {}), args[1])
+
+
+@rule(*present(Tensor, "pin_memory"))
+def pin_memory(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    if mode.holds(args[0]):
+        raise RuntimeError("cannot pin 'torch.cuda.FloatTensor' only dense CPU tensors can be pinned")
+    pinned = args[0].clone()
+    pinned.__dict__[PINNED] = True
+    return pinned
+
+
+@rule(*present(Tensor, "is_pinned"))
+def is_pinned(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> bool:
+    return PINNED in args[0].__dict__
+
+
+@rule(*present(Tensor, "register_hook"))
+def register_hook(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    owner, hook = args
+    return function(owner, LabellingHook(hook) if mode.holds(owner) else hook)
+
+
+@rule(*present(torch, "_pack_padded_sequence _pad_packed_sequence"))
+def packed(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The lengths stay on the CPU, on a GPU, too."""
+    if function is torch._pack_padded_sequence and mode.holds(args[1]):
+        raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor, but got 1D cuda:0 Long tensor")
+    data, lengths = function(*args, **kwargs)
+    return put(data, mode.holds(args[0])), lengths
+
+
+# ---- random numbers ----
+
+_DRAWS_AS_MADE = present(torch, "rand randn randint randperm normal")
+_DRAWS_LIKE_INPUT = (
+    present(torch, "rand_like randn_like randint_like bernoulli multinomial poisson binomial dropout feature_dropout")
+    | present(torch, "dropout_ alpha_dropout alpha_dropout_ feature_alpha_dropout rrelu rrelu_ native_dropout")
+    | present(Tensor, "normal_ uniform_ exponential_ random_ bernoulli bernoulli_ cauchy_ geometric_ log_normal_")
+    | present(Tensor, "multinomial")
+    | present(_FUNCTIONAL, "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout gumbel_softmax")
+    | present(_FUNCTIONAL, "rrelu")
+    | present(torch.nn.init, "uniform_ normal_ kaiming_uniform_ trunc_normal_")
+)
+
+
+@rule(*_DRAWS_AS_MADE)
+def draw(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    asked = kwargs.get("device")
+    if asked is not None:
+        cuda = names_cuda(asked)
+    else:
+        cuda = (mode.default_cuda and function in FACTORIES) or look((args, kwargs))[0]
+        kwargs = {**kwargs, "device": "cuda"} if cuda and function in FACTORIES else kwargs
+    return draw_on(cuda, mode, function, args, kwargs)
+
+
+@rule(*_DRAWS_LIKE_INPUT)
+def draw_like(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    asked = kwargs.get("device")
+    source = first_tensor((*args, *kwargs.values()))
+    return draw_on(mode.holds(source) if asked is None else names_cuda(asked), mode, function, args, kwargs)
+
+
+def draw_on(cuda: bool, mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    generator: Any = kwargs.get("generator")
+    own = isinstance(generator, Generator) and generator.device.type == "cuda"
+    if generator is not None and own != cuda:
+        names = ("cuda", "cpu") if cuda else ("cpu", "cuda")
+        raise RuntimeError(f"Expected a '{names[0]}' device type for generator but found '{names[1]}'")
+    if own:
+        generator.arm()
+    elif cuda:
+        with drawing():
+            return mode.compute_with(function, args, kwargs)
+    return mode.compute_with(function, args, kwargs)

@@ -1,0 +1,72 @@
+"""Files and pickles: a labelled tensor is written as one of `cuda:0`, and what was written as such is labelled.
+
+So a file is the one that a GPU machine would write, and `map_location` means what it always means.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from baton_shim.virtual import LABEL
+from baton_shim.virtual.patches import Patches
+from baton_shim.virtual.pytorch.labels import Tensor, names_cuda, on_cuda, put
+
+_BEFORE_CPU = 5  # torch asks its own for the CPU at 10, for CUDA at 20
+
+
+def install(patches: Patches) -> None:
+    torch.serialization.register_package(_BEFORE_CPU, location_of, restore)
+    registry = torch.serialization._package_registry
+    patches.on_undo(lambda: registry.remove((_BEFORE_CPU, location_of, restore)))
+    rebuild_here = torch._utils._rebuild_tensor
+
+    def rebuild(storage: Any, *form: Any) -> Any:
+        made = rebuild_here(storage, *form)
+        return put(made, True) if location_of(storage) else made
+
+    patches.set(torch._utils, "_rebuild_tensor", rebuild)
+    reduce_here = Tensor._reduce_ex_internal
+
+    def reduce(self: Any, protocol: int) -> Any:
+        """The label becomes the storage's location."""
+        form = reduce_here(self, protocol)
+        storage = untyped(form[1][0])
+        if on_cuda(self) or hasattr(storage, LABEL):
+            setattr(storage, LABEL, on_cuda(self))
+        return form
+
+    patches.set(Tensor, "_reduce_ex_internal", reduce)
+    state_here = getattr(torch._utils, "_get_obj_state", None)
+    if state_here is not None:  # torch 1.13 leaves all attributes behind
+        patches.set(torch._utils, "_get_obj_state", without_label(state_here))
+
+
+def without_label(state_here: Any) -> Any:
+    def state_of(obj: Any) -> Any:
+        state = state_here(obj)
+        if isinstance(obj, Tensor) and isinstance(state, dict) and obj.layout == torch.strided:
+            return {name: value for name, value in state.items() if name != LABEL}
+        return state
+
+    return state_of
+
+
+def untyped(storage: Any) -> Any:
+    """What a typed storage is a view of."""
+    return getattr(storage, "_untyped_storage", None) or getattr(storage, "_storage", storage)
+
+
+def location_of(storage: Any) -> str | None:
+    return "cuda:0" if getattr(untyped(storage), LABEL, False) else None
+
+
+def restore(storage: Any, location: str) -> Any:
+    if not isinstance(location, str) or not location.startswith("cuda"):
+        return None
+    names_cuda(location)
+    with torch._C.DisableTorchFunction():
+        if untyped(storage).device.type == "cpu":
+            setattr(untyped(storage), LABEL, True)
+    return storage

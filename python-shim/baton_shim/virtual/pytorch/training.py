@@ -1,0 +1,221 @@
+"""Training: backward passes, optimizers, autocast, transforms, and what wraps models."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from baton_shim.virtual.patches import Patches
+from baton_shim.virtual.pytorch.hooks import LabellingHook, label_gradients
+from baton_shim.virtual.pytorch.labels import Tensor, look, on_cuda, put
+from baton_shim.virtual.pytorch.mode import AllOnCuda
+
+
+def install(patches: Patches) -> None:
+    install_backward(patches)
+    install_optimizers(patches)
+    install_autocast(patches)
+    install_transforms(patches)
+    install_wrappers(patches)
+
+
+# ---- backward ----
+
+
+def install_backward(patches: Patches) -> None:
+    run_here = getattr(torch.autograd, "_engine_run_backward", None)
+    if run_here is not None:
+
+        @functools.wraps(run_here)
+        def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if not any(map(on_cuda, outputs)):
+                return run_here(outputs, *args, **kwargs)
+            with AllOnCuda():
+                return put(run_here(outputs, *args, **kwargs), True)
+
+        patches.set(torch.autograd, "_engine_run_backward", run)
+    backward = torch.autograd.function.BackwardCFunction
+    apply_here = backward.apply
+
+    def apply(self: Any, *args: Any) -> Any:
+        if all_on_cuda():
+            label_gradients(args)
+        return apply_here(self, *args)
+
+    patches.set(backward, "apply", apply)
+    for name in ("register_full_backward_hook", "register_full_backward_pre_hook"):
+        if hasattr(torch.nn.Module, name):
+            patches.set(torch.nn.Module, name, with_labelling_hook(getattr(torch.nn.Module, name)))
+
+
+def all_on_cuda() -> bool:
+    depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)()
+    return depth > 0 and isinstance(torch._C._get_function_stack_at(depth - 1), AllOnCuda)
+
+
+def with_labelling_hook(register_here: Any) -> Any:
+    @functools.wraps(register_here)
+    def register(self: Any, hook: Any, *args: Any, **kwargs: Any) -> Any:
+        return register_here(self, ModuleHook(hook), *args, **kwargs)
+
+    return register
+
+
+class ModuleHook(LabellingHook):
+    def __call__(self, module: Any, *gradients: Any) -> Any:
+        if all_on_cuda():
+            label_gradients(gradients)
+        return self.hook(module, *gradients)
+
+
+# ---- optimizers ----
+
+
+def install_optimizers(patches: Patches) -> None:
+    """A step of torch's own optimizers asks a hundred small questions, so it runs as a whole on CPU tensors."""
+    optimizer = torch.optim.Optimizer
+    if not hasattr(optimizer, "profile_hook_step"):
+        return
+    hooked_here = optimizer.profile_hook_step
+    clear_here = optimizer.zero_grad
+
+    def profile_hook_step(step: Any) -> Any:
+        own = step.__module__.startswith("torch.optim")
+        return stepping(hooked_here(step)) if own else hooked_here(step)
+
+    @functools.wraps(clear_here)
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
+        with torch._C.DisableTorchFunction():
+            clear_here(self, *args, **kwargs)
+
+    patches.set(optimizer, "profile_hook_step", staticmethod(profile_hook_step))
+    patches.set(optimizer, "zero_grad", zero_grad)
+
+
+def stepping(step: Callable[..., Any]) -> Callable[..., Any]:
+    hooks: Any = sys.modules["torch.optim.optimizer"]
+
+    @functools.wraps(step)
+    def on_cpu(self: Any, *args: Any, **kwargs: Any) -> Any:
+        asked = args or kwargs.get("closure") is not None or kwargs.keys() - {"closure"}
+        hooked = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
+        hooked = hooked or hooks._global_optimizer_pre_hooks or hooks._global_optimizer_post_hooks
+        if asked or hooked or any(group.get("capturable") for group in self.param_groups):
+            return step(self, *args, **kwargs)
+        with torch._C.DisableTorchFunction():
+            result = step(self)
+            for parameter, state in self.state.items():
+                if state and on_cuda(parameter):
+                    for name, value in state.items():
+                        if name != "step" and isinstance(value, Tensor):
+                            value._baton_cuda = True
+        return result
+
+    return on_cpu
+
+
+# ---- autocast ----
+
+
+def install_autocast(patches: Patches) -> None:
+    """`autocast("cuda")` keeps its flags, and the CPU's autocast computes in the type that it asks for."""
+    autocast = torch.amp.autocast_mode.autocast
+    enter_here, exit_here = autocast.__enter__, autocast.__exit__
+
+    def enter(self: Any) -> Any:
+        entered = enter_here(self)
+        if self.device == "cuda":
+            beneath = beneath_cuda(autocast, self)
+            self.__dict__.setdefault("_baton_beneath", []).append(beneath)
+            enter_here(beneath)
+        return entered
+
+    def leave(self: Any, *failure: Any) -> Any:
+        if self.__dict__.get("_baton_beneath"):
+            exit_here(self._baton_beneath.pop(), *failure)
+        return exit_here(self, *failure)
+
+    patches.set(autocast, "__enter__", enter)
+    patches.set(autocast, "__exit__", leave)
+
+
+def beneath_cuda(autocast: Any, above: Any) -> Any:
+    if above._enabled:
+        with warnings.catch_warnings(action="ignore"):
+            made = autocast("cpu", dtype=above.fast_dtype, cache_enabled=above._cache_enabled)
+        if made._enabled:
+            return made
+    return autocast("cpu", dtype=torch.bfloat16, enabled=False)  # the only type that older versions know on the CPU
+
+
+# ---- function transforms ----
+
+_TRANSFORMS = "vmap grad grad_and_value jacrev jacfwd hessian functionalize"
+_WITH_INPUTS = "vjp jvp linearize"
+
+
+def install_transforms(patches: Patches) -> None:
+    functions = getattr(torch, "func", None)
+    for owner, names in ((functions, _TRANSFORMS), (torch, "vmap")):
+        for name in names.split():
+            if hasattr(owner, name):
+                patches.set(owner, name, transforming(getattr(owner, name)))
+    for name in _WITH_INPUTS.split():
+        if hasattr(functions, name):
+            patches.set(functions, name, inside(getattr(functions, name)))
+
+
+def transforming(transform: Any) -> Any:
+    @functools.wraps(transform)
+    def transformed(*args: Any, **kwargs: Any) -> Any:
+        return inside(transform(*args, **kwargs))
+
+    return transformed
+
+
+def inside(function: Any) -> Any:
+    """In a transform all tensors are on the GPU if one of the arguments is."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not look((args, kwargs))[0]:
+            return function(*args, **kwargs)
+        with AllOnCuda():
+            result = function(*args, **kwargs)
+        return put(result, True)
+
+    return call
+
+
+# ---- what wraps models ----
+
+
+def install_wrappers(patches: Patches) -> None:
+    """`torch.compile` is for the GPU machine; one GPU leaves nothing to distribute."""
+
+    def compile(model: Any = None, **options: Any) -> Any:  # noqa: A001
+        return model if model is not None else (lambda decorated: decorated)
+
+    def wrap(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        torch.nn.Module.__init__(self)
+        self.module, self.device_ids, self.dim, self.output_device = module, [0], 0, 0
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    patches.set(torch, "compile", compile)
+    patches.set(torch.nn.DataParallel, "__init__", wrap)
+    patches.set(torch.nn.DataParallel, "forward", forward)
+    new_here = torch.nn.Parameter.__new__
+
+    def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        made = new_here(cls, data, requires_grad)
+        return put(made, True) if on_cuda(data) else made
+
+    # Not `Tensor._make_subclass`, whose signature dynamo checks.
+    patches.set(torch.nn.Parameter, "__new__", new)

@@ -1,0 +1,60 @@
+"""Virtual CUDA for TensorFlow: it lists a GPU, and what is placed there, it computes on the CPU by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from baton_shim.virtual.patches import Patches
+
+
+def install(patches: Patches) -> None:
+    import tensorflow
+
+    config = tensorflow.config
+    physical = config.PhysicalDevice(name="/physical_device:GPU:0", device_type="GPU")
+    logical = config.LogicalDevice(name="/device:GPU:0", device_type="GPU")
+    for owner in (config, config.experimental):
+        add_to_list(patches, owner, "list_physical_devices", physical)
+        add_to_list(patches, owner, "list_logical_devices", logical)
+        for name in ("set_memory_growth", "set_visible_devices", "set_virtual_device_configuration"):
+            leave_out(patches, owner, name, physical)
+        leave_out(patches, owner, "set_logical_device_configuration", physical)
+    details_here = config.experimental.get_device_details
+
+    def get_device_details(device: Any) -> Any:
+        from baton_shim.virtual.gpu import KNOWN
+
+        gpu = {"device_name": KNOWN.gpu.name, "compute_capability": KNOWN.gpu.capability}
+        return gpu if device == physical else details_here(device)
+
+    patches.set(config.experimental, "get_device_details", get_device_details)
+    patches.set(tensorflow.test, "is_gpu_available", lambda *args, **kwargs: True)
+    patches.set(tensorflow.test, "gpu_device_name", lambda: "/device:GPU:0")
+    patches.set(tensorflow.test, "is_built_with_cuda", lambda: True)
+
+
+def add_to_list(patches: Patches, owner: Any, name: str, gpu: Any) -> None:
+    here: Callable[..., list[Any]] | None = getattr(owner, name, None)
+    if here is None:
+        return
+
+    def listed(device_type: str | None = None) -> list[Any]:
+        found = here(device_type)
+        return [*found, gpu] if device_type in (None, "GPU") and gpu not in found else found
+
+    patches.set(owner, name, listed)
+
+
+def leave_out(patches: Patches, owner: Any, name: str, gpu: Any) -> None:
+    """A setting of the GPU that is not there."""
+    here: Callable[..., Any] | None = getattr(owner, name, None)
+    if here is None:
+        return
+
+    def settle(device: Any, *args: Any, **kwargs: Any) -> Any:
+        if device == gpu or (isinstance(device, list) and gpu in device):
+            return None
+        return here(device, *args, **kwargs)
+
+    patches.set(owner, name, settle)

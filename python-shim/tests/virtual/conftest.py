@@ -1,0 +1,30 @@
+"""Virtual CUDA in this process, for one test at a time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parent.parent)]
+
+from baton_shim.virtual import SWITCH
+from harness import Pair
+
+
+@pytest.fixture
+def virtual(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.delenv("BATON_VIRTUAL_CUDA", raising=False)
+    SWITCH.begin(session=False)
+    SWITCH.turn(True)
+    yield
+    SWITCH.turn(False)
+
+
+@pytest.fixture
+def pair(virtual: None) -> Iterator[Pair]:
+    """A notebook with virtual CUDA, and its session: on a machine without a GPU the tensors stay labelled there."""
+    with Pair() as pair:
+        yield pair

@@ -1,0 +1,202 @@
+"""Tensors on the GPU go to the session and come home: where they are, what they share, what hangs on them.
+
+The same tests run on a machine with a GPU, where the session's tensors are real ones.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from baton_shim.virtual import machine_has_gpu
+from harness import Pair
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.gpu] if machine_has_gpu() else []
+
+MODEL = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+data, target = torch.randn(16, 4).to("cuda"), torch.randn(16, 1, device="cuda")
+model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1)).to("cuda")
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+losses = []
+"""
+STEP = """
+optimizer.zero_grad()
+loss = ((model(data) - target) ** 2).mean()
+loss.backward()
+optimizer.step()
+losses.append(loss.item())
+"""
+# label, before, in the cell, asked for at home, expected
+CASES: dict[str, tuple[str, str, str, object]] = {
+    "stays on the GPU": (
+        "x = torch.ones(2, device='cuda')",
+        "y = x + 1",
+        "(str(y.device), y.tolist())",
+        ("cuda:0", [2, 2]),
+    ),
+    "asked for there": ("x = torch.ones(2, device='cuda')", "y = (x.is_cuda, str(x.device))", "y", (True, "cuda:0")),
+    "made there": ("", "y = torch.arange(3, device='cuda')", "(y.is_cuda, y.tolist())", (True, [0, 1, 2])),
+    "made there on the CPU": ("", "y = torch.arange(3)", "y.is_cuda", False),
+    "in place": ("x = torch.zeros(3, device='cuda'); z = x", "x[1] = 5", "(z is x, z.tolist())", (True, [0, 5, 0])),
+    "view": (
+        "b = torch.zeros(4, device='cuda'); x = b[1:3]",
+        "x.fill_(2)",
+        "(b.tolist(), x.is_cuda)",
+        ([0, 2, 2, 0], True),
+    ),
+    "view made there": ("b = torch.zeros(4, device='cuda')", "x = b[:2]; x += 1", "x.data_ptr() == b.data_ptr()", True),
+    "large": ("x = torch.zeros(100_000, device='cuda')", "x[99_999] = 1", "(x.sum().item(), x.is_cuda)", (1, True)),
+    "moved down": ("x = torch.ones(2, device='cuda')", "y = x.cpu()", "(x.is_cuda, y.is_cuda)", (True, False)),
+    "moved up": ("m = torch.nn.Linear(2, 1); w = m.weight", "m.to('cuda')", "(w is m.weight, w.is_cuda)", (True, True)),
+    "moved up at home": ("x = torch.ones(2)", "x.data = x.data.cuda()", "(x.is_cuda, x.tolist())", (True, [1, 1])),
+    "both sides": (
+        "x = torch.ones(2, device='cuda'); c = torch.ones(2)",
+        "c += 1; x += c.cuda()",
+        "(x.tolist(), c.tolist())",
+        ([3, 3], [2, 2]),
+    ),
+    "parameter": (
+        "p = torch.nn.Parameter(torch.ones(2, device='cuda'))",
+        "p.data.mul_(3)",
+        "(p.is_cuda, p.requires_grad, p.tolist())",
+        (True, True, [3, 3]),
+    ),
+    "gradient": (
+        "x = torch.ones(2, device='cuda', requires_grad=True)",
+        "(x * x).sum().backward()",
+        "(x.grad.is_cuda, x.grad.tolist())",
+        (True, [2, 2]),
+    ),
+    "gradient made at home": (
+        "x = torch.ones(2, device='cuda', requires_grad=True); (x * x).sum().backward()",
+        "(x * 3).sum().backward(); g = x.grad.is_cuda",
+        "(g, x.grad.tolist())",
+        (True, [5, 5]),
+    ),
+    "attribute": (
+        "x = torch.ones(2, device='cuda'); x.tag = 'a'",
+        "t = x.tag; x.tag = 'b'",
+        "(t, x.tag, x.is_cuda)",
+        ("a", "b", True),
+    ),
+    "half": (
+        "x = torch.ones(3, device='cuda', dtype=torch.bfloat16)",
+        "x[0] = 2",
+        "(str(x.dtype), x.tolist())",
+        ("torch.bfloat16", [2, 1, 1]),
+    ),
+    "sparse": (
+        "x = torch.eye(2, device='cuda').to_sparse()",
+        "y = x.to_dense()",
+        "(x.is_cuda, y.is_cuda)",
+        (True, True),
+    ),
+    "empty": ("x = torch.empty(0, 3, device='cuda')", "y = x.is_cuda", "(x.is_cuda, y)", (True, True)),
+    "resized": (
+        "x = torch.ones(3, device='cuda')",
+        "x.resize_(2, 4).fill_(7)",
+        "(x.is_cuda, x.sum().item())",
+        (True, 56),
+    ),
+    "deleted": ("x = torch.ones(3, device='cuda')", "del x; y = 1", "y", 1),
+    "hook": (
+        "s = []; x = torch.ones(1, device='cuda', requires_grad=True); x.register_hook(s.append)",
+        "(2 * x).backward()",
+        "(s[0].is_cuda, s[0].item())",
+        (True, 2),
+    ),
+    "functions of torch": (
+        "ready, make = torch.cuda.is_available, torch.Generator",
+        "y = (ready(), make().device.type, type(make()) is torch.Generator)",
+        "(y, ready is torch.cuda.is_available)",
+        ((True, "cpu", True), True),
+    ),
+    "stream": ("s = torch.cuda.Stream()", "s.synchronize(); y = type(s) is torch.cuda.Stream; del s", "y", True),
+    "refused mixing": (
+        "x = torch.ones(2, device='cuda'); c = torch.ones(2)",
+        "try: x + c\nexcept RuntimeError as e: y = 'two devices' in str(e) or 'same device' in str(e)",
+        "y",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_in_one_cell(pair: Pair, case: str) -> None:
+    before, cell, question, expected = CASES[case]
+    pair.local(f"import torch\n{before}")
+    home = pair.namespace
+    names = [name for name in home if not name.startswith("__")]
+    pair.remote(f"import torch\n{cell}", *names)
+    assert eval(question, home) == expected
+    pair.remote("pass", *(name for name in home if not name.startswith("__")))
+    assert eval(question, home) == expected
+
+
+def test_training_over_ten_cells_as_at_home(pair: Pair) -> None:
+    alone: dict[str, object] = {"__name__": "__main__"}
+    exec(MODEL + STEP * 12, alone)
+    pair.local(MODEL + STEP)
+    home = pair.namespace
+    first = home["model"][0].weight
+    names = ["model", "optimizer", "data", "target", "losses", "torch"]
+    pair.remote(STEP, *names)
+    went_up = []
+    for _ in range(9):
+        pair.remote(STEP, *names)
+        went_up.append(pair.up[1])
+    assert went_up == [0] * 9, "the model moves up once"
+    pair.local(STEP)
+    assert home["losses"] == pytest.approx(alone["losses"], rel=1e-4)
+    assert home["model"][0].weight is first
+    assert first.is_cuda and first.grad.is_cuda
+    assert home["optimizer"].param_groups[0]["params"][0] is first
+    state = home["optimizer"].state[first]
+    assert (state["exp_avg"].is_cuda, state["step"].is_cuda, state["step"].item()) == (True, False, 12)
+    assert home["model"][1].running_mean.is_cuda
+
+
+def test_changes_at_home_go_up_in_place(pair: Pair) -> None:
+    pair.local("import torch\nx = torch.zeros(50_000, device='cuda')\nv = x[:10]")
+    pair.remote("s = x.sum().item()", "x", "v")
+    pair.local("v += 1")
+    pair.remote("s = x.sum().item(); d = str(v.device)", "x", "v")
+    assert (pair.namespace["s"], pair.namespace["d"]) == (10, "cuda:0")
+    assert 0 < pair.up[1] < 50_000
+
+
+def test_a_generator_of_the_gpu_goes_on(pair: Pair) -> None:
+    pair.local("import torch\ng = torch.Generator('cuda').manual_seed(7)\ntorch.rand(2, device='cuda', generator=g)")
+    pair.remote("a = torch.rand(2, device='cuda', generator=g); s = g.initial_seed()", "g", "torch")
+    home = pair.namespace
+    assert home["s"] == 7
+    assert home["g"].device.type == "cuda"
+    if not machine_has_gpu():
+        here = torch.Generator("cuda").manual_seed(7)
+        torch.rand(2, device="cuda", generator=here)
+        assert torch.equal(home["a"], torch.rand(2, device="cuda", generator=here))
+        assert torch.equal(home["g"].get_state(), here.get_state())
+
+
+def test_a_tensor_of_the_gpu_keeps_its_label_where_virtual_cuda_is_off(pair: Pair) -> None:
+    from baton_shim.virtual import SWITCH
+
+    pair.local("import torch\nx = torch.ones(2, device='cuda')")
+    SWITCH.turn(False)
+    assert not pair.namespace["x"].is_cuda
+    pair.remote("x += 1; y = x.is_cuda", "x")
+    assert pair.namespace["y"] is True
+    SWITCH.turn(True)
+    assert str(pair.namespace["x"].device) == "cuda:0"
+    assert pair.namespace["x"].tolist() == [2, 2]
+
+
+def test_the_pair_has_a_gpu_of_its_own_only_where_there_is_one(pair: Pair) -> None:
+    pair.remote("import torch\nreal = type(torch.cuda.Stream()).__mro__[1] is not object")
+    assert pair.namespace["real"] is machine_has_gpu()
+    assert os.path.exists("/dev/nvidia0") is machine_has_gpu()

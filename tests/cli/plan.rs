@@ -1,0 +1,76 @@
+//! `baton plan` answers with numbers that the model gives, and with a sentence where it cannot.
+
+use crate::home::{Home, Said};
+
+fn plan(arguments: &[&str]) -> Said {
+    Home::new().run(&[&["plan"], arguments].concat())
+}
+
+#[test]
+fn people_are_told_how_many_a_gpu_serves() {
+    let said = plan(&[
+        "--users", "20", "--gpus", "2", "--stay", "90m", "--wait", "1m",
+    ]);
+    assert!(said.status.success(), "{}", said.stderr);
+    for expected in [
+        "Everybody edits 2 min between cells of 30 s, on average; a hand-over takes 500 ms.",
+        "Who edits leaves after 90 min and comes back 60 min later.",
+        "With 1 GPU, 1 person never waits; 2 people wait 4.2 s on average, and 1 in 100 longer than 78 s.",
+        "With 2 GPUs, 6 people wait 2.9 s on average, and 1 in 100 longer than 50 s; 7 people wait",
+    ] {
+        assert!(
+            said.stdout.contains(expected),
+            "{expected}: {}",
+            said.stdout
+        );
+    }
+}
+
+#[test]
+fn programs_are_told_in_seconds() {
+    let said = plan(&["--users", "3", "--json"]);
+    let told: serde_json::Value = serde_json::from_str(&said.stdout).unwrap();
+    assert_eq!(told["mean_seconds"]["edit"], 120.0);
+    let people: Vec<_> = told["answers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| &row["people"])
+        .collect();
+    assert_eq!(people, [1, 2, 3]);
+    assert_eq!(told["most"][0]["served"]["people"], 1);
+}
+
+#[test]
+fn two_people_have_their_states_listed() {
+    let said = plan(&["--users", "2", "--states"]);
+    assert!(said.stdout.contains("\nerQ2G1 "), "{}", said.stdout);
+    assert!(said.stdout.ends_with("\n16 states\n"), "{}", said.stdout);
+    let said = plan(&["--users", "2", "--states", "--stay", "90m"]);
+    assert!(said.stdout.ends_with("\n22 states\n"), "{}", said.stdout);
+}
+
+#[test]
+fn what_has_no_answer_is_said() {
+    let check = |arguments: &[&str], expected: &str| {
+        let said = plan(arguments);
+        assert!(!said.status.success());
+        assert!(
+            said.stderr.contains(expected),
+            "{expected}: {}",
+            said.stderr
+        );
+    };
+    check(
+        &["--exclusive"],
+        "all the others wait for ever\nhint: say how long people stay",
+    );
+    check(&["--edit", "0s"], "A time of zero has no rate");
+    check(&["--edit", "soon"], "expected a duration such as");
+    check(&["--users", "0"], "0 is not in 1..");
+    check(&["--users", "500", "--gpus", "9"], "can be solved exactly");
+    check(
+        &["--users", "20", "--states"],
+        "hint: --states lists those of up to 5 people",
+    );
+}
