@@ -1,6 +1,6 @@
 """kill -9 of the broker at random moments: every cell finishes once, each line of output comes once and in order.
 
-`benches/load/chaos.py` does the same with a class of twenty notebooks for a minute.
+`benches/broker_chaos.py` does the same with a class of twenty notebooks for a minute.
 """
 
 from __future__ import annotations
@@ -15,5 +15,4 @@ def test_a_broker_that_dies_all_the_time(service: Service, new_kernel: Callable[
     service.start_broker()
     service.start_worker(slots=2)
     report = chaos(service, new_kernel, notebooks=4, cells=6, seed=1, kill_seconds=20, patience=120)
-    print(report)
     assert report.kills >= 5, report
