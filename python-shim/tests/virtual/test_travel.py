@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 
 import pytest
+import torch
 from baton_shim.virtual import machine_has_gpu
 from harness import Pair
-
-torch = pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.gpu] if machine_has_gpu() else []
 
