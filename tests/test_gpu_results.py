@@ -145,7 +145,7 @@ def test_a_syntax_error(kernel: Kernel) -> None:
 
 
 def test_an_error_stops_the_cells_behind_it(kernel: Kernel) -> None:
-    first = kernel.begin("%%gpu\n1 / 0")
+    first = kernel.begin("%%gpu\n1 / 0", stop_on_error=True)
     second = kernel.begin("reached = True")
     assert first.finish().error is not None
     assert second.finish().reply["status"] == "aborted"

@@ -88,7 +88,7 @@ def test_a_cell_that_does_not_stop_is_left_by_the_second_press(kernel: Kernel) -
 
 
 def test_the_cells_behind_it_are_not_run(kernel: Kernel) -> None:
-    first = kernel.begin("%%gpu\nprint('begun')\nwhile True:\n    pass")
+    first = kernel.begin("%%gpu\nprint('begun')\nwhile True:\n    pass", stop_on_error=True)
     second = kernel.begin("%%gpu\nprint('second')")
     first.wait_for_text("begun")
     interrupt(first)

@@ -63,7 +63,8 @@ class Kernel:
         return ast.literal_eval(answer["data"]["text/plain"])
 
     def begin(self, code: str, *, answers: Iterable[str] = (), **options: Any) -> Cell:
-        options.setdefault("allow_stdin", True)
+        """`stop_on_error` makes a kernel refuse cells for a moment after an error, however late they are sent."""
+        options = {"allow_stdin": True, "stop_on_error": False} | options
         message_id = self.client.execute(code, **options)
         cell = Cell(self, code, deque(answers))
         self._cells[message_id] = cell

@@ -91,7 +91,7 @@ impl Client {
     pub(crate) fn execute(&mut self, code: &str) -> String {
         let content = json!({
             "code": code, "silent": false, "store_history": true, "user_expressions": {},
-            "allow_stdin": false, "stop_on_error": true,
+            "allow_stdin": false, "stop_on_error": false,
         });
         self.ask("execute_request", &content)
     }
