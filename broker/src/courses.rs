@@ -69,6 +69,10 @@ impl Courses {
         self.named.get(course).unwrap_or(&self.default)
     }
 
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        self.named.keys().map(String::as_str)
+    }
+
     pub(crate) fn worker_paused(&self, name: &str) -> Option<&str> {
         self.paused_workers.get(name).map(String::as_str)
     }

@@ -11,12 +11,14 @@ use crate::{
     config::Activity,
     courses::Courses,
     dispatch::{Action, ConnectionId, Dispatch, Graces, Now, Overview, WorkerHello},
-    people::Account,
+    people::{Account, Identity},
     store::{Store, StoreError, Write},
 };
 use axum::body::Bytes;
 use baton_protocol::{
-    JobId, NotebookId, encode,
+    JobId, NotebookId,
+    api::{Course, Line},
+    encode,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -49,6 +51,8 @@ pub(crate) enum Event {
         through: u64,
     },
     Overview(oneshot::Sender<Overview>),
+    Explain(JobId, oneshot::Sender<Option<Line>>),
+    Courses(Identity, oneshot::Sender<Vec<Course>>),
 }
 
 /// The engine's end of a connection.
@@ -183,8 +187,10 @@ fn handle(
             job,
             through,
         } => dispatch.caught_up(connection, job, through, actions),
-        // The page may be gone.
+        // Who asked may be gone.
         Event::Overview(answer) => drop(answer.send(dispatch.overview())),
+        Event::Explain(job, answer) => drop(answer.send(dispatch.explain(job, now))),
+        Event::Courses(seen_by, answer) => drop(answer.send(dispatch.courses(&seen_by, now))),
     }
 }
 

@@ -7,6 +7,7 @@
 //! **Invariant:** all state is in the database and the chunk folder: the process may be killed at any instant.
 //! No chunk is ever decoded.
 
+mod api;
 mod config;
 mod connection;
 mod courses;
@@ -24,6 +25,7 @@ mod store;
 mod sweep;
 mod usage;
 mod watched;
+mod words;
 
 pub use config::{Activity, Config, Listen};
 pub use people::{People, Person, Role};

@@ -179,6 +179,15 @@ impl Identity {
             || self.courses.get(&account.course) == Some(&Role::Staff)
     }
 
+    pub(crate) fn person(&self) -> Option<&str> {
+        self.person.as_deref()
+    }
+
+    /// `None`: all courses.
+    pub(crate) fn only_courses(&self) -> Option<impl Iterator<Item = &str>> {
+        (!self.admin).then(|| self.courses.keys().map(String::as_str))
+    }
+
     /// `None`: all courses and persons.
     pub(crate) fn sees_only(&self) -> Option<(&str, Vec<&str>)> {
         let person = self.person.as_deref().filter(|_| !self.admin)?;

@@ -21,7 +21,7 @@ pub struct Submission {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CellKey(#[serde(with = "serde_bytes")] pub [u8; 16]);
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
     #[default]
@@ -54,7 +54,7 @@ pub struct Cell {
     pub longest_timeout_ms: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Ok,
@@ -71,6 +71,16 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    const ALL: [Self; 7] = [
+        Self::Ok,
+        Self::Error,
+        Self::Cancelled,
+        Self::TimedOut,
+        Self::OutOfMemory,
+        Self::Refused,
+        Self::WorkerLost,
+    ];
+
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -82,6 +92,11 @@ impl Outcome {
             Self::Refused => "refused",
             Self::WorkerLost => "worker_lost",
         }
+    }
+
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.name() == name)
     }
 }
 
@@ -105,7 +120,7 @@ pub struct BudgetLeft {
 }
 
 /// The time between two resets of a budget.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Period {
     Day,

@@ -3,10 +3,12 @@
 //! Four borders: proxy and worker to the broker ([`proxy`], [`worker`]), a Python shim to the process that started it
 //! ([`shim`]), and a worker to a proxy on the same machine ([`memory`]). All of them speak MessagePack with named fields and externally tagged enums
 //! (`{"submit": {…}}`), so that a reader in any language needs one map look-up and unknown fields do no harm.
+//! Programs of other people read JSON ([`api`]).
 //!
 //! **Invariant:** no I/O, no clock, and no dependency on another crate of ours.
 
 pub mod address;
+pub mod api;
 mod chunk;
 mod codec;
 mod ids;

@@ -99,7 +99,7 @@ pub enum WaitingReason {
 }
 
 /// In how many milliseconds from now a job starts: rarely before `lower`, rarely after `upper`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Estimate {
     pub lower_ms: u64,
     pub middle_ms: u64,

@@ -24,7 +24,7 @@ pub(crate) struct Waiting {
     pub(crate) reason: WaitingReason,
     /// In milliseconds since 1970.
     starts_at: Option<Spread>,
-    message: Option<String>,
+    pub(crate) message: Option<String>,
 }
 
 impl Dispatch {
@@ -50,7 +50,7 @@ impl Dispatch {
     }
 
     /// Every unfinished job in order of arrival.
-    fn line(&self, now: Now) -> Vec<order::Job> {
+    pub(super) fn line(&self, now: Now) -> Vec<order::Job> {
         let unfinished = self
             .jobs
             .values()
@@ -62,7 +62,7 @@ impl Dispatch {
             .collect()
     }
 
-    fn as_ordered(&self, job: &Job, now: Now) -> order::Job {
+    pub(super) fn as_ordered(&self, job: &Job, now: Now) -> order::Job {
         let course = self.courses.of(&job.account.course);
         let spent = self.spent.get(&job.account).copied().unwrap_or_default();
         let since = |ms: i64| u64::try_from(now.unix_ms.saturating_sub(ms)).unwrap_or(0);
@@ -87,7 +87,7 @@ impl Dispatch {
         }
     }
 
-    fn connected_workers(&self) -> Vec<order::Worker> {
+    pub(super) fn connected_workers(&self) -> Vec<order::Worker> {
         self.workers
             .iter()
             .filter(|(_, worker)| worker.connection.is_some() && !worker.draining)

@@ -8,6 +8,7 @@
 //! **Invariant:** no I/O, no clock, cannot fail.
 
 mod account;
+mod explain;
 mod graces;
 mod job;
 mod line;

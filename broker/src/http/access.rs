@@ -7,6 +7,7 @@
 //! In: a request. Out: the same request with a [`Caller`] in it, or a refusal.
 
 use crate::{
+    api::ApiError,
     people::{Identity, People},
     watched::Watched,
 };
@@ -95,18 +96,13 @@ pub(super) async fn programs_need_token(
 ) -> Response {
     // A browser says where a script came from; no program of ours does. So no foreign page speaks to the broker.
     if request.headers().contains_key(header::ORIGIN) {
-        let text = "This address is for programs, not for web pages";
-        return (StatusCode::FORBIDDEN, text).into_response();
+        return ApiError::WebPage.into_response();
     }
     let open = access.only_this_user && access.token.is_none();
     let caller = access.admit(bearer(request.headers()), open);
     match caller {
         Some(caller) => pass_on(caller, request, next).await,
-        None => {
-            let text = "The broker's token is missing or wrong";
-            let how = [(header::WWW_AUTHENTICATE, "Bearer")];
-            (StatusCode::UNAUTHORIZED, how, text).into_response()
-        }
+        None => ApiError::Token.into_response(),
     }
 }
 
@@ -115,8 +111,7 @@ pub(super) async fn workers_need_the_own_token(request: Request, next: Next) -> 
     if caller.is_some_and(|caller| caller.identity.may_be_worker()) {
         return next.run(request).await;
     }
-    let text = "Workers need the broker's own token: they are given everybody's cells";
-    (StatusCode::FORBIDDEN, text).into_response()
+    ApiError::NotAWorker.into_response()
 }
 
 pub(super) async fn people_need_token(

@@ -5,7 +5,7 @@ mod chunks;
 mod health;
 mod sockets;
 
-use crate::{engine::Event, page, store::Store};
+use crate::{api, engine::Event, page, store::Store};
 use axum::{Router, middleware};
 use baton_blobs::ChunkDirectory;
 use std::sync::Arc;
@@ -32,6 +32,7 @@ pub(crate) fn router(shared: Shared) -> Router {
             sockets::for_workers().layer(middleware::from_fn(access::workers_need_the_own_token)),
         )
         .merge(chunks::routes())
+        .merge(api::routes())
         .layer(middleware::from_fn_with_state(
             Arc::clone(&shared.access),
             access::programs_need_token,

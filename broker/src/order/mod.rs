@@ -11,10 +11,12 @@
 //!
 //! **Invariant:** pure; no clock, no I/O, cannot fail.
 
+mod ahead;
 mod forward;
 mod line;
 
 pub use crate::history::Spread;
+pub use ahead::ahead_of;
 
 use baton_protocol::{JobId, NotebookId, WorkerId};
 use line::{Line, Taken};

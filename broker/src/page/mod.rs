@@ -7,13 +7,12 @@
 
 mod plain;
 mod view;
-mod words;
 
 use crate::{
     dispatch::Overview,
     engine::{Event, unix_ms},
     http::{Caller, Shared},
-    store::FinishedJob,
+    store::JobRow,
 };
 use axum::{
     Extension, Router,
@@ -52,7 +51,7 @@ pub(crate) fn routes() -> Router<Shared> {
 pub(crate) struct Facts {
     now_ms: i64,
     present: Overview,
-    finished: Vec<FinishedJob>,
+    finished: Vec<JobRow>,
 }
 
 /// The parts of the page that change, by the id of their element.

@@ -1,7 +1,10 @@
 //! The present as plain text, for `baton status` and for terminals.
 
-use super::{Facts, words};
-use crate::dispatch::{JobView, Phase, WorkerView};
+use super::Facts;
+use crate::{
+    dispatch::{JobView, Phase, WorkerView},
+    words,
+};
 
 pub(super) fn status(facts: &Facts) -> String {
     let jobs: Vec<String> = facts

@@ -1,10 +1,12 @@
 //! The page and its fragments as HTML.
 
-use super::{Facts, words};
+use super::Facts;
 use crate::{
     dispatch::{JobView, Phase, WorkerView},
-    store::FinishedJob,
+    store::JobRow,
+    words,
 };
+use baton_protocol::Outcome;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 pub(super) fn page(fragments: &[(&'static str, String)]) -> Markup {
@@ -193,26 +195,27 @@ pub(super) fn finished(facts: &Facts) -> Markup {
     }
 }
 
-fn finished_row(job: &FinishedJob) -> Markup {
-    let (mark, state) = words::outcome(&job.outcome);
-    let class = if job.outcome == "ok" {
+fn finished_row(job: &JobRow) -> Markup {
+    let (mark, state) = words::outcome(job.outcome);
+    let class = if job.outcome == Some(Outcome::Ok) {
         "done"
     } else {
         "stopping"
     };
-    let waited_until = job.started_ms.unwrap_or(job.finished_ms);
-    let ended = words::absolute(job.finished_ms);
+    let finished_ms = job.finished_ms.unwrap_or(job.submitted_ms);
+    let waited_until = job.started_ms.unwrap_or(finished_ms);
+    let ended = words::absolute(finished_ms);
     html! {
         tr {
             td.state.(class) { span aria-hidden="true" { (mark) } " " (state) }
             th scope="row" { (job.notebook_name) }
             td { (job.account.owner) }
             td { (words::course(&job.account.course)) }
-            td { @if job.worker_name.is_empty() { "–" } @else { (job.worker_name) } }
+            td { (job.worker_name.as_deref().unwrap_or("–")) }
             td.number { (words::duration(waited_until - job.submitted_ms)) }
             td.number {
                 @match job.started_ms {
-                    Some(started) => (words::duration(job.finished_ms - started)),
+                    Some(started) => (words::duration(finished_ms - started)),
                     None => "–",
                 }
             }

@@ -10,10 +10,13 @@
 //! Nothing outside this module knows SQL: a second engine joins by serving the same methods.
 
 mod chunks;
+mod listing;
 mod read;
 #[cfg(test)]
 mod tests;
 mod write;
+
+pub(crate) use listing::{JobFilter, JobRow, UsageFilter, UsageRow};
 
 use crate::{history::Run, people::Account, usage::Spent};
 use baton_protocol::{
@@ -177,19 +180,6 @@ pub(crate) struct Loaded {
     pub(crate) spent: Vec<(Account, Spent)>,
     /// The last runs that ended by themselves, the oldest first.
     pub(crate) runs: Vec<Run>,
-}
-
-/// A row of the page's history.
-#[derive(Debug, Clone)]
-pub(crate) struct FinishedJob {
-    pub(crate) job: JobId,
-    pub(crate) notebook_name: String,
-    pub(crate) account: Account,
-    pub(crate) worker_name: String,
-    pub(crate) outcome: String,
-    pub(crate) submitted_ms: i64,
-    pub(crate) started_ms: Option<i64>,
-    pub(crate) finished_ms: i64,
 }
 
 #[derive(Clone)]

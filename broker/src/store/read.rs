@@ -1,15 +1,15 @@
 //! What is asked of the store.
 
-use super::{FinishedJob, Loaded, OpenJob, Phase, Store, StoreError, write::number};
+use super::{Loaded, OpenJob, Phase, Store, StoreError, write::number};
 use crate::{
     history::{MOST_RUNS, Run},
-    people::{Account, Identity},
+    people::Account,
     usage::Spent,
 };
 use baton_protocol::{
     CellKey, JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode,
 };
-use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection, sqlite::SqliteRow};
+use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 use uuid::Uuid;
 
 /// A page of events holds at most this many, and not much more than [`PAGE_BYTES`].
@@ -130,36 +130,6 @@ impl Store {
             .await?;
         Ok(())
     }
-
-    /// The last finished jobs that somebody may see, newest first.
-    pub(crate) async fn finished_jobs(
-        &self,
-        seen_by: &Identity,
-        limit: u32,
-    ) -> Result<Vec<FinishedJob>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new(
-            "SELECT job, notebook_name, owner, course, worker_name, outcome, submitted_ms, started_ms, finished_ms
-             FROM jobs WHERE state = 'finished'",
-        );
-        seen_only(&mut query, seen_by);
-        query
-            .push(" ORDER BY finished_ms DESC LIMIT ")
-            .push_bind(i64::from(limit));
-        let rows = query.build().fetch_all(&self.readers).await?;
-        rows.iter().map(finished_job).collect()
-    }
-}
-
-/// The same rule as [`Identity::may_see`].
-fn seen_only(query: &mut QueryBuilder<Sqlite>, seen_by: &Identity) {
-    let Some((person, courses)) = seen_by.sees_only() else {
-        return;
-    };
-    query.push(" AND (owner = ").push_bind(person.to_owned());
-    for course in courses {
-        query.push(" OR course = ").push_bind(course.to_owned());
-    }
-    query.push(")");
 }
 
 fn open_job(row: &SqliteRow) -> Result<OpenJob, StoreError> {
@@ -239,31 +209,14 @@ fn cell_key(row: &SqliteRow) -> Result<Option<CellKey>, StoreError> {
     key.map(known).transpose().map_err(damaged)
 }
 
-fn finished_job(row: &SqliteRow) -> Result<FinishedJob, StoreError> {
-    Ok(FinishedJob {
-        job: JobId(id(row, "job")?),
-        notebook_name: row.try_get("notebook_name")?,
-        account: account(row)?,
-        worker_name: row
-            .try_get::<Option<String>, _>("worker_name")?
-            .unwrap_or_default(),
-        outcome: row
-            .try_get::<Option<String>, _>("outcome")?
-            .unwrap_or_default(),
-        submitted_ms: row.try_get("submitted_ms")?,
-        started_ms: row.try_get("started_ms")?,
-        finished_ms: row.try_get("finished_ms")?,
-    })
-}
-
-fn account(row: &SqliteRow) -> Result<Account, StoreError> {
+pub(super) fn account(row: &SqliteRow) -> Result<Account, StoreError> {
     Ok(Account {
         owner: row.try_get("owner")?,
         course: row.try_get("course")?,
     })
 }
 
-fn id(row: &SqliteRow, column: &'static str) -> Result<Uuid, StoreError> {
+pub(super) fn id(row: &SqliteRow, column: &'static str) -> Result<Uuid, StoreError> {
     uuid_of(row.try_get(column)?)
 }
 
@@ -273,7 +226,7 @@ fn uuid_of(bytes: &[u8]) -> Result<Uuid, StoreError> {
     })
 }
 
-fn count(value: i64) -> Result<u64, StoreError> {
+pub(super) fn count(value: i64) -> Result<u64, StoreError> {
     u64::try_from(value).map_err(|_| StoreError::Damaged {
         what: "a negative number",
     })

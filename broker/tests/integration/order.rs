@@ -1,7 +1,7 @@
 //! The order keeps its promises whatever the jobs and workers are.
 
-use baton_broker::order::{Job, Place, Plan, Reason, Spread, Standing, Worker, plan};
-use baton_protocol::{JobId, NotebookId, WorkerId};
+use baton_broker::order::{Job, Place, Plan, Reason, Spread, Standing, Worker, ahead_of, plan};
+use baton_protocol::{JobId, NotebookId, WorkerId, api::AheadBecause};
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
@@ -122,6 +122,31 @@ proptest! {
         let mut waiting: Vec<JobId> = jobs.iter().filter(|job| job.worker.is_none()).map(|job| job.job).collect();
         waiting.sort_unstable();
         prop_assert_eq!(told, waiting);
+    }
+
+    #[test]
+    fn who_is_ahead_is_ahead_for_a_reason((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
+        let jobs = carried_out(&jobs, &plan);
+        let places: Vec<JobId> = plan.places.iter().map(|(job, _)| *job).collect();
+        for (place, behind) in places.iter().enumerate() {
+            let ahead = ahead_of(&jobs, *behind);
+            let named: Vec<JobId> = ahead.iter().map(|(job, _)| *job).collect();
+            prop_assert_eq!(named, &places[..place]);
+            let behind = of(&jobs, *behind);
+            for (job, because) in ahead {
+                let ahead = of(&jobs, job);
+                let (standing, other) = (ahead.standing, behind.standing);
+                let is_so = match because {
+                    AheadBecause::CoursePaused => behind.paused && !ahead.paused,
+                    AheadBecause::Deadline => standing.boost > 1.0,
+                    AheadBecause::LowPriority => other.low_priority && !standing.low_priority,
+                    AheadBecause::UsedLess => other.used_ms > 0.0,
+                    AheadBecause::WaitedLonger => other.low_priority || standing.waited_ms >= other.waited_ms,
+                };
+                prop_assert!(is_so, "{:?}: {:?} {:?}", because, ahead, behind);
+            }
+        }
     }
 
     #[test]

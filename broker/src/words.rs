@@ -1,10 +1,14 @@
 //! Numbers and reasons as people say them.
 
 use crate::dispatch::Waiting;
-use baton_protocol::proxy::WaitingReason;
+use baton_protocol::{
+    Outcome,
+    api::{Job, JobState},
+    proxy::WaitingReason,
+};
 
 /// `7 s`, `2 min 10 s`, `3 h 5 min`.
-pub(super) fn duration(ms: i64) -> String {
+pub(crate) fn duration(ms: i64) -> String {
     let seconds = ms.max(0) / 1000;
     let (minutes, seconds_left) = (seconds / 60, seconds % 60);
     let (hours, minutes_left) = (minutes / 60, minutes % 60);
@@ -15,12 +19,12 @@ pub(super) fn duration(ms: i64) -> String {
     }
 }
 
-pub(super) fn gibibytes(bytes: u64) -> String {
+pub(crate) fn gibibytes(bytes: u64) -> String {
     let tenths = bytes / ((1 << 30) / 10);
     format!("{}.{} GiB", tenths / 10, tenths % 10)
 }
 
-pub(super) fn count(number: usize, one: &str, many: &str) -> String {
+pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
     match number {
         0 => format!("no {one}"),
         1 => format!("1 {one}"),
@@ -29,27 +33,27 @@ pub(super) fn count(number: usize, one: &str, many: &str) -> String {
 }
 
 /// With the date and the zone of UTC, for a tooltip.
-pub(super) fn absolute(ms: i64) -> String {
+pub(crate) fn absolute(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms).map_or_else(
         |_| String::new(),
         |time| time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
     )
 }
 
-pub(super) fn outcome(name: &str) -> (&'static str, &'static str) {
-    match name {
-        "ok" => ("●", "done"),
-        "error" => ("▲", "raised an error"),
-        "cancelled" => ("■", "cancelled"),
-        "timed_out" => ("▲", "stopped by the time limit"),
-        "out_of_memory" => ("▲", "out of memory"),
-        "refused" => ("▲", "could not start"),
-        "worker_lost" => ("▲", "worker lost"),
-        _ => ("○", "ended"),
+pub(crate) fn outcome(outcome: Option<Outcome>) -> (&'static str, &'static str) {
+    match outcome {
+        Some(Outcome::Ok) => ("●", "done"),
+        Some(Outcome::Error) => ("▲", "raised an error"),
+        Some(Outcome::Cancelled) => ("■", "cancelled"),
+        Some(Outcome::TimedOut) => ("▲", "stopped by the time limit"),
+        Some(Outcome::OutOfMemory) => ("▲", "out of memory"),
+        Some(Outcome::Refused) => ("▲", "could not start"),
+        Some(Outcome::WorkerLost) => ("▲", "worker lost"),
+        None => ("○", "ended"),
     }
 }
 
-pub(super) fn course(name: &str) -> &str {
+pub(crate) fn course(name: &str) -> &str {
     match name {
         "" => "–",
         name => name,
@@ -57,7 +61,7 @@ pub(super) fn course(name: &str) -> &str {
 }
 
 /// The first rule that keeps a job from running.
-pub(super) fn waiting(waiting: &Waiting) -> String {
+pub(crate) fn waiting(waiting: &Waiting) -> String {
     let place = format!("place {} in line", waiting.place);
     match &waiting.reason {
         WaitingReason::InLine => place,
@@ -77,7 +81,7 @@ pub(super) fn waiting(waiting: &Waiting) -> String {
 }
 
 /// `40 s (25 s to 1 min 30 s)`
-pub(super) fn starts(waiting: Option<&Waiting>, now_ms: i64) -> String {
+pub(crate) fn starts(waiting: Option<&Waiting>, now_ms: i64) -> String {
     let Some(estimate) = waiting.and_then(|waiting| waiting.estimate(now_ms)) else {
         return "–".to_owned();
     };
@@ -88,4 +92,23 @@ pub(super) fn starts(waiting: Option<&Waiting>, now_ms: i64) -> String {
         said(estimate.lower_ms),
         said(estimate.upper_ms)
     )
+}
+
+/// Why a job is where it is.
+pub(crate) fn explanation(job: &Job, now_ms: i64) -> String {
+    let worker = job.worker.as_deref().unwrap_or("a worker");
+    match (job.state, &job.waiting) {
+        (JobState::Queued, Some(waiting)) => format!("It waits: {}", waiting.sentence),
+        (JobState::Queued, None) => "It waits to be put into the line".to_owned(),
+        (JobState::Assigned, _) => format!("Its state is on the way to {worker}"),
+        (JobState::Started, _) => {
+            let since = job.started_ms.map_or(0, |started| now_ms - started);
+            let most = job.timeout_ms.map_or_else(String::new, |most| {
+                let most = i64::try_from(most).unwrap_or(i64::MAX);
+                format!(" of at most {}", duration(most))
+            });
+            format!("It runs on {worker} for {}{most}", duration(since))
+        }
+        (JobState::Finished, _) => format!("It is over: {}", outcome(job.outcome).1),
+    }
 }
