@@ -61,6 +61,9 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
             }
             _ => Ok(ExitCode::FAILURE),
         },
+        "jobs" | "workers" | "courses" | "usage" | "explain" => {
+            commands::ask::main(&settings()?, command, matches)
+        }
         "plan" => commands::plan::main(matches),
         "status" => commands::status::main(&settings()?),
         other => anyhow::bail!("There is no command {other}"),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from end_to_end import Kernel, Service
@@ -46,6 +49,25 @@ class Course:
         file.write_text(said.stdout)
         return file
 
+    def asks(self, *arguments: str) -> Any:
+        """What a command prints as JSON, by the broker's own socket."""
+        return json.loads(self.says(*arguments))
+
+    def says(self, *arguments: str, name: str | None = None) -> str:
+        said = self._run(arguments, name)
+        assert said.returncode == 0, said.stderr
+        return said.stdout
+
+    def fails(self, *arguments: str, name: str) -> str:
+        said = self._run(arguments, name)
+        assert said.returncode == 1, said.stdout
+        return said.stderr
+
+    def _run(self, arguments: tuple[str, ...], name: str | None) -> subprocess.CompletedProcess[str]:
+        token = {"BATON_TOKEN_FILE": str(self._tokens[name])} if name else {}
+        address = {"BATON_BROKER_ADDRESS": f"unix:{self.service.socket}"}
+        return run_binary(self.service.place, *arguments, **address, **token)
+
     def notebook(self, name: str, **environment: str) -> Kernel:
         token = {"BATON_TOKEN_FILE": str(self._tokens[name])} if name in self._tokens else {}
         return self.service.kernel(self._new_kernel, **token, **environment)
@@ -70,6 +92,8 @@ def test_a_course_with_limits_and_a_budget(course: Course) -> None:
     assert "Your variables are as they were before the cell" in text
     assert "hint: write %%gpu --timeout 2m" in text
     assert ada.run("%%gpu --timeout 2m --priority low\nvalues").ok().value == "[1, 2]"
+    used = course.asks("usage", "--json", "--person", "ada", "--course", "ml101")
+    assert [(row["person"], row["course"], row["runs"]) for row in used] == [("ada", "ml101", 2)]
     page = course.service.answers("/")
     assert "<td>ada</td><td>ml101</td>" in page
 
@@ -92,6 +116,13 @@ def test_the_line_says_why_and_how_long(course: Course) -> None:
     lines["paused"] = "Waiting for a GPU: your course is paused (back on Monday)\nAsk in room 5"
     first_in_line.wait_for(lambda result: lines["own"] in result.notices, "the second notebook waits for the first")
     paused.wait_for(lambda result: lines["paused"] in result.notices, "a paused course says so")
+    jobs = course.asks("jobs", "--json", "--state", "queued")
+    assert [job["waiting"]["rule"] for job in jobs] == ["course_paused", "own_job_runs"]
+    why = course.says("explain", jobs[1]["job"][-8:], name="ada")
+    assert "of ada (ml101, " in why
+    assert "It waits: another cell of the same person runs (first.ipynb)." in why
+    assert "Workers run 1 cell and take 1 at once." in why
+    assert "There is no job" in course.fails("explain", jobs[1]["job"][-8:], name="bob")
     course.courses.write_text("")
     waits = "Waiting for a GPU: 2nd in line"
     paused.wait_for(lambda result: any(line.startswith(waits) for line in result.notices), "the pause is over")
