@@ -54,7 +54,9 @@ def chaos(
     """
     dice = random.Random(seed)
     runs = service.place.folder / "runs"
-    kernels = [service.kernel(new_kernel) for _ in range(notebooks)]
+    # Each is of another person: so many kernels on one history would wait for its lock, and say so in a cell's output.
+    homes = [str(service.place.folder / f"ipython-{notebook}") for notebook in range(notebooks)]
+    kernels = [service.kernel(new_kernel, IPYTHONDIR=home) for home in homes]
     for kernel in kernels:
         kernel.run("values = []").ok()
     began = time.monotonic()

@@ -252,6 +252,10 @@ impl Run<'_> {
     }
 
     fn output_due(&self, order: &Order) -> Option<Instant> {
+        // Nothing is believed of a run that has not started, and the shim's word that it has comes by another way.
+        if matches!(self.phase, Phase::Applying { .. }) {
+            return None;
+        }
         let now = Instant::now();
         let due = Instant::from_std(self.batcher.due(now.into_std())?);
         Some(if order.events.is_full() {
