@@ -5,8 +5,8 @@ use std::{ffi::OsString, path::PathBuf, time::Duration};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
 
 use crate::{
-    commands::install::Place,
-    settings::{Setting, Value, flags_of},
+    commands::{install::Place, plan::policies::Cells},
+    settings::{Setting, Size, Value, flags_of},
 };
 
 pub(crate) const DETACHED: &str = "detached";
@@ -119,6 +119,14 @@ fn plan() -> Command {
             .value_parser(value_parser!(u16).range(1..))
             .help(help)
     };
+    let size = |name: &'static str, default: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .value_name("SIZE")
+            .value_parser(Size::from_text)
+            .default_value(default)
+            .help(help)
+    };
     Command::new("plan")
         .about("Say how many people share GPUs well, and how long each of them waits")
         .arg(count("users", "People; the table goes up to them").default_value("40"))
@@ -157,6 +165,41 @@ fn plan() -> Command {
             "states",
             "List each state of up to 5 people and its probability",
         ))
+        .arg(switch(
+            "policies",
+            "Simulate one GPU, and compare the ways to share it",
+        ))
+        .arg(
+            Arg::new("cells")
+                .long("cells")
+                .value_name("PARTS")
+                .value_parser(Cells::from_text)
+                .default_value("88%:700ms,10.5%:15s,1.5%:400s")
+                .help("GPU times of cells for --policies: parts and their medians"),
+        )
+        .arg(size(
+            "session-memory",
+            "4GB",
+            "GPU memory of a session for --policies",
+        ))
+        .arg(size(
+            "gpu-memory",
+            "80GB",
+            "Memory of the GPU for --policies",
+        ))
+        .arg(size(
+            "link",
+            "25GB",
+            "What moves between GPU and host in a second, for --policies",
+        ))
+        .arg(
+            Arg::new("seed")
+                .long("seed")
+                .value_name("NUMBER")
+                .value_parser(value_parser!(u64))
+                .default_value("1")
+                .help("Another number is another class, for --policies"),
+        )
         .arg(switch("json", "Print JSON; times are in seconds"))
 }
 

@@ -37,8 +37,8 @@ def new_kernel(place: Place) -> Iterator[Callable[..., Kernel]]:
     """Starts kernels that end with the test."""
     started: list[Kernel] = []
 
-    def start(name: str = "baton", at: Place = place, **environment: str) -> Kernel:
-        started.append(Kernel.start(at, name, **environment))
+    def start(name: str = "baton", at: Place = place, folder: Path | None = None, **environment: str) -> Kernel:
+        started.append(Kernel.start(at, name, folder, **environment))
         return started[-1]
 
     yield start

@@ -220,9 +220,10 @@ def test_a_full_disk_for_the_result(service: Service, new_kernel: Callable[..., 
 def test_a_package_that_the_worker_does_not_have(
     running: Service, new_kernel: Callable[..., Kernel], tmp_path: Path
 ) -> None:
-    (tmp_path / "only_here").mkdir()
-    (tmp_path / "only_here/__init__.py").write_text("class Thing:\n    pass\n")
-    kernel = running.kernel(new_kernel, PYTHONPATH=str(tmp_path))
+    installed = tmp_path / "site-packages"
+    (installed / "only_here").mkdir(parents=True)
+    (installed / "only_here/__init__.py").write_text("class Thing:\n    pass\n")
+    kernel = running.kernel(new_kernel, PYTHONPATH=str(installed))
     kernel.run("import only_here\nthing = only_here.Thing()\nvalues = [1, 2]").ok()
     result = kernel.gpu("values.append('lost')\nprint(thing)")
     check_lost(result, kernel)

@@ -62,6 +62,14 @@ def test_the_random_numbers_of_the_gpu_go_on(kernel: Kernel) -> None:
     assert kernel.evaluate("torch.rand(3, device='cuda').tolist() == here, torch.cuda.initial_seed()") == (True, 9)
 
 
+def test_the_default_device_is_the_same_everywhere(kernel: Kernel) -> None:
+    kernel.run("import torch; torch.set_default_device('cuda')").ok()
+    assert kernel.gpu("y = torch.zeros(2); torch.get_default_device()").ok().value == "device(type='cuda', index=0)"
+    assert kernel.evaluate("y.is_cuda, torch.zeros(1).is_cuda") == (True, True)
+    kernel.gpu("torch.set_default_device('cpu')").ok()
+    assert kernel.evaluate("torch.zeros(1).is_cuda, str(torch.get_default_device())") == (False, "cpu")
+
+
 def test_it_can_be_switched_off_and_on(kernel: Kernel) -> None:
     kernel.run("import torch; x = torch.ones(2, device='cuda')").ok()
     assert kernel.run("%gpu_config virtual=off").ok().stdout.endswith("virtual=off\n")

@@ -37,6 +37,7 @@ pub(crate) fn submission(job: JobId, state: State) -> Submission {
             python: String::new(),
             python_version: String::new(),
             folder: String::new(),
+            notebook_folder: None,
         },
         state,
     }

@@ -13,16 +13,19 @@ use std::time::Duration;
 use anyhow::Context as _;
 use baton_link::LinkError;
 use baton_protocol::worker::{Device, FromWorker, ToWorker};
-use baton_protocol::{FencingNumber, JobEvent, JobId, NotebookId, State, Submission, WorkerId};
-use tokio::sync::mpsc;
+use baton_protocol::{
+    FencingNumber, JobEvent, JobId, NotebookId, Parcel, State, Submission, WorkerId,
+};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::device;
-use crate::job::{EventSink, LastWord, Order};
+use crate::job::{EventSink, LastWord, Names, Order};
 use crate::line::{Line, LineEvent};
+use crate::mirror::Questions;
 use crate::notebook::{Reporter, serve_notebook};
 use crate::outbox::Outbox;
 use crate::report::Report;
@@ -56,6 +59,8 @@ struct Assignment {
     started: bool,
     states: mpsc::Sender<State>,
     inputs: mpsc::Sender<Option<String>>,
+    files: mpsc::UnboundedSender<(u64, Parcel)>,
+    names: watch::Sender<Option<Names>>,
     cancelled: CancellationToken,
     revoked: CancellationToken,
 }
@@ -163,6 +168,7 @@ impl Agent {
                 for assignment in self.assignments.values_mut() {
                     assignment.outbox.rewind();
                 }
+                self.context.connections.send_modify(|count| *count += 1);
                 if self.draining {
                     self.line.send(&FromWorker::Drain {}).await;
                 }
@@ -188,6 +194,21 @@ impl Agent {
             ToWorker::Input { job, value } => {
                 if let Some(assignment) = self.assignments.get(&job) {
                     let _ = assignment.inputs.try_send(value);
+                }
+            }
+            ToWorker::Files {
+                job,
+                question,
+                answer,
+            } => {
+                if let Some(assignment) = self.assignments.get(&job) {
+                    // A job that is over asks nothing.
+                    let _ = assignment.files.send((question, answer));
+                }
+            }
+            ToWorker::Names { job, number, state } => {
+                if let Some(assignment) = self.assignments.get(&job) {
+                    assignment.names.send_replace(Some(Names { number, state }));
                 }
             }
             ToWorker::Acknowledge {
@@ -226,6 +247,9 @@ impl Agent {
         tracing::info!(%job, %notebook, "Job {job} of notebook {notebook} arrived");
         let (states, states_end) = mpsc::channel(1);
         let (inputs, inputs_end) = mpsc::channel(1);
+        // As many as the job has asked questions.
+        let (files, files_end) = mpsc::unbounded_channel();
+        let (names, names_end) = watch::channel(None);
         let assignment = Assignment {
             fencing,
             outbox: Outbox::default(),
@@ -233,6 +257,8 @@ impl Agent {
             started: false,
             states,
             inputs,
+            files,
+            names,
             cancelled: CancellationToken::new(),
             revoked: CancellationToken::new(),
         };
@@ -244,10 +270,17 @@ impl Agent {
         };
         let order = Order {
             last_word: LastWord::new(events.clone(), assignment.revoked.clone()),
+            questions: Some(Questions::new(
+                events.clone(),
+                files_end,
+                self.context.connections.subscribe(),
+                self.context.lane.clone(),
+            )),
             events,
             submission,
             states: states_end,
             inputs: inputs_end,
+            names: names_end,
             cancelled: assignment.cancelled.clone(),
             revoked: assignment.revoked.clone(),
         };

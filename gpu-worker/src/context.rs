@@ -3,12 +3,15 @@
 use std::sync::Arc;
 
 use baton_blobs::{BlobError, ChunkDirectory};
+use baton_files::FilesError;
+use baton_jupyter_link::folder::FolderError;
 use baton_link::{ChunkLane, LinkError};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use crate::Config;
+use crate::mirror::SessionMirror;
 use crate::session::{Session, StartError, StartOrder, start};
 
 pub(crate) struct Context {
@@ -21,6 +24,8 @@ pub(crate) struct Context {
     pub(crate) slots: Semaphore,
     /// Cancelled when running cells have had their time and the worker leaves.
     pub(crate) stopping: CancellationToken,
+    /// Counts the connections to the broker.
+    pub(crate) connections: watch::Sender<u64>,
 }
 
 /// State could not be moved.
@@ -30,6 +35,16 @@ pub(crate) enum MoveError {
     Link(#[from] LinkError),
     #[error(transparent)]
     Blob(#[from] BlobError),
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error("{reason}")]
+    AtHome { reason: String },
+    #[error("The notebook answered something else than what it was asked")]
+    Answer,
+    #[error("The notebook's memory can no longer be reached")]
+    Unreachable,
     #[error("Work on the state was given up")]
     Join(#[from] JoinError),
 }
@@ -39,6 +54,7 @@ impl Context {
     pub(crate) async fn start_session(
         &self,
         cell: &baton_protocol::Cell,
+        mirror: Option<SessionMirror>,
     ) -> Result<Session, StartError> {
         let python = self
             .config
@@ -48,6 +64,7 @@ impl Context {
         start(StartOrder {
             python,
             folder: cell.folder.clone().into(),
+            mirror,
             runtime_folder: self.config.runtime_folder.clone(),
         })
         .await

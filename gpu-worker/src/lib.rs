@@ -16,6 +16,7 @@ mod context;
 mod device;
 mod job;
 mod line;
+mod mirror;
 mod notebook;
 mod notice;
 mod outbox;
@@ -30,11 +31,12 @@ use std::time::Duration;
 use anyhow::Context as _;
 use baton_blobs::ChunkDirectory;
 use baton_link::{ChunkLane, Dial, LaneChoice};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
 use crate::context::Context;
+pub use crate::mirror::FilesChoice;
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -55,6 +57,11 @@ pub struct Config {
     pub session_memory_bytes: Option<u64>,
     /// How long an interrupted cell may take to end before its session is ended.
     pub cancel_grace: Duration,
+    pub files: FilesChoice,
+    /// Where folders of notebooks are mirrored that cannot be seen from here.
+    pub mirrors: PathBuf,
+    /// How much a cell may bring home in files.
+    pub files_limit_bytes: u64,
     /// Where the sessions' sockets lie; its path must be short.
     pub runtime_folder: PathBuf,
 }
@@ -77,6 +84,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         cache: Arc::new(cache),
         slots,
         stopping: CancellationToken::new(),
+        connections: watch::Sender::default(),
     };
     Agent::run(Arc::new(context), shutdown).await
 }

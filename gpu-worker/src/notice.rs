@@ -5,10 +5,12 @@
 //! **Invariant:** no I/O. No code, no values; the lines that a session wrote itself are the exception.
 
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use baton_protocol::RemoteError;
+use baton_protocol::files::RelativePath;
+use baton_protocol::{Output, RemoteError};
 
 use crate::session::{Death, StartError};
 
@@ -188,6 +190,70 @@ pub(crate) fn state_too_large(state_bytes: usize) -> RemoteError {
             bytes(state_bytes as u64)
         ),
         "keep many small arrays in one large array, or delete those that are no longer needed",
+    )
+}
+
+/// Below the cell, where its own warnings are.
+pub(crate) fn warning(line: &str) -> Output {
+    let content = serde_json::json!({ "name": "stderr", "text": format!("warning: {line}\n") });
+    Output {
+        kind: "stream".to_owned(),
+        content: content.to_string().into(),
+        metadata: "{}".into(),
+        buffers: Vec::new(),
+    }
+}
+
+/// A file of a mirror does not go home.
+pub(crate) fn file_too_large(path: &RelativePath, file_bytes: u64, limit_bytes: u64) -> String {
+    format!(
+        "'{path}' ({}) stays on the GPU machine: the files of a cell may have {} together (worker.files_limit); \
+         write less, or copy what you need of it into a variable while this session lives",
+        bytes(file_bytes),
+        bytes(limit_bytes)
+    )
+}
+
+pub(crate) fn file_not_opened(path: &RelativePath, file_bytes: u64, limit_bytes: u64) -> String {
+    format!(
+        "'{path}' ({}) could not be opened: a file that a cell opens may have {} (worker.files_limit); \
+         read it in an ordinary cell, and use what you need of it",
+        bytes(file_bytes),
+        bytes(limit_bytes)
+    )
+}
+
+/// Where nothing tells what a cell opens.
+pub(crate) fn files_not_copied(limit_bytes: u64) -> String {
+    format!(
+        "The notebook's folder has more than {} of files (worker.files_limit), so the largest are empty on this \
+         GPU machine; read them in an ordinary cell",
+        bytes(limit_bytes)
+    )
+}
+
+pub(crate) fn folder_cut(folder: &Path) -> String {
+    format!(
+        "'{}' holds more files than a %%gpu cell sees; those in the deepest folders are not there",
+        folder.display()
+    )
+}
+
+pub(crate) fn second_name(path: &RelativePath) -> String {
+    format!(
+        "'{path}' stays on the GPU machine: it is another name (a hard link) of a file that no cell has opened; \
+         copy the file instead"
+    )
+}
+
+pub(crate) fn files_lost(problem: &(dyn std::error::Error + 'static)) -> RemoteError {
+    error(
+        "FilesLost",
+        &format!(
+            "The files of the notebook's folder could not be prepared on the GPU machine: {}",
+            chain(problem)
+        ),
+        "run the cell again",
     )
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use baton_protocol::{JobEvent, Output, Piece, State};
+use baton_protocol::{JobEvent, Output, Parcel, Piece, State};
 
 /// A batch ends when it has reached this size.
 const BATCH_BYTES: usize = 256 << 10;
@@ -86,7 +86,11 @@ pub(crate) fn event_bytes(event: &JobEvent) -> usize {
     OVERHEAD
         + match event {
             JobEvent::Output(output) => output_bytes(output),
-            JobEvent::Finished { state, .. } => state.as_ref().map_or(0, state_bytes),
+            JobEvent::NamesWanted { names, .. } => names.iter().map(String::len).sum(),
+            JobEvent::Finished { state, files, .. } => {
+                state.as_ref().map_or(0, state_bytes) + files.as_ref().map_or(0, parcel_bytes)
+            }
+            JobEvent::FilesWanted { wanted, .. } => parcel_bytes(wanted),
             _ => 0,
         }
 }
@@ -97,11 +101,18 @@ pub(crate) fn state_bytes(state: &State) -> usize {
         State::Chunks(manifest) => manifest,
         State::Memory(_) => return 4 * OVERHEAD,
     };
-    let piece_bytes = |piece: &Piece| match piece {
+    manifest.pieces().map(piece_bytes).sum()
+}
+
+fn parcel_bytes(parcel: &Parcel) -> usize {
+    parcel.0.iter().map(piece_bytes).sum()
+}
+
+fn piece_bytes(piece: &Piece) -> usize {
+    match piece {
         Piece::Inline(bytes) => OVERHEAD + bytes.len(),
         Piece::Stored { .. } => OVERHEAD,
-    };
-    manifest.pieces().map(piece_bytes).sum()
+    }
 }
 
 pub(crate) fn output_bytes(output: &Output) -> usize {
@@ -127,6 +138,7 @@ mod tests {
             error: None,
             state: None,
             usage: Usage::default(),
+            files: None,
         }
     }
 

@@ -11,13 +11,16 @@
 //! [`states`] is that model person by person, for few; [`shared`] the same with people who are alike counted
 //! (an exact lump), for hundreds; [`exclusive`] a GPU per person from coming to going, for comparison.
 //!
-//! **Invariant:** pure; no I/O, no clock, no randomness.
+//! [`simulation`] is for what no chain can say.
+//!
+//! **Invariant:** pure; no I/O, no clock, no randomness but from a seed that is given.
 
 mod answer;
 pub mod exclusive;
 mod rates;
 mod repairman;
 pub mod shared;
+pub mod simulation;
 mod solve;
 pub mod states;
 mod wait;

@@ -3,7 +3,7 @@
 In: the cell's source, IPython's transformation of it, and the notebook's namespace. Out: the names that the session
 needs before the cell runs. Bytecode tells them, because it knows scopes as the interpreter does; the syntax tree adds
 what hides in strings: magics, shell commands, `eval`. What a cell calls is followed into the functions and classes of
-the notebook (`closure.py`).
+the notebook (`closure.py`). What is missed here is asked for when the cell looks it up (`name_faults.py`).
 
 **Invariant:** nothing of the student's code runs here, and nothing is changed.
 """
@@ -20,11 +20,12 @@ from baton_shim.bytecode import code_names
 from baton_shim.closure import reach
 from baton_shim.session_names import of_ipython
 
-# Code that may look up any name at all.
-DYNAMIC = frozenset({"eval", "exec", "globals", "locals"})
-# Dynamic only without an argument: then they mean the namespace.
-DYNAMIC_BARE = frozenset({"vars", "dir"})
-DYNAMIC_MAGICS = frozenset("who whos who_ls psearch reset reset_selective macro save store".split())
+# Attributes that are the namespace itself, where nothing can be asked for.
+NAMESPACES = frozenset({"user_ns", "user_global_ns", "f_globals", "f_locals", "__globals__"})
+# Who loads one of these may look up names that only text shows.
+LOOK_UP = frozenset({"eval", "exec", "globals", "locals", "vars", "dir", "builtins", "__builtins__"})
+# Functions and methods whose text is Python.
+CODE_CALLS = frozenset({"eval", "exec"})
 # Magics whose argument is Python, after their options.
 CODE_MAGICS = frozenset("time timeit prun memit mprun lprun pyinstrument snakeviz scalene".split())
 # Cell magics whose body is another language's.
@@ -47,7 +48,9 @@ class CellNames:
     hinted: set[str] = field(default_factory=set)
     """Words of a magic's line or of a string that may be names."""
     everything: bool = False
-    """The code may look up any name."""
+    """The code looks into a namespace itself."""
+    dynamic: bool = False
+    """The code may look up names that only text shows."""
     empty: bool = True
 
 
@@ -60,32 +63,41 @@ class Needed:
     stores: frozenset[str]
     files: frozenset[str]
     """File names of the code of the functions that were followed."""
+    dynamic: bool
+    """The code may look up names that only text shows."""
 
 
-def needed(cell: CellNames, namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> Needed:
-    """`hidden` are the names that IPython put into the namespace itself, with their values."""
-
-    def usable(name: str) -> bool:
-        if name not in namespace or OF_EVERY_MODULE.fullmatch(name):
-            return False
-        return of_result(name) or name not in hidden or hidden[name] is not namespace[name]
-
-    direct = {name for name in cell.loads if usable(name)}
-    wished = {name for name in cell.hinted - direct if usable(name)}
-    everything = cell.everything
+def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str]) -> Needed:
+    """`visible` are the names that the cell may mean."""
+    direct = cell.loads & visible
+    wished = (cell.hinted & visible) - direct
     reached = reach(direct | wished, namespace)
-    called = {name for name in reached.names if usable(name)}
-    if everything or reached.everything:
-        wished |= {name for name in namespace if usable(name) and not of_ipython(name)}
-        again = reach(direct | called | wished, namespace)
-        called |= {name for name in again.names if usable(name)}
-        reached = again
+    if cell.everything or reached.everything:
+        wished |= of_student(visible) - direct
+        reached = reach(direct | wished, namespace)
+    called = reached.names & visible
     return Needed(
         names=frozenset(direct | called),
         wished=frozenset(wished - direct - called),
         stores=frozenset(cell.stores),
         files=frozenset(reached.files),
+        dynamic=cell.dynamic or reached.dynamic or not LOOK_UP.isdisjoint(cell.loads),
     )
+
+
+def visible_names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> set[str]:
+    """The student's names and IPython's results; `hidden` are what IPython itself put there, with their values."""
+
+    def is_visible(name: object) -> bool:
+        if not isinstance(name, str) or OF_EVERY_MODULE.fullmatch(name):
+            return False
+        return of_result(name) or name not in hidden or hidden[name] is not namespace.get(name)
+
+    return {name for name in tuple(namespace) if is_visible(name)}
+
+
+def of_student(names: set[str]) -> set[str]:
+    return {name for name in names if not of_ipython(name)}
 
 
 def of_result(name: str) -> bool:
@@ -118,23 +130,25 @@ def add_tree(tree: ast.Module, transform: Transform, names: CellNames) -> None:
             add_call(node, transform, names)
         elif isinstance(node, ast.Delete):  # the bytecode alone also has the end of `except … as name`
             names.loads |= found.deletes & {target.id for target in ast.walk(node) if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.Attribute):
+            names.everything |= node.attr in NAMESPACES
         elif isinstance(node, ast.Import):
             names.everything |= any(alias.name == "__main__" for alias in node.names)
-    names.everything |= not DYNAMIC.isdisjoint(names.loads)
 
 
 def add_call(call: ast.Call, transform: Transform, names: CellNames) -> None:
     function = call.func
     texts = [node.value for node in call.args if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    if isinstance(function, ast.Name) and function.id in DYNAMIC_BARE and not (call.args or call.keywords):
-        names.everything = True
-    elif is_ipython_call(function):
+    if is_ipython_call(function):
         assert isinstance(function, ast.Attribute)
+        names.dynamic |= len(texts) < len(call.args)
         add_ipython_call(function.attr, texts, transform, names)
     else:
         called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         texts += [word.value.value for word in call.keywords if is_text(word.value)]  # type: ignore[attr-defined]
         for text in texts:
+            if called in CODE_CALLS:
+                add_source(text, transform, names)
             if EVALUATES_TEXT.fullmatch(called) or "~" in text:
                 names.hinted |= set(NAME.findall(text))
 
@@ -156,9 +170,10 @@ def add_ipython_call(method: str, texts: list[str], transform: Transform, names:
     if method in ("run_line_magic", "run_cell_magic", "magic") and texts:
         name, line, *body = [*texts, ""] if len(texts) == 1 else texts
         name = name.strip("%")
-        names.everything |= name in DYNAMIC_MAGICS or (name == "run" and "-i" in line.split())
         names.hinted |= set(NAME.findall(line))
+        names.dynamic |= name == "run" and "-i" in line.split()
         if name in CODE_MAGICS:
+            names.dynamic |= EXPANSION.search(line) is not None
             add_source_after_options(line, transform, names)
         for text in body:
             if name not in FOREIGN_MAGICS:
@@ -167,6 +182,7 @@ def add_ipython_call(method: str, texts: list[str], transform: Transform, names:
         for text in texts:
             names.hinted |= set(expanded_names(text))
     else:  # run_cell, ev, ex, push, pinfo and whatever else takes text
+        names.dynamic = True
         for text in texts:
             add_source(text, transform, names)
             names.hinted |= set(NAME.findall(text))

@@ -9,7 +9,7 @@ import dis
 from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _EXTENDED_ARGUMENT = dis.opmap["EXTENDED_ARG"]
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]  # the lowest bit of its argument is a flag
@@ -60,3 +60,39 @@ def accesses(code: CodeType) -> Iterator[tuple[str, str, bool]]:
             yield kind, code.co_names[argument >> 1 if operation == _LOAD_GLOBAL else argument], True
         elif operation in _IN_NAMESPACE:
             yield _IN_NAMESPACE[operation], code.co_names[argument], False
+
+
+_BETWEEN = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "PRECALL", "PUSH_NULL"})
+_CALLS = frozenset({"CALL", "CALL_FUNCTION"})
+_SUBSCRIPTS = frozenset({"BINARY_SUBSCR", "DELETE_SUBSCR"})
+_READ_ONE = frozenset({"get", "pop", "setdefault"})
+NO_KEYS: frozenset[str] = frozenset()
+
+
+@lru_cache(maxsize=256)
+def keys_of_call(code: CodeType, offset: int) -> frozenset[str] | None:
+    """Which entries are used of what a call without arguments returns, as in `globals()["x"]`; None: any of them.
+
+    The function is loaded at `offset`. Where it is not called there, or is given arguments, no entries are.
+    """
+    found = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
+    place = next((n for n, each in enumerate(found) if each.offset == offset), len(found))
+    before = found[place - 1] if place else None
+    call, first, second = [*found[place + 1 : place + 4], None, None, None][:3]
+    if call is None or call.opname not in _CALLS or call.arg != 0:
+        return NO_KEYS
+    if first is None or second is None:
+        return None
+    if first.opname == "CONTAINS_OP" and is_text(before):
+        return frozenset({before.argval})  # type: ignore[union-attr]
+    if is_text(first) and second.opname == "STORE_SUBSCR":
+        return NO_KEYS
+    if is_text(first) and (second.opname in _SUBSCRIPTS or second.argrepr == "[]"):
+        return frozenset({first.argval})
+    if first.opname in ("LOAD_ATTR", "LOAD_METHOD") and first.argval in _READ_ONE and is_text(second):
+        return frozenset({second.argval})
+    return None
+
+
+def is_text(instruction: Any) -> bool:
+    return instruction is not None and instruction.opname == "LOAD_CONST" and isinstance(instruction.argval, str)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from baton_shim import analysis, errors, landing, outputs
 from baton_shim.cell import NotebookCell
-from baton_shim.departure import Departure, depart
+from baton_shim.departure import Departure, depart, supply
 from baton_shim.errors import GpuServiceError, StateRefused
 from baton_shim.interrupts import Interrupts
 from baton_shim.link import LinkClosed, Message
@@ -36,6 +36,7 @@ class Call:
         self.options = options
         home.calls += 1
         self.number = home.calls
+        self.departure: Departure | None = None
         self.refusal: GpuServiceError | None = None
         self.give_up_at: float | None = None
 
@@ -46,7 +47,7 @@ class Call:
         with Interrupts() as interrupts:
             try:
                 with interrupts.raising():
-                    departure = depart(self.home, self.cell, names, self.options)
+                    departure = self.departure = depart(self.home, self.cell, names, self.options)
             except KeyboardInterrupt:  # of a long snapshot: what the table numbered is not known
                 self.home.void()
                 raise given_up() from None
@@ -63,7 +64,7 @@ class Call:
             if end is None:
                 self.home.void()
                 raise given_up()
-            return self._land(end, departure, interrupts)
+            return self._land(end, interrupts)
 
     def _names(self) -> analysis.CellNames:
         try:
@@ -126,6 +127,8 @@ class Call:
             self._released(self.number)
         elif message.name == "state_wanted":
             self._state_wanted()
+        elif message.name == "names_wanted":
+            self._names_wanted(body["names"], interrupts)
         elif message.name == "publish":
             outputs.publish(self.home.shell, body["output"])
         elif message.name == "input_wanted":
@@ -138,7 +141,7 @@ class Call:
         """No session holds what the table continues: everything goes once more, in a new table."""
         self.home.void()
         try:
-            departure = depart(self.home, self.cell, self._names(), self.options)
+            departure = self.departure = depart(self.home, self.cell, self._names(), self.options)
         except GpuServiceError as refusal:
             self.refusal = refusal
             self.home.void()
@@ -147,10 +150,29 @@ class Call:
         self.home.unreleased[self.number].append(departure.table)
         self.home.link.send("state", call=self.number, state=departure.snapshot.as_wire())
 
-    def _land(self, end: Message, departure: Departure, interrupts: Interrupts) -> landing.Result | None:
+    def _names_wanted(self, names: list[str], interrupts: Interrupts) -> None:
+        """The running cell looks up what it was not given, and waits."""
+        assert self.departure is not None
+        try:
+            with interrupts.raising_the_second():
+                snapshot = supply(self.home, self.departure, names, self.options)
+        except KeyboardInterrupt:  # the wait ends with it; what the table numbered is not known
+            self._cancel()
+            return
+        except GpuServiceError as refusal:
+            self.refusal = refusal
+            self._cancel()
+            return
+        if interrupts.count and self.give_up_at is None:
+            self._cancel()  # before the cell goes on
+        self.home.unreleased[self.number].append(self.departure.table)
+        self.home.link.send("names", call=self.number, state=snapshot.as_wire())
+
+    def _land(self, end: Message, interrupts: Interrupts) -> landing.Result | None:
         self.home.unreleased.pop(self.number, None)
-        if end.name == "failed":
+        if end.name == "failed" or self.refusal is not None:
             self.home.void()
+            self._late(end)
             raise self._failure(end.body["outcome"], end.body["error"])
         landed = self._apply(end)
         error = end.body["error"]

@@ -31,7 +31,7 @@ from baton_shim.bytecode import code_names
 MOST_OBJECTS = 50_000
 # Of a long container only the first elements are looked at: what is long holds data.
 LONG_CONTAINER = 10_000
-DYNAMIC_IN_FUNCTIONS = frozenset({"eval", "exec", "globals"})
+EVALUATE = frozenset({"eval", "exec"})
 CLOSED = (ModuleType, BuiltinFunctionType, CodeType, FrameType, TracebackType, GeneratorType, CoroutineType)
 
 
@@ -39,7 +39,10 @@ CLOSED = (ModuleType, BuiltinFunctionType, CodeType, FrameType, TracebackType, G
 class Reached:
     names: set[str] = field(default_factory=set)
     files: set[str] = field(default_factory=set)
+    dynamic: bool = False
+    """A function among them evaluates text."""
     everything: bool = False
+    """A function among them looks into the namespace itself."""
 
 
 def reach(names: Iterable[str], namespace: Mapping[str, Any]) -> Reached:
@@ -56,7 +59,8 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any]) -> Reached:
         if isinstance(value, FunctionType) and value.__globals__ is namespace:
             used = code_names(value.__code__)
             reached.files.add(value.__code__.co_filename)
-            reached.everything |= not DYNAMIC_IN_FUNCTIONS.isdisjoint(used.loads)
+            reached.dynamic |= not EVALUATE.isdisjoint(used.loads)
+            reached.everything |= "globals" in used.loads
             new = (used.loads | used.deletes) - taken
             taken |= new
             reached.names |= new

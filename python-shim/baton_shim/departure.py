@@ -1,5 +1,7 @@
 """What a cell takes along: its names' values as one snapshot, and what the session has to know besides.
 
+A cell that looks up another name while it runs gets a supplement.
+
 **Invariant:** changes nothing in the notebook.
 """
 
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from IPython.core.error import UsageError
 
 from baton_shim import analysis
+from baton_shim.closure import reach
 from baton_shim.errors import StateRefused, short
 from baton_shim.session_names import of_ipython
 from baton_shim.status import Transfer
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 class Departure(NamedTuple):
     table: Table
     snapshot: Snapshot
+    names: set[str]
+    """What the cell was given, so far."""
 
 
 def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: Options) -> Departure:
@@ -37,16 +42,20 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     missing = sorted(name for name in options.keep if name not in namespace)
     if missing:
         raise UsageError(f"--keep {','.join(missing)}: the notebook has no such variable")
-    needed = analysis.needed(found, namespace, home.shell.user_ns_hidden)
+    visible = analysis.visible_names(namespace, home.shell.user_ns_hidden)
+    needed = analysis.needed(found, namespace, visible)
     table = home.table
     names = (needed.names | options.keep) - options.drop
     wished = set(needed.wished) - names - options.drop
     gone = {name for name in home.shared if name not in namespace and name not in options.drop}
     around = home.surroundings.depart()
     figures = home.surroundings.figures.depart()
+    modules = home.modules.depart()
     while True:
         extra: dict[str, Any] = {
             "names": sorted(names | wished),
+            "notebook": "\0".join(sorted(visible - options.drop)),
+            "dynamic": needed.dynamic,
             "stores": sorted(name for name in needed.stores if of_ipython(name)),
             "sources": sources(home.shell, needed.files),
             "around": around.changes,
@@ -55,7 +64,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "returns": options.returns,
         }
         try:
-            snapshot = table.snapshot(extra["names"], extra=extra, deleted=sorted(gone))
+            snapshot = table.snapshot(extra["names"], extra=extra, deleted=sorted(gone), modules=modules)
             break
         except Refused as refused:
             name = first_name(refused.path)
@@ -67,11 +76,54 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             text = f"{type(error).__name__}: {short(error)}"
             raise StateRefused(f"What the cell needs could not be packed ({text})") from None
     home.surroundings.departed(around)
+    home.modules.departed()
     home.transfer = Transfer()
     home.transfer.left(snapshot, extra["names"], home.shared, options.keep)
     home.shared -= gone
     home.shared |= set(extra["names"])
-    return Departure(table, snapshot)
+    return Departure(table, snapshot, set(extra["names"]))
+
+
+def supply(home: Home, departure: Departure, asked: Iterable[str], options: Options) -> Snapshot:
+    """What the running cell lacks to have these names, and what they may use when they are called.
+
+    Raises StateRefused only where nothing at all can be said.
+    """
+    from baton_shim.state import Refused
+
+    namespace, given = home.namespace, departure.names
+    visible = analysis.visible_names(namespace, home.shell.user_ns_hidden) - options.drop - given
+    names = visible.intersection(asked)
+    reached = reach(names, namespace)
+    wished = (analysis.of_student(visible) if reached.everything else reached.names & visible) - names
+    reached = reach(names | wished, namespace)
+    refused: dict[str, tuple[str, str | None]] = {}
+    while True:
+        extra: dict[str, Any] = {
+            "names": sorted(names | wished),
+            "refused": refused,
+            "dynamic": reached.dynamic,
+            "sources": sources(home.shell, reached.files),
+        }
+        try:
+            snapshot = departure.table.supplement(extra["names"], extra=extra)
+            break
+        except Refused as reason:
+            culprits = {first_name(reason.path)} & (names | wished) or names | wished
+            text, hint = text_of(reason), reason.hint
+        except Exception as error:  # whatever a library's own pickling raises
+            if not names:
+                text = f"{type(error).__name__}: {short(error)}"
+                raise StateRefused(f"What the cell needs could not be packed ({text})") from None
+            culprits = wished or names
+            text, hint = f"could not be packed ({type(error).__name__}: {short(error)})", None
+        refused.update((name, (text, hint)) for name in culprits & names)
+        names, wished = names - culprits, wished - culprits
+    if home.transfer is not None:
+        home.transfer.supplied(snapshot, extra["names"], home.shared)
+    home.shared.update(extra["names"])
+    given.update(extra["names"])
+    return snapshot
 
 
 def text_of(refused: Refused) -> str:

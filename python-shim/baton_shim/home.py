@@ -22,14 +22,16 @@ from baton_shim.virtual import SWITCH
 from baton_shim.virtual.hint import WATCH
 
 if TYPE_CHECKING:
+    from baton_shim.local_modules import LocalModules
     from baton_shim.options import Options
     from baton_shim.state import Table
     from baton_shim.status import Transfer
 
 
 class Home:
-    def __init__(self, shell: Any, socket_path: str) -> None:
+    def __init__(self, shell: Any, socket_path: str, modules: LocalModules) -> None:
         self.shell = shell
+        self.modules = modules
         self.link = Link(socket_path)
         self.link.hello()
         self.calls = 0
@@ -66,10 +68,11 @@ class Home:
         if self._table is None:
             from baton_shim.state import Table
 
-            self._table = Table(self.namespace)
+            self._table = Table(self.namespace, self.modules.land)
             self.session += 1
             self.shared.clear()
             self.surroundings.restart()
+            self.modules.restart()
             self.cells = 0
             self.where = None
         return self._table

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
@@ -74,14 +75,33 @@ class Interrupts:
                 raise
 
     @contextmanager
+    def raising_the_second(self) -> Iterator[None]:
+        """A stretch that a first interrupt lets come to its end, and a second one does not."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            self._handle(number, frame)
+            if self.count > 1:
+                raise KeyboardInterrupt
+
+        try:
+            self._set(handle)
+            yield
+        finally:
+            self._set(self._handle)
+
+    @contextmanager
     def held(self) -> Iterator[None]:
-        """A stretch inside of `raising` in which interrupts are counted again."""
+        """A stretch inside of `raising` in which interrupts are counted again; of no effect outside the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.getsignal(signal.SIGINT)
         self._set(self._handle)
         try:
             yield
         finally:
-            self._set(signal.default_int_handler)
+            self._set(before)
 
-    def _set(self, handler: Callable[[int, FrameType | None], object]) -> None:
+    def _set(self, handler: Callable[[int, FrameType | None], object] | int | None) -> None:
         if self._installed:
             signal.signal(signal.SIGINT, handler)

@@ -29,13 +29,8 @@ NO_PROXY = (
 )
 
 
-def register(shell: Any, socket_path: str | None) -> None:
-    """Adds the magics; with a socket, also connects to the proxy."""
-    home: Home | None = None
-    if socket_path is not None:
-        from baton_shim.home import Home
-
-        home = Home(shell, socket_path)
+def register(shell: Any, home: Home | None) -> None:
+    """Adds the magics; without a proxy they say what is missing."""
 
     @magic_arguments()  # type: ignore[untyped-decorator]
     @argument(  # type: ignore[untyped-decorator]

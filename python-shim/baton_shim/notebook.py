@@ -14,11 +14,16 @@ def main() -> None:
     leave_notebook_folder()
     end_with_parent("SIGTERM")
     socket_path = os.environ.pop(SHIM_SOCKET, None)
+    from baton_shim.local_modules import LocalModules
+
+    modules = LocalModules()
+    modules.watch()
 
     def shell_ready(shell: object) -> None:
+        from baton_shim.home import Home
         from baton_shim.magic import register
 
-        register(shell, socket_path)
+        register(shell, Home(shell, socket_path, modules) if socket_path else None)
 
     run_kernel(shell_ready)
 

@@ -13,15 +13,21 @@ from baton_shim.launch import SHIM_SOCKET, end_with_parent, leave_notebook_folde
 def main() -> None:
     leave_notebook_folder()
     end_with_parent("SIGKILL")
+    from baton_shim.mirror import work_in_mirror
+
+    work_in_mirror()
     import threading
 
     from baton_shim.link import Link
+    from baton_shim.local_modules import LocalModules
     from baton_shim.session_kernel import SessionKernel
 
+    modules = LocalModules()
+    modules.watch()
     link = Link(os.environ.pop(SHIM_SOCKET))
     link.hello()
     threading.Thread(target=watch, args=(link.fileno(),), name="baton-worker-watch", daemon=True).start()
-    run_kernel(lambda shell: shell.kernel.join(link), SessionKernel)
+    run_kernel(lambda shell: shell.kernel.join(link, modules), SessionKernel)
 
 
 def watch(file_descriptor: int) -> None:

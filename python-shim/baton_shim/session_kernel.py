@@ -24,12 +24,14 @@ from baton_shim import errors, wire
 from baton_shim.here import by_reference
 from baton_shim.interrupts import Interrupts
 from baton_shim.link import Link, LinkClosed, Message
+from baton_shim.name_faults import NameFaults, watch_main
 from baton_shim.session_names import SessionNames
 from baton_shim.session_shell import SessionShell
 from baton_shim.surroundings import Departing, Surroundings, warn
 from baton_shim.virtual import SWITCH
 
 if TYPE_CHECKING:
+    from baton_shim.local_modules import LocalModules
     from baton_shim.state import Snapshot, Table
 
 
@@ -37,15 +39,20 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
     shell_class = Type(SessionShell)
     _interrupts: Interrupts
 
-    def join(self, link: Link) -> None:
+    def join(self, link: Link, modules: LocalModules) -> None:
         """The socket to the worker; called once, before the first cell."""
         from baton_shim.state import Table
 
         by_reference(self.shell)
         SWITCH.begin(session=True)
         self._link = link
-        self._table: Table = Table(self.shell.user_ns)
+        self._modules = modules
+        self._table: Table = Table(self.shell.user_ns, modules.land)
         self._names = SessionNames(self.shell.user_ns)
+        self._turn = threading.Lock()  # of the cell and its threads, to speak with the notebook
+        self._faults = NameFaults(self.shell.user_ns, self._names, self._turn, self._ask_for_names)
+        watch_main(self.shell.user_module, self._faults)
+        self.shell.faults = self._faults
         self._surroundings = Surroundings()
         self._troubles: list[str] = []
         self._unanswered_inputs = 0
@@ -70,7 +77,9 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 if isinstance(prepared, BaseException):
                     return self._refuse(prepared)
                 self._link.send("started", message_id=self._message_id)
+                self._faults.open(prepared["dynamic"])
                 reply = await self._run(code, silent, allow_stdin)
+                self._faults.close()
                 self._finish(reply, prepared)
             except LinkClosed:
                 os._exit(1)  # nobody is left who could use this session
@@ -102,15 +111,40 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._troubles = self._surroundings.land(extra["around"])
             self._troubles += self._surroundings.figures.land(extra["figures"])
             self._surroundings.settle()
-            self._names.begin(extra["names"])
+            self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")))
         except BaseException as error:  # whatever the student's own classes raise while they are rebuilt
             return error
         finally:
             message.close()
-        for file_name, (number, source) in extra["sources"].items():
-            remember_source(shell, file_name, number, source)
+        self._remember_sources(extra)
         prepared: dict[str, Any] = extra
         return prepared
+
+    def _remember_sources(self, extra: dict[str, Any]) -> None:
+        for file_name, (number, source) in extra["sources"].items():
+            remember_source(self.shell, file_name, number, source)
+
+    def _ask_for_names(self, names: list[str]) -> None:
+        """What was changed here up to now stays as it is; only what the cell lacks comes."""
+        count = self._interrupts.count
+        with self._interrupts.held():
+            self._link.send("names_wanted", message_id=self._message_id, names=names)
+            message = self._receive()
+            bound = self._names.bound()
+            try:
+                assert message.file_descriptor is not None
+                extra: Any = self._table.apply(message.body["delta"], message.file_descriptor, bound_stays=True)
+            except BaseException as error:  # the student's own classes; the two tables no longer agree
+                self._refuse(error)
+                raise
+            finally:
+                message.close()
+            self._names.came(extra["names"], names, extra["refused"], bound)
+            if extra["dynamic"]:
+                self._faults.watch_text()
+            self._remember_sources(extra)
+        if self._interrupts.count > count and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
 
     def _refuse(self, error: BaseException) -> dict[str, Any]:
         refusal = refusal_of(error)
@@ -185,7 +219,10 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
 
     def _snapshot(self, names: list[str], gone: list[str], extra: dict[str, Any], partings: bool) -> Snapshot:
         try:
-            return self._table.snapshot(names, extra=extra, deleted=gone, partings=partings)
+            modules = self._modules.depart()
+            snapshot = self._table.snapshot(names, extra=extra, deleted=gone, partings=partings, modules=modules)
+            self._modules.departed()
+            return snapshot
         except Exception as error:  # what single values refuse stays here; this is more
             lost = f"{type(error).__name__}: {errors.short(error)}"
             extra = {"names": [], "error": extra["error"], "payload": [], "bundle": None, "file": "", "lost": lost}
@@ -216,7 +253,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         sys.stderr.flush()
         if threading.current_thread() is not threading.main_thread():
             raise StdinNotImplementedError("input() works in the cell itself only, not in its threads")
-        with self._interrupts.held():
+        with self._turn, self._interrupts.held():
             value = self._answer(prompt, password)
         if value is None:
             raise KeyboardInterrupt("Interrupted by user")

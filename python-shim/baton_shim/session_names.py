@@ -1,7 +1,7 @@
 """Which names of a session's namespace are live in a cell, and which of them changed.
 
 A session is warm: it holds what earlier cells brought. A value that the present cell did not bring up to date is
-put aside for the time of the cell, so that a look-up that the analysis missed is a NameError and never an old value.
+put aside for the time of the cell, so that a look-up that the analysis missed asks for it and never finds an old value.
 
 **Invariant:** what a cell reports is what it was sent or what it bound; an old value never goes home.
 """
@@ -9,7 +9,7 @@ put aside for the time of the cell, so that a look-up that the analysis missed i
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 # What IPython itself puts into a namespace.
@@ -31,21 +31,73 @@ class SessionNames:
         """Names of the notebook that have been here."""
         self._sent: set[str] = set()
         self._before: dict[str, Any] = {}
+        self._stand_ins: dict[str, Any] = {}
+        self._refused: dict[str, tuple[str, str | None]] = {}
+        """Names that were asked for and cannot come, each with the reason and a hint."""
+        self.missing: set[str] = set()
+        """Names of the notebook that the cell was not given."""
 
     def whole(self) -> None:
         """Before a message of the other table is applied."""
         for name, value in self._aside.items():
             self._namespace.setdefault(name, value)  # the last cell may have made a new one of that name
         self._aside.clear()
+        for name, value in self._stand_ins.items():
+            if self._namespace.get(name) is value:
+                del self._namespace[name]
+        self._stand_ins.clear()
 
-    def begin(self, sent: Iterable[str]) -> None:
-        """Right after the message: `sent` are the names that the cell may use."""
+    def begin(self, sent: Iterable[str], notebook: Iterable[str]) -> None:
+        """Right after the message: `sent` are the names that the cell may use, `notebook` those that there are."""
         self._sent = set(sent)
+        self._refused.clear()
         self._known |= self._sent
         for name in self._known - self._sent:
             if name in self._namespace:
                 self._aside[name] = self._namespace.pop(name)
+        self.missing = set(notebook).difference(self._sent, self._namespace)
         self._before = dict(self._namespace)
+
+    def bound(self) -> set[str]:
+        return set(self._namespace)
+
+    def came(
+        self,
+        names: Iterable[str],
+        asked: Iterable[str],
+        refused: Mapping[str, tuple[str, str | None]],
+        bound: set[str],
+    ) -> None:
+        """Right after the message that answers for `asked`; `bound` were here before it, and stay as they are."""
+        self.missing.difference_update(asked, names)
+        self._refused.update(refused)
+        for name in names:
+            old = self._aside.pop(name, self)
+            if name not in self._namespace and old is not self:
+                self._namespace[name] = old
+            if name not in bound and name in self._namespace:
+                self._sent.add(name)
+                self._before[name] = self._namespace[name]
+            self._known.add(name)
+
+    def stand_in(self, names: Iterable[str]) -> None:
+        """Lets what cannot come be seen in the namespace."""
+        from baton_shim.state import Stayed
+
+        for name in self._refused.keys() & names:
+            if name not in self._namespace:
+                reason, _ = self._refused[name]
+                self._stand_ins[name] = self._before[name] = self._namespace[name] = Stayed(reason)
+
+    def explain(self, name: str) -> None:
+        """Raises for a name that cannot come."""
+        from baton_shim.state import StayedError
+
+        if name in self._refused:
+            raise StayedError(*self._refused[name])
+
+    def elsewhere(self) -> set[str]:
+        return self.missing.union(self._refused)
 
     def changed(self, stored: Iterable[str], dropped: Iterable[str] = ()) -> tuple[list[str], list[str]]:
         """Names to report and names that are gone.

@@ -10,12 +10,22 @@ from __future__ import annotations
 
 import sys
 import traceback
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ipykernel.displayhook import ZMQShellDisplayHook
 from ipykernel.jsonutil import encode_images, json_clean
 from ipykernel.zmqshell import ZMQInteractiveShell
+from IPython.core.magic import line_magic, magics_class
+from IPython.core.magics.namespace import NamespaceMagics
 from traitlets import Type
+
+from baton_shim.mirror import hide_frames
+
+if TYPE_CHECKING:
+    from baton_shim.name_faults import NameFaults
+
+# They look into the namespace itself.
+NEED_ALL_NAMES = frozenset("psearch reset reset_selective store".split())
 
 
 class Result(NamedTuple):
@@ -48,16 +58,49 @@ class SessionDisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
         return result
 
 
+@magics_class
+class SessionNamespaceMagics(NamespaceMagics):  # type: ignore[misc]
+    """`%who` lists the notebook's names; for their types it needs what they stand for."""
+
+    @line_magic  # type: ignore[untyped-decorator]
+    def who_ls(self, parameter_s: str = "") -> list[str]:
+        elsewhere: set[str] = set()
+        if parameter_s.strip():
+            self.shell.faults.bring_all()
+        else:
+            elsewhere = {name for name in self.shell.faults.elsewhere() if not name.startswith("_")}
+        return sorted(elsewhere.union(super().who_ls(parameter_s)))
+
+    @line_magic  # type: ignore[untyped-decorator]
+    def who(self, parameter_s: str = "") -> None:
+        super().who(parameter_s)
+
+    @line_magic  # type: ignore[untyped-decorator]
+    def whos(self, parameter_s: str = "") -> None:
+        self.shell.faults.bring_all()
+        super().whos(parameter_s)
+
+
 class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
     displayhook_class = Type(SessionDisplayHook)
+    faults: NameFaults
+
+    def init_magics(self) -> None:
+        super().init_magics()
+        self.register_magics(SessionNamespaceMagics)
+
+    def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
+        if magic_name in NEED_ALL_NAMES:
+            self.faults.bring_all()
+        return super().run_line_magic(magic_name, line, _stack_depth + 1)
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         from baton_shim.state import StayedError
 
         sys.stdout.flush()
         sys.stderr.flush()
-        if issubclass(etype, StayedError):
-            stb = [*stb, "hint: the cell may use what holds it, but not this part; create it inside the cell"]
+        if isinstance(evalue, StayedError):
+            stb = [*stb, f"hint: {evalue.hint}"]
         self._last_traceback = stb
 
     def showtraceback(self, exc_tuple: Any = None, *arguments: Any, **options: Any) -> None:
@@ -65,6 +108,7 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
             kind, error, trace = self._get_exc_info(exc_tuple)
         except ValueError:  # there is none
             return
+        hide_frames(error)
         if isinstance(error, BaseExceptionGroup):  # which IPython would print to stderr
             while trace is not None and trace.tb_frame.f_code.co_filename not in self.compile._filename_map:
                 trace = trace.tb_next  # IPython's own frames

@@ -37,6 +37,12 @@ class Transfer:
         self.new_memory = sum(segment.bytes for segment in snapshot.segments if segment.fresh)
         self.known_memory = sum(segment.bytes for segment in snapshot.segments if not segment.fresh)
 
+    def supplied(self, snapshot: Snapshot, names: Iterable[str], known: set[str]) -> None:
+        self.reasons.update((name, "the cell looked it up while it ran") for name in names)
+        self.objects_there += len(snapshot.stream)
+        self.new_memory += sum(segment.bytes for segment in snapshot.segments if segment.fresh)
+        self.known_memory += sum(segment.bytes for segment in snapshot.segments if not segment.fresh)
+
     def returned(self, delta: dict[str, Any], names: list[str]) -> None:
         self.names_home = names
         self.objects_home = delta["stream"]["bytes"]

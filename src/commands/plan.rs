@@ -1,5 +1,6 @@
 //! `baton plan`: how many people share GPUs well, and how long each of them waits.
 
+pub(crate) mod policies;
 mod report;
 
 use std::{process::ExitCode, time::Duration};
@@ -28,6 +29,10 @@ struct Most {
 }
 
 pub(crate) fn main(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    if matches.get_flag("policies") {
+        print!("{}", policies::compare(matches)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     let question = Question::read(matches)?;
     let json = matches.get_flag("json");
     if matches.get_flag("states") {

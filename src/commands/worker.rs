@@ -35,6 +35,9 @@ pub(crate) fn config(settings: &Settings, dial: Dial, folder: &RuntimeFolder) ->
         session_idle: settings.worker_session_idle,
         session_memory_bytes: settings.worker_session_memory.map(|size| size.bytes),
         cancel_grace: settings.worker_cancel_grace,
+        files: settings.worker_files,
+        mirrors: settings.worker_mirrors.clone(),
+        files_limit_bytes: settings.worker_files_limit.bytes,
         runtime_folder: folder.path().to_owned(),
     }
 }

@@ -11,6 +11,7 @@ mod value;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
+use baton_gpu_worker::FilesChoice;
 use baton_link::{LaneChoice, Token};
 use baton_protocol::address::BrokerAddress;
 
@@ -189,6 +190,24 @@ settings! {
     worker_session_memory: Option<Size> = "worker.session_memory",
     flag: Some(("session-memory", &["worker", "up"])),
     default: Nothing { described: "no limit" };
+
+    #[doc = "How sessions reach the files of a notebook's folder: `auto` works in the folder itself where this machine sees it, else in a mirror whose files come when they are opened; `mirror` always does that; `copy` fetches all files before the cell runs."]
+    worker_files: FilesChoice = "worker.files",
+    flag: Some(("files", &["worker", "up"])),
+    default: Text("auto");
+
+    #[doc = "How much a cell may bring home in files that it wrote in a mirror, and how large a file may be that it opens there."]
+    worker_files_limit: Size = "worker.files_limit",
+    flag: Some(("files-limit", &["worker", "up"])),
+    default: Text("4GiB");
+
+    #[doc = "The folder in which the worker keeps mirrors of notebooks' folders, each as long as its session."]
+    worker_mirrors: PathBuf = "worker.mirrors",
+    flag: Some(("mirrors", &["worker", "up"])),
+    default: Computed {
+        text: |surroundings| surroundings.cache_folder().join("mirrors").display().to_string(),
+        described: "`$XDG_CACHE_HOME/baton/mirrors`, else `~/.cache/baton/mirrors`",
+    };
 
     #[doc = "How long an interrupted cell may take to end before its session is killed."]
     worker_cancel_grace: Duration = "worker.cancel_grace",

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
+use baton_gpu_worker::FilesChoice;
 use baton_link::LaneChoice;
 use baton_protocol::address::BrokerAddress;
 
@@ -46,6 +47,19 @@ impl Value for LaneChoice {
         match text {
             "auto" => Some(Self::Auto),
             "http" => Some(Self::Http),
+            _ => None,
+        }
+    }
+}
+
+impl Value for FilesChoice {
+    const EXPECTED: &'static str = "auto, mirror or copy";
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "auto" => Some(Self::Auto),
+            "mirror" => Some(Self::Mirror),
+            "copy" => Some(Self::Copy),
             _ => None,
         }
     }

@@ -74,3 +74,34 @@ fn what_has_no_answer_is_said() {
         "hint: --states lists those of up to 5 people",
     );
 }
+
+#[test]
+fn the_ways_to_share_a_gpu_are_compared() {
+    let class = [
+        "--policies",
+        "--users",
+        "12",
+        "--edit",
+        "90s",
+        "--seed",
+        "3",
+    ];
+    let said = plan(&class);
+    assert!(
+        said.stdout
+            .contains("12 people share 1 GPU; cells compute 10 s on average.")
+    );
+    let told = plan(&[&class[..], &["--json"]].concat());
+    let told: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
+    let short = |row: usize| told[row]["short_mean_seconds"]["mean"].as_f64().unwrap();
+    assert_eq!(told[2]["policy"], "Baton's arbiter");
+    assert!(short(2) < 2.0 && short(2) * 20.0 < short(0), "{told}");
+
+    let said = plan(&["--policies", "--session-memory", "90GB"]);
+    assert!(
+        said.stderr
+            .contains("hint: --session-memory is of one session")
+    );
+    let said = plan(&["--policies", "--cells", "5"]);
+    assert!(said.stderr.contains("expected parts and medians such as"));
+}

@@ -1,11 +1,13 @@
 """A notebook of the corpus, run one way in a real kernel.
 
 The corpus is a folder of Python files whose cells begin with `# %%`. What a run leaves is compared as text: what each
-cell showed, and a description of every name afterwards (`description.py`, which runs in the notebook kernel).
+cell showed, a description of every name afterwards (`description.py`, which runs in the notebook kernel), and the files
+in the notebook's folder.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import re
@@ -68,14 +70,18 @@ def run_all(service: Service, notebook: Notebook, ways: tuple[Way, ...] = WAYS) 
 
 
 def run(service: Service, notebook: Notebook, way: Way) -> Run:
-    kernel = Kernel.start(service.place, BATON_BROKER_ADDRESS=f"unix:{service.socket}", **ENVIRONMENT)
+    folder = service.place.work / f"{notebook.name} {way.__name__}"
+    folder.mkdir()
+    environment = ENVIRONMENT | {"BATON_BROKER_ADDRESS": f"unix:{service.socket}"}
+    kernel = Kernel.start(service.place, folder=folder, **environment)
     try:
         shown = []
         for number, cell in enumerate(notebook.cells):
             # The session shows the magic's line as this comment, so tracebacks are the same, too.
             code = f"%%gpu\n{cell}" if way(notebook, number) else f"# %%gpu\n{cell}"
             shown += [f"cell {number}: {text}" for text in visible(kernel.run(code))]
-        return Run(shown, describe(kernel))
+        state = describe(kernel) + files(folder)
+        return Run(*([line.replace(str(folder), "/notebook") for line in lines] for lines in (shown, state)))
     finally:
         kernel.shutdown()
 
@@ -84,6 +90,21 @@ def describe(kernel: Kernel) -> list[str]:
     path = str(FOLDER / "description.py")
     code = f"print('\\n'.join(__import__('runpy').run_path({path!r})['describe'](globals())))"
     return kernel.run(code, store_history=False).ok().stdout.splitlines()
+
+
+def files(folder: Path) -> list[str]:
+    """What lies in the notebook's folder, but for what each interpreter keeps for itself."""
+    paths = [path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts]
+    return [f"{path.relative_to(folder)}: {content(path)}" for path in paths]
+
+
+def content(path: Path) -> str:
+    if path.is_symlink():
+        return f"link to {path.readlink()}"
+    if path.is_dir():
+        return "folder"
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return f"{path.stat().st_mode & 0o777:o}, {path.stat().st_size} bytes, {digest[:16]}"
 
 
 def visible(result: Result) -> list[str]:

@@ -1,4 +1,7 @@
-"""Each notebook of the corpus leaves the same, with and without `%%gpu`: outputs, values, and who shares what."""
+"""Each notebook of the corpus leaves the same, with and without `%%gpu`: outputs, values, who shares what, and files.
+
+The worker behaves as one that does not see the notebooks' folders.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ CORPUS = [read(path) for path in sorted((FOLDER / "corpus").glob("*.py"))]
 def service() -> Iterator[Service]:
     service = Service.create()
     service.start_broker()
-    service.start_worker(slots=4, **ENVIRONMENT)
+    service.start_worker(slots=4, BATON_WORKER_FILES="mirror", **ENVIRONMENT)
     yield service
     left = service.close()
     assert not left, f"Processes left behind: {left}"

@@ -6,6 +6,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from queue import Empty
 from typing import Any
 
@@ -27,9 +28,9 @@ class Kernel:
         self._connect()
 
     @classmethod
-    def start(cls, place: Place, name: str = "baton", **environment: str) -> Kernel:
+    def start(cls, place: Place, name: str = "baton", folder: Path | None = None, **environment: str) -> Kernel:
         manager = KernelManager(kernel_name=name)
-        manager.start_kernel(env=place.environment | environment, cwd=str(place.work))
+        manager.start_kernel(env=place.environment | environment, cwd=str(folder or place.work))
         try:
             return cls(manager, place)
         except BaseException:
@@ -87,7 +88,11 @@ class Kernel:
     # ---- the toolbar
 
     def interrupt(self) -> None:
-        self.manager.interrupt_kernel()
+        """Returns when the kernel's process has the signal."""
+        request = self.client.session.msg("interrupt_request", {})
+        self.client.control_channel.send(request)
+        while self.client.get_control_msg(timeout=20)["parent_header"]["msg_id"] != request["header"]["msg_id"]:
+            pass
 
     def restart(self) -> None:
         self.client.stop_channels()

@@ -44,9 +44,10 @@ class Service:
     def environment(self) -> dict[str, str]:
         return self.place.environment | {"BATON_BROKER_ADDRESS": f"unix:{self.socket}"}
 
-    def kernel(self, new_kernel: Callable[..., Kernel], **environment: str) -> Kernel:
+    def kernel(self, new_kernel: Callable[..., Kernel], folder: Path | None = None, **environment: str) -> Kernel:
         """A notebook that uses this service."""
-        return new_kernel(at=self.place, BATON_BROKER_ADDRESS=f"unix:{self.socket}", **environment)
+        address = f"unix:{self.socket}"
+        return new_kernel(at=self.place, folder=folder, BATON_BROKER_ADDRESS=address, **environment)
 
     # ---- starting
 

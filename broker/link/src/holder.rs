@@ -104,7 +104,7 @@ impl Drop for Held {
 }
 
 /// What tells one life of this machine from all other machines.
-fn host() -> io::Result<String> {
+pub fn host() -> io::Result<String> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
     Ok(text.trim().to_owned())
 }

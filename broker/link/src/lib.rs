@@ -22,4 +22,4 @@ pub use chunks::ChunkLane;
 pub use connection::{Connection, connect};
 pub use dial::{Dial, Token};
 pub use errors::LinkError;
-pub use holder::{Held, LaneChoice, MemoryHolder, Unreachable, deposit, fetch};
+pub use holder::{Held, LaneChoice, MemoryHolder, Unreachable, deposit, fetch, host};

@@ -1,5 +1,6 @@
 //! A job: what is to be run, and how it ended.
 
+use crate::files::NotebookFolder;
 use crate::{JobId, NotebookId, State};
 use serde::{Deserialize, Serialize};
 
@@ -47,6 +48,8 @@ pub struct Cell {
     pub python_version: String,
     /// The notebook kernel's working directory.
     pub folder: String,
+    /// The working directory with which the notebook kernel started. None if its name is not Unicode.
+    pub notebook_folder: Option<Box<NotebookFolder>>,
     /// How long the cell may run; its time in the queue does not count.
     /// The proxy says what the student asked for, the broker what is granted.
     pub timeout_ms: Option<u64>,

@@ -1,7 +1,8 @@
 //! Every type that crosses a process or machine border.
 //!
 //! Four borders: proxy and worker to the broker ([`proxy`], [`worker`]), a Python shim to the process that started it
-//! ([`shim`]), and a worker to a proxy on the same machine ([`memory`]). All of them speak MessagePack with named fields and externally tagged enums
+//! ([`shim`]), and a worker to a proxy on the same machine ([`memory`]). [`files`] is said between proxy and worker
+//! through a broker that does not read it. All of them speak MessagePack with named fields and externally tagged enums
 //! (`{"submit": {…}}`), so that a reader in any language needs one map look-up and unknown fields do no harm.
 //! Programs of other people read JSON ([`api`]).
 //!
@@ -11,6 +12,7 @@ pub mod address;
 pub mod api;
 mod chunk;
 mod codec;
+pub mod files;
 mod ids;
 mod job;
 mod manifest;
@@ -23,6 +25,7 @@ pub mod worker;
 
 pub use chunk::{CHUNK_BYTES, ChunkHash, ChunkHashError, INLINE_BYTES};
 pub use codec::{DecodeError, decode, encode};
+pub use files::Parcel;
 pub use ids::{CallId, FencingNumber, JobId, NotebookId, SessionId, WorkerId};
 pub use job::{
     BudgetLeft, Cell, CellKey, Outcome, Period, Priority, RemoteError, Submission, Usage,

@@ -14,6 +14,17 @@ pub struct StateVersion {
     pub messages: u64,
 }
 
+impl StateVersion {
+    /// What both ends hold after one more message, in whichever direction.
+    #[must_use]
+    pub fn after_message(self) -> Self {
+        Self {
+            messages: self.messages + 1,
+            ..self
+        }
+    }
+}
+
 /// One message between two object tables, cut into chunks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {

@@ -1,6 +1,6 @@
 //! What happens to a job, as a numbered log.
 
-use crate::{BudgetLeft, Outcome, RemoteError, State, Usage};
+use crate::{BudgetLeft, Outcome, Parcel, RemoteError, State, Usage};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +32,11 @@ pub enum JobEvent {
     Output(Output),
     /// The cell called `input()`; the answer goes back as [`crate::proxy::FromProxy::Input`].
     InputWanted { prompt: String, password: bool },
+    /// A [`crate::files::FilesWanted`]; the answer goes back as [`crate::proxy::FromProxy::Files`].
+    FilesWanted { question: u64, wanted: Parcel },
+    /// The cell looks up names of the notebook that it was not given; it waits for the answer with this number,
+    /// [`crate::proxy::FromProxy::Names`]. Questions of one run are numbered from 1.
+    NamesWanted { number: u64, names: Vec<String> },
     /// What the run left of the person's budget. Comes from the broker, before the end, where there is a budget.
     Charged(BudgetLeft),
     /// The end; nothing follows.
@@ -42,6 +47,8 @@ pub enum JobEvent {
         /// What changed, unless the state is lost.
         state: Option<State>,
         usage: Usage,
+        /// A list of [`crate::files::Change`]s, where the session works in a mirror.
+        files: Option<Parcel>,
     },
 }
 

@@ -3,7 +3,7 @@
 //! The proxy says hello, is welcomed or refused, then submits jobs and hears their events. After a reconnect it
 //! says `Resume` for each job that it still waits for; everything after the given number comes again.
 
-use crate::{JobId, NotebookId, NumberedEvent, Refusal, State, Submission};
+use crate::{JobId, NotebookId, NumberedEvent, Parcel, Refusal, State, Submission};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +41,18 @@ pub enum FromProxy {
     Input {
         job: JobId,
         value: Option<String>,
+    },
+    /// A [`crate::files::FilesAnswer`]. Sent again after a reconnect; the worker takes the first.
+    Files {
+        job: JobId,
+        question: u64,
+        answer: Parcel,
+    },
+    /// The answer to [`crate::JobEvent::NamesWanted`] with this number. Idempotent: sent again after a reconnect.
+    Names {
+        job: JobId,
+        number: u64,
+        state: State,
     },
     /// The change is applied at home (or never will be): the broker may forget the job's state and events.
     Applied {

@@ -79,6 +79,11 @@ pub enum FromNotebook {
         call: CallId,
         state: Snapshot,
     },
+    /// The answer to `NamesWanted`: what the session lacks to have them, in the middle of the cell.
+    Names {
+        call: CallId,
+        state: Snapshot,
+    },
     /// The student pressed interrupt.
     Cancel {
         call: CallId,
@@ -101,6 +106,8 @@ pub enum ToNotebook {
     Released { call: CallId },
     /// No session holds the state that the snapshot continues: start a new table and send everything.
     StateWanted { call: CallId },
+    /// The cell looks up names of the notebook that it was not given.
+    NamesWanted { call: CallId, names: Vec<String> },
     /// Publish this through the kernel, because something there captures output.
     Publish { call: CallId, output: Output },
     /// Ask the student, as `input()` or `getpass()` would.
@@ -177,6 +184,11 @@ pub enum FromSession {
         prompt: String,
         password: bool,
     },
+    /// The cell looks up names of the notebook that it was not given.
+    NamesWanted {
+        message_id: String,
+        names: Vec<String>,
+    },
     Finished {
         message_id: String,
         outcome: crate::Outcome,
@@ -196,6 +208,11 @@ pub enum ToSession {
     },
     Input {
         value: Option<String>,
+    },
+    /// The answer to `NamesWanted`; the frame carries the delta's file.
+    Names {
+        message_id: String,
+        delta: Delta,
     },
     /// The memory of the snapshot was read.
     Released {

@@ -4,7 +4,9 @@
 //! keeps them until they are acknowledged; after a reconnect it says in its hello what it still runs, hears up to
 //! which number each was stored, and repeats the rest. Fencing numbers make a late worker harmless.
 
-use crate::{FencingNumber, JobEvent, JobId, NotebookId, Refusal, State, Submission, WorkerId};
+use crate::{
+    FencingNumber, JobEvent, JobId, NotebookId, Parcel, Refusal, State, Submission, WorkerId,
+};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +70,18 @@ pub enum ToWorker {
     Input {
         job: JobId,
         value: Option<String>,
+    },
+    /// The answer to [`JobEvent::FilesWanted`].
+    Files {
+        job: JobId,
+        question: u64,
+        answer: Parcel,
+    },
+    /// The answer to [`JobEvent::NamesWanted`] with this number. May come twice.
+    Names {
+        job: JobId,
+        number: u64,
+        state: State,
     },
     /// Events up to this number of this assignment are stored.
     Acknowledge {

@@ -3,7 +3,8 @@
 use super::Waiting;
 use crate::{people::Account, store::OpenJob};
 use baton_protocol::{
-    CellKey, FencingNumber, JobEvent, JobId, NotebookId, Priority, Submission, WorkerId,
+    CellKey, FencingNumber, JobEvent, JobId, NotebookId, Parcel, Priority, State, Submission,
+    WorkerId,
 };
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -42,6 +43,10 @@ pub(crate) struct Job {
     pub(super) submission: Option<Arc<Submission>>,
     /// An answer that came while the worker was away. In memory only, because it may be a password.
     pub(super) waiting_input: Option<Option<String>>,
+    /// Answers about files that came while the worker was away. The proxy says them again to a new broker.
+    pub(super) waiting_files: Vec<(u64, Parcel)>,
+    /// The last answer to [`JobEvent::NamesWanted`], for a worker that comes back: nobody knows whether it arrived.
+    pub(super) names: Option<(u64, State)>,
 }
 
 impl Job {
@@ -74,6 +79,8 @@ impl Job {
             started_ms: None,
             submission: Some(submission),
             waiting_input: None,
+            waiting_files: Vec::new(),
+            names: None,
         }
     }
 
@@ -101,6 +108,8 @@ impl Job {
             started_ms: open.started_ms,
             submission: None,
             waiting_input: None,
+            waiting_files: Vec::new(),
+            names: None,
         }
     }
 
@@ -121,9 +130,11 @@ pub(super) fn phase_after(phase: Phase, event: &JobEvent) -> Option<Phase> {
             Some(Phase::Assigned)
         }
         (Phase::Assigned, JobEvent::Started { .. }) => Some(Phase::Started),
-        (Phase::Started, JobEvent::Output(_) | JobEvent::InputWanted { .. }) => {
-            Some(Phase::Started)
-        }
+        (
+            Phase::Started,
+            JobEvent::Output(_) | JobEvent::InputWanted { .. } | JobEvent::NamesWanted { .. },
+        ) => Some(Phase::Started),
+        (Phase::Assigned | Phase::Started, JobEvent::FilesWanted { .. }) => Some(phase),
         (Phase::Assigned | Phase::Started, JobEvent::Finished { .. }) => Some(Phase::Finished),
         _ => None,
     }

@@ -296,6 +296,7 @@ impl Dispatch {
         let usage = self.ran(id, now);
         let charged = self.charge(id, usage.run_ms, now, actions);
         let end = JobEvent::Finished {
+            files: None,
             outcome,
             error,
             state: None,
@@ -326,6 +327,7 @@ impl Dispatch {
         job.phase = Phase::Finished;
         job.submission = None;
         job.waiting_input = None;
+        job.names = None;
         self.disordered = true;
         actions.push(Action::Write(Write::Finish {
             job: id,

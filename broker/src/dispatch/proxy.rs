@@ -3,8 +3,8 @@
 use super::{Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Subscription};
 use crate::{people::Account, store::Write};
 use baton_protocol::{
-    JobEvent, JobId, NotebookId, NumberedEvent, Outcome, Refusal, RemoteError, State, Submission,
-    Usage,
+    JobEvent, JobId, NotebookId, NumberedEvent, Outcome, Parcel, Refusal, RemoteError, State,
+    Submission, Usage,
     proxy::{FromProxy, ToProxy},
     worker::ToWorker,
 };
@@ -70,6 +70,8 @@ impl Dispatch {
             | FromProxy::Resume { job, .. }
             | FromProxy::Cancel { job }
             | FromProxy::Input { job, .. }
+            | FromProxy::Files { job, .. }
+            | FromProxy::Names { job, .. }
             | FromProxy::Applied { job }
                 if !self.belongs(job, notebook) =>
             {
@@ -83,6 +85,12 @@ impl Dispatch {
                 self.cancel(job, now, actions);
             }
             FromProxy::Input { job, value } => self.input(job, value, actions),
+            FromProxy::Files {
+                job,
+                question,
+                answer,
+            } => self.files(job, question, answer, actions),
+            FromProxy::Names { job, number, state } => self.names(job, number, state, actions),
             FromProxy::Applied { job } => self.applied(job, now, actions),
         }
     }
@@ -110,6 +118,7 @@ impl Dispatch {
                 error: Some(error),
                 state: None,
                 usage: Usage::default(),
+                files: None,
             },
         };
         let events = vec![end];
@@ -291,6 +300,48 @@ impl Dispatch {
                     job.waiting_input = Some(value);
                 }
             }
+        }
+    }
+
+    fn files(&mut self, id: JobId, question: u64, answer: Parcel, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get(&id).filter(|job| job.is_running()) else {
+            return;
+        };
+        match self.runner(job) {
+            Some(connection) => actions.push(Action::ToWorker(
+                connection,
+                ToWorker::Files {
+                    job: id,
+                    question,
+                    answer,
+                },
+            )),
+            None => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.waiting_files
+                        .retain(|(earlier, _)| *earlier != question);
+                    job.waiting_files.push((question, answer));
+                }
+            }
+        }
+    }
+
+    /// An answer with another number than the worker waits for does no harm there.
+    fn names(&mut self, id: JobId, number: u64, state: State, actions: &mut Vec<Action>) {
+        let job = self.jobs.get_mut(&id);
+        let Some(job) = job.filter(|job| job.phase == Phase::Started) else {
+            return;
+        };
+        job.names = Some((number, state.clone()));
+        if let Some(connection) = self.jobs.get(&id).and_then(|job| self.runner(job)) {
+            actions.push(Action::ToWorker(
+                connection,
+                ToWorker::Names {
+                    job: id,
+                    number,
+                    state,
+                },
+            ));
         }
     }
 

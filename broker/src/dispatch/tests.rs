@@ -211,11 +211,12 @@ impl World {
             1 => JobEvent::Started {
                 worker: String::new(),
             },
-            2 => JobEvent::InputWanted {
-                prompt: String::new(),
-                password: false,
+            2 => JobEvent::NamesWanted {
+                number: 1,
+                names: Vec::new(),
             },
             _ => JobEvent::Finished {
+                files: None,
                 outcome: Outcome::Ok,
                 error: None,
                 state: None,

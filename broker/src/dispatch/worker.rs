@@ -162,6 +162,26 @@ impl Dispatch {
                 ToWorker::Input { job: id, value },
             ));
         }
+        for (question, answer) in std::mem::take(&mut job.waiting_files) {
+            actions.push(Action::ToWorker(
+                connection,
+                ToWorker::Files {
+                    job: id,
+                    question,
+                    answer,
+                },
+            ));
+        }
+        if let Some((number, state)) = job.names.clone() {
+            actions.push(Action::ToWorker(
+                connection,
+                ToWorker::Names {
+                    job: id,
+                    number,
+                    state,
+                },
+            ));
+        }
         if job.cancel_wanted {
             actions.push(Action::ToWorker(connection, ToWorker::Cancel { job: id }));
         }

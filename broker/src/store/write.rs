@@ -257,6 +257,8 @@ fn event_kind(event: &JobEvent) -> &'static str {
         JobEvent::Output(_) => "output",
         JobEvent::InputWanted { .. } => "input_wanted",
         JobEvent::Charged(_) => "charged",
+        JobEvent::FilesWanted { .. } => "files_wanted",
+        JobEvent::NamesWanted { .. } => "names_wanted",
         JobEvent::Finished { .. } => FINISHED,
     }
 }

@@ -91,6 +91,7 @@ async fn a_result_stays_until_it_is_home() {
     let (job, other) = (JobId::random(), place.put("input", 0).await);
     place.apply(submit(job, naming(other))).await;
     let end = JobEvent::Finished {
+        files: None,
         outcome: Outcome::Ok,
         error: None,
         state: Some(naming(chunk)),

@@ -185,7 +185,7 @@ async fn nobody_cancels_the_job_of_another_notebook() {
 }
 
 /// The page shows what the broker knows.
-async fn wait_until_away(broker: &Broker) {
+pub(crate) async fn wait_until_away(broker: &Broker) {
     crate::harness::within("the loss of a worker", async {
         while !broker.get("/").await.contains("away") {
             tokio::time::sleep(Duration::from_millis(5)).await;

@@ -36,6 +36,7 @@ fn ended_after(run_ms: u64) -> JobEvent {
         outcome: Outcome::Ok,
         error: None,
         state: None,
+        files: None,
         usage: Usage {
             run_ms,
             peak_memory_bytes: 0,

@@ -1,11 +1,12 @@
 //! A cell goes all the way.
 
+use crate::cancel::wait_until_away;
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, finished, output, outputs, started, state, submission, within,
 };
 use baton_broker::Activity;
 use baton_protocol::{
-    JobEvent, Outcome,
+    JobEvent, Outcome, Parcel, Piece,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -96,6 +97,86 @@ async fn an_answer_to_input_reaches_the_worker() {
         })
         .await;
     assert_eq!(worker.next().await, ToWorker::Input { job, value });
+}
+
+#[tokio::test]
+async fn questions_about_files_come_before_the_start_and_after() {
+    let broker = Broker::start().await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    proxy.assigned(job).await;
+    let parcel = |text: &'static str| Parcel(vec![Piece::Inline(text.into())]);
+    let question = |question| JobEvent::FilesWanted {
+        question,
+        wanted: parcel("wanted"),
+    };
+    let answer = |question| FromProxy::Files {
+        job,
+        question,
+        answer: parcel("answer"),
+    };
+    let forwarded = |question| ToWorker::Files {
+        job,
+        question,
+        answer: parcel("answer"),
+    };
+    worker.report(job, fencing, 1, vec![question(1)]).await;
+    assert_eq!(proxy.event(job).await, question(1));
+    proxy.say(answer(1)).await;
+    assert_eq!(worker.next().await, forwarded(1));
+    let events = vec![started(), question(2)];
+    worker.report(job, fencing, 2, events).await;
+    assert_eq!(proxy.batch(job).await[1].event, question(2));
+
+    // An answer waits for a worker that is away.
+    let id = worker.id;
+    drop(worker);
+    wait_until_away(&broker).await;
+    proxy.say(answer(2)).await;
+    let mut worker = FakeWorker::back(&broker.dial, id, &[(job, fencing)]).await;
+    let stored = ToWorker::Acknowledge {
+        job,
+        fencing,
+        number: 3,
+    };
+    assert_eq!(worker.next().await, stored);
+    assert_eq!(worker.next().await, forwarded(2));
+}
+
+#[tokio::test]
+async fn names_reach_the_worker_also_after_a_cut() {
+    let broker = Broker::start().await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    proxy.assigned(job).await;
+    let question = JobEvent::NamesWanted {
+        number: 1,
+        names: vec!["scale".to_owned()],
+    };
+    let events = vec![started(), question.clone()];
+    worker.report(job, fencing, 1, events).await;
+    assert_eq!(proxy.batch(job).await[1].event, question);
+    let (number, state) = (1, state("scale"));
+    let answer = FromProxy::Names {
+        job,
+        number,
+        state: state.clone(),
+    };
+    proxy.say(answer).await;
+    let forwarded = ToWorker::Names { job, number, state };
+    assert_eq!(worker.next().await, forwarded);
+
+    // Nobody knows whether it arrived before the cut.
+    let mut worker = FakeWorker::back(&broker.dial, worker.id, &[(job, fencing)]).await;
+    assert!(matches!(
+        worker.next().await,
+        ToWorker::Acknowledge { number: 2, .. }
+    ));
+    assert_eq!(worker.next().await, forwarded);
 }
 
 #[tokio::test]

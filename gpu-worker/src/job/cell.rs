@@ -9,28 +9,31 @@
 //!
 //! **Invariant:** the last event comes after every output of the cell.
 
+mod collecting;
+mod limits;
+mod names;
+mod speech;
+
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use baton_blobs::Ledger;
-use baton_jupyter_link::client::{ClientError, KernelMessage, Source};
-use baton_link::frames::FrameError;
-use baton_protocol::shim::{FromSession, Snapshot, ToSession};
-use baton_protocol::{Cell, JobEvent, Outcome, Output, RemoteError, State, StateVersion, Usage};
+use baton_protocol::shim::ToSession;
+use baton_protocol::{Cell, JobEvent, Outcome, RemoteError, StateVersion, Usage};
 use futures_util::future::BoxFuture;
-use jupyter_protocol::ExecuteRequest;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 
-use super::lanes::{Changes, Way, send_home};
-use super::plan::{after_apply, after_cell};
+use self::collecting::Collected;
+use self::limits::Cancel;
+use self::speech::{Closing, tell};
+use super::lanes::Way;
 use super::prepare::Ready;
-use super::{Ending, Order};
+use super::state::Assembled;
+use super::{Ending, Names, Order};
 use crate::batch::Batcher;
 use crate::context::{Context, MoveError};
 use crate::notice::{self, Limit};
-use crate::outbox::state_bytes;
-use crate::processes;
-use crate::session::{Held, Session, SessionEvent};
+use crate::session::{Session, SessionEvent};
 
 const MEMORY_POLL: Duration = Duration::from_millis(250);
 
@@ -39,9 +42,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long outputs wait where the broker takes none, before it is looked again.
 const FULL_POLL: Duration = Duration::from_millis(60);
-
-/// What is larger does not fit into one message.
-const LARGEST_STATE_BYTES: usize = 48 << 20;
 
 pub(crate) async fn run_cell(
     context: &Context,
@@ -67,8 +67,9 @@ pub(crate) async fn run_cell(
     let mut run = Run {
         context,
         session,
-        base,
+        version: base.after_message(),
         way,
+        questions: 0,
         phase: Phase::Applying {
             ledger: state.ledger,
         },
@@ -91,44 +92,15 @@ pub(crate) async fn run_cell(
     (ending, session)
 }
 
-#[derive(Debug, thiserror::Error)]
-enum TellError {
-    #[error(transparent)]
-    Shim(#[from] FrameError),
-    #[error(transparent)]
-    Client(#[from] ClientError),
-}
-
-async fn tell(
-    session: &mut Session,
-    cell: &Cell,
-    delta: baton_protocol::shim::Delta,
-    file: std::os::fd::BorrowedFd<'_>,
-) -> Result<(), TellError> {
-    let prepare = ToSession::Prepare {
-        message_id: cell.message_id.clone(),
-        execution_count: cell.execution_count,
-        delta,
-    };
-    session.shim.send_with_file(&prepare, file).await?;
-    let request = ExecuteRequest {
-        code: cell.code.clone(),
-        silent: cell.silent,
-        store_history: false,
-        user_expressions: None,
-        allow_stdin: cell.allow_stdin,
-        // One cell at a time: there is nothing behind it that could be stopped.
-        stop_on_error: false,
-    };
-    Ok(session.client.execute(&cell.message_id, &request).await?)
-}
-
 struct Run<'context> {
     context: &'context Context,
     session: Session,
-    base: StateVersion,
+    /// What the session holds, once it has applied what it was sent.
+    version: StateVersion,
     way: Way,
-    phase: Phase,
+    /// How many times the cell has looked up names that it was not given.
+    questions: u64,
+    phase: Phase<'context>,
     closing: Closing,
     batcher: Batcher,
     usage: Usage,
@@ -143,7 +115,7 @@ struct Run<'context> {
     deadline: Option<Instant>,
 }
 
-enum Phase {
+enum Phase<'context> {
     /// The session reads the state.
     Applying {
         ledger: Ledger,
@@ -151,6 +123,11 @@ enum Phase {
     Running {
         ledger: Ledger,
         since: Instant,
+    },
+    /// The cell waits for names of the notebook, which come.
+    Fetching {
+        since: Instant,
+        fetched: BoxFuture<'context, Result<Assembled, MoveError>>,
     },
     /// The cell has ended; what changed is read and uploaded.
     Collecting {
@@ -167,37 +144,14 @@ enum Phase {
     Over,
 }
 
-/// What came out of the session, and how much memory it held.
-type Collected = (Result<(State, Ledger), MoveError>, Option<u64>);
-
-/// What the student wants who pressed interrupt.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Cancel {
-    NotAsked,
-    /// Who has not obeyed at this time loses the session.
-    Asked(Instant),
-    /// The cell has come to its end anyway.
-    Moot,
-}
-
-/// What a session's kernel says last.
-#[derive(Default)]
-struct Closing {
-    replied: bool,
-    idle: bool,
-}
-
-impl Closing {
-    fn is_complete(&self) -> bool {
-        self.replied && self.idle
-    }
-}
-
 enum Event {
     Session(SessionEvent),
     Input(Option<String>),
     Cancelled,
     Stopping,
+    /// The last answer to a question for names.
+    Names(Option<Names>),
+    Fetched(Result<Assembled, MoveError>),
     Collected(Collected),
     MemoryDue,
     OutputDue,
@@ -220,20 +174,11 @@ impl Run<'_> {
 
     async fn next_event(&mut self, order: &mut Order, memory: &mut Interval) -> Event {
         let output_due = self.output_due(order);
-        let cancel_due = match self.cancel {
-            Cancel::Asked(instant) => Some(instant),
-            Cancel::NotAsked | Cancel::Moot => None,
-        };
-        let time_is_up = match (&self.phase, self.cancel, self.limit) {
-            // A limit that no clock can hold is none.
-            (Phase::Running { since, .. }, Cancel::NotAsked, Some(limit)) => {
-                since.checked_add(limit.time)
-            }
-            _ => None,
-        };
-        let collected = async {
+        let (ignored_at, time_is_up_at) = (self.cancel_ignored_at(), self.time_is_up_at());
+        let moved = async {
             match &mut self.phase {
-                Phase::Collecting { collected, .. } => collected.await,
+                Phase::Fetching { fetched, .. } => Event::Fetched(fetched.await),
+                Phase::Collecting { collected, .. } => Event::Collected(collected.await),
                 _ => std::future::pending().await,
             }
         };
@@ -242,10 +187,11 @@ impl Run<'_> {
             Some(value) = order.inputs.recv() => Event::Input(value),
             () = order.cancelled.cancelled(), if self.cancel == Cancel::NotAsked => Event::Cancelled,
             () = self.context.stopping.cancelled() => Event::Stopping,
-            collected = collected => Event::Collected(collected),
+            Ok(()) = order.names.changed() => Event::Names(order.names.borrow_and_update().clone()),
+            event = moved => event,
             () = at(output_due) => Event::OutputDue,
-            () = at(cancel_due) => Event::CancelIgnored,
-            () = at(time_is_up) => Event::TimeIsUp,
+            () = at(ignored_at) => Event::CancelIgnored,
+            () = at(time_is_up_at) => Event::TimeIsUp,
             () = at(self.deadline) => Event::TooLate,
             _ = memory.tick() => Event::MemoryDue,
         }
@@ -286,24 +232,15 @@ impl Run<'_> {
                 self.time_is_up = true;
                 self.on_cancelled();
             }
-            Event::CancelIgnored if self.time_is_up => {
-                return Some(Ending::without_state(
-                    Outcome::TimedOut,
-                    notice::timed_out(self.limit.unwrap_or_default()),
-                ));
-            }
-            Event::CancelIgnored => {
-                return Some(Ending::without_state(
-                    Outcome::Cancelled,
-                    notice::cancelled(),
-                ));
-            }
+            Event::CancelIgnored => return Some(self.on_cancel_ignored()),
             Event::Stopping => {
                 return Some(Ending::without_state(
                     Outcome::WorkerLost,
                     notice::shutting_down(),
                 ));
             }
+            Event::Names(names) => self.on_names(names),
+            Event::Fetched(fetched) => return self.on_fetched(fetched, cell).await,
             Event::Collected(collected) => return self.on_collected(collected, cell).await,
             Event::MemoryDue => {
                 let bytes = self.memory().await;
@@ -314,245 +251,6 @@ impl Run<'_> {
             Event::TooLate => return Some(self.on_too_late()),
         }
         None
-    }
-
-    fn on_kernel(&mut self, message: KernelMessage, cell: &Cell) -> Option<Ending> {
-        if message.is_reply_to(&cell.message_id) {
-            self.closing.replied = true;
-        } else if message.is_idle_of(&cell.message_id) {
-            self.closing.idle = true;
-        } else if message.source == Source::Iopub && is_output(&message.kind) {
-            self.batcher.push(Output {
-                kind: message.kind,
-                content: message.content,
-                metadata: message.metadata,
-                buffers: message.buffers,
-            });
-            return None;
-        } else {
-            return None;
-        }
-        if matches!(self.phase, Phase::Closing { .. }) {
-            return self.close();
-        }
-        // The shim speaks before its kernel does; but its message may still be on its way to this task.
-        if self.closing.is_complete() && self.deadline.is_none() {
-            self.deadline = Some(Instant::now() + PATIENCE);
-        }
-        None
-    }
-
-    async fn on_shim(
-        &mut self,
-        message: FromSession,
-        order: &Order,
-        cell: &Cell,
-    ) -> Option<Ending> {
-        match (message, std::mem::replace(&mut self.phase, Phase::Over)) {
-            (FromSession::Started { .. }, Phase::Applying { ledger }) => {
-                order.events.send(JobEvent::Started {
-                    worker: self.context.name.clone(),
-                });
-                self.phase = Phase::Running {
-                    ledger,
-                    since: Instant::now(),
-                };
-                if self.cancel != Cancel::NotAsked {
-                    // The first one may have come before the session listened to it.
-                    self.session.interrupt();
-                }
-            }
-            (FromSession::Refused { error, .. }, Phase::Applying { .. }) => {
-                let outcome = match self.cancel {
-                    Cancel::NotAsked => Outcome::Refused,
-                    Cancel::Asked(_) | Cancel::Moot => Outcome::Cancelled,
-                };
-                return Some(Ending::without_state(outcome, error));
-            }
-            (
-                FromSession::Finished {
-                    outcome,
-                    error,
-                    state,
-                    ..
-                },
-                Phase::Running { ledger, since },
-            ) => {
-                self.usage.run_ms = since.elapsed().as_millis().try_into().unwrap_or(u64::MAX);
-                let (outcome, error) = if self.time_is_up && outcome == Outcome::Cancelled {
-                    let error = notice::stopped_in_time(self.limit.unwrap_or_default(), error);
-                    (Outcome::TimedOut, Some(error))
-                } else {
-                    (outcome, error)
-                };
-                return self.begin_collecting(outcome, error, state, ledger);
-            }
-            (
-                FromSession::InputWanted {
-                    prompt, password, ..
-                },
-                phase,
-            ) => {
-                self.phase = phase;
-                // The question comes after what was printed before it.
-                self.flush(order);
-                order
-                    .events
-                    .send(JobEvent::InputWanted { prompt, password });
-            }
-            (unexpected, phase) => {
-                self.phase = phase;
-                tracing::warn!(
-                    cell.message_id,
-                    kind = kind(&unexpected),
-                    "A session's shim is out of step"
-                );
-            }
-        }
-        None
-    }
-
-    fn begin_collecting(
-        &mut self,
-        outcome: Outcome,
-        error: Option<RemoteError>,
-        state: Snapshot,
-        ledger: Ledger,
-    ) -> Option<Ending> {
-        let base = after_apply(self.base);
-        if state.messages != base.messages {
-            let error = notice::session_failed("The session counted its messages differently");
-            return Some(Ending::without_state(Outcome::WorkerLost, error));
-        }
-        let changes = Changes {
-            kernel: self.session.kernel().as_raw(),
-            base,
-            snapshot: state,
-            ledger,
-        };
-        let collecting = send_home(self.context.lane.clone(), self.way.clone(), changes);
-        let memory = self.memory();
-        self.phase = Phase::Collecting {
-            outcome,
-            error,
-            // The session waits meanwhile: what it holds is what the cell left.
-            collected: Box::pin(async move { tokio::join!(collecting, memory) }),
-        };
-        None
-    }
-
-    async fn on_collected(
-        &mut self,
-        (result, memory_bytes): Collected,
-        cell: &Cell,
-    ) -> Option<Ending> {
-        let Phase::Collecting { outcome, error, .. } =
-            std::mem::replace(&mut self.phase, Phase::Over)
-        else {
-            return None;
-        };
-        let (state, ledger) = match result {
-            Ok(collected) => collected,
-            Err(error) => {
-                tracing::warn!(%error, "State could not be collected");
-                let error = notice::state_lost(&error);
-                return Some(Ending::without_state(Outcome::WorkerLost, error));
-            }
-        };
-        let bytes = state_bytes(&state);
-        if bytes > LARGEST_STATE_BYTES {
-            let error = notice::state_too_large(bytes);
-            return Some(Ending::without_state(Outcome::WorkerLost, error));
-        }
-        if let Some(ending) = self.on_memory(memory_bytes) {
-            return Some(ending);
-        }
-        self.phase = Phase::Closing {
-            ending: Ending {
-                outcome,
-                error,
-                state: Some(state),
-                usage: Usage::default(),
-            },
-            ledger,
-        };
-        self.cancel = Cancel::Moot;
-        self.deadline = Some(Instant::now() + PATIENCE);
-        let message_id = cell.message_id.clone();
-        self.answer(ToSession::Released { message_id }).await;
-        self.close()
-    }
-
-    /// The ending, once the kernel has said its last.
-    fn close(&mut self) -> Option<Ending> {
-        if !self.closing.is_complete() {
-            return None;
-        }
-        match std::mem::replace(&mut self.phase, Phase::Over) {
-            Phase::Closing { ending, ledger } => {
-                self.session.held = Some(Held {
-                    version: after_cell(self.base),
-                    ledger,
-                });
-                Some(ending)
-            }
-            phase => {
-                self.phase = phase;
-                None
-            }
-        }
-    }
-
-    /// A connection that broke is seen when the session is listened to.
-    async fn answer(&mut self, message: ToSession) {
-        if let Err(error) = self.session.shim.send(&message).await {
-            tracing::warn!(%error, "A session's shim takes no messages");
-        }
-    }
-
-    fn on_cancelled(&mut self) {
-        self.cancel = Cancel::Asked(Instant::now() + self.context.config.cancel_grace);
-        if matches!(self.phase, Phase::Applying { .. } | Phase::Running { .. }) {
-            self.session.interrupt();
-        }
-    }
-
-    /// How much memory the session's processes hold.
-    fn memory(&self) -> impl Future<Output = Option<u64>> + Send + 'static {
-        let limit = self.context.config.session_memory_bytes;
-        let kernel = self.session.kernel();
-        async move {
-            let look = move || processes::resident_bytes(kernel, limit);
-            tokio::task::spawn_blocking(look).await.ok()
-        }
-    }
-
-    fn on_memory(&mut self, bytes: Option<u64>) -> Option<Ending> {
-        self.memory_bytes = bytes?;
-        self.usage.peak_memory_bytes = self.usage.peak_memory_bytes.max(self.memory_bytes);
-        let limit = self.context.config.session_memory_bytes?;
-        (self.memory_bytes > limit).then(|| {
-            let error = notice::out_of_memory(self.memory_bytes, limit);
-            Ending::without_state(Outcome::OutOfMemory, error)
-        })
-    }
-
-    fn on_too_late(&mut self) -> Ending {
-        match std::mem::replace(&mut self.phase, Phase::Over) {
-            // All that the student needs is here; only the session is not as it should be.
-            Phase::Closing { ending, .. } => {
-                tracing::warn!("A session's kernel did not say that it is idle");
-                ending
-            }
-            Phase::Applying { .. } => Ending::without_state(
-                Outcome::Refused,
-                notice::session_failed("The session did not run the cell"),
-            ),
-            _ => Ending::without_state(
-                Outcome::WorkerLost,
-                notice::session_failed("The session ended the cell without its state"),
-            ),
-        }
     }
 
     fn flush(&mut self, order: &Order) {
@@ -571,29 +269,5 @@ async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
         None => std::future::pending().await,
-    }
-}
-
-/// Everything that IPython publishes while a cell runs, except what the notebook kernel says itself.
-fn is_output(kind: &str) -> bool {
-    !matches!(
-        kind,
-        "status"
-            | "execute_input"
-            | "execute_result"
-            | "error"
-            | "iopub_welcome"
-            | "shutdown_reply"
-            | "debug_event"
-    )
-}
-
-fn kind(message: &FromSession) -> &'static str {
-    match message {
-        FromSession::Hello(_) => "hello",
-        FromSession::Started { .. } => "started",
-        FromSession::Refused { .. } => "refused",
-        FromSession::InputWanted { .. } => "input_wanted",
-        FromSession::Finished { .. } => "finished",
     }
 }

@@ -64,6 +64,18 @@ pub(crate) async fn bring(
     }
 }
 
+/// Brings what a running cell lacks. There is no other way left: the notebook's table has gone on.
+pub(crate) async fn bring_more(
+    context: &Context,
+    state: State,
+    ledger: Ledger,
+) -> Result<Assembled, MoveError> {
+    match open(context, state).await {
+        Some((source, _)) => bring(context, source, ledger).await,
+        None => Err(MoveError::Unreachable),
+    }
+}
+
 /// What a cell changed, still in its session's memory.
 pub(crate) struct Changes {
     pub(crate) kernel: i32,

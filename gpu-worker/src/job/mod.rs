@@ -19,12 +19,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, Outcome, RemoteError, State, Submission, Usage,
+    FencingNumber, JobEvent, JobId, Outcome, Parcel, RemoteError, State, Submission, Usage,
 };
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
+use crate::mirror::Questions;
 use crate::notice;
 use crate::outbox::event_bytes;
 use crate::report::Report;
@@ -38,11 +39,22 @@ pub(crate) struct Order {
     pub(crate) states: mpsc::Receiver<State>,
     /// Answers to `input()`.
     pub(crate) inputs: mpsc::Receiver<Option<String>>,
+    /// About files; a session with a mirror takes it.
+    pub(crate) questions: Option<Questions>,
+    /// The last answer to [`JobEvent::NamesWanted`].
+    pub(crate) names: watch::Receiver<Option<Names>>,
     /// The student interrupted the cell.
     pub(crate) cancelled: CancellationToken,
     /// The assignment is no longer this worker's.
     pub(crate) revoked: CancellationToken,
     pub(crate) last_word: LastWord,
+}
+
+/// What the session lacks to have the names that its question with this number asked for.
+#[derive(Clone)]
+pub(crate) struct Names {
+    pub(crate) number: u64,
+    pub(crate) state: State,
 }
 
 /// Sees to it that a job has an end, even if its task has none.
@@ -110,6 +122,7 @@ pub(crate) struct Ending {
     pub(crate) outcome: Outcome,
     pub(crate) error: Option<RemoteError>,
     pub(crate) state: Option<State>,
+    pub(crate) files: Option<Parcel>,
     pub(crate) usage: Usage,
 }
 
@@ -120,6 +133,7 @@ impl Ending {
             outcome,
             error: Some(error),
             state: None,
+            files: None,
             usage: Usage::default(),
         }
     }
@@ -127,7 +141,7 @@ impl Ending {
 
 /// Runs the job and says how it ended. Returns the session where it may be used again.
 pub(crate) async fn run_job(
-    context: &Context,
+    context: &Arc<Context>,
     session: Option<Session>,
     mut order: Order,
 ) -> Option<Session> {
@@ -141,7 +155,7 @@ pub(crate) async fn run_job(
 }
 
 async fn prepare_and_run(
-    context: &Context,
+    context: &Arc<Context>,
     session: Option<Session>,
     order: &mut Order,
 ) -> (Ending, Option<Session>) {
@@ -163,6 +177,7 @@ impl From<Ending> for JobEvent {
             error: ending.error,
             state: ending.state,
             usage: ending.usage,
+            files: ending.files,
         }
     }
 }

@@ -25,22 +25,6 @@ pub(crate) fn plan(held: Option<StateVersion>, base: StateVersion) -> Plan {
     }
 }
 
-/// What the session's answer continues: it has applied one message more.
-pub(crate) fn after_apply(base: StateVersion) -> StateVersion {
-    StateVersion {
-        messages: base.messages + 1,
-        ..base
-    }
-}
-
-/// What the session holds when its answer was collected.
-pub(crate) fn after_cell(base: StateVersion) -> StateVersion {
-    StateVersion {
-        messages: base.messages + 2,
-        ..base
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -61,15 +45,5 @@ mod tests {
         assert_eq!(plan(None, version(4)), Plan::AskForState);
         assert_eq!(plan(None, version(0)), Plan::StartFresh);
         assert_eq!(plan(Some(version(0)), version(0)), Plan::StartFresh);
-    }
-
-    #[test]
-    fn a_cell_is_two_messages() {
-        let base = StateVersion {
-            session: SessionId::random(),
-            messages: 4,
-        };
-        assert_eq!(after_apply(base).messages, 5);
-        assert_eq!(after_cell(base).messages, 6);
     }
 }

@@ -3,6 +3,8 @@
 //! In: an order. Out: a session that only has to be told, or how the job ended already.
 //! Dropping the future ends the session.
 
+use std::sync::Arc;
+
 use baton_blobs::Ledger;
 use baton_protocol::{JobEvent, Outcome, StateVersion};
 
@@ -11,6 +13,7 @@ use super::plan::{Plan, plan};
 use super::state::Assembled;
 use super::{Ending, Order};
 use crate::context::{Context, MoveError};
+use crate::mirror::{self, SessionMirror};
 use crate::notice;
 use crate::session::{Held, Session, StartError};
 
@@ -27,7 +30,7 @@ pub(crate) struct Ready<'context> {
 }
 
 pub(crate) async fn prepare<'context>(
-    context: &'context Context,
+    context: &'context Arc<Context>,
     session: Option<Session>,
     order: &mut Order,
 ) -> Result<Ready<'context>, Ending> {
@@ -59,6 +62,7 @@ pub(crate) async fn prepare<'context>(
                 start_fresh(context, order, source).await?
             }
         };
+        let session = with_files(session, order).await?;
         return Ok(Ready {
             session,
             base,
@@ -86,13 +90,16 @@ async fn go_on(
 }
 
 async fn start_fresh(
-    context: &Context,
-    order: &Order,
+    context: &Arc<Context>,
+    order: &mut Order,
     source: Source,
 ) -> Result<(Session, Assembled), Ending> {
+    let mirror = mirror_for(context, order)
+        .await
+        .map_err(|error| files_lost(&error))?;
     let cell = &order.submission.cell;
     let session = async {
-        let started = context.start_session(cell).await;
+        let started = context.start_session(cell, mirror).await;
         started.map_err(|error| refused(&error))
     };
     let state = async {
@@ -107,6 +114,37 @@ async fn start_fresh(
         return Err(Ending::without_state(Outcome::Refused, error));
     }
     Ok((session, state))
+}
+
+/// A session that does not see the notebook's folder works in a mirror of it.
+async fn mirror_for(
+    context: &Arc<Context>,
+    order: &mut Order,
+) -> Result<Option<SessionMirror>, MoveError> {
+    let (Some(folder), Some(questions)) =
+        (&order.submission.cell.notebook_folder, &mut order.questions)
+    else {
+        return Ok(None);
+    };
+    match mirror::sees(context, folder, questions).await {
+        true => Ok(None),
+        false => SessionMirror::create(context, folder).map(Some),
+    }
+}
+
+async fn with_files(mut session: Session, order: &mut Order) -> Result<Session, Ending> {
+    if let Some(mirror) = &mut session.mirror
+        && let Some(questions) = order.questions.take()
+    {
+        let prepared = mirror.prepare(&order.submission.cell, questions).await;
+        prepared.map_err(|error| files_lost(&error))?;
+    }
+    Ok(session)
+}
+
+fn files_lost(error: &MoveError) -> Ending {
+    tracing::warn!(%error, "A notebook's files could not be mirrored");
+    Ending::without_state(Outcome::WorkerLost, notice::files_lost(error))
 }
 
 fn refused(error: &StartError) -> Ending {

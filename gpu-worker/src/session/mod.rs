@@ -7,6 +7,7 @@
 mod log;
 mod start;
 
+use std::convert::Infallible;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use tokio::process::Child;
 
 pub(crate) use self::log::SessionLog;
 pub(crate) use self::start::{StartError, StartOrder, start};
+use crate::mirror::SessionMirror;
 use crate::processes;
 
 /// How long a process may live on after its connections are gone.
@@ -33,6 +35,8 @@ pub(crate) struct Session {
     pub(crate) hello: Hello,
     /// `None`: nothing was ever applied.
     pub(crate) held: Option<Held>,
+    /// Where it works, unless it works in the notebook's folder itself.
+    pub(crate) mirror: Option<SessionMirror>,
     stream: KernelStream,
     shim_reader: ShimReader,
     child: Child,
@@ -41,6 +45,13 @@ pub(crate) struct Session {
     log: SessionLog,
     /// Where the kernel's sockets lie; goes last.
     _folder: PrivateFolder,
+}
+
+async fn serve(mirror: &mut Option<SessionMirror>) -> Infallible {
+    match mirror {
+        Some(mirror) => mirror.serve().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The state that a session's object table has.
@@ -76,6 +87,7 @@ impl Session {
                 Ok(None) => {}
                 Err(error) => tracing::warn!(%error, "The connection to a session's shim broke"),
             },
+            never = serve(&mut self.mirror) => match never {},
             status = self.child.wait() => return SessionEvent::Ended(self.death(status.ok())),
         }
         let status = tokio::time::timeout(LAST_BREATH, self.child.wait()).await;

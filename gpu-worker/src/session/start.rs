@@ -16,10 +16,15 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
 use super::{Session, SessionLog};
+use crate::mirror::SessionMirror;
 use crate::processes;
 
 /// Python on a slow network folder needs its time.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Tell a session's shim that the one stands for the other.
+const NOTEBOOK_FOLDER: &str = "BATON_NOTEBOOK_FOLDER";
+const MIRROR_FOLDER: &str = "BATON_MIRROR_FOLDER";
 
 /// How many lines of a failed start are told.
 const LINES: usize = 12;
@@ -28,6 +33,8 @@ pub(crate) struct StartOrder {
     pub(crate) python: PathBuf,
     /// The working directory, where it exists here.
     pub(crate) folder: PathBuf,
+    /// Where it works instead.
+    pub(crate) mirror: Option<SessionMirror>,
     /// Where private folders are made.
     pub(crate) runtime_folder: PathBuf,
 }
@@ -44,6 +51,8 @@ pub(crate) enum StartError {
     Folder(#[from] FolderError),
     #[error(transparent)]
     Connection(#[from] ConnectionError),
+    #[error("Failed to watch what the session opens")]
+    Watch(#[source] std::io::Error),
     #[error("Failed to start {python}")]
     Spawn {
         python: PathBuf,
@@ -86,12 +95,25 @@ pub(crate) async fn start(order: StartOrder) -> Result<Session, StartError> {
     connection.write(&connection_file)?;
 
     let mark = uuid::Uuid::new_v4().simple().to_string();
-    let working_folder = if order.folder.is_dir() {
-        order.folder.as_path()
-    } else {
-        folder.path()
+    let mut mirror = order.mirror;
+    let working_folder = match &mirror {
+        Some(mirror) => mirror.working_folder(&order.folder),
+        None if order.folder.is_dir() => order.folder.clone(),
+        None => folder.path().to_owned(),
     };
-    let mut child = Command::new(&order.python)
+    let mut command = Command::new(&order.python);
+    let mut watch = None;
+    if let Some(mirror) = &mirror {
+        std::fs::create_dir_all(&working_folder).map_err(|source| StartError::RuntimeFolder {
+            path: working_folder.clone(),
+            source,
+        })?;
+        watch = mirror.watch(&mut command).map_err(StartError::Watch)?;
+        command
+            .env(NOTEBOOK_FOLDER, mirror.notebook_folder())
+            .env(MIRROR_FOLDER, mirror.root());
+    }
+    let mut child = command
         .args(["-m", "baton_shim.session", "-f"])
         .arg(&connection_file)
         .current_dir(working_folder)
@@ -108,6 +130,10 @@ pub(crate) async fn start(order: StartOrder) -> Result<Session, StartError> {
             python: order.python.clone(),
             source,
         })?;
+    drop(command);
+    if let Some(mirror) = &mut mirror {
+        mirror.started(watch).await;
+    }
     let starting = Starting::new(&mut child, mark);
     let log = follow_output(&mut child);
 
@@ -137,6 +163,7 @@ pub(crate) async fn start(order: StartOrder) -> Result<Session, StartError> {
         shim,
         hello,
         held: None,
+        mirror,
         stream,
         shim_reader,
         child,

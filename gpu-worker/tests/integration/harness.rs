@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use baton_gpu_worker::{Config, run};
+use baton_gpu_worker::{Config, FilesChoice, run};
 use baton_link::{Dial, LaneChoice};
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{
-    Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, Outcome, Piece, Priority,
+    Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, Outcome, Parcel, Piece, Priority,
     RemoteError, SessionId, State, StateVersion, Submission, Usage,
 };
 use bytes::Bytes;
@@ -104,6 +104,9 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         session_idle: Duration::from_secs(600),
         session_memory_bytes: None,
         cancel_grace: Duration::from_secs(2),
+        files: FilesChoice::Auto,
+        mirrors: folder.join("mirrors"),
+        files_limit_bytes: 1 << 30,
         runtime_folder: folder.join("run"),
     }
 }
@@ -295,6 +298,7 @@ pub(crate) struct Ran {
     pub(crate) error: Option<RemoteError>,
     pub(crate) state: Option<Manifest>,
     pub(crate) usage: Usage,
+    pub(crate) files: Option<Parcel>,
 }
 
 impl Ran {
@@ -304,6 +308,7 @@ impl Ran {
             error,
             state,
             usage,
+            files,
         }) = events.last().cloned()
         else {
             panic!("no last event in {events:?}");
@@ -314,6 +319,7 @@ impl Ran {
             error,
             state: state.map(in_chunks),
             usage,
+            files,
         }
     }
 
@@ -386,6 +392,7 @@ impl Notebook {
                 python: "python3".to_owned(),
                 python_version: "3.test".to_owned(),
                 folder: "/tmp".to_owned(),
+                notebook_folder: None,
             },
             state: self.state(values),
         };

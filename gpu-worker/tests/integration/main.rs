@@ -5,6 +5,7 @@ mod broker;
 mod cells;
 mod connection;
 mod faults;
+mod files;
 mod harness;
 mod lanes;
 mod real;

@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use baton_gpu_worker::Config;
 use baton_protocol::{JobEvent, Outcome, Piece};
 use bytes::Bytes;
 
@@ -16,7 +17,7 @@ const SNAPSHOT: &str = r#"
 import sys
 from baton_shim.state import Table
 table = Table({"a": 20})
-extra = {"names": ["a"], "stores": [], "sources": {}, "around": {}, "figures": None, "drop": [], "returns": True}
+extra = {"names": ["a"], "stores": [], "sources": {}, "around": {}, "figures": None, "drop": [], "returns": True, "notebook": "", "dynamic": False}
 snapshot = table.snapshot(["a"], extra=extra)
 assert snapshot.messages == 0 and not snapshot.segments
 sys.stdout.buffer.write(bytes(snapshot.stream))
@@ -24,18 +25,23 @@ major, minor = sys.version_info[:2]
 sys.stderr.write(f"{major}.{minor}")
 "#;
 
-struct Real {
-    worker: Worker,
-    notebook: Notebook,
+pub(crate) struct Real {
+    pub(crate) worker: Worker,
+    pub(crate) notebook: Notebook,
     stream: Bytes,
     python_version: String,
 }
 
 impl Real {
     async fn start() -> Self {
+        Self::start_with(|_| {}).await
+    }
+
+    pub(crate) async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let worker = Worker::start_with(|config| {
             let folder = config.runtime_folder.parent().unwrap();
             config.python = Some(real_python(folder));
+            change(config);
         })
         .await;
         Self::with(worker)
@@ -57,7 +63,7 @@ impl Real {
         }
     }
 
-    fn cell(&mut self, code: &str) -> baton_protocol::Submission {
+    pub(crate) fn cell(&mut self, code: &str) -> baton_protocol::Submission {
         let mut submission = self.notebook.cell(code);
         submission
             .cell

@@ -61,6 +61,15 @@ impl Failure {
         )
     }
 
+    /// The shim's answer does not continue what the session holds.
+    pub(super) fn out_of_step(job: JobId) -> Self {
+        Self::service(
+            format!("The notebook and the cell's session no longer hold the same. {SAFE}"),
+            AGAIN,
+            job,
+        )
+    }
+
     pub(super) fn moving(error: &MovingError, job: JobId) -> Self {
         match error {
             MovingError::Link(LinkError::StoreFull { .. })

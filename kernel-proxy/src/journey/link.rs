@@ -32,6 +32,8 @@ enum Command {
     Wake,
     Submit(Box<Submission>),
     Send(Box<FromProxy>),
+    /// As `Send`, and once more after each reconnect until the next answer or the job's end.
+    Answer(JobId, Box<FromProxy>),
     /// The call ended before the job did: cancel it and ignore what still comes of it.
     Abandon(JobId),
     /// The job's change is home, or never will be.
@@ -113,6 +115,11 @@ impl Link {
         self.command(Command::Send(Box::new(message))).await;
     }
 
+    /// For what a running cell waits for: a message that a broker may lose when it ends.
+    pub(super) async fn answer(&self, job: JobId, message: FromProxy) {
+        self.command(Command::Answer(job, Box::new(message))).await;
+    }
+
     pub(super) async fn abandon(&self, job: JobId) {
         self.command(Command::Abandon(job)).await;
     }
@@ -123,6 +130,21 @@ impl Link {
 
     pub(super) fn status(&self) -> Status {
         self.status.borrow().clone()
+    }
+
+    /// The lanes, as soon as there are any.
+    pub(super) fn lanes(&self) -> impl Future<Output = Lanes> + use<> {
+        let mut status = self.status.clone();
+        async move {
+            loop {
+                if let Status::Up(lanes) = &*status.borrow_and_update() {
+                    return lanes.clone();
+                }
+                if status.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+            }
+        }
     }
 
     pub(super) async fn status_changed(&mut self) {
@@ -169,6 +191,8 @@ struct Keeper {
 
 struct OpenJob {
     submission: Box<Submission>,
+    /// What the running cell was last answered.
+    answer: Option<Box<FromProxy>>,
     /// Number of the last event that was passed on.
     seen: u64,
     /// No call waits for it any more; only its end is of interest.
@@ -284,6 +308,9 @@ impl Keeper {
         for (job, open) in &self.jobs {
             let after = open.seen;
             broker.send(&FromProxy::Resume { job: *job, after }).await?;
+            if let Some(answer) = &open.answer {
+                broker.send(answer).await?;
+            }
         }
         Ok(())
     }
@@ -294,7 +321,7 @@ impl Keeper {
                 let submission = self.jobs[&job].submission.as_ref().clone();
                 FromProxy::Submit(submission)
             }
-            Noted::Send(message) => *message,
+            Noted::Send(message) | Noted::Answer(message) => *message,
             Noted::Nothing => return Ok(()),
         };
         broker.send(&message).await
@@ -308,6 +335,7 @@ impl Keeper {
                 let job = submission.job;
                 let open = OpenJob {
                     submission,
+                    answer: None,
                     seen: 0,
                     abandoned: false,
                     finished: false,
@@ -316,6 +344,13 @@ impl Keeper {
                 Noted::Submit(job)
             }
             Command::Send(message) => Noted::Send(message),
+            Command::Answer(job, message) => match self.jobs.get_mut(&job) {
+                Some(open) => {
+                    open.answer = Some(message.clone());
+                    Noted::Answer(message)
+                }
+                None => Noted::Nothing,
+            },
             Command::Abandon(job) => match self.jobs.get_mut(&job) {
                 Some(open) if open.finished => self.note(Command::Applied(job)),
                 Some(open) => {
@@ -421,7 +456,7 @@ impl Keeper {
     }
 
     fn keep_for_later(&mut self, command: Command) {
-        // A submission is sent again when the broker says that it does not know the job.
+        // A submission is sent again when the broker says that it does not know the job, an answer in any case.
         if let Noted::Send(message) = self.note(command) {
             self.unsent.push(*message);
         }
@@ -431,6 +466,7 @@ impl Keeper {
 enum Noted {
     Submit(JobId),
     Send(Box<FromProxy>),
+    Answer(Box<FromProxy>),
     Nothing,
 }
 

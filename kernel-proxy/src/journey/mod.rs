@@ -10,6 +10,7 @@
 mod autostart;
 mod call;
 mod failure;
+mod files;
 mod link;
 mod moving;
 mod naming;

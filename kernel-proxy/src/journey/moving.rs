@@ -6,6 +6,7 @@
 use std::os::fd::OwnedFd;
 
 use baton_blobs::{Assembler, BlobError, Bundle, Collector, Ledger};
+use baton_files::FilesError;
 use baton_link::{ChunkLane, Held, LinkError, MemoryHolder};
 use baton_protocol::shim::{Delta, Snapshot};
 use baton_protocol::{ChunkHash, HeldState, Manifest, State, StateVersion};
@@ -25,6 +26,8 @@ pub(super) enum MovingError {
     Blob(#[from] BlobError),
     #[error(transparent)]
     Link(#[from] LinkError),
+    #[error(transparent)]
+    Files(#[from] FilesError),
     #[error("the work on the state broke off")]
     Join(#[from] tokio::task::JoinError),
     #[error("the worker's result is not where it should be")]
@@ -46,6 +49,7 @@ pub(super) struct Sent {
 }
 
 /// The ways of one notebook.
+#[derive(Clone)]
 pub(super) struct Moving {
     kernel_pid: i32,
     memory: Option<MemoryHolder>,

@@ -100,6 +100,10 @@ impl CellLog {
         beginning.is_some_and(|number| number < noted)
     }
 
+    pub(super) fn is_over(&self, message_id: &str) -> bool {
+        self.find(message_id).is_some_and(|cell| cell.over)
+    }
+
     pub(super) fn noted(&self) -> u64 {
         self.noted
     }

@@ -184,6 +184,9 @@ impl<'a> View<'a> {
     }
 
     fn hold(&mut self, injection: Arc<Injection>) {
+        if self.cells.is_over(&injection.message_id) {
+            return; // the student has left the cell, and its job goes on a little
+        }
         let wishes = self.audience.wishes();
         if wishes.is_blind
             || self.tracker.is_blind()

@@ -5,6 +5,8 @@
 use baton_plan::{BadRate, Rates, Waits, exclusive, repairman, shared, states};
 use proptest::prelude::*;
 
+mod simulation;
+
 const CLASS: Rates = Rates {
     arrival: 1.0 / 3600.0,
     departure: 1.0 / 5400.0,

@@ -66,6 +66,7 @@ class Header:
     deleted: list[str]
     plain: bool = False  # the body is an ordinary pickle of `extra`: nothing that has a number travels
     versions: tuple[str, str] | None = None
+    modules: bytes | None = None  # what must be loaded before the body is read
 
 
 def versions() -> tuple[str, str]:

@@ -42,6 +42,13 @@ class TableBroken(Exception):
 class StayedError(RuntimeError):
     """Something that stayed in the other kernel was touched here."""
 
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint)
+        self.hint = hint or "the cell may use what holds it, but not this part; create it inside the cell"
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
 
 def stayed_text(obj: object) -> str | None:
     """What a stand-in says; `None` for anything else."""

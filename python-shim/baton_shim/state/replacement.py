@@ -24,6 +24,8 @@ def find_replaced(walker: Walker, reach: Reach) -> tuple[set[int], set[int]]:
     growing = set(replaced)
     while growing:
         holders = _holders(walker, growing) - replaced
+        if reach.given:
+            holders = {number for number in holders if not reach.given[number]}
         growing = {number for number in holders if _is_fixed(walker, number, growing)}
         replaced |= growing
         last |= holders

@@ -1,6 +1,7 @@
 """One object table of a session, on one of its two ends.
 
 `snapshot` says what the other end lacks: objects that are new to it, patches for those that changed, and memory.
+`supplement` says more of it while the other end already works with what it was given.
 `apply` does what the other end said, in place, wholly or not at all. Both are for one thread at a time.
 
 The end that sends first is the notebook kernel. There a name that cannot travel is refused; in the session it stays
@@ -13,7 +14,7 @@ import io
 import pickle
 import sys
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from baton_shim.state.bindings import Bindings
@@ -32,8 +33,9 @@ from baton_shim.state.walk import Reach, Walker
 
 
 class Table:
-    def __init__(self, namespace: dict[str, Any]) -> None:
+    def __init__(self, namespace: dict[str, Any], load_modules: Callable[[bytes], None] | None = None) -> None:
         self.namespace = namespace
+        self._load_modules = load_modules or (lambda modules: None)
         self.messages = 0
         self.broken = False
         self._home: bool | None = None  # known with the first message
@@ -47,6 +49,7 @@ class Table:
         self._numbering = Numbering(anchors, self._find_class)
         self._walker = Walker(self._numbering, self._kinds)
         self._foreign = bytearray(len(self._numbering))  # for each number, whether the other end gave it
+        self._given = b""  # for each number, whether the last snapshot and its supplements brought it up to date
         self._segment_of: dict[int, int] = {}
         self._bindings = Bindings(namespace, self._numbering)
         self._dropped_segments: list[int] = []
@@ -57,13 +60,20 @@ class Table:
     # ---- sending ----
 
     def snapshot(
-        self, names: Iterable[str], *, extra: object = None, deleted: Iterable[str] = (), partings: bool = True
+        self,
+        names: Iterable[str],
+        *,
+        extra: object = None,
+        deleted: Iterable[str] = (),
+        partings: bool = True,
+        modules: bytes | None = None,
     ) -> Snapshot:
         """What the other end lacks to have these names as they are here.
 
         Values of a dict `extra`, and names in a session, that cannot travel arrive as a `Stayed`. Raises `Refused`
         in the notebook kernel for a name that cannot; then nothing has changed and the table is still good.
         Without `partings`, what nobody here holds any more does not send its last change.
+        `modules` is for the other end's `load_modules`.
         """
         self._check_usable()
         first = self._home is None
@@ -73,23 +83,46 @@ class Table:
         if home:
             self._refuse(roots)
         dying = self._dying() if partings else []
+        made = self._write_or_take_back(roots, extra, gone, home, dying, modules)
+        self._home = home
+        return made
+
+    def supplement(self, names: Iterable[str], *, extra: object) -> Snapshot:
+        """What the session lacks to have these names, too, while it runs a cell.
+
+        What the cell was given is the session's until it comes home, so it travels as a reference, and a change of
+        it here waits. Raises `Refused` as `snapshot` does.
+        """
+        self._check_usable()
+        roots = {name: self.namespace[name] for name in names if name in self.namespace}
+        self._refuse(roots)
+        return self._write_or_take_back(roots, extra, [], True, [], None, self._given)
+
+    def _write_or_take_back(self, *arguments: Any) -> Snapshot:
         self._here.used.clear()
         next_segment = self._segments.next_number
         try:
-            made = self._write(roots, extra, gone, home, dying)
+            return self._write(*arguments)
         except BaseException:
             self._segments.drop(range(next_segment, self._segments.next_number))
             self._segments.next_number = next_segment
             self._here.used.clear()
             raise
-        self._home = home
-        return made
 
-    def _write(self, roots: dict[str, Any], extra: object, gone: list[str], home: bool, dying: list[int]) -> Snapshot:
+    def _write(
+        self,
+        roots: dict[str, Any],
+        extra: object,
+        gone: list[str],
+        home: bool,
+        dying: list[int],
+        modules: bytes | None = None,
+        given: bytes = b"",
+    ) -> Snapshot:
         numbering, walker = self._numbering, self._walker
         first_fresh = self._segments.next_number
         values = list(extra.values()) if isinstance(extra, dict) else [extra]
-        reach = walker.reach([*roots.values(), *values, *(numbering.objects[number] for number in dying)])
+        reach = walker.reach([*roots.values(), *values, *(numbering.objects[number] for number in dying)], given)
         replaced, last = find_replaced(walker, reach)
         rebound = {name: obj for name, obj in roots.items() if not self._bindings.is_known(name, obj, replaced)}
         plain = not (reach.changed or reach.leaves or replaced or rebound) and is_plain(extra, numbering.memo)
@@ -107,10 +140,11 @@ class Table:
             dropped=sorted(numbering.untold.union(dying)),
             replaced=sorted(replaced),
             reserved=[type(leaf).__name__ for leaf in reach.leaves],
-            compact=numbering.wants_compacting(),
+            compact=not given and numbering.wants_compacting(),
             deleted=gone,
             plain=plain,
             versions=versions() if self.messages == 0 else None,
+            modules=modules,
         )
         numbering.untold.clear()
         dropped_segments, self._dropped_segments = self._dropped_segments, []
@@ -119,8 +153,8 @@ class Table:
         self._foreign.extend(bytes(len(fresh)))
         self._use(self._here.used)
         self._find_moved(reach.changed)
-        reached = reach.marked + b"\1" * len(fresh)
-        segments = self._in_reach(reached, first_fresh)
+        self._given = bytes(reach.marked + b"\1" * len(fresh))
+        segments = self._in_reach(given, first_fresh)
         self._pins = [reach.unknown, list(roots.values()), extra, [numbering.objects[number] for number in dying]]
         self._drop(number for number in dying if number not in numbering.dropped)
         for number in (*reach.changed, *range(header.count_before, header.count_after)):
@@ -269,8 +303,13 @@ class Table:
                 self._segments.drop((segment.number,))
                 self._dropped_segments.append(segment.number)
 
-    def _in_reach(self, reached: bytes | bytearray, first_fresh: int) -> list[SegmentView]:
+    def _in_reach(self, given: bytes, first_fresh: int) -> list[SegmentView]:
+        """The memory of what this message brings up to date, less what the other end has for itself."""
+        reached = self._given
         numbers = {segment for number, segment in self._segment_of.items() if reached[number]}
+        if given:
+            before = len(given)
+            numbers -= {segment for number, segment in self._segment_of.items() if number < before and given[number]}
         views = []
         for number in sorted(numbers):
             segment = self._segments.by_number[number]
@@ -290,6 +329,7 @@ class Table:
     def _compact(self) -> None:
         moved = self._numbering.compact()
         self._foreign = bytearray(self._foreign[number] for number in sorted(moved))
+        self._given = bytes(self._given[number] for number in sorted(moved) if number < len(self._given))
         self._walker.move(moved)
         self._segment_of = {moved[number]: segment for number, segment in self._segment_of.items()}
         for segment in self._segments.by_number.values():
@@ -298,8 +338,11 @@ class Table:
 
     # ---- receiving ----
 
-    def apply(self, delta: Mapping[str, Any], file_descriptor: int) -> object:
-        """Do what the other end's snapshot says. Returns its `extra`. On an error everything is as it was before."""
+    def apply(self, delta: Mapping[str, Any], file_descriptor: int, *, bound_stays: bool = False) -> object:
+        """Do what the other end's snapshot says. Returns its `extra`. On an error everything is as it was before.
+
+        With `bound_stays`, a name that stands for something here goes on doing so.
+        """
         self._check_usable()
         if self._home is None:
             self._home = False
@@ -314,6 +357,8 @@ class Table:
             self._segments.bring_up(part["number"] for part in delta["segments"] if part["patches"])
             header, body = split(stream)
             self._check(header)
+            if header.modules is not None:
+                self._load_modules(header.modules)
             containers: dict[str, type] = {"list": list, "dict": dict, "set": set}
             self._reserved = [containers[name]() for name in header.reserved]
             if header.plain:
@@ -332,7 +377,7 @@ class Table:
             self._undo = None
         _, rebound, extra = message
         old = [self._numbering.objects[n] for n in header.replaced if self._home and n not in self._numbering.dropped]
-        self._commit(header, fresh, rebound, undo)
+        self._commit(header, fresh, rebound, undo, bound_stays)
         undo.forget()
         tell_of_stale_holders(old, self.namespace, self._kinds)
         self._drop_segments(delta["dropped_segments"])
@@ -340,7 +385,7 @@ class Table:
         self.messages += 1
         return extra
 
-    def _commit(self, header: Header, fresh: list[Any], rebound: dict[str, Any], undo: Undo) -> None:
+    def _commit(self, header: Header, fresh: list[Any], rebound: dict[str, Any], undo: Undo, bound_stays: bool) -> None:
         numbering = self._numbering
         going = [n for n in (*header.dropped, *header.replaced) if n not in numbering.dropped]
         if len(numbering.unreferenced_among(going)) < len(going):  # some live on here, and may get a new number
@@ -351,7 +396,9 @@ class Table:
         self._use(self._here.used)
         self._find_moved(undo.patched)
         numbering.untold.difference_update(header.dropped, header.replaced)
-        self.namespace.update(rebound)
+        for name, value in rebound.items():
+            if not (bound_stays and name in self.namespace):
+                self.namespace[name] = value
         self._bindings.note(rebound)
         for name in header.deleted:
             self.namespace.pop(name, None)

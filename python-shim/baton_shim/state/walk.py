@@ -19,6 +19,7 @@ Known = tuple[Any, Any]  # a kind and the state at the last message
 @dataclass
 class Reach:
     marked: bytearray
+    given: bytes = b""  # for each number, whether the other end has it for itself: neither looked at nor followed
     changed: list[int] = field(default_factory=list)
     states: dict[int, Any] = field(default_factory=dict)  # of the changed ones, as they are now
     leaves: list[Any] = field(default_factory=list)  # large plain containers that the other end does not know
@@ -61,8 +62,8 @@ class Walker:
         self.states = {moved[number]: state for number, state in self.states.items()}
         self.children = {}
 
-    def reach(self, roots: Iterable[Any]) -> Reach:
-        reach = Reach(bytearray(len(self.numbering)))
+    def reach(self, roots: Iterable[Any], given: bytes = b"") -> Reach:
+        reach = Reach(bytearray(given or len(self.numbering)), given)
         reach.marked[: self.numbering.anchors] = b"\1" * self.numbering.anchors
         self._follow(list(roots), reach)
         return reach

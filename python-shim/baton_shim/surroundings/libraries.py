@@ -81,7 +81,9 @@ class TorchSettings(Settings):
     def look(self) -> dict[str, Any]:
         torch: Any = sys.modules["torch"]
         threads = torch.get_num_threads()
+        device_here = getattr(torch, "get_default_device", None)  # torch 2.3 and newer
         return {
+            "device": str(device_here()) if device_here else "cpu",
             "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
             "grad": torch.is_grad_enabled(),
             "deterministic": (
@@ -97,6 +99,7 @@ class TorchSettings(Settings):
     def fresh(self) -> dict[str, Any]:
         printing = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80, "sci_mode": None}
         return {
+            "device": "cpu",
             "dtype": "float32",
             "grad": True,
             "deterministic": (False, False),
@@ -108,7 +111,9 @@ class TorchSettings(Settings):
 
     def set(self, name: str, value: Any) -> None:
         torch: Any = sys.modules["torch"]
-        if name == "dtype":
+        if name == "device":
+            torch.set_default_device(None if value == "cpu" else value)
+        elif name == "dtype":
             torch.set_default_dtype(getattr(torch, value))
         elif name == "grad":
             torch.set_grad_enabled(value)

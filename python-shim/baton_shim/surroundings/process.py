@@ -8,6 +8,7 @@ import re
 import sys
 from typing import Any
 
+from baton_shim.mirror import to_here, to_home
 from baton_shim.surroundings.kind import Kind, Settings, edited, edits
 
 # Each machine, login and service has its own of these; a change of one stays where it was made.
@@ -63,13 +64,13 @@ class SearchPath(Kind):
     name, title = "sys.path", "sys.path"
 
     def look(self) -> list[Any]:
-        return list(sys.path)
+        return [to_home(entry) for entry in sys.path]
 
     def difference(self, before: Any, now: Any) -> Any:
         return edits(before, now)
 
     def apply(self, difference: Any) -> None:
-        sys.path[:] = edited(sys.path, difference)
+        sys.path[:] = [to_here(entry) for entry in edited(self.look(), difference)]
 
 
 class Interpreter(Settings):

@@ -205,6 +205,9 @@ class Baton:
         self.session: Kernel | None = None
         self.remote: list[tuple[str, dict[str, Any]]] = []
         self.calls: list[dict[str, Any]] = []
+        self.asked: list[list[str]] = []
+        """Names that cells looked up and were not given, a list for each question."""
+        self.before_names: Callable[[], None] = lambda: None
         self.before_finish: Callable[[], None] = lambda: None
         self.fail_with: dict[str, Any] | None = None
         self.hold = threading.Event()
@@ -351,6 +354,7 @@ class Baton:
         os.close(file)
         self._execute(session, run)
         from_away: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
+        started = False
         listener = threading.Thread(target=self._listen_away, args=(from_away,), daemon=True)
         listener.start()
         while True:
@@ -362,10 +366,19 @@ class Baton:
                 continue
             if name == "refused":
                 self.home.send("failed", {"call": call, "outcome": "refused", "error": body["error"]})
-                self._wait_for_idle(session, run)
+                if started:
+                    self.lose_session()
+                else:
+                    self._wait_for_idle(session, run)
                 return None
+            if name == "started":
+                started = True
             if name == "input_wanted":
                 self.home.send("input_wanted", {"call": call, "prompt": body["prompt"], "password": body["password"]})
+            if name == "names_wanted":
+                self.asked.append(body["names"])
+                self.before_names()
+                self.home.send("names_wanted", {"call": call, "names": body["names"]})
             if name == "finished":
                 break
             if name == "end":
@@ -445,6 +458,11 @@ class Baton:
                 os.kill(session.pid, signal.SIGINT)
             elif name == "input":
                 self.away.send("input", {"value": body["value"]})
+            elif name == "names":
+                delta, file = self.mover.move(self.notebook.pid, body["state"])
+                self.home.send("released", {"call": call})
+                self.away.send("names", {"message_id": "", "delta": delta}, file)
+                os.close(file)
 
     def _wait_for_idle(self, session: Kernel, run: dict[str, Any]) -> None:
         deadline = time.monotonic() + PATIENCE

@@ -17,7 +17,7 @@ def names_of(source: str, definitions: str = "", **values: Any) -> tuple[str, st
     namespace: dict[str, Any] = {"__name__": "__main__", **values}
     exec(compile(definitions, "<notebook>", "exec"), namespace)
     found = analysis.of_cell(source, transform)
-    needed = analysis.needed(found, namespace, {})
+    needed = analysis.needed(found, namespace, analysis.visible_names(namespace, {}))
     return " ".join(sorted(needed.names)), " ".join(sorted(needed.wished))
 
 
@@ -103,27 +103,23 @@ def test_names_that_a_cell_may_use(source: str, wished: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "source",
-    [
-        "eval('a')",
-        "exec(x)",
-        "globals()",
-        "locals()",
-        "vars()",
-        "dir()",
-        "%who",
-        "%whos",
-        "%run -i x.py",
-        "import __main__",
-    ],
+    "source", ["import __main__", "get_ipython().user_ns", "f.__globals__", "sys._getframe().f_globals"]
 )
-def test_dynamic_code_wishes_for_everything(source: str) -> None:
+def test_code_that_looks_into_a_namespace_wishes_for_everything(source: str) -> None:
     assert names_of(source, a=[1], b=[2]) == ("", "a b")
 
 
-@pytest.mark.parametrize("source", ["vars(a)", "dir(a)", "a.eval()", "%run x.py"])
-def test_code_that_only_looks_dynamic(source: str) -> None:
-    assert names_of(source, a=[1], b=[2])[1] == ""
+@pytest.mark.parametrize("source", ["eval(x)", "globals()", "dir()", "%who", "vars(x)", "x.eval()", "%run -i x.py"])
+def test_what_code_looks_up_dynamically_is_left_to_the_session(source: str) -> None:
+    assert names_of(source, a=[1], b=[2]) == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("source", "needed"),
+    [("eval('a + 1')", "a"), ("exec('a = b')", "b"), ("exec('del a')", "a"), ("eval('not Python')", "")],
+)
+def test_text_that_is_evaluated(source: str, needed: str) -> None:
+    assert names_of(source, a=[1], b=[2])[0] == needed
 
 
 @pytest.mark.parametrize(
@@ -153,21 +149,49 @@ def test_what_called_things_use(source: str, definitions: str, needed: str) -> N
     assert names_of(source, definitions)[0] == needed
 
 
-def test_a_function_with_eval_wishes_for_everything() -> None:
-    assert names_of("f()", "def f(): return eval('x')\nx = 1") == ("f", "x")
+@pytest.mark.parametrize(
+    ("source", "dynamic"),
+    [
+        ("eval(x)", True),
+        ("def f(): return vars()", True),
+        ("exec('a = b')", True),
+        ("builtins.eval(x)", True),
+        ("get_ipython().ev(x)", True),
+        ("%run -i x.py", True),
+        ("%time eval(x)", True),
+        ("%time $x", True),
+        ("get_ipython().run_line_magic('time', x)", True),
+        ("evaluate()", True),
+        ("b", False),
+        ("x.eval()", False),
+        ("%matplotlib inline\n!ls", False),
+    ],
+)
+def test_whether_names_may_be_in_text_only(source: str, dynamic: bool) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__", "b": 1}
+    exec("def evaluate(): return eval('b')", namespace)
+    found = analysis.of_cell(source, transform)
+    assert analysis.needed(found, namespace, analysis.visible_names(namespace, {})).dynamic is dynamic
+
+
+def test_a_function_that_looks_into_the_namespace_wishes_for_everything() -> None:
+    assert names_of("f()", "def f(): return globals()['x']\nx = 1\ng = f") == ("f", "g x")
 
 
 def test_results_are_sent_when_they_are_named() -> None:
     namespace = {"_": 1, "_3": 2, "Out": {}, "exit": print, "a": [1]}
     hidden = {"_": 1, "_3": 2, "Out": namespace["Out"], "exit": print}
     found = analysis.of_cell("_, _3, Out, exit, a", transform)
-    assert analysis.needed(found, namespace, hidden).names == {"_", "_3", "Out", "a"}
+    assert analysis.needed(found, namespace, analysis.visible_names(namespace, hidden)).names == {"_", "_3", "Out", "a"}
 
 
-def test_dynamic_code_leaves_out_what_ipython_made() -> None:
+def test_everything_leaves_out_what_ipython_made() -> None:
     namespace = {"_": 1, "_i3": "", "In": [], "exit": print, "a": [1], "_mine": [2]}
-    found = analysis.of_cell("globals()", transform)
-    assert analysis.needed(found, namespace, {"exit": print}).wished == {"a", "_mine"}
+    found = analysis.of_cell("import __main__", transform)
+    assert analysis.needed(found, namespace, analysis.visible_names(namespace, {"exit": print})).wished == {
+        "a",
+        "_mine",
+    }
 
 
 def test_stores() -> None:

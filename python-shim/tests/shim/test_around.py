@@ -53,7 +53,8 @@ def test_a_seed_comes_home_before_the_library(baton: Baton) -> None:
     draw = "import numpy\nprint(numpy.random.rand())"
     there = baton.run("%%gpu\n" + draw).text()
     assert there == baton.run("numpy.random.seed(7)\n" + draw).text()
-    assert baton.value("[f for f in __import__('sys').meta_path if 'baton' in type(f).__module__]") == "[]"
+    waiting = "[f for f in __import__('sys').meta_path if 'numpy' in getattr(f, 'waiting', ())]"
+    assert baton.value(waiting) == "[]"
 
 
 SETTINGS = [

@@ -43,9 +43,9 @@ def test_names_and_sizes() -> None:
 def test_keep(baton: Baton) -> None:
     baton.run("hidden = [1]\nimport sys")
     dynamic = "getattr(sys.modules['__main__'], 'hid' + 'den', None)"
-    assert baton.run(f"%%gpu\n{dynamic}").result is None
     assert baton.run(f"%%gpu --keep hidden,sys\n{dynamic}.append(2)\n{dynamic}").result == "[1, 2]"
     assert baton.value("hidden") == "[1, 2]"
+    assert baton.asked == []
     cell = baton.run("%%gpu --keep nobody\n1")
     assert "--keep nobody: the notebook has no such variable" in cell.text("stderr")
 

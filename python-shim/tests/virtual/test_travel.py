@@ -77,6 +77,45 @@ CASES: dict[str, tuple[str, str, str, object]] = {
         "(g, x.grad.tolist())",
         (True, [5, 5]),
     ),
+    "fused optimizer": (
+        "m = torch.nn.Linear(1, 1).cuda(); x = torch.ones(1, 1, device='cuda')\n"
+        "o = torch.optim.AdamW(m.parameters(), fused=True); m(x).sum().backward(); o.step()",
+        "o.zero_grad(); m(x).sum().backward(); o.step()",
+        "(o.state[m.weight]['step'].is_cuda, o.state[m.weight]['step'].item(), m.weight.grad.is_cuda)",
+        (True, 2, True),
+    ),
+    "scaler": (
+        "m = torch.nn.Linear(1, 1).cuda(); x = torch.ones(1, 1, device='cuda')\n"
+        "o = torch.optim.SGD(m.parameters(), lr=1); s = torch.amp.GradScaler('cuda', init_scale=4.0)\n"
+        "s.scale(m(x).sum()).backward(); s.step(o); s.update(); w = m.weight.item()",
+        "o.zero_grad(); s.scale(m(x).sum()).backward(); s.step(o); s.update()",
+        "(round(m.weight.item() - w, 4), s.get_scale(), s.scale(x).device.type)",
+        (-1, 4, "cuda"),
+    ),
+    "loss left over": (
+        "x = torch.ones(2, device='cuda', requires_grad=True)",
+        "loss = (x * 2).sum(); loss.backward()",
+        "(str(loss.device), loss.item())",
+        ("cuda:0", 4),
+    ),
+    "tied weights": (
+        "a, b = torch.nn.Linear(1, 2).cuda(), torch.nn.Linear(1, 2).cuda(); b.weight = a.weight",
+        "with torch.no_grad(): b.weight.fill_(2)",
+        "(a.weight is b.weight, a.weight.is_cuda, a.weight.tolist())",
+        (True, True, [[2], [2]]),
+    ),
+    "buffer": (
+        "m = torch.nn.BatchNorm1d(2).cuda(); b = m.running_mean",
+        "m(torch.tensor([[0.0, 10.0], [0.0, 10.0]], device='cuda'))",
+        "(b is m.running_mean, b.is_cuda, b.tolist(), m.num_batches_tracked.is_cuda)",
+        (True, True, [0, 1], True),
+    ),
+    "one storage, two parameters": (
+        "f = torch.zeros(4, device='cuda'); p, q = torch.nn.Parameter(f[:2]), torch.nn.Parameter(f[2:])",
+        "f += 1",
+        "(p.tolist(), q.tolist(), q.is_cuda, p.requires_grad)",
+        ([1, 1], [1, 1], True, True),
+    ),
     "attribute": (
         "x = torch.ones(2, device='cuda'); x.tag = 'a'",
         "t = x.tag; x.tag = 'b'",

@@ -149,7 +149,7 @@ pub(super) fn states(states: &[(State, f64)], json: bool) -> String {
 }
 
 /// Two to three digits of a time in seconds, in the unit that a person would use.
-fn duration(seconds: f64) -> String {
+pub(super) fn duration(seconds: f64) -> String {
     match seconds {
         0.0 => "0 s".to_owned(),
         _ if seconds < 1.0 => format!("{:.0} ms", 1000.0 * seconds),

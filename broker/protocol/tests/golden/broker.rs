@@ -21,6 +21,8 @@ golden!(events_are_read, "event", JobEvent, events(), {
     JobEvent::Output(_) => "output",
     JobEvent::InputWanted { .. } => "input_wanted",
     JobEvent::Charged(_) => "charged",
+    JobEvent::FilesWanted { .. } => "files_wanted",
+    JobEvent::NamesWanted { .. } => "names_wanted",
     JobEvent::Finished { .. } => "finished",
 });
 
@@ -76,6 +78,8 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Resume { job: job(), after: 41 },
     FromProxy::Cancel { job: job() },
     FromProxy::Input { job: job(), value: Some("Ada".to_owned()) },
+    FromProxy::Files { job: job(), question: 3, answer: parcel() },
+    FromProxy::Names { job: job(), number: 3, state: held() },
     FromProxy::Applied { job: job() },
 ], {
     FromProxy::Hello { .. } => "hello",
@@ -84,6 +88,8 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Resume { .. } => "resume",
     FromProxy::Cancel { .. } => "cancel",
     FromProxy::Input { .. } => "input",
+    FromProxy::Files { .. } => "files",
+    FromProxy::Names { .. } => "names",
     FromProxy::Applied { .. } => "applied",
 });
 
@@ -144,6 +150,8 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::State { job: job(), state: held() },
     ToWorker::Cancel { job: job() },
     ToWorker::Input { job: job(), value: None },
+    ToWorker::Files { job: job(), question: 3, answer: parcel() },
+    ToWorker::Names { job: job(), number: 3, state: held() },
     ToWorker::Acknowledge { job: job(), fencing: 7, number: 12 },
     ToWorker::Revoke { job: job(), fencing: 7 },
     ToWorker::EndSession { notebook: notebook() },
@@ -154,6 +162,8 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::State { .. } => "state",
     ToWorker::Cancel { .. } => "cancel",
     ToWorker::Input { .. } => "input",
+    ToWorker::Files { .. } => "files",
+    ToWorker::Names { .. } => "names",
     ToWorker::Acknowledge { .. } => "acknowledge",
     ToWorker::Revoke { .. } => "revoke",
     ToWorker::EndSession { .. } => "end_session",

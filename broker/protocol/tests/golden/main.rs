@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod broker;
+mod files;
 mod memory;
 mod samples;
 mod shim;

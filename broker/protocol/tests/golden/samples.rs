@@ -1,9 +1,10 @@
 //! The values that the messages are made of. They never change.
 
+use baton_protocol::files::NotebookFolder;
 use baton_protocol::{
     BudgetLeft, Cell, CellKey, ChunkHash, HeldKey, HeldState, Holder, JobEvent, JobId, Manifest,
-    NotebookId, Outcome, Output, Period, Piece, Priority, RemoteError, SegmentPart, SessionId,
-    State, StateVersion, Submission, Usage, WorkerId,
+    NotebookId, Outcome, Output, Parcel, Period, Piece, Priority, RemoteError, SegmentPart,
+    SessionId, State, StateVersion, Submission, Usage, WorkerId,
 };
 use uuid::Uuid;
 
@@ -78,6 +79,10 @@ pub(crate) fn held() -> State {
     })
 }
 
+pub(crate) fn parcel() -> Parcel {
+    Parcel(manifest().stream)
+}
+
 pub(crate) fn submission() -> Submission {
     Submission {
         job: job(),
@@ -95,7 +100,14 @@ pub(crate) fn submission() -> Submission {
             allow_stdin: true,
             python: "/usr/bin/python3".to_owned(),
             python_version: "3.13".to_owned(),
-            folder: "/home/ada/course".to_owned(),
+            folder: "/home/ada/course/week-1".to_owned(),
+            notebook_folder: Some(Box::new(NotebookFolder {
+                path: "/home/ada/course".to_owned(),
+                host: "0197-boot".to_owned(),
+                device: 66_306,
+                inode: 1_048_577,
+                listing: Some(parcel()),
+            })),
         },
         state: State::Chunks(manifest()),
     }
@@ -142,6 +154,14 @@ pub(crate) fn events() -> Vec<JobEvent> {
             prompt: "Password: ".to_owned(),
             password: true,
         },
+        JobEvent::FilesWanted {
+            question: 3,
+            wanted: parcel(),
+        },
+        JobEvent::NamesWanted {
+            number: 3,
+            names: vec!["scale".to_owned(), "model".to_owned()],
+        },
         JobEvent::Charged(BudgetLeft {
             left_ms: 6_120_000,
             of_ms: 7_200_000,
@@ -152,6 +172,7 @@ pub(crate) fn events() -> Vec<JobEvent> {
             error: Some(error()),
             state: Some(held()),
             usage: usage(),
+            files: Some(parcel()),
         },
     ]
 }

@@ -81,6 +81,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
         state: snapshot(),
     }),
     FromNotebook::State { call: 9, state: snapshot() },
+    FromNotebook::Names { call: 9, state: snapshot() },
     FromNotebook::Cancel { call: 9 },
     FromNotebook::Input { call: 9, value: Some("Ada".to_owned()) },
     FromNotebook::Applied { call: 9, error: None },
@@ -88,6 +89,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
     FromNotebook::Hello(_) => "hello",
     FromNotebook::Run(_) => "run",
     FromNotebook::State { .. } => "state",
+    FromNotebook::Names { .. } => "names",
     FromNotebook::Cancel { .. } => "cancel",
     FromNotebook::Input { .. } => "input",
     FromNotebook::Applied { .. } => "applied",
@@ -96,6 +98,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
 golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::Released { call: 9 },
     ToNotebook::StateWanted { call: 9 },
+    ToNotebook::NamesWanted { call: 9, names: vec!["scale".to_owned()] },
     ToNotebook::Publish { call: 9, output: output() },
     ToNotebook::InputWanted { call: 9, prompt: "Name: ".to_owned(), password: false },
     ToNotebook::Finished { call: 9, outcome: Outcome::Ok, error: None, delta: Some(delta()) },
@@ -103,6 +106,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
 ], {
     ToNotebook::Released { .. } => "released",
     ToNotebook::StateWanted { .. } => "state_wanted",
+    ToNotebook::NamesWanted { .. } => "names_wanted",
     ToNotebook::Publish { .. } => "publish",
     ToNotebook::InputWanted { .. } => "input_wanted",
     ToNotebook::Finished { .. } => "finished",
@@ -114,21 +118,25 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::Started { message_id: message_id() },
     FromSession::Refused { message_id: message_id(), error: error() },
     FromSession::InputWanted { message_id: message_id(), prompt: "Name: ".to_owned(), password: false },
+    FromSession::NamesWanted { message_id: message_id(), names: vec!["scale".to_owned()] },
     FromSession::Finished { message_id: message_id(), outcome: Outcome::Error, error: Some(error()), state: snapshot() },
 ], {
     FromSession::Hello(_) => "hello",
     FromSession::Started { .. } => "started",
     FromSession::Refused { .. } => "refused",
     FromSession::InputWanted { .. } => "input_wanted",
+    FromSession::NamesWanted { .. } => "names_wanted",
     FromSession::Finished { .. } => "finished",
 });
 
 golden!(messages_to_sessions_are_read, "to_session", ToSession, [
     ToSession::Prepare { message_id: message_id(), execution_count: 12, delta: delta() },
     ToSession::Input { value: None },
+    ToSession::Names { message_id: message_id(), delta: delta() },
     ToSession::Released { message_id: message_id() },
 ], {
     ToSession::Prepare { .. } => "prepare",
     ToSession::Input { .. } => "input",
+    ToSession::Names { .. } => "names",
     ToSession::Released { .. } => "released",
 });

@@ -270,6 +270,7 @@ pub(crate) fn submission(notebook: NotebookId) -> Submission {
             python: "/usr/bin/python3".to_owned(),
             python_version: "3.13".to_owned(),
             folder: "/home/ada".to_owned(),
+            notebook_folder: None,
         },
         state: state("the stream"),
     }
@@ -322,5 +323,6 @@ pub(crate) fn finished(outcome: Outcome) -> JobEvent {
             run_ms: 5,
             peak_memory_bytes: 6,
         },
+        files: None,
     }
 }

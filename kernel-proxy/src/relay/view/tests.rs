@@ -173,6 +173,35 @@ async fn output_of_a_silent_cell_follows_its_busy() {
 }
 
 #[tokio::test]
+async fn nothing_follows_the_idle_of_a_cell_that_was_left() {
+    let relay = relay(Limits::default());
+    let mut pair = start(&relay, &[SUBSCRIBE]);
+    pair.kernel_says(&[
+        greeting().into(),
+        status("a", "busy"),
+        input("a"),
+        status("a", "idle"),
+        status("b", "busy"),
+        input("b"),
+    ])
+    .await;
+    inject(&relay, "a", false, "late");
+    inject(&relay, "b", false, "1");
+    settle().await;
+    assert_eq!(
+        pair.end().await,
+        [
+            "busy",
+            "execute_input",
+            "idle",
+            "busy",
+            "execute_input",
+            "1"
+        ]
+    );
+}
+
+#[tokio::test]
 async fn one_that_joins_in_the_middle_of_a_cell_gets_the_rest_at_once() {
     let relay = relay(Limits::default());
     let mut early = start(&relay, &[SUBSCRIBE]);

@@ -17,6 +17,6 @@ def install(patches: Patches) -> None:
     answers.install(patches)
     saving.install(patches)
     training.install(patches)
-    streams.register()
+    streams.install(patches)
     older.install(patches)
     devices.install(patches)

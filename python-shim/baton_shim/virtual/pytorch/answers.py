@@ -37,9 +37,9 @@ def install(patches: Patches) -> None:
             answers[f"{kind}Tensor"] = TypedTensor(kind)
     for name in _NEEDS_GPU.split():
         answers[name] = needs_gpu(f"torch.cuda.{name}")
-    for name, answer in answers.items():
-        if hasattr(torch.cuda, name):
-            patches.set(torch.cuda, name, answer)
+    set_present(patches, torch.cuda, answers)
+    set_present(patches, torch.cuda.random, randomness())
+    set_present(patches, torch.cuda.memory, memory())
     install_accelerator(patches)
     install_backends(patches)
     patches.set(torch, "Generator", generator.Generator)
@@ -50,6 +50,12 @@ def install(patches: Patches) -> None:
                 patches.set(torch.cuda.nvtx, name, always(0))
 
 
+def set_present(patches: Patches, module: Any, answers: dict[str, Any]) -> None:
+    for name, answer in answers.items():
+        if hasattr(module, name):
+            patches.set(module, name, answer)
+
+
 def always(answer: Any) -> Callable[..., Any]:
     return lambda *args, **kwargs: answer
 
@@ -58,7 +64,7 @@ def questions() -> dict[str, Any]:
     def get_device_properties(device: Any = None) -> Any:
         check(device)
         gpu = KNOWN.gpu
-        return types.SimpleNamespace(
+        return _CudaDeviceProperties(
             name=gpu.name,
             major=gpu.capability[0],
             minor=gpu.capability[1],
@@ -101,6 +107,10 @@ def questions() -> dict[str, Any]:
     }
 
 
+class _CudaDeviceProperties(types.SimpleNamespace):
+    """Prints as the real ones do."""
+
+
 def check(device: Any) -> None:
     """Raises for a GPU that is not there."""
     if device is None or (isinstance(device, int) and device < 0):
@@ -127,10 +137,11 @@ def memory() -> dict[str, Any]:
 
 
 def labelled_bytes() -> int:
+    """Asks every object for its type only: the class that some say they have comes with a warning."""
     sizes = {}
     with torch._C.DisableTorchFunction():
         for thing in gc.get_objects():
-            if isinstance(thing, Tensor) and on_cuda(thing) and thing.layout == torch.strided:
+            if issubclass(type(thing), Tensor) and on_cuda(thing) and thing.layout == torch.strided:
                 storage = thing.untyped_storage() if hasattr(thing, "untyped_storage") else untyped(thing.storage())
                 sizes[storage.data_ptr()] = storage.nbytes()
     return sum(sizes.values())
@@ -231,9 +242,7 @@ def install_accelerator(patches: Patches) -> None:
         "current_stream": lambda *device: Stream(),
         "get_memory_info": lambda *device: (KNOWN.gpu.memory_bytes - labelled_bytes(), KNOWN.gpu.memory_bytes),
     }
-    for name, answer in answers.items():
-        if hasattr(accelerator, name):
-            patches.set(accelerator, name, answer)
+    set_present(patches, accelerator, answers)
 
 
 def install_backends(patches: Patches) -> None:

@@ -9,11 +9,12 @@ import torch
 
 from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch.labels import CUDA, names_cuda
-from baton_shim.virtual.pytorch.mode import mode_here, switch
+from baton_shim.virtual.pytorch.mode import leave_here, mode_here, switch
 
 
 def install(patches: Patches) -> None:
     install_default(patches)
+    install_default_type(patches)
     install_threads(patches)
 
 
@@ -37,12 +38,27 @@ def install_default(patches: Patches) -> None:
         patches.set(torch, "get_default_device", get_default_device)
 
 
+def install_default_type(patches: Patches) -> None:
+    """How one asked for a default device before there was one."""
+    set_here = torch.set_default_tensor_type
+
+    def set_default_tensor_type(kind: Any) -> None:
+        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+        set_here(name.replace("torch.cuda.", "torch."))
+        mode_here().default_cuda = name.startswith("torch.cuda.")
+
+    patches.set(torch, "set_default_tensor_type", set_default_tensor_type)
+
+
 def install_threads(patches: Patches) -> None:
     begin_here = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
     def begin(self: Any) -> None:
         mode_here()
-        begin_here(self)
+        try:
+            begin_here(self)
+        finally:
+            leave_here()
 
     patches.set(threading.Thread, "_bootstrap_inner", begin)
     switch(True)

@@ -145,6 +145,13 @@ def mode_here() -> VirtualCuda:
     return mode
 
 
+def leave_here() -> None:
+    """Before the thread ends: what torch frees after that would need the interpreter."""
+    mode: VirtualCuda | None = _HERE.__dict__.pop("mode", None)
+    if mode is not None:
+        mode.__exit__(None, None, None)
+
+
 def switch(active: bool) -> None:
     """In all threads: a mode cannot be taken out of another thread's stack."""
     VirtualCuda.__torch_function__ = _ACTIVE if active else _passing  # type: ignore[method-assign]

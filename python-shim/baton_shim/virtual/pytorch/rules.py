@@ -23,8 +23,9 @@ _FUNCTIONAL = torch.nn.functional
 def default_device_constructors() -> set[Any]:
     try:
         from torch.utils._device import _device_constructors
-    except ImportError:  # torch 1.13 has no default device
-        return set()
+    except ImportError:  # torch 1.13, which has only default types
+        names = "empty full ones zeros rand randn randint randperm arange range linspace logspace eye"
+        return present(torch, names)
     constructors: set[Any] = _device_constructors()
     return constructors
 
@@ -44,8 +45,10 @@ def rule(*functions: Any) -> Callable[[Rule], Rule]:
 
 FACTORIES.update(default_device_constructors())
 MIXES.update(
-    present(Tensor, "copy_ index_put index_put_ tensor_split view_as expand_as reshape_as resize_as_ is_set_to"),
-    present(torch, "tensor_split ctc_loss lstm gru rnn_tanh rnn_relu _foreach_copy_ is_same_size index_put"),
+    present(
+        Tensor, "copy_ index_put index_put_ tensor_split view_as expand_as reshape_as resize_as_ is_set_to is_same_size"
+    ),
+    present(torch, "tensor_split ctc_loss _foreach_copy_ is_same_size index_put"),
     present(torch, "_has_compatible_shallow_copy_type is_tensor"),
     present(_FUNCTIONAL, "ctc_loss"),
 )
@@ -298,6 +301,21 @@ def packed(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
         raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor, but got 1D cuda:0 Long tensor")
     data, lengths = function(*args, **kwargs)
     return put(data, mode.holds(args[0])), lengths
+
+
+@rule(*present(torch, "lstm gru rnn_tanh rnn_relu"))
+def recurrent(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The lengths of a packed sequence, its second argument, stay on the CPU, on a GPU, too."""
+    data, hidden, weights = args[:3] if isinstance(args[3], bool) else (args[0], args[2], args[3])
+    cuda = mode.holds(data)
+    for kind, tensors in (("hidden", hidden), ("parameter", weights)):
+        if any(mode.holds(tensor) != cuda for tensor in ([tensors] if isinstance(tensors, Tensor) else tensors)):
+            names = ("cuda:0", "cpu") if cuda else ("cpu", "cuda:0")
+            raise RuntimeError(
+                f"Input and {kind} tensors are not at the same device, found input tensor at {names[0]} "
+                f"and {kind} tensor at {names[1]}"
+            )
+    return put(function(*args), cuda)
 
 
 # ---- random numbers ----

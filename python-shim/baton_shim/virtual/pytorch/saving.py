@@ -30,14 +30,24 @@ def install(patches: Patches) -> None:
     reduce_here = Tensor._reduce_ex_internal
 
     def reduce(self: Any, protocol: int) -> Any:
-        """The label becomes the storage's location."""
+        """The label becomes the storage's location. A sparse tensor has none; its parts have theirs."""
         form = reduce_here(self, protocol)
-        storage = untyped(form[1][0])
-        if on_cuda(self) or hasattr(storage, LABEL):
-            setattr(storage, LABEL, on_cuda(self))
+        if self.layout == torch.strided:
+            storage = untyped(form[1][0])
+            if on_cuda(self) or hasattr(storage, LABEL):
+                setattr(storage, LABEL, on_cuda(self))
         return form
 
     patches.set(Tensor, "_reduce_ex_internal", reduce)
+    load_here = torch.jit.load
+
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """A script's tensors are made by C++."""
+        cuda = map_location is not None and names_cuda(map_location)
+        loaded = load_here(f, "cpu" if cuda else map_location, *args, **kwargs)
+        return loaded.cuda() if cuda else loaded
+
+    patches.set(torch.jit, "load", load)
     state_here = getattr(torch._utils, "_get_obj_state", None)
     if state_here is not None:  # torch 1.13 leaves all attributes behind
         patches.set(torch._utils, "_get_obj_state", without_label(state_here))

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch.labels import CUDA
 
 
@@ -85,6 +86,23 @@ class Event:
         if self._at is None or end._at is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         return (end._at - self._at) * 1e3
+
+
+class AnyEvent(Event):
+    """`torch.Event`, which is told its device first."""
+
+    __module__ = "torch"
+    __qualname__ = "Event"
+
+    def __init__(self, device: Any = None, *, enable_timing: bool = False, **options: Any) -> None:
+        super().__init__(enable_timing)
+
+
+def install(patches: Patches) -> None:
+    for name, kind in (("Stream", Stream), ("Event", AnyEvent)):
+        if hasattr(torch, name):
+            patches.set(torch, name, kind)
+    register()
 
 
 def register() -> None:

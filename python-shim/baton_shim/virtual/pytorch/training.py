@@ -85,7 +85,7 @@ def install_optimizers(patches: Patches) -> None:
     clear_here = optimizer.zero_grad
 
     def profile_hook_step(step: Any) -> Any:
-        own = step.__module__.startswith("torch.optim")
+        own = (step.__module__ or "").startswith("torch.optim")
         return stepping(hooked_here(step)) if own else hooked_here(step)
 
     @functools.wraps(clear_here)
@@ -97,6 +97,15 @@ def install_optimizers(patches: Patches) -> None:
     patches.set(optimizer, "zero_grad", zero_grad)
 
 
+_ON_CPU = {"step", "mu_product"}
+"""What most optimizers count with, on a GPU, too."""
+
+
+def counts_on_cuda(optimizer: Any) -> bool:
+    asked = any(group.get("capturable") or group.get("fused") for group in optimizer.param_groups)
+    return asked or isinstance(optimizer, torch.optim.ASGD)
+
+
 def stepping(step: Callable[..., Any]) -> Callable[..., Any]:
     hooks: Any = sys.modules["torch.optim.optimizer"]
 
@@ -105,14 +114,14 @@ def stepping(step: Callable[..., Any]) -> Callable[..., Any]:
         asked = args or kwargs.get("closure") is not None or kwargs.keys() - {"closure"}
         hooked = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
         hooked = hooked or hooks._global_optimizer_pre_hooks or hooks._global_optimizer_post_hooks
-        if asked or hooked or any(group.get("capturable") for group in self.param_groups):
+        if asked or hooked or counts_on_cuda(self):
             return step(self, *args, **kwargs)
         with torch._C.DisableTorchFunction():
             result = step(self)
             for parameter, state in self.state.items():
                 if state and on_cuda(parameter):
                     for name, value in state.items():
-                        if name != "step" and isinstance(value, Tensor):
+                        if name not in _ON_CPU and isinstance(value, Tensor):
                             value._baton_cuda = True
         return result
 
@@ -179,7 +188,7 @@ def transforming(transform: Any) -> Any:
 
 
 def inside(function: Any) -> Any:
-    """In a transform all tensors are on the GPU if one of the arguments is."""
+    """What Python does not see inside: all tensors are on the GPU if one of the arguments is."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -208,9 +217,22 @@ def install_wrappers(patches: Patches) -> None:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self.module(*args, **kwargs)
 
+    profile = torch.autograd.profiler.profile
+    profile_here = profile.__init__
+
+    @functools.wraps(profile_here)
+    def observe(self: Any, *args: Any, **kwargs: Any) -> None:
+        """The GPU's part needs the driver; its columns show zeros."""
+        if kwargs.get("use_device") == "cuda":
+            kwargs |= {"use_device": None, "use_cpu": True}
+        profile_here(self, *args, **kwargs)
+
+    patches.set(profile, "__init__", observe)
     patches.set(torch, "compile", compile)
     patches.set(torch.nn.DataParallel, "__init__", wrap)
     patches.set(torch.nn.DataParallel, "forward", forward)
+    for scripted in (torch._C.ScriptFunction, torch._C.ScriptMethod):
+        patches.set(scripted, "__call__", inside(scripted.__call__))
     new_here = torch.nn.Parameter.__new__
 
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:

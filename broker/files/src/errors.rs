@@ -1,0 +1,36 @@
+//! What can go wrong with files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use baton_blobs::BlobError;
+use baton_link::LinkError;
+use baton_protocol::DecodeError;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FilesError {
+    #[error("Failed to use {}", path.display())]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("The pieces of a file do not fit together")]
+    Pieces,
+    #[error("The listing continues one that is not here")]
+    OutOfStep,
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    #[error("The work on files broke off")]
+    Join(#[from] tokio::task::JoinError),
+}
+
+pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> FilesError {
+    let path = path.to_owned();
+    |source| FilesError::Io { path, source }
+}

@@ -1,0 +1,6 @@
+//! The notebook's folder itself.
+
+mod arriving;
+pub(crate) mod commit;
+pub(crate) mod listing;
+mod places;

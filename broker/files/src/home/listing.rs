@@ -1,0 +1,143 @@
+//! What lies in the notebook's folder, and what of it the mirror has not heard yet.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, Metadata};
+use std::hash::{Hash as _, Hasher as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use baton_protocol::files::{Entry, Listing, RelativePath, Stamp};
+use serde_bytes::ByteBuf;
+
+use crate::FilesError;
+use crate::content::modified_ns;
+use crate::links::inside;
+use crate::walk::walk;
+
+/// What a mirror was told last, and what it knows besides.
+#[derive(Debug, Default)]
+pub struct HomeListing {
+    number: u64,
+    told: BTreeMap<RelativePath, Entry>,
+    /// Where the last cell changed something.
+    touched: BTreeSet<RelativePath>,
+    /// What the last cell wrote, as it lies here now.
+    from_mirror: BTreeMap<RelativePath, Stamp>,
+}
+
+impl HomeListing {
+    /// What to say now: everything, or what has changed.
+    pub fn next(&mut self, now: BTreeMap<RelativePath, Entry>, cut: bool, whole: bool) -> Listing {
+        let base = (!whole && self.number > 0).then_some(self.number);
+        if whole {
+            self.told.clear();
+            self.touched.clear();
+            self.from_mirror.clear();
+        }
+        let known = |path: &RelativePath, entry: &Entry| match entry {
+            Entry::File { stamp, .. } => self.from_mirror.get(path) == Some(stamp),
+            _ => false,
+        };
+        let is_news =
+            |(path, entry): &(&RelativePath, &Entry)| self.told.get(*path) != Some(*entry);
+        let changed: Vec<_> = now.iter().filter(is_news).collect();
+        let listing = Listing {
+            base,
+            number: self.number + 1,
+            known: changed
+                .iter()
+                .filter(|(path, entry)| known(path, entry))
+                .map(|(path, _)| (*path).clone())
+                .collect(),
+            changed: changed
+                .into_iter()
+                .map(|(path, entry)| (path.clone(), entry.clone()))
+                .collect(),
+            gone: self
+                .told
+                .keys()
+                .chain(&self.touched)
+                .filter(|path| !now.contains_key(*path))
+                .cloned()
+                .collect(),
+            cut,
+        };
+        self.number = listing.number;
+        self.told = now;
+        self.touched.clear();
+        self.from_mirror.clear();
+        listing
+    }
+
+    /// Only what was listed may be read.
+    #[must_use]
+    pub fn has_file(&self, path: &RelativePath) -> bool {
+        matches!(self.told.get(path), Some(Entry::File { .. }))
+    }
+
+    /// A cell changed something at these paths, whether or not it is so here now: the mirror has to hear of them.
+    pub fn touched(&mut self, paths: impl IntoIterator<Item = RelativePath>) {
+        for path in paths {
+            self.told.remove(&path);
+            self.touched.insert(path);
+        }
+    }
+
+    /// These files are as the mirror has them.
+    pub fn came_from_mirror(&mut self, written: impl IntoIterator<Item = (RelativePath, Stamp)>) {
+        self.from_mirror.extend(written);
+    }
+}
+
+/// Looks at the whole folder. The flag says that there is more than `most`.
+pub fn list(root: &Path, most: usize) -> Result<(BTreeMap<RelativePath, Entry>, bool), FilesError> {
+    let walked = walk(root, most)?;
+    let mut entries = BTreeMap::new();
+    for (path, metadata) in walked.entries {
+        if let Some(entry) = entry(root, &path, &metadata) {
+            entries.insert(path, entry);
+        }
+    }
+    Ok((entries, walked.cut))
+}
+
+/// `None` for what cannot be mirrored: sockets and the like, and links to folders elsewhere.
+fn entry(root: &Path, path: &RelativePath, metadata: &Metadata) -> Option<Entry> {
+    if metadata.is_dir() {
+        let mode = metadata.mode() & 0o777;
+        return Some(Entry::Folder { mode });
+    }
+    if metadata.is_symlink() {
+        let place = root.join(path.as_path());
+        let target = fs::read_link(&place).ok()?;
+        if let Some(target) = inside(root, path, &target) {
+            let target = ByteBuf::from(target);
+            return Some(Entry::Link { target });
+        }
+        let metadata = fs::metadata(&place).ok()?;
+        return metadata.is_file().then(|| file(&metadata));
+    }
+    metadata.is_file().then(|| file(metadata))
+}
+
+fn file(metadata: &Metadata) -> Entry {
+    Entry::File {
+        stamp: stamp(metadata),
+        bytes: metadata.len(),
+        modified_ns: modified_ns(metadata),
+        mode: metadata.mode() & 0o777,
+    }
+}
+
+/// As long as it is the same, the file is.
+#[must_use]
+pub fn stamp(metadata: &Metadata) -> Stamp {
+    let mut hasher = DefaultHasher::new();
+    metadata.dev().hash(&mut hasher);
+    metadata.ino().hash(&mut hasher);
+    metadata.len().hash(&mut hasher);
+    modified_ns(metadata).hash(&mut hasher);
+    (metadata.mode() & 0o777).hash(&mut hasher);
+    Stamp(hasher.finish())
+}

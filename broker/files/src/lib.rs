@@ -1,0 +1,33 @@
+//! The notebook's folder, and its mirror on a machine that does not see it.
+//!
+//! ```text
+//!        home (proxy)                                     mirror (worker)
+//! list ── listing ──────────────────────────────────────> sync: folders, links, placeholders
+//! read <─ "this file is opened" ── contents ────────────> fill a placeholder
+//! commit <────────────────────────────────── changes ──── scan: what a cell wrote, moved, removed
+//! ```
+//!
+//! A placeholder has name, size, time and permissions of a file, and none of its bytes. Whoever fills it before the
+//! first read is the worker's business. What comes home is staged first, then put in place by renaming, and can be
+//! undone until it is kept.
+//!
+//! Everything but `transfer` blocks; callers put it where blocking is allowed.
+//!
+//! **Invariant:** nothing outside of the two folders is written, and no link is followed out of the notebook's folder.
+
+mod content;
+mod errors;
+mod home;
+mod links;
+mod mirror;
+mod transfer;
+mod walk;
+
+pub use content::{ContentReader, ContentWriter};
+pub use errors::FilesError;
+pub use home::commit::{Committed, Staging};
+pub use home::listing::{HomeListing, list, stamp};
+pub use mirror::compare::{Difference, Found};
+pub use mirror::placeholders::{Placeholder, Placeholders};
+pub use mirror::{Mirror, Scan};
+pub use transfer::{open_parcel, read_file, send_parcel, small_parcel, write_file};

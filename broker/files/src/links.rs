@@ -1,0 +1,78 @@
+//! Where symbolic links lead, as far as their text says.
+//!
+//! **Invariant:** pure.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Component, Path, PathBuf};
+
+use baton_protocol::files::RelativePath;
+
+/// The link's target as a relative path from the link's own folder; `None` when it leads out of `root`.
+pub(crate) fn inside(root: &Path, link: &RelativePath, target: &Path) -> Option<Vec<u8>> {
+    let folder = link.as_path().parent().unwrap_or(Path::new(""));
+    if target.is_absolute() {
+        let below = target.strip_prefix(root).ok()?;
+        let ups = folder.components().map(|_| Component::ParentDir);
+        let relative: PathBuf = ups.chain(below.components()).collect();
+        resolve(folder, &relative)?;
+        let bytes = relative.into_os_string().into_vec();
+        return Some(if bytes.is_empty() {
+            b".".to_vec()
+        } else {
+            bytes
+        });
+    }
+    resolve(folder, target)?;
+    Some(target.as_os_str().as_bytes().to_vec())
+}
+
+/// Whether a link with this text, at this place, stays inside.
+pub(crate) fn stays_inside(link: &RelativePath, target: &[u8]) -> bool {
+    let target = Path::new(OsStr::from_bytes(target));
+    let folder = link.as_path().parent().unwrap_or(Path::new(""));
+    !target.is_absolute() && resolve(folder, target).is_some()
+}
+
+fn resolve(folder: &Path, target: &Path) -> Option<PathBuf> {
+    let mut place = folder.to_owned();
+    for component in target.components() {
+        match component {
+            Component::Normal(name) => place.push(name),
+            Component::CurDir => {}
+            Component::ParentDir if place.pop() => {}
+            _ => return None,
+        }
+    }
+    Some(place)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_are_kept_inside() {
+        let check = |link: &str, target: &str, expected: Option<&str>| {
+            let link = RelativePath::new(link).unwrap();
+            let found = inside(Path::new("/home/ada/course"), &link, Path::new(target));
+            assert_eq!(found.as_deref(), expected.map(str::as_bytes), "{target}");
+            if let Some(found) = found {
+                assert!(stays_inside(&link, &found));
+            }
+        };
+        check("a", "b/c", Some("b/c"));
+        check("a", "../b", None);
+        check("x/y/a", "../../b", Some("../../b"));
+        check("x/y/a", "../../../b", None);
+        check("x/a", "/home/ada/course/data", Some("../data"));
+        check("a", "/home/ada/course", Some("."));
+        check("a", "/home/ada/course/../secret", None);
+        check("a", "/etc/passwd", None);
+        assert!(!stays_inside(
+            &RelativePath::new("a").unwrap(),
+            b"/etc/passwd"
+        ));
+    }
+}

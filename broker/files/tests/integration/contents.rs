@@ -1,0 +1,154 @@
+//! The bytes of files, and files without their bytes.
+
+use std::fs::{self, File, FileTimes, Permissions};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::time::SystemTime;
+
+use crate::pair::{Pair, tree};
+
+fn bytes(count: usize) -> Vec<u8> {
+    (0..count)
+        .map(|number| (number * 7 + number / 251) as u8)
+        .collect()
+}
+
+#[test]
+fn files_of_every_size_go_there_and_back() {
+    let mib = 1 << 20;
+    for size in [
+        0,
+        1,
+        16 << 10,
+        (16 << 10) + 1,
+        mib - 1,
+        mib,
+        mib + 1,
+        3 * mib,
+        20 * mib + 5,
+    ] {
+        let mut pair = Pair::new();
+        let home = pair.home.clone();
+        fs::write(home.join("data.bin"), bytes(size)).unwrap();
+        pair.cell(|pair| {
+            let place = pair.at("data.bin");
+            assert_eq!(fs::metadata(&place).unwrap().len(), size as u64);
+            pair.fill(&place);
+            assert!(fs::read(&place).unwrap() == bytes(size), "{size}");
+            let file = File::options().write(true).open(&place).unwrap();
+            file.write_all_at(b"end", size as u64).unwrap();
+        });
+        let mut expected = bytes(size);
+        expected.extend_from_slice(b"end");
+        assert!(
+            fs::read(home.join("data.bin")).unwrap() == expected,
+            "{size}"
+        );
+    }
+}
+
+#[test]
+fn a_placeholder_looks_like_the_file() {
+    let mut pair = Pair::new();
+    let home = pair.home.join("data.csv");
+    fs::write(&home, bytes(5000)).unwrap();
+    fs::set_permissions(&home, Permissions::from_mode(0o440)).unwrap();
+    pair.sync();
+    let (there, here) = (
+        fs::metadata(&home).unwrap(),
+        fs::metadata(pair.at("data.csv")).unwrap(),
+    );
+    assert_eq!(here.len(), there.len());
+    assert_eq!(here.modified().unwrap(), there.modified().unwrap());
+    assert_eq!(here.mode(), there.mode());
+    assert_eq!(here.blocks(), 0);
+    let place = pair.at("data.csv");
+    pair.fill(&place);
+    assert_eq!(fs::read(&place).unwrap(), bytes(5000));
+    assert_eq!(fs::metadata(&place).unwrap().mode(), there.mode());
+    assert!(pair.bring_home().notes.is_empty());
+    assert_eq!(
+        fs::metadata(&home).unwrap().modified().unwrap(),
+        there.modified().unwrap()
+    );
+}
+
+#[test]
+fn what_was_never_read_is_moved_without_its_bytes() {
+    let mut pair = Pair::new();
+    let home = pair.home.clone();
+    fs::write(home.join("a"), bytes(5000)).unwrap();
+    pair.cell(|pair| {
+        fs::create_dir(pair.at("folder")).unwrap();
+        fs::rename(pair.at("a"), pair.at("folder/b")).unwrap();
+    });
+    assert_eq!(fs::read(home.join("folder/b")).unwrap(), bytes(5000));
+    // The placeholder is still one, and knows its new name.
+    pair.cell(|pair| {
+        let place = pair.at("folder/b");
+        assert_eq!(fs::metadata(&place).unwrap().blocks(), 0);
+        pair.fill(&place);
+        assert_eq!(fs::read(&place).unwrap(), bytes(5000));
+    });
+}
+
+#[test]
+fn a_touched_placeholder_is_still_one_and_an_emptied_one_is_not() {
+    let mut pair = Pair::new();
+    for name in ["touched", "emptied"] {
+        fs::write(pair.home.join(name), bytes(5000)).unwrap();
+    }
+    pair.sync();
+    let (touched, emptied) = (pair.at("touched"), pair.at("emptied"));
+    let now = FileTimes::new().set_modified(SystemTime::now());
+    File::options()
+        .write(true)
+        .open(&touched)
+        .unwrap()
+        .set_times(now)
+        .unwrap();
+    pair.fill(&touched);
+    assert_eq!(fs::read(&touched).unwrap(), bytes(5000));
+    // As `np.memmap(…, mode="w+")`: the size of before, and no bytes yet.
+    pair.empty(&emptied);
+    File::create(&emptied).unwrap().set_len(5000).unwrap();
+    pair.fill(&emptied);
+    assert_eq!(fs::read(&emptied).unwrap(), [0; 5000]);
+}
+
+#[test]
+fn a_write_without_a_new_time_is_seen() {
+    let mut pair = Pair::new();
+    let home = pair.home.clone();
+    pair.cell(|pair| fs::write(pair.at("a"), "one").unwrap());
+    let before = fs::metadata(pair.at("a")).unwrap().modified().unwrap();
+    pair.cell(|pair| {
+        let file = File::options().write(true).open(pair.at("a")).unwrap();
+        file.write_all_at(b"two", 0).unwrap();
+        file.set_modified(before).unwrap();
+    });
+    assert_eq!(fs::read_to_string(home.join("a")).unwrap(), "two");
+    assert_eq!(tree(&home).len(), 1);
+}
+
+#[test]
+fn permissions_that_a_cell_gives_go_home_whenever_the_file_is_read() {
+    let mut pair = Pair::new();
+    let home = pair.home.clone();
+    let set = |place: &Path| fs::set_permissions(place, Permissions::from_mode(0o600)).unwrap();
+    for name in ["never", "before", "after"] {
+        fs::write(home.join(name), "text").unwrap();
+    }
+    pair.cell(|pair| {
+        set(&pair.at("never"));
+        pair.fill(&pair.at("before"));
+        set(&pair.at("before"));
+        set(&pair.at("after"));
+        pair.fill(&pair.at("after"));
+    });
+    for name in ["never", "before", "after"] {
+        let metadata = fs::metadata(home.join(name)).unwrap();
+        assert_eq!(metadata.mode() & 0o777, 0o600, "{name}");
+        assert_eq!(fs::read_to_string(home.join(name)).unwrap(), "text");
+    }
+}

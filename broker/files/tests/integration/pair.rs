@@ -1,0 +1,168 @@
+//! Home, mirror, and what carries bytes between them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use baton_files::{
+    Committed, ContentReader, ContentWriter, Difference, HomeListing, Mirror, Staging, list, stamp,
+};
+use baton_protocol::ChunkHash;
+use baton_protocol::files::{Change, Content, RelativePath};
+use bytes::Bytes;
+use tempfile::TempDir;
+
+pub(crate) struct Pair {
+    pub(crate) home: PathBuf,
+    pub(crate) mirror: Mirror,
+    listing: HomeListing,
+    chunks: HashMap<ChunkHash, Bytes>,
+    _folder: TempDir,
+}
+
+impl Pair {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().join("course");
+        fs::create_dir(&home).unwrap();
+        Self {
+            mirror: Mirror::create(folder.path(), OsStr::new("course")).unwrap(),
+            home,
+            listing: HomeListing::default(),
+            chunks: HashMap::new(),
+            _folder: folder,
+        }
+    }
+
+    /// One cell: what `work` does in the mirror happens at home, too.
+    pub(crate) fn cell(&mut self, work: impl FnOnce(&mut Self)) -> Vec<String> {
+        self.sync();
+        work(self);
+        self.bring_home().notes.clone()
+    }
+
+    pub(crate) fn sync(&mut self) {
+        let (entries, cut) = list(&self.home, 10_000).unwrap();
+        let listing = self.listing.next(entries, cut, false);
+        self.mirror.sync(&listing).unwrap();
+    }
+
+    pub(crate) fn bring_home(&mut self) -> Committed {
+        let (changes, written) = self.changes();
+        let mut staging = Staging::create(&self.home).unwrap();
+        self.listing
+            .touched(changes.iter().flat_map(Change::paths).cloned());
+        for change in changes {
+            if let Some((file, content)) = staging.add(change).unwrap() {
+                self.write(file, &content);
+            }
+        }
+        let committed = staging.commit();
+        self.listing.came_from_mirror(committed.written.clone());
+        drop(written);
+        committed
+    }
+
+    fn changes(&mut self) -> (Vec<Change>, HashMap<RelativePath, Content>) {
+        let scan = self.mirror.scan().unwrap();
+        let mut changes = Vec::new();
+        let mut written = HashMap::new();
+        for difference in scan.differences.clone() {
+            match difference {
+                Difference::Change(change) => changes.push(change),
+                Difference::Written {
+                    path, over, unsure, ..
+                } => {
+                    let place = self.mirror.root().join(path.as_path());
+                    self.fill(&place);
+                    let content = self.read(&place);
+                    written.insert(path.clone(), content.clone());
+                    if unsure.as_ref() != Some(&content.pieces) {
+                        changes.push(Change::Written {
+                            path,
+                            over,
+                            content,
+                        });
+                    }
+                }
+            }
+        }
+        let sent = scan.differences.clone();
+        self.mirror.adopt(scan, &sent, &written);
+        (changes, written)
+    }
+
+    pub(crate) fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.mirror.root().join(name)
+    }
+
+    /// What a worker does when a session opens a file.
+    pub(crate) fn fill(&mut self, place: &Path) {
+        if !place.is_file() {
+            return;
+        }
+        let Some((file, placeholder)) = self.mirror.placeholders().open(place).unwrap() else {
+            return;
+        };
+        let at_home = self.home.join(placeholder.path.as_path());
+        let mut content = self.read(&at_home);
+        content.stamp = Some(stamp(&fs::metadata(&at_home).unwrap()));
+        let file = self.write(file, &content);
+        self.mirror.filled(&file, &content).unwrap();
+    }
+
+    /// The same when it opens the file to write it from the beginning.
+    pub(crate) fn empty(&self, place: &Path) {
+        if let Ok(metadata) = fs::metadata(place) {
+            self.mirror.placeholders().emptied(metadata.ino());
+        }
+    }
+
+    fn read(&mut self, place: &Path) -> Content {
+        let mut reader = ContentReader::new(File::open(place).unwrap());
+        loop {
+            let batch = reader.next_batch().unwrap();
+            if batch.is_empty() {
+                return reader.finish().unwrap();
+            }
+            self.chunks.extend(batch);
+        }
+    }
+
+    fn write(&self, file: File, content: &Content) -> File {
+        let mut writer = ContentWriter::new(file, content).unwrap();
+        for hash in writer.wanted() {
+            writer.place(hash, &self.chunks[&hash]).unwrap();
+        }
+        writer.finish().unwrap()
+    }
+}
+
+/// Kind, permissions and content of everything in a folder.
+pub(crate) fn tree(folder: &Path) -> BTreeMap<PathBuf, (String, u32)> {
+    let mut tree = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).unwrap() {
+            let path = entry.unwrap().path();
+            let metadata = fs::symlink_metadata(&path).unwrap();
+            let what = if metadata.is_dir() {
+                folders.push(path.clone());
+                "folder".to_owned()
+            } else if metadata.is_symlink() {
+                format!("link to {:?}", fs::read_link(&path).unwrap())
+            } else {
+                let hash = baton_blobs::hash(&fs::read(&path).unwrap());
+                format!("{} bytes, {hash}", metadata.len())
+            };
+            let mode = match metadata.is_file() {
+                true => metadata.permissions().mode() & 0o777,
+                false => 0,
+            };
+            tree.insert(path.strip_prefix(folder).unwrap().to_owned(), (what, mode));
+        }
+    }
+    tree
+}

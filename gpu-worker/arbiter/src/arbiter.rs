@@ -1,0 +1,364 @@
+//! The loop's body: take in an event, then decide.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use crate::{
+    Action, Epoch, Event, SessionId, Settings,
+    accounts::Accounts,
+    session::{Activity, Residency, Session, Turn},
+    turns::{Place, Rank},
+};
+
+#[derive(Debug)]
+pub struct Arbiter {
+    pub(crate) settings: Settings,
+    pub(crate) sessions: BTreeMap<SessionId, Session>,
+    pub(crate) now: Duration,
+    /// How long moves out took since the last move in began.
+    pub(crate) moved_out: Duration,
+    accounts: Accounts,
+    epoch: Epoch,
+    /// Seconds that the lowest level has not had of its share.
+    owed: f64,
+    /// It was a whole slice, and is not paid yet.
+    is_overdue: bool,
+}
+
+impl Arbiter {
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            sessions: BTreeMap::new(),
+            now: Duration::ZERO,
+            moved_out: Duration::ZERO,
+            accounts: Accounts::default(),
+            epoch: 0,
+            owed: 0.0,
+            is_overdue: false,
+        }
+    }
+
+    /// What is to be done after `event`, in this order. `now` never goes back.
+    pub fn handle(&mut self, event: Event, now: Duration) -> Vec<Action> {
+        self.settle(now);
+        let mut actions = Vec::new();
+        self.take_in(event, &mut actions);
+        self.end_overdue(&mut actions);
+        self.grow(&mut actions);
+        self.take_back(&mut actions);
+        self.grant(&mut actions);
+        self.transfer(&mut actions);
+        actions
+    }
+
+    /// When to say [`Event::Woke`] if nothing happens before.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Duration> {
+        let wanted = self.front(|_, _| true).is_some() || self.needy().is_some();
+        let computing = self.computing() as u32;
+        let sessions = self.sessions.values();
+        sessions
+            .flat_map(|session| self.wakes_of(session, wanted, computing))
+            .chain([self.wake_for_the_lowest()])
+            .flatten()
+            .filter(|time| *time > self.now)
+            .min()
+    }
+
+    /// How many would compute before it; `None` when it does not wait.
+    #[must_use]
+    pub fn ahead_of(&self, session: SessionId) -> Option<usize> {
+        let asked = self.sessions.get(&session)?;
+        if !asked.waits() {
+            return None;
+        }
+        let place = self.place(asked);
+        let is_ahead =
+            |other: &&Session| other.computes() || (other.waits() && self.place(other) < place);
+        Some(self.sessions.values().filter(is_ahead).count())
+    }
+
+    /// Bytes of the GPU in use, with those that are on their way there.
+    #[must_use]
+    pub fn bytes_on_gpu(&self) -> u64 {
+        self.sessions.values().map(Session::bytes_on_gpu).sum()
+    }
+
+    // ---- taking in
+
+    /// Charges those who computed for the time since the last event.
+    fn settle(&mut self, now: Duration) {
+        let elapsed = now.saturating_sub(self.now);
+        self.now = self.now.max(now);
+        if elapsed.is_zero() {
+            return;
+        }
+        self.accounts.decay(elapsed, self.settings.half_life);
+        self.settle_the_lowest(elapsed);
+        let each = elapsed / (self.computing() as u32).max(1);
+        for session in self.sessions.values_mut().filter(|one| one.computes()) {
+            session.attained += each;
+            session.used_at = self.now;
+            self.accounts.charge(session.user, each);
+        }
+    }
+
+    fn settle_the_lowest(&mut self, elapsed: Duration) {
+        if self.any_lowest(Session::computes) {
+            self.owed = (self.owed - elapsed.as_secs_f64()).max(0.0);
+        } else if self.any_lowest(Session::waits) {
+            self.owed += elapsed.as_secs_f64() * self.settings.guaranteed_share;
+        } else {
+            self.owed = 0.0;
+        }
+        let slice = self.settings.guaranteed_slice.as_secs_f64();
+        self.is_overdue = self.owed >= slice || (self.is_overdue && self.owed > 0.0);
+    }
+
+    fn take_in(&mut self, event: Event, actions: &mut Vec<Action>) {
+        let now = self.now;
+        match event {
+            Event::Woke => {}
+            Event::Joined {
+                session,
+                user,
+                fixed_bytes,
+            } => {
+                let joined = Session::new(user, fixed_bytes, now);
+                self.sessions.insert(session, joined);
+            }
+            Event::Left(id) => {
+                self.sessions.remove(&id);
+            }
+            Event::Grew { session, bytes } => self.ask_to_grow(session, bytes, actions),
+            Event::Expected(id)
+            | Event::CellStarted(id)
+            | Event::CellEnded(id)
+            | Event::Slept(id)
+            | Event::Wanted(id)
+            | Event::SwappedOut(id)
+            | Event::SwappedIn(id)
+            | Event::NotSwappedIn(id)
+            | Event::Yielded { session: id, .. }
+            | Event::Shrank { session: id, .. } => {
+                let retry_at = now + self.settings.retry;
+                let Some(session) = self.sessions.get_mut(&id) else {
+                    return;
+                };
+                match event {
+                    Event::Expected(_) => session.activity = Activity::Running,
+                    Event::CellStarted(_) => {
+                        session.activity = Activity::Running;
+                        session.attained = Duration::ZERO;
+                    }
+                    Event::CellEnded(_) => self.end_cell(id, actions),
+                    Event::Slept(_) => session.activity = Activity::Sleeping,
+                    Event::Wanted(_) => session.want(now),
+                    Event::Yielded { epoch, .. } => session.give_back(epoch, now),
+                    Event::Shrank { bytes, .. } => {
+                        session.bytes = session.bytes.saturating_sub(bytes);
+                    }
+                    Event::SwappedOut(_) => self.moved_out += session.leave(now),
+                    Event::SwappedIn(_) => {
+                        session.arrive(now, std::mem::take(&mut self.moved_out));
+                    }
+                    _ => {
+                        session.residency = Residency::Away;
+                        session.retry_at = retry_at;
+                    }
+                }
+            }
+        }
+    }
+
+    fn end_cell(&mut self, id: SessionId, actions: &mut Vec<Action>) {
+        if self.sessions[&id].holds() {
+            self.drop_lease(id, actions);
+        }
+        let session = self.sessions.get_mut(&id).expect("it was there");
+        session.end_cell();
+    }
+
+    // ---- leases
+
+    fn end_overdue(&mut self, actions: &mut Vec<Action>) {
+        for (id, session) in &mut self.sessions {
+            if matches!(session.turn, Turn::Draining { deadline, .. } if deadline <= self.now) {
+                session.turn = Turn::Ending;
+                actions.push(Action::End(*id));
+            }
+        }
+    }
+
+    fn take_back(&mut self, actions: &mut Vec<Action>) {
+        let rivals = [
+            self.next_resident(),
+            self.needy().filter(|id| !self.fits_beside_holders(*id)),
+        ];
+        for rival in rivals.into_iter().flatten() {
+            let place = self.place(&self.sessions[&rival]);
+            let holders = self.sessions.iter().filter(|(id, session)| {
+                let own = self.place(session);
+                **id != rival && self.settings.yields(session, own, place, self.now)
+            });
+            for id in holders.map(|(id, _)| *id).collect::<Vec<_>>() {
+                self.drop_lease(id, actions);
+            }
+        }
+        if let Some(id) = self.grower_beside_another() {
+            let others = self
+                .sessions
+                .iter()
+                .filter(|(other, session)| **other != id && session.holds());
+            for other in others.map(|(id, _)| *id).collect::<Vec<_>>() {
+                self.drop_lease(other, actions);
+            }
+        }
+    }
+
+    fn drop_lease(&mut self, id: SessionId, actions: &mut Vec<Action>) {
+        let session = self.sessions.get_mut(&id).expect("it holds a lease");
+        if let Turn::Holding { epoch, .. } = session.turn {
+            let deadline = self.now + self.settings.drain_limit;
+            session.turn = Turn::Draining {
+                epoch,
+                deadline,
+                wants: false,
+            };
+            actions.push(Action::Drop {
+                session: id,
+                epoch,
+                deadline,
+            });
+        }
+    }
+
+    fn grant(&mut self, actions: &mut Vec<Action>) {
+        while let Some(id) = self.next_resident() {
+            let rank = self.place(&self.sessions[&id]).rank;
+            let level = self.settings.level(&self.sessions[&id]);
+            if self.computing() > 0 && !self.may_join(id) {
+                return;
+            }
+            self.epoch += 1;
+            let session = self.sessions.get_mut(&id).expect("it is at the front");
+            session.fresh = false;
+            session.turn = Turn::Holding {
+                epoch: self.epoch,
+                since: self.now,
+                level,
+                guaranteed: rank == Rank::Overdue,
+            };
+            actions.push(Action::Grant {
+                session: id,
+                epoch: self.epoch,
+            });
+        }
+    }
+
+    /// Cells of the lowest level compute together where nobody else waits.
+    fn may_join(&self, id: SessionId) -> bool {
+        let lowest = self.settings.lowest();
+        let is_lowest = |session: &Session| self.settings.level(session) == lowest;
+        let concerned = |session: &&Session| session.computes() || session.waits();
+        self.computing() < self.settings.together
+            && self.sessions.values().filter(concerned).all(is_lowest)
+            && self
+                .sessions
+                .values()
+                .all(|session| !session.computes() || session.holds())
+            && self.needy().is_none_or(|needy| needy == id)
+    }
+
+    // ---- looking
+
+    /// The one with the best place among those who wait.
+    pub(crate) fn front(
+        &self,
+        is_meant: impl Fn(SessionId, &Session) -> bool,
+    ) -> Option<SessionId> {
+        let waiting = self
+            .sessions
+            .iter()
+            .filter(|(id, session)| session.waits() && is_meant(**id, session));
+        best(waiting.map(|(id, session)| (*id, self.place(session))))
+    }
+
+    /// Those whose memory is about to make way for somebody before them compute no more.
+    fn next_resident(&self) -> Option<SessionId> {
+        let needy = self.needy();
+        self.front(|id, session| {
+            session.is_resident() && needy.is_none_or(|needy| !self.is_in_the_way(id, needy))
+        })
+    }
+
+    pub(crate) fn place(&self, session: &Session) -> Place {
+        let level = self.settings.level(session);
+        let is_lowest = level == self.settings.lowest() && !session.computes();
+        Place {
+            rank: if is_lowest && self.is_overdue {
+                Rank::Overdue
+            } else {
+                Rank::Level(level)
+            },
+            used: self.accounts.used(session.user),
+            since: session.waits_since(),
+        }
+    }
+
+    fn computing(&self) -> usize {
+        self.sessions
+            .values()
+            .filter(|session| session.computes())
+            .count()
+    }
+
+    fn any_lowest(&self, is_meant: impl Fn(&Session) -> bool) -> bool {
+        let lowest = self.settings.lowest();
+        self.sessions
+            .values()
+            .any(|session| is_meant(session) && self.settings.level(session) == lowest)
+    }
+
+    fn wakes_of(&self, session: &Session, wanted: bool, computing: u32) -> [Option<Duration>; 5] {
+        let settings = &self.settings;
+        match session.turn {
+            Turn::Holding {
+                since, guaranteed, ..
+            } if wanted => {
+                let slices = (self.now - since).as_nanos() / settings.slice.as_nanos() + 1;
+                let floor = since + session.swap_time.mul_f64(settings.swap_floor);
+                let next_level = settings.until_next_level(session);
+                [
+                    Some(floor),
+                    next_level.map(|left| self.now + left * computing),
+                    Some(since + settings.slice * slices as u32),
+                    guaranteed.then_some(since + settings.guaranteed_floor),
+                    guaranteed.then_some(since + settings.guaranteed_slice),
+                ]
+            }
+            Turn::Draining { deadline, .. } => [Some(deadline), None, None, None, None],
+            _ if session.is_away() => [Some(session.retry_at), None, None, None, None],
+            _ => [None; 5],
+        }
+    }
+
+    fn wake_for_the_lowest(&self) -> Option<Duration> {
+        let left = self.settings.guaranteed_slice.as_secs_f64() - self.owed;
+        let share = self.settings.guaranteed_share;
+        let grows =
+            share > 0.0 && self.any_lowest(Session::waits) && !self.any_lowest(Session::computes);
+        (grows && !self.is_overdue)
+            .then(|| self.now + Duration::from_secs_f64(left.max(0.0) / share) + PRECISION)
+    }
+}
+
+/// Coarser than the rounding of seconds in an `f64`.
+const PRECISION: Duration = Duration::from_micros(1);
+
+pub(crate) fn best(places: impl Iterator<Item = (SessionId, Place)>) -> Option<SessionId> {
+    places
+        .min_by(|(_, left), (_, right)| left.partial_cmp(right).expect("times are numbers"))
+        .map(|(id, _)| id)
+}

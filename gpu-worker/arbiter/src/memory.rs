@@ -1,0 +1,194 @@
+//! Whose memory is on the GPU.
+
+use crate::{
+    Action, Arbiter, SessionId,
+    arbiter::best,
+    session::{Activity, Residency, Session},
+};
+
+impl Arbiter {
+    /// Refused is what could never be: more than the GPU has beside what stays on it, or more than the host could hold
+    /// while somebody else computes.
+    pub(crate) fn ask_to_grow(&mut self, id: SessionId, bytes: u64, actions: &mut Vec<Action>) {
+        let fixed: u64 = self.sessions.values().map(|one| one.fixed_bytes).sum();
+        let others: u64 = (self.sessions.iter())
+            .filter(|(other, _)| **other != id)
+            .map(|(_, session)| session.bytes + session.growing_bytes)
+            .sum();
+        let memory = self.settings.memory.clone();
+        let Some(session) = self.sessions.get_mut(&id) else {
+            return;
+        };
+        let own = session.bytes + session.growing_bytes + bytes;
+        if fixed + own > memory.usable_bytes || (others > 0 && others + own > memory.host_bytes) {
+            actions.push(Action::Refuse { session: id, bytes });
+        } else {
+            session.growing_bytes += bytes;
+        }
+    }
+
+    /// Makes allocations for which there is room, and those that need none yet.
+    pub(crate) fn grow(&mut self, actions: &mut Vec<Action>) {
+        let mut free = self.free_bytes();
+        for (id, session) in &mut self.sessions {
+            let bytes = session.growing_bytes;
+            let fits = session.is_away() || (session.is_resident() && bytes <= free);
+            if bytes == 0 || !fits {
+                continue;
+            }
+            if session.is_resident() {
+                free -= bytes;
+            }
+            session.bytes += bytes;
+            session.growing_bytes = 0;
+            actions.push(Action::Grow {
+                session: *id,
+                bytes,
+            });
+        }
+    }
+
+    /// Begins at most one move in each direction.
+    pub(crate) fn transfer(&mut self, actions: &mut Vec<Action>) {
+        let moves = |meant: fn(&Residency) -> bool| {
+            self.sessions
+                .values()
+                .any(|session| meant(&session.residency))
+        };
+        let leaving = moves(|residency| matches!(residency, Residency::Leaving { .. }));
+        let coming = moves(|residency| matches!(residency, Residency::Coming { .. }));
+        if !coming && let Some(id) = self.next_to_come() {
+            let session = self.sessions.get_mut(&id).expect("it is away");
+            session.residency = Residency::Coming { since: self.now };
+            actions.push(Action::SwapIn(id));
+        }
+        if !leaving && let Some(id) = self.next_to_leave() {
+            let session = self.sessions.get_mut(&id).expect("it is resident");
+            session.residency = Residency::Leaving { since: self.now };
+            actions.push(Action::SwapOut(id));
+        }
+    }
+
+    /// The one for whom room is made: it allocates or comes back, and its turn is nearest. Who computes is before all.
+    pub(crate) fn needy(&self) -> Option<SessionId> {
+        let needy = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| self.needs_room(session));
+        let computing = needy.clone().find(|(_, session)| session.computes());
+        let places = needy.map(|(id, session)| (*id, self.place(session)));
+        computing.map(|(id, _)| *id).or_else(|| best(places))
+    }
+
+    /// Some memory of who computes beside it must go.
+    pub(crate) fn grower_beside_another(&self) -> Option<SessionId> {
+        self.needy()
+            .filter(|id| self.sessions[id].computes() && !self.fits_beside_holders(*id))
+    }
+
+    /// There is room for what it needs once those who do not compute have made way.
+    pub(crate) fn fits_beside_holders(&self, id: SessionId) -> bool {
+        self.room_without(id, id) >= bytes_needed(&self.sessions[&id])
+    }
+
+    /// There is no room for `needy`, who is before it, if it computes.
+    pub(crate) fn is_in_the_way(&self, id: SessionId, needy: SessionId) -> bool {
+        self.makes_way(id, &self.sessions[&id], needy)
+            && self.room_without(id, needy) < bytes_needed(&self.sessions[&needy])
+    }
+
+    /// What those who do not compute can leave to `needy` while `kept` stays.
+    fn room_without(&self, kept: SessionId, needy: SessionId) -> u64 {
+        let makes_way =
+            |id: SessionId, session: &Session| id != kept && self.makes_way(id, session, needy);
+        let possible = self
+            .sessions
+            .iter()
+            .filter(|(id, session)| makes_way(**id, session));
+        self.room_with_leaving() + possible.map(|(_, session)| session.bytes).sum::<u64>()
+    }
+
+    fn free_bytes(&self) -> u64 {
+        let usable = self.settings.memory.usable_bytes;
+        usable.saturating_sub(self.bytes_on_gpu())
+    }
+
+    /// What is free, and what soon will be.
+    fn room_with_leaving(&self) -> u64 {
+        let leaving = self
+            .sessions
+            .values()
+            .filter(|session| matches!(session.residency, Residency::Leaving { .. }));
+        self.free_bytes() + leaving.map(|session| session.bytes).sum::<u64>()
+    }
+
+    fn needs_room(&self, session: &Session) -> bool {
+        (session.is_resident() && session.growing_bytes > 0)
+            || (session.waits() && session.is_away() && session.retry_at <= self.now)
+    }
+
+    /// Who needs room now, or who is expected and finds some.
+    fn next_to_come(&self) -> Option<SessionId> {
+        let free = self.free_bytes();
+        let is_ready = |session: &Session| session.is_away() && session.bytes <= free;
+        if let Some(id) = self.needy() {
+            return is_ready(&self.sessions[&id]).then_some(id);
+        }
+        let expected = self.sessions.iter().find(|(_, session)| {
+            session.activity == Activity::Running
+                && session.retry_at <= self.now
+                && is_ready(session)
+        });
+        expected.map(|(id, _)| *id)
+    }
+
+    fn next_to_leave(&self) -> Option<SessionId> {
+        if let Some(needy) = self.needy() {
+            let short = bytes_needed(&self.sessions[&needy]) > self.room_with_leaving();
+            return (short && self.fits_beside_holders(needy))
+                .then(|| self.victim(|id, session| self.makes_way(id, session, needy)))?;
+        }
+        if self.room_with_leaving() >= self.settings.memory.reserve_bytes {
+            return None;
+        }
+        self.victim(|_, session| session.activity == Activity::Sleeping && may_leave(session))
+    }
+
+    /// Those who sleep before those who edit before those who wait; then who was not used for longest.
+    fn victim(&self, is_meant: impl Fn(SessionId, &Session) -> bool) -> Option<SessionId> {
+        self.sessions
+            .iter()
+            .filter(|(id, session)| is_meant(**id, session))
+            .min_by_key(|(_, session)| (session.activity, session.used_at))
+            .map(|(id, _)| *id)
+    }
+
+    /// Who waits makes way only for who is before it, and who has not computed since it came only for a better rank.
+    fn makes_way(&self, id: SessionId, session: &Session, needy: SessionId) -> bool {
+        if id == needy || !may_leave(session) {
+            return false;
+        }
+        let needing = &self.sessions[&needy];
+        if !session.waits() || needing.computes() {
+            return true;
+        }
+        let (own, other) = (self.place(session), self.place(needing));
+        if session.fresh {
+            other.rank < own.rank
+        } else {
+            other < own
+        }
+    }
+}
+
+fn may_leave(session: &Session) -> bool {
+    session.is_resident() && !session.computes() && session.bytes > 0
+}
+
+fn bytes_needed(session: &Session) -> u64 {
+    if session.is_away() {
+        session.bytes
+    } else {
+        session.growing_bytes
+    }
+}

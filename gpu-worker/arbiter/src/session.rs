@@ -1,0 +1,171 @@
+//! What the arbiter knows of one session.
+
+use std::time::Duration;
+
+use crate::{Epoch, UserId};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    pub(crate) user: UserId,
+    pub(crate) activity: Activity,
+    pub(crate) turn: Turn,
+    /// GPU time that its cell has had.
+    pub(crate) attained: Duration,
+    /// When it last had something to do with the GPU.
+    pub(crate) used_at: Duration,
+    pub(crate) residency: Residency,
+    /// It was moved in and has not computed since.
+    pub(crate) fresh: bool,
+    /// How long the last move in took, with the moves out that made room for it.
+    pub(crate) swap_time: Duration,
+    /// Not to be moved in before.
+    pub(crate) retry_at: Duration,
+    pub(crate) fixed_bytes: u64,
+    pub(crate) bytes: u64,
+    /// Asked for and neither made nor refused.
+    pub(crate) growing_bytes: u64,
+}
+
+/// In the order in which sessions are moved out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Activity {
+    Sleeping,
+    Editing,
+    Running,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Idle,
+    Waiting {
+        since: Duration,
+    },
+    Holding {
+        epoch: Epoch,
+        since: Duration,
+        /// Of its cell when it was granted.
+        level: usize,
+        /// By the share of the lowest level.
+        guaranteed: bool,
+    },
+    Draining {
+        epoch: Epoch,
+        deadline: Duration,
+        /// It submitted meanwhile.
+        wants: bool,
+    },
+    /// Told to end; its work may still be on the GPU.
+    Ending,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Residency {
+    Resident,
+    Leaving { since: Duration },
+    Away,
+    Coming { since: Duration },
+}
+
+impl Session {
+    pub(crate) fn new(user: UserId, fixed_bytes: u64, now: Duration) -> Self {
+        Self {
+            user,
+            activity: Activity::Editing,
+            turn: Turn::Idle,
+            attained: Duration::ZERO,
+            used_at: now,
+            residency: Residency::Resident,
+            fresh: false,
+            swap_time: Duration::ZERO,
+            retry_at: Duration::ZERO,
+            fixed_bytes,
+            bytes: 0,
+            growing_bytes: 0,
+        }
+    }
+
+    pub(crate) fn is_resident(&self) -> bool {
+        self.residency == Residency::Resident
+    }
+
+    pub(crate) fn is_away(&self) -> bool {
+        self.residency == Residency::Away
+    }
+
+    pub(crate) fn waits(&self) -> bool {
+        matches!(self.turn, Turn::Waiting { .. })
+    }
+
+    pub(crate) fn holds(&self) -> bool {
+        matches!(self.turn, Turn::Holding { .. })
+    }
+
+    /// Its work may be on the GPU.
+    pub(crate) fn computes(&self) -> bool {
+        !matches!(self.turn, Turn::Idle | Turn::Waiting { .. })
+    }
+
+    pub(crate) fn waits_since(&self) -> Duration {
+        match self.turn {
+            Turn::Waiting { since } => since,
+            _ => self.used_at,
+        }
+    }
+
+    pub(crate) fn bytes_on_gpu(&self) -> u64 {
+        self.fixed_bytes + if self.is_away() { 0 } else { self.bytes }
+    }
+}
+
+/// What its events change.
+impl Session {
+    pub(crate) fn want(&mut self, now: Duration) {
+        match &mut self.turn {
+            Turn::Idle => self.turn = Turn::Waiting { since: now },
+            Turn::Draining { wants, .. } => *wants = true,
+            Turn::Waiting { .. } | Turn::Holding { .. } | Turn::Ending => {}
+        }
+    }
+
+    pub(crate) fn give_back(&mut self, returned: Epoch, now: Duration) {
+        let wants = match self.turn {
+            Turn::Holding { epoch, .. } if epoch == returned => false,
+            Turn::Draining { epoch, wants, .. } if epoch == returned => wants,
+            _ => return,
+        };
+        self.swap_time = Duration::ZERO;
+        self.used_at = now;
+        self.turn = if wants {
+            Turn::Waiting { since: now }
+        } else {
+            Turn::Idle
+        };
+    }
+
+    pub(crate) fn end_cell(&mut self) {
+        self.activity = Activity::Editing;
+        self.fresh = false;
+        match &mut self.turn {
+            Turn::Waiting { .. } => self.turn = Turn::Idle,
+            Turn::Draining { wants, .. } => *wants = false,
+            Turn::Idle | Turn::Holding { .. } | Turn::Ending => {}
+        }
+    }
+
+    /// How long it took.
+    pub(crate) fn leave(&mut self, now: Duration) -> Duration {
+        let Residency::Leaving { since } = self.residency else {
+            return Duration::ZERO;
+        };
+        self.residency = Residency::Away;
+        now - since
+    }
+
+    pub(crate) fn arrive(&mut self, now: Duration, made_room: Duration) {
+        if let Residency::Coming { since } = self.residency {
+            self.residency = Residency::Resident;
+            self.fresh = true;
+            self.swap_time = now - since + made_room;
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Who is before whom, and when a lease is taken back.
+
+use std::{cmp::Ordering, time::Duration};
+
+use crate::{Settings, session::Session, session::Turn};
+
+/// The lower, the sooner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rank {
+    /// The lowest level, whose share is overdue.
+    Overdue,
+    /// By the GPU time that the cell has had; 0 is the highest level.
+    Level(usize),
+}
+
+/// Who is before whom: by rank, then who used less lately, then who waits longer.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub(crate) struct Place {
+    pub(crate) rank: Rank,
+    pub(crate) used: f64,
+    pub(crate) since: Duration,
+}
+
+impl Settings {
+    pub(crate) fn lowest(&self) -> usize {
+        self.levels.len()
+    }
+
+    pub(crate) fn level(&self, session: &Session) -> usize {
+        self.levels
+            .iter()
+            .filter(|limit| session.attained >= **limit)
+            .count()
+    }
+
+    /// GPU time until its cell is a level lower.
+    pub(crate) fn until_next_level(&self, session: &Session) -> Option<Duration> {
+        let limit = self.levels.get(self.level(session))?;
+        Some(*limit - session.attained)
+    }
+
+    /// The lease of `holder` is to end, because a session with this place could use the GPU.
+    pub(crate) fn yields(
+        &self,
+        holder: &Session,
+        place: Place,
+        rival: Place,
+        now: Duration,
+    ) -> bool {
+        let Turn::Holding {
+            since,
+            level,
+            guaranteed,
+            ..
+        } = holder.turn
+        else {
+            return false;
+        };
+        let held = now - since;
+        if held < holder.swap_time.mul_f64(self.swap_floor) {
+            return false;
+        }
+        if guaranteed && held < self.guaranteed_slice {
+            return rival.rank == Rank::Level(0) && held >= self.guaranteed_floor;
+        }
+        let has_had_its_quantum = self.level(holder) > level || held >= self.slice;
+        match rival.rank.cmp(&Rank::Level(self.level(holder))) {
+            Ordering::Less => true,
+            Ordering::Equal => has_had_its_quantum && rival.used <= place.used,
+            Ordering::Greater => false,
+        }
+    }
+}

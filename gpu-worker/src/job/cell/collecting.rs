@@ -1,0 +1,134 @@
+//! The state that a cell leaves: read out of the session, brought where the proxy can have it.
+
+use baton_blobs::Ledger;
+use baton_protocol::shim::{Snapshot, ToSession};
+use baton_protocol::{Cell, Outcome, RemoteError, State, Usage};
+use tokio::time::Instant;
+
+use super::limits::Cancel;
+use super::{PATIENCE, Phase, Run};
+use crate::context::MoveError;
+use crate::job::Ending;
+use crate::job::lanes::{Changes, send_home};
+use crate::mirror;
+use crate::notice;
+use crate::outbox::state_bytes;
+use crate::session::Held;
+
+/// What is larger does not fit into one message.
+const LARGEST_STATE_BYTES: usize = 48 << 20;
+
+/// What came out of the session, how much memory it held, and what it did to files.
+pub(super) type Collected = (
+    Result<(State, Ledger), MoveError>,
+    Option<u64>,
+    Result<mirror::Collected, MoveError>,
+);
+
+impl Run<'_> {
+    pub(super) fn begin_collecting(
+        &mut self,
+        outcome: Outcome,
+        error: Option<RemoteError>,
+        state: Snapshot,
+        ledger: Ledger,
+    ) -> Option<Ending> {
+        let base = self.version;
+        if state.messages != base.messages {
+            let error = notice::session_failed("The session counted its messages differently");
+            return Some(Ending::without_state(Outcome::WorkerLost, error));
+        }
+        let changes = Changes {
+            kernel: self.session.kernel().as_raw(),
+            base,
+            snapshot: state,
+            ledger,
+        };
+        let collecting = send_home(self.context.lane.clone(), self.way.clone(), changes);
+        let memory = self.memory();
+        let files = self.session.mirror.as_mut().map(mirror::collect);
+        let files = async move {
+            match files {
+                Some(files) => files.await,
+                None => Ok(mirror::Collected::default()),
+            }
+        };
+        self.phase = Phase::Collecting {
+            outcome,
+            error,
+            // The session waits meanwhile: what it holds is what the cell left.
+            collected: Box::pin(async move { tokio::join!(collecting, memory, files) }),
+        };
+        None
+    }
+
+    pub(super) async fn on_collected(
+        &mut self,
+        (result, memory_bytes, files): Collected,
+        cell: &Cell,
+    ) -> Option<Ending> {
+        let Phase::Collecting { outcome, error, .. } =
+            std::mem::replace(&mut self.phase, Phase::Over)
+        else {
+            return None;
+        };
+        let collected = result.and_then(|(state, ledger)| Ok((state, ledger, files?)));
+        let (state, ledger, (files, notes)) = match collected {
+            Ok(collected) => collected,
+            Err(error) => {
+                tracing::warn!(%error, "State could not be collected");
+                let error = notice::state_lost(&error);
+                return Some(Ending::without_state(Outcome::WorkerLost, error));
+            }
+        };
+        let bytes = state_bytes(&state);
+        if bytes > LARGEST_STATE_BYTES {
+            let error = notice::state_too_large(bytes);
+            return Some(Ending::without_state(Outcome::WorkerLost, error));
+        }
+        if let Some(ending) = self.on_memory(memory_bytes) {
+            return Some(ending);
+        }
+        for note in notes {
+            self.batcher.push(notice::warning(&note));
+        }
+        self.phase = Phase::Closing {
+            ending: Ending {
+                outcome,
+                error,
+                state: Some(state),
+                files,
+                usage: Usage::default(),
+            },
+            ledger,
+        };
+        self.cancel = Cancel::Moot;
+        self.deadline = Some(Instant::now() + PATIENCE);
+        let message_id = cell.message_id.clone();
+        self.answer(ToSession::Released { message_id }).await;
+        self.close()
+    }
+
+    /// The ending, once the kernel has said its last.
+    pub(super) fn close(&mut self) -> Option<Ending> {
+        if !self.closing.is_complete() {
+            return None;
+        }
+        match std::mem::replace(&mut self.phase, Phase::Over) {
+            Phase::Closing { ending, ledger } => {
+                if let Some(mirror) = &mut self.session.mirror {
+                    mirror.rest();
+                }
+                self.session.held = Some(Held {
+                    version: self.version.after_message(),
+                    ledger,
+                });
+                Some(ending)
+            }
+            phase => {
+                self.phase = phase;
+                None
+            }
+        }
+    }
+}

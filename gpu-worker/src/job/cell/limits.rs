@@ -1,0 +1,100 @@
+//! What may cut a cell short: interrupt, time limit, memory, a session that does nothing.
+
+use baton_protocol::Outcome;
+use tokio::time::Instant;
+
+use super::{Phase, Run};
+use crate::job::Ending;
+use crate::notice;
+use crate::processes;
+
+/// What the student wants who pressed interrupt.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cancel {
+    NotAsked,
+    /// Who has not obeyed at this time loses the session.
+    Asked(Instant),
+    /// The cell has come to its end anyway.
+    Moot,
+}
+
+impl Run<'_> {
+    /// When the session has had its time to obey.
+    pub(super) fn cancel_ignored_at(&self) -> Option<Instant> {
+        match self.cancel {
+            Cancel::Asked(instant) => Some(instant),
+            Cancel::NotAsked | Cancel::Moot => None,
+        }
+    }
+
+    pub(super) fn time_is_up_at(&self) -> Option<Instant> {
+        match (&self.phase, self.cancel, self.limit) {
+            // A limit that no clock can hold is none.
+            (
+                Phase::Running { since, .. } | Phase::Fetching { since, .. },
+                Cancel::NotAsked,
+                Some(limit),
+            ) => since.checked_add(limit.time),
+            _ => None,
+        }
+    }
+
+    pub(super) fn on_cancel_ignored(&self) -> Ending {
+        match self.time_is_up {
+            true => Ending::without_state(
+                Outcome::TimedOut,
+                notice::timed_out(self.limit.unwrap_or_default()),
+            ),
+            false => Ending::without_state(Outcome::Cancelled, notice::cancelled()),
+        }
+    }
+
+    pub(super) fn on_cancelled(&mut self) {
+        self.cancel = Cancel::Asked(Instant::now() + self.context.config.cancel_grace);
+        let listens = matches!(
+            self.phase,
+            Phase::Applying { .. } | Phase::Running { .. } | Phase::Fetching { .. }
+        );
+        if listens {
+            self.session.interrupt();
+        }
+    }
+
+    /// How much memory the session's processes hold.
+    pub(super) fn memory(&self) -> impl Future<Output = Option<u64>> + Send + 'static {
+        let limit = self.context.config.session_memory_bytes;
+        let kernel = self.session.kernel();
+        async move {
+            let look = move || processes::resident_bytes(kernel, limit);
+            tokio::task::spawn_blocking(look).await.ok()
+        }
+    }
+
+    pub(super) fn on_memory(&mut self, bytes: Option<u64>) -> Option<Ending> {
+        self.memory_bytes = bytes?;
+        self.usage.peak_memory_bytes = self.usage.peak_memory_bytes.max(self.memory_bytes);
+        let limit = self.context.config.session_memory_bytes?;
+        (self.memory_bytes > limit).then(|| {
+            let error = notice::out_of_memory(self.memory_bytes, limit);
+            Ending::without_state(Outcome::OutOfMemory, error)
+        })
+    }
+
+    pub(super) fn on_too_late(&mut self) -> Ending {
+        match std::mem::replace(&mut self.phase, Phase::Over) {
+            // All that the student needs is here; only the session is not as it should be.
+            Phase::Closing { ending, .. } => {
+                tracing::warn!("A session's kernel did not say that it is idle");
+                ending
+            }
+            Phase::Applying { .. } => Ending::without_state(
+                Outcome::Refused,
+                notice::session_failed("The session did not run the cell"),
+            ),
+            _ => Ending::without_state(
+                Outcome::WorkerLost,
+                notice::session_failed("The session ended the cell without its state"),
+            ),
+        }
+    }
+}

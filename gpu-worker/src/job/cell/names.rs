@@ -1,0 +1,74 @@
+//! Names of the notebook that the cell looks up and was not given: asked for, brought, handed to the session.
+//!
+//! The cell waits meanwhile, or one of its threads does. Whatever else may happen to a running cell happens as ever.
+
+use std::os::fd::AsFd;
+
+use baton_blobs::Ledger;
+use baton_protocol::shim::ToSession;
+use baton_protocol::{Cell, JobEvent, Outcome};
+
+use super::{Phase, Run};
+use crate::context::MoveError;
+use crate::job::lanes::bring_more;
+use crate::job::state::Assembled;
+use crate::job::{Ending, Names, Order};
+use crate::notice;
+
+impl Run<'_> {
+    pub(super) fn ask_for(&mut self, names: Vec<String>, order: &Order) {
+        self.questions += 1;
+        let number = self.questions;
+        order.events.send(JobEvent::NamesWanted { number, names });
+    }
+
+    /// An answer comes again after a cut; only that to the last question counts, and only once.
+    pub(super) fn on_names(&mut self, names: Option<Names>) {
+        let Some(Names { number, state }) = names else {
+            return;
+        };
+        if number != self.questions || state.base() != self.version {
+            return;
+        }
+        if let Phase::Running { ledger, since } = &mut self.phase {
+            let ledger: Ledger = std::mem::take(ledger);
+            self.phase = Phase::Fetching {
+                since: *since,
+                fetched: Box::pin(bring_more(self.context, state, ledger)),
+            };
+        }
+    }
+
+    pub(super) async fn on_fetched(
+        &mut self,
+        fetched: Result<Assembled, MoveError>,
+        cell: &Cell,
+    ) -> Option<Ending> {
+        let Phase::Fetching { since, .. } = self.phase else {
+            return None;
+        };
+        let Assembled {
+            file,
+            delta,
+            ledger,
+        } = match fetched {
+            Ok(assembled) => assembled,
+            Err(error) => {
+                tracing::warn!(%error, "Names that a cell looked up could not be brought");
+                let error = notice::state_lost(&error);
+                return Some(Ending::without_state(Outcome::WorkerLost, error));
+            }
+        };
+        self.phase = Phase::Running { ledger, since };
+        self.version = self.version.after_message();
+        let names = ToSession::Names {
+            message_id: cell.message_id.clone(),
+            delta,
+        };
+        // A connection that broke is seen when the session is listened to.
+        if let Err(error) = self.session.shim.send_with_file(&names, file.as_fd()).await {
+            tracing::warn!(%error, "A session could not be told the names that it looked up");
+        }
+        None
+    }
+}

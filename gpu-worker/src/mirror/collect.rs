@@ -1,0 +1,137 @@
+//! What a cell did to files, read out of its session's mirror and brought where the proxy can have it.
+//!
+//! **Invariant:** what is too large stays, and the student is told which file that is.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use baton_files::{Difference, FilesError, Mirror, read_file, send_parcel};
+use baton_protocol::files::{Change, Content, Parcel, RelativePath};
+use tokio::task::spawn_blocking;
+
+use super::{SessionMirror, lock};
+use crate::context::{Context, MoveError};
+use crate::notice;
+
+/// A list of changes, if there are any, and lines for the student.
+pub(crate) type Collected = (Option<Parcel>, Vec<String>);
+
+/// The session is quiet meanwhile; what it still writes is a difference after the next cell.
+pub(crate) fn collect(
+    mirror: &mut SessionMirror,
+) -> impl Future<Output = Result<Collected, MoveError>> + Send + 'static {
+    let notes = std::mem::take(&mut mirror.notes);
+    let collecting = Collecting {
+        context: mirror.context.clone(),
+        root: mirror.root.clone(),
+        mirror: mirror.mirror.clone(),
+        notes,
+    };
+    collecting.run()
+}
+
+struct Collecting {
+    context: Arc<Context>,
+    root: PathBuf,
+    mirror: Arc<Mutex<Mirror>>,
+    notes: Vec<String>,
+}
+
+impl Collecting {
+    async fn run(mut self) -> Result<Collected, MoveError> {
+        let mirror = self.mirror.clone();
+        let scan = spawn_blocking(move || lock(&mirror).scan()).await??;
+        let (fitting, left) = fitting(&scan.differences, self.context.config.files_limit_bytes);
+        let limit_bytes = self.context.config.files_limit_bytes;
+        self.notes
+            .extend(left.iter().map(|(path, bytes)| match bytes {
+                Some(bytes) => notice::file_too_large(path, *bytes, limit_bytes),
+                None => notice::second_name(path),
+            }));
+        let mut changes = Vec::new();
+        let mut written = HashMap::new();
+        let mut sent = Vec::new();
+        for difference in fitting {
+            match &difference {
+                Difference::Change(change) => changes.push(change.clone()),
+                Difference::Written {
+                    path, over, unsure, ..
+                } => {
+                    let Some(content) = self.read(path).await? else {
+                        continue;
+                    };
+                    written.insert(path.clone(), content.clone());
+                    if unsure.as_ref() == Some(&content.pieces) {
+                        continue;
+                    }
+                    changes.push(Change::Written {
+                        path: path.clone(),
+                        over: over.clone(),
+                        content,
+                    });
+                }
+            }
+            sent.push(difference);
+        }
+        let parcel = match changes.is_empty() {
+            true => None,
+            false => Some(send_parcel(&self.context.lane, &changes).await?),
+        };
+        let mirror = self.mirror.clone();
+        spawn_blocking(move || lock(&mirror).adopt(scan, &sent, &written)).await?;
+        Ok((parcel, self.notes))
+    }
+
+    /// `None` when it is gone already.
+    async fn read(&self, path: &RelativePath) -> Result<Option<Content>, MoveError> {
+        let place = self.root.join(path.as_path());
+        match File::open(&place) {
+            Ok(file) => Ok(Some(read_file(&self.context.lane, file).await?)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(FilesError::Io {
+                path: place,
+                source,
+            }
+            .into()),
+        }
+    }
+}
+
+/// A file that stays, and its bytes; none for another name of a file that nobody has read.
+type Left = (RelativePath, Option<u64>);
+
+/// What goes home, and what stays. Small files go first.
+fn fitting(differences: &[Difference], limit_bytes: u64) -> (Vec<Difference>, Vec<Left>) {
+    let mut fitting = Vec::new();
+    let mut files = Vec::new();
+    for difference in differences {
+        match difference {
+            Difference::Change(_) => fitting.push(difference.clone()),
+            Difference::Written { bytes, .. } => files.push((*bytes, difference)),
+        }
+    }
+    files.sort_by_key(|(bytes, _)| *bytes);
+    let mut total: u64 = 0;
+    let mut left = Vec::new();
+    for (bytes, difference) in files {
+        let path = difference.path().clone();
+        if matches!(
+            difference,
+            Difference::Written {
+                placeholder: true,
+                ..
+            }
+        ) {
+            left.push((path, None));
+            continue;
+        }
+        total = total.saturating_add(bytes);
+        match total <= limit_bytes {
+            true => fitting.push(difference.clone()),
+            false => left.push((path, Some(bytes))),
+        }
+    }
+    (fitting, left)
+}

@@ -1,0 +1,392 @@
+//! A session's mirror of the notebook's folder, where this machine does not see the folder.
+//!
+//! In: listings and contents from the proxy. Out: what a cell did to files. While a session lives, its system calls
+//! that open a file wait until the file has its bytes ([`watch`]). Where the system cannot do that, all files are
+//! fetched before the cell runs.
+//!
+//! **Invariant:** a call that waits gets an answer, also when no job is there that could ask the proxy.
+
+mod collect;
+mod questions;
+mod sys;
+mod watch;
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use baton_files::{FilesError, Mirror, Placeholders, open_parcel, write_file};
+use baton_jupyter_link::folder::PrivateFolder;
+use baton_protocol::Cell;
+use baton_protocol::files::{
+    Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Parcel, RelativePath,
+};
+use nix::libc;
+use tokio::sync::mpsc;
+use tokio::task::{JoinSet, spawn_blocking};
+
+pub(crate) use self::collect::{Collected, collect};
+pub(crate) use self::questions::Questions;
+use self::watch::{Opened, Watch};
+use crate::context::{Context, MoveError};
+use crate::notice;
+
+/// Which sessions get a mirror.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum FilesChoice {
+    /// Those whose notebook's folder cannot be seen from here.
+    #[default]
+    Auto,
+    /// All.
+    Mirror,
+    /// All, and every file is fetched before the cell runs.
+    Copy,
+}
+
+pub(crate) struct SessionMirror {
+    /// Locked only where blocking is allowed.
+    mirror: Arc<Mutex<Mirror>>,
+    placeholders: Placeholders,
+    root: PathBuf,
+    /// As the notebook calls it.
+    notebook_folder: PathBuf,
+    /// What the session opens; none where nobody tells.
+    opened: Option<mpsc::UnboundedReceiver<Opened>>,
+    /// While there is a job.
+    questions: Option<Questions>,
+    waiting: HashMap<RelativePath, Vec<Opened>>,
+    asked: HashMap<u64, RelativePath>,
+    fillings: JoinSet<(RelativePath, Result<(), i32>)>,
+    context: Arc<Context>,
+    /// For the student, once for each mirror.
+    notes: Vec<String>,
+    _folder: PrivateFolder,
+}
+
+/// Whether this machine sees the very folder that the notebook is in.
+pub(crate) async fn sees(
+    context: &Context,
+    folder: &NotebookFolder,
+    questions: &mut Questions,
+) -> bool {
+    use std::os::unix::fs::MetadataExt as _;
+    if context.config.files != FilesChoice::Auto {
+        return false;
+    }
+    let path = Path::new(&folder.path);
+    let Ok(metadata) = std::fs::metadata(path) else {
+        return false;
+    };
+    if !metadata.is_dir() || metadata.ino() != folder.inode {
+        return false;
+    }
+    let same_host = baton_link::host().is_ok_and(|host| host == folder.host);
+    (same_host && metadata.dev() == folder.device) || prove(path, questions).await
+}
+
+/// A folder of a network may have the same number on two machines, and so may two folders.
+async fn prove(folder: &Path, questions: &mut Questions) -> bool {
+    let name = format!(".baton-{}", uuid::Uuid::new_v4().simple());
+    let path = folder.join(&name);
+    if std::fs::File::create_new(&path).is_err() {
+        return false;
+    }
+    let answer = questions.ask_and_wait(&FilesWanted::Proof { name }).await;
+    if let Err(error) = std::fs::remove_file(&path) {
+        tracing::warn!(%error, "A file stays in a notebook's folder: {}", path.display());
+    }
+    matches!(answer, Ok(FilesAnswer::Proof { seen: true }))
+}
+
+impl SessionMirror {
+    pub(crate) fn create(
+        context: &Arc<Context>,
+        notebook_folder: &NotebookFolder,
+    ) -> Result<Self, MoveError> {
+        let mirrors = &context.config.mirrors;
+        let private = std::fs::create_dir_all(mirrors)
+            .map_err(|source| FilesError::Io {
+                path: mirrors.clone(),
+                source,
+            })
+            .map_err(MoveError::from)
+            .and_then(|()| Ok(PrivateFolder::create_in(mirrors, "mirror")?))?;
+        let notebook_folder = PathBuf::from(&notebook_folder.path);
+        let name = notebook_folder
+            .file_name()
+            .unwrap_or(OsStr::new("notebook"));
+        let mirror = Mirror::create(private.path(), name)?;
+        Ok(Self {
+            placeholders: mirror.placeholders(),
+            root: mirror.root().to_owned(),
+            mirror: Arc::new(Mutex::new(mirror)),
+            notebook_folder,
+            opened: None,
+            questions: None,
+            waiting: HashMap::new(),
+            asked: HashMap::new(),
+            fillings: JoinSet::new(),
+            context: context.clone(),
+            notes: Vec::new(),
+            _folder: private,
+        })
+    }
+
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    pub(crate) fn notebook_folder(&self) -> &Path {
+        &self.notebook_folder
+    }
+
+    /// Where a session starts that works in this folder of the notebook.
+    pub(crate) fn working_folder(&self, folder: &Path) -> PathBuf {
+        match folder.strip_prefix(&self.notebook_folder) {
+            Ok(below) => self.root.join(below),
+            Err(_) => self.root.clone(),
+        }
+    }
+
+    /// Tells what the session opens, from its start on.
+    pub(crate) fn watch(
+        &self,
+        command: &mut tokio::process::Command,
+    ) -> std::io::Result<Option<Watch>> {
+        if self.context.config.files == FilesChoice::Copy {
+            return Ok(None);
+        }
+        Watch::start(command, self.placeholders.clone()).map(Some)
+    }
+
+    pub(crate) async fn started(&mut self, watch: Option<Watch>) {
+        if let Some(watch) = watch {
+            self.opened = watch.opened().await;
+            if self.opened.is_none() {
+                tracing::warn!(
+                    "This system does not tell what a session opens: files are copied before each cell"
+                );
+            }
+        }
+    }
+
+    /// Makes the mirror ready for a cell, and takes the job's way to the proxy.
+    pub(crate) async fn prepare(
+        &mut self,
+        cell: &Cell,
+        questions: Questions,
+    ) -> Result<(), MoveError> {
+        let questions = self.questions.insert(questions);
+        let said = cell
+            .notebook_folder
+            .as_ref()
+            .and_then(|folder| folder.listing.as_ref());
+        let mut listing = None;
+        if let Some(parcel) = said {
+            // One that is too old to be read is asked for like any other.
+            listing = open_parcel::<Listing>(&self.context.lane, parcel)
+                .await
+                .ok();
+        }
+        let listing = match listing {
+            Some(listing) if lock(&self.mirror).continues(&listing) => listing,
+            _ => match questions.ask_and_wait(&FilesWanted::Listing {}).await? {
+                FilesAnswer::Listing(listing) => listing,
+                _ => return Err(MoveError::Answer),
+            },
+        };
+        if listing.cut && listing.base.is_none() {
+            self.notes.push(notice::folder_cut(&self.notebook_folder));
+        }
+        self.blocking(move |mirror| mirror.sync(&listing)).await?;
+        let paths = match self.opened {
+            Some(_) => lock(&self.mirror).named_in(&cell.code),
+            None => {
+                let (paths, more) =
+                    lock(&self.mirror).waiting(self.context.config.files_limit_bytes);
+                if more {
+                    self.notes.push(notice::files_not_copied(
+                        self.context.config.files_limit_bytes,
+                    ));
+                }
+                paths
+            }
+        };
+        self.fetch(paths).await
+    }
+
+    /// What somebody opens later is asked for one by one.
+    async fn fetch(&mut self, paths: Vec<RelativePath>) -> Result<(), MoveError> {
+        let Some(questions) = self.questions.as_mut().filter(|_| !paths.is_empty()) else {
+            return Ok(());
+        };
+        let wanted = FilesWanted::Contents {
+            paths: paths.clone(),
+        };
+        let FilesAnswer::Contents(contents) = questions.ask_and_wait(&wanted).await? else {
+            return Err(MoveError::Answer);
+        };
+        for (path, content) in paths.iter().zip(contents) {
+            let place = self.root.join(path.as_path());
+            // What is not there any more fails when the cell opens it.
+            let Ok(content) = content else { continue };
+            if let Some((file, _)) = self.placeholders.open(&place)? {
+                fill(self.context.clone(), self.mirror.clone(), file, content).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills what the session opens. Cancel safe.
+    pub(crate) async fn serve(&mut self) -> Infallible {
+        loop {
+            tokio::select! {
+                Some(opened) = next_opened(&mut self.opened) => self.on_opened(opened),
+                (question, answer) = next_answer(&mut self.questions) => self.on_answer(question, answer),
+                Some(filled) = self.fillings.join_next(), if !self.fillings.is_empty() => {
+                    if let Ok((path, result)) = filled {
+                        self.on_filled(&path, result);
+                    }
+                }
+                else => std::future::pending().await,
+            }
+        }
+    }
+
+    /// The job is over.
+    pub(crate) fn rest(&mut self) {
+        self.questions = None;
+        self.waiting.clear();
+        self.asked.clear();
+        self.fillings.abort_all();
+    }
+
+    fn on_opened(&mut self, opened: Opened) {
+        let path = opened.placeholder.path.clone();
+        if !self.is_empty(&opened) {
+            opened.waiting.go_on();
+            return;
+        }
+        let Some(questions) = &mut self.questions else {
+            opened.waiting.refuse(libc::EIO);
+            return;
+        };
+        let limit_bytes = self.context.config.files_limit_bytes;
+        if opened.placeholder.bytes > limit_bytes {
+            self.notes.push(notice::file_not_opened(
+                &path,
+                opened.placeholder.bytes,
+                limit_bytes,
+            ));
+            opened.waiting.refuse(libc::EFBIG);
+            return;
+        }
+        let waiting = self.waiting.entry(path.clone()).or_default();
+        waiting.push(opened);
+        if waiting.len() == 1 {
+            let paths = vec![path.clone()];
+            let question = questions.ask(&FilesWanted::Contents { paths });
+            self.asked.insert(question, path);
+        }
+    }
+
+    /// Somebody else may have opened it first, and written to it since.
+    fn is_empty(&self, opened: &Opened) -> bool {
+        let metadata = opened.file.metadata();
+        metadata.is_ok_and(|metadata| self.placeholders.get(&metadata).is_some())
+    }
+
+    fn on_answer(&mut self, question: u64, answer: Parcel) {
+        let Some(path) = self.asked.remove(&question) else {
+            return;
+        };
+        let Some(file) = self
+            .waiting
+            .get(&path)
+            .and_then(|waiting| waiting.first()?.file.try_clone().ok())
+        else {
+            self.waiting.remove(&path);
+            return;
+        };
+        let (context, mirror) = (self.context.clone(), self.mirror.clone());
+        self.fillings.spawn(async move {
+            let result = fill_from(context, mirror, file, &answer).await;
+            (path, result)
+        });
+    }
+
+    fn on_filled(&mut self, path: &RelativePath, result: Result<(), i32>) {
+        for opened in self.waiting.remove(path).unwrap_or_default() {
+            match result {
+                Ok(()) => opened.waiting.go_on(),
+                Err(errno) => opened.waiting.refuse(errno),
+            }
+        }
+    }
+
+    async fn blocking<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Mirror) -> Result<T, FilesError> + Send + 'static,
+    ) -> Result<T, MoveError> {
+        let mirror = self.mirror.clone();
+        Ok(spawn_blocking(move || work(&mut lock(&mirror))).await??)
+    }
+}
+
+/// The number of an error for whoever opened the file.
+async fn fill_from(
+    context: Arc<Context>,
+    mirror: Arc<Mutex<Mirror>>,
+    file: std::fs::File,
+    answer: &Parcel,
+) -> Result<(), i32> {
+    let answer = open_parcel::<FilesAnswer>(&context.lane, answer).await;
+    let content = match answer {
+        Ok(FilesAnswer::Contents(mut contents)) if contents.len() == 1 => contents.remove(0),
+        Ok(FilesAnswer::Failed { reason }) => Err(NoContent::Failed { reason }),
+        Ok(_) => Err(NoContent::Gone {}),
+        Err(error) => Err(NoContent::Failed {
+            reason: error.to_string(),
+        }),
+    };
+    let content = content.map_err(|why| match why {
+        NoContent::Gone {} => libc::ENOENT,
+        NoContent::Denied {} => libc::EACCES,
+        NoContent::Failed { reason } => {
+            tracing::warn!(reason, "A file of a notebook could not be fetched");
+            libc::EIO
+        }
+    })?;
+    fill(context, mirror, file, content).await.map_err(|error| {
+        tracing::warn!(%error, "A file of a mirror could not be filled");
+        libc::EIO
+    })
+}
+
+async fn fill(
+    context: Arc<Context>,
+    mirror: Arc<Mutex<Mirror>>,
+    file: std::fs::File,
+    content: Content,
+) -> Result<(), MoveError> {
+    let file = write_file(&context.lane, Some(&context.cache), content.clone(), file).await?;
+    Ok(spawn_blocking(move || lock(&mirror).filled(&file, &content)).await??)
+}
+
+async fn next_opened(opened: &mut Option<mpsc::UnboundedReceiver<Opened>>) -> Option<Opened> {
+    opened.as_mut()?.recv().await
+}
+
+async fn next_answer(questions: &mut Option<Questions>) -> (u64, Parcel) {
+    match questions {
+        Some(questions) => questions.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// No panic is possible while it is held.
+fn lock(mirror: &Mutex<Mirror>) -> MutexGuard<'_, Mirror> {
+    mirror.lock().unwrap_or_else(PoisonError::into_inner)
+}

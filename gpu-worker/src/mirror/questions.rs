@@ -1,0 +1,96 @@
+//! What a job asks the proxy about files, and the answers.
+//!
+//! **Invariant:** a question is asked again after each new connection until it is answered.
+
+use std::collections::BTreeMap;
+
+use baton_files::{open_parcel, small_parcel};
+use baton_link::ChunkLane;
+use baton_protocol::JobEvent;
+use baton_protocol::files::{FilesAnswer, FilesWanted, Parcel};
+use tokio::sync::{mpsc, watch};
+
+use crate::context::MoveError;
+use crate::job::EventSink;
+
+pub(crate) struct Questions {
+    events: EventSink,
+    answers: mpsc::UnboundedReceiver<(u64, Parcel)>,
+    /// Counts the connections to the broker.
+    connections: watch::Receiver<u64>,
+    lane: ChunkLane,
+    open: BTreeMap<u64, Parcel>,
+    last: u64,
+}
+
+impl Questions {
+    pub(crate) fn new(
+        events: EventSink,
+        answers: mpsc::UnboundedReceiver<(u64, Parcel)>,
+        connections: watch::Receiver<u64>,
+        lane: ChunkLane,
+    ) -> Self {
+        Self {
+            events,
+            answers,
+            connections,
+            lane,
+            open: BTreeMap::new(),
+            last: 0,
+        }
+    }
+
+    /// The number under which the answer will come.
+    pub(crate) fn ask(&mut self, wanted: &FilesWanted) -> u64 {
+        self.last += 1;
+        let question = self.last;
+        self.open.insert(question, small_parcel(wanted));
+        self.say(question);
+        question
+    }
+
+    /// The next answer. Cancel safe.
+    pub(crate) async fn next(&mut self) -> (u64, Parcel) {
+        loop {
+            tokio::select! {
+                answer = self.answers.recv() => match answer {
+                    Some((question, answer)) => if self.open.remove(&question).is_some() {
+                        return (question, answer);
+                    },
+                    // Without an agent there is nobody who could answer.
+                    None => std::future::pending().await,
+                },
+                changed = self.connections.changed() => match changed {
+                    Ok(()) => self.open.keys().copied().collect::<Vec<_>>().into_iter().for_each(|question| self.say(question)),
+                    Err(_) => std::future::pending().await,
+                },
+            }
+        }
+    }
+
+    /// For a time in which nothing else is asked. Fails when the proxy could not answer.
+    pub(crate) async fn ask_and_wait(
+        &mut self,
+        wanted: &FilesWanted,
+    ) -> Result<FilesAnswer, MoveError> {
+        let question = self.ask(wanted);
+        loop {
+            let (of, answer) = self.next().await;
+            if of == question {
+                return match open_parcel(&self.lane, &answer).await? {
+                    FilesAnswer::Failed { reason } => Err(MoveError::AtHome { reason }),
+                    answer => Ok(answer),
+                };
+            }
+        }
+    }
+
+    fn say(&self, question: u64) {
+        if let Some(wanted) = self.open.get(&question) {
+            self.events.send(JobEvent::FilesWanted {
+                question,
+                wanted: wanted.clone(),
+            });
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! Hearing of a file before a process opens it: seccomp's user notification.
+//!
+//! The session gets a filter between fork and exec, which its children inherit. Each system call that opens a file by
+//! name waits until the worker says that it may go on.
+#![allow(unsafe_code)]
+
+use std::io::{self, IoSliceMut};
+use std::mem::{offset_of, size_of, zeroed};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+
+use nix::libc;
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use tokio::process::Command;
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// The system calls that wait, with where each has its folder, its path and its flags.
+const CALLS: &[Call] = &[
+    #[cfg(target_arch = "x86_64")]
+    Call::new(libc::SYS_open, None, 0, Flags::Argument(1)),
+    #[cfg(target_arch = "x86_64")]
+    Call::new(libc::SYS_creat, None, 0, Flags::Emptying),
+    Call::new(libc::SYS_openat, Some(0), 1, Flags::Argument(2)),
+    Call::new(libc::SYS_openat2, Some(0), 1, Flags::InMemory(2)),
+    Call::new(libc::SYS_truncate, None, 0, Flags::None),
+    Call::new(libc::SYS_execve, None, 0, Flags::None),
+    Call::new(libc::SYS_execveat, Some(0), 1, Flags::None),
+];
+
+#[derive(Clone, Copy)]
+struct Call {
+    number: libc::c_long,
+    folder: Option<usize>,
+    path: usize,
+    flags: Flags,
+}
+
+impl Call {
+    const fn new(number: libc::c_long, folder: Option<usize>, path: usize, flags: Flags) -> Self {
+        Self {
+            number,
+            folder,
+            path,
+            flags,
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Flags {
+    None,
+    Emptying,
+    Argument(usize),
+    /// At the start of a structure.
+    InMemory(usize),
+}
+
+/// A process is about to open a file.
+pub(super) struct Notification {
+    pub(super) id: u64,
+    /// The thread that waits.
+    pub(super) thread: i32,
+    /// An open folder to which the path is relative; none for the working directory.
+    pub(super) folder: Option<i32>,
+    pub(super) path_address: u64,
+    pub(super) flags: FlagsOf,
+}
+
+pub(super) enum FlagsOf {
+    Known(i32),
+    At(u64),
+}
+
+/// The session's process installs the filter and sends its listener to the other end of `to_worker`; nothing, where
+/// the system does not allow it. Then the session starts all the same.
+pub(super) fn watch_opens(command: &mut Command, to_worker: UnixStream) {
+    let in_child = move || {
+        if let Ok(listener) = install() {
+            send(to_worker.as_raw_fd(), listener)?;
+        }
+        Ok(())
+    };
+    // SAFETY: the closure only makes system calls that are safe between fork and exec; it allocates nothing and
+    // takes no lock.
+    unsafe { command.pre_exec(in_child) };
+}
+
+fn install() -> io::Result<RawFd> {
+    const LENGTH: usize = 5 + CALLS.len();
+    let statement = |code: u32, k: u32| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    };
+    let jump = |k: u32, jt: u8, jf: u8| libc::sock_filter {
+        code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
+        jt,
+        jf,
+        k,
+    };
+    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+    let answer = libc::BPF_RET | libc::BPF_K;
+    let mut filter = [statement(0, 0); LENGTH];
+    filter[0] = statement(load, offset_of!(libc::seccomp_data, arch) as u32);
+    // A program of another architecture would read what is not there.
+    filter[1] = jump(ARCHITECTURE, 0, CALLS.len() as u8 + 1);
+    filter[2] = statement(load, offset_of!(libc::seccomp_data, nr) as u32);
+    for (index, call) in CALLS.iter().enumerate() {
+        let to_notify = (CALLS.len() - index) as u8;
+        filter[3 + index] = jump(call.number as u32, to_notify, 0);
+    }
+    filter[LENGTH - 2] = statement(answer, libc::SECCOMP_RET_ALLOW);
+    filter[LENGTH - 1] = statement(answer, libc::SECCOMP_RET_USER_NOTIF);
+    let program = libc::sock_fprog {
+        len: LENGTH as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    let seccomp = || {
+        // SAFETY: the program and its filter live until the call returns.
+        let listener = unsafe {
+            libc::syscall(
+                libc::SYS_seccomp,
+                libc::SECCOMP_SET_MODE_FILTER,
+                libc::SECCOMP_FILTER_FLAG_NEW_LISTENER,
+                &raw const program,
+            )
+        };
+        if listener < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(listener as RawFd)
+    };
+    seccomp().or_else(|_| {
+        // Only who can gain no more rights may filter without being the administrator.
+        // SAFETY: a system call with numbers only.
+        unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
+        seccomp()
+    })
+}
+
+/// As `SCM_RIGHTS`, without allocating.
+fn send(socket: RawFd, file: RawFd) -> io::Result<()> {
+    #[repr(C)]
+    struct Control {
+        header: libc::cmsghdr,
+        file: libc::c_int,
+        padding: libc::c_int,
+    }
+    // SAFETY: all of these are plain numbers and pointers, for which zero is a value.
+    let (mut control, mut message): (Control, libc::msghdr) = unsafe { (zeroed(), zeroed()) };
+    control.header.cmsg_level = libc::SOL_SOCKET;
+    control.header.cmsg_type = libc::SCM_RIGHTS;
+    control.header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<libc::c_int>()) as _;
+    control.file = file;
+    let mut byte = [b'!'];
+    let mut slice = libc::iovec {
+        iov_base: byte.as_mut_ptr().cast(),
+        iov_len: 1,
+    };
+    message.msg_iov = &raw mut slice;
+    message.msg_iovlen = 1;
+    message.msg_control = (&raw mut control).cast();
+    message.msg_controllen = size_of::<Control>() as _;
+    // SAFETY: everything that the message points to lives until the call returns.
+    match unsafe { libc::sendmsg(socket, &raw const message, libc::MSG_NOSIGNAL) } {
+        1 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The listener that the session sent; none when it could not install its filter. Waits for it.
+pub(super) fn receive_listener(from_session: &UnixStream) -> Option<OwnedFd> {
+    let mut byte = [0];
+    let mut slices = [IoSliceMut::new(&mut byte)];
+    let mut space = nix::cmsg_space!([RawFd; 1]);
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let received = recvmsg::<()>(
+        from_session.as_raw_fd(),
+        &mut slices,
+        Some(&mut space),
+        flags,
+    )
+    .ok()?;
+    for message in received.cmsgs().ok()? {
+        if let ControlMessageOwned::ScmRights(files) = message {
+            // SAFETY: the kernel has just made this descriptor for this process; nobody else owns it.
+            return files
+                .first()
+                .map(|raw| unsafe { OwnedFd::from_raw_fd(*raw) });
+        }
+    }
+    None
+}
+
+/// `None` when the process that waited is gone.
+pub(super) fn receive(listener: &OwnedFd) -> io::Result<Option<Notification>> {
+    // SAFETY: plain numbers; the kernel wants them to be zero.
+    let mut received: libc::seccomp_notif = unsafe { zeroed() };
+    // SAFETY: the structure is as large as the kernel takes it to be since the version that made it.
+    let result = unsafe {
+        libc::ioctl(
+            listener.as_raw_fd(),
+            libc::SECCOMP_IOCTL_NOTIF_RECV,
+            &raw mut received,
+        )
+    };
+    if result != 0 {
+        let error = io::Error::last_os_error();
+        return match error.raw_os_error() {
+            Some(libc::ENOENT | libc::EINTR) => Ok(None),
+            _ => Err(error),
+        };
+    }
+    let number = libc::c_long::from(received.data.nr);
+    let arguments = received.data.args;
+    let Some(call) = CALLS.iter().find(|call| call.number == number) else {
+        go_on(listener, received.id);
+        return Ok(None);
+    };
+    let folder = call.folder.map(|index| arguments[index] as i32);
+    Ok(Some(Notification {
+        id: received.id,
+        thread: received.pid as i32,
+        folder: folder.filter(|folder| *folder != libc::AT_FDCWD),
+        path_address: arguments[call.path],
+        flags: match call.flags {
+            Flags::None => FlagsOf::Known(0),
+            Flags::Emptying => FlagsOf::Known(libc::O_WRONLY | libc::O_TRUNC),
+            Flags::Argument(index) => FlagsOf::Known(arguments[index] as i32),
+            Flags::InMemory(index) => FlagsOf::At(arguments[index]),
+        },
+    }))
+}
+
+/// The system call does what it would have done.
+pub(super) fn go_on(listener: &OwnedFd, id: u64) {
+    respond(
+        listener,
+        id,
+        0,
+        libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32,
+    );
+}
+
+/// The system call fails with this number.
+pub(super) fn refuse(listener: &OwnedFd, id: u64, errno: i32) {
+    respond(listener, id, -errno, 0);
+}
+
+/// Who no longer waits needs no answer.
+fn respond(listener: &OwnedFd, id: u64, error: i32, flags: u32) {
+    let mut response = libc::seccomp_notif_resp {
+        id,
+        val: 0,
+        error,
+        flags,
+    };
+    // SAFETY: as in `receive`.
+    unsafe {
+        libc::ioctl(
+            listener.as_raw_fd(),
+            libc::SECCOMP_IOCTL_NOTIF_SEND,
+            &raw mut response,
+        );
+    }
+}

@@ -1,0 +1,232 @@
+//! Which placeholders a session is about to open.
+//!
+//! In: system calls of the session and of its children. Out: [`Opened`] for each that needs bytes; all others go on
+//! at once. Also C libraries and other programs are seen, because the system itself tells.
+//!
+//! **Invariant:** every call that waits gets an answer; one that nobody fills fails.
+
+use std::fs::{self, File};
+use std::io::IoSliceMut;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use baton_files::{Placeholder, Placeholders};
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+use tokio::process::Command;
+use tokio::sync::{mpsc, oneshot};
+
+use super::sys::{self, FlagsOf, Notification};
+
+/// A session waits to open a file that has no bytes yet.
+pub(crate) struct Opened {
+    pub(crate) placeholder: Placeholder,
+    /// To be filled.
+    pub(crate) file: File,
+    pub(crate) waiting: Waiting,
+}
+
+/// A system call that waits. Dropping it lets the call fail.
+pub(crate) struct Waiting {
+    listener: Arc<OwnedFd>,
+    id: Option<u64>,
+}
+
+impl Waiting {
+    pub(crate) fn go_on(mut self) {
+        if let Some(id) = self.id.take() {
+            sys::go_on(&self.listener, id);
+        }
+    }
+
+    /// `errno` is for the cell.
+    pub(crate) fn refuse(mut self, errno: i32) {
+        if let Some(id) = self.id.take() {
+            sys::refuse(&self.listener, id, errno);
+        }
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            sys::refuse(&self.listener, id, libc::EIO);
+        }
+    }
+}
+
+/// Set up before the session's process starts.
+pub(crate) struct Watch {
+    opened: mpsc::UnboundedReceiver<Opened>,
+    works: oneshot::Receiver<bool>,
+}
+
+impl Watch {
+    /// The thread that listens ends with the last process of the session.
+    pub(crate) fn start(
+        command: &mut Command,
+        placeholders: Placeholders,
+    ) -> std::io::Result<Self> {
+        let (from_session, to_worker) = UnixStream::pair()?;
+        let (opens, opened) = mpsc::unbounded_channel();
+        let (says, works) = oneshot::channel();
+        sys::watch_opens(command, to_worker);
+        std::thread::Builder::new()
+            .name("baton-opens".to_owned())
+            .spawn(move || {
+                let listener = sys::receive_listener(&from_session);
+                // Nobody asks when the session did not start.
+                let _ = says.send(listener.is_some());
+                if let Some(listener) = listener {
+                    listen(&Arc::new(listener), &placeholders, &opens);
+                }
+            })?;
+        Ok(Self { opened, works })
+    }
+
+    /// Once the command is dropped: what the session opens; none where the system does not tell.
+    pub(crate) async fn opened(self) -> Option<mpsc::UnboundedReceiver<Opened>> {
+        self.works.await.unwrap_or(false).then_some(self.opened)
+    }
+}
+
+fn listen(
+    listener: &Arc<OwnedFd>,
+    placeholders: &Placeholders,
+    opens: &mpsc::UnboundedSender<Opened>,
+) {
+    loop {
+        let mut ready = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut ready, PollTimeout::NONE) {
+            Ok(_) => {}
+            Err(nix::Error::EINTR) => continue,
+            Err(_) => return,
+        }
+        let events = ready[0].revents().unwrap_or(PollFlags::POLLHUP);
+        if !events.contains(PollFlags::POLLIN) {
+            return;
+        }
+        let notification = match sys::receive(listener) {
+            Ok(Some(notification)) => notification,
+            Ok(None) => continue,
+            Err(error) => {
+                tracing::warn!(%error, "What a session opens is no longer seen");
+                return;
+            }
+        };
+        let waiting = Waiting {
+            listener: listener.clone(),
+            id: Some(notification.id),
+        };
+        match needed(&notification, placeholders) {
+            Needed::Nothing => waiting.go_on(),
+            // Without a session nobody listens, and nobody waits.
+            Needed::Bytes(file, placeholder) => drop(opens.send(Opened {
+                placeholder,
+                file,
+                waiting,
+            })),
+            Needed::Refusal(errno) => waiting.refuse(errno),
+        }
+    }
+}
+
+enum Needed {
+    Nothing,
+    Bytes(File, Placeholder),
+    Refusal(i32),
+}
+
+fn needed(notification: &Notification, placeholders: &Placeholders) -> Needed {
+    const NO_BYTES: i32 = libc::O_PATH | libc::O_DIRECTORY;
+    if placeholders.is_empty() {
+        return Needed::Nothing;
+    }
+    let flags = match notification.flags {
+        FlagsOf::Known(flags) => flags,
+        FlagsOf::At(address) => {
+            let bytes = read_memory(notification.thread, address, 4);
+            bytes.try_into().map_or(0, i32::from_ne_bytes)
+        }
+    };
+    if flags & NO_BYTES != 0 {
+        return Needed::Nothing;
+    }
+    let Some(place) = place_of(notification) else {
+        return Needed::Refusal(libc::EFAULT);
+    };
+    let Ok(metadata) = fs::metadata(&place) else {
+        return Needed::Nothing;
+    };
+    if placeholders.get(&metadata).is_none() {
+        return Needed::Nothing;
+    }
+    if flags & libc::O_TRUNC != 0 {
+        placeholders.emptied(metadata.ino());
+        return Needed::Nothing;
+    }
+    match placeholders.open(&place) {
+        Ok(Some((file, placeholder))) => Needed::Bytes(file, placeholder),
+        Ok(None) => Needed::Nothing,
+        Err(error) => {
+            tracing::warn!(%error, "A file of a mirror cannot be filled");
+            Needed::Refusal(libc::EIO)
+        }
+    }
+}
+
+/// The file as this process reaches it; `None` when its path cannot be read.
+fn place_of(notification: &Notification) -> Option<PathBuf> {
+    let thread = notification.thread;
+    let path = read_text(thread, notification.path_address)?;
+    let path = PathBuf::from(std::ffi::OsString::from_vec(path));
+    if let Ok(rest) = path.strip_prefix("/proc/self") {
+        return Some(PathBuf::from(format!("/proc/{thread}")).join(rest));
+    }
+    let folder = match notification.folder {
+        Some(folder) => format!("/proc/{thread}/fd/{folder}"),
+        None => format!("/proc/{thread}/cwd"),
+    };
+    // An absolute path stays as it is.
+    Some(PathBuf::from(folder).join(path))
+}
+
+fn read_text(thread: i32, address: u64) -> Option<Vec<u8>> {
+    const PAGE: u64 = 4096;
+    let mut text = Vec::new();
+    let mut address = address;
+    while text.len() < libc::PATH_MAX as usize {
+        // Up to the end of the page: the next one may not be there.
+        let bytes = read_memory(thread, address, PAGE - address % PAGE);
+        if bytes.is_empty() {
+            return None;
+        }
+        if let Some(end) = bytes.iter().position(|byte| *byte == 0) {
+            text.extend_from_slice(&bytes[..end]);
+            return Some(text);
+        }
+        address += bytes.len() as u64;
+        text.extend_from_slice(&bytes);
+    }
+    None
+}
+
+/// Empty when it cannot be read.
+fn read_memory(thread: i32, address: u64, count: u64) -> Vec<u8> {
+    let count = usize::try_from(count).unwrap_or_default();
+    let mut bytes = vec![0; count];
+    let Ok(base) = usize::try_from(address) else {
+        return Vec::new();
+    };
+    let remote = [RemoteIoVec { base, len: count }];
+    let local = &mut [IoSliceMut::new(&mut bytes)];
+    let read = process_vm_readv(Pid::from_raw(thread), local, &remote).unwrap_or(0);
+    bytes.truncate(read);
+    bytes
+}

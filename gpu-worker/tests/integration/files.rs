@@ -1,0 +1,327 @@
+//! A session whose notebook's folder cannot be seen: what it opens is asked for, and waits.
+
+use std::path::{Path, PathBuf};
+
+use baton_files::small_parcel;
+use baton_gpu_worker::FilesChoice;
+use baton_protocol::files::{
+    Change, Content, Entry, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Parcel,
+    RelativePath, Stamp,
+};
+use baton_protocol::worker::ToWorker;
+use baton_protocol::{JobEvent, JobId, Outcome, Piece, Submission, decode};
+use serde::de::DeserializeOwned;
+
+use crate::harness::{eventually, stream_text};
+use crate::real::Real;
+
+/// Notebook and proxy, as the worker hears them.
+struct Home {
+    real: Real,
+    folder: NotebookFolder,
+}
+
+fn path(text: &str) -> RelativePath {
+    RelativePath::new(text).unwrap()
+}
+
+fn open<Message: DeserializeOwned>(parcel: &Parcel) -> Message {
+    match parcel.0.as_slice() {
+        [Piece::Inline(bytes)] => decode(bytes).unwrap(),
+        pieces => panic!("{pieces:?}"),
+    }
+}
+
+fn content(text: &'static str) -> Content {
+    Content {
+        stamp: Some(Stamp(1)),
+        bytes: text.len() as u64,
+        modified_ns: 1_000_000_000,
+        mode: 0o644,
+        pieces: vec![Piece::Inline(text.into())],
+    }
+}
+
+impl Home {
+    async fn start() -> Self {
+        Self {
+            real: Real::start_with(|config| config.files = FilesChoice::Mirror).await,
+            folder: NotebookFolder {
+                path: "/nowhere/course".to_owned(),
+                host: "another".to_owned(),
+                device: 1,
+                inode: 2,
+                listing: None,
+            },
+        }
+    }
+
+    fn cell(&mut self, code: &str) -> Submission {
+        let mut submission = self.real.cell(code);
+        submission.cell.folder.clone_from(&self.folder.path);
+        submission.cell.notebook_folder = Some(Box::new(self.folder.clone()));
+        submission
+    }
+
+    /// The next question of a job, with everything before it.
+    async fn question(&mut self, job: JobId) -> (u64, FilesWanted, Vec<JobEvent>) {
+        let is_question = |event: &JobEvent| matches!(event, JobEvent::FilesWanted { .. });
+        let mut events = self.real.worker.events_until(job, is_question).await;
+        let Some(JobEvent::FilesWanted { question, wanted }) = events.pop() else {
+            panic!("something comes after a question: {events:?}");
+        };
+        (question, open(&wanted), events)
+    }
+
+    async fn answer(&mut self, job: JobId, question: u64, answer: &FilesAnswer) {
+        let answer = small_parcel(answer);
+        let message = ToWorker::Files {
+            job,
+            question,
+            answer,
+        };
+        self.real.worker.line.send(message).await;
+    }
+
+    /// Assigns a cell and says that these files exist, each with 5 bytes.
+    async fn begin(&mut self, code: &str, files: &[&str]) -> JobId {
+        let submission = self.cell(code);
+        let job = submission.job;
+        self.real.worker.assign(submission).await;
+        let (question, wanted, _) = self.question(job).await;
+        assert_eq!(wanted, FilesWanted::Listing {});
+        let file = Entry::File {
+            stamp: Stamp(1),
+            bytes: 5,
+            modified_ns: 1_000_000_000,
+            mode: 0o644,
+        };
+        let listing = Listing {
+            base: None,
+            number: 1,
+            changed: files
+                .iter()
+                .map(|name| (path(name), file.clone()))
+                .collect(),
+            gone: Vec::new(),
+            known: Vec::new(),
+            cut: false,
+        };
+        self.answer(job, question, &FilesAnswer::Listing(listing))
+            .await;
+        job
+    }
+}
+
+fn wanted(names: &[&str]) -> FilesWanted {
+    let paths = names.iter().map(|name| path(name)).collect();
+    FilesWanted::Contents { paths }
+}
+
+#[tokio::test]
+async fn what_is_opened_is_asked_for_once() {
+    let mut home = Home::start().await;
+    let code = "import threading\n\
+                name, found = 'a' + '.txt', []\n\
+                threads = [threading.Thread(target=lambda: found.append(open(name).read())) for _ in range(4)]\n\
+                [thread.start() for thread in threads]\n\
+                [thread.join() for thread in threads]\n\
+                print(found)";
+    let job = home.begin(code, &["a.txt", "b.txt"]).await;
+    let (question, asked, events) = home.question(job).await;
+    assert!(matches!(events[..], [JobEvent::Started { .. }]));
+    assert_eq!(asked, wanted(&["a.txt"]));
+    home.answer(
+        job,
+        question,
+        &FilesAnswer::Contents(vec![Ok(content("hello"))]),
+    )
+    .await;
+    let ran = home.real.worker.until_finished(job).await.ok();
+    assert_eq!(ran.text("stdout"), "['hello', 'hello', 'hello', 'hello']\n");
+    assert_eq!(ran.files, None);
+}
+
+#[tokio::test]
+async fn what_the_code_names_comes_before_it_runs() {
+    let mut home = Home::start().await;
+    let code = "print(open('a.txt').read())\nwith open('b.txt', 'w') as file: file.write('new')";
+    let job = home.begin(code, &["a.txt", "b.txt"]).await;
+    let (question, asked, events) = home.question(job).await;
+    assert!(events.is_empty());
+    assert_eq!(asked, wanted(&["a.txt", "b.txt"]));
+    let contents = vec![Ok(content("hello")), Ok(content("other"))];
+    home.answer(job, question, &FilesAnswer::Contents(contents))
+        .await;
+    let ran = home.real.worker.until_finished(job).await.ok();
+    assert_eq!(ran.text("stdout"), "hello\n");
+    let changes: Vec<Change> = open(&ran.files.unwrap());
+    let [
+        Change::Written {
+            path: of, content, ..
+        },
+    ] = &changes[..]
+    else {
+        panic!("{changes:?}");
+    };
+    assert_eq!(
+        (of, &content.pieces),
+        (&path("b.txt"), &vec![Piece::Inline("new".into())])
+    );
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_had_fails_as_it_would_at_home() {
+    let mut home = Home::start().await;
+    let code = "for name in 'abc':\n    \
+                    try: open(name + '.txt')\n    \
+                    except OSError as error: print(type(error).__name__, error.filename)";
+    let job = home.begin(code, &["a.txt", "b.txt", "c.txt"]).await;
+    let reason = "the disk is broken".to_owned();
+    for why in [
+        NoContent::Gone {},
+        NoContent::Denied {},
+        NoContent::Failed { reason },
+    ] {
+        let (question, _, _) = home.question(job).await;
+        home.answer(job, question, &FilesAnswer::Contents(vec![Err(why)]))
+            .await;
+    }
+    let ran = home.real.worker.until_finished(job).await.ok();
+    let expected = "FileNotFoundError a.txt\nPermissionError b.txt\nOSError c.txt\n";
+    assert_eq!(ran.text("stdout"), expected);
+}
+
+#[tokio::test]
+async fn a_cell_that_waits_for_a_file_can_be_interrupted() {
+    let mut home = Home::start().await;
+    let job = home.begin("open('a' + '.txt')", &["a.txt"]).await;
+    home.question(job).await;
+    home.real.worker.line.send(ToWorker::Cancel { job }).await;
+    let ran = home.real.worker.until_finished(job).await;
+    assert_eq!(ran.outcome, Outcome::Cancelled);
+    // It ended by itself, with its state.
+    assert!(ran.state.is_some());
+}
+
+#[tokio::test]
+async fn a_question_is_asked_again_after_a_cut() {
+    let mut home = Home::start().await;
+    let job = home
+        .begin("print(open('a' + '.txt').read())", &["a.txt"])
+        .await;
+    let (question, asked, _) = home.question(job).await;
+    home.real.worker.line.close().await;
+    let (line, _) = home.real.worker.broker.welcome().await;
+    home.real.worker.line = line;
+    let (again, asked_again, _) = home.question(job).await;
+    assert_eq!((again, asked_again), (question, asked));
+    for _ in 0..2 {
+        home.answer(
+            job,
+            question,
+            &FilesAnswer::Contents(vec![Ok(content("hello"))]),
+        )
+        .await;
+    }
+    let ran = home.real.worker.until_finished(job).await.ok();
+    assert_eq!(ran.text("stdout"), "hello\n");
+}
+
+#[tokio::test]
+async fn what_is_opened_between_two_cells_fails_and_does_not_hang() {
+    let mut home = Home::start().await;
+    let gate = home.real.worker.folder.path().join("gate");
+    let code = format!(
+        "import os, threading, time\n\
+         def late():\n    \
+             while not os.path.exists({gate:?}): time.sleep(0.01)\n    \
+             try: open('a' + '.txt')\n    \
+             except OSError as error: open({gate:?} + '-seen', 'w').write(str(error.errno))\n\
+         threading.Thread(target=late).start()"
+    );
+    let job = home.begin(&code, &["a.txt"]).await;
+    home.real.worker.until_finished(job).await.ok();
+    let notebook = home.real.notebook.id;
+    home.real.worker.until_warm(&[notebook]).await;
+    std::fs::write(&gate, "").unwrap();
+    let seen = gate.with_file_name("gate-seen");
+    eventually(|| std::fs::read_to_string(&seen).is_ok_and(|text| text == "5")).await;
+}
+
+#[tokio::test]
+async fn a_folder_of_another_machine_has_to_be_proven() {
+    for seen in [true, false] {
+        let mut home = Home::start_seeing().await;
+        let place = PathBuf::from(&home.folder.path);
+        let submission = home.cell("import os; print(os.path.realpath('.'), flush=True)");
+        let job = submission.job;
+        home.real.worker.assign(submission).await;
+        let (question, asked, _) = home.question(job).await;
+        let FilesWanted::Proof { name } = asked else {
+            panic!("{asked:?}");
+        };
+        assert!(place.join(&name).is_file());
+        home.answer(job, question, &FilesAnswer::Proof { seen })
+            .await;
+        if !seen {
+            let (question, asked, _) = home.question(job).await;
+            assert_eq!(asked, FilesWanted::Listing {});
+            assert!(!place.join(&name).exists());
+            home.answer(job, question, &FilesAnswer::Listing(empty()))
+                .await;
+        }
+        let ran = home.real.worker.until_finished(job).await.ok();
+        // A mirror is called as the notebook's folder is.
+        assert_eq!(ran.text("stdout"), format!("{}\n", place.display()));
+        let mirrors = home.real.worker.folder.path().join("mirrors");
+        assert_eq!(is_empty(&mirrors), seen);
+        assert!(is_empty(&place));
+    }
+}
+
+impl Home {
+    /// The folder is there, with the right number, and the machine is called otherwise.
+    async fn start_seeing() -> Self {
+        use std::os::unix::fs::MetadataExt as _;
+        let mut home = Self::start().await;
+        home.real = Real::start_with(|config| config.files = FilesChoice::Auto).await;
+        let place = home.real.worker.folder.path().join("course");
+        std::fs::create_dir(&place).unwrap();
+        home.folder.inode = std::fs::metadata(&place).unwrap().ino();
+        home.folder.path = place.to_str().unwrap().to_owned();
+        home
+    }
+}
+
+fn empty() -> Listing {
+    Listing {
+        base: None,
+        number: 1,
+        changed: Vec::new(),
+        gone: Vec::new(),
+        known: Vec::new(),
+        cut: false,
+    }
+}
+
+fn is_empty(folder: &Path) -> bool {
+    std::fs::read_dir(folder).map_or(true, |mut entries| entries.next().is_none())
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_is_the_end_of_its_mirror() {
+    let mut home = Home::start().await;
+    let job = home.begin("print(1)", &["a.txt"]).await;
+    let events = home.real.worker.until_finished(job).await.events;
+    assert_eq!(stream_text(&events, "stdout"), "1\n");
+    let mirrors = home.real.worker.folder.path().join("mirrors");
+    assert!(!is_empty(&mirrors));
+    let notebook = home.real.notebook.id;
+    home.real
+        .worker
+        .line
+        .send(ToWorker::EndSession { notebook })
+        .await;
+    eventually(|| is_empty(&mirrors)).await;
+}

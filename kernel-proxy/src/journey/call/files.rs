@@ -1,0 +1,97 @@
+//! The files of one call: what the worker is told before the cell, and what comes home after it.
+
+use baton_files::{Committed, FilesError};
+use baton_protocol::Output;
+use baton_protocol::files::{NotebookFolder, Parcel};
+use baton_protocol::proxy::FromProxy;
+
+use super::current::{Call, Stop};
+use super::{Journey, RECONNECT_PATIENCE};
+use crate::journey::failure::Failure;
+use crate::journey::link::{Lanes, describe};
+
+impl Journey {
+    pub(super) async fn notebook_folder(
+        &mut self,
+        call: &mut Call<'_>,
+        lanes: &Lanes,
+    ) -> Result<Option<Box<NotebookFolder>>, Stop> {
+        let folder = tokio::select! {
+            folder = self.files.for_cell(&lanes.chunks) => folder,
+            stop = call.stopped() => return Err(stop),
+        };
+        folder.map_err(|error| Failure::moving(&error.into(), call.job).into())
+    }
+
+    /// The broker may have been another one, or the worker away.
+    pub(super) async fn say_files_again(&self, call: &Call<'_>) {
+        for (question, answer) in self.files.said() {
+            let (job, question, answer) = (call.job, *question, answer.clone());
+            self.link
+                .send(FromProxy::Files {
+                    job,
+                    question,
+                    answer,
+                })
+                .await;
+        }
+    }
+
+    /// Puts what the cell did to files in its place, and says which file is not as the cell left it.
+    pub(super) async fn bring_files(
+        &mut self,
+        call: &mut Call<'_>,
+        files: Option<Parcel>,
+    ) -> Result<Option<Committed>, Stop> {
+        let Some(parcel) = files else {
+            return Ok(None);
+        };
+        let lanes = self.lanes(call, RECONNECT_PATIENCE).await?;
+        let staged = tokio::select! {
+            staged = self.files.stage(&parcel, &lanes.chunks) => staged,
+            stop = call.stopped() => return Err(stop),
+        };
+        let lost = |error: FilesError| Failure::result_lost(&error.into(), call.job);
+        let staged = match staged {
+            // No room, or no right to write: the variables come home all the same.
+            Err(error @ FilesError::Io { .. }) => {
+                self.show(call, warning(&not_here(&error))).await?;
+                return Ok(None);
+            }
+            staged => staged.map_err(lost)?,
+        };
+        let committed = self.files.commit(staged).await.map_err(lost)?;
+        for note in &committed.notes {
+            self.show(call, warning(note)).await?;
+        }
+        Ok(Some(committed))
+    }
+}
+
+/// The notebook keeps the variables from before the cell, so it keeps the files, too.
+pub(super) async fn undo_files(committed: Option<Committed>) {
+    if let Some(committed) = committed
+        && let Err(error) = tokio::task::spawn_blocking(move || committed.undo()).await
+    {
+        tracing::error!(%error, "The files of a cell could not be put back");
+    }
+}
+
+fn not_here(error: &FilesError) -> String {
+    format!(
+        "What the cell did to files could not be done here ({}); they are so on the GPU machine only, while this \
+         session lives",
+        describe(error)
+    )
+}
+
+/// Below the cell, where its own warnings are.
+fn warning(line: &str) -> Output {
+    let content = serde_json::json!({ "name": "stderr", "text": format!("warning: {line}\n") });
+    Output {
+        kind: "stream".to_owned(),
+        content: content.to_string().into(),
+        metadata: "{}".into(),
+        buffers: Vec::new(),
+    }
+}

@@ -1,0 +1,167 @@
+//! From the submission to the job's last event.
+
+use std::time::Duration;
+
+use baton_protocol::proxy::FromProxy;
+use baton_protocol::shim::{FromNotebook, ToNotebook};
+use baton_protocol::{JobEvent, Outcome, Parcel, RemoteError, State, Usage};
+use tokio::time::Instant;
+
+use super::current::{Call, Stop};
+use super::names::sent;
+use super::{Journey, RECONNECT_PATIENCE};
+use crate::journey::failure::Failure;
+use crate::journey::link::{News, Step};
+use crate::journey::notice::Waiting;
+
+/// How long an interrupted cell may still bring its state home; a worker gives a session less.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
+/// How long an interrupted cell waits for a broker that does not even say that it has heard.
+const CANCEL_SILENCE: Duration = Duration::from_millis(600);
+const CANCEL_LOOK: Duration = Duration::from_millis(50);
+
+pub(super) struct Finished {
+    pub(super) outcome: Outcome,
+    pub(super) error: Option<RemoteError>,
+    pub(super) state: Option<State>,
+    pub(super) usage: Usage,
+    pub(super) files: Option<Parcel>,
+}
+
+impl Journey {
+    /// From the submission to the job's last event.
+    pub(super) async fn follow(&mut self, call: &mut Call<'_>) -> Result<Finished, Stop> {
+        let mut cancelled: Option<(Instant, Duration)> = None;
+        let mut down_since: Option<Instant> = None;
+        let mut names = None;
+        call.notice.waits(Waiting::Starting);
+        loop {
+            let look = match cancelled {
+                Some(_) => CANCEL_LOOK,
+                None => call.notice.next_look(call.now()),
+            };
+            tokio::select! {
+                step = self.link.next_of(call.job) => match step {
+                    Step::News(News::Cancelling) => {
+                        if let Some((_, patience)) = &mut cancelled {
+                            *patience = CANCEL_PATIENCE;
+                        }
+                    }
+                    Step::News(News::Lost) => return Err(Failure::job_lost(call.job).into()),
+                    Step::News(News::Place(place)) => {
+                        let since = call.now();
+                        call.notice.waits(Waiting::Queued { place, since });
+                    }
+                    Step::News(News::Event(event)) => match *event {
+                        JobEvent::Finished { outcome, error, state, usage, files } => {
+                            return Ok(Finished { outcome, error, state, usage, files });
+                        }
+                        event => self.pass_on(call, event).await?,
+                    },
+                    Step::Status(status) => match call.lanes(status)? {
+                        Ok(lanes) => {
+                            down_since = None;
+                            self.say_files_again(call).await;
+                            self.files.answer(call.job, &lanes.chunks);
+                        }
+                        Err(_) => {
+                            down_since.get_or_insert_with(Instant::now);
+                            call.notice.waits(Waiting::Connecting);
+                        }
+                    },
+                },
+                (question, answer) = self.files.next_answer(call.job) => {
+                    self.link.send(FromProxy::Files { job: call.job, question, answer }).await;
+                }
+                message = call.reader.receive() => match message? {
+                    Some(FromNotebook::State { call: number, state }) if number == call.number => {
+                        let state = self.send_state(call, state).await?;
+                        self.link.send(FromProxy::State { job: call.job, state }).await;
+                    }
+                    Some(FromNotebook::Names { call: number, state }) if number == call.number => {
+                        names = Some(self.begin_names(call, state)?);
+                    }
+                    Some(FromNotebook::Input { call: number, value }) if number == call.number => {
+                        self.link.send(FromProxy::Input { job: call.job, value }).await;
+                    }
+                    Some(FromNotebook::Cancel { call: number }) if number == call.number => {
+                        if down_since.is_some() {
+                            return Err(Stop::Cancelled);
+                        }
+                        self.link.send(FromProxy::Cancel { job: call.job }).await;
+                        cancelled.get_or_insert_with(|| (Instant::now(), CANCEL_SILENCE));
+                    }
+                    other => if let Some(stop) = call.stop_of(other) {
+                        return Err(stop);
+                    },
+                },
+                sent = sent(&mut names) => {
+                    names = None;
+                    self.send_names(call, sent).await?;
+                }
+                () = tokio::time::sleep(look) => {
+                    let worker = call.worker.clone();
+                    self.put_out(call, |notice, now| notice.look(now, worker.as_deref()));
+                }
+            }
+            if cancelled.is_some_and(|(since, patience)| since.elapsed() > patience) {
+                return Err(Stop::Cancelled);
+            }
+            if down_since.is_some_and(|since| since.elapsed() > RECONNECT_PATIENCE) {
+                return Err(Failure::no_answer(None, call.job).into());
+            }
+        }
+    }
+
+    async fn pass_on(&mut self, call: &mut Call<'_>, event: JobEvent) -> Result<(), Stop> {
+        let number = call.number;
+        match event {
+            JobEvent::Assigned { worker, timeout_ms } => {
+                call.notice.waits(Waiting::Starting);
+                call.notice.limit(timeout_ms);
+                call.worker = Some(worker);
+            }
+            JobEvent::StateWanted {} | JobEvent::BytesWanted {} => {
+                if matches!(event, JobEvent::BytesWanted {}) {
+                    self.moving.use_chunks();
+                }
+                self.home = None;
+                let wanted = ToNotebook::StateWanted { call: number };
+                call.writer.send(&wanted).await?;
+            }
+            JobEvent::Started { worker } => {
+                call.notice.starts(call.now());
+                call.worker = Some(worker);
+            }
+            JobEvent::Output(output) => self.show(call, output).await?,
+            JobEvent::FilesWanted { question, wanted } => {
+                self.files.asked(question, wanted);
+                if let Ok(lanes) = call.lanes(self.link.status())? {
+                    self.files.answer(call.job, &lanes.chunks);
+                }
+            }
+            JobEvent::InputWanted { prompt, password } => {
+                let wanted = ToNotebook::InputWanted {
+                    call: number,
+                    prompt,
+                    password,
+                };
+                call.writer.send(&wanted).await?;
+            }
+            JobEvent::NamesWanted {
+                number: question,
+                names,
+            } => {
+                call.question = Some(question);
+                let wanted = ToNotebook::NamesWanted {
+                    call: number,
+                    names,
+                };
+                call.writer.send(&wanted).await?;
+            }
+            JobEvent::Charged(left) => call.notice.charged(left),
+            JobEvent::Finished { .. } => {}
+        }
+        Ok(())
+    }
+}

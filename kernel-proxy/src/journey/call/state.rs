@@ -1,0 +1,151 @@
+//! The state of one call: out of the notebook kernel before the cell, and home after it.
+
+use baton_blobs::Ledger;
+use baton_protocol::shim::{Snapshot, ToNotebook};
+use baton_protocol::{Outcome, SessionId, State, StateVersion};
+use tokio_util::sync::CancellationToken;
+
+use super::current::{Call, Stop};
+use super::files::undo_files;
+use super::follow::Finished;
+use super::{Journey, RECONNECT_PATIENCE};
+use crate::journey::failure::Failure;
+use crate::journey::moving::{self, MovingError, Outgoing, Received};
+use crate::journey::notice::Waiting;
+
+/// What the session holds.
+pub(super) struct Home {
+    /// What it holds once it has applied all that it was sent.
+    pub(super) version: StateVersion,
+    pub(super) ledger: Ledger,
+}
+
+impl Home {
+    fn fresh() -> Self {
+        Self {
+            version: StateVersion {
+                session: SessionId::random(),
+                messages: 0,
+            },
+            ledger: Ledger::default(),
+        }
+    }
+}
+
+impl Journey {
+    /// Brings what the session lacks to where its worker can have it, and tells the shim that its memory was read.
+    pub(super) async fn send_state(
+        &mut self,
+        call: &mut Call<'_>,
+        snapshot: Snapshot,
+    ) -> Result<State, Stop> {
+        call.notice.waits(Waiting::Moving);
+        let mut snapshot = snapshot;
+        let home = loop {
+            match self.home.take() {
+                _ if snapshot.messages == 0 => break Home::fresh(),
+                Some(home) if home.version.messages == snapshot.messages => break home,
+                _ => snapshot = call.whole_state().await?,
+            }
+        };
+        let lanes = self.lanes(call, RECONNECT_PATIENCE).await?;
+        let cancel = CancellationToken::new();
+        let outgoing = Outgoing {
+            base: home.version,
+            snapshot,
+            ledger: home.ledger,
+        };
+        let sending = self.moving.send(outgoing, &lanes, &cancel);
+        tokio::pin!(sending);
+        let mut stop = None;
+        let sent = loop {
+            let look = call.notice.next_look(call.now());
+            tokio::select! {
+                sent = &mut sending => break sent,
+                () = tokio::time::sleep(look) => {
+                    self.put_out(call, |notice, now| notice.look(now, None));
+                }
+                stopped = call.stopped(), if stop.is_none() => {
+                    stop = Some(stopped);
+                    cancel.cancel();
+                }
+            }
+        };
+        match (sent, stop) {
+            (_, Some(stop)) => Err(stop),
+            (Err(error), None) => Err(Failure::moving(&error, call.job).into()),
+            (Ok(sent), None) => {
+                self.home = Some(Home {
+                    version: home.version.after_message(),
+                    ledger: sent.ledger,
+                });
+                call.held = sent.held;
+                let released = ToNotebook::Released { call: call.number };
+                call.writer.send(&released).await?;
+                Ok(sent.state)
+            }
+        }
+    }
+
+    pub(super) async fn bring_home(
+        &mut self,
+        call: &mut Call<'_>,
+        finished: Finished,
+    ) -> Result<(), Stop> {
+        let Finished {
+            outcome,
+            error,
+            state,
+            usage,
+            files,
+        } = finished;
+        let home = self.home.take();
+        let (Some(state), Some(home)) = (state, home) else {
+            return Err(match (outcome, error) {
+                (Outcome::Cancelled, _) => Stop::Cancelled,
+                (outcome, Some(error)) => Failure { outcome, error }.into(),
+                (_, None) => Failure::job_lost(call.job).into(),
+            });
+        };
+        let (file, delta, ledger) = self.fetch(call, state, home.ledger).await?;
+        let files = self.bring_files(call, files).await?;
+        if let Some(worker) = call.worker.clone() {
+            self.put_out(call, |notice, now| notice.ends(now, &worker, usage));
+        }
+        let message = ToNotebook::Finished {
+            call: call.number,
+            outcome,
+            error,
+            delta: Some(delta),
+        };
+        let file = std::os::fd::AsFd::as_fd(&file);
+        call.writer.send_with_file(&message, file).await?;
+        let applied = call.applied().await;
+        if !matches!(applied, Ok(true)) {
+            undo_files(files).await;
+        }
+        if applied? {
+            self.home = Some(Home {
+                version: home.version.after_message(),
+                ledger,
+            });
+        }
+        self.link.applied(call.job).await;
+        Ok(())
+    }
+
+    async fn fetch(
+        &mut self,
+        call: &mut Call<'_>,
+        state: State,
+        ledger: Ledger,
+    ) -> Result<Received, Stop> {
+        let lanes = self.lanes(call, RECONNECT_PATIENCE).await?;
+        let held = call.held.take();
+        let fetched = tokio::select! {
+            fetched = moving::receive(state, ledger, held.as_ref(), &lanes.chunks) => fetched,
+            stop = call.stopped() => return Err(stop),
+        };
+        fetched.map_err(|error: MovingError| Failure::result_lost(&error, call.job).into())
+    }
+}

@@ -1,0 +1,254 @@
+//! The notebook's folder, for workers that do not see it.
+//!
+//! In: questions of a worker, and what a cell did to files. Out: listings, contents, and the folder as the cell left it.
+//! Nothing is listed before a worker asks for the first time.
+//!
+//! **Invariant:** only files that were listed are read, and only below the folder with which the kernel started.
+
+use std::collections::{HashSet, VecDeque};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use baton_files::{
+    Committed, FilesError, HomeListing, Staging, list, open_parcel, read_file, send_parcel,
+    small_parcel, stamp, write_file,
+};
+use baton_link::ChunkLane;
+use baton_protocol::JobId;
+use baton_protocol::files::{
+    Change, Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Parcel,
+    RelativePath,
+};
+use tokio::task::{JoinSet, spawn_blocking};
+
+/// Nobody can look through more; a home folder full of environments is no notebook's folder.
+const MOST_ENTRIES: usize = 20_000;
+/// Answers that may have been lost with a connection.
+const KEPT_ANSWERS: usize = 64;
+
+pub(super) struct HomeFiles {
+    folder: Option<NotebookFolder>,
+    shared: Arc<Mutex<Shared>>,
+    /// Questions that are being answered.
+    asked: HashSet<u64>,
+    answers: JoinSet<(JobId, u64, Parcel)>,
+    said: VecDeque<(u64, Parcel)>,
+    /// Asked just before the connection broke.
+    unanswered: Vec<(u64, Parcel)>,
+}
+
+#[derive(Default)]
+struct Shared {
+    listing: HomeListing,
+    /// A worker has a mirror.
+    mirrored: bool,
+}
+
+impl HomeFiles {
+    pub(super) fn new() -> Self {
+        Self {
+            folder: notebook_folder(),
+            shared: Arc::default(),
+            asked: HashSet::new(),
+            answers: JoinSet::new(),
+            said: VecDeque::new(),
+            unanswered: Vec::new(),
+        }
+    }
+
+    /// What the next cell's worker has to know.
+    pub(super) async fn for_cell(
+        &mut self,
+        lane: &ChunkLane,
+    ) -> Result<Option<Box<NotebookFolder>>, FilesError> {
+        self.asked.clear();
+        self.answers.abort_all();
+        self.said.clear();
+        self.unanswered.clear();
+        let Some(folder) = &self.folder else {
+            return Ok(None);
+        };
+        let mut folder = folder.clone();
+        if lock(&self.shared).mirrored {
+            let listing = look(&self.shared, Path::new(&folder.path), false).await?;
+            folder.listing = Some(send_parcel(lane, &listing).await?);
+        }
+        Ok(Some(Box::new(folder)))
+    }
+
+    pub(super) fn asked(&mut self, question: u64, wanted: Parcel) {
+        self.unanswered.push((question, wanted));
+    }
+
+    pub(super) fn answer(&mut self, job: JobId, lane: &ChunkLane) {
+        for (question, wanted) in std::mem::take(&mut self.unanswered) {
+            let Some(folder) = self.folder.as_ref().filter(|_| self.asked.insert(question)) else {
+                continue;
+            };
+            let (root, shared) = (PathBuf::from(&folder.path), self.shared.clone());
+            let lane = lane.clone();
+            self.answers.spawn(async move {
+                let answer = answer(&root, &shared, &wanted, &lane).await;
+                let answer = answer.unwrap_or_else(|error| {
+                    tracing::warn!(%error, "A question about files could not be answered");
+                    let reason = super::link::describe(&error);
+                    small_parcel(&FilesAnswer::Failed { reason })
+                });
+                (job, question, answer)
+            });
+        }
+    }
+
+    /// The next answer to this job's questions. Cancel safe.
+    pub(super) async fn next_answer(&mut self, of: JobId) -> (u64, Parcel) {
+        while let Some(answered) = self.answers.join_next().await {
+            // A task that was given up belongs to an earlier cell, and so does what it answers.
+            let Ok((job, question, answer)) = answered else {
+                continue;
+            };
+            if job == of {
+                self.asked.remove(&question);
+                self.said.truncate(KEPT_ANSWERS - 1);
+                self.said.push_front((question, answer.clone()));
+                return (question, answer);
+            }
+        }
+        std::future::pending().await
+    }
+
+    /// What may have been lost with the last connection.
+    pub(super) fn said(&self) -> impl Iterator<Item = &(u64, Parcel)> {
+        self.said.iter().rev()
+    }
+
+    /// Brings everything here that a cell wrote. Nothing has its place yet.
+    pub(super) async fn stage(
+        &self,
+        parcel: &Parcel,
+        lane: &ChunkLane,
+    ) -> Result<Staged, FilesError> {
+        let changes: Vec<Change> = open_parcel(lane, parcel).await?;
+        let root = self
+            .folder
+            .as_ref()
+            .map(|folder| PathBuf::from(&folder.path));
+        let root = root.ok_or(FilesError::OutOfStep)?;
+        let paths = changes.iter().flat_map(Change::paths).cloned().collect();
+        let mut staging = spawn_blocking(move || Staging::create(&root)).await??;
+        for change in changes {
+            if let Some((file, content)) = staging.add(change)? {
+                write_file(lane, None, content, file).await?;
+            }
+        }
+        Ok(Staged { staging, paths })
+    }
+
+    pub(super) async fn commit(&self, staged: Staged) -> Result<Committed, FilesError> {
+        let Staged { staging, paths } = staged;
+        lock(&self.shared).listing.touched(paths);
+        let committed = spawn_blocking(move || staging.commit()).await?;
+        let written = committed.written.iter().cloned();
+        lock(&self.shared).listing.came_from_mirror(written);
+        Ok(committed)
+    }
+}
+
+pub(super) struct Staged {
+    staging: Staging,
+    paths: Vec<RelativePath>,
+}
+
+fn notebook_folder() -> Option<NotebookFolder> {
+    let path = std::env::current_dir().ok()?;
+    let metadata = std::fs::metadata(&path).ok()?;
+    Some(NotebookFolder {
+        path: path.to_str()?.to_owned(),
+        host: baton_link::host().ok()?,
+        device: metadata.dev(),
+        inode: metadata.ino(),
+        listing: None,
+    })
+}
+
+async fn answer(
+    root: &Path,
+    shared: &Arc<Mutex<Shared>>,
+    wanted: &Parcel,
+    lane: &ChunkLane,
+) -> Result<Parcel, FilesError> {
+    let answer = match open_parcel(lane, wanted).await? {
+        FilesWanted::Listing {} => {
+            lock(shared).mirrored = true;
+            FilesAnswer::Listing(look(shared, root, true).await?)
+        }
+        FilesWanted::Proof { name } => FilesAnswer::Proof {
+            seen: is_proof(root, &name),
+        },
+        FilesWanted::Contents { paths } => {
+            let mut contents = Vec::with_capacity(paths.len());
+            for path in paths {
+                let content = match lock(shared).listing.has_file(&path) {
+                    true => Ok(root.join(path.as_path())),
+                    false => Err(NoContent::Gone {}),
+                };
+                contents.push(match content {
+                    Ok(place) => read(place, lane).await,
+                    Err(why) => Err(why),
+                });
+            }
+            FilesAnswer::Contents(contents)
+        }
+    };
+    send_parcel(lane, &answer).await
+}
+
+/// The name of a file that a worker has made lately, and nothing else.
+fn is_proof(root: &Path, name: &str) -> bool {
+    name.starts_with(".baton-") && !name.contains('/') && root.join(name).is_file()
+}
+
+async fn look(
+    shared: &Arc<Mutex<Shared>>,
+    root: &Path,
+    whole: bool,
+) -> Result<Listing, FilesError> {
+    let root = root.to_owned();
+    let (entries, cut) = spawn_blocking(move || list(&root, MOST_ENTRIES)).await??;
+    Ok(lock(shared).listing.next(entries, cut, whole))
+}
+
+async fn read(place: PathBuf, lane: &ChunkLane) -> Result<Content, NoContent> {
+    let (file, stamp) = spawn_blocking(move || {
+        let file = File::open(place)?;
+        let stamp = stamp(&file.metadata()?);
+        Ok((file, stamp))
+    })
+    .await
+    .map_err(|error| failed(&error))?
+    .map_err(|error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => NoContent::Gone {},
+        io::ErrorKind::PermissionDenied => NoContent::Denied {},
+        _ => failed(&error),
+    })?;
+    let content = read_file(lane, file)
+        .await
+        .map_err(|error| failed(&error))?;
+    Ok(Content {
+        stamp: Some(stamp),
+        ..content
+    })
+}
+
+fn failed(error: &(dyn std::error::Error + 'static)) -> NoContent {
+    NoContent::Failed {
+        reason: super::link::describe(error),
+    }
+}
+
+/// No panic is possible while it is held.
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,171 @@
+//! `baton plan --policies`: the ways to share one GPU, side by side, in a simulated class.
+
+use std::{fmt::Write, time::Duration};
+
+use baton_plan::simulation::{Class, Estimate, Length, Policy, Runs, Shared, Times, share};
+use clap::ArgMatches;
+use serde_json::{Value as Json, json};
+
+use super::report::duration;
+use crate::settings::{Size, Value};
+
+const POLICIES: [(&str, Policy); 3] = [
+    ("first come, first served", Policy::FirstCome),
+    ("in turn, 20 s each", Policy::RoundRobin(20.0)),
+    ("Baton's arbiter", Policy::Baton),
+];
+
+const HOUR: f64 = 3600.0;
+
+/// What a drain takes: the queue that a session may build up on the GPU, and a little.
+const DRAIN: f64 = 0.06;
+
+pub(super) fn compare(matches: &ArgMatches) -> anyhow::Result<String> {
+    let class = read(matches)?;
+    let length = Length {
+        warm_up: HOUR,
+        measured: 4.0 * HOUR,
+    };
+    let runs = Runs {
+        count: 8,
+        seed: *matches.get_one("seed").expect("it has a default"),
+    };
+    let told = POLICIES.map(|(name, policy)| (name, share(&class, policy, length, runs)));
+    if matches.get_flag("json") {
+        return Ok(format!(
+            "{}\n",
+            Json::from(told.iter().map(row).collect::<Vec<_>>())
+        ));
+    }
+    Ok(text(&class, runs, length, &told))
+}
+
+fn read(matches: &ArgMatches) -> anyhow::Result<Class> {
+    let size = |name| {
+        matches
+            .get_one::<Size>(name)
+            .expect("it has a default")
+            .bytes
+    };
+    let edit: &Duration = matches.get_one("edit").expect("it has a default");
+    let class = Class {
+        people: usize::from(*matches.get_one::<u16>("users").expect("it has a default")),
+        edit: Times::Exponential(edit.as_secs_f64()),
+        run: matches
+            .get_one::<Cells>("cells")
+            .expect("it has a default")
+            .0
+            .clone(),
+        session_bytes: size("session-memory"),
+        gpu_bytes: size("gpu-memory"),
+        bandwidth: size("link") as f64,
+        drain: DRAIN,
+    };
+    anyhow::ensure!(
+        class.session_bytes <= class.gpu_bytes,
+        "A session that needs more memory than the GPU has never runs\nhint: --session-memory is of one session, --gpu-memory of the GPU"
+    );
+    anyhow::ensure!(
+        class.bandwidth > 0.0 && !edit.is_zero(),
+        "A link that moves nothing and people who never stop to think cannot be simulated"
+    );
+    Ok(class)
+}
+
+fn text(class: &Class, runs: Runs, length: Length, told: &[(&str, Shared)]) -> String {
+    let mut out = format!(
+        "{} people share 1 GPU; cells compute {} on average.\n\
+         Simulated: {} courses of {}; ± says how sure a number is, in 99 of 100 cases.\n\n\
+         {:<26}{:>22}{:>9}{:>9}{:>9}{:>12}{:>10}{:>8}\n",
+        class.people,
+        duration(class.run.mean()),
+        runs.count,
+        duration(length.measured),
+        "",
+        "short cells: mean",
+        "p50",
+        "p95",
+        "p99",
+        "medium",
+        "long",
+        "busy",
+    );
+    for (name, shared) in told {
+        let [mean, p50, p95, p99] = shared.short;
+        let _ = writeln!(
+            out,
+            "{name:<26}{:>22}{:>9}{:>9}{:>9}{:>11.1}x{:>9.1}x{:>7.0}%",
+            format!("{} ± {}", duration(mean.mean), duration(mean.margin)),
+            duration(p50.mean),
+            duration(p95.mean),
+            duration(p99.mean),
+            shared.medium_slowdown.mean,
+            shared.long_slowdown.mean,
+            100.0 * shared.utilisation.mean,
+        );
+    }
+    out.push_str(
+        "\nShort cells compute up to 5 s, and long ones over 60 s. Times are from submission to end; 2x means twice as \
+         long as alone on the GPU.\n",
+    );
+    out
+}
+
+fn row((name, shared): &(&str, Shared)) -> Json {
+    let estimate = |estimate: Estimate| json!({"mean": estimate.mean, "margin": estimate.margin});
+    json!({
+        "policy": name,
+        "cells": shared.cells,
+        "short_mean_seconds": estimate(shared.short[0]),
+        "short_p50_seconds": estimate(shared.short[1]),
+        "short_p95_seconds": estimate(shared.short[2]),
+        "short_p99_seconds": estimate(shared.short[3]),
+        "medium_slowdown": estimate(shared.medium_slowdown),
+        "long_slowdown": estimate(shared.long_slowdown),
+        "utilisation": estimate(shared.utilisation),
+    })
+}
+
+/// GPU times of cells: parts with a weight and a median.
+#[derive(Debug, Clone)]
+pub(crate) struct Cells(Times);
+
+impl Value for Cells {
+    const EXPECTED: &'static str = "parts and medians such as 88%:700ms,12%:30s";
+
+    fn parse(text: &str) -> Option<Self> {
+        let part = |part: &str| {
+            let (weight, median) = part.trim().split_once(':')?;
+            let weight: f64 = weight.trim().strip_suffix('%')?.trim().parse().ok()?;
+            let median = Duration::parse(median.trim())?.as_secs_f64();
+            (weight > 0.0 && weight.is_finite() && median > 0.0).then_some((
+                weight,
+                Times::LogNormal {
+                    median,
+                    spread: SPREAD,
+                },
+            ))
+        };
+        let parts: Option<Vec<_>> = text.split(',').map(part).collect();
+        parts.map(|parts| Self(Times::Mix(parts)))
+    }
+}
+
+/// Two thirds of the cells of a part take between half and twice its median.
+const SPREAD: f64 = 0.7;
+
+#[cfg(test)]
+mod tests {
+    use super::{Cells, Value};
+
+    #[test]
+    fn cells_are_parts_and_medians() {
+        let mean = |text: &str| Cells::parse(text).map(|cells| cells.0.mean());
+        let one = mean("100%:1s").expect("one part");
+        assert!((one - 1.278).abs() < 0.001);
+        assert!((mean("50%:1s, 50%: 3s").expect("two parts") - 2.0 * one).abs() < 1e-9);
+        for bad in ["", "1s", "50:1s", "0%:1s", "50%:soon", "50%:1s,"] {
+            assert!(mean(bad).is_none(), "{bad}");
+        }
+    }
+}

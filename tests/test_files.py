@@ -1,0 +1,348 @@
+"""Files of the notebook's folder in `%%gpu` cells whose session does not see the folder.
+
+The worker is made to mirror the folder although it could see it; so what a test reads in the session can only have
+come through the mirror, as long as it is named by a relative path.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from end_to_end import Kernel, Service, wait_until
+
+WAYS = {
+    "memory": {"BATON_LANE": "auto", "BATON_WORKER_FILES": "mirror"},
+    "chunks": {"BATON_LANE": "http", "BATON_WORKER_FILES": "mirror"},
+    "copied": {"BATON_LANE": "auto", "BATON_WORKER_FILES": "copy"},
+}
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def mirroring(request: pytest.FixtureRequest) -> Iterator[tuple[Service, dict[str, str]]]:
+    service = Service.create()
+    service.start_broker()
+    way = WAYS[request.param]
+    service.start_worker(slots=4, BATON_WORKER_FILES_LIMIT="2MiB", **way)
+    yield service, way
+    left = service.close()
+    assert not left, f"Processes left behind: {left}"
+
+
+@pytest.fixture
+def folder(mirroring: tuple[Service, dict[str, str]]) -> Iterator[Path]:
+    """The notebook's folder, empty."""
+    folder = mirroring[0].place.work
+    yield folder
+    for path in sorted(folder.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+@pytest.fixture
+def kernel(mirroring: tuple[Service, dict[str, str]], folder: Path, new_kernel: Callable[..., Kernel]) -> Kernel:
+    service, way = mirroring
+    return service.kernel(new_kernel, BATON_LANE=way["BATON_LANE"])
+
+
+when_opened = pytest.mark.parametrize("mirroring", ["memory"], indirect=True)
+
+
+def test_files_are_read_in_every_way(kernel: Kernel, folder: Path) -> None:
+    (folder / "data").mkdir()
+    for number in range(6):
+        (folder / f"data/{number}.csv").write_text(f"a,b\n{number},2\n")
+    (folder / "notes größe.txt").write_text("hello")
+    kernel.run("name = 'data/{}.csv'.format").ok()
+    kernel.gpu(
+        "import os, pathlib, subprocess, numpy as np, pandas as pd, polars as pl\n"
+        "seen = [open(name(0)).read(), pathlib.Path(name(1)).read_text(), pd.read_csv(name(2)).a[0].item(),\n"
+        "    pl.read_csv(name(3))['a'][0], np.loadtxt(name(4), delimiter=',', skiprows=1).tolist(),\n"
+        "    subprocess.check_output(['cat', name(5)], text=True)]\n"
+        "there = os.path.exists(name(0)), os.path.getsize('notes größe.txt'), sorted(os.listdir('data'))"
+    ).ok()
+    assert kernel.evaluate("seen") == ["a,b\n0,2\n", "a,b\n1,2\n", 2, 3, [4.0, 2.0], "a,b\n5,2\n"]
+    assert kernel.evaluate("there") == (True, 5, [f"{number}.csv" for number in range(6)])
+    shell = kernel.gpu("!cat notes*.txt data/5.csv\nimport glob; print(sorted(glob.glob('data/*'))[0])").ok()
+    assert shell.stdout.replace("\r", "") == "helloa,b\n5,2\ndata/0.csv\n"
+
+
+def test_paths_below_the_folder_may_be_absolute(kernel: Kernel, folder: Path) -> None:
+    (folder / "data").mkdir()
+    (folder / "data/a.txt").write_text("text")
+    kernel.run(f"from pathlib import Path\nhere = Path({str(folder)!r})").ok()
+    kernel.gpu(
+        "import os, shutil\n"
+        "seen = (here / 'data/a.txt').read_text(), os.getcwd() == str(here), (here / 'missing').exists(),\\\n"
+        "    [entry.path for entry in os.scandir(here / 'data')], sorted(map(str, here.rglob('*.txt'))),\\\n"
+        "    str(Path('data').resolve()), os.path.realpath('data'), open('data/a.txt').name\n"
+        "(here / 'made/deep').mkdir(parents=True)\n"
+        "shutil.copy(here / 'data/a.txt', here / 'made/deep/b.txt')\n"
+        "os.rename(str(here / 'data/a.txt'), str(here / 'c.txt'))\n"
+        "try: open(here / 'missing')\n"
+        "except OSError as error: missing = error.filename"
+    ).ok()
+    path = str(folder / "data")
+    expected = ("text", True, False, [f"{path}/a.txt"], [f"{path}/a.txt"], path, path, "data/a.txt")
+    assert kernel.evaluate("seen") == expected
+    assert kernel.evaluate("missing") == str(folder / "missing")
+    assert (folder / "made/deep/b.txt").read_text() == "text" == (folder / "c.txt").read_text()
+    assert kernel.gpu("%cd made\nopen('here.txt', 'w').write('x')").ok()
+    assert kernel.evaluate("__import__('os').getcwd()") == str(folder / "made")
+    assert (folder / "made/here.txt").read_text() == "x"
+
+
+def test_what_a_cell_does_to_files_is_done_here(kernel: Kernel, folder: Path) -> None:
+    (folder / "old").mkdir()
+    for name in ("changed", "grown", "deleted", "renamed", "old/a", "old/b", "script.sh", "cut"):
+        (folder / name).write_text("before")
+    kernel.gpu(
+        "import os, shutil, numpy as np\n"
+        "open('changed', 'w').write('after')\nopen('grown', 'a').write(' after')\n"
+        "os.truncate('cut', 3)\nos.remove('deleted')\nos.rename('renamed', 'new name')\nshutil.rmtree('old')\n"
+        "os.makedirs('made/deep')\nnp.save('made/deep/array.npy', np.arange(5))\nos.mkdir('empty')\n"
+        "os.chmod('script.sh', 0o755)\nos.symlink('changed', 'link')\n!echo shell > by_shell.txt"
+    ).ok()
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        ["changed", "grown", "cut", "new name", "made", "empty", "script.sh", "link", "by_shell.txt"]
+    )
+    texts = {name: (folder / name).read_text() for name in ("changed", "grown", "cut", "new name", "link")}
+    assert texts == {
+        "changed": "after",
+        "grown": "before after",
+        "cut": "bef",
+        "new name": "before",
+        "link": "after",
+    }
+    assert (folder / "script.sh").stat().st_mode & 0o777 == 0o755
+    assert kernel.evaluate("__import__('numpy').load('made/deep/array.npy').tolist()") == [0, 1, 2, 3, 4]
+    # Back and forth: each side sees what the other one wrote last.
+    for number in range(3):
+        kernel.run(f"open('changed', 'w').write('here {number}')").ok()
+        assert kernel.gpu("open('changed').read()").ok().value == f"'here {number}'"
+        kernel.gpu(f"open('changed', 'w').write('away {number}')").ok()
+        assert kernel.run("open('changed').read()").ok().value == f"'away {number}'"
+
+
+def test_files_come_home_with_an_error_and_an_interrupt(kernel: Kernel, folder: Path) -> None:
+    assert kernel.gpu("open('a', 'w').write('kept')\n1/0").error is not None
+    assert (folder / "a").read_text() == "kept"
+    cell = kernel.begin("%%gpu\nopen('b', 'w').write('kept')\nprint('ready', flush=True)\nwhile True: pass")
+    cell.wait_for_text("ready")
+    kernel.interrupt()
+    assert cell.finish().reply["ename"] == "KeyboardInterrupt"
+    assert (folder / "b").read_text() == "kept"
+
+
+def test_large_files_go_in_parts(kernel: Kernel, folder: Path) -> None:
+    import numpy as np
+
+    size = (1 << 20) + 12345
+    np.arange(size, dtype=np.uint8).tofile(folder / "large.bin")
+    kernel.gpu(
+        "import numpy as np\ndata = np.memmap('large.bin', dtype='uint8', mode='r+')\n"
+        "total = int(data.astype('int64').sum())\ndata[-1] = 0\ndata.flush(); del data"
+    ).ok()
+    found = np.fromfile(folder / "large.bin", dtype=np.uint8)
+    expected = np.arange(size, dtype=np.uint8)
+    assert kernel.evaluate("total") == int(expected.astype("int64").sum())
+    expected[-1] = 0
+    assert (found == expected).all()
+
+
+def test_too_large_a_file_stays_and_is_named(kernel: Kernel, folder: Path) -> None:
+    (folder / "kept.bin").write_bytes(b"before")
+    result = kernel.gpu(
+        "open('small.txt', 'w').write('x')\nopen('kept.bin', 'wb').write(bytes(3 << 20))\n"
+        "with open('grows.bin', 'wb') as file:\n    for _ in range(5): file.write(b'1' * (1 << 20))"
+    ).ok()
+    assert "warning: 'grows.bin' (5.0 MiB) stays on the GPU machine" in result.stderr
+    assert "worker.files_limit" in result.stderr
+    assert "'kept.bin' (3.0 MiB)" in result.stderr
+    assert (folder / "small.txt").read_text() == "x"
+    assert (folder / "kept.bin").read_bytes() == b"before"
+    assert not (folder / "grows.bin").exists()
+    # It is still there for the next cell.
+    assert kernel.gpu("import os; os.path.getsize('grows.bin')").ok().value == str(5 << 20)
+
+
+@when_opened
+def test_too_large_a_file_is_not_opened(kernel: Kernel, folder: Path) -> None:
+    with (folder / "huge.bin").open("wb") as file:
+        file.truncate(3 << 20)
+    result = kernel.gpu("name = 'huge'\ntry: open(name + '.bin')\nexcept OSError as error: found = error.strerror")
+    assert kernel.evaluate("found") == "File too large"
+    assert "'huge.bin' (3.0 MiB) could not be opened" in result.ok().stderr
+
+
+def test_both_versions_stay_when_two_write(kernel: Kernel, folder: Path) -> None:
+    (folder / "shared.txt").write_text("before")
+    cell = kernel.begin(
+        "%%gpu\nopen('shared.txt', 'w').write('of the cell')\nprint('ready', flush=True)\ninput()", answers=["go"]
+    )
+    cell.wait_for_text("ready")
+    (folder / "shared.txt").write_text("of somebody else")
+    result = cell.finish().ok()
+    assert "warning: 'shared.txt' was written by the cell" in result.stderr
+    assert (folder / "shared.txt").read_text() == "of somebody else"
+    assert (folder / "shared (from the GPU).txt").read_text() == "of the cell"
+
+
+def test_a_killed_session_changes_no_file(kernel: Kernel, folder: Path) -> None:
+    (folder / "a").write_text("before")
+    result = kernel.gpu("import os, signal\nopen('a', 'w').write('lost')\nopen('b', 'w').write('lost')\nos._exit(1)")
+    assert result.error is not None
+    assert [(path.name, path.read_text()) for path in folder.iterdir()] == [("a", "before")]
+    assert kernel.gpu("open('a').read()").ok().value == "'before'"
+
+
+def test_own_modules(kernel: Kernel, folder: Path) -> None:
+    (folder / "own.py").write_text("def version():\n    return 1\n")
+    (folder / "package").mkdir()
+    (folder / "package/__init__.py").write_text("from .part import number\n")
+    (folder / "package/part.py").write_text("number = 7\n")
+    kernel.gpu("import own, package\nfound = own.version(), package.number").ok()
+    assert kernel.evaluate("found, own.version()") == ((1, 7), 1)
+    (folder / "own.py").write_text("def version():\n    return 22\n")
+    assert kernel.gpu("own.version()").ok().value == "1"
+    kernel.run("import importlib; importlib.reload(own)").ok()
+    assert kernel.gpu("own.version()").ok().value == "22"
+    assert kernel.run("own.__file__").ok().value == repr(str(folder / "own.py"))
+
+
+@when_opened
+def test_only_what_is_opened_moves(kernel: Kernel, folder: Path, mirroring: tuple[Service, dict[str, str]]) -> None:
+    secret = "unused " + "x" * 100_000
+    (folder / "unused.txt").write_text(secret)
+    (folder / "used.txt").write_text("used")
+    kernel.gpu("open('used.txt').read()").ok()
+    service = mirroring[0]
+    mirrors = list(service.place.folder.rglob("mirror/work/unused.txt"))
+    assert mirrors
+    assert all(path.stat().st_blocks == 0 for path in mirrors)
+
+
+@when_opened
+def test_children_of_the_session_open_files(kernel: Kernel, folder: Path) -> None:
+    for number in range(20):
+        (folder / f"{number}.txt").write_text(str(number))
+    kernel.gpu(
+        "import multiprocessing, threading\n"
+        "def read(number): return open(f'{number}.txt').read()\n"
+        "with multiprocessing.get_context('fork').Pool(3) as pool: found = pool.map(read, range(10))\n"
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "with ThreadPoolExecutor(4) as pool: found += pool.map(read, range(10, 20))"
+    ).ok()
+    assert kernel.evaluate("found") == [str(number) for number in range(20)]
+
+
+# ---- one worker of the test's own
+
+
+def test_a_worker_that_sees_the_folder_works_in_it(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker()
+    kernel = service.kernel(new_kernel)
+    assert kernel.gpu("!pwd").ok().stdout.strip() == str(service.place.work)
+    assert not list(service.place.folder.rglob("mirror"))
+
+
+def test_a_worker_killed_in_the_middle_changes_no_file(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    worker = service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    (work / "a").write_text("before")
+    cell = kernel.begin("%%gpu\nopen('a', 'w').write('lost')\nprint('ready', flush=True)\nwhile True: pass")
+    cell.wait_for_text("ready")
+    service.kill(worker)
+    assert cell.finish(seconds=15).error is not None
+    assert [(path.name, path.read_text()) for path in work.iterdir()] == [("a", "before")]
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    assert kernel.gpu("open('a', 'a').write(' and after')").ok().value == "10"
+    assert (work / "a").read_text() == "before and after"
+    # The mirror of the dead worker is gone as soon as another one is made there.
+    assert len(list(service.place.folder.rglob("mirror/work"))) == 1
+
+
+def test_the_broker_killed_while_a_file_is_on_its_way(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    for number in range(30):
+        (service.place.work / f"{number}.bin").write_bytes(os.urandom(200_000))
+    cell = kernel.begin(
+        "%%gpu\ntotal = 0\nfor number in range(30):\n    total += len(open(f'{number}.bin', 'rb').read())\n"
+        "    print(number, flush=True)"
+    )
+    cell.wait_for_text("3")
+    service.kill("broker")
+    service.start_broker()
+    cell.finish(seconds=60).ok()
+    assert kernel.evaluate("total") == 30 * 200_000
+
+
+def test_an_interrupt_while_a_file_is_on_its_way(
+    service: Service, new_kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    (service.place.work / "a.bin").write_bytes(bytes(1000))
+    kernel.run(f"gate = {str(tmp_path / 'gate')!r}").ok()
+    cell = kernel.begin(
+        "%%gpu\nimport os\nopen('written', 'w').write('x')\nprint('ready', flush=True)\n"
+        "while not os.path.exists(gate): pass\nopen('a' + '.bin').read()"
+    )
+    cell.wait_for_text("ready")
+    broker = service.broker
+    broker.suspend()
+    service.wait_until_stopped(broker)
+    (tmp_path / "gate").touch()
+    kernel.interrupt()
+    assert cell.finish(seconds=15).reply["ename"] == "KeyboardInterrupt"
+    assert not (service.place.work / "written").exists()
+    broker.resume()
+    assert kernel.gpu("len(open('a' + '.bin').read())").ok().value == "1000"
+
+
+def test_a_folder_that_is_gone_is_empty_and_takes_nothing(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    folder = service.place.work / "course"
+    folder.mkdir()
+    (folder / "a").write_text("text")
+    kernel = service.kernel(new_kernel, folder)
+    assert kernel.gpu("open('a').read()").ok().value == "'text'"
+    shutil.rmtree(folder)
+    result = kernel.gpu("import os\nfound = os.listdir()\nopen('b', 'w').write('new')").ok()
+    assert kernel.evaluate("found") == []
+    assert "warning: What the cell did to files could not be done here" in result.stderr
+    assert kernel.gpu("open('b').read()").ok().value == "'new'"
+    assert not folder.exists()
+
+
+def test_files_come_home_where_variables_do_not(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    kernel.run("%%gpu --no-return\nopen('a', 'w').write('kept'); x = 1").ok()
+    assert (service.place.work / "a").read_text() == "kept"
+    assert kernel.gpu("open('a').read(), 'x' in dir()").ok().value == "('kept', False)"
+
+
+def test_nothing_is_left_behind(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    worker = service.start_worker(BATON_WORKER_FILES="mirror", BATON_WORKER_SESSION_IDLE="1s")
+    kernel = service.kernel(new_kernel)
+    kernel.gpu("open('a', 'w').write('x')").ok()
+    session = psutil.Process(kernel.session_pid)
+    kernel.shutdown()
+    wait_until(lambda: not session.is_running(), "the session ends")
+    wait_until(lambda: not list(service.place.folder.rglob("mirror")), "its mirror is removed")
+    service.end(worker, signal.SIGTERM)
+    assert [path.name for path in service.place.work.iterdir()] == ["a"]
