@@ -126,11 +126,24 @@ class Pair:
 
     def remote(self, code: str, *names: str, deleted: tuple[str, ...] = ()) -> Any:
         """A `%%gpu` cell that needs these names; all names that the session knows come home."""
-        snapshot = self.table.snapshot(names, extra=code, deleted=deleted)
+        return self._finish(self._send("apply", self.table.snapshot(names, extra=code, deleted=deleted)))
+
+    def remote_in_parts(self, *parts: tuple[str, tuple[str, ...]]) -> Any:
+        """A `%%gpu` cell that runs part by part, and is given more names before each part."""
+        (code, names), *others = parts
+        answer = self._send("apply" if not others else "begin", self.table.snapshot(names, extra=code))
+        for number, (code, names) in enumerate(others, start=1):
+            kind = "apply" if number == len(others) else "begin"
+            answer = self._send(kind, self.table.supplement(names, extra=code))
+        return self._finish(answer)
+
+    def _send(self, kind: str, snapshot: Snapshot) -> Any:
         delta, descriptor = self.wire.carry(snapshot, os.getpid())
         self.table.release()
         self.up = (self.wire.stream_bytes, self.wire.segment_bytes)
-        answer = self._call(("apply", delta), descriptor)
+        return self._call((kind, delta), descriptor)
+
+    def _finish(self, answer: Any) -> Any:
         snapshot, self.left = Snapshot(*answer[:5]), answer[4]
         delta, descriptor = self.wire.carry(snapshot, self.process.pid)
         self.down = (self.wire.stream_bytes, self.wire.segment_bytes)
@@ -198,6 +211,7 @@ def serve(descriptor: int) -> None:
     connection = socket.socket(fileno=descriptor)
     table = Table(namespace)
     SWITCH.begin(session=True)
+    begun, before, error = False, own, None
     while True:
         try:
             (kind, argument), file = receive(connection)
@@ -205,16 +219,17 @@ def serve(descriptor: int) -> None:
             return
         try:
             answer: Any = None
-            if kind == "apply":
+            if kind in ("begin", "apply"):
                 assert file is not None
-                cell = table.apply(argument, file)
+                cell = table.apply(argument, file, bound_stays=begun)
                 os.close(file)
-                before = set(namespace)
-                error = None
+                before = before | set(namespace) if begun else set(namespace)
+                begun, error = kind == "begin", None
                 try:
                     exec(compile(str(cell), "<session>", "exec"), namespace)
                 except Exception as raised:
                     error = raised
+            if kind == "apply":
                 names = set(namespace) - own
                 snapshot = table.snapshot(sorted(names), extra={"error": error}, deleted=before - set(namespace))
                 answer = (

@@ -127,6 +127,40 @@ def test_short_histories(history: list[tuple[str, str, int]]) -> None:
     run(history)
 
 
+NAMES = ("grow", "change", "Node", "Slotted", "np", "random", "deque", "defaultdict")
+steps_in_parts = st.lists(
+    st.tuples(st.sampled_from(["home", "session", "session"]), st.lists(st.integers(0, 10**6), min_size=3, max_size=3)),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(steps_in_parts)
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+def test_names_that_come_in_the_middle_of_a_cell(history: list[tuple[str, list[int]]]) -> None:
+    """Three pools that share objects; a cell gets them one after the other, and changes what it has in between."""
+    expected = local_copy()
+    with Pair() as pair:
+        setup = "second = [pool]; third = [pool, second]\nfor one in (pool, second, third, pool, second): grow(1, one)"
+        exec(setup, expected)
+        pair.local(SETUP + "pool = []\n" + setup)
+        for where, (first, second, third) in history:
+            parts = (
+                (f"change({first}, pool); grow({second}, pool)", ("pool", *NAMES)),
+                (f"change({second}, second); change({third}, pool); grow({third}, second)", ("second",)),
+                (f"change({third}, third); change({first}, second); change({second}, pool)", ("third",)),
+            )
+            for code, _ in parts:
+                exec(code, expected)
+                if where == "home":
+                    pair.local(code)
+            if where == "session":
+                assert pair.remote_in_parts(*parts) == {"error": None}
+        assert picture([pair.namespace[name] for name in ("third", "second", "pool")]) == picture(
+            [expected[name] for name in ("third", "second", "pool")]
+        )
+
+
 def run(history: list[tuple[str, str, int]]) -> None:
     expected = local_copy()
     with Pair() as pair:
