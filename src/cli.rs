@@ -43,6 +43,7 @@ pub(crate) fn command() -> Command {
                 .subcommand(Command::new("reference").about("Print the reference of all settings")),
         )
         .subcommand(install())
+        .subcommand(people())
         .subcommand(with_flags(
             Command::new("doctor")
                 .about("Check this machine, and say how to mend what is wrong")
@@ -51,7 +52,52 @@ pub(crate) fn command() -> Command {
         .subcommand(with_flags(
             Command::new("status").about("Say whether the broker is well and what it does"),
         ))
+        .subcommands(questions())
         .subcommand(plan())
+}
+
+/// What is asked of the broker's API.
+fn questions() -> [Command; 5] {
+    let number = |name: &'static str, default: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .value_name("NUMBER")
+            .value_parser(value_parser!(u32).range(1..))
+            .default_value(default)
+            .help(help)
+    };
+    let filter = |name: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name("NAME").help(help)
+    };
+    let states = ["queued", "assigned", "started", "finished", "unfinished"];
+    let person = || filter("person", "Only of this person");
+    let course = || filter("course", "Only for this course");
+    let questions =
+        [
+            Command::new("jobs")
+                .about("List jobs, the newest first")
+                .arg(
+                    Arg::new("state")
+                        .long("state")
+                        .value_name("STATE")
+                        .value_parser(states)
+                        .help("Only in this state"),
+                )
+                .args([person(), course()])
+                .arg(number("limit", "20", "How many at most")),
+            Command::new("workers").about("List workers and what they do"),
+            Command::new("courses").about("List courses and what they may use"),
+            Command::new("usage")
+                .about("Say who used how much GPU time")
+                .args([person(), course()])
+                .arg(number("days", "7", "Of so many days, with today")),
+            Command::new("explain")
+                .about("Say why a job is where it is")
+                .arg(Arg::new("job").value_name("JOB").required(true).help(
+                    "The last digits of the job, as errors, pages and `baton jobs` show them",
+                )),
+        ];
+    questions.map(|question| with_flags(question.arg(switch("json", "Print JSON"))))
 }
 
 fn plan() -> Command {
@@ -197,6 +243,30 @@ fn install() -> Command {
         ))
         .group(ArgGroup::new("place").args(["user", "system", "sys-prefix", "prefix"]))
         .arg(python_argument("The Python in which notebooks run"))
+}
+
+fn people() -> Command {
+    let courses = |name: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .value_name("COURSE")
+            .action(ArgAction::Append)
+            .help(help)
+    };
+    let add = Command::new("add")
+        .about("Make a token for a person, and print it")
+        .arg(Arg::new("name").value_name("NAME").required(true))
+        .arg(courses(
+            "course",
+            "A course of which the person is a student",
+        ))
+        .arg(courses("staff-of", "A course of whose staff the person is"))
+        .arg(switch("admin", "The person sees everything"))
+        .args(flags_of("people").filter_map(flag));
+    Command::new("people")
+        .about("Say who may use the broker, where no Hub does")
+        .subcommand_required(true)
+        .subcommand(add)
 }
 
 pub(crate) fn place(matches: &ArgMatches) -> Place {

@@ -53,6 +53,17 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
             settings(),
             cli::python(matches),
         )),
+        "people" => match matches.subcommand() {
+            Some(("add", matches)) => {
+                let flags = flags("people", matches);
+                let settings = Settings::read(surroundings, flags)?;
+                commands::people::main(&settings, matches)
+            }
+            _ => Ok(ExitCode::FAILURE),
+        },
+        "jobs" | "workers" | "courses" | "usage" | "explain" => {
+            commands::ask::main(&settings()?, command, matches)
+        }
         "plan" => commands::plan::main(matches),
         "status" => commands::status::main(&settings()?),
         other => anyhow::bail!("There is no command {other}"),

@@ -170,13 +170,14 @@ pub(crate) fn token_in(path: &Path) -> anyhow::Result<String> {
         }
         _ => {}
     }
-    let token = format!(
-        "{}{}",
-        uuid::Uuid::new_v4().simple(),
-        uuid::Uuid::new_v4().simple()
-    );
+    let token = new_token();
     write_private(path, &token).with_context(failed)?;
     Ok(token)
+}
+
+pub(crate) fn new_token() -> String {
+    let half = || uuid::Uuid::new_v4().simple();
+    format!("{}{}", half(), half())
 }
 
 fn write_private(path: &Path, text: &str) -> io::Result<()> {
@@ -185,6 +186,6 @@ fn write_private(path: &Path, text: &str) -> io::Result<()> {
     writeln!(file, "{text}")
 }
 
-fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+pub(crate) fn private_file(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     options.mode(0o600).open(path)
 }

@@ -23,7 +23,7 @@ def test_it_runs_in_another_process_that_stays_warm(kernel: Kernel) -> None:
 
 def test_the_summary_line_says_where(kernel: Kernel) -> None:
     result = kernel.gpu("pass").ok()
-    assert re.fullmatch(r"GPU: \d+\.\d s on \S+, waited \d+\.\d s", result.summary)
+    assert re.fullmatch(r"GPU: \d+\.\d s on \S+, waited \d+\.\d s, peak \S+ [KMG]iB", result.summary)
     assert result.outputs == []
 
 
@@ -52,6 +52,17 @@ def test_output_comes_while_the_cell_runs(kernel: Kernel) -> None:
     assert not cell.done
     flag.touch()
     assert cell.finish().ok().stdout == "begun\ndone\n"
+
+
+def test_what_is_said_while_the_state_arrives_is_not_lost(kernel: Kernel) -> None:
+    """Before the session says that the cell has started; the pause lets the first line travel alone."""
+    define = (
+        "class Loud:\n    def __setstate__(self, state):\n        import time\n"
+        "        print('arrives', flush=True)\n        time.sleep(0.5)\n        self.__dict__ = state\n"
+        "loud = Loud()\nloud.x = 1"
+    )
+    kernel.run(define).ok()
+    assert kernel.gpu("print(loud.x)").ok().stdout == "arrives\n1\n"
 
 
 def test_much_output_is_complete(kernel: Kernel) -> None:

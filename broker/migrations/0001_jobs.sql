@@ -6,7 +6,9 @@ CREATE TABLE jobs (
     sequence INTEGER NOT NULL UNIQUE,
     notebook BLOB NOT NULL,
     notebook_name TEXT NOT NULL,
+    -- The person, and the course that the notebook is for; empty when it is for none.
     owner TEXT NOT NULL,
+    course TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('queued', 'assigned', 'started', 'finished')),
     outcome TEXT,
     -- Nobody asks for this job's events any more; the row stays for the pages.
@@ -22,6 +24,12 @@ CREATE TABLE jobs (
     -- MessagePack; both are gone as soon as the job is finished, because it never runs again.
     cell BLOB,
     manifest BLOB,
+    -- Makes runs of the same cell known as such; says nothing of its code.
+    cell_key BLOB,
+    -- MessagePack.
+    priority BLOB NOT NULL,
+    -- How long it may run.
+    timeout_ms INTEGER,
     submitted_ms INTEGER NOT NULL,
     started_ms INTEGER,
     finished_ms INTEGER,
@@ -39,6 +47,30 @@ CREATE TABLE events (
     -- MessagePack of one JobEvent.
     body BLOB NOT NULL,
     PRIMARY KEY (job, number)
+) STRICT;
+
+-- What the order and the budget go by.
+CREATE TABLE spent (
+    owner TEXT NOT NULL,
+    course TEXT NOT NULL,
+    -- Milliseconds of GPU time as they counted at at_ms; they fade from there.
+    faded_ms REAL NOT NULL,
+    at_ms INTEGER NOT NULL,
+    -- Since the budget's last reset that was followed by a run.
+    period_start_ms INTEGER NOT NULL,
+    period_ms INTEGER NOT NULL,
+    PRIMARY KEY (owner, course)
+) STRICT;
+
+-- Sums that stay.
+CREATE TABLE usage (
+    -- Days since 1970, in UTC.
+    day INTEGER NOT NULL,
+    owner TEXT NOT NULL,
+    course TEXT NOT NULL,
+    run_ms INTEGER NOT NULL,
+    runs INTEGER NOT NULL,
+    PRIMARY KEY (day, owner, course)
 ) STRICT;
 
 CREATE TABLE workers (

@@ -28,8 +28,12 @@ pub struct Config {
     /// The folder of the chunks.
     pub blobs: PathBuf,
     pub blob_limit_bytes: u64,
-    /// Every request must carry it. Without one, whoever can connect may run code on the workers.
+    /// Opens everything, and workers come with it. Without one, whoever can connect may run code on the workers.
     pub token: Option<String>,
+    /// Who else has a token, and what for.
+    pub people: Option<PathBuf>,
+    /// What each course may use.
+    pub courses: Option<PathBuf>,
     /// How long a worker may be gone before its jobs are taken from it.
     pub worker_grace: Duration,
     /// How long a proxy may be gone before its jobs are cancelled and its sessions ended.
@@ -55,6 +59,8 @@ impl Config {
             blobs,
             blob_limit_bytes: 64 << 30,
             token: None,
+            people: None,
+            courses: None,
             worker_grace: Duration::from_secs(5),
             proxy_grace: Duration::from_secs(30),
             restart_grace: Duration::from_secs(30),

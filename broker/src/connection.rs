@@ -6,6 +6,7 @@
 use crate::{
     dispatch::{ConnectionId, WorkerHello},
     engine::{Event, Outgoing},
+    people::Identity,
 };
 use axum::{
     body::Bytes,
@@ -45,17 +46,23 @@ pub(crate) async fn serve_proxy(
     mut socket: WebSocket,
     inbox: mpsc::Sender<Event>,
     stop: CancellationToken,
+    identity: &Identity,
 ) {
     match hello(&mut socket).await {
         Some(FromProxy::Hello {
             protocol_version: PROTOCOL_VERSION,
             notebook,
             owner,
-        }) => {
-            let came =
-                |connection, outgoing| Event::ProxyCame(connection, outgoing, notebook, owner);
-            serve(socket, inbox, stop, came, Event::FromProxy).await;
-        }
+            course,
+        }) => match identity.account(owner, course) {
+            Ok(account) => {
+                let came = |connection, outgoing| {
+                    Event::ProxyCame(connection, outgoing, notebook, account)
+                };
+                serve(socket, inbox, stop, came, Event::FromProxy).await;
+            }
+            Err(refusal) => refuse(socket, &ToProxy::Refused(refusal)).await,
+        },
         Some(FromProxy::Hello {
             protocol_version: peer,
             ..
@@ -146,6 +153,7 @@ impl Versioned for FromProxy {
             protocol_version,
             notebook: baton_protocol::NotebookId(uuid::Uuid::nil()),
             owner: String::new(),
+            course: None,
         }
     }
 }
@@ -257,11 +265,18 @@ async fn write(
             sent = send_next => if sent.is_err() { return },
         }
     }
-    let goodbye = Message::Close(Some(CloseFrame {
-        code: close_code::AWAY,
-        reason: "come back".into(),
-    }));
-    drop(timeout(Duration::from_secs(1), writer.send(goodbye)).await);
+    let goodbye = async {
+        // A refusal may be the last that waits.
+        while let Ok(frame) = queue.try_recv() {
+            writer.feed(Message::Binary(frame)).await?;
+        }
+        let come_back = CloseFrame {
+            code: close_code::AWAY,
+            reason: "come back".into(),
+        };
+        writer.send(Message::Close(Some(come_back))).await
+    };
+    drop(timeout(Duration::from_secs(1), goodbye).await);
 }
 
 /// What waits goes out in one write.

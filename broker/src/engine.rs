@@ -9,16 +9,20 @@
 
 use crate::{
     config::Activity,
+    courses::Courses,
     dispatch::{Action, ConnectionId, Dispatch, Graces, Now, Overview, WorkerHello},
+    people::{Account, Identity},
     store::{Store, StoreError, Write},
 };
 use axum::body::Bytes;
 use baton_protocol::{
-    JobId, NotebookId, encode,
+    JobId, NotebookId,
+    api::{Course, Line},
+    encode,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
@@ -34,8 +38,9 @@ const BATCH: usize = 64;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Everything that can wake the loop, besides time.
+#[expect(clippy::large_enum_variant, reason = "the inbox holds few of them")]
 pub(crate) enum Event {
-    ProxyCame(ConnectionId, Outgoing, NotebookId, String),
+    ProxyCame(ConnectionId, Outgoing, NotebookId, Account),
     WorkerCame(ConnectionId, Outgoing, WorkerHello),
     FromProxy(ConnectionId, FromProxy),
     FromWorker(ConnectionId, FromWorker),
@@ -46,6 +51,8 @@ pub(crate) enum Event {
         through: u64,
     },
     Overview(oneshot::Sender<Overview>),
+    Explain(JobId, oneshot::Sender<Option<Line>>),
+    Courses(Identity, oneshot::Sender<Vec<Course>>),
 }
 
 /// The engine's end of a connection.
@@ -58,6 +65,7 @@ pub(crate) struct Outgoing {
 pub(crate) struct Engine {
     pub(crate) store: Store,
     pub(crate) graces: Graces,
+    pub(crate) courses: watch::Receiver<Arc<Courses>>,
     pub(crate) inbox: mpsc::Receiver<Event>,
     /// For the tasks that read stored events.
     pub(crate) caught_up: mpsc::WeakSender<Event>,
@@ -84,7 +92,12 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
                 continue;
             }
         };
-        let dispatch = Dispatch::new(loaded, engine.graces, now());
+        let dispatch = Dispatch::new(
+            loaded,
+            engine.graces,
+            engine.courses.borrow_and_update().clone(),
+            now(),
+        );
         let mut connections = Connections::default();
         let served = serve(&mut engine, dispatch, &mut connections, &stop).await;
         for outgoing in connections.open.values() {
@@ -126,6 +139,9 @@ async fn serve(
                 }
             }
             () = sleep_until(deadline) => {}
+            Ok(()) = engine.courses.changed() => {
+                dispatch.courses_changed(engine.courses.borrow_and_update().clone());
+            }
             Some(_) = connections.readers.join_next() => continue,
         }
         let now = now();
@@ -134,7 +150,7 @@ async fn serve(
             handle(&mut dispatch, connections, event, now, &mut actions);
         }
         dispatch.time_passed(now, &mut actions);
-        dispatch.settle(&mut actions);
+        dispatch.settle(now, &mut actions);
         perform(engine, &mut dispatch, connections, actions).await?;
         publish(engine, &dispatch);
     }
@@ -148,9 +164,9 @@ fn handle(
     actions: &mut Vec<Action>,
 ) {
     match event {
-        Event::ProxyCame(connection, outgoing, notebook, owner) => {
+        Event::ProxyCame(connection, outgoing, notebook, account) => {
             connections.open.insert(connection, outgoing);
-            dispatch.proxy_came(connection, notebook, owner, actions);
+            dispatch.proxy_came(connection, notebook, account, actions);
         }
         Event::WorkerCame(connection, outgoing, hello) => {
             connections.open.insert(connection, outgoing);
@@ -171,8 +187,10 @@ fn handle(
             job,
             through,
         } => dispatch.caught_up(connection, job, through, actions),
-        // The page may be gone.
+        // Who asked may be gone.
         Event::Overview(answer) => drop(answer.send(dispatch.overview())),
+        Event::Explain(job, answer) => drop(answer.send(dispatch.explain(job, now))),
+        Event::Courses(seen_by, answer) => drop(answer.send(dispatch.courses(&seen_by, now))),
     }
 }
 
@@ -233,15 +251,17 @@ async fn send(
             connection,
             job,
             fencing,
+            timeout_ms,
             submission,
         } => {
-            let submission = match submission {
-                Some(submission) => std::sync::Arc::unwrap_or_clone(submission),
+            let mut submission = match submission {
+                Some(submission) => Arc::unwrap_or_clone(submission),
                 None => match engine.store.submission(job).await? {
                     Some(submission) => submission,
                     None => return Err(StoreError::Conflict { job }),
                 },
             };
+            submission.cell.timeout_ms = timeout_ms;
             let message = ToWorker::Assign {
                 fencing,
                 submission,

@@ -7,33 +7,43 @@
 //! **Invariant:** all state is in the database and the chunk folder: the process may be killed at any instant.
 //! No chunk is ever decoded.
 
+mod api;
 mod config;
 mod connection;
+mod courses;
 mod dispatch;
 mod engine;
+mod history;
 mod http;
 mod listen;
 pub mod order;
 mod page;
+mod people;
 #[cfg(test)]
 mod samples;
 mod store;
 mod sweep;
+mod usage;
+mod watched;
+mod words;
 
 pub use config::{Activity, Config, Listen};
+pub use people::{People, Person, Role};
 
 use anyhow::Context;
 use axum::serve::ListenerExt;
 use baton_blobs::ChunkDirectory;
 use baton_protocol::address::BrokerAddress;
+use courses::Courses;
 use dispatch::Graces;
 use engine::{Engine, INBOX};
 use http::{Access, Shared};
 use listen::Listener;
 use std::{sync::Arc, time::Duration};
 use store::Store;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use watched::Watched;
 
 /// Peers are told to come back; whoever does not read that is left behind.
 const GOODBYE: Duration = Duration::from_secs(3);
@@ -62,6 +72,18 @@ pub async fn run(
         .with_context(|| format!("Failed to open the chunks in {}", config.blobs.display()))?;
     let chunks = Arc::new(chunks);
 
+    let people = match &config.people {
+        Some(path) => Some(Arc::new(Watched::open(path.clone(), People::read)?)),
+        None => None,
+    };
+    let courses = match &config.courses {
+        Some(path) => Some(Watched::open(path.clone(), Courses::read)?),
+        None => None,
+    };
+    // Without a list of people nobody knows whether two notebooks are of one person.
+    let jobs_per_person = if people.is_some() { 1 } else { u32::MAX };
+    let unlimited = watch::Sender::new(Arc::new(Courses::unlimited(jobs_per_person)));
+
     let (inbox, events) = mpsc::channel(INBOX);
     let engine = Engine {
         store: store.clone(),
@@ -70,6 +92,9 @@ pub async fn run(
             proxy: config.proxy_grace,
             restart: config.restart_grace,
         },
+        courses: courses
+            .as_ref()
+            .map_or_else(|| unlimited.subscribe(), Watched::subscribe),
         inbox: events,
         caught_up: inbox.downgrade(),
         activity: config.activity.clone().unwrap_or_default(),
@@ -79,11 +104,11 @@ pub async fn run(
         jobs: config.job_retention,
     };
     let connections = TaskTracker::new();
-    let access = |pages_are_open| {
-        let token = config.token.clone();
+    let access = |only_this_user| {
         Arc::new(Access {
-            token,
-            pages_are_open,
+            token: config.token.clone(),
+            people: people.clone(),
+            only_this_user,
         })
     };
     let shared = Shared {
@@ -108,6 +133,8 @@ pub async fn run(
         ended = engine::run(engine, stop.clone()) => ended.context("The jobs cannot be read"),
         ended = serve(listener, shared, stop.clone()) => ended.context("Connections can no longer be taken"),
         ended = serve_dashboard(config.dashboard, on_dashboard, stop.clone()) => ended.context("The dashboard can no longer be shown"),
+        () = keep(people.as_deref()) => Ok(()),
+        () = keep(courses.as_ref()) => Ok(()),
         () = sweep::run(store.clone(), chunks, terms) => Ok(()),
         () = store.keep_log_short() => Ok(()),
     };
@@ -124,6 +151,13 @@ pub async fn run(
         .await
         .context("Failed to close the database")?;
     ended
+}
+
+async fn keep<T>(file: Option<&Watched<T>>) {
+    match file {
+        Some(file) => file.keep().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn serve_dashboard(

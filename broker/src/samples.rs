@@ -1,9 +1,9 @@
 //! Values for the tests of this crate's modules.
 
-use crate::store::Write;
+use crate::{people::Account, store::Write};
 use baton_protocol::{
-    Cell, ChunkHash, JobId, Manifest, NotebookId, Outcome, Piece, SessionId, State, StateVersion,
-    Submission, Usage,
+    Cell, ChunkHash, JobId, Manifest, NotebookId, Outcome, Piece, Priority, SessionId, State,
+    StateVersion, Submission, Usage,
 };
 use std::sync::Arc;
 
@@ -24,12 +24,15 @@ pub(crate) fn submission(job: JobId, state: State) -> Submission {
         job,
         notebook: NotebookId::random(),
         notebook_name: String::new(),
+        cell_key: None,
+        priority: Priority::Normal,
         cell: Cell {
             code: String::new(),
             message_id: String::new(),
             execution_count: 1,
             silent: false,
             timeout_ms: None,
+            longest_timeout_ms: None,
             allow_stdin: false,
             python: String::new(),
             python_version: String::new(),
@@ -43,7 +46,7 @@ pub(crate) fn submission(job: JobId, state: State) -> Submission {
 pub(crate) fn submit(job: JobId, state: State) -> Write {
     Write::Submit {
         sequence: 1,
-        owner: String::new(),
+        account: Account::default(),
         submission: Arc::new(submission(job, state)),
         at_ms: 0,
     }

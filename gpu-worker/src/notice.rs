@@ -82,8 +82,15 @@ pub(crate) fn cancelled() -> RemoteError {
     )
 }
 
+/// How long a cell may run, and what it could have asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Limit {
+    pub(crate) time: Duration,
+    pub(crate) longest: Option<Duration>,
+}
+
 /// The limit passed, and the session did not end the cell when it was interrupted.
-pub(crate) fn timed_out(limit: Duration) -> RemoteError {
+pub(crate) fn timed_out(limit: Limit) -> RemoteError {
     error(
         "CellTimeout",
         &stopped_after(limit),
@@ -92,7 +99,7 @@ pub(crate) fn timed_out(limit: Duration) -> RemoteError {
 }
 
 /// The limit passed and the cell ended with its state. `interrupt` is how the session tells of it.
-pub(crate) fn stopped_in_time(limit: Duration, interrupt: Option<RemoteError>) -> RemoteError {
+pub(crate) fn stopped_in_time(limit: Limit, interrupt: Option<RemoteError>) -> RemoteError {
     let value = format!(
         "{}; what it did up to there is in your notebook",
         stopped_after(limit)
@@ -109,12 +116,20 @@ pub(crate) fn stopped_in_time(limit: Duration, interrupt: Option<RemoteError>) -
     }
 }
 
-fn stopped_after(limit: Duration) -> String {
-    format!("Stopped after {}, the limit of this cell", duration(limit))
+fn stopped_after(limit: Limit) -> String {
+    format!(
+        "Stopped after {}, the limit of this cell",
+        duration(limit.time)
+    )
 }
 
-fn more_time(limit: Duration, otherwise: &str) -> String {
-    let twice = limit.saturating_mul(2).as_secs().max(1);
+fn more_time(limit: Limit, otherwise: &str) -> String {
+    let twice = limit.time.saturating_mul(2);
+    let most = limit.longest.map_or(twice, |longest| twice.min(longest));
+    if most <= limit.time {
+        return format!("{otherwise}; no cell of this course may take longer");
+    }
+    let twice = most.as_secs().max(1);
     let wanted = match (twice % 3600, twice % 60) {
         (0, _) => format!("{}h", twice / 3600),
         (_, 0) => format!("{}m", twice / 60),
@@ -322,11 +337,18 @@ fn bytes(count: u64) -> String {
 mod tests {
     use super::*;
 
+    fn unbounded(seconds: u64) -> Limit {
+        Limit {
+            time: Duration::from_secs(seconds),
+            longest: None,
+        }
+    }
+
     #[test]
     fn limits_are_readable() {
         let check = |seconds, time: &str, wanted: &str| {
-            let limit = Duration::from_secs(seconds);
-            assert_eq!(duration(limit), time);
+            let limit = unbounded(seconds);
+            assert_eq!(duration(limit.time), time);
             let hint = more_time(limit, "wait");
             assert_eq!(
                 hint,
@@ -337,7 +359,19 @@ mod tests {
         check(300, "5 min", "10m");
         check(5400, "1 h 30 min", "3h");
         assert_eq!(duration(Duration::from_millis(200)), "200 ms");
-        let error = stopped_in_time(Duration::from_secs(300), None);
+        let bounded = |longest| Limit {
+            longest: Some(Duration::from_secs(longest)),
+            ..unbounded(300)
+        };
+        assert_eq!(
+            more_time(bounded(480), "wait"),
+            "wait, or ask for more with %%gpu --timeout 8m"
+        );
+        assert_eq!(
+            more_time(bounded(300), "wait"),
+            "wait; no cell of this course may take longer"
+        );
+        let error = stopped_in_time(unbounded(300), None);
         assert_eq!(
             error.traceback,
             [

@@ -21,6 +21,8 @@ pub struct Config {
     /// Everything else that the client said on the command line; it belongs to the kernel.
     pub kernel_arguments: Vec<OsString>,
     pub broker: BrokerChoice,
+    /// The course that the notebook is for.
+    pub course: Option<String>,
     /// Which ways state may take to a worker.
     pub lane: LaneChoice,
     /// Whether libraries in the notebook kernel find a virtual GPU.

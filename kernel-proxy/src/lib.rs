@@ -80,6 +80,7 @@ pub async fn run(config: Config) -> anyhow::Result<i32> {
         relay,
         shim,
         broker: config.broker,
+        course: config.course,
         memory: (config.lane == LaneChoice::Auto).then_some(memory),
         kernel_pid,
         shutdown: shutdown.clone(),

@@ -77,6 +77,7 @@ class Call:
             **self.cell.request(),
             "quiet": self.options.quiet,
             "timeout_ms": self.options.timeout_ms,
+            "priority": self.options.priority,
             "state": departure.snapshot.as_wire(),
         }
 

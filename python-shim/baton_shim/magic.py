@@ -40,6 +40,9 @@ def register(shell: Any, home: Home | None) -> None:
         "--timeout", metavar="DURATION", help="stop the cell after this time of running, as in 90s, 5m or 1h30m"
     )
     @argument(  # type: ignore[untyped-decorator]
+        "--priority", choices=("normal", "low"), default="normal", help="low: batch work that lets others go first"
+    )
+    @argument(  # type: ignore[untyped-decorator]
         "--keep", nargs="+", metavar="NAMES", help="take these variables along, though the cell does not show a use"
     )
     @argument(  # type: ignore[untyped-decorator]
@@ -68,6 +71,7 @@ def register(shell: Any, home: Home | None) -> None:
                 drop=names(options.drop, "--drop"),
                 returns=not options.no_return,
                 timeout_ms=milliseconds(options.timeout),
+                priority=options.priority,
             ),
         )
 

@@ -25,6 +25,8 @@ class Options(NamedTuple):
     returns: bool = True
     """Whether what the cell changed comes home."""
     timeout_ms: int | None = None
+    priority: str = "normal"
+    """`normal`, or `low` for batch work that lets others go first."""
 
 
 def names(given: Iterable[str] | None, option: str) -> frozenset[str]:

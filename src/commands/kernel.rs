@@ -42,6 +42,7 @@ pub(crate) fn main(
         launcher_module: LAUNCHER_MODULE.to_owned(),
         kernel_arguments: arguments.others,
         broker: choices.broker,
+        course: choices.course,
         lane: choices.lane,
         virtual_cuda: choices.virtual_cuda,
     };
@@ -58,6 +59,7 @@ pub(crate) fn main(
 /// What the settings say to a kernel.
 struct Choices {
     broker: BrokerChoice,
+    course: Option<String>,
     lane: LaneChoice,
     virtual_cuda: bool,
 }
@@ -66,6 +68,7 @@ impl Choices {
     fn read(surroundings: &Surroundings) -> anyhow::Result<Self> {
         let settings = Settings::read(surroundings, BTreeMap::new())?;
         Ok(Self {
+            course: settings.course.clone(),
             lane: settings.lane,
             virtual_cuda: settings.virtual_cuda,
             broker: broker_choice(settings)?,
@@ -76,6 +79,7 @@ impl Choices {
     fn misconfigured(error: &anyhow::Error) -> Self {
         Self {
             broker: BrokerChoice::Misconfigured(format!("{error:#}")),
+            course: None,
             lane: LaneChoice::default(),
             virtual_cuda: true,
         }

@@ -1,10 +1,12 @@
 //! One module for each command.
 
+pub(crate) mod ask;
 pub(crate) mod broker;
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod install;
 pub(crate) mod kernel;
+pub(crate) mod people;
 pub(crate) mod plan;
 pub(crate) mod status;
 pub(crate) mod up;

@@ -69,7 +69,7 @@ macro_rules! settings {
 settings! {
     #[doc = "Where the broker is. Without it, a broker is started for this user on this machine by the first `%%gpu` cell."]
     broker_address: Option<BrokerAddress> = "broker_address",
-    flag: Some(("broker", &["worker", "status", "doctor"])),
+    flag: Some(("broker", &["worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain"])),
     default: Nothing { described: "the broker of this user on this machine" };
 
     #[doc = "The secret that broker, workers and notebooks share. Never in the configuration file: use `token_file`."]
@@ -79,8 +79,13 @@ settings! {
 
     #[doc = "A file that holds the secret that broker, workers and notebooks share."]
     token_file: Option<PathBuf> = "token_file",
-    flag: Some(("token-file", &["broker", "worker", "status", "doctor"])),
+    flag: Some(("token-file", &["broker", "worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain"])),
     default: Nothing { described: "for a broker that listens on TCP, `token` in `state_folder`, made at the first start" };
+
+    #[doc = "The course that `%%gpu` cells are for. A person of one course need not say it."]
+    course: Option<String> = "course",
+    flag: None,
+    default: Nothing { described: "the only course of the person" };
 
     #[doc = "Whether a `%%gpu` cell starts a broker and a worker for this user when no broker is configured."]
     autostart: bool = "autostart",
@@ -99,7 +104,7 @@ settings! {
 
     #[doc = "Where the broker of this user has its socket, its lock, its token and its log. Only this user may enter it."]
     runtime_folder: PathBuf = "runtime_folder",
-    flag: Some(("runtime-folder", &["up", "worker", "status", "doctor"])),
+    flag: Some(("runtime-folder", &["up", "worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain"])),
     default: Computed {
         text: |surroundings| surroundings.runtime_folder().display().to_string(),
         described: "`$XDG_RUNTIME_DIR/baton`, else `/tmp/baton-UID`",
@@ -132,6 +137,16 @@ settings! {
     broker_chunk_limit: Size = "broker.chunk_limit",
     flag: Some(("chunk-limit", &["broker", "up"])),
     default: Text("64GiB");
+
+    #[doc = "The file that says who has which token and which role in which course; `baton people add` writes it. Only its owner may be able to read it."]
+    broker_people_file: Option<PathBuf> = "broker.people_file",
+    flag: Some(("people-file", &["broker", "people"])),
+    default: Nothing { described: "none: whoever has the broker's token may do everything" };
+
+    #[doc = "The file that says what each course may use: weight, time limits, budget, deadlines, pause. It is read again when it changes."]
+    broker_courses_file: Option<PathBuf> = "broker.courses_file",
+    flag: Some(("courses-file", &["broker"])),
+    default: Nothing { described: "none: nobody is limited, and all weigh the same" };
 
     #[doc = "How long a worker may be out of sight before its running cells count as lost."]
     broker_worker_grace: Duration = "broker.worker_grace",

@@ -57,6 +57,47 @@ fn a_broker_without_configuration_has_a_token_and_says_where() {
 }
 
 #[test]
+fn a_person_gets_a_token_that_opens_what_the_role_allows() {
+    let home = Home::new();
+    let file = home.path("people.toml").display().to_string();
+    let add = |arguments: &[&str]| {
+        let start = ["people", "add", "--people-file", &file];
+        home.run(&start.iter().chain(arguments).copied().collect::<Vec<_>>())
+    };
+    let ada = add(&["ada", "--course", "ml101"]);
+    assert!(ada.status.success(), "{}", ada.stderr);
+    let token_file = home.write("ada", &ada.stdout).display().to_string();
+    assert_eq!(mode(file.as_ref()), 0o600);
+    assert!(
+        !fs::read_to_string(&file)
+            .unwrap()
+            .contains(ada.stdout.trim())
+    );
+    let again = add(&["ada", "--admin"]);
+    assert!(again.stderr.contains("ada is in"), "{}", again.stderr);
+    assert!(add(&["tia", "--staff-of", "ml101"]).status.success());
+
+    let state = home.path("state").display().to_string();
+    let listen = ["broker", "--listen", "127.0.0.1:0", "--state-folder"];
+    let arguments: Vec<&str> = listen
+        .into_iter()
+        .chain([&state as &str, "--people-file", &file])
+        .collect();
+    let mut broker = home.start(&arguments);
+    let address = broker.line("The broker listens on ");
+    let status = home.run(&["status", "--broker", &address, "--token-file", &token_file]);
+    assert!(status.stdout.contains("Health: ready"), "{}", status.stderr);
+    let doctor = home.run(&["doctor", "--broker", &address, "--token-file", &token_file]);
+    assert!(
+        doctor.stdout.contains("answers, version"),
+        "{}",
+        doctor.stdout
+    );
+    broker.signal(Signal::SIGTERM);
+    assert!(broker.ended().success());
+}
+
+#[test]
 fn a_worker_says_what_it_cannot_use() {
     let home = Home::new();
     home.write("run/baton", "in the way");

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+mod ask;
 mod broker;
 mod config;
 mod doctor;

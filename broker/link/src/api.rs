@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::{Client, Method, RequestBuilder, Response, StatusCode, header::AUTHORIZATION};
+use reqwest::{
+    Client, Method, RequestBuilder, Response, StatusCode,
+    header::{AUTHORIZATION, CONTENT_TYPE},
+};
 
 use baton_protocol::address::BrokerAddress;
+use serde::de::DeserializeOwned;
 
 use crate::{Dial, LinkError, dial::CONNECT_TIMEOUT};
 
@@ -44,6 +48,22 @@ impl Api {
         response.bytes().await.map_err(|error| self.broke(error))
     }
 
+    /// What a list or a question below `/v1` answers.
+    pub async fn ask<Answer: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, String)],
+    ) -> Result<Answer, LinkError> {
+        let mut request = self.request(Method::GET, path);
+        if !query.is_empty() {
+            request = request.query(query);
+        }
+        let response = self.send(request, path).await?;
+        let body = response.bytes().await.map_err(|error| self.broke(error))?;
+        serde_json::from_slice(&body)
+            .map_err(|_| LinkError::Answer("it is not the JSON that was asked for"))
+    }
+
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         let request = self.client.request(method, self.dial.url(path));
         match &self.dial.token {
@@ -64,7 +84,17 @@ impl Api {
             return Ok(response);
         }
         let address = self.dial.address.clone();
+        let is_problem = response
+            .headers()
+            .get(CONTENT_TYPE)
+            .is_some_and(|kind| kind == "application/problem+json");
         let text = response.text().await.unwrap_or_default();
+        if matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND)
+            && is_problem
+            && let Ok(problem) = serde_json::from_str(&text)
+        {
+            return Err(LinkError::Refused { problem });
+        }
         let text = text.trim().chars().take(LONGEST_TEXT).collect();
         Err(match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => LinkError::Unauthorized { address },

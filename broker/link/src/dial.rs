@@ -25,6 +25,16 @@ impl Token {
         Self(text.trim().to_owned())
     }
 
+    /// A mark of these bytes for one purpose: the same for the same token, and without the token of no use for
+    /// finding out the bytes.
+    #[must_use]
+    pub fn mark(&self, purpose: &str, bytes: &[u8]) -> [u8; 16] {
+        let key = blake3::derive_key(purpose, self.0.as_bytes());
+        let mut mark = [0; 16];
+        mark.copy_from_slice(&blake3::keyed_hash(&key, bytes).as_bytes()[..16]);
+        mark
+    }
+
     pub(crate) fn bearer(&self) -> String {
         format!("Bearer {}", self.0)
     }
@@ -105,6 +115,20 @@ mod tests {
         check("http://broker", "broker", 80);
         check("http://[::1]:8470/services/baton", "::1", 8470);
         assert_eq!(host_and_port("http://a b"), None);
+    }
+
+    #[test]
+    fn a_mark_needs_the_token() {
+        let mark = |token, purpose, bytes: &[u8]| Token::new(token).mark(purpose, bytes);
+        let one = mark("a", "test", b"x = 1");
+        assert_eq!(one, mark("a", "test", b"x = 1"));
+        for other in [
+            mark("b", "test", b"x = 1"),
+            mark("a", "other", b"x = 1"),
+            mark("a", "test", b"x = 2"),
+        ] {
+            assert_ne!(one, other);
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use baton_protocol::{DecodeError, address::BrokerAddress};
+use baton_protocol::{DecodeError, address::BrokerAddress, api::Problem};
 
 type Source = Box<dyn Error + Send + Sync>;
 
@@ -31,6 +31,9 @@ pub enum LinkError {
     /// The broker does not have a chunk that was asked for.
     #[error("The broker does not have a chunk that is needed")]
     UnknownChunk,
+    /// The question was wrong, or nothing fits it.
+    #[error("{}{}", problem.detail, hint(problem))]
+    Refused { problem: Problem },
     #[error("The broker answered {status}: {text}")]
     Status { status: u16, text: String },
     #[error("A message of {bytes} bytes is too large to be sent")]
@@ -42,6 +45,11 @@ pub enum LinkError {
     /// The one who receives chunks could not use one.
     #[error("A chunk that arrived could not be used")]
     Receiver(#[source] Source),
+}
+
+fn hint(problem: &Problem) -> String {
+    let hint = problem.hint.as_ref();
+    hint.map_or_else(String::new, |hint| format!("\nhint: {hint}"))
 }
 
 impl LinkError {

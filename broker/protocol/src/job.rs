@@ -11,8 +11,24 @@ pub struct Submission {
     pub notebook: NotebookId,
     /// How the notebook is called on pages for people, for example its file name.
     pub notebook_name: String,
+    /// Makes later runs of the same cell known as such.
+    pub cell_key: Option<CellKey>,
+    pub priority: Priority,
     pub cell: Cell,
     pub state: State,
+}
+
+/// The same for the same code of the same person, and of no use for finding out the code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CellKey(#[serde(with = "serde_bytes")] pub [u8; 16]);
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Priority {
+    #[default]
+    Normal,
+    /// Batch work: others go first, for a while.
+    Low,
 }
 
 /// The cell as the session's IPython kernel gets it.
@@ -35,10 +51,13 @@ pub struct Cell {
     /// The working directory with which the notebook kernel started. None if its name is not Unicode.
     pub notebook_folder: Option<Box<NotebookFolder>>,
     /// How long the cell may run; its time in the queue does not count.
+    /// The proxy says what the student asked for, the broker what is granted.
     pub timeout_ms: Option<u64>,
+    /// What the student may ask for at most. Said by the broker.
+    pub longest_timeout_ms: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Ok,
@@ -55,6 +74,16 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    const ALL: [Self; 7] = [
+        Self::Ok,
+        Self::Error,
+        Self::Cancelled,
+        Self::TimedOut,
+        Self::OutOfMemory,
+        Self::Refused,
+        Self::WorkerLost,
+    ];
+
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -67,6 +96,11 @@ impl Outcome {
             Self::WorkerLost => "worker_lost",
         }
     }
+
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|outcome| outcome.name() == name)
+    }
 }
 
 /// An exception in the words of the kernel that raised it.
@@ -78,6 +112,22 @@ pub struct RemoteError {
     pub traceback: Vec<String>,
     /// What the student can do about it.
     pub hint: Option<String>,
+}
+
+/// What a person may still use in a course with a budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BudgetLeft {
+    pub left_ms: u64,
+    pub of_ms: u64,
+    pub period: Period,
+}
+
+/// The time between two resets of a budget.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Period {
+    Day,
+    Week,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

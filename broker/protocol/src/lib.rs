@@ -4,10 +4,12 @@
 //! ([`shim`]), and a worker to a proxy on the same machine ([`memory`]). [`files`] is said between proxy and worker
 //! through a broker that does not read it. All of them speak MessagePack with named fields and externally tagged enums
 //! (`{"submit": {…}}`), so that a reader in any language needs one map look-up and unknown fields do no harm.
+//! Programs of other people read JSON ([`api`]).
 //!
 //! **Invariant:** no I/O, no clock, and no dependency on another crate of ours.
 
 pub mod address;
+pub mod api;
 mod chunk;
 mod codec;
 pub mod files;
@@ -25,7 +27,9 @@ pub use chunk::{CHUNK_BYTES, ChunkHash, ChunkHashError, INLINE_BYTES};
 pub use codec::{DecodeError, decode, encode};
 pub use files::Parcel;
 pub use ids::{CallId, FencingNumber, JobId, NotebookId, SessionId, WorkerId};
-pub use job::{Cell, Outcome, RemoteError, Submission, Usage};
+pub use job::{
+    BudgetLeft, Cell, CellKey, Outcome, Period, Priority, RemoteError, Submission, Usage,
+};
 pub use manifest::{Manifest, Piece, SegmentPart, StateVersion};
 pub use output::{JobEvent, NumberedEvent, Output};
 pub use state::{HeldKey, HeldState, Holder, State};
@@ -41,4 +45,23 @@ pub enum Refusal {
     ProtocolVersion { broker: u32, peer: u32 },
     #[error("The first message was not a hello")]
     NoHello {},
+    #[error("You are not in the course {course}; yours: {}", listed(courses))]
+    NotInCourse {
+        course: String,
+        courses: Vec<String>,
+    },
+    #[error(
+        "You are in several courses and the notebook does not say which one it is for: {}",
+        listed(courses)
+    )]
+    WhichCourse { courses: Vec<String> },
+    #[error("This notebook belongs to another person")]
+    NotYours {},
+}
+
+fn listed(courses: &[String]) -> String {
+    match courses {
+        [] => "none".to_owned(),
+        courses => courses.join(", "),
+    }
 }

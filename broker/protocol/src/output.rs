@@ -1,6 +1,6 @@
 //! What happens to a job, as a numbered log.
 
-use crate::{Outcome, Parcel, RemoteError, State, Usage};
+use crate::{BudgetLeft, Outcome, Parcel, RemoteError, State, Usage};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -15,7 +15,11 @@ pub struct NumberedEvent {
 #[serde(rename_all = "snake_case")]
 pub enum JobEvent {
     /// The broker chose a worker. May happen again when the worker vanished before `Started`.
-    Assigned { worker: String },
+    Assigned {
+        worker: String,
+        /// How long the cell may run there.
+        timeout_ms: Option<u64>,
+    },
     /// The worker does not hold the state that the manifest continues: the proxy sends a whole one.
     /// Comes before `Started` only.
     StateWanted {},
@@ -33,6 +37,8 @@ pub enum JobEvent {
     /// The cell looks up names of the notebook that it was not given; it waits for the answer with this number,
     /// [`crate::proxy::FromProxy::Names`]. Questions of one run are numbered from 1.
     NamesWanted { number: u64, names: Vec<String> },
+    /// What the run left of the person's budget. Comes from the broker, before the end, where there is a budget.
+    Charged(BudgetLeft),
     /// The end; nothing follows.
     Finished {
         outcome: Outcome,

@@ -8,12 +8,18 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a message is encoded as soon as it is made"
+)]
 pub enum FromProxy {
     Hello {
         protocol_version: u32,
         notebook: NotebookId,
         /// Whose notebook this is, where no token tells.
         owner: String,
+        /// The course that the notebook is for. Not needed by a person of one course.
+        course: Option<String>,
     },
     /// Idempotent: the same job may be sent again after a reconnect.
     Submit(Submission),
@@ -67,6 +73,10 @@ pub enum ToProxy {
         /// 1 = next in line.
         place: u32,
         waiting: WaitingReason,
+        /// Absent when nothing is known of the runs ahead.
+        estimate: Option<Estimate>,
+        /// What the course's staff want waiting students to know.
+        message: Option<String>,
     },
     Events {
         job: JobId,
@@ -82,13 +92,28 @@ pub enum ToProxy {
     },
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+/// The first rule that keeps a job from running.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitingReason {
     /// Jobs ahead of this one.
     InLine,
-    /// Another cell of the same person runs.
-    OwnJobRuns,
+    /// Jobs ahead of this one, some of which came later and are for a course that has a deadline.
+    BehindDeadline { course: String },
+    /// Another cell of the same person runs, in this notebook.
+    OwnJobRuns { notebook: String },
     /// No worker is connected.
     NoWorker,
+    /// The workers that are connected take nothing new; staff may have said why.
+    WorkersPaused { why: Option<String> },
+    /// Staff paused the course and said why.
+    CoursePaused { why: String },
+}
+
+/// In how many milliseconds from now a job starts: rarely before `lower`, rarely after `upper`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Estimate {
+    pub lower_ms: u64,
+    pub middle_ms: u64,
+    pub upper_ms: u64,
 }

@@ -168,6 +168,7 @@ pub struct Run {
     pub folder: String,
     /// How long the cell may run.
     pub timeout_ms: Option<u64>,
+    pub priority: crate::Priority,
     pub state: Snapshot,
 }
 

@@ -46,6 +46,10 @@ pub enum FromWorker {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a message is encoded as soon as it is made"
+)]
 pub enum ToWorker {
     Welcome {
         broker_version: String,
@@ -96,7 +100,7 @@ pub enum ToWorker {
     },
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Device {
     pub kind: DeviceKind,
     /// For example `NVIDIA H200`, or the processor's name.
@@ -104,7 +108,7 @@ pub struct Device {
     pub memory_bytes: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceKind {
     Cpu,

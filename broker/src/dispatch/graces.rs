@@ -16,7 +16,7 @@ impl Dispatch {
             .notebooks
             .values()
             .filter_map(|notebook| notebook.deadline);
-        workers.chain(notebooks).min()
+        workers.chain(notebooks).chain(self.retell_at).min()
     }
 
     pub(crate) fn time_passed(&mut self, now: Now, actions: &mut Vec<Action>) {
@@ -81,7 +81,7 @@ impl Dispatch {
     /// A notebook that a worker speaks of is ended unless its proxy comes.
     pub(super) fn expect_proxy(&mut self, id: NotebookId, deadline: Instant) {
         self.notebooks.entry(id).or_insert_with(|| Notebook {
-            owner: String::new(),
+            account: None,
             connection: None,
             deadline: Some(deadline),
             subscriptions: HashMap::new(),
@@ -119,7 +119,7 @@ impl Dispatch {
         self.finish(id, Outcome::WorkerLost, Some(error), now, actions);
     }
 
-    fn jobs_where(&self, condition: impl Fn(&super::Job) -> bool) -> Vec<JobId> {
+    pub(super) fn jobs_where(&self, condition: impl Fn(&super::Job) -> bool) -> Vec<JobId> {
         self.jobs
             .values()
             .filter(|job| condition(job))

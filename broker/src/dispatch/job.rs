@@ -1,10 +1,13 @@
 //! One job as the broker holds it in memory.
 
-use crate::{order::Place, store::OpenJob};
+use super::Waiting;
+use crate::{people::Account, store::OpenJob};
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, NotebookId, Parcel, State, Submission, WorkerId,
+    CellKey, FencingNumber, JobEvent, JobId, NotebookId, Parcel, Priority, State, Submission,
+    WorkerId,
 };
 use std::sync::Arc;
+use tokio::time::Instant;
 
 pub(crate) use crate::store::Phase;
 
@@ -14,6 +17,7 @@ pub(crate) struct Job {
     pub(super) sequence: u64,
     pub(super) notebook: NotebookId,
     pub(super) notebook_name: String,
+    pub(super) account: Account,
     pub(super) phase: Phase,
     /// Who has it: from the assignment on, also after the end.
     pub(super) worker: Option<WorkerId>,
@@ -26,7 +30,13 @@ pub(crate) struct Job {
     pub(super) cancel_wanted: bool,
     /// The proxy said that it will not apply the result.
     pub(super) abandoned: bool,
-    pub(super) place: Option<Place>,
+    pub(super) cell_key: Option<CellKey>,
+    pub(super) priority: Priority,
+    /// How long it may run: granted, and never more than what was left of the budget.
+    pub(super) timeout_ms: Option<u64>,
+    pub(super) waiting: Option<Waiting>,
+    /// What its proxy was told last, and when.
+    pub(super) told: Option<(Waiting, Instant)>,
     pub(super) submitted_ms: i64,
     pub(super) started_ms: Option<i64>,
     /// Until it is assigned or has to wait.
@@ -40,12 +50,18 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(submission: Arc<Submission>, sequence: u64, now_ms: i64) -> Self {
+    pub(super) fn new(
+        submission: Arc<Submission>,
+        account: Account,
+        sequence: u64,
+        now_ms: i64,
+    ) -> Self {
         Self {
             id: submission.job,
             sequence,
             notebook: submission.notebook,
             notebook_name: submission.notebook_name.clone(),
+            account,
             phase: Phase::Queued,
             worker: None,
             fencing: 0,
@@ -54,7 +70,11 @@ impl Job {
             state_fencing: 0,
             cancel_wanted: false,
             abandoned: false,
-            place: None,
+            cell_key: submission.cell_key,
+            priority: submission.priority,
+            timeout_ms: submission.cell.timeout_ms,
+            waiting: None,
+            told: None,
             submitted_ms: now_ms,
             started_ms: None,
             submission: Some(submission),
@@ -70,6 +90,7 @@ impl Job {
             sequence: open.sequence,
             notebook: open.notebook,
             notebook_name: open.notebook_name,
+            account: open.account,
             phase: open.phase,
             worker: open.worker,
             fencing: open.fencing,
@@ -78,7 +99,11 @@ impl Job {
             state_fencing: open.state_fencing,
             cancel_wanted: open.cancel_wanted,
             abandoned: false,
-            place: None,
+            cell_key: open.cell_key,
+            priority: open.priority,
+            timeout_ms: open.timeout_ms,
+            waiting: None,
+            told: None,
             submitted_ms: open.submitted_ms,
             started_ms: open.started_ms,
             submission: None,

@@ -7,8 +7,11 @@
 //!
 //! **Invariant:** no I/O, no clock, cannot fail.
 
+mod account;
+mod explain;
 mod graces;
 mod job;
+mod line;
 mod overview;
 mod proxy;
 #[cfg(test)]
@@ -16,17 +19,23 @@ mod tests;
 mod worker;
 
 pub(crate) use job::{Job, Phase};
+pub(crate) use line::Waiting;
 pub(crate) use overview::{JobView, Overview, WorkerView};
 pub(crate) use worker::WorkerHello;
 
 use crate::{
     config::Activity,
-    order::{self, Place},
+    courses::Courses,
+    history::History,
+    people::Account,
     store::{Loaded, Write},
+    usage::Spent,
 };
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Submission,
-    Usage, WorkerId, proxy::ToProxy, worker::Device, worker::ToWorker,
+    Usage, WorkerId,
+    proxy::ToProxy,
+    worker::{Device, ToWorker},
 };
 use std::{
     collections::{HashMap, HashSet},
@@ -74,6 +83,7 @@ pub(crate) enum Action {
         connection: ConnectionId,
         job: JobId,
         fencing: FencingNumber,
+        timeout_ms: Option<u64>,
         submission: Option<Arc<Submission>>,
     },
     /// Send the stored state again.
@@ -87,7 +97,8 @@ pub(crate) enum Action {
 /// One life of a notebook kernel, seen through its proxy.
 #[derive(Debug)]
 struct Notebook {
-    owner: String,
+    /// Unknown while only a worker has spoken of it.
+    account: Option<Account>,
     connection: Option<ConnectionId>,
     /// When its jobs are cancelled; `None` while the proxy is connected.
     deadline: Option<Instant>,
@@ -113,6 +124,8 @@ struct Worker {
     connection: Option<ConnectionId>,
     /// When its jobs are taken from it; `None` while it is connected.
     deadline: Option<Instant>,
+    /// When it was heard last, while it is not connected; `None` when that was before this broker.
+    away_since_ms: Option<i64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -131,20 +144,25 @@ pub(crate) struct Dispatch {
     workers: HashMap<WorkerId, Worker>,
     peers: HashMap<ConnectionId, Peer>,
     next_sequence: u64,
+    courses: Arc<Courses>,
+    spent: HashMap<Account, Spent>,
+    history: History,
     /// Something changed that the order depends on.
     disordered: bool,
+    /// When somebody may be told again where they stand.
+    retell_at: Option<Instant>,
 }
 
 impl Dispatch {
     /// Whoever was there before this broker started has the restart grace to come back.
-    pub(crate) fn new(loaded: Loaded, graces: Graces, now: Now) -> Self {
+    pub(crate) fn new(loaded: Loaded, graces: Graces, courses: Arc<Courses>, now: Now) -> Self {
         let deadline = Some(now.instant + graces.restart);
         let mut notebooks = HashMap::new();
         let mut workers = HashMap::new();
         let mut jobs = HashMap::new();
         for open in loaded.jobs {
             notebooks.entry(open.notebook).or_insert_with(|| Notebook {
-                owner: open.owner.clone(),
+                account: Some(open.account.clone()),
                 connection: None,
                 deadline,
                 subscriptions: HashMap::new(),
@@ -159,6 +177,7 @@ impl Dispatch {
                     memory: None,
                     connection: None,
                     deadline,
+                    away_since_ms: None,
                 });
             }
             jobs.insert(open.job, Job::from_stored(open));
@@ -171,8 +190,17 @@ impl Dispatch {
             workers,
             peers: HashMap::new(),
             next_sequence: loaded.next_sequence,
+            courses,
+            spent: loaded.spent.into_iter().collect(),
+            history: History::of(loaded.runs),
             disordered: true,
+            retell_at: None,
         }
+    }
+
+    pub(crate) fn courses_changed(&mut self, courses: Arc<Courses>) {
+        self.courses = courses;
+        self.disordered = true;
     }
 
     pub(crate) fn activity(&self) -> Activity {
@@ -207,97 +235,12 @@ impl Dispatch {
                     && worker.connection == Some(connection)
                 {
                     worker.connection = None;
+                    worker.away_since_ms = Some(now.unix_ms);
                     worker.deadline = Some(now.instant + self.graces.worker);
                     self.disordered = true;
                 }
             }
             None => {}
-        }
-    }
-
-    /// Assigns what can be assigned and says to all others where they stand. To be called after each batch.
-    pub(crate) fn settle(&mut self, actions: &mut Vec<Action>) {
-        if !std::mem::take(&mut self.disordered) {
-            return;
-        }
-        let plan = order::plan(&self.waiting_and_running(), &self.open_workers());
-        for (job, worker) in plan.assignments {
-            self.assign(job, worker, actions);
-        }
-        for (job, place) in plan.places {
-            self.tell_place(job, place, actions);
-        }
-    }
-
-    fn waiting_and_running(&self) -> Vec<order::Job> {
-        let mut jobs: Vec<&Job> = self
-            .jobs
-            .values()
-            .filter(|job| job.phase != Phase::Finished)
-            .collect();
-        jobs.sort_unstable_by_key(|job| job.sequence);
-        jobs.into_iter()
-            .map(|job| order::Job {
-                job: job.id,
-                notebook: job.notebook,
-                worker: job.worker,
-            })
-            .collect()
-    }
-
-    fn open_workers(&self) -> Vec<order::Worker> {
-        self.workers
-            .iter()
-            .filter(|(_, worker)| worker.connection.is_some() && !worker.draining)
-            .map(|(id, worker)| order::Worker {
-                worker: *id,
-                slots: worker.slots,
-                warm: worker.warm.clone(),
-            })
-            .collect()
-    }
-
-    fn assign(&mut self, id: JobId, worker_id: WorkerId, actions: &mut Vec<Action>) {
-        let (Some(job), Some(worker)) = (self.jobs.get_mut(&id), self.workers.get(&worker_id))
-        else {
-            return;
-        };
-        let Some(connection) = worker.connection else {
-            return;
-        };
-        job.phase = Phase::Assigned;
-        job.worker = Some(worker_id);
-        job.fencing += 1;
-        job.acknowledged = 0;
-        job.place = None;
-        actions.push(Action::Write(Write::Assign {
-            job: id,
-            worker: worker_id,
-            worker_name: worker.name.clone(),
-            fencing: job.fencing,
-        }));
-        actions.push(Action::Assign {
-            connection,
-            job: id,
-            fencing: job.fencing,
-            submission: job.submission.take(),
-        });
-        let worker = worker.name.clone();
-        self.append(id, vec![JobEvent::Assigned { worker }], None, actions);
-    }
-
-    fn tell_place(&mut self, id: JobId, place: Place, actions: &mut Vec<Action>) {
-        let Some(job) = self.jobs.get_mut(&id) else {
-            return;
-        };
-        // It waits: from now on its submission lies in the store only.
-        job.submission = None;
-        if job.place == Some(place) {
-            return;
-        }
-        job.place = Some(place);
-        if let Some(connection) = self.subscriber(id) {
-            actions.push(Action::ToProxy(connection, place_message(id, place)));
         }
     }
 
@@ -350,7 +293,8 @@ impl Dispatch {
             return;
         };
         job.fencing += 1;
-        let usage = Usage::default();
+        let usage = self.ran(id, now);
+        let charged = self.charge(id, usage.run_ms, now, actions);
         let end = JobEvent::Finished {
             files: None,
             outcome,
@@ -358,7 +302,12 @@ impl Dispatch {
             state: None,
             usage,
         };
-        self.append(id, vec![end], None, actions);
+        self.append(
+            id,
+            charged.into_iter().chain([end]).collect(),
+            None,
+            actions,
+        );
         self.finished(id, outcome, usage, now, actions);
     }
 
@@ -371,6 +320,7 @@ impl Dispatch {
         now: Now,
         actions: &mut Vec<Action>,
     ) {
+        self.remember(id, outcome, usage);
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -413,13 +363,5 @@ impl Dispatch {
     /// The connected worker that has this job.
     fn runner(&self, job: &Job) -> Option<ConnectionId> {
         self.workers.get(&job.worker?)?.connection
-    }
-}
-
-fn place_message(job: JobId, place: Place) -> ToProxy {
-    ToProxy::Place {
-        job,
-        place: place.place,
-        waiting: place.waiting,
     }
 }

@@ -1,11 +1,15 @@
 //! What the pages show of the present.
 
+use super::Waiting;
 use super::{Dispatch, Job, Phase};
-use crate::order::Place;
+use crate::people::Account;
 use baton_protocol::{JobId, worker::Device};
 
 #[derive(Debug, Default)]
 pub(crate) struct Overview {
+    /// Of all unfinished jobs.
+    pub(crate) running: usize,
+    pub(crate) waiting: usize,
     /// Unfinished, in order of arrival.
     pub(crate) jobs: Vec<JobView>,
     /// By name.
@@ -16,11 +20,11 @@ pub(crate) struct Overview {
 pub(crate) struct JobView {
     pub(crate) job: JobId,
     pub(crate) notebook_name: String,
-    pub(crate) owner: String,
+    pub(crate) account: Account,
     pub(crate) phase: Phase,
     pub(crate) cancel_wanted: bool,
     pub(crate) worker: Option<String>,
-    pub(crate) place: Option<Place>,
+    pub(crate) waiting: Option<Waiting>,
     pub(crate) submitted_ms: i64,
     pub(crate) started_ms: Option<i64>,
 }
@@ -31,6 +35,8 @@ pub(crate) struct WorkerView {
     pub(crate) devices: Vec<Device>,
     pub(crate) connected: bool,
     pub(crate) draining: bool,
+    /// Why it takes nothing new.
+    pub(crate) paused: Option<String>,
     pub(crate) jobs: usize,
     pub(crate) slots: u32,
     pub(crate) sessions: usize,
@@ -55,6 +61,7 @@ impl Dispatch {
                 devices: worker.devices.clone(),
                 connected: worker.connection.is_some(),
                 draining: worker.draining,
+                paused: self.courses.worker_paused(&worker.name).map(str::to_owned),
                 jobs: unfinished().filter(|job| job.worker == Some(*id)).count(),
                 slots: worker.slots,
                 sessions: worker.warm.len(),
@@ -62,23 +69,25 @@ impl Dispatch {
             })
             .collect();
         workers.sort_by(|one, other| one.name.cmp(&other.name));
+        let waiting = jobs.iter().filter(|job| job.phase == Phase::Queued).count();
         Overview {
+            running: jobs.len() - waiting,
+            waiting,
             jobs: jobs.into_iter().map(|job| self.view(job)).collect(),
             workers,
         }
     }
 
     fn view(&self, job: &Job) -> JobView {
-        let notebook = self.notebooks.get(&job.notebook);
         let worker = job.worker.and_then(|worker| self.workers.get(&worker));
         JobView {
             job: job.id,
             notebook_name: job.notebook_name.clone(),
-            owner: notebook.map_or_else(String::new, |notebook| notebook.owner.clone()),
+            account: job.account.clone(),
             phase: job.phase,
             cancel_wanted: job.cancel_wanted,
             worker: worker.map(|worker| worker.name.clone()),
-            place: job.place,
+            waiting: job.waiting.clone(),
             submitted_ms: job.submitted_ms,
             started_ms: job.started_ms,
         }

@@ -1,12 +1,10 @@
 //! What proxies say.
 
-use super::{
-    Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Subscription, place_message,
-};
-use crate::store::Write;
+use super::{Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Subscription};
+use crate::{people::Account, store::Write};
 use baton_protocol::{
-    JobEvent, JobId, NotebookId, NumberedEvent, Outcome, Parcel, RemoteError, State, Submission,
-    Usage,
+    JobEvent, JobId, NotebookId, NumberedEvent, Outcome, Parcel, Refusal, RemoteError, State,
+    Submission, Usage,
     proxy::{FromProxy, ToProxy},
     worker::ToWorker,
 };
@@ -18,19 +16,29 @@ impl Dispatch {
         &mut self,
         connection: ConnectionId,
         id: NotebookId,
-        owner: String,
+        account: Account,
         actions: &mut Vec<Action>,
     ) {
         let notebook = self.notebooks.entry(id).or_insert_with(|| Notebook {
-            owner: String::new(),
+            account: None,
             connection: None,
             deadline: None,
             subscriptions: HashMap::new(),
         });
+        if notebook
+            .account
+            .as_ref()
+            .is_some_and(|known| *known != account)
+        {
+            let refused = ToProxy::Refused(Refusal::NotYours {});
+            actions.push(Action::ToProxy(connection, refused));
+            actions.push(Action::Close(connection));
+            return;
+        }
         if let Some(older) = notebook.connection.replace(connection) {
             actions.push(Action::Close(older));
         }
-        notebook.owner = owner;
+        notebook.account = Some(account);
         notebook.deadline = None;
         notebook.subscriptions.clear();
         self.peers.insert(connection, Peer::Proxy(id));
@@ -71,7 +79,7 @@ impl Dispatch {
             }
             FromProxy::Submit(_) => {}
             FromProxy::State { job, state } => self.replace_state(job, state, actions),
-            FromProxy::Resume { job, after } => self.resume(connection, job, after, actions),
+            FromProxy::Resume { job, after } => self.resume(connection, job, after, now, actions),
             FromProxy::Cancel { job } => {
                 actions.push(Action::ToProxy(connection, ToProxy::Cancelling { job }));
                 self.cancel(job, now, actions);
@@ -142,7 +150,7 @@ impl Dispatch {
     fn submit(
         &mut self,
         connection: ConnectionId,
-        submission: Submission,
+        mut submission: Submission,
         now: Now,
         actions: &mut Vec<Action>,
     ) {
@@ -152,7 +160,7 @@ impl Dispatch {
         };
         if self.jobs.contains_key(&id) {
             if !notebook.subscriptions.contains_key(&id) {
-                self.resume(connection, id, 0, actions);
+                self.resume(connection, id, 0, now, actions);
             }
             return;
         }
@@ -160,18 +168,25 @@ impl Dispatch {
             self.submitted_again(connection, id, actions);
             return;
         }
+        let Some(account) = notebook.account.clone() else {
+            return;
+        };
         notebook.subscriptions.insert(id, Subscription::Live);
+        let granted = self.grant(&account, &mut submission.cell);
         let submission = Arc::new(submission);
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         actions.push(Action::Write(Write::Submit {
             sequence,
-            owner: notebook.owner.clone(),
+            account: account.clone(),
             submission: Arc::clone(&submission),
             at_ms: now.unix_ms,
         }));
         self.jobs
-            .insert(id, Job::new(submission, sequence, now.unix_ms));
+            .insert(id, Job::new(submission, account, sequence, now.unix_ms));
+        if let Err(refusal) = granted {
+            self.finish(id, Outcome::Refused, Some(refusal), now, actions);
+        }
         self.disordered = true;
     }
 
@@ -205,11 +220,15 @@ impl Dispatch {
         connection: ConnectionId,
         id: JobId,
         after: u64,
+        now: Now,
         actions: &mut Vec<Action>,
     ) {
         self.subscribe(connection, id, after, actions);
-        if let Some(place) = self.jobs.get(&id).and_then(|job| job.place) {
-            actions.push(Action::ToProxy(connection, place_message(id, place)));
+        if let Some(job) = self.jobs.get_mut(&id)
+            && let Some(waiting) = job.waiting.clone()
+        {
+            actions.push(Action::ToProxy(connection, waiting.message(id, now)));
+            job.told = Some((waiting, now.instant));
         }
     }
 

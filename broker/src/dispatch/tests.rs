@@ -86,7 +86,7 @@ impl World {
         };
         let stored = Stored::default();
         Self {
-            dispatch: Dispatch::new(stored.load(), GRACES, now),
+            dispatch: Dispatch::new(stored.load(), GRACES, courses(), now),
             stored,
             start,
             seconds: 0,
@@ -115,8 +115,12 @@ impl World {
             Step::ProxyComes(proxy) => {
                 let connection = self.connection();
                 self.proxies.insert(proxy, connection);
-                self.dispatch
-                    .proxy_came(connection, notebook(proxy), String::new(), &mut actions);
+                self.dispatch.proxy_came(
+                    connection,
+                    notebook(proxy),
+                    Account::default(),
+                    &mut actions,
+                );
             }
             Step::ProxyGoes(proxy) => {
                 if let Some(connection) = self.proxies.remove(&proxy) {
@@ -159,11 +163,11 @@ impl World {
                 self.workers
                     .values_mut()
                     .for_each(|worker| worker.connection = None);
-                self.dispatch = Dispatch::new(self.stored.load(), GRACES, now);
+                self.dispatch = Dispatch::new(self.stored.load(), GRACES, courses(), now);
             }
         }
         self.dispatch.time_passed(self.now(), &mut actions);
-        self.dispatch.settle(&mut actions);
+        self.dispatch.settle(self.now(), &mut actions);
         self.perform(actions);
     }
 
@@ -283,7 +287,7 @@ impl World {
             assert_eq!(stored.acknowledged, job.acknowledged);
             assert_eq!(job.is_running(), job.is_running() && job.worker.is_some());
             if job.phase == Phase::Queued {
-                assert!(job.place.is_some() && job.worker.is_none());
+                assert!(job.waiting.is_some() && job.worker.is_none());
             }
         }
         assert_eq!(self.dispatch.jobs.len(), self.stored.jobs.len());
@@ -303,6 +307,8 @@ impl Stored {
                 .map(|job| job.sequence)
                 .max()
                 .unwrap_or(0),
+            spent: Vec::new(),
+            runs: Vec::new(),
         }
     }
 
@@ -318,7 +324,7 @@ impl Stored {
                     sequence,
                     notebook: submission.notebook,
                     notebook_name: String::new(),
-                    owner: String::new(),
+                    account: Account::default(),
                     phase: Phase::Queued,
                     cancel_wanted: false,
                     worker: None,
@@ -327,6 +333,9 @@ impl Stored {
                     acknowledged: 0,
                     last_event: 0,
                     state_fencing: 0,
+                    cell_key: None,
+                    priority: submission.priority,
+                    timeout_ms: submission.cell.timeout_ms,
                     submitted_ms: 0,
                     started_ms: None,
                 };
@@ -393,9 +402,13 @@ impl Stored {
                 assert!(closed.phase == Phase::Finished);
                 self.closed.insert(job);
             }
-            Write::SeeWorker { .. } | Write::LoseWorker { .. } => {}
+            Write::SeeWorker { .. } | Write::LoseWorker { .. } | Write::Charge { .. } => {}
         }
     }
+}
+
+fn courses() -> Arc<Courses> {
+    Arc::new(Courses::unlimited(1))
 }
 
 fn notebook(number: u8) -> NotebookId {

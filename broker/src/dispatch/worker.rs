@@ -46,6 +46,7 @@ impl Dispatch {
             memory: None,
             connection: Some(connection),
             deadline: None,
+            away_since_ms: None,
         };
         if let Some(older) = self.workers.insert(id, worker)
             && let Some(older) = older.connection
@@ -204,6 +205,7 @@ impl Dispatch {
                     connection,
                     job: id,
                     fencing: job.fencing,
+                    timeout_ms: job.timeout_ms,
                     submission: None,
                 });
             }
@@ -262,12 +264,12 @@ impl Dispatch {
         now: Now,
         actions: &mut Vec<Action>,
     ) {
-        let Some(job) = self.jobs.get_mut(&id) else {
-            return;
-        };
         let mut accepted = Vec::with_capacity(events.len());
         let mut end: Option<(Outcome, Usage)> = None;
         for event in events {
+            let Some(job) = self.jobs.get_mut(&id) else {
+                return;
+            };
             let Some(phase) = phase_after(job.phase, &event) else {
                 tracing::warn!(job.id = %id, "An event of job {id} came while it was {}", job.phase.name());
                 continue;
@@ -283,6 +285,12 @@ impl Dispatch {
             job.phase = phase;
             if let JobEvent::Finished { outcome, usage, .. } = &event {
                 end = Some((*outcome, *usage));
+                let run_ms = match usage.run_ms {
+                    // A session that died cannot say.
+                    0 => self.ran(id, now).run_ms,
+                    run_ms => run_ms,
+                };
+                accepted.extend(self.charge(id, run_ms, now, actions));
             }
             accepted.push(event);
         }

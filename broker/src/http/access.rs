@@ -1,8 +1,16 @@
 //! Who may ask.
 //!
-//! Programs carry the token as `Authorization: Bearer`. People open `/?token=…` once, which turns into a cookie that
-//! scripts cannot read. Behind a Unix socket pages are open, because only this user can connect.
+//! Programs carry a token as `Authorization: Bearer`. People open `/?token=…` once, which turns into a cookie that
+//! scripts cannot read. The broker's own token opens everything; the tokens of people open what their roles allow.
+//! Behind a Unix socket pages are open without one, because only this user can connect.
+//!
+//! In: a request. Out: the same request with a [`Caller`] in it, or a refusal.
 
+use crate::{
+    api::ApiError,
+    people::{Identity, People},
+    watched::Watched,
+};
 use axum::{
     extract::{Query, Request, State},
     http::{HeaderMap, StatusCode, header},
@@ -16,12 +24,69 @@ const COOKIE: &str = "baton_token";
 /// Not `Debug`: it holds the token.
 pub(crate) struct Access {
     pub(crate) token: Option<String>,
-    pub(crate) pages_are_open: bool,
+    pub(crate) people: Option<Arc<Watched<People>>>,
+    /// Whoever can connect is the user who runs the broker.
+    pub(crate) only_this_user: bool,
+}
+
+/// Who sent a request, and by which token. Not `Debug`: it holds the token.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    pub(crate) identity: Identity,
+    token: Option<String>,
+}
+
+impl Caller {
+    fn without_token() -> Self {
+        Self {
+            identity: Identity::operator(),
+            token: None,
+        }
+    }
 }
 
 #[derive(serde::Deserialize)]
 pub(super) struct TokenQuery {
     token: Option<String>,
+}
+
+impl Access {
+    /// Where nobody has a token, there is nothing to check.
+    fn admit(&self, given: Option<&str>, open: bool) -> Option<Caller> {
+        match given {
+            _ if self.token.is_none() && self.people.is_none() => Some(Caller::without_token()),
+            Some(token) => self.caller(token),
+            None => open.then(Caller::without_token),
+        }
+    }
+
+    fn caller(&self, token: &str) -> Option<Caller> {
+        let own = self.token.as_ref().is_some_and(|own| is_same(token, own));
+        let identity = match &self.people {
+            _ if own => Identity::operator(),
+            Some(people) => people.newest().of_token(token)?,
+            None => return None,
+        };
+        let token = Some(token.to_owned());
+        Some(Caller { identity, token })
+    }
+
+    /// Ends when the caller's token means something else than at the time of the request.
+    pub(crate) async fn until_changed(&self, caller: &Caller) {
+        let (Some(token), Some(people)) = (&caller.token, &self.people) else {
+            return std::future::pending().await;
+        };
+        let mut changes = people.subscribe();
+        while self
+            .caller(token)
+            .is_some_and(|now| now.identity == caller.identity)
+        {
+            // The file is watched as long as there are requests.
+            if changes.changed().await.is_err() {
+                return;
+            }
+        }
+    }
 }
 
 pub(super) async fn programs_need_token(
@@ -31,17 +96,22 @@ pub(super) async fn programs_need_token(
 ) -> Response {
     // A browser says where a script came from; no program of ours does. So no foreign page speaks to the broker.
     if request.headers().contains_key(header::ORIGIN) {
-        let text = "This address is for programs, not for web pages";
-        return (StatusCode::FORBIDDEN, text).into_response();
+        return ApiError::WebPage.into_response();
     }
-    match &access.token {
-        Some(token) if !bearer(request.headers()).is_some_and(|given| is_same(given, token)) => {
-            let text = "The broker's token is missing or wrong";
-            let how = [(header::WWW_AUTHENTICATE, "Bearer")];
-            (StatusCode::UNAUTHORIZED, how, text).into_response()
-        }
-        _ => next.run(request).await,
+    let open = access.only_this_user && access.token.is_none();
+    let caller = access.admit(bearer(request.headers()), open);
+    match caller {
+        Some(caller) => pass_on(caller, request, next).await,
+        None => ApiError::Token.into_response(),
     }
+}
+
+pub(super) async fn workers_need_the_own_token(request: Request, next: Next) -> Response {
+    let caller = request.extensions().get::<Caller>();
+    if caller.is_some_and(|caller| caller.identity.may_be_worker()) {
+        return next.run(request).await;
+    }
+    ApiError::NotAWorker.into_response()
 }
 
 pub(super) async fn people_need_token(
@@ -50,28 +120,24 @@ pub(super) async fn people_need_token(
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(token) = access.token.as_ref().filter(|_| !access.pages_are_open) else {
-        return next.run(request).await;
-    };
     let headers = request.headers();
-    if [bearer(headers), cookie(headers)]
-        .into_iter()
-        .flatten()
-        .any(|given| is_same(given, token))
-    {
-        return next.run(request).await;
+    let given = bearer(headers).or_else(|| cookie(headers));
+    let open = access.only_this_user && query.token.is_none();
+    if let Some(caller) = access.admit(given, open) {
+        return pass_on(caller, request, next).await;
     }
-    if query
-        .token
-        .as_ref()
-        .is_some_and(|given| is_same(given, token))
-    {
+    if let Some(token) = query.0.token.filter(|token| access.caller(token).is_some()) {
         // The token leaves the address bar and the history.
         let cookie = format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/");
         return ([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response();
     }
-    let text = "This page needs the broker's token: open it as /?token=TOKEN. The file that holds the token stands in the broker's settings";
+    let text = "This page needs a token: open it as /?token=TOKEN. The file that holds the broker's own token stands in the broker's settings";
     (StatusCode::UNAUTHORIZED, text).into_response()
+}
+
+async fn pass_on(caller: Caller, mut request: Request, next: Next) -> Response {
+    request.extensions_mut().insert(caller);
+    next.run(request).await
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

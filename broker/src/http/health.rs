@@ -18,8 +18,8 @@ async fn ready(State(shared): State<Shared>) -> (StatusCode, &'static str) {
     if shared.inbox.is_closed() || shared.stop.is_cancelled() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the broker is ending\n");
     }
-    match shared.store.finished_jobs(1).await {
-        Ok(_) => (StatusCode::OK, "ready\n"),
+    match shared.store.answers().await {
+        Ok(()) => (StatusCode::OK, "ready\n"),
         Err(error) => {
             tracing::error!("The database does not answer: {error}");
             let text = "the database does not answer\n";

@@ -5,14 +5,14 @@ mod chunks;
 mod health;
 mod sockets;
 
-use crate::{engine::Event, page, store::Store};
+use crate::{api, engine::Event, page, store::Store};
 use axum::{Router, middleware};
 use baton_blobs::ChunkDirectory;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub(crate) use access::Access;
+pub(crate) use access::{Access, Caller};
 
 /// What requests share. No request holds a lock.
 #[derive(Clone)]
@@ -27,8 +27,12 @@ pub(crate) struct Shared {
 
 pub(crate) fn router(shared: Shared) -> Router {
     let for_programs = Router::new()
-        .merge(sockets::routes())
+        .merge(sockets::for_proxies())
+        .merge(
+            sockets::for_workers().layer(middleware::from_fn(access::workers_need_the_own_token)),
+        )
         .merge(chunks::routes())
+        .merge(api::routes())
         .layer(middleware::from_fn_with_state(
             Arc::clone(&shared.access),
             access::programs_need_token,

@@ -1,9 +1,9 @@
 //! The two doors of WebSockets.
 
-use super::Shared;
+use super::{Caller, Shared};
 use crate::connection::{serve_proxy, serve_worker};
 use axum::{
-    Router,
+    Extension, Router,
     extract::{State, WebSocketUpgrade},
     response::Response,
     routing::get,
@@ -13,16 +13,34 @@ use axum::{
 /// because what one of them sends goes on to the other in a larger message.
 const MESSAGE_BYTES: usize = 60 << 20;
 
-pub(super) fn routes() -> Router<Shared> {
-    Router::new()
-        .route("/v1/proxy", get(proxy))
-        .route("/v1/worker", get(worker))
+pub(super) fn for_proxies() -> Router<Shared> {
+    Router::new().route("/v1/proxy", get(proxy))
 }
 
-async fn proxy(State(shared): State<Shared>, upgrade: WebSocketUpgrade) -> Response {
+pub(super) fn for_workers() -> Router<Shared> {
+    Router::new().route("/v1/worker", get(worker))
+}
+
+/// A connection ends with what its token meant at the beginning.
+async fn proxy(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
     limited(upgrade).on_upgrade(move |socket| {
-        let serve = serve_proxy(socket, shared.inbox, shared.stop);
-        shared.connections.track_future(serve)
+        let tracker = shared.connections.clone();
+        let end = shared.stop.child_token();
+        let identity = caller.identity.clone();
+        let serve = async move {
+            let serve = serve_proxy(socket, shared.inbox, end.clone(), &identity);
+            tokio::pin!(serve);
+            tokio::select! {
+                () = &mut serve => return,
+                () = shared.access.until_changed(&caller) => end.cancel(),
+            }
+            serve.await;
+        };
+        tracker.track_future(serve)
     })
 }
 

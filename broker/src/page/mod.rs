@@ -7,16 +7,15 @@
 
 mod plain;
 mod view;
-mod words;
 
 use crate::{
     dispatch::Overview,
     engine::{Event, unix_ms},
-    http::Shared,
-    store::FinishedJob,
+    http::{Caller, Shared},
+    store::JobRow,
 };
 use axum::{
-    Router,
+    Extension, Router,
     extract::State,
     http::{HeaderValue, StatusCode, header},
     response::{
@@ -25,8 +24,8 @@ use axum::{
     },
     routing::get,
 };
-use futures_util::{Stream, stream};
-use std::{convert::Infallible, time::Duration};
+use futures_util::{Stream, StreamExt, stream};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 use tokio::{sync::oneshot, time::sleep};
 
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -52,15 +51,15 @@ pub(crate) fn routes() -> Router<Shared> {
 pub(crate) struct Facts {
     now_ms: i64,
     present: Overview,
-    finished: Vec<FinishedJob>,
+    finished: Vec<JobRow>,
 }
 
 /// The parts of the page that change, by the id of their element.
 #[derive(Clone, PartialEq, Eq)]
 struct Fragments([(&'static str, String); 4]);
 
-async fn page(State(shared): State<Shared>) -> Response {
-    let Some(facts) = facts(&shared).await else {
+async fn page(State(shared): State<Shared>, Extension(caller): Extension<Caller>) -> Response {
+    let Some(facts) = facts(&shared, &caller).await else {
         return (StatusCode::SERVICE_UNAVAILABLE, "The broker is ending").into_response();
     };
     let fragments = fragments(&facts);
@@ -69,8 +68,8 @@ async fn page(State(shared): State<Shared>) -> Response {
 }
 
 /// The same as plain text.
-async fn status(State(shared): State<Shared>) -> Response {
-    match facts(&shared).await {
+async fn status(State(shared): State<Shared>, Extension(caller): Extension<Caller>) -> Response {
+    match facts(&shared, &caller).await {
         Some(facts) => plain::status(&facts).into_response(),
         None => (StatusCode::SERVICE_UNAVAILABLE, "The broker is ending").into_response(),
     }
@@ -84,42 +83,55 @@ fn file(kind: &'static str, text: &'static str) -> impl IntoResponse {
     (headers, text)
 }
 
-async fn live(State(shared): State<Shared>) -> impl IntoResponse {
-    Sse::new(updates(shared)).keep_alive(KeepAlive::default())
+async fn live(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> impl IntoResponse {
+    let access = Arc::clone(&shared.access);
+    let until = caller.clone();
+    let until = async move { access.until_changed(&until).await };
+    Sse::new(updates(shared, caller).take_until(Box::pin(until))).keep_alive(KeepAlive::default())
 }
 
 /// Ends with the broker; the script then asks again by itself.
-fn updates(shared: Shared) -> impl Stream<Item = Result<sse::Event, Infallible>> {
+fn updates(shared: Shared, caller: Caller) -> impl Stream<Item = Result<sse::Event, Infallible>> {
     let known: Vec<(&'static str, String)> = Vec::new();
-    let rounds = stream::unfold((shared, known), |(shared, known)| async move {
-        let stop = shared.stop.clone();
-        if !known.is_empty() {
-            tokio::select! {
-                () = sleep(UPDATE_EVERY) => {}
-                () = stop.cancelled() => return None,
+    let rounds = stream::unfold(
+        (shared, caller, known),
+        |(shared, caller, known)| async move {
+            let stop = shared.stop.clone();
+            if !known.is_empty() {
+                tokio::select! {
+                    () = sleep(UPDATE_EVERY) => {}
+                    () = stop.cancelled() => return None,
+                }
             }
-        }
-        let Fragments(newest) = fragments(&facts(&shared).await?);
-        let changed: Vec<Result<sse::Event, Infallible>> = newest
-            .iter()
-            .filter(|fragment| !known.contains(fragment))
-            // A name may hold anything; an event must not hold carriage returns.
-            .map(|(id, html)| {
-                Ok(sse::Event::default()
-                    .event(*id)
-                    .data(html.replace('\r', " ")))
-            })
-            .collect();
-        Some((stream::iter(changed), (shared, newest.to_vec())))
-    });
-    futures_util::StreamExt::flatten(rounds)
+            let Fragments(newest) = fragments(&facts(&shared, &caller).await?);
+            let changed: Vec<Result<sse::Event, Infallible>> = newest
+                .iter()
+                .filter(|fragment| !known.contains(fragment))
+                // A name may hold anything; an event must not hold carriage returns.
+                .map(|(id, html)| {
+                    Ok(sse::Event::default()
+                        .event(*id)
+                        .data(html.replace('\r', " ")))
+                })
+                .collect();
+            Some((stream::iter(changed), (shared, caller, newest.to_vec())))
+        },
+    );
+    rounds.flatten()
 }
 
-async fn facts(shared: &Shared) -> Option<Facts> {
+/// Only what the caller may see, but for the counts.
+async fn facts(shared: &Shared, caller: &Caller) -> Option<Facts> {
     let (question, answer) = oneshot::channel();
     shared.inbox.send(Event::Overview(question)).await.ok()?;
-    let present = answer.await.ok()?;
-    let finished = match shared.store.finished_jobs(HISTORY).await {
+    let mut present = answer.await.ok()?;
+    present
+        .jobs
+        .retain(|job| caller.identity.may_see(&job.account));
+    let finished = match shared.store.finished_jobs(&caller.identity, HISTORY).await {
         Ok(finished) => finished,
         Err(error) => {
             tracing::error!("The last jobs cannot be read: {error}");

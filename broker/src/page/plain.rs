@@ -1,7 +1,10 @@
 //! The present as plain text, for `baton status` and for terminals.
 
-use super::{Facts, words};
-use crate::dispatch::{JobView, Phase, WorkerView};
+use super::Facts;
+use crate::{
+    dispatch::{JobView, Phase, WorkerView},
+    words,
+};
 
 pub(super) fn status(facts: &Facts) -> String {
     let jobs: Vec<String> = facts
@@ -26,10 +29,11 @@ fn section(title: &str, lines: &[String], empty: &str) -> String {
 }
 
 fn worker_line(worker: &WorkerView) -> String {
-    let state = match (worker.connected, worker.draining) {
-        (false, _) => "away",
-        (true, true) => "leaving",
-        (true, false) => "connected",
+    let state = match (worker.connected, worker.draining, &worker.paused) {
+        (false, ..) => "away",
+        (true, true, _) => "leaving",
+        (true, false, Some(_)) => "paused",
+        (true, false, None) => "connected",
     };
     let devices: Vec<&str> = worker
         .devices
@@ -54,11 +58,11 @@ fn job_line(job: &JobView, now_ms: i64) -> String {
         (Phase::Assigned, _) => format!("sending its state to {worker}"),
         (Phase::Started, Some(started)) => format!("running on {worker} for {}", since(started)),
         _ => {
-            let place = job
-                .place
-                .map_or_else(String::new, |place| format!(" at place {}", place.place));
-            format!("waiting{place} for {}", since(job.submitted_ms))
+            let why = job.waiting.as_ref().map_or_else(String::new, |waiting| {
+                format!(": {}", words::waiting(waiting))
+            });
+            format!("waiting for {}{why}", since(job.submitted_ms))
         }
     };
-    format!("{} of {}: {state}", job.notebook_name, job.owner)
+    format!("{} of {}: {state}", job.notebook_name, job.account.owner)
 }

@@ -1,11 +1,12 @@
 //! The page and its fragments as HTML.
 
-use super::{Facts, words};
+use super::Facts;
 use crate::{
     dispatch::{JobView, Phase, WorkerView},
-    store::FinishedJob,
+    store::JobRow,
+    words,
 };
-use baton_protocol::proxy::WaitingReason;
+use baton_protocol::Outcome;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 pub(super) fn page(fragments: &[(&'static str, String)]) -> Markup {
@@ -40,13 +41,12 @@ pub(super) fn page(fragments: &[(&'static str, String)]) -> Markup {
 
 /// The one sentence.
 pub(super) fn now(facts: &Facts) -> Markup {
-    let jobs = &facts.present.jobs;
-    let waiting = jobs.iter().filter(|job| job.phase == Phase::Queued).count();
+    let (running, waiting) = (facts.present.running, facts.present.waiting);
     let workers = &facts.present.workers;
     let connected = workers.iter().filter(|worker| worker.connected).count();
     html! {
         p.now {
-            (words::count(jobs.len() - waiting, "cell runs", "cells run")) ", "
+            (words::count(running, "cell runs", "cells run")) ", "
             (words::count(waiting, "cell waits", "cells wait")) ", "
             (words::count(connected, "worker is connected", "workers are connected")) "."
         }
@@ -62,16 +62,18 @@ pub(super) fn jobs(facts: &Facts) -> Markup {
                 th scope="col" { "State" }
                 th scope="col" { "Notebook" }
                 th scope="col" { "Person" }
+                th scope="col" { "Course" }
                 th scope="col" { "Worker" }
                 th.number scope="col" { "Waited" }
                 th.number scope="col" { "Runs for" }
                 th scope="col" { "Why it waits" }
+                th.number scope="col" { "Starts in" }
                 th scope="col" { "Job" }
             } }
             tbody {
                 @for job in jobs { (job_row(job, facts.now_ms)) }
                 @if jobs.is_empty() {
-                    tr { td.empty colspan="8" {
+                    tr { td.empty colspan="10" {
                         "No cell runs and no one is waiting. A cell with " code { "%%gpu" } " on top will appear here."
                     } }
                 }
@@ -92,7 +94,8 @@ fn job_row(job: &JobView, now_ms: i64) -> Markup {
         tr {
             td.state.(class) { span aria-hidden="true" { (mark) } " " (state) }
             th scope="row" { (job.notebook_name) }
-            td { (job.owner) }
+            td { (job.account.owner) }
+            td { (words::course(&job.account.course)) }
             td { (job.worker.as_deref().unwrap_or("–")) }
             td.number title=(words::absolute(job.submitted_ms)) { (words::duration(waited_until - job.submitted_ms)) }
             td.number {
@@ -102,14 +105,12 @@ fn job_row(job: &JobView, now_ms: i64) -> Markup {
                 }
             }
             td {
-                @if let Some(place) = job.place {
-                    @match place.waiting {
-                        WaitingReason::InLine => { "place " (place.place) " in line" }
-                        WaitingReason::OwnJobRuns => "another cell of the same notebook runs",
-                        WaitingReason::NoWorker => { "place " (place.place) " in line; no worker is connected" }
-                    }
-                } @else { "–" }
+                @match &job.waiting {
+                    Some(waiting) => (words::waiting(waiting)),
+                    None => "–",
+                }
             }
+            td.number { (words::starts(job.waiting.as_ref(), now_ms)) }
             td { (job_id(&job.job.to_string())) }
         }
     }
@@ -141,14 +142,15 @@ pub(super) fn workers(facts: &Facts) -> Markup {
 }
 
 fn worker_row(worker: &WorkerView) -> Markup {
-    let (class, mark, state) = match (worker.connected, worker.draining) {
-        (false, _) => ("stopping", "▲", "away"),
-        (true, true) => ("waiting", "◐", "leaving"),
-        (true, false) => ("running", "●", "connected"),
+    let (class, mark, state) = match (worker.connected, worker.draining, &worker.paused) {
+        (false, ..) => ("stopping", "▲", "away"),
+        (true, true, _) => ("waiting", "◐", "leaving"),
+        (true, false, Some(_)) => ("waiting", "○", "paused"),
+        (true, false, None) => ("running", "●", "connected"),
     };
     html! {
         tr {
-            td.state.(class) { span aria-hidden="true" { (mark) } " " (state) }
+            td.state.(class) { span aria-hidden="true" { (mark) } " " (state) @if let Some(why) = &worker.paused { ": " (why) } }
             th scope="row" { (worker.name) }
             td {
                 @for (index, device) in worker.devices.iter().enumerate() {
@@ -175,6 +177,8 @@ pub(super) fn finished(facts: &Facts) -> Markup {
             thead { tr {
                 th scope="col" { "State" }
                 th scope="col" { "Notebook" }
+                th scope="col" { "Person" }
+                th scope="col" { "Course" }
                 th scope="col" { "Worker" }
                 th.number scope="col" { "Waited" }
                 th.number scope="col" { "Ran for" }
@@ -184,31 +188,34 @@ pub(super) fn finished(facts: &Facts) -> Markup {
             tbody {
                 @for job in &facts.finished { (finished_row(job)) }
                 @if facts.finished.is_empty() {
-                    tr { td.empty colspan="7" { "Nothing has run yet. The last twenty cells will stay here." } }
+                    tr { td.empty colspan="9" { "Nothing has run yet. The last twenty cells will stay here." } }
                 }
             }
         } }
     }
 }
 
-fn finished_row(job: &FinishedJob) -> Markup {
-    let (mark, state) = words::outcome(&job.outcome);
-    let class = if job.outcome == "ok" {
+fn finished_row(job: &JobRow) -> Markup {
+    let (mark, state) = words::outcome(job.outcome);
+    let class = if job.outcome == Some(Outcome::Ok) {
         "done"
     } else {
         "stopping"
     };
-    let waited_until = job.started_ms.unwrap_or(job.finished_ms);
-    let ended = words::absolute(job.finished_ms);
+    let finished_ms = job.finished_ms.unwrap_or(job.submitted_ms);
+    let waited_until = job.started_ms.unwrap_or(finished_ms);
+    let ended = words::absolute(finished_ms);
     html! {
         tr {
             td.state.(class) { span aria-hidden="true" { (mark) } " " (state) }
             th scope="row" { (job.notebook_name) }
-            td { @if job.worker_name.is_empty() { "–" } @else { (job.worker_name) } }
+            td { (job.account.owner) }
+            td { (words::course(&job.account.course)) }
+            td { (job.worker_name.as_deref().unwrap_or("–")) }
             td.number { (words::duration(waited_until - job.submitted_ms)) }
             td.number {
                 @match job.started_ms {
-                    Some(started) => (words::duration(job.finished_ms - started)),
+                    Some(started) => (words::duration(finished_ms - started)),
                     None => "–",
                 }
             }

@@ -12,14 +12,18 @@
 
 mod chunks;
 mod fold;
+mod listing;
 mod read;
 #[cfg(test)]
 mod tests;
 mod write;
 
+pub(crate) use listing::{JobFilter, JobRow, UsageFilter, UsageRow};
+
+use crate::{history::Run, people::Account, usage::Spent};
 use baton_protocol::{
-    DecodeError, FencingNumber, JobId, NotebookId, NumberedEvent, Outcome, State, Submission,
-    Usage, WorkerId, worker::Device,
+    CellKey, DecodeError, FencingNumber, JobId, NotebookId, NumberedEvent, Outcome, Priority,
+    State, Submission, Usage, WorkerId, worker::Device,
 };
 use sqlx::{
     ConnectOptions, SqliteConnection, SqlitePool,
@@ -68,7 +72,7 @@ pub(crate) enum StoreError {
 pub(crate) enum Write {
     Submit {
         sequence: u64,
-        owner: String,
+        account: Account,
         submission: Arc<Submission>,
         at_ms: i64,
     },
@@ -78,6 +82,7 @@ pub(crate) enum Write {
         worker: WorkerId,
         worker_name: String,
         fencing: FencingNumber,
+        timeout_ms: Option<u64>,
     },
     /// `assigned -> queued`
     Requeue {
@@ -113,6 +118,13 @@ pub(crate) enum Write {
         usage: Usage,
         at_ms: i64,
     },
+    /// A run was charged: what its account has spent now, and what of it is new.
+    Charge {
+        account: Account,
+        spent: Spent,
+        run_ms: u64,
+        at_ms: i64,
+    },
     /// Nobody asks for this job any more: its events go.
     Close {
         job: JobId,
@@ -145,7 +157,7 @@ pub(crate) struct OpenJob {
     pub(crate) sequence: u64,
     pub(crate) notebook: NotebookId,
     pub(crate) notebook_name: String,
-    pub(crate) owner: String,
+    pub(crate) account: Account,
     pub(crate) phase: Phase,
     pub(crate) cancel_wanted: bool,
     pub(crate) worker: Option<WorkerId>,
@@ -154,6 +166,9 @@ pub(crate) struct OpenJob {
     pub(crate) acknowledged: u64,
     pub(crate) last_event: u64,
     pub(crate) state_fencing: FencingNumber,
+    pub(crate) cell_key: Option<CellKey>,
+    pub(crate) priority: Priority,
+    pub(crate) timeout_ms: Option<u64>,
     pub(crate) submitted_ms: i64,
     pub(crate) started_ms: Option<i64>,
 }
@@ -164,18 +179,9 @@ pub(crate) struct Loaded {
     /// Jobs that nobody should submit again.
     pub(crate) closed: HashSet<JobId>,
     pub(crate) next_sequence: u64,
-}
-
-/// A row of the page's history.
-#[derive(Debug, Clone)]
-pub(crate) struct FinishedJob {
-    pub(crate) job: JobId,
-    pub(crate) notebook_name: String,
-    pub(crate) worker_name: String,
-    pub(crate) outcome: String,
-    pub(crate) submitted_ms: i64,
-    pub(crate) started_ms: Option<i64>,
-    pub(crate) finished_ms: i64,
+    pub(crate) spent: Vec<(Account, Spent)>,
+    /// The last runs that ended by themselves, the oldest first.
+    pub(crate) runs: Vec<Run>,
 }
 
 #[derive(Clone)]

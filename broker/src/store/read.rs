@@ -1,8 +1,15 @@
 //! What is asked of the store.
 
-use super::{FinishedJob, Loaded, OpenJob, Phase, Store, StoreError, write::number};
-use baton_protocol::{JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode};
-use sqlx::{Row, sqlite::SqliteRow};
+use super::{Loaded, OpenJob, Phase, Store, StoreError, write::number};
+use crate::{
+    history::{MOST_RUNS, Run},
+    people::Account,
+    usage::Spent,
+};
+use baton_protocol::{
+    CellKey, JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode,
+};
+use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 use uuid::Uuid;
 
 /// A page of events holds at most this many, and not much more than [`PAGE_BYTES`].
@@ -15,8 +22,8 @@ impl Store {
         // Read by the writer's connection: nothing can be written between the questions.
         let mut writer = self.writer.lock().await;
         let rows = sqlx::query(
-            "SELECT job, sequence, notebook, notebook_name, owner, state, cancel_wanted, worker, worker_name, fencing,
-             acknowledged, state_fencing, submitted_ms, started_ms,
+            "SELECT job, sequence, notebook, notebook_name, owner, course, state, cancel_wanted, worker, worker_name, fencing,
+             acknowledged, state_fencing, cell_key, priority, timeout_ms, submitted_ms, started_ms,
              (SELECT COALESCE(MAX(number), 0) FROM events WHERE events.job = jobs.job) AS last_event
              FROM jobs WHERE closed = 0 ORDER BY sequence",
         )
@@ -35,13 +42,15 @@ impl Store {
                 .map(|job| uuid_of(job).map(JobId))
                 .collect::<Result<_, _>>()?,
             next_sequence: count(last)? + 1,
+            spent: spent(&mut writer).await?,
+            runs: last_runs(&mut writer).await?,
         })
     }
 
     /// `None` when the job is finished or unknown.
     pub(crate) async fn submission(&self, job: JobId) -> Result<Option<Submission>, StoreError> {
         let row = sqlx::query(
-            "SELECT notebook, notebook_name, cell, manifest FROM jobs
+            "SELECT notebook, notebook_name, cell_key, priority, cell, manifest FROM jobs
              WHERE job = ? AND cell IS NOT NULL AND manifest IS NOT NULL",
         )
         .bind(job.0.as_bytes().as_slice())
@@ -52,6 +61,8 @@ impl Store {
             job,
             notebook: NotebookId(id(&row, "notebook")?),
             notebook_name: row.try_get("notebook_name")?,
+            cell_key: cell_key(&row)?,
+            priority: decode(row.try_get("priority")?)?,
             cell: decode(row.try_get("cell")?)?,
             state: decode(row.try_get("manifest")?)?,
         }))
@@ -112,16 +123,12 @@ impl Store {
         Ok(live)
     }
 
-    /// The last finished jobs, newest first.
-    pub(crate) async fn finished_jobs(&self, limit: u32) -> Result<Vec<FinishedJob>, StoreError> {
-        let rows = sqlx::query(
-            "SELECT job, notebook_name, worker_name, outcome, submitted_ms, started_ms, finished_ms FROM jobs
-             WHERE state = 'finished' ORDER BY finished_ms DESC LIMIT ?",
-        )
-        .bind(i64::from(limit))
-        .fetch_all(&self.readers)
-        .await?;
-        rows.iter().map(finished_job).collect()
+    /// Whether the database can be read.
+    pub(crate) async fn answers(&self) -> Result<(), StoreError> {
+        sqlx::query("SELECT 1 FROM jobs LIMIT 1")
+            .fetch_optional(&self.readers)
+            .await?;
+        Ok(())
     }
 }
 
@@ -133,7 +140,7 @@ fn open_job(row: &SqliteRow) -> Result<OpenJob, StoreError> {
         sequence: count(row.try_get("sequence")?)?,
         notebook: NotebookId(id(row, "notebook")?),
         notebook_name: row.try_get("notebook_name")?,
-        owner: row.try_get("owner")?,
+        account: account(row)?,
         phase: Phase::from_name(state).ok_or(StoreError::Damaged { what: "a state" })?,
         cancel_wanted: row.try_get("cancel_wanted")?,
         worker: match worker {
@@ -147,28 +154,69 @@ fn open_job(row: &SqliteRow) -> Result<OpenJob, StoreError> {
         acknowledged: count(row.try_get("acknowledged")?)?,
         last_event: count(row.try_get("last_event")?)?,
         state_fencing: count(row.try_get("state_fencing")?)?,
+        cell_key: cell_key(row)?,
+        priority: decode(row.try_get("priority")?)?,
+        timeout_ms: row
+            .try_get::<Option<i64>, _>("timeout_ms")?
+            .map(count)
+            .transpose()?,
         submitted_ms: row.try_get("submitted_ms")?,
         started_ms: row.try_get("started_ms")?,
     })
 }
 
-fn finished_job(row: &SqliteRow) -> Result<FinishedJob, StoreError> {
-    Ok(FinishedJob {
-        job: JobId(id(row, "job")?),
-        notebook_name: row.try_get("notebook_name")?,
-        worker_name: row
-            .try_get::<Option<String>, _>("worker_name")?
-            .unwrap_or_default(),
-        outcome: row
-            .try_get::<Option<String>, _>("outcome")?
-            .unwrap_or_default(),
-        submitted_ms: row.try_get("submitted_ms")?,
-        started_ms: row.try_get("started_ms")?,
-        finished_ms: row.try_get("finished_ms")?,
+async fn spent(reader: &mut SqliteConnection) -> Result<Vec<(Account, Spent)>, StoreError> {
+    let rows =
+        sqlx::query("SELECT owner, course, faded_ms, at_ms, period_start_ms, period_ms FROM spent")
+            .fetch_all(reader)
+            .await?;
+    let spent = |row: &SqliteRow| {
+        let spent = Spent {
+            faded_ms: row.try_get("faded_ms")?,
+            at_ms: row.try_get("at_ms")?,
+            period_start_ms: row.try_get("period_start_ms")?,
+            period_ms: count(row.try_get("period_ms")?)?,
+        };
+        Ok((account(row)?, spent))
+    };
+    rows.iter().map(spent).collect()
+}
+
+async fn last_runs(reader: &mut SqliteConnection) -> Result<Vec<Run>, StoreError> {
+    let rows = sqlx::query(
+        "SELECT cell_key, owner, course, run_ms FROM jobs
+         WHERE state = 'finished' AND outcome IN ('ok', 'error', 'timed_out') ORDER BY finished_ms DESC LIMIT ?",
+    )
+    .bind(i64::try_from(MOST_RUNS).unwrap_or(i64::MAX))
+    .fetch_all(reader)
+    .await?;
+    let run = |row: &SqliteRow| {
+        Ok(Run {
+            cell: cell_key(row)?,
+            account: account(row)?,
+            run_ms: count(row.try_get("run_ms")?)?,
+        })
+    };
+    rows.iter().rev().map(run).collect()
+}
+
+fn cell_key(row: &SqliteRow) -> Result<Option<CellKey>, StoreError> {
+    let key: Option<Vec<u8>> = row.try_get("cell_key")?;
+    let known = |key: Vec<u8>| key.try_into().map(CellKey);
+    let damaged = |_| StoreError::Damaged {
+        what: "a cell's key",
+    };
+    key.map(known).transpose().map_err(damaged)
+}
+
+pub(super) fn account(row: &SqliteRow) -> Result<Account, StoreError> {
+    Ok(Account {
+        owner: row.try_get("owner")?,
+        course: row.try_get("course")?,
     })
 }
 
-fn id(row: &SqliteRow, column: &'static str) -> Result<Uuid, StoreError> {
+pub(super) fn id(row: &SqliteRow, column: &'static str) -> Result<Uuid, StoreError> {
     uuid_of(row.try_get(column)?)
 }
 
@@ -178,7 +226,7 @@ fn uuid_of(bytes: &[u8]) -> Result<Uuid, StoreError> {
     })
 }
 
-fn count(value: i64) -> Result<u64, StoreError> {
+pub(super) fn count(value: i64) -> Result<u64, StoreError> {
     u64::try_from(value).map_err(|_| StoreError::Damaged {
         what: "a negative number",
     })

@@ -1,8 +1,11 @@
 //! Changes: a batch of [`Write`]s is one transaction.
 
 use super::{Store, StoreError, Write};
+use crate::{people::Account, usage::Spent};
 use baton_protocol::{JobEvent, JobId, encode};
 use sqlx::{Connection, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
+
+const DAY_MS: i64 = 24 * 3600 * 1000;
 
 impl Store {
     /// All of it or nothing.
@@ -22,21 +25,26 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
     match write {
         Write::Submit {
             sequence,
-            owner,
+            account,
             submission,
             at_ms,
         } => {
             let insert = sqlx::query(
-                "INSERT INTO jobs (job, sequence, notebook, notebook_name, owner, state, cell, manifest, submitted_ms)
-                 VALUES (?, ?, ?, ?, ?, 'queued', ?, ?, ?)",
+                "INSERT INTO jobs (job, sequence, notebook, notebook_name, owner, course, state, cell, manifest,
+                 cell_key, priority, timeout_ms, submitted_ms)
+                 VALUES (?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?)",
             )
             .bind(submission.job.0.as_bytes().as_slice())
             .bind(number(*sequence))
             .bind(submission.notebook.0.as_bytes().as_slice())
             .bind(&submission.notebook_name)
-            .bind(owner)
+            .bind(&account.owner)
+            .bind(&account.course)
             .bind(encode(&submission.cell))
             .bind(encode(&submission.state))
+            .bind(submission.cell_key.map(|key| key.0.to_vec()))
+            .bind(encode(&submission.priority))
+            .bind(submission.cell.timeout_ms.map(number))
             .bind(at_ms);
             change(connection, submission.job, insert).await
         }
@@ -45,14 +53,16 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
             worker,
             worker_name,
             fencing,
+            timeout_ms,
         } => {
             let update = sqlx::query(
-                "UPDATE jobs SET state = 'assigned', worker = ?, worker_name = ?, fencing = ?, acknowledged = 0
+                "UPDATE jobs SET state = 'assigned', worker = ?, worker_name = ?, fencing = ?, timeout_ms = ?, acknowledged = 0
                  WHERE job = ? AND state = 'queued' AND fencing < ?",
             )
             .bind(worker.0.as_bytes().as_slice())
             .bind(worker_name)
             .bind(number(*fencing))
+            .bind(timeout_ms.map(number))
             .bind(job.0.as_bytes().as_slice())
             .bind(number(*fencing));
             change(connection, *job, update).await
@@ -138,6 +148,12 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
             .bind(job.0.as_bytes().as_slice());
             change(connection, *job, update).await
         }
+        Write::Charge {
+            account,
+            spent,
+            run_ms,
+            at_ms,
+        } => charge(connection, account, spent, *run_ms, *at_ms).await,
         Write::Close { job } => {
             sqlx::query("DELETE FROM events WHERE job = ?")
                 .bind(job.0.as_bytes().as_slice())
@@ -180,6 +196,39 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
     }
 }
 
+async fn charge(
+    connection: &mut SqliteConnection,
+    account: &Account,
+    spent: &Spent,
+    run_ms: u64,
+    at_ms: i64,
+) -> Result<(), StoreError> {
+    sqlx::query(
+        "INSERT INTO spent (owner, course, faded_ms, at_ms, period_start_ms, period_ms) VALUES (?, ?, ?, ?, ?, ?)
+         ON CONFLICT (owner, course) DO UPDATE SET faded_ms = excluded.faded_ms, at_ms = excluded.at_ms,
+         period_start_ms = excluded.period_start_ms, period_ms = excluded.period_ms",
+    )
+    .bind(&account.owner)
+    .bind(&account.course)
+    .bind(spent.faded_ms)
+    .bind(spent.at_ms)
+    .bind(spent.period_start_ms)
+    .bind(number(spent.period_ms))
+    .execute(&mut *connection)
+    .await?;
+    sqlx::query(
+        "INSERT INTO usage (day, owner, course, run_ms, runs) VALUES (?, ?, ?, ?, 1)
+         ON CONFLICT (day, owner, course) DO UPDATE SET run_ms = run_ms + excluded.run_ms, runs = runs + 1",
+    )
+    .bind(at_ms.div_euclid(DAY_MS))
+    .bind(&account.owner)
+    .bind(&account.course)
+    .bind(number(run_ms))
+    .execute(&mut *connection)
+    .await?;
+    Ok(())
+}
+
 async fn change(
     connection: &mut SqliteConnection,
     job: JobId,
@@ -208,6 +257,7 @@ fn event_kind(event: &JobEvent) -> &'static str {
         JobEvent::Started { .. } => "started",
         JobEvent::Output(_) => "output",
         JobEvent::InputWanted { .. } => "input_wanted",
+        JobEvent::Charged(_) => "charged",
         JobEvent::FilesWanted { .. } => "files_wanted",
         JobEvent::NamesWanted { .. } => "names_wanted",
         JobEvent::Finished { .. } => FINISHED,

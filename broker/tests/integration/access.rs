@@ -10,17 +10,17 @@ use baton_protocol::{
 };
 use std::os::unix::fs::PermissionsExt;
 
-const LOCKED: Rules = Rules {
-    token: Some("sesame"),
-    tcp: true,
-    worker_grace: std::time::Duration::from_secs(5),
-    proxy_grace: std::time::Duration::from_secs(30),
-    blob_limit_bytes: 1 << 30,
-};
+fn locked() -> Rules {
+    Rules {
+        token: Some("sesame"),
+        tcp: true,
+        ..Rules::default()
+    }
+}
 
 #[tokio::test]
 async fn a_wrong_token_opens_nothing() {
-    let broker = Broker::start_with(LOCKED).await;
+    let broker = Broker::start_with(locked()).await;
     FakeProxy::new(&broker.dial).await;
     for token in [
         None,
@@ -49,7 +49,7 @@ async fn a_wrong_token_opens_nothing() {
 
 #[tokio::test]
 async fn the_page_turns_a_token_in_the_address_into_a_cookie() {
-    let broker = Broker::start_with(LOCKED).await;
+    let broker = Broker::start_with(locked()).await;
     let url = broker.dial.address.to_string();
     let client = reqwest::Client::builder()
         .no_proxy()
@@ -86,7 +86,7 @@ async fn the_page_turns_a_token_in_the_address_into_a_cookie() {
 
 #[tokio::test]
 async fn a_foreign_web_page_cannot_speak_for_a_program() {
-    let broker = Broker::start_with(LOCKED).await;
+    let broker = Broker::start_with(locked()).await;
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let answer = client
         .get(format!("{}/v1/worker", broker.dial.address))
@@ -158,6 +158,7 @@ async fn another_version_is_refused_with_both_numbers() {
         protocol_version: 77,
         notebook: NotebookId::random(),
         owner: String::new(),
+        course: None,
     };
     proxy.send(&hello).await.unwrap();
     let answer = within("a refusal", proxy.receive()).await.unwrap();

@@ -49,7 +49,15 @@ async fn a_notebook_runs_one_cell_at_a_time() {
     let first = proxy.submit().await;
     proxy.assigned(first).await;
     let second = proxy.submit().await;
-    assert_eq!(proxy.place(second).await, (1, WaitingReason::OwnJobRuns));
+    assert_eq!(
+        proxy.place(second).await,
+        (
+            1,
+            WaitingReason::OwnJobRuns {
+                notebook: "lesson.ipynb".to_owned()
+            }
+        )
+    );
     assert_eq!(worker.run_to_end().await, first);
     proxy.events_after(first, 1).await;
     proxy.assigned(second).await;

@@ -2,12 +2,16 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod api;
 mod cancel;
 mod chunks;
+mod courses;
+mod fairness;
 mod harness;
 mod journey;
 mod killed;
 mod line;
 mod order;
 mod pages;
+mod people;
 mod reconnect;

@@ -1,7 +1,7 @@
 //! The order keeps its promises whatever the jobs and workers are.
 
-use baton_broker::order::{Job, Plan, Worker, plan};
-use baton_protocol::{JobId, NotebookId, WorkerId, proxy::WaitingReason};
+use baton_broker::order::{Job, Place, Plan, Reason, Spread, Standing, Worker, ahead_of, plan};
+use baton_protocol::{JobId, NotebookId, WorkerId, api::AheadBecause};
 use proptest::prelude::*;
 use std::collections::{HashMap, HashSet};
 use uuid::Uuid;
@@ -18,33 +18,80 @@ fn notebook_id(number: u8) -> NotebookId {
     NotebookId(Uuid::from_u128(number.into()))
 }
 
-/// Jobs of at most 8 notebooks. Some have a worker, at most one of each notebook; that worker may be gone.
+fn standing() -> impl Strategy<Value = Standing> {
+    let weight = prop::sample::select(vec![0.5, 1.0, 4.0]);
+    let boost = prop::sample::select(vec![1.0, 1.0, 3.0]);
+    (
+        0..200_000_u32,
+        weight,
+        boost,
+        prop::bool::weighted(0.2),
+        0..1_000_000_u64,
+    )
+        .prop_map(
+            |(used_ms, weight, boost, low_priority, waited_ms)| Standing {
+                used_ms: used_ms.into(),
+                weight,
+                boost,
+                low_priority,
+                waited_ms,
+            },
+        )
+}
+
+/// Jobs of at most 8 notebooks of at most 4 persons. Some have a worker, at most one of each notebook; that worker
+/// may be gone.
 fn jobs() -> impl Strategy<Value = Vec<Job>> {
-    prop::collection::vec((0..8_u8, prop::option::weighted(0.3, 0..6_u8)), 0..30).prop_map(|rows| {
+    let takes = prop::option::weighted(0.8, (0..1000_u64, 0..1000_u64, 0..1000_u64));
+    let worker = prop::option::weighted(0.3, 0..6_u8);
+    let row = (
+        0..8_u8,
+        worker,
+        standing(),
+        prop::bool::weighted(0.1),
+        takes,
+    );
+    prop::collection::vec(row, 0..30).prop_map(|rows| {
         let mut running = HashSet::new();
         (0..)
             .zip(rows)
-            .map(|(number, (notebook, worker))| Job {
-                job: job_id(number),
-                notebook: notebook_id(notebook),
-                worker: worker.filter(|_| running.insert(notebook)).map(worker_id),
-            })
+            .map(
+                |(number, (notebook, worker, standing, paused, takes))| Job {
+                    job: job_id(number),
+                    notebook: notebook_id(notebook),
+                    owner: format!("person {}", notebook / 2).into(),
+                    worker: worker.filter(|_| running.insert(notebook)).map(worker_id),
+                    standing,
+                    paused,
+                    takes: takes.map(|(lower, more, still_more)| Spread {
+                        lower,
+                        middle: lower + more,
+                        upper: lower + more + still_more,
+                    }),
+                },
+            )
             .collect()
     })
 }
 
 fn workers() -> impl Strategy<Value = Vec<Worker>> {
-    let rows = prop::collection::vec((0..4_u32, prop::collection::hash_set(0..8_u8, 0..4)), 0..5);
+    let warm = prop::collection::hash_set(0..8_u8, 0..4);
+    let rows = prop::collection::vec((0..4_u32, warm, prop::bool::weighted(0.9)), 0..5);
     rows.prop_map(|rows| {
         (0..)
             .zip(rows)
-            .map(|(number, (slots, warm))| Worker {
+            .map(|(number, (slots, warm, open))| Worker {
                 worker: worker_id(number),
                 slots,
                 warm: warm.into_iter().map(notebook_id).collect(),
+                open,
             })
             .collect()
     })
+}
+
+fn class() -> impl Strategy<Value = (Vec<Job>, Vec<Worker>, u32)> {
+    (jobs(), workers(), 1..3_u32)
 }
 
 /// The jobs as they are once the plan is carried out.
@@ -57,10 +104,18 @@ fn carried_out(jobs: &[Job], plan: &Plan) -> Vec<Job> {
     jobs.iter().map(with_worker).collect()
 }
 
+fn of(jobs: &[Job], id: JobId) -> &Job {
+    jobs.iter().find(|job| job.job == id).unwrap()
+}
+
+fn in_line(place: &Place) -> bool {
+    matches!(place.reason, Reason::InLine | Reason::BehindDeadline(_))
+}
+
 proptest! {
     #[test]
-    fn every_waiting_job_is_assigned_or_placed_and_never_both(jobs in jobs(), workers in workers()) {
-        let plan = plan(&jobs, &workers);
+    fn every_waiting_job_is_assigned_or_placed_and_never_both((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
         let mut told: Vec<JobId> = plan.assignments.iter().map(|(job, _)| *job).collect();
         told.extend(plan.places.iter().map(|(job, _)| *job));
         told.sort_unstable();
@@ -70,12 +125,37 @@ proptest! {
     }
 
     #[test]
-    fn no_worker_gets_more_than_its_slots(jobs in jobs(), workers in workers()) {
-        let plan = plan(&jobs, &workers);
+    fn who_is_ahead_is_ahead_for_a_reason((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
+        let jobs = carried_out(&jobs, &plan);
+        let places: Vec<JobId> = plan.places.iter().map(|(job, _)| *job).collect();
+        for (place, behind) in places.iter().enumerate() {
+            let ahead = ahead_of(&jobs, *behind);
+            let named: Vec<JobId> = ahead.iter().map(|(job, _)| *job).collect();
+            prop_assert_eq!(named, &places[..place]);
+            let behind = of(&jobs, *behind);
+            for (job, because) in ahead {
+                let ahead = of(&jobs, job);
+                let (standing, other) = (ahead.standing, behind.standing);
+                let is_so = match because {
+                    AheadBecause::CoursePaused => behind.paused && !ahead.paused,
+                    AheadBecause::Deadline => standing.boost > 1.0,
+                    AheadBecause::LowPriority => other.low_priority && !standing.low_priority,
+                    AheadBecause::UsedLess => other.used_ms > 0.0,
+                    AheadBecause::WaitedLonger => other.low_priority || standing.waited_ms >= other.waited_ms,
+                };
+                prop_assert!(is_so, "{:?}: {:?} {:?}", because, ahead, behind);
+            }
+        }
+    }
+
+    #[test]
+    fn no_worker_gets_more_than_its_slots_and_a_paused_one_nothing((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
         for worker in &workers {
             let before = jobs.iter().filter(|job| job.worker == Some(worker.worker)).count();
             let new = plan.assignments.iter().filter(|(_, to)| *to == worker.worker).count();
-            prop_assert!(new == 0 || before + new <= worker.slots as usize);
+            prop_assert!(new == 0 || (worker.open && before + new <= worker.slots as usize));
         }
         for (_, to) in &plan.assignments {
             prop_assert!(workers.iter().any(|worker| worker.worker == *to));
@@ -83,50 +163,86 @@ proptest! {
     }
 
     #[test]
-    fn a_notebook_runs_one_job_at_a_time(jobs in jobs(), workers in workers()) {
-        let after = carried_out(&jobs, &plan(&jobs, &workers));
-        let mut running = HashSet::new();
-        for job in after.iter().filter(|job| job.worker.is_some()) {
-            prop_assert!(running.insert(job.notebook));
+    fn a_notebook_runs_one_job_and_a_person_no_more_than_the_rule((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
+        for (id, _) in &plan.assignments {
+            let job = of(&jobs, *id);
+            let after = carried_out(&jobs, &plan);
+            let running = || after.iter().filter(|other| other.worker.is_some());
+            prop_assert_eq!(running().filter(|other| other.notebook == job.notebook).count(), 1);
+            prop_assert!(running().filter(|other| other.owner == job.owner).count() <= each as usize);
+            prop_assert!(!job.paused);
         }
     }
 
     #[test]
-    fn nothing_idles_while_somebody_could_run(jobs in jobs(), workers in workers()) {
-        let first = plan(&jobs, &workers);
-        let again = plan(&carried_out(&jobs, &first), &workers);
+    fn nothing_idles_while_somebody_could_run((jobs, workers, each) in class()) {
+        let first = plan(&jobs, &workers, each);
+        let again = plan(&carried_out(&jobs, &first), &workers, each);
         prop_assert!(again.assignments.is_empty());
         // And what was told stays true.
         prop_assert_eq!(again.places, first.places);
     }
 
     #[test]
-    fn places_are_numbered_in_order_of_arrival(jobs in jobs(), workers in workers()) {
-        let plan = plan(&jobs, &workers);
+    fn places_are_numbered_by_rank_and_then_by_arrival((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
         for (expected, (_, place)) in (1..).zip(&plan.places) {
             prop_assert_eq!(place.place, expected);
         }
-        prop_assert!(plan.places.is_sorted_by_key(|(job, _)| *job));
+        let key = |job: JobId| (of(&jobs, job).paused, of(&jobs, job).standing.rank(), job);
+        prop_assert!(plan.places.is_sorted_by(|(one, _), (other, _)| key(*one) < key(*other)));
     }
 
     #[test]
-    fn nobody_is_overtaken_by_a_later_job(jobs in jobs(), workers in workers()) {
-        let plan = plan(&jobs, &workers);
-        let in_line = plan.places.iter().filter(|(_, place)| place.waiting == WaitingReason::InLine);
-        if let Some((first_in_line, _)) = in_line.min_by_key(|(job, _)| *job) {
+    fn nobody_in_line_is_passed_by_a_higher_rank((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
+        let rank = |job: JobId| of(&jobs, job).standing.rank();
+        for (waits, _) in plan.places.iter().filter(|(_, place)| in_line(place)) {
             for (assigned, _) in &plan.assignments {
-                prop_assert!(assigned < first_in_line);
+                prop_assert!(rank(*assigned) <= rank(*waits));
             }
         }
     }
 
     #[test]
-    fn the_end_of_a_job_never_lowers_anyone(jobs in jobs(), workers in workers(), ended in any::<prop::sample::Index>()) {
+    fn a_reason_is_true((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
+        let after = carried_out(&jobs, &plan);
+        for (id, place) in &plan.places {
+            let job = of(&jobs, *id);
+            match place.reason {
+                Reason::CoursePaused => prop_assert!(job.paused),
+                Reason::OwnJobRuns(other) => {
+                    let other = of(&after, other);
+                    prop_assert!(other.worker.is_some());
+                    prop_assert!(other.owner == job.owner);
+                }
+                Reason::NoWorker => prop_assert!(workers.is_empty()),
+                Reason::WorkersPaused => prop_assert!(workers.iter().all(|worker| !worker.open)),
+                Reason::BehindDeadline(other) => {
+                    let ahead = of(&jobs, other);
+                    prop_assert!(other > *id && ahead.standing.boost > 1.0);
+                    prop_assert!(ahead.worker.is_some() || ahead.standing.rank() <= job.standing.rank());
+                }
+                Reason::InLine => {
+                    for worker in workers.iter().filter(|worker| worker.open) {
+                        let busy = after.iter().filter(|other| other.worker == Some(worker.worker)).count();
+                        prop_assert!(busy >= worker.slots as usize);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_job_never_lowers_anyone((jobs, workers, each) in class(), ended in any::<prop::sample::Index>()) {
         prop_assume!(!jobs.is_empty());
-        let before = plan(&jobs, &workers);
+        let before = plan(&jobs, &workers, each);
         let mut jobs = carried_out(&jobs, &before);
         jobs.remove(ended.index(jobs.len()));
-        let after: HashMap<JobId, u32> = plan(&jobs, &workers).places.iter().map(|(job, place)| (*job, place.place)).collect();
+        let after: HashMap<JobId, u32> =
+            plan(&jobs, &workers, each).places.iter().map(|(job, place)| (*job, place.place)).collect();
         for (job, place) in &before.places {
             if let Some(later) = after.get(job) {
                 prop_assert!(*later <= place.place);
@@ -135,48 +251,142 @@ proptest! {
     }
 
     #[test]
-    fn a_free_warm_worker_is_taken(jobs in jobs(), workers in workers()) {
-        let plan = plan(&jobs, &workers);
+    fn a_free_warm_worker_is_taken((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
         let after = carried_out(&jobs, &plan);
         for (job, to) in &plan.assignments {
-            let notebook = after.iter().find(|other| other.job == *job).unwrap().notebook;
+            let notebook = of(&after, *job).notebook;
             let chosen = workers.iter().find(|worker| worker.worker == *to).unwrap();
             if chosen.warm.contains(&notebook) {
                 continue;
             }
-            for warm in workers.iter().filter(|worker| worker.warm.contains(&notebook)) {
+            for warm in workers.iter().filter(|worker| worker.open && worker.warm.contains(&notebook)) {
                 let busy = after.iter().filter(|other| other.worker == Some(warm.worker)).count();
                 prop_assert!(busy >= warm.slots as usize);
             }
         }
     }
+
+    #[test]
+    fn an_estimate_is_a_range_and_nothing_is_guessed((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
+        let after = carried_out(&jobs, &plan);
+        let unknown = after.iter().any(|job| job.worker.is_some() && job.takes.is_none());
+        for (id, place) in &plan.places {
+            if let Some(starts) = place.starts_in {
+                prop_assert!(starts.lower <= starts.middle && starts.middle <= starts.upper);
+                prop_assert!(!unknown && !of(&jobs, *id).paused && !workers.is_empty());
+            }
+        }
+    }
+}
+
+fn standing_of(used_ms: f64, waited_ms: u64) -> Standing {
+    Standing {
+        used_ms,
+        weight: 1.0,
+        boost: 1.0,
+        low_priority: false,
+        waited_ms,
+    }
+}
+
+fn job(number: u8, worker: Option<u8>) -> Job {
+    Job {
+        job: job_id(number.into()),
+        notebook: notebook_id(number),
+        owner: number.to_string().into(),
+        worker: worker.map(worker_id),
+        standing: standing_of(0.0, 0),
+        paused: false,
+        takes: Some(Spread {
+            lower: 10,
+            middle: 20,
+            upper: 40,
+        }),
+    }
+}
+
+fn worker(number: u8, slots: u32) -> Worker {
+    Worker {
+        worker: worker_id(number),
+        slots,
+        warm: HashSet::new(),
+        open: true,
+    }
 }
 
 #[test]
 fn without_a_worker_that_is_the_reason() {
-    let jobs = [Job {
-        job: job_id(1),
-        notebook: notebook_id(1),
-        worker: None,
-    }];
-    let plan = plan(&jobs, &[]);
-    assert_eq!(plan.places[0].1.waiting, WaitingReason::NoWorker);
+    let plan = plan(&[job(1, None)], &[], 1);
+    assert_eq!(plan.places[0].1.reason, Reason::NoWorker);
 }
 
 #[test]
 fn the_least_loaded_worker_is_taken() {
-    let worker = |number, slots| Worker {
-        worker: worker_id(number),
-        slots,
-        warm: HashSet::new(),
-    };
-    let job = |number: u8, worker: Option<u8>| Job {
-        job: job_id(number.into()),
-        notebook: notebook_id(number),
-        worker: worker.map(worker_id),
-    };
     // One of two is more than one of four.
     let jobs = [job(1, Some(1)), job(2, Some(2)), job(3, None)];
-    let plan = plan(&jobs, &[worker(1, 2), worker(2, 4)]);
+    let plan = plan(&jobs, &[worker(1, 2), worker(2, 4)], 1);
     assert_eq!(plan.assignments, [(job_id(3), worker_id(2))]);
+}
+
+#[test]
+fn who_used_less_for_the_weight_is_first() {
+    let with = |number, standing| Job {
+        standing,
+        ..job(number, None)
+    };
+    let base = standing_of(100_000.0, 0);
+    let order = |standings: &[Standing]| -> Vec<u128> {
+        let jobs: Vec<Job> = (1..)
+            .zip(standings)
+            .map(|(number, standing)| with(number, *standing))
+            .collect();
+        let plan = plan(&jobs, &[worker(1, 0)], 1);
+        plan.places.iter().map(|(job, _)| job.0.as_u128()).collect()
+    };
+    let heavier = Standing {
+        weight: 2.0,
+        ..base
+    };
+    let boosted = Standing { boost: 3.0, ..base };
+    let low = Standing {
+        low_priority: true,
+        ..base
+    };
+    let patient = standing_of(100_000.0, 900_000);
+    let new = standing_of(0.0, 0);
+    assert_eq!(
+        order(&[base, heavier, boosted, low, patient, new]),
+        [6, 5, 3, 2, 1, 4]
+    );
+    assert_eq!(order(&[base, base]), [1, 2]);
+}
+
+#[test]
+fn places_ahead_of_a_job_are_estimated_by_the_runs_ahead() {
+    let jobs = [job(1, Some(1)), job(2, None), job(3, None)];
+    let starts = |jobs: &[Job], workers: &[Worker]| -> Vec<Option<(u64, u64, u64)>> {
+        let places = plan(jobs, workers, 1).places;
+        let range = |starts: Spread| (starts.lower, starts.middle, starts.upper);
+        places
+            .iter()
+            .map(|(_, place)| place.starts_in.map(range))
+            .collect()
+    };
+    assert_eq!(
+        starts(&jobs, &[worker(1, 1)]),
+        [Some((10, 20, 40)), Some((20, 40, 80))]
+    );
+    let new = Job {
+        takes: None,
+        ..job(2, None)
+    };
+    let jobs = [job(1, Some(1)), new.clone(), job(3, None)];
+    assert_eq!(starts(&jobs, &[worker(1, 1)]), [Some((10, 20, 40)), None]);
+    let new_runs = Job {
+        worker: Some(worker_id(1)),
+        ..new
+    };
+    assert_eq!(starts(&[new_runs, job(3, None)], &[worker(1, 1)]), [None]);
 }

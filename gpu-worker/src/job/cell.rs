@@ -32,7 +32,7 @@ use super::state::Assembled;
 use super::{Ending, Names, Order};
 use crate::batch::Batcher;
 use crate::context::{Context, MoveError};
-use crate::notice;
+use crate::notice::{self, Limit};
 use crate::session::{Session, SessionEvent};
 
 const MEMORY_POLL: Duration = Duration::from_millis(250);
@@ -78,7 +78,10 @@ pub(crate) async fn run_cell(
         usage: Usage::default(),
         memory_bytes: 0,
         cancel: Cancel::NotAsked,
-        limit: cell.timeout_ms.map(Duration::from_millis),
+        limit: cell.timeout_ms.map(|time| Limit {
+            time: Duration::from_millis(time),
+            longest: cell.longest_timeout_ms.map(Duration::from_millis),
+        }),
         time_is_up: false,
         deadline: None,
     };
@@ -106,7 +109,7 @@ struct Run<'context> {
     memory_bytes: u64,
     cancel: Cancel,
     /// How long the cell may run.
-    limit: Option<Duration>,
+    limit: Option<Limit>,
     /// Nobody pressed interrupt: the limit did.
     time_is_up: bool,
     /// When something that takes no time has taken too long.
@@ -196,6 +199,10 @@ impl Run<'_> {
     }
 
     fn output_due(&self, order: &Order) -> Option<Instant> {
+        // Nothing is believed of a run that has not started, and the shim's word that it has comes by another way.
+        if matches!(self.phase, Phase::Applying { .. }) {
+            return None;
+        }
         let now = Instant::now();
         let due = Instant::from_std(self.batcher.due(now.into_std())?);
         Some(if order.events.is_full() {

@@ -9,7 +9,7 @@ use baton_gpu_worker::{Config, FilesChoice, run};
 use baton_link::{Dial, LaneChoice};
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{
-    Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, Outcome, Parcel, Piece,
+    Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, Outcome, Parcel, Piece, Priority,
     RemoteError, SessionId, State, StateVersion, Submission, Usage,
 };
 use bytes::Bytes;
@@ -379,12 +379,15 @@ impl Notebook {
             job: JobId::random(),
             notebook: self.id,
             notebook_name: "test.ipynb".to_owned(),
+            cell_key: None,
+            priority: Priority::Normal,
             cell: Cell {
                 code: code.to_owned(),
                 message_id: format!("cell-{}", self.cells),
                 execution_count: self.cells,
                 silent: false,
                 timeout_ms: None,
+                longest_timeout_ms: None,
                 allow_stdin: true,
                 python: "python3".to_owned(),
                 python_version: "3.test".to_owned(),

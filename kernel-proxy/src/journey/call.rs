@@ -25,6 +25,7 @@ use super::failure::Failure;
 use super::files::HomeFiles;
 use super::link::{Lanes, Link};
 use super::moving::Moving;
+use super::naming::Naming;
 use super::notice::{Line, Notice};
 use crate::relay::Relay;
 
@@ -39,7 +40,7 @@ pub(super) struct Journey {
     moving: Moving,
     files: HomeFiles,
     notebook: NotebookId,
-    notebook_name: String,
+    naming: Naming,
     python: String,
     python_version: String,
     /// What the session holds; none before the first cell and after anything that went wrong.
@@ -61,7 +62,7 @@ impl Journey {
             moving,
             files: HomeFiles::new(),
             notebook,
-            notebook_name: notebook_name(),
+            naming: Naming::new(),
             python: String::new(),
             python_version: String::new(),
             home: None,
@@ -127,12 +128,16 @@ impl Journey {
         let lanes = self.lanes(call, CONNECT_PATIENCE).await?;
         let mut cell = self.cell(&run);
         cell.notebook_folder = self.notebook_folder(call, &lanes).await?;
+        let cell_key = Some(self.naming.cell_key(&run.code, &self.link.status()));
+        let priority = run.priority;
         let state = self.send_state(call, run.state).await?;
         self.link
             .submit(Submission {
                 job: call.job,
                 notebook: self.notebook,
-                notebook_name: self.notebook_name.clone(),
+                notebook_name: self.naming.notebook.clone(),
+                cell_key,
+                priority,
                 cell,
                 state,
             })
@@ -170,6 +175,7 @@ impl Journey {
             execution_count: run.execution_count,
             silent: run.silent,
             timeout_ms: run.timeout_ms,
+            longest_timeout_ms: None,
             allow_stdin: run.allow_stdin,
             python: self.python.clone(),
             python_version: self.python_version.clone(),
@@ -212,15 +218,5 @@ impl Journey {
             &output.metadata,
             &output.buffers,
         );
-    }
-}
-
-/// How people call this notebook: Jupyter Server tells the kernel its path.
-fn notebook_name() -> String {
-    let path = std::env::var("JPY_SESSION_NAME").unwrap_or_default();
-    let name = path.rsplit('/').next().unwrap_or_default();
-    match name.is_empty() {
-        true => "notebook".to_owned(),
-        false => name.to_owned(),
     }
 }

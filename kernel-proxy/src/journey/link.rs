@@ -6,12 +6,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use baton_link::{Backoff, ChunkLane, Connection, LinkError};
-use baton_protocol::proxy::{FromProxy, ToProxy, WaitingReason};
-use baton_protocol::{JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Submission};
+use baton_link::{Backoff, ChunkLane, Connection, LinkError, Token};
+use baton_protocol::proxy::{FromProxy, ToProxy};
+use baton_protocol::{JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
 use tokio::sync::{mpsc, watch};
 
 use super::autostart::{NoBroker, Obstacle, dial_or_start};
+use super::notice::Place;
 use crate::config::BrokerChoice;
 
 const COMMANDS: usize = 64;
@@ -41,10 +42,7 @@ enum Command {
 
 #[derive(Debug)]
 pub(super) enum News {
-    Place {
-        place: u32,
-        waiting: WaitingReason,
-    },
+    Place(Place),
     Event(Box<JobEvent>),
     /// The broker has heard that the student does not want to wait.
     Cancelling,
@@ -63,6 +61,7 @@ pub(super) struct Lanes {
     pub(super) chunks: ChunkLane,
     /// Workers may be on this machine.
     pub(super) near: bool,
+    pub(super) token: Option<Token>,
 }
 
 #[derive(Clone)]
@@ -77,12 +76,17 @@ pub(super) enum Status {
 }
 
 /// The link, and the work that keeps it: the owner polls that future beside its own.
-pub(super) fn open(choice: BrokerChoice, notebook: NotebookId) -> (Link, impl Future<Output = ()>) {
+pub(super) fn open(
+    choice: BrokerChoice,
+    course: Option<String>,
+    notebook: NotebookId,
+) -> (Link, impl Future<Output = ()>) {
     let (commands, command_receiver) = mpsc::channel(COMMANDS);
     let (news_sender, news) = mpsc::channel(NEWS);
     let (status_sender, status) = watch::channel(Status::Down { reason: None });
     let keeper = Keeper {
         choice,
+        course,
         notebook,
         commands: command_receiver,
         news: news_sender,
@@ -175,6 +179,7 @@ impl Link {
 
 struct Keeper {
     choice: BrokerChoice,
+    course: Option<String>,
     notebook: NotebookId,
     commands: mpsc::Receiver<Command>,
     news: mpsc::Sender<(JobId, News)>,
@@ -240,6 +245,7 @@ impl Keeper {
                 protocol_version: PROTOCOL_VERSION,
                 notebook: self.notebook,
                 owner: owner(),
+                course: self.course.clone(),
             };
             broker.send(&hello).await?;
             Ok::<_, LinkError>((broker.receive().await?, broker))
@@ -257,12 +263,13 @@ impl Keeper {
                 self.status.send_replace(Status::Up(Lanes {
                     chunks: lane,
                     near: dial.address.is_near(),
+                    token: dial.token,
                 }));
                 Ok(broker)
             }
             Some(ToProxy::Refused(refusal)) => Err(NoBroker::Ever(Obstacle {
                 reason: refusal.to_string(),
-                hint: "install the same version of Baton on both ends, or ask your course staff",
+                hint: hint_of(&refusal),
             })),
             _ => Err(NoBroker::Yet(format!(
                 "{} is not a Baton broker",
@@ -365,7 +372,17 @@ impl Keeper {
                 job,
                 place,
                 waiting,
-            } => self.tell(job, News::Place { place, waiting }).await,
+                estimate,
+                message,
+            } => {
+                let place = Place {
+                    place,
+                    reason: waiting,
+                    estimate,
+                    message,
+                };
+                self.tell(job, News::Place(place)).await;
+            }
             ToProxy::Events { job, events } => {
                 for numbered in events {
                     let Some(open) = self.jobs.get_mut(&job) else {
@@ -461,6 +478,18 @@ fn no_broker(error: LinkError) -> NoBroker {
             hint: "ask your course staff for the token, and see `baton config show`",
         }),
         _ => NoBroker::Yet(reason),
+    }
+}
+
+fn hint_of(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::NotInCourse { .. } | Refusal::WhichCourse { .. } => {
+            "name the course with `course` in ~/.config/baton/config.toml or with BATON_COURSE, then restart the kernel"
+        }
+        Refusal::NotYours {} => "restart the kernel",
+        Refusal::ProtocolVersion { .. } | Refusal::NoHello {} => {
+            "install the same version of Baton on both ends, or ask your course staff"
+        }
     }
 }
 

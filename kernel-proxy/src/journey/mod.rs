@@ -13,6 +13,7 @@ mod failure;
 mod files;
 mod link;
 mod moving;
+mod naming;
 mod notice;
 
 use baton_jupyter_link::shim::{ShimListener, ShimReader, ShimWriter};
@@ -30,6 +31,7 @@ pub(crate) struct Context {
     pub(crate) relay: Relay,
     pub(crate) shim: ShimListener,
     pub(crate) broker: BrokerChoice,
+    pub(crate) course: Option<String>,
     /// Where workers on this machine may fetch state; none where all of it goes through the broker.
     pub(crate) memory: Option<MemoryHolder>,
     pub(crate) kernel_pid: u32,
@@ -40,7 +42,7 @@ pub(crate) struct Context {
 pub(crate) async fn serve(context: Context) {
     let shutdown = context.shutdown.clone();
     let notebook = NotebookId::random();
-    let (link, keep_linked) = link::open(context.broker, notebook);
+    let (link, keep_linked) = link::open(context.broker, context.course, notebook);
     let moving = Moving::new(context.kernel_pid, context.memory);
     let mut journey = Journey::new(context.relay, link, moving, notebook);
     tokio::select! {

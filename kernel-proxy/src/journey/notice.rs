@@ -4,10 +4,15 @@
 //!
 //! **Invariant:** nothing for a wait under [`QUIET`], and never more than one change in [`PACE`].
 
+mod words;
+
 use std::time::Duration;
 
-use baton_protocol::proxy::WaitingReason;
+use baton_protocol::proxy::{Estimate, WaitingReason};
+use baton_protocol::{BudgetLeft, Usage};
 use serde_json::json;
+
+use words::{budget, bytes, escaped, ordinal, roughly, seconds, since, whole};
 
 /// Waits shorter than this are not worth a word.
 pub(super) const QUIET: Duration = Duration::from_secs(2);
@@ -15,34 +20,90 @@ pub(super) const QUIET: Duration = Duration::from_secs(2);
 pub(super) const PACE: Duration = Duration::from_secs(1);
 
 /// Why the cell does not run yet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Waiting {
     Connecting,
     Moving,
-    Queued { place: u32, reason: WaitingReason },
+    Queued {
+        place: Place,
+        /// When that was said.
+        since: Duration,
+    },
     Starting,
 }
 
+/// What the broker says about a job that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// 1 = next in line.
+    pub(super) place: u32,
+    pub(super) reason: WaitingReason,
+    pub(super) estimate: Option<Estimate>,
+    /// From the course's staff.
+    pub(super) message: Option<String>,
+}
+
 impl Waiting {
-    fn text(self) -> String {
+    fn text(&self, now: Duration) -> String {
         match self {
             Self::Connecting => {
                 "Waiting for the GPU service to answer. Your variables are safe".to_owned()
             }
             Self::Moving => "Sending what the cell needs".to_owned(),
-            Self::Queued {
-                reason: WaitingReason::NoWorker,
-                ..
-            } => "Waiting for a GPU: no GPU worker is connected at the moment".to_owned(),
-            Self::Queued {
-                reason: WaitingReason::OwnJobRuns,
-                ..
-            } => "Waiting for your other GPU cell to finish".to_owned(),
-            Self::Queued {
-                place,
-                reason: WaitingReason::InLine,
-            } => format!("Waiting for a GPU: {} in line", ordinal(place)),
+            Self::Queued { place, since } => place.text(now.saturating_sub(*since)),
             Self::Starting => "Starting a session on the GPU worker".to_owned(),
+        }
+    }
+}
+
+impl Place {
+    fn text(&self, passed: Duration) -> String {
+        let line = match &self.reason {
+            WaitingReason::NoWorker => {
+                "Waiting for a GPU: no GPU worker is connected at the moment".to_owned()
+            }
+            WaitingReason::WorkersPaused { why: None } => {
+                "Waiting for a GPU: the GPU workers are paused".to_owned()
+            }
+            WaitingReason::WorkersPaused { why: Some(why) } => {
+                format!("Waiting for a GPU: the GPU workers are paused ({why})")
+            }
+            WaitingReason::CoursePaused { why } => {
+                format!("Waiting for a GPU: your course is paused ({why})")
+            }
+            WaitingReason::OwnJobRuns { notebook } => {
+                format!("Waiting for your other GPU cell ({notebook}) to finish")
+            }
+            WaitingReason::BehindDeadline { course } => format!(
+                "Waiting for a GPU: {}. {course} has a deadline and goes first",
+                self.in_line(passed)
+            ),
+            WaitingReason::InLine => format!("Waiting for a GPU: {}", self.in_line(passed)),
+        };
+        match &self.message {
+            Some(message) => format!("{line}\n{message}"),
+            None => line,
+        }
+    }
+
+    fn in_line(&self, passed: Duration) -> String {
+        let place = format!("{} in line", ordinal(self.place));
+        match self.estimate {
+            Some(estimate) => {
+                let left = |ms| roughly(Duration::from_millis(ms).saturating_sub(passed));
+                let (lower, middle, upper) = (
+                    left(estimate.lower_ms),
+                    left(estimate.middle_ms),
+                    left(estimate.upper_ms),
+                );
+                match lower == upper {
+                    true => format!("{place}, about {middle}"),
+                    false => format!("{place}, about {middle} ({lower} to {upper})"),
+                }
+            }
+            None => {
+                format!("{place}. The runs ahead are new, so there is no estimate yet")
+            }
         }
     }
 }
@@ -55,6 +116,8 @@ pub(super) struct Notice {
     /// The text that stands in the notebook, and since when.
     shown: Option<(String, Duration)>,
     started: Option<Duration>,
+    limit: Option<Duration>,
+    budget: Option<BudgetLeft>,
     quiet: bool,
 }
 
@@ -72,12 +135,23 @@ impl Notice {
             waiting: Waiting::Connecting,
             shown: None,
             started: None,
+            limit: None,
+            budget: None,
             quiet,
         }
     }
 
     pub(super) fn waits(&mut self, waiting: Waiting) {
         self.waiting = waiting;
+    }
+
+    /// How long the cell may run.
+    pub(super) fn limit(&mut self, timeout_ms: Option<u64>) {
+        self.limit = timeout_ms.map(Duration::from_millis);
+    }
+
+    pub(super) fn charged(&mut self, left: BudgetLeft) {
+        self.budget = Some(left);
     }
 
     pub(super) fn starts(&mut self, now: Duration) {
@@ -99,8 +173,14 @@ impl Notice {
             return None;
         }
         let text = match (self.started, worker, &self.shown) {
-            (None, _, _) => self.waiting.text(),
-            (Some(_), Some(worker), Some(_)) => format!("Running on {worker}"),
+            (None, _, _) => self.waiting.text(now),
+            (Some(started), Some(worker), Some(_)) => {
+                let running = since(now.saturating_sub(started));
+                let limit = self.limit.map_or_else(String::new, |limit| {
+                    format!(" of at most {}", whole(limit.as_secs().max(1)))
+                });
+                format!("Running on {worker} for {running}{limit}")
+            }
             // A cell that started in time needs no word while it runs.
             (Some(_), _, _) => return None,
         };
@@ -112,16 +192,22 @@ impl Notice {
     }
 
     /// The summary after the cell.
-    pub(super) fn ends(&mut self, now: Duration, worker: &str, run_ms: u64) -> Option<Line> {
+    pub(super) fn ends(&mut self, now: Duration, worker: &str, usage: Usage) -> Option<Line> {
         if self.quiet {
             return None;
         }
         let waited = self.started.unwrap_or(now);
-        let text = format!(
+        let mut text = format!(
             "GPU: {} on {worker}, waited {}",
-            seconds(Duration::from_millis(run_ms)),
+            seconds(Duration::from_millis(usage.run_ms)),
             seconds(waited)
         );
+        if usage.peak_memory_bytes > 0 {
+            text.push_str(&format!(", peak {}", bytes(usage.peak_memory_bytes)));
+        }
+        if let Some(left) = &self.budget {
+            text.push_str(&format!(". {}", budget(left)));
+        }
         Some(self.show(text, now))
     }
 
@@ -139,7 +225,7 @@ impl Notice {
         let content = json!({
             "data": {
                 "text/plain": text,
-                "text/html": format!("<small style=\"opacity:0.7\">{}</small>", escaped(&text)),
+                "text/html": format!("<small style=\"opacity:0.7\">{}</small>", escaped(&text).replace('\n', "<br>")),
             },
             "metadata": {},
             "transient": {"display_id": self.display_id},
@@ -152,112 +238,5 @@ impl Notice {
     }
 }
 
-fn ordinal(number: u32) -> String {
-    let ending = match (number % 10, number % 100) {
-        (_, 11..=13) => "th",
-        (1, _) => "st",
-        (2, _) => "nd",
-        (3, _) => "rd",
-        _ => "th",
-    };
-    format!("{number}{ending}")
-}
-
-fn seconds(duration: Duration) -> String {
-    let seconds = duration.as_secs();
-    match seconds {
-        0..60 => format!("{:.1} s", duration.as_secs_f64()),
-        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-    }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(seconds: f64) -> Duration {
-        Duration::from_secs_f64(seconds)
-    }
-
-    fn text(line: Option<Line>) -> Option<(&'static str, String)> {
-        let line = line?;
-        let content: serde_json::Value = serde_json::from_str(&line.content).ok()?;
-        Some((
-            line.kind,
-            content["data"]["text/plain"].as_str()?.to_owned(),
-        ))
-    }
-
-    fn queued(place: u32) -> Waiting {
-        Waiting::Queued {
-            place,
-            reason: WaitingReason::InLine,
-        }
-    }
-
-    #[test]
-    fn a_short_wait_shows_the_summary_alone() {
-        let mut notice = Notice::new("d".into(), false);
-        notice.waits(queued(1));
-        assert_eq!(notice.look(at(1.9), None), None);
-        notice.starts(at(0.4));
-        assert_eq!(notice.look(at(3.0), Some("cpu-0")), None);
-        assert_eq!(
-            text(notice.ends(at(3.5), "cpu-0", 3100)),
-            Some((
-                "display_data",
-                "GPU: 3.1 s on cpu-0, waited 0.4 s".to_owned()
-            ))
-        );
-    }
-
-    #[test]
-    fn a_long_wait_is_one_line_that_changes_once_a_second_at_most() {
-        let mut notice = Notice::new("d".into(), false);
-        notice.waits(queued(2));
-        assert_eq!(
-            text(notice.look(at(2.0), None)),
-            Some(("display_data", "Waiting for a GPU: 2nd in line".to_owned()))
-        );
-        notice.waits(queued(1));
-        assert_eq!(notice.look(at(2.5), None), None);
-        assert_eq!(
-            text(notice.look(at(3.0), None)),
-            Some((
-                "update_display_data",
-                "Waiting for a GPU: 1st in line".to_owned()
-            ))
-        );
-        notice.starts(at(4.0));
-        assert_eq!(
-            text(notice.look(at(4.0), Some("gpu-2"))),
-            Some(("update_display_data", "Running on gpu-2".to_owned()))
-        );
-    }
-
-    #[test]
-    fn a_quiet_cell_says_nothing() {
-        let mut notice = Notice::new("d".into(), true);
-        assert_eq!(notice.look(at(60.0), None), None);
-        assert_eq!(notice.ends(at(61.0), "cpu-0", 5), None);
-    }
-
-    #[test]
-    fn words_for_numbers_and_times() {
-        let ordinals: Vec<String> = [1, 2, 3, 4, 11, 12, 13, 21, 102, 111].map(ordinal).to_vec();
-        assert_eq!(
-            ordinals.join(" "),
-            "1st 2nd 3rd 4th 11th 12th 13th 21st 102nd 111th"
-        );
-        assert_eq!(seconds(at(0.04)), "0.0 s");
-        assert_eq!(seconds(at(75.0)), "1 min 15 s");
-        assert_eq!(seconds(at(7500.0)), "2 h 5 min");
-    }
-}
+mod tests;

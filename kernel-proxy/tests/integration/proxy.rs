@@ -36,6 +36,7 @@ fn proxy_process() {
             .map(|argument| OsString::from(argument.as_str().unwrap()))
             .collect(),
         broker: BrokerChoice::Misconfigured("this is a test".to_owned()),
+        course: None,
         lane: LaneChoice::Auto,
         virtual_cuda: true,
     };

@@ -90,7 +90,11 @@ def test_config(baton: Baton) -> None:
     assert baton.run("%gpu_config").text() == "notices=normal virtual=on\n"
     assert baton.run("%gpu_config notices=quiet").text() == "notices=quiet virtual=on\n"
     baton.run("%%gpu --timeout 5m\n1")
-    assert [(call["quiet"], call["timeout_ms"]) for call in baton.calls] == [(True, 300_000)]
+    baton.run("%%gpu --priority low\n1")
+    said = [(call["quiet"], call["timeout_ms"], call["priority"]) for call in baton.calls]
+    assert said == [(True, 300_000, "normal"), (True, None, "low")]
     assert "write notices=quiet or notices=normal" in baton.run("%gpu_config notices=loud").text("stderr")
     help_text = str(baton.run("%%gpu?").reply["payload"])
-    assert all(option in help_text for option in ("--timeout", "--keep", "--drop", "--no-return", "--quiet"))
+    assert all(
+        option in help_text for option in ("--timeout", "--keep", "--drop", "--no-return", "--quiet", "--priority")
+    )

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use baton_link::{Connection, Dial, LinkError, connect};
 use baton_protocol::{
-    NotebookId, PROTOCOL_VERSION,
+    NotebookId, PROTOCOL_VERSION, Refusal,
     address::BrokerAddress,
     proxy::{FromProxy, ToProxy},
 };
@@ -31,7 +31,7 @@ pub(super) fn broker(settings: &Settings) -> Finding {
         .enable_all()
         .build();
     let address = &dial.address;
-    match runtime.map(|runtime| runtime.block_on(say_hello(&dial))) {
+    match runtime.map(|runtime| runtime.block_on(say_hello(&dial, settings.course.clone()))) {
         Ok(Ok(version)) => Finding::Good(format!(
             "The broker at {address} answers, version {version}"
         )),
@@ -41,7 +41,7 @@ pub(super) fn broker(settings: &Settings) -> Finding {
 }
 
 /// The broker's version; or what is wrong and what mends it.
-async fn say_hello(dial: &Dial) -> Result<String, (String, &'static str)> {
+async fn say_hello(dial: &Dial, course: Option<String>) -> Result<String, (String, &'static str)> {
     let failed = |error: LinkError| {
         let fix = match error {
             LinkError::Unauthorized { .. } => {
@@ -57,6 +57,7 @@ async fn say_hello(dial: &Dial) -> Result<String, (String, &'static str)> {
         protocol_version: PROTOCOL_VERSION,
         notebook: NotebookId::random(),
         owner: "doctor".to_owned(),
+        course,
     };
     connection.send(&hello).await.map_err(failed)?;
     let answer = tokio::time::timeout(WELCOME, connection.receive()).await;
@@ -64,16 +65,22 @@ async fn say_hello(dial: &Dial) -> Result<String, (String, &'static str)> {
     let restart = "restart the broker, then look at its log";
     match answer {
         Ok(Ok(Some(ToProxy::Welcome { broker_version }))) => Ok(broker_version),
-        Ok(Ok(Some(ToProxy::Refused(refusal)))) => Err((
-            refusal.to_string(),
-            "install the same version of Baton on both sides",
-        )),
+        Ok(Ok(Some(ToProxy::Refused(refusal)))) => Err((refusal.to_string(), fix_of(&refusal))),
         Ok(Err(error)) => Err(failed(error)),
         Ok(Ok(_)) => Err((
             "The broker does not welcome this program".to_owned(),
             restart,
         )),
         Err(_) => Err((dial_silent(dial), restart)),
+    }
+}
+
+fn fix_of(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::NotInCourse { .. } | Refusal::WhichCourse { .. } => {
+            "name the course with BATON_COURSE"
+        }
+        _ => "install the same version of Baton on both sides",
     }
 }
 

@@ -3,7 +3,7 @@
 use super::{golden, samples::*};
 use baton_protocol::{
     JobEvent, NumberedEvent, Outcome, PROTOCOL_VERSION, Refusal, Submission,
-    proxy::{FromProxy, ToProxy, WaitingReason},
+    proxy::{Estimate, FromProxy, ToProxy, WaitingReason},
     worker::{Device, DeviceKind, FromWorker, ToWorker},
 };
 
@@ -20,6 +20,7 @@ golden!(events_are_read, "event", JobEvent, events(), {
     JobEvent::Started { .. } => "started",
     JobEvent::Output(_) => "output",
     JobEvent::InputWanted { .. } => "input_wanted",
+    JobEvent::Charged(_) => "charged",
     JobEvent::FilesWanted { .. } => "files_wanted",
     JobEvent::NamesWanted { .. } => "names_wanted",
     JobEvent::Finished { .. } => "finished",
@@ -41,23 +42,37 @@ golden!(outcomes_are_read, "outcome", Outcome, [
 golden!(refusals_are_read, "refusal", Refusal, [
     Refusal::ProtocolVersion { broker: 1, peer: 2 },
     Refusal::NoHello {},
+    Refusal::NotInCourse { course: "ml101".to_owned(), courses: vec!["vision".to_owned()] },
+    Refusal::WhichCourse { courses: vec!["ml101".to_owned(), "vision".to_owned()] },
+    Refusal::NotYours {},
 ], {
     Refusal::ProtocolVersion { .. } => "protocol_version",
     Refusal::NoHello {} => "no_hello",
+    Refusal::NotInCourse { .. } => "not_in_course",
+    Refusal::WhichCourse { .. } => "which_course",
+    Refusal::NotYours {} => "not_yours",
 });
 
 golden!(reasons_are_read, "waiting", WaitingReason, [
-    WaitingReason::InLine, WaitingReason::OwnJobRuns, WaitingReason::NoWorker,
+    WaitingReason::InLine,
+    WaitingReason::BehindDeadline { course: "ml101".to_owned() },
+    WaitingReason::OwnJobRuns { notebook: "lesson.ipynb".to_owned() },
+    WaitingReason::NoWorker,
+    WaitingReason::WorkersPaused { why: Some("maintenance".to_owned()) },
+    WaitingReason::CoursePaused { why: "back on Monday".to_owned() },
 ], {
     WaitingReason::InLine => "in_line",
-    WaitingReason::OwnJobRuns => "own_job_runs",
+    WaitingReason::BehindDeadline { .. } => "behind_deadline",
+    WaitingReason::OwnJobRuns { .. } => "own_job_runs",
     WaitingReason::NoWorker => "no_worker",
+    WaitingReason::WorkersPaused { .. } => "workers_paused",
+    WaitingReason::CoursePaused { .. } => "course_paused",
 });
 
 golden!(submissions_are_read, "stored", Submission, [submission()], { _ => "submission" });
 
 golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
-    FromProxy::Hello { protocol_version: 1, notebook: notebook(), owner: "ada".to_owned() },
+    FromProxy::Hello { protocol_version: 1, notebook: notebook(), owner: "ada".to_owned(), course: Some("ml101".to_owned()) },
     FromProxy::Submit(submission()),
     FromProxy::State { job: job(), state: held() },
     FromProxy::Resume { job: job(), after: 41 },
@@ -81,7 +96,13 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
 golden!(messages_to_proxies_are_read, "to_proxy", ToProxy, [
     ToProxy::Welcome { broker_version: "0.1.0".to_owned() },
     ToProxy::Refused(Refusal::ProtocolVersion { broker: 1, peer: 2 }),
-    ToProxy::Place { job: job(), place: 3, waiting: WaitingReason::InLine },
+    ToProxy::Place {
+        job: job(),
+        place: 3,
+        waiting: WaitingReason::InLine,
+        estimate: Some(Estimate { lower_ms: 25_000, middle_ms: 40_000, upper_ms: 90_000 }),
+        message: Some("The lab closes at six".to_owned()),
+    },
     ToProxy::Events {
         job: job(),
         events: (1..).zip(events()).map(|(number, event)| NumberedEvent { number, event }).collect(),

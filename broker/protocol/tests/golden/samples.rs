@@ -2,9 +2,9 @@
 
 use baton_protocol::files::NotebookFolder;
 use baton_protocol::{
-    Cell, ChunkHash, HeldKey, HeldState, Holder, JobEvent, JobId, Manifest, NotebookId, Outcome,
-    Output, Parcel, Piece, RemoteError, SegmentPart, SessionId, State, StateVersion, Submission,
-    Usage, WorkerId,
+    BudgetLeft, Cell, CellKey, ChunkHash, HeldKey, HeldState, Holder, JobEvent, JobId, Manifest,
+    NotebookId, Outcome, Output, Parcel, Period, Piece, Priority, RemoteError, SegmentPart,
+    SessionId, State, StateVersion, Submission, Usage, WorkerId,
 };
 use uuid::Uuid;
 
@@ -88,12 +88,15 @@ pub(crate) fn submission() -> Submission {
         job: job(),
         notebook: notebook(),
         notebook_name: "lesson.ipynb".to_owned(),
+        cell_key: Some(CellKey([7; 16])),
+        priority: Priority::Low,
         cell: Cell {
             code: "\n\nmodel.fit(x, y)".to_owned(),
             message_id: "5c1e_7".to_owned(),
             execution_count: 12,
             silent: false,
             timeout_ms: Some(300_000),
+            longest_timeout_ms: Some(1_800_000),
             allow_stdin: true,
             python: "/usr/bin/python3".to_owned(),
             python_version: "3.13".to_owned(),
@@ -139,6 +142,7 @@ pub(crate) fn events() -> Vec<JobEvent> {
     vec![
         JobEvent::Assigned {
             worker: "gpu-2".to_owned(),
+            timeout_ms: Some(300_000),
         },
         JobEvent::StateWanted {},
         JobEvent::BytesWanted {},
@@ -158,6 +162,11 @@ pub(crate) fn events() -> Vec<JobEvent> {
             number: 3,
             names: vec!["scale".to_owned(), "model".to_owned()],
         },
+        JobEvent::Charged(BudgetLeft {
+            left_ms: 6_120_000,
+            of_ms: 7_200_000,
+            period: Period::Week,
+        }),
         JobEvent::Finished {
             outcome: Outcome::Error,
             error: Some(error()),

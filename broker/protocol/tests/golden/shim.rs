@@ -78,6 +78,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
         quiet: false,
         folder: "/home/ada".to_owned(),
         timeout_ms: Some(300_000),
+        priority: baton_protocol::Priority::Low,
         state: snapshot(),
     }),
     FromNotebook::State { call: 9, state: snapshot() },

@@ -5,7 +5,10 @@ use baton_broker::{Activity, Config, Listen};
 use baton_link::{Api, Dial, Token};
 use baton_protocol::address::BrokerAddress;
 use std::{
+    fs::File,
+    io::Write,
     net::SocketAddr,
+    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
@@ -24,6 +27,10 @@ pub(crate) struct Rules {
     pub(crate) worker_grace: Duration,
     pub(crate) proxy_grace: Duration,
     pub(crate) blob_limit_bytes: u64,
+    /// The text of the people file.
+    pub(crate) people: Option<String>,
+    /// The text of the courses file.
+    pub(crate) courses: Option<String>,
 }
 
 impl Default for Rules {
@@ -34,6 +41,8 @@ impl Default for Rules {
             worker_grace: Duration::from_millis(300),
             proxy_grace: Duration::from_secs(30),
             blob_limit_bytes: 1 << 30,
+            people: None,
+            courses: None,
         }
     }
 }
@@ -64,6 +73,16 @@ impl Broker {
         config.worker_grace = rules.worker_grace;
         config.proxy_grace = rules.proxy_grace;
         config.blob_limit_bytes = rules.blob_limit_bytes;
+        if let Some(people) = &rules.people {
+            let path = folder.path().join("people.toml");
+            write_private(&path, people);
+            config.people = Some(path);
+        }
+        if let Some(courses) = &rules.courses {
+            let path = folder.path().join("courses.toml");
+            write_private(&path, courses);
+            config.courses = Some(path);
+        }
         let (activity, activity_seen) = watch::channel(Activity::default());
         config.activity = Some(activity);
         let (shutdown, shutdown_seen) = oneshot::channel::<()>();
@@ -88,6 +107,19 @@ impl Broker {
         }
     }
 
+    /// The same broker for somebody with this token.
+    pub(crate) fn dial_as(&self, token: &str) -> Dial {
+        Dial {
+            address: self.dial.address.clone(),
+            token: Some(Token::new(token)),
+        }
+    }
+
+    pub(crate) async fn get_as(&self, token: &str, path: &str) -> String {
+        let api = Api::new(&self.dial_as(token)).unwrap();
+        String::from_utf8(api.get(path).await.unwrap().to_vec()).unwrap()
+    }
+
     pub(crate) async fn get(&self, path: &str) -> String {
         let body = Api::new(&self.dial).unwrap().get(path).await.unwrap();
         String::from_utf8(body.to_vec()).unwrap()
@@ -99,6 +131,20 @@ impl Broker {
         within("an end", self.task).await.unwrap().unwrap();
         self.folder
     }
+}
+
+pub(crate) fn write_private(path: &Path, text: &str) {
+    let new = path.with_extension("new");
+    let mut options = File::options();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&new)
+        .unwrap();
+    file.write_all(text.as_bytes()).unwrap();
+    std::fs::rename(new, path).unwrap();
 }
 
 fn config_in(folder: &Path) -> Config {

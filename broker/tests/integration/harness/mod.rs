@@ -3,7 +3,7 @@
 mod broker;
 mod peers;
 
-pub(crate) use broker::{Broker, KilledBroker, Rules, serve_in_this_process};
+pub(crate) use broker::{Broker, KilledBroker, Rules, serve_in_this_process, write_private};
 pub(crate) use peers::{
     FakeProxy, FakeWorker, finished, output, outputs, started, state, submission,
 };

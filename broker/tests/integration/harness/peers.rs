@@ -4,7 +4,7 @@ use super::{PATIENCE, within};
 use baton_link::{Connection, Dial};
 use baton_protocol::{
     Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, NumberedEvent, Outcome, Output,
-    PROTOCOL_VERSION, Piece, SessionId, State, StateVersion, Submission, Usage, WorkerId,
+    PROTOCOL_VERSION, Piece, Priority, SessionId, State, StateVersion, Submission, Usage, WorkerId,
     proxy::{FromProxy, ToProxy, WaitingReason},
     worker::{Device, DeviceKind, FromWorker, ToWorker},
 };
@@ -21,7 +21,15 @@ impl FakeProxy {
         Self::of(dial, NotebookId::random()).await
     }
 
+    pub(crate) async fn in_course(dial: &Dial, course: &str) -> Self {
+        Self::enter(dial, NotebookId::random(), Some(course)).await
+    }
+
     pub(crate) async fn of(dial: &Dial, notebook: NotebookId) -> Self {
+        Self::enter(dial, notebook, None).await
+    }
+
+    async fn enter(dial: &Dial, notebook: NotebookId, course: Option<&str>) -> Self {
         let mut connection = within("a dial", baton_link::connect(dial, "/v1/proxy"))
             .await
             .unwrap();
@@ -29,6 +37,7 @@ impl FakeProxy {
             protocol_version: PROTOCOL_VERSION,
             notebook,
             owner: "ada".to_owned(),
+            course: course.map(str::to_owned),
         };
         connection.send(&hello).await.unwrap();
         let mut proxy = Self {
@@ -71,6 +80,7 @@ impl FakeProxy {
                 job,
                 place,
                 waiting,
+                ..
             } if job == of => (place, waiting),
             other => panic!("expected a place of {of}, got {other:?}"),
         }
@@ -110,6 +120,11 @@ impl FakeProxy {
     pub(crate) async fn assigned(&mut self, of: JobId) {
         let event = self.event(of).await;
         assert!(matches!(event, JobEvent::Assigned { .. }), "{event:?}");
+    }
+
+    /// Whatever it is.
+    pub(crate) async fn expect_news(&mut self) {
+        self.next().await;
     }
 
     /// Nothing more comes before the answer to a question that is asked now.
@@ -242,12 +257,15 @@ pub(crate) fn submission(notebook: NotebookId) -> Submission {
         job: JobId::random(),
         notebook,
         notebook_name: "lesson.ipynb".to_owned(),
+        cell_key: None,
+        priority: Priority::Normal,
         cell: Cell {
             code: "print(1)".to_owned(),
             message_id: "message".to_owned(),
             execution_count: 1,
             silent: false,
             timeout_ms: None,
+            longest_timeout_ms: None,
             allow_stdin: true,
             python: "/usr/bin/python3".to_owned(),
             python_version: "3.13".to_owned(),

@@ -34,7 +34,7 @@ impl Run<'_> {
                 Phase::Running { since, .. } | Phase::Fetching { since, .. },
                 Cancel::NotAsked,
                 Some(limit),
-            ) => since.checked_add(limit),
+            ) => since.checked_add(limit.time),
             _ => None,
         }
     }

@@ -48,8 +48,9 @@ impl Journey {
                         }
                     }
                     Step::News(News::Lost) => return Err(Failure::job_lost(call.job).into()),
-                    Step::News(News::Place { place, waiting: reason }) => {
-                        call.notice.waits(Waiting::Queued { place, reason });
+                    Step::News(News::Place(place)) => {
+                        let since = call.now();
+                        call.notice.waits(Waiting::Queued { place, since });
                     }
                     Step::News(News::Event(event)) => match *event {
                         JobEvent::Finished { outcome, error, state, usage, files } => {
@@ -115,8 +116,9 @@ impl Journey {
     async fn pass_on(&mut self, call: &mut Call<'_>, event: JobEvent) -> Result<(), Stop> {
         let number = call.number;
         match event {
-            JobEvent::Assigned { worker } => {
+            JobEvent::Assigned { worker, timeout_ms } => {
                 call.notice.waits(Waiting::Starting);
+                call.notice.limit(timeout_ms);
                 call.worker = Some(worker);
             }
             JobEvent::StateWanted {} | JobEvent::BytesWanted {} => {
@@ -157,6 +159,7 @@ impl Journey {
                 };
                 call.writer.send(&wanted).await?;
             }
+            JobEvent::Charged(left) => call.notice.charged(left),
             JobEvent::Finished { .. } => {}
         }
         Ok(())

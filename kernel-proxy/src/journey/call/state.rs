@@ -110,7 +110,7 @@ impl Journey {
         let (file, delta, ledger) = self.fetch(call, state, home.ledger).await?;
         let files = self.bring_files(call, files).await?;
         if let Some(worker) = call.worker.clone() {
-            self.put_out(call, |notice, now| notice.ends(now, &worker, usage.run_ms));
+            self.put_out(call, |notice, now| notice.ends(now, &worker, usage));
         }
         let message = ToNotebook::Finished {
             call: call.number,

@@ -1,0 +1,229 @@
+//! What the broker's `/v1` answers to programs, as JSON.
+//!
+//! Times are milliseconds since 1970 and durations are milliseconds, as the ends of their names say.
+
+use crate::{JobId, Outcome, Period, Priority, proxy::Estimate, worker::Device};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A part of a list.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Page<Item> {
+    pub items: Vec<Item>,
+    /// What to give as `after` for the next part; absent in the last one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub next: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// Waits for a GPU.
+    Queued,
+    /// Its state is on the way to a worker.
+    Assigned,
+    /// Runs.
+    Started,
+    Finished,
+}
+
+/// One run of one `%%gpu` cell.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Job {
+    #[schema(value_type = String, format = "uuid")]
+    pub job: JobId,
+    pub state: JobState,
+    pub person: String,
+    /// Absent when the notebook is for none.
+    pub course: Option<String>,
+    /// For example its file name.
+    pub notebook: String,
+    /// Who has it or had it.
+    pub worker: Option<String>,
+    pub priority: Priority,
+    /// How long it may run.
+    pub timeout_ms: Option<u64>,
+    pub submitted_ms: i64,
+    pub started_ms: Option<i64>,
+    pub finished_ms: Option<i64>,
+    pub outcome: Option<Outcome>,
+    pub run_ms: Option<u64>,
+    pub peak_memory_bytes: Option<u64>,
+    /// Of a queued job.
+    pub waiting: Option<Waiting>,
+}
+
+/// Where a queued job stands, from the function that schedules.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Waiting {
+    /// 1 = next in line.
+    pub place: u32,
+    /// The first rule that keeps it from running.
+    pub rule: WaitingRule,
+    /// The rule in words.
+    pub sentence: String,
+    /// In how many milliseconds it starts; absent when nothing is known of the runs ahead.
+    pub estimate: Option<Estimate>,
+    /// What the course's staff want waiting students to know.
+    pub message: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitingRule {
+    InLine,
+    /// Some of the jobs ahead came later and are for a course that has a deadline.
+    BehindDeadline,
+    /// Another cell of the same person runs.
+    OwnJobRuns,
+    /// None is connected.
+    NoWorker,
+    WorkersPaused,
+    CoursePaused,
+}
+
+/// Why a job is where it is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Explanation {
+    pub job: Job,
+    pub sentence: String,
+    /// Of a queued job.
+    pub line: Option<Line>,
+}
+
+/// What the order of a queued job is made of.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Line {
+    pub ahead: Vec<Ahead>,
+    pub standing: Standing,
+    /// Jobs that workers have.
+    pub running: u32,
+    /// Jobs that the connected workers take at once.
+    pub slots: u32,
+    /// Absent where the course has none.
+    pub budget: Option<Budget>,
+}
+
+/// So many jobs are ahead because of this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Ahead {
+    pub because: AheadBecause,
+    pub jobs: u32,
+}
+
+/// The first difference without which a job would not be ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AheadBecause {
+    /// The course of the job behind is paused.
+    CoursePaused,
+    Deadline,
+    /// The job behind is of low priority.
+    LowPriority,
+    /// Its account has used less GPU time of late, for its course's weight.
+    UsedLess,
+    WaitedLonger,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Standing {
+    /// What the account has used of late; half of it counts after each half-life.
+    pub used_ms: u64,
+    pub half_life_ms: u64,
+    /// Of the course. Twice the weight is twice the share.
+    pub weight: f64,
+    /// What a deadline that is near multiplies the weight by; 1 without one.
+    pub boost: f64,
+}
+
+/// What the caller may still use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Budget {
+    pub left_ms: u64,
+    pub of_ms: u64,
+    pub period: Period,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Worker {
+    pub name: String,
+    pub state: WorkerState,
+    /// Why it is paused.
+    pub reason: Option<String>,
+    pub devices: Vec<Device>,
+    pub jobs: u32,
+    /// How many jobs it takes at once.
+    pub slots: u32,
+    pub warm_sessions: u32,
+    pub memory_used_bytes: Option<u64>,
+    pub memory_bytes: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum WorkerState {
+    Connected,
+    /// Takes nothing new.
+    Paused,
+    /// Ends its jobs, then goes.
+    Leaving,
+    /// Not connected; its jobs are not yet given up.
+    Away,
+}
+
+/// What a course may use, and what it does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Course {
+    pub course: String,
+    pub weight: f64,
+    /// What a deadline that is near multiplies the weight by; 1 without one.
+    pub boost: f64,
+    /// Of a cell that asks for nothing.
+    pub timeout_ms: Option<u64>,
+    /// What a cell may ask for.
+    pub longest_timeout_ms: Option<u64>,
+    /// Why none of its cells is started.
+    pub paused: Option<String>,
+    /// For those who wait.
+    pub message: Option<String>,
+    /// The GPU time of each person in a period, and what is left of the caller's.
+    pub budget: Option<Budget>,
+    pub deadlines: Vec<Deadline>,
+    pub running: u32,
+    pub waiting: u32,
+}
+
+/// From `from_ms` to `until_ms` the weight is so many times as large.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Deadline {
+    pub from_ms: i64,
+    pub until_ms: i64,
+    pub weight: f64,
+}
+
+/// What one person used for one course on one day.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Usage {
+    /// In UTC, for example `2026-11-20`.
+    #[schema(format = "date")]
+    pub day: String,
+    pub person: String,
+    pub course: Option<String>,
+    pub run_ms: u64,
+    pub runs: u64,
+}
+
+/// A refusal in the form of RFC 9457, `application/problem+json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Problem {
+    /// Names the kind of refusal, for programs.
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub title: String,
+    pub status: u16,
+    /// What happened.
+    pub detail: String,
+    /// What to do about it.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub hint: Option<String>,
+}

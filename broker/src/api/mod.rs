@@ -1,0 +1,113 @@
+//! What programs ask: jobs, workers, courses and use, as JSON below `/v1`.
+//!
+//! In: questions with filters. Out: pages of [`baton_protocol::api`] types, no more than the caller may see, and
+//! refusals as problem documents. Routes and their description are one list, so the document cannot lag behind.
+
+mod courses;
+mod jobs;
+mod paging;
+mod problem;
+mod usage;
+mod workers;
+
+pub(crate) use problem::ApiError;
+
+use crate::{engine::Event, http::Shared};
+use axum::{
+    Json, Router,
+    extract::{FromRequestParts, Query},
+    http::request::Parts,
+    routing::{any, get},
+};
+use baton_protocol::api::Problem;
+use serde::de::DeserializeOwned;
+use tokio::sync::oneshot;
+use utoipa::{
+    IntoResponses, Modify, OpenApi,
+    openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Baton",
+        version = "1",
+        description = "Who runs and who waits, why and how long, and who used how much. \
+                       Everybody sees their own jobs, staff those of their courses, admins all. \
+                       Names that end with _ms are milliseconds, and points in time are milliseconds since 1970.",
+        license(name = "Apache-2.0", identifier = "Apache-2.0"),
+    ),
+    components(schemas(Problem)),
+    security(("token" = [])),
+    modifiers(&Token),
+)]
+struct Document;
+
+/// How every refusal is described.
+#[derive(IntoResponses)]
+#[response(
+    status = "default",
+    description = "What was wrong, and what to do",
+    content_type = "application/problem+json"
+)]
+#[expect(dead_code, reason = "a description is never made")]
+struct Refusal(Problem);
+
+struct Token;
+
+impl Modify for Token {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("The token of a person, or the broker's own"))
+            .build();
+        let components = document.components.get_or_insert_default();
+        components.add_security_scheme("token", SecurityScheme::Http(scheme));
+    }
+}
+
+pub(crate) fn routes() -> Router<Shared> {
+    let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(jobs::list))
+        .routes(routes!(jobs::one))
+        .routes(routes!(jobs::explanation))
+        .routes(routes!(workers::list))
+        .routes(routes!(courses::list))
+        .routes(routes!(usage::list))
+        .split_for_parts();
+    router
+        .route("/v1/openapi.json", get(async || Json(document)))
+        .method_not_allowed_fallback(async || ApiError::Method)
+        .route("/v1/{*path}", any(async || ApiError::UnknownPath))
+}
+
+/// The query of a request. A filter that is not known must not give everything.
+struct Asked<T>(T);
+
+impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Asked<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        match Query::try_from_uri(&parts.uri) {
+            Ok(Query(asked)) => Ok(Self(asked)),
+            Err(rejection) => Err(ApiError::Query(rejection.body_text())),
+        }
+    }
+}
+
+/// Asks the loop.
+async fn ask<Answer>(
+    shared: &Shared,
+    question: impl FnOnce(oneshot::Sender<Answer>) -> Event,
+) -> Result<Answer, ApiError> {
+    let (sender, answer) = oneshot::channel();
+    let asked = shared.inbox.send(question(sender)).await;
+    asked.map_err(|_| ApiError::Ending)?;
+    answer.await.map_err(|_| ApiError::Ending)
+}
+
+/// A course that is none has no name.
+fn named(course: String) -> Option<String> {
+    (!course.is_empty()).then_some(course)
+}

@@ -1,0 +1,40 @@
+//! Lists in parts.
+
+use super::ApiError;
+use baton_protocol::api::Page;
+
+const USUAL: u32 = 50;
+const MOST: u32 = 500;
+
+/// How many items the caller wants.
+pub(super) fn size(limit: Option<u32>) -> Result<u32, ApiError> {
+    match limit.unwrap_or(USUAL) {
+        size @ 1..=MOST => Ok(size),
+        _ => Err(ApiError::Query(format!("limit is from 1 to {MOST}"))),
+    }
+}
+
+/// Of rows of which one more than `size` was asked for, so that it is known whether there are more.
+pub(super) fn page<Row, Item>(
+    mut rows: Vec<Row>,
+    size: u32,
+    cursor: impl Fn(&Row) -> String,
+    item: impl FnMut(Row) -> Item,
+) -> Page<Item> {
+    let more = rows.len() > size as usize;
+    rows.truncate(size as usize);
+    let last = rows.last().filter(|_| more);
+    Page {
+        next: last.map(cursor),
+        items: rows.into_iter().map(item).collect(),
+    }
+}
+
+/// A list that comes as a whole.
+pub(super) fn whole<Item>(items: Vec<Item>) -> Page<Item> {
+    Page { items, next: None }
+}
+
+pub(super) fn wrong_cursor() -> ApiError {
+    ApiError::Query("after is not what an earlier answer gave as next".to_owned())
+}

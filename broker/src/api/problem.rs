@@ -1,0 +1,100 @@
+//! Refusals in the form of RFC 9457.
+
+use crate::store::StoreError;
+use axum::{
+    Json,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use baton_protocol::api::Problem;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApiError {
+    #[error("The broker's token is missing or wrong")]
+    Token,
+    #[error("This address is for programs, not for web pages")]
+    WebPage,
+    #[error("Workers need the broker's own token: they are given everybody's cells")]
+    NotAWorker,
+    #[error("{0}")]
+    Query(String),
+    #[error("There is no job {job} that you may see")]
+    UnknownJob { job: String },
+    #[error("There is nothing at this address")]
+    UnknownPath,
+    #[error("This address does not take this method")]
+    Method,
+    #[error("The broker's database does not answer")]
+    Store(#[from] StoreError),
+    #[error("The broker is ending")]
+    Ending,
+}
+
+impl ApiError {
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::Token => StatusCode::UNAUTHORIZED,
+            Self::WebPage | Self::NotAWorker => StatusCode::FORBIDDEN,
+            Self::Query(_) => StatusCode::BAD_REQUEST,
+            Self::UnknownJob { .. } | Self::UnknownPath => StatusCode::NOT_FOUND,
+            Self::Method => StatusCode::METHOD_NOT_ALLOWED,
+            Self::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Token => "token",
+            Self::WebPage => "web-page",
+            Self::NotAWorker => "not-a-worker",
+            Self::Query(_) => "query",
+            Self::UnknownJob { .. } => "unknown-job",
+            Self::UnknownPath => "unknown-path",
+            Self::Method => "method",
+            Self::Store(_) => "database",
+            Self::Ending => "ending",
+        }
+    }
+
+    fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::Token => Some("send it as Authorization: Bearer TOKEN"),
+            Self::UnknownJob { .. } => Some("/v1/jobs lists those that you may see"),
+            Self::Query(_) | Self::UnknownPath | Self::Method => {
+                Some("/v1/openapi.json says what can be asked")
+            }
+            Self::Store(_) => Some("the broker's log says more"),
+            Self::Ending => Some("try again in a second"),
+            Self::WebPage | Self::NotAWorker => None,
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        if let Self::Store(error) = &self {
+            tracing::error!(
+                error = error as &dyn std::error::Error,
+                "A question cannot be answered: {error}"
+            );
+        }
+        let status = self.status();
+        let problem = Problem {
+            kind: format!("urn:baton:{}", self.kind()),
+            title: status.canonical_reason().unwrap_or_default().to_owned(),
+            status: status.as_u16(),
+            detail: self.to_string(),
+            hint: self.hint().map(str::to_owned),
+        };
+        let mut response = (status, Json(problem)).into_response();
+        let headers = response.headers_mut();
+        let kind = HeaderValue::from_static("application/problem+json");
+        headers.insert(header::CONTENT_TYPE, kind);
+        if status == StatusCode::UNAUTHORIZED {
+            let how = HeaderValue::from_static("Bearer");
+            headers.insert(header::WWW_AUTHENTICATE, how);
+        }
+        response
+    }
+}

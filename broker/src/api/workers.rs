@@ -1,0 +1,36 @@
+//! Workers that are there, and those that are missed.
+
+use super::{ApiError, Refusal, ask, paging};
+use crate::{dispatch::WorkerView, engine::Event, http::Shared};
+use axum::{Json, extract::State};
+use baton_protocol::api::{Page, Worker, WorkerState};
+
+/// Workers, by name
+#[utoipa::path(get, path = "/v1/workers", operation_id = "workers",
+    responses((status = 200, body = Page<Worker>, description = "The answer"), Refusal))]
+pub(super) async fn list(State(shared): State<Shared>) -> Result<Json<Page<Worker>>, ApiError> {
+    let present = ask(&shared, Event::Overview).await?;
+    let workers = present.workers.into_iter().map(worker);
+    Ok(Json(paging::whole(workers.collect())))
+}
+
+fn worker(view: WorkerView) -> Worker {
+    let (used, whole) = view.memory.unzip();
+    let small = |count| u32::try_from(count).unwrap_or(u32::MAX);
+    Worker {
+        state: match (view.connected, view.draining, &view.paused) {
+            (false, ..) => WorkerState::Away,
+            (true, true, _) => WorkerState::Leaving,
+            (true, false, Some(_)) => WorkerState::Paused,
+            (true, false, None) => WorkerState::Connected,
+        },
+        name: view.name,
+        reason: view.paused,
+        devices: view.devices,
+        jobs: small(view.jobs),
+        slots: view.slots,
+        warm_sessions: small(view.sessions),
+        memory_used_bytes: used,
+        memory_bytes: whole,
+    }
+}

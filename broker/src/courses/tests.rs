@@ -1,0 +1,120 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use jiff::Timestamp;
+
+const FILE: &str = r#"
+time_zone = "Europe/Berlin"
+half_life = "6h"
+jobs_per_person = 2
+
+[default]
+time_limit = "5m"
+longest_time_limit = "30m"
+
+[course.ml101]
+weight = 2
+message = "The lab closes at six"
+budget = { gpu_time = "2h", reset = "Mon 04:00" }
+
+[[course.ml101.deadline]]
+until = "2026-11-20T23:59"
+weight = 3
+before = "6h"
+
+[course.thesis]
+time_limit = "10h"
+paused = "Back on Monday"
+
+[worker.gpu-2]
+paused = "The fan is loud"
+"#;
+
+fn ms(text: &str) -> i64 {
+    text.parse::<Timestamp>().unwrap().as_millisecond()
+}
+
+#[test]
+fn a_course_has_what_the_file_says_and_the_rest_from_the_default() {
+    let courses = Courses::parse(FILE).unwrap();
+    assert_eq!(courses.half_life_ms, 6 * 3600 * 1000);
+    assert_eq!(courses.jobs_per_person, 2);
+    let limits = |course| {
+        let course = courses.of(course);
+        (
+            course.time_limit_ms.unwrap() / 60_000,
+            course.longest_ms.unwrap() / 60_000,
+        )
+    };
+    assert_eq!(limits("unknown"), (5, 30));
+    assert_eq!(limits("ml101"), (5, 30));
+    assert_eq!(limits("thesis"), (600, 600));
+    assert_eq!(
+        courses.of("thesis").paused.as_deref(),
+        Some("Back on Monday")
+    );
+    assert_eq!(courses.of("").paused, None);
+    assert_eq!(courses.worker_paused("gpu-2"), Some("The fan is loud"));
+    assert_eq!(courses.worker_paused("gpu-1"), None);
+}
+
+#[test]
+fn a_deadline_counts_in_its_last_hours_only() {
+    let courses = Courses::parse(FILE).unwrap();
+    let boost = |time| courses.of("ml101").boost(ms(time));
+    assert_eq!(boost("2026-11-20T16:58:00Z"), 1.0);
+    assert_eq!(boost("2026-11-20T16:59:00Z"), 3.0);
+    assert_eq!(boost("2026-11-20T22:58:59Z"), 3.0);
+    assert_eq!(boost("2026-11-20T22:59:00Z"), 1.0);
+    assert_eq!(courses.of("thesis").boost(ms("2026-11-20T20:00:00Z")), 1.0);
+}
+
+#[test]
+fn a_week_begins_on_its_day_by_the_clock_on_the_wall() {
+    let courses = Courses::parse(FILE).unwrap();
+    let reset = courses.of("ml101").budget.clone().unwrap().reset;
+    let check = |now, start| {
+        let period = reset.period(ms(now));
+        assert_eq!(period.start_ms, ms(start), "{now}");
+        assert_eq!(period.end, "Monday 04:00");
+        assert!(period.is_week);
+    };
+    check("2026-11-21T12:00:00Z", "2026-11-16T03:00:00Z");
+    check("2026-11-16T03:00:00Z", "2026-11-16T03:00:00Z");
+    check("2026-11-16T02:59:59Z", "2026-11-09T03:00:00Z");
+    // The week in which the clock goes back is an hour longer.
+    check("2026-10-26T02:30:00Z", "2026-10-19T02:00:00Z");
+    check("2026-10-26T03:00:00Z", "2026-10-26T03:00:00Z");
+}
+
+#[test]
+fn a_day_begins_at_its_time() {
+    let reset = Reset::parse("04:00", &TimeZone::UTC).unwrap();
+    let period = reset.period(ms("2026-11-21T03:00:00Z"));
+    assert_eq!(period.start_ms, ms("2026-11-20T04:00:00Z"));
+    assert_eq!(period.end, "Saturday 04:00");
+    assert!(!period.is_week);
+}
+
+#[test]
+fn nonsense_is_refused_with_its_place() {
+    for (text, why) in [
+        ("[course.a]\nweight = 0", "[course.a]"),
+        ("[course.a]\ntime_limit = 5", "invalid type"),
+        ("[course.a]\ntime_limit = \"5 apples\"", "time_limit"),
+        ("[course.a]\ncolour = 1", "unknown field"),
+        (
+            "[default]\nbudget = { gpu_time = \"1h\", reset = \"Monday\" }",
+            "budget.reset",
+        ),
+        (
+            "[[course.a.deadline]]\nuntil = \"tomorrow\"\nweight = 2",
+            "deadline.until",
+        ),
+        ("time_zone = \"Mars/Olympus\"", "Mars/Olympus"),
+        ("half_life = \"0s\"", "half_life"),
+    ] {
+        let error = format!("{:#}", Courses::parse(text).unwrap_err());
+        assert!(error.contains(why), "{text}: {error}");
+    }
+}

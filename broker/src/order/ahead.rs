@@ -1,0 +1,40 @@
+//! Why others are ahead.
+
+use super::{Job, Standing, in_order};
+use baton_protocol::{JobId, api::AheadBecause};
+
+/// The waiting jobs that are ahead of this one, the next one first.
+#[must_use]
+pub fn ahead_of(jobs: &[Job], job: JobId) -> Vec<(JobId, AheadBecause)> {
+    let line: Vec<&Job> = in_order(jobs).into_iter().map(|(_, job)| job).collect();
+    let Some(place) = line.iter().position(|other| other.job == job) else {
+        return Vec::new();
+    };
+    let ahead = line[..place].iter();
+    ahead
+        .map(|other| (other.job, because(other, line[place])))
+        .collect()
+}
+
+/// The first difference without which they would stand the other way round.
+fn because(ahead: &Job, behind: &Job) -> AheadBecause {
+    if behind.paused && !ahead.paused {
+        return AheadBecause::CoursePaused;
+    }
+    let (ahead, behind) = (ahead.standing, behind.standing);
+    let turns = |without: fn(&mut Standing)| {
+        let (mut ahead, mut behind) = (ahead, behind);
+        without(&mut ahead);
+        without(&mut behind);
+        ahead.rank() > behind.rank()
+    };
+    if turns(|standing| standing.boost = 1.0) {
+        AheadBecause::Deadline
+    } else if !ahead.low_priority && turns(|standing| standing.low_priority = false) {
+        AheadBecause::LowPriority
+    } else if turns(|standing| standing.used_ms = 0.0) {
+        AheadBecause::UsedLess
+    } else {
+        AheadBecause::WaitedLonger
+    }
+}

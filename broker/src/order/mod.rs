@@ -1,0 +1,177 @@
+//! Who runs next, where, and what those who wait are told.
+//!
+//! In: every unfinished job in order of arrival and every worker that is connected. Out: assignments, and for each
+//! job that still waits its place, the first rule that keeps it from running, and when it may start.
+//! What a student is told comes from the same pass that assigns, so the two cannot disagree.
+//!
+//! The order is a weighted fair share: whose account has used less, for its weight, is sooner. Waiting counts like
+//! GPU time that was not used, so everybody's turn comes, whoever else arrives. A notebook runs one job at a time, a
+//! person at most `jobs_per_person`, a worker at most `slots`. A job that one of these rules holds back does not hold
+//! up the jobs behind it.
+//!
+//! **Invariant:** pure; no clock, no I/O, cannot fail.
+
+mod ahead;
+mod forward;
+mod line;
+
+pub use crate::history::Spread;
+pub use ahead::ahead_of;
+
+use baton_protocol::{JobId, NotebookId, WorkerId};
+use line::{Line, Taken};
+use std::{collections::HashSet, sync::Arc};
+
+/// Ten seconds of waiting weigh as much as a second of GPU time that was not used.
+const WAITING_PER_USE: f64 = 10.0;
+/// A job of low priority stands where its account would stand with this much more use.
+const LOW_PRIORITY_MS: f64 = 3_600_000.0;
+
+/// An unfinished job.
+#[derive(Debug, Clone)]
+pub struct Job {
+    pub job: JobId,
+    pub notebook: NotebookId,
+    pub owner: Arc<str>,
+    /// The worker that has it, connected or not.
+    pub worker: Option<WorkerId>,
+    pub standing: Standing,
+    /// None of its course's jobs is started.
+    pub paused: bool,
+    /// What it takes from now on; `None`: nobody knows.
+    pub takes: Option<Spread>,
+}
+
+/// What decides about the order between two jobs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Standing {
+    /// What the account has used of late, in milliseconds of GPU time.
+    pub used_ms: f64,
+    /// Of the course. Twice the weight is twice the share.
+    pub weight: f64,
+    /// What a deadline multiplies the weight by; 1 without one.
+    pub boost: f64,
+    pub low_priority: bool,
+    pub waited_ms: u64,
+}
+
+/// A worker that is connected.
+#[derive(Debug, Clone)]
+pub struct Worker {
+    pub worker: WorkerId,
+    pub slots: u32,
+    /// Notebooks whose session is warm here.
+    pub warm: HashSet<NotebookId>,
+    /// Takes new jobs: neither paused nor about to leave.
+    pub open: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// 1 = next in line.
+    pub place: u32,
+    pub reason: Reason,
+    /// Milliseconds until it starts, where that can be said.
+    pub starts_in: Option<Spread>,
+}
+
+/// The first rule that keeps a job from running.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    CoursePaused,
+    /// This job of the same notebook or of the same person runs.
+    OwnJobRuns(JobId),
+    NoWorker,
+    WorkersPaused,
+    /// A job that came later is ahead because of its course's deadline.
+    BehindDeadline(JobId),
+    InLine,
+}
+
+#[derive(Debug, Default)]
+pub struct Plan {
+    pub assignments: Vec<(JobId, WorkerId)>,
+    /// The next one first.
+    pub places: Vec<(JobId, Place)>,
+}
+
+impl Standing {
+    /// Lower is sooner.
+    #[must_use]
+    pub fn rank(&self) -> f64 {
+        let low = if self.low_priority {
+            LOW_PRIORITY_MS
+        } else {
+            0.0
+        };
+        (self.used_ms + low) / (self.weight * self.boost) - self.waited_ms as f64 / WAITING_PER_USE
+    }
+}
+
+/// `jobs` in order of arrival.
+#[must_use]
+pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
+    let mut line = Line::new(jobs, workers, jobs_per_person);
+    let mut assigned = Vec::new();
+    let mut waiting = Vec::new();
+    let is_boosted = |job: &Job| job.standing.boost > 1.0;
+    // The last to arrive of those that are ahead because of a deadline.
+    let mut boosted = jobs
+        .iter()
+        .rposition(|job| job.worker.is_some() && is_boosted(job));
+    for (arrival, job) in in_order(jobs) {
+        let reason = match line.take(job) {
+            Taken::By(worker) => {
+                assigned.push((job, worker));
+                None
+            }
+            Taken::Not(Reason::InLine) => Some(match boosted {
+                Some(other) if other > arrival && !is_boosted(job) => {
+                    Reason::BehindDeadline(jobs[other].job)
+                }
+                _ => Reason::InLine,
+            }),
+            Taken::Not(reason) => Some(reason),
+        };
+        if is_boosted(job) {
+            boosted = boosted.max(Some(arrival));
+        }
+        if let Some(reason) = reason {
+            waiting.push((job, reason));
+        }
+    }
+    let starts = forward::starts(jobs, &assigned, &waiting, line);
+    let places = (1..)
+        .zip(waiting)
+        .zip(starts)
+        .map(|((place, (job, reason)), starts_in)| {
+            let place = Place {
+                place,
+                reason,
+                starts_in,
+            };
+            (job.job, place)
+        });
+    Plan {
+        assignments: assigned
+            .iter()
+            .map(|(job, worker)| (job.job, *worker))
+            .collect(),
+        places: places.collect(),
+    }
+}
+
+/// The waiting jobs, each with its number in order of arrival.
+fn in_order(jobs: &[Job]) -> Vec<(usize, &Job)> {
+    let waiting = jobs
+        .iter()
+        .enumerate()
+        .filter(|(_, job)| job.worker.is_none());
+    let mut waiting: Vec<(usize, &Job)> = waiting.collect();
+    let key = |job: &Job| (job.paused, job.standing.rank());
+    waiting.sort_by(|(_, one), (_, other)| {
+        let (one, other) = (key(one), key(other));
+        one.0.cmp(&other.0).then(one.1.total_cmp(&other.1))
+    });
+    waiting
+}

@@ -1,0 +1,311 @@
+//! Who is who without a Hub: tokens, persons, and their roles in courses.
+//!
+//! In: a file that only its owner may read. It holds hashes of tokens, so a copy of it opens nothing.
+//! Out: an [`Identity`] for a token, and what that identity may do.
+
+use anyhow::Context;
+use baton_protocol::Refusal;
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::Write as _,
+    fs,
+    os::unix::fs::MetadataExt,
+    path::Path,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    Student,
+    Staff,
+}
+
+/// What the file says of one person.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Person {
+    pub name: String,
+    /// The BLAKE3 hash of the token, in hexadecimal digits.
+    pub token_hash: String,
+    #[serde(default)]
+    pub admin: bool,
+    #[serde(default)]
+    pub courses: BTreeMap<String, Role>,
+}
+
+/// The people of a file, by the hash of their token.
+#[derive(Debug, Default)]
+pub struct People(HashMap<String, Person>);
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PeopleFile {
+    #[serde(default)]
+    person: Vec<Person>,
+}
+
+impl Person {
+    #[must_use]
+    pub fn new(name: String, token: &str, admin: bool, courses: BTreeMap<String, Role>) -> Self {
+        Self {
+            name,
+            token_hash: hash_of(token),
+            admin,
+            courses,
+        }
+    }
+
+    /// The lines of the file for this person.
+    #[must_use]
+    pub fn entry(&self) -> String {
+        let quoted = |text: &str| toml::Value::from(text).to_string();
+        let mut entry = format!("[[person]]\nname = {}\n", quoted(&self.name));
+        // Writing to a string cannot fail.
+        let _ = writeln!(entry, "token_hash = {}", quoted(&self.token_hash));
+        if self.admin {
+            entry.push_str("admin = true\n");
+        }
+        if !self.courses.is_empty() {
+            let courses: Vec<String> = self
+                .courses
+                .iter()
+                .map(|(course, role)| format!("{} = \"{}\"", quoted(course), role.name()))
+                .collect();
+            let _ = writeln!(entry, "courses = {{ {} }}", courses.join(", "));
+        }
+        entry
+    }
+}
+
+impl Role {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Student => "student",
+            Self::Staff => "staff",
+        }
+    }
+}
+
+impl People {
+    /// Refuses a file that others may read, and one that gives a name or a token twice.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let mode = fs::metadata(path)?.mode();
+        anyhow::ensure!(
+            mode & 0o077 == 0,
+            "Others may read it\nhint: chmod 600 {}",
+            path.display()
+        );
+        Self::parse(&fs::read_to_string(path)?)
+    }
+
+    fn parse(text: &str) -> anyhow::Result<Self> {
+        let file: PeopleFile = toml::from_str(text).context("It is not a list of [[person]]")?;
+        let mut people = HashMap::new();
+        for person in file.person {
+            let name = person.name.clone();
+            anyhow::ensure!(!name.is_empty(), "A person has no name");
+            anyhow::ensure!(
+                person.token_hash.len() == 64
+                    && person
+                        .token_hash
+                        .bytes()
+                        .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f')),
+                "The token_hash of {name} is not 64 hexadecimal digits"
+            );
+            anyhow::ensure!(
+                people.values().all(|other: &Person| other.name != name),
+                "{name} is there twice"
+            );
+            let before = people.insert(person.token_hash.clone(), person);
+            anyhow::ensure!(before.is_none(), "{name} has the token of somebody else");
+        }
+        Ok(Self(people))
+    }
+
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.0.values().any(|person| person.name == name)
+    }
+
+    /// A look-up by hash takes as long for a nearly right token as for any other.
+    pub(crate) fn of_token(&self, token: &str) -> Option<Identity> {
+        let person = self.0.get(&hash_of(token))?;
+        Some(Identity {
+            person: Some(person.name.clone()),
+            admin: person.admin,
+            courses: person.courses.clone(),
+        })
+    }
+}
+
+fn hash_of(token: &str) -> String {
+    baton_blobs::hash(token.as_bytes()).to_string()
+}
+
+/// Who asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Identity {
+    /// `None`: whoever runs the service, by its own token or its private socket.
+    person: Option<String>,
+    admin: bool,
+    courses: BTreeMap<String, Role>,
+}
+
+/// On whose account a notebook's jobs go.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Account {
+    pub(crate) owner: String,
+    /// Empty: none.
+    pub(crate) course: String,
+}
+
+impl Identity {
+    pub(crate) fn operator() -> Self {
+        Self {
+            person: None,
+            admin: true,
+            courses: BTreeMap::new(),
+        }
+    }
+
+    /// A worker is given everybody's code and variables.
+    pub(crate) fn may_be_worker(&self) -> bool {
+        self.person.is_none()
+    }
+
+    pub(crate) fn may_see(&self, account: &Account) -> bool {
+        self.admin
+            || self.person.as_ref() == Some(&account.owner)
+            || self.courses.get(&account.course) == Some(&Role::Staff)
+    }
+
+    pub(crate) fn person(&self) -> Option<&str> {
+        self.person.as_deref()
+    }
+
+    /// `None`: all courses.
+    pub(crate) fn only_courses(&self) -> Option<impl Iterator<Item = &str>> {
+        (!self.admin).then(|| self.courses.keys().map(String::as_str))
+    }
+
+    /// `None`: all courses and persons.
+    pub(crate) fn sees_only(&self) -> Option<(&str, Vec<&str>)> {
+        let person = self.person.as_deref().filter(|_| !self.admin)?;
+        let staffed = self
+            .courses
+            .iter()
+            .filter(|(_, role)| **role == Role::Staff);
+        Some((person, staffed.map(|(course, _)| course.as_str()).collect()))
+    }
+
+    /// A proxy's own words for its owner count only where no token tells.
+    pub(crate) fn account(&self, said: String, course: Option<String>) -> Result<Account, Refusal> {
+        let owner = self.person.clone().unwrap_or(said);
+        let courses = || self.courses.keys().cloned().collect();
+        let course = match (course, self.courses.len()) {
+            (Some(course), _) if self.admin || self.courses.contains_key(&course) => course,
+            (Some(course), _) => {
+                let courses = courses();
+                return Err(Refusal::NotInCourse { course, courses });
+            }
+            (None, 0) => String::new(),
+            (None, 1) => self.courses.keys().cloned().collect(),
+            (None, _) => return Err(Refusal::WhichCourse { courses: courses() }),
+        };
+        Ok(Account { owner, course })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn ada() -> Person {
+        let courses = [("ml \"101\"", Role::Student), ("vision", Role::Staff)];
+        let courses = courses
+            .map(|(course, role)| (course.to_owned(), role))
+            .into();
+        Person::new("Ada L.".to_owned(), "sesame", false, courses)
+    }
+
+    fn account(owner: &str, course: &str) -> Account {
+        let (owner, course) = (owner.to_owned(), course.to_owned());
+        Account { owner, course }
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let root = Person::new("root".to_owned(), "open", true, BTreeMap::new());
+        let people = People::parse(&(ada().entry() + &root.entry())).unwrap();
+        assert_eq!(people.0[&hash_of("sesame")], ada());
+        assert_eq!(people.0[&hash_of("open")], root);
+        assert!(people.of_token("sesamf").is_none());
+        assert!(people.of_token("").is_none());
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let twice = ada().entry() + &ada().entry();
+        let same_token = ada().entry() + &ada().entry().replace("Ada L.", "Eve");
+        let plain = ada().entry().replace(&hash_of("sesame"), "sesame");
+        let unknown = ada().entry() + "colour = 1\n";
+        for (text, why) in [
+            (twice, "there twice"),
+            (same_token, "token of somebody else"),
+            (plain, "hexadecimal"),
+            (unknown, "list of [[person]]"),
+        ] {
+            let error = People::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn who_sees_whom() {
+        let people = People::parse(&ada().entry()).unwrap();
+        let ada = people.of_token("sesame").unwrap();
+        for (owner, course, seen) in [
+            ("Ada L.", "elsewhere", true),
+            ("Eve", "vision", true),
+            ("Eve", "ml \"101\"", false),
+            ("Eve", "", false),
+        ] {
+            assert_eq!(
+                ada.may_see(&account(owner, course)),
+                seen,
+                "{owner} {course}"
+            );
+            assert!(Identity::operator().may_see(&account(owner, course)));
+        }
+        assert!(!ada.may_be_worker());
+    }
+
+    #[test]
+    fn a_course_is_the_said_one_or_the_only_one() {
+        let mut person = ada();
+        let enter = |person: &Person, course: Option<&str>| {
+            let people = People::parse(&person.entry()).unwrap();
+            let identity = people.of_token("sesame").unwrap();
+            identity.account("Eve".to_owned(), course.map(str::to_owned))
+        };
+        assert_eq!(
+            enter(&person, Some("vision")),
+            Ok(account("Ada L.", "vision"))
+        );
+        assert!(matches!(
+            enter(&person, Some("x")),
+            Err(Refusal::NotInCourse { .. })
+        ));
+        assert!(matches!(
+            enter(&person, None),
+            Err(Refusal::WhichCourse { .. })
+        ));
+        person.courses.remove("vision");
+        assert_eq!(enter(&person, None), Ok(account("Ada L.", "ml \"101\"")));
+        person.courses.clear();
+        assert_eq!(enter(&person, None), Ok(account("Ada L.", "")));
+        person.admin = true;
+        assert_eq!(enter(&person, Some("x")), Ok(account("Ada L.", "x")));
+    }
+}

@@ -1,0 +1,219 @@
+//! What pages and programs ask for: rows of jobs and of use, no more than the caller may see.
+
+use super::{
+    Phase, Store, StoreError,
+    read::{account, count, id},
+    write::number,
+};
+use crate::people::{Account, Identity};
+use baton_protocol::{JobId, Outcome, Priority, decode};
+use sqlx::{QueryBuilder, Row, Sqlite, sqlite::SqliteRow};
+
+const JOB_COLUMNS: &str = "job, sequence, notebook_name, owner, course, state, outcome, worker_name, priority, \
+     timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes";
+
+#[derive(Debug, Clone)]
+pub(crate) struct JobRow {
+    pub(crate) job: JobId,
+    pub(crate) sequence: u64,
+    pub(crate) notebook_name: String,
+    pub(crate) account: Account,
+    pub(crate) phase: Phase,
+    pub(crate) outcome: Option<Outcome>,
+    pub(crate) worker_name: Option<String>,
+    pub(crate) priority: Priority,
+    pub(crate) timeout_ms: Option<u64>,
+    pub(crate) submitted_ms: i64,
+    pub(crate) started_ms: Option<i64>,
+    pub(crate) finished_ms: Option<i64>,
+    pub(crate) run_ms: Option<u64>,
+    pub(crate) peak_memory_bytes: Option<u64>,
+}
+
+/// Which jobs; `None` and nothing mean any.
+#[derive(Debug, Default)]
+pub(crate) struct JobFilter {
+    pub(crate) phases: Vec<Phase>,
+    pub(crate) person: Option<String>,
+    pub(crate) course: Option<String>,
+    /// The last hexadecimal digits of its identifier.
+    pub(crate) ends_with: Option<String>,
+    /// The number of a job; only those that came before it.
+    pub(crate) before: Option<u64>,
+}
+
+/// Which rows of use; `None` means any.
+#[derive(Debug, Default)]
+pub(crate) struct UsageFilter {
+    /// Days since 1970.
+    pub(crate) from: Option<i64>,
+    pub(crate) to: Option<i64>,
+    pub(crate) person: Option<String>,
+    pub(crate) course: Option<String>,
+    /// Only rows that come after this one.
+    pub(crate) after: Option<(i64, Account)>,
+}
+
+/// What an account used on one day.
+#[derive(Debug)]
+pub(crate) struct UsageRow {
+    /// Days since 1970, in UTC.
+    pub(crate) day: i64,
+    pub(crate) account: Account,
+    pub(crate) run_ms: u64,
+    pub(crate) runs: u64,
+}
+
+impl Store {
+    /// Newest first.
+    pub(crate) async fn jobs(
+        &self,
+        seen_by: &Identity,
+        filter: &JobFilter,
+        limit: u32,
+    ) -> Result<Vec<JobRow>, StoreError> {
+        let mut query =
+            QueryBuilder::<Sqlite>::new(format!("SELECT {JOB_COLUMNS} FROM jobs WHERE 1 = 1"));
+        seen_only(&mut query, seen_by);
+        if !filter.phases.is_empty() {
+            query.push(" AND state IN (");
+            let mut names = query.separated(", ");
+            for phase in &filter.phases {
+                names.push_bind(phase.name());
+            }
+            query.push(")");
+        }
+        only(&mut query, "owner", filter.person.as_ref());
+        only(&mut query, "course", filter.course.as_ref());
+        if let Some(digits) = &filter.ends_with {
+            // A whole identifier is found without looking at each row.
+            match digits.parse::<JobId>() {
+                Ok(job) => query
+                    .push(" AND job = ")
+                    .push_bind(job.0.as_bytes().to_vec()),
+                Err(_) => query
+                    .push(" AND substr(lower(hex(job)), ")
+                    .push_bind(-number(digits.len() as u64))
+                    .push(") = ")
+                    .push_bind(digits.clone()),
+            };
+        }
+        if let Some(before) = filter.before {
+            query.push(" AND sequence < ").push_bind(number(before));
+        }
+        query
+            .push(" ORDER BY sequence DESC LIMIT ")
+            .push_bind(i64::from(limit));
+        let rows = query.build().fetch_all(&self.readers).await?;
+        rows.iter().map(job_row).collect()
+    }
+
+    /// By day, course and person.
+    pub(crate) async fn usage(
+        &self,
+        seen_by: &Identity,
+        filter: &UsageFilter,
+        limit: u32,
+    ) -> Result<Vec<UsageRow>, StoreError> {
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "SELECT day, owner, course, run_ms, runs FROM usage WHERE 1 = 1",
+        );
+        seen_only(&mut query, seen_by);
+        only(&mut query, "owner", filter.person.as_ref());
+        only(&mut query, "course", filter.course.as_ref());
+        if let Some(from) = filter.from {
+            query.push(" AND day >= ").push_bind(from);
+        }
+        if let Some(to) = filter.to {
+            query.push(" AND day <= ").push_bind(to);
+        }
+        if let Some((day, account)) = &filter.after {
+            query
+                .push(" AND (day, course, owner) > (")
+                .push_bind(day)
+                .push(", ")
+                .push_bind(&account.course)
+                .push(", ")
+                .push_bind(&account.owner)
+                .push(")");
+        }
+        query
+            .push(" ORDER BY day, course, owner LIMIT ")
+            .push_bind(i64::from(limit));
+        let rows = query.build().fetch_all(&self.readers).await?;
+        rows.iter().map(usage_row).collect()
+    }
+
+    /// The last finished jobs that somebody may see, newest first.
+    pub(crate) async fn finished_jobs(
+        &self,
+        seen_by: &Identity,
+        limit: u32,
+    ) -> Result<Vec<JobRow>, StoreError> {
+        let mut query = QueryBuilder::<Sqlite>::new(format!(
+            "SELECT {JOB_COLUMNS} FROM jobs WHERE state = 'finished'"
+        ));
+        seen_only(&mut query, seen_by);
+        query
+            .push(" ORDER BY finished_ms DESC LIMIT ")
+            .push_bind(i64::from(limit));
+        let rows = query.build().fetch_all(&self.readers).await?;
+        rows.iter().map(job_row).collect()
+    }
+}
+
+/// The same rule as [`Identity::may_see`].
+fn seen_only(query: &mut QueryBuilder<Sqlite>, seen_by: &Identity) {
+    let Some((person, courses)) = seen_by.sees_only() else {
+        return;
+    };
+    query.push(" AND (owner = ").push_bind(person.to_owned());
+    for course in courses {
+        query.push(" OR course = ").push_bind(course.to_owned());
+    }
+    query.push(")");
+}
+
+fn only(query: &mut QueryBuilder<Sqlite>, column: &str, value: Option<&String>) {
+    if let Some(value) = value {
+        query
+            .push(format!(" AND {column} = "))
+            .push_bind(value.clone());
+    }
+}
+
+fn job_row(row: &SqliteRow) -> Result<JobRow, StoreError> {
+    let state: &str = row.try_get("state")?;
+    let outcome: Option<&str> = row.try_get("outcome")?;
+    let outcome = outcome
+        .map(|name| Outcome::from_name(name).ok_or(StoreError::Damaged { what: "an outcome" }));
+    let counted = |column| {
+        let value: Option<i64> = row.try_get(column)?;
+        value.map(count).transpose()
+    };
+    Ok(JobRow {
+        job: JobId(id(row, "job")?),
+        sequence: count(row.try_get("sequence")?)?,
+        notebook_name: row.try_get("notebook_name")?,
+        account: account(row)?,
+        phase: Phase::from_name(state).ok_or(StoreError::Damaged { what: "a state" })?,
+        outcome: outcome.transpose()?,
+        worker_name: row.try_get("worker_name")?,
+        priority: decode(row.try_get("priority")?)?,
+        timeout_ms: counted("timeout_ms")?,
+        submitted_ms: row.try_get("submitted_ms")?,
+        started_ms: row.try_get("started_ms")?,
+        finished_ms: row.try_get("finished_ms")?,
+        run_ms: counted("run_ms")?,
+        peak_memory_bytes: counted("peak_memory_bytes")?,
+    })
+}
+
+fn usage_row(row: &SqliteRow) -> Result<UsageRow, StoreError> {
+    Ok(UsageRow {
+        day: row.try_get("day")?,
+        account: account(row)?,
+        run_ms: count(row.try_get("run_ms")?)?,
+        runs: count(row.try_get("runs")?)?,
+    })
+}

@@ -1,0 +1,92 @@
+//! A file of settings that counts as it stands now: a changed file is read again, a damaged one changes nothing.
+
+use anyhow::Context;
+use std::{
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    sync::watch,
+    time::{MissedTickBehavior, interval},
+};
+
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// What differs between two versions of a file.
+type Stamp = (i64, i64, u64, u64);
+
+pub(crate) struct Watched<T> {
+    path: PathBuf,
+    read: fn(&Path) -> anyhow::Result<T>,
+    seen: Mutex<Stamp>,
+    newest: watch::Sender<Arc<T>>,
+}
+
+impl<T> Watched<T> {
+    pub(crate) fn open(
+        path: PathBuf,
+        read: fn(&Path) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Self> {
+        let failed = || format!("Failed to use {}", path.display());
+        let seen = stamp(&path).with_context(failed)?;
+        let content = read(&path).with_context(failed)?;
+        Ok(Self {
+            seen: Mutex::new(seen),
+            newest: watch::Sender::new(Arc::new(content)),
+            path,
+            read,
+        })
+    }
+
+    /// Looks at the file first, which takes a system call.
+    pub(crate) fn newest(&self) -> Arc<T> {
+        self.look();
+        Arc::clone(&self.newest.borrow())
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Arc<T>> {
+        self.newest.subscribe()
+    }
+
+    /// Tells subscribers of changes that nobody asks about. Runs until it is dropped.
+    pub(crate) async fn keep(&self) {
+        let mut ticks = interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.look();
+        }
+    }
+
+    fn look(&self) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        // A file that is gone is about to be replaced, or missed by a person who sees what counts on.
+        let Ok(now) = stamp(&self.path) else { return };
+        if now == std::mem::replace(&mut *seen, now) {
+            return;
+        }
+        match (self.read)(&self.path) {
+            Ok(content) => {
+                self.newest.send_replace(Arc::new(content));
+                tracing::info!("{} was read again", self.path.display());
+            }
+            Err(error) => tracing::error!(
+                "{} cannot be used, and what it said before goes on: {error:#}",
+                self.path.display()
+            ),
+        }
+    }
+}
+
+fn stamp(path: &Path) -> io::Result<Stamp> {
+    let metadata = fs::metadata(path)?;
+    Ok((
+        metadata.mtime(),
+        metadata.mtime_nsec(),
+        metadata.size(),
+        metadata.ino(),
+    ))
+}

@@ -1,0 +1,391 @@
+//! What courses allow, what runs are charged, and what those who wait are told.
+
+use crate::harness::{
+    Broker, FakeProxy, FakeWorker, Rules, finished, output, started, submission, within,
+    write_private,
+};
+use baton_protocol::{
+    BudgetLeft, CellKey, FencingNumber, JobEvent, JobId, NotebookId, Outcome, Period, Priority,
+    RemoteError, Usage,
+    proxy::{Estimate, FromProxy, ToProxy, WaitingReason},
+};
+
+async fn broker(courses: &str) -> Broker {
+    Broker::start_with(Rules {
+        courses: Some(courses.to_owned()),
+        ..Rules::default()
+    })
+    .await
+}
+
+/// In the course `ml`, as the person that [`FakeProxy`] says.
+async fn notebook(broker: &Broker) -> FakeProxy {
+    FakeProxy::in_course(&broker.dial, "ml").await
+}
+
+async fn submit(proxy: &mut FakeProxy, timeout_ms: Option<u64>) -> JobId {
+    let mut sent = submission(proxy.notebook);
+    sent.cell.timeout_ms = timeout_ms;
+    let job = sent.job;
+    proxy.say(FromProxy::Submit(sent)).await;
+    job
+}
+
+fn ended_after(run_ms: u64) -> JobEvent {
+    JobEvent::Finished {
+        outcome: Outcome::Ok,
+        error: None,
+        state: None,
+        files: None,
+        usage: Usage {
+            run_ms,
+            peak_memory_bytes: 0,
+        },
+    }
+}
+
+async fn run(worker: &mut FakeWorker, run_ms: u64) -> (JobId, Option<u64>) {
+    let (fencing, given) = worker.assignment().await;
+    worker
+        .report(given.job, fencing, 1, vec![started(), ended_after(run_ms)])
+        .await;
+    (given.job, given.cell.timeout_ms)
+}
+
+async fn refusal(proxy: &mut FakeProxy, job: JobId) -> RemoteError {
+    match proxy.events_after(job, 0).await.pop() {
+        Some(JobEvent::Finished {
+            outcome: Outcome::Refused,
+            error: Some(error),
+            ..
+        }) => error,
+        other => panic!("expected a refusal, got {other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_cell_runs_as_long_as_its_course_allows() {
+    let broker = broker("[course.ml]\ntime_limit = \"5m\"\nlongest_time_limit = \"30m\"").await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = notebook(&broker).await;
+    for (asked, granted) in [
+        (None, 300_000),
+        (Some(1000), 1000),
+        (Some(1_800_000), 1_800_000),
+    ] {
+        let job = submit(&mut proxy, asked).await;
+        let (fencing, given) = worker.assignment().await;
+        assert_eq!(given.cell.timeout_ms, Some(granted));
+        assert_eq!(given.cell.longest_timeout_ms, Some(1_800_000));
+        let assigned = JobEvent::Assigned {
+            worker: "cpu-0".to_owned(),
+            timeout_ms: Some(granted),
+        };
+        assert_eq!(proxy.event(job).await, assigned);
+        worker
+            .report(job, fencing, 1, vec![started(), finished(Outcome::Ok)])
+            .await;
+        proxy.events_after(job, 1).await;
+    }
+    let job = submit(&mut proxy, Some(3_600_000)).await;
+    let error = refusal(&mut proxy, job).await;
+    assert!(
+        error
+            .value
+            .contains("asks for 1 h, and ml lets a cell run for at most 30 min"),
+        "{error:?}"
+    );
+    assert!(
+        error.value.contains("Your variables are as they were"),
+        "{error:?}"
+    );
+    assert!(error.hint.unwrap().contains("%%gpu --timeout 30m"));
+}
+
+const BUDGET: &str = "[course.ml]\nbudget = { gpu_time = \"10m\", reset = \"Mon 04:00\" }";
+
+fn left(left_ms: u64) -> JobEvent {
+    JobEvent::Charged(BudgetLeft {
+        left_ms,
+        of_ms: 600_000,
+        period: Period::Week,
+    })
+}
+
+#[tokio::test]
+async fn a_budget_is_charged_by_use_and_outlives_the_broker() {
+    let first = broker(BUDGET).await;
+    let mut worker = FakeWorker::new(&first.dial).await;
+    let mut proxy = notebook(&first).await;
+    let job = submit(&mut proxy, None).await;
+    assert_eq!(run(&mut worker, 240_000).await, (job, Some(600_000)));
+    assert!(proxy.events_after(job, 0).await.contains(&left(360_000)));
+    let folder = first.stop().await;
+
+    let rules = Rules {
+        courses: Some(BUDGET.to_owned()),
+        ..Rules::default()
+    };
+    let second = Broker::start_in(folder, rules).await;
+    let mut worker = FakeWorker::new(&second.dial).await;
+    let mut proxy = notebook(&second).await;
+    let job = submit(&mut proxy, None).await;
+    // What is left is the longest that it may run, but a short cell of a long limit is charged for what it took.
+    assert_eq!(run(&mut worker, 1000).await, (job, Some(360_000)));
+    assert!(proxy.events_after(job, 0).await.contains(&left(359_000)));
+    let job = submit(&mut proxy, None).await;
+    run(&mut worker, 360_000).await;
+    assert!(proxy.events_after(job, 0).await.contains(&left(0)));
+
+    let job = submit(&mut proxy, None).await;
+    let error = refusal(&mut proxy, job).await;
+    assert!(
+        error.value.contains("used up: 10 min of 10 min this week"),
+        "{error:?}"
+    );
+    assert!(error.value.contains("Monday 04:00"), "{error:?}");
+    // Another course has no budget.
+    let mut other = FakeProxy::in_course(&second.dial, "vision").await;
+    let job = other.submit().await;
+    assert_eq!(run(&mut worker, 5).await.0, job);
+}
+
+#[tokio::test]
+async fn a_run_on_a_lost_worker_is_charged_too() {
+    let broker = broker(BUDGET).await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = notebook(&broker).await;
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    worker
+        .report(job, fencing, 1, vec![started(), output("still here")])
+        .await;
+    drop(worker);
+    let events = proxy.events_after(job, 0).await;
+    let charged = events.iter().find_map(|event| match event {
+        JobEvent::Charged(left) => Some(left.left_ms),
+        _ => None,
+    });
+    assert!(
+        charged.is_some_and(|left_ms| left_ms <= 600_000),
+        "{events:?}"
+    );
+    match events.last() {
+        Some(JobEvent::Finished {
+            outcome: Outcome::WorkerLost,
+            usage,
+            ..
+        }) => assert_eq!(600_000 - usage.run_ms, charged.unwrap()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The line of a job, until it is what is wanted.
+async fn told(
+    proxy: &mut FakeProxy,
+    of: JobId,
+    wanted: WaitingReason,
+) -> (Option<Estimate>, Option<String>) {
+    let hear = async {
+        loop {
+            if let ToProxy::Place {
+                job,
+                waiting,
+                estimate,
+                message,
+                ..
+            } = proxy.next().await
+                && job == of
+                && waiting == wanted
+            {
+                return (estimate, message);
+            }
+        }
+    };
+    within("a reason", hear).await
+}
+
+#[tokio::test]
+async fn a_paused_course_waits_and_goes_on() {
+    let paused = "[course.ml]\npaused = \"back at two\"\nmessage = \"the exam is near\"";
+    let broker = broker(paused).await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = notebook(&broker).await;
+    let job = proxy.submit().await;
+    let reason = WaitingReason::CoursePaused {
+        why: "back at two".to_owned(),
+    };
+    let (estimate, message) = told(&mut proxy, job, reason).await;
+    assert_eq!(
+        (estimate, message.as_deref()),
+        (None, Some("the exam is near"))
+    );
+    // Nobody else is held up.
+    let mut other = FakeProxy::in_course(&broker.dial, "vision").await;
+    let runs = other.submit().await;
+    assert_eq!(worker.run_to_end().await, runs);
+    write_private(&broker.folder.path().join("courses.toml"), "");
+    assert_eq!(worker.run_to_end().await, job);
+}
+
+#[tokio::test]
+async fn a_paused_worker_takes_nothing() {
+    let broker = broker("[worker.cpu-0]\npaused = \"a new fan\"").await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = notebook(&broker).await;
+    let job = proxy.submit().await;
+    let why = Some("a new fan".to_owned());
+    told(&mut proxy, job, WaitingReason::WorkersPaused { why }).await;
+    assert!(broker.get("/").await.contains("paused: a new fan"));
+    write_private(&broker.folder.path().join("courses.toml"), "");
+    assert_eq!(worker.run_to_end().await, job);
+}
+
+#[tokio::test]
+async fn a_person_runs_as_many_cells_as_the_rule_says() {
+    let broker = broker("jobs_per_person = 1").await;
+    let mut worker = FakeWorker::with_slots(&broker.dial, 4).await;
+    let mut first = notebook(&broker).await;
+    let mut second = notebook(&broker).await;
+    let runs = first.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    let waits = second.submit().await;
+    let notebook = "lesson.ipynb".to_owned();
+    told(&mut second, waits, WaitingReason::OwnJobRuns { notebook }).await;
+    worker
+        .report(runs, fencing, 1, vec![started(), finished(Outcome::Ok)])
+        .await;
+    assert_eq!(worker.run_to_end().await, waits);
+}
+
+/// Occupies the one slot, so that a line forms.
+async fn occupy(broker: &Broker, worker: &mut FakeWorker) -> (FakeProxy, JobId, FencingNumber) {
+    let mut proxy = FakeProxy::in_course(&broker.dial, "other").await;
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    worker.report(job, fencing, 1, vec![started()]).await;
+    (proxy, job, fencing)
+}
+
+#[tokio::test]
+async fn who_used_less_goes_first_and_low_priority_last() {
+    let broker = broker("jobs_per_person = 9").await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut much = FakeProxy::in_course(&broker.dial, "much").await;
+    much.submit().await;
+    run(&mut worker, 600_000).await;
+    let (_proxy, first, fencing) = occupy(&broker, &mut worker).await;
+    let much_waits = much.submit().await;
+    let mut low = FakeProxy::in_course(&broker.dial, "low").await;
+    let mut batch = submission(low.notebook);
+    batch.priority = Priority::Low;
+    let low_waits = batch.job;
+    low.say(FromProxy::Submit(batch)).await;
+    let mut new = FakeProxy::in_course(&broker.dial, "new").await;
+    let new_waits = new.submit().await;
+    assert_eq!(new.place(new_waits).await, (1, WaitingReason::InLine));
+    worker
+        .report(first, fencing, 2, vec![finished(Outcome::Ok)])
+        .await;
+    let order = [
+        worker.run_to_end().await,
+        worker.run_to_end().await,
+        worker.run_to_end().await,
+    ];
+    assert_eq!(order, [new_waits, much_waits, low_waits]);
+}
+
+#[tokio::test]
+async fn a_deadline_goes_first_and_says_so() {
+    let broker = broker(
+        "jobs_per_person = 9\n[[course.due.deadline]]\nuntil = \"2999-01-01T00:00\"\nweight = 8\nbefore = \"9000000h\"",
+    )
+    .await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut due = FakeProxy::in_course(&broker.dial, "due").await;
+    let mut plain = notebook(&broker).await;
+    for proxy in [&mut due, &mut plain] {
+        let job = proxy.submit().await;
+        run(&mut worker, 600_000).await;
+        proxy.events_after(job, 0).await;
+    }
+    let (_proxy, first, fencing) = occupy(&broker, &mut worker).await;
+    let plain_waits = plain.submit().await;
+    assert_eq!(plain.place(plain_waits).await, (1, WaitingReason::InLine));
+    let due_waits = due.submit().await;
+    let course = "due".to_owned();
+    told(
+        &mut plain,
+        plain_waits,
+        WaitingReason::BehindDeadline { course },
+    )
+    .await;
+    worker
+        .report(first, fencing, 2, vec![finished(Outcome::Ok)])
+        .await;
+    assert_eq!(worker.run_to_end().await, due_waits);
+    assert_eq!(worker.run_to_end().await, plain_waits);
+}
+
+#[tokio::test]
+async fn an_estimate_comes_from_earlier_runs_also_after_a_restart() {
+    let first = broker("").await;
+    let mut worker = FakeWorker::new(&first.dial).await;
+    let mut proxy = notebook(&first).await;
+    let keyed = |notebook: NotebookId| {
+        let mut sent = submission(notebook);
+        sent.cell_key = Some(CellKey([9; 16]));
+        sent
+    };
+    for run_ms in [600_000, 700_000, 800_000] {
+        let sent = keyed(proxy.notebook);
+        let job = sent.job;
+        proxy.say(FromProxy::Submit(sent)).await;
+        run(&mut worker, run_ms).await;
+        proxy.events_after(job, 0).await;
+        proxy.say(FromProxy::Applied { job }).await;
+    }
+    proxy.expect_silence().await;
+    let folder = first.stop().await;
+
+    let second = Broker::start_in(
+        folder,
+        Rules {
+            courses: Some("jobs_per_person = 9".to_owned()),
+            ..Rules::default()
+        },
+    )
+    .await;
+    let mut worker = FakeWorker::new(&second.dial).await;
+    let mut runs = FakeProxy::in_course(&second.dial, "strange").await;
+    let sent = keyed(runs.notebook);
+    runs.say(FromProxy::Submit(sent)).await;
+    worker.assignment().await;
+    let mut waits = FakeProxy::in_course(&second.dial, "ml").await;
+    let job = waits.submit().await;
+    let (estimate, _) = told(&mut waits, job, WaitingReason::InLine).await;
+    let expected = Estimate {
+        lower_ms: 600_000,
+        middle_ms: 700_000,
+        upper_ms: 800_000,
+    };
+    assert_eq!(estimate, Some(expected));
+    let page = second.get("/").await;
+    assert!(
+        page.contains("Starts in") && page.contains(" to 13 min"),
+        "{page}"
+    );
+}
+
+#[tokio::test]
+async fn behind_a_new_course_nothing_is_guessed() {
+    let broker = broker("").await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let (_proxy, ..) = occupy(&broker, &mut worker).await;
+    let mut waits = FakeProxy::in_course(&broker.dial, "ml").await;
+    let job = waits.submit().await;
+    let reason = WaitingReason::OwnJobRuns {
+        notebook: "lesson.ipynb".to_owned(),
+    };
+    assert_eq!(told(&mut waits, job, reason).await, (None, None));
+}

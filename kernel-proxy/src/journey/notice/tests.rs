@@ -1,0 +1,197 @@
+#![allow(clippy::unwrap_used)]
+
+use baton_protocol::Period;
+
+use super::*;
+
+fn at(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+fn text(line: Option<Line>) -> Option<(&'static str, String)> {
+    let line = line?;
+    let content: serde_json::Value = serde_json::from_str(&line.content).ok()?;
+    Some((
+        line.kind,
+        content["data"]["text/plain"].as_str()?.to_owned(),
+    ))
+}
+
+fn place(reason: WaitingReason) -> Place {
+    Place {
+        place: 3,
+        reason,
+        estimate: None,
+        message: None,
+    }
+}
+
+fn queued(number: u32) -> Waiting {
+    let estimate = Estimate {
+        lower_ms: 25_000,
+        middle_ms: 40_000,
+        upper_ms: 90_000,
+    };
+    Waiting::Queued {
+        place: Place {
+            place: number,
+            estimate: Some(estimate),
+            ..place(WaitingReason::InLine)
+        },
+        since: at(0.0),
+    }
+}
+
+fn usage(run_ms: u64, peak_memory_bytes: u64) -> Usage {
+    Usage {
+        run_ms,
+        peak_memory_bytes,
+    }
+}
+
+#[test]
+fn a_short_wait_shows_the_summary_alone() {
+    let mut notice = Notice::new("d".into(), false);
+    notice.waits(queued(1));
+    assert_eq!(notice.look(at(1.9), None), None);
+    notice.starts(at(0.4));
+    assert_eq!(notice.look(at(3.0), Some("cpu-0")), None);
+    assert_eq!(
+        text(notice.ends(at(3.5), "cpu-0", usage(3100, 0))),
+        Some((
+            "display_data",
+            "GPU: 3.1 s on cpu-0, waited 0.4 s".to_owned()
+        ))
+    );
+}
+
+#[test]
+fn a_long_wait_is_one_line_that_changes_once_a_second_at_most() {
+    let mut notice = Notice::new("d".into(), false);
+    notice.waits(queued(2));
+    let line = |kind, text: &str| Some((kind, text.to_owned()));
+    assert_eq!(
+        text(notice.look(at(2.0), None)),
+        line(
+            "display_data",
+            "Waiting for a GPU: 2nd in line, about 40 s (25 s to 1 min 30 s)"
+        )
+    );
+    notice.waits(queued(1));
+    assert_eq!(notice.look(at(2.5), None), None);
+    assert_eq!(
+        text(notice.look(at(10.0), None)),
+        line(
+            "update_display_data",
+            "Waiting for a GPU: 1st in line, about 30 s (15 s to 1 min 20 s)"
+        )
+    );
+    notice.limit(Some(300_000));
+    notice.starts(at(11.0));
+    assert_eq!(
+        text(notice.look(at(23.4), Some("gpu-2"))),
+        line(
+            "update_display_data",
+            "Running on gpu-2 for 12 s of at most 5 min"
+        )
+    );
+}
+
+#[test]
+fn every_reason_has_its_words() {
+    let check = |place: Place, expected: &str| {
+        let waiting = Waiting::Queued {
+            place,
+            since: at(0.0),
+        };
+        assert_eq!(waiting.text(at(2.0)), expected);
+    };
+    let why = || "back at two".to_owned();
+    check(
+        place(WaitingReason::InLine),
+        "Waiting for a GPU: 3rd in line. The runs ahead are new, so there is no estimate yet",
+    );
+    check(
+        place(WaitingReason::OwnJobRuns {
+            notebook: "a.ipynb".into(),
+        }),
+        "Waiting for your other GPU cell (a.ipynb) to finish",
+    );
+    check(
+        place(WaitingReason::BehindDeadline {
+            course: "ml101".into(),
+        }),
+        "Waiting for a GPU: 3rd in line. The runs ahead are new, so there is no estimate yet. ml101 has a deadline and goes first",
+    );
+    check(
+        place(WaitingReason::NoWorker),
+        "Waiting for a GPU: no GPU worker is connected at the moment",
+    );
+    check(
+        place(WaitingReason::WorkersPaused { why: Some(why()) }),
+        "Waiting for a GPU: the GPU workers are paused (back at two)",
+    );
+    check(
+        Place {
+            message: Some("Ask in room 5".to_owned()),
+            ..place(WaitingReason::CoursePaused { why: why() })
+        },
+        "Waiting for a GPU: your course is paused (back at two)\nAsk in room 5",
+    );
+}
+
+#[test]
+fn the_summary_says_what_is_known() {
+    let mut notice = Notice::new("d".into(), false);
+    notice.starts(at(12.0));
+    notice.charged(BudgetLeft {
+        left_ms: 6_179_000,
+        of_ms: 7_200_000,
+        period: Period::Week,
+    });
+    let line = notice.ends(at(60.0), "gpu-2", usage(41_000, 3_435_973_836));
+    assert_eq!(
+        text(line).unwrap().1,
+        "GPU: 41.0 s on gpu-2, waited 12.0 s, peak 3.2 GiB. 102 of 120 min left this week"
+    );
+}
+
+#[test]
+fn what_staff_write_is_no_markup() {
+    let mut notice = Notice::new("d".into(), false);
+    let place = Place {
+        message: Some("<b>now</b>".to_owned()),
+        ..place(WaitingReason::NoWorker)
+    };
+    notice.waits(Waiting::Queued {
+        place,
+        since: at(0.0),
+    });
+    let line = notice.look(at(2.0), None).unwrap();
+    assert!(line.content.contains("moment<br>&lt;b&gt;now&lt;/b&gt;"));
+}
+
+#[test]
+fn a_quiet_cell_says_nothing() {
+    let mut notice = Notice::new("d".into(), true);
+    assert_eq!(notice.look(at(60.0), None), None);
+    assert_eq!(notice.ends(at(61.0), "cpu-0", usage(5, 6)), None);
+}
+
+#[test]
+fn words_for_numbers_and_times() {
+    let ordinals: Vec<String> = [1, 2, 3, 4, 11, 12, 13, 21, 102, 111].map(ordinal).to_vec();
+    assert_eq!(
+        ordinals.join(" "),
+        "1st 2nd 3rd 4th 11th 12th 13th 21st 102nd 111th"
+    );
+    assert_eq!(seconds(at(0.04)), "0.0 s");
+    assert_eq!(seconds(at(75.0)), "1 min 15 s");
+    assert_eq!(seconds(at(7500.0)), "2 h 5 min");
+    assert_eq!(roughly(at(0.0)), "1 s");
+    assert_eq!(roughly(at(61.0)), "1 min 5 s");
+    assert_eq!(roughly(at(7500.0)), "2 h 5 min");
+    assert_eq!(since(at(59.9)), "59 s");
+    assert_eq!(since(at(125.0)), "2 min");
+    assert_eq!([900, 3_435_973_836].map(bytes), ["0.9 KiB", "3.2 GiB"]);
+}

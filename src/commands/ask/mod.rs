@@ -1,0 +1,133 @@
+//! `baton jobs`, `workers`, `courses`, `usage` and `explain`: what the broker's API says, as text or as JSON.
+
+mod text;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use baton_link::Api;
+use baton_protocol::api::{Course, Explanation, Job, Page, Usage, Worker};
+use clap::ArgMatches;
+use jiff::{ToSpan, Zoned, tz::TimeZone};
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{service, settings::Settings};
+
+/// What the broker gives at once at most.
+const PART: u32 = 500;
+
+type Query = Vec<(&'static str, String)>;
+
+pub(crate) fn main(
+    settings: &Settings,
+    command: &str,
+    matches: &ArgMatches,
+) -> anyhow::Result<ExitCode> {
+    let api = Api::new(&service::dial(settings)?)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("Failed to start")?;
+    let text = runtime.block_on(answer(&api, command, matches))?;
+    print!("{text}");
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn answer(api: &Api, command: &str, matches: &ArgMatches) -> anyhow::Result<String> {
+    let json = matches.get_flag("json");
+    let now_ms = jiff::Timestamp::now().as_millisecond();
+    Ok(match command {
+        "jobs" => {
+            let limit = *matches.get_one::<u32>("limit").expect("it has a default");
+            let query = filters(matches, &["state", "person", "course"]);
+            let jobs: Vec<Job> = list(api, "/v1/jobs", query, limit).await?;
+            shown(&jobs, json, |jobs| text::jobs(jobs, now_ms))?
+        }
+        "workers" => {
+            let workers: Page<Worker> = api.ask("/v1/workers", &[]).await?;
+            shown(&workers.items, json, |workers| text::workers(workers))?
+        }
+        "courses" => {
+            let courses: Page<Course> = api.ask("/v1/courses", &[]).await?;
+            shown(&courses.items, json, |courses| text::courses(courses))?
+        }
+        "usage" => {
+            let days = *matches.get_one::<u32>("days").expect("it has a default");
+            let mut query = filters(matches, &["person", "course"]);
+            query.push(("from", first_day(days)?));
+            let rows: Vec<Usage> = list(api, "/v1/usage", query, u32::MAX).await?;
+            shown(&rows, json, |rows| text::usage(rows, days))?
+        }
+        "explain" => {
+            let job = matches.get_one::<String>("job").context("Which job?")?;
+            let job = find(api, job).await?.job;
+            let path = format!("/v1/jobs/{job}/explanation");
+            let explanation: Explanation = api.ask(&path, &[]).await?;
+            shown(&explanation, json, |explanation| {
+                text::explanation(explanation, now_ms)
+            })?
+        }
+        other => anyhow::bail!("There is no command {other}"),
+    })
+}
+
+fn shown<Answer: Serialize + ?Sized>(
+    answer: &Answer,
+    json: bool,
+    text: impl Fn(&Answer) -> String,
+) -> anyhow::Result<String> {
+    if json {
+        Ok(serde_json::to_string_pretty(answer)? + "\n")
+    } else {
+        Ok(text(answer))
+    }
+}
+
+fn filters(matches: &ArgMatches, names: &[&'static str]) -> Query {
+    let given = |name: &&'static str| Some((*name, matches.get_one::<String>(name)?.clone()));
+    names.iter().filter_map(given).collect()
+}
+
+/// The parts of a list, up to `most` items.
+async fn list<Item: DeserializeOwned>(
+    api: &Api,
+    path: &str,
+    query: Query,
+    most: u32,
+) -> anyhow::Result<Vec<Item>> {
+    let mut items = Vec::new();
+    let mut after = None;
+    loop {
+        let left = most.saturating_sub(u32::try_from(items.len()).unwrap_or(u32::MAX));
+        let mut query = query.clone();
+        query.push(("limit", left.clamp(1, PART).to_string()));
+        query.extend(after.take().map(|after| ("after", after)));
+        let mut page: Page<Item> = api.ask(path, &query).await?;
+        items.append(&mut page.items);
+        after = page.next.filter(|_| items.len() < most as usize);
+        if after.is_none() {
+            return Ok(items);
+        }
+    }
+}
+
+/// The only job that ends so.
+async fn find(api: &Api, end: &str) -> anyhow::Result<Job> {
+    let query = vec![("ends_with", end.to_owned())];
+    let mut jobs: Vec<Job> = list(api, "/v1/jobs", query, 2).await?;
+    anyhow::ensure!(
+        jobs.len() < 2,
+        "Several jobs end with {end}\nhint: give more of it; `baton jobs` shows the ends"
+    );
+    jobs.pop().with_context(|| {
+        format!("There is no job that ends with {end} and that you may see\nhint: `baton jobs` lists those that you may see")
+    })
+}
+
+/// So many days with today, in UTC.
+fn first_day(days: u32) -> anyhow::Result<String> {
+    let today = Zoned::now().with_time_zone(TimeZone::UTC).date();
+    let before = i64::from(days).saturating_sub(1).days();
+    let first = today.checked_sub(before).context("That is too long ago")?;
+    Ok(first.to_string())
+}

@@ -1,0 +1,323 @@
+//! Answers of the API as tables and sentences.
+
+use std::collections::BTreeMap;
+
+use baton_protocol::{
+    Outcome, Period,
+    api::{
+        Ahead, AheadBecause, Budget, Course, Explanation, Job, JobState, Line, Usage, Waiting,
+        Worker, WorkerState,
+    },
+    proxy::Estimate,
+};
+
+const NOTHING: &str = "-";
+
+pub(super) fn jobs(jobs: &[Job], now_ms: i64) -> String {
+    let rows = jobs.iter().map(|job| {
+        let until_ms = job.started_ms.or(job.finished_ms).unwrap_or(now_ms);
+        [
+            short(job),
+            state(job).to_owned(),
+            job.person.clone(),
+            course(job.course.as_deref()),
+            job.notebook.clone(),
+            job.worker.clone().unwrap_or_else(|| NOTHING.to_owned()),
+            duration(until_ms - job.submitted_ms),
+            ran(job, now_ms).map_or_else(|| NOTHING.to_owned(), duration),
+            job.waiting.as_ref().map_or_else(String::new, why),
+        ]
+    });
+    let titles = [
+        "JOB", "STATE", "PERSON", "COURSE", "NOTEBOOK", "WORKER", "WAITED", "RAN", "WHY",
+    ];
+    table(titles, rows, "No jobs")
+}
+
+pub(super) fn workers(workers: &[Worker]) -> String {
+    let rows = workers.iter().map(|worker| {
+        let state = match worker.state {
+            WorkerState::Connected => "connected",
+            WorkerState::Paused => "paused",
+            WorkerState::Leaving => "leaving",
+            WorkerState::Away => "away",
+        };
+        let devices: Vec<&str> = worker
+            .devices
+            .iter()
+            .map(|device| device.model.as_str())
+            .collect();
+        [
+            worker.name.clone(),
+            state.to_owned(),
+            devices.join(", "),
+            format!("{} of {}", worker.jobs, worker.slots),
+            worker.warm_sessions.to_string(),
+            match (worker.memory_used_bytes, worker.memory_bytes) {
+                (Some(used), Some(whole)) => {
+                    format!("{} of {} GiB", gibibytes(used), gibibytes(whole))
+                }
+                _ => NOTHING.to_owned(),
+            },
+            worker.reason.clone().unwrap_or_default(),
+        ]
+    });
+    let titles = [
+        "WORKER", "STATE", "DEVICES", "CELLS", "WARM", "MEMORY", "REASON",
+    ];
+    table(titles, rows, "No worker is connected")
+}
+
+pub(super) fn courses(courses: &[Course]) -> String {
+    let limit = |ms: Option<u64>| ms.map_or_else(|| NOTHING.to_owned(), positive);
+    let rows = courses.iter().map(|course| {
+        [
+            course.course.clone(),
+            format!("{}", course.weight * course.boost),
+            limit(course.timeout_ms),
+            limit(course.longest_timeout_ms),
+            course
+                .budget
+                .as_ref()
+                .map_or_else(|| NOTHING.to_owned(), budget),
+            course.running.to_string(),
+            course.waiting.to_string(),
+            match &course.paused {
+                Some(why) => format!("paused: {why}"),
+                None => course.message.clone().unwrap_or_default(),
+            },
+        ]
+    });
+    let titles = [
+        "COURSE", "WEIGHT", "LIMIT", "LONGEST", "LEFT", "RUNNING", "WAITING", "NOTE",
+    ];
+    table(titles, rows, "No courses")
+}
+
+/// The sums of each person in each course, the largest first.
+pub(super) fn usage(rows: &[Usage], days: u32) -> String {
+    let mut sums: BTreeMap<(&str, Option<&str>), (u64, u64)> = BTreeMap::new();
+    for row in rows {
+        let account = (row.person.as_str(), row.course.as_deref());
+        let (run_ms, runs) = sums.entry(account).or_default();
+        *run_ms += row.run_ms;
+        *runs += row.runs;
+    }
+    let mut sums: Vec<_> = sums.into_iter().collect();
+    sums.sort_by_key(|(_, (run_ms, _))| std::cmp::Reverse(*run_ms));
+    let rows = sums.into_iter().map(|((person, of), (run_ms, runs))| {
+        [
+            person.to_owned(),
+            course(of),
+            positive(run_ms),
+            runs.to_string(),
+        ]
+    });
+    let titles = ["PERSON", "COURSE", "GPU TIME", "CELLS"];
+    let nothing = format!("Nobody has used a GPU in {days} days");
+    table(titles, rows, &nothing)
+}
+
+pub(super) fn explanation(explanation: &Explanation, now_ms: i64) -> String {
+    let job = &explanation.job;
+    let mut lines = vec![
+        format!(
+            "Job {} of {} ({}, {})",
+            short(job),
+            job.person,
+            course(job.course.as_deref()),
+            job.notebook
+        ),
+        format!("{}.", explanation.sentence),
+    ];
+    if let Some(waiting) = &job.waiting {
+        let estimate = waiting.estimate.as_ref();
+        lines.push(match estimate {
+            Some(estimate) => format!("It is likely to start in {}.", range(estimate)),
+            None => "Nothing is known of the runs ahead, so there is no estimate.".to_owned(),
+        });
+        let waited = duration(now_ms - job.submitted_ms);
+        lines.push(format!("It has waited for {waited}."));
+    }
+    if let Some(line) = &explanation.line {
+        lines.extend(facts(line));
+    }
+    lines.join("\n") + "\n"
+}
+
+fn facts(line: &Line) -> Vec<String> {
+    let mut facts: Vec<String> = line.ahead.iter().map(ahead).collect();
+    facts.push(format!(
+        "Workers run {} and take {} at once.",
+        count(line.running, "cell"),
+        line.slots
+    ));
+    let standing = &line.standing;
+    let boost = match standing.boost {
+        1.0 => String::new(),
+        boost => format!(", times {boost} because a deadline is near"),
+    };
+    facts.push(format!(
+        "Its person has used {} of GPU time of late (half of it counts after {}); the course has weight {}{boost}.",
+        positive(standing.used_ms),
+        positive(standing.half_life_ms),
+        standing.weight
+    ));
+    if let Some(left) = &line.budget {
+        facts.push(format!("Budget: {}.", budget(left)));
+    }
+    facts
+}
+
+fn ahead(ahead: &Ahead) -> String {
+    let because = match ahead.because {
+        AheadBecause::CoursePaused => "the course of this one is paused",
+        AheadBecause::Deadline => "a deadline is near",
+        AheadBecause::LowPriority => "this one has low priority",
+        AheadBecause::UsedLess => "less GPU time was used of late",
+        AheadBecause::WaitedLonger => "it came earlier",
+    };
+    match ahead.jobs {
+        1 => format!("1 job is ahead because {because}."),
+        jobs => format!("{jobs} jobs are ahead because {because}."),
+    }
+}
+
+/// As in error messages and on the page.
+fn short(job: &Job) -> String {
+    let digits = job.job.to_string();
+    digits[digits.len() - 8..].to_owned()
+}
+
+fn state(job: &Job) -> &'static str {
+    match (job.state, job.outcome) {
+        (JobState::Queued, _) => "waiting",
+        (JobState::Assigned, _) => "sending",
+        (JobState::Started, _) => "running",
+        (JobState::Finished, outcome) => outcome.map_or("ended", Outcome::name),
+    }
+}
+
+/// How long it ran or runs already.
+fn ran(job: &Job, now_ms: i64) -> Option<i64> {
+    let run_ms = job.run_ms.and_then(|ms| i64::try_from(ms).ok());
+    run_ms.or_else(|| job.started_ms.map(|started| now_ms - started))
+}
+
+fn why(waiting: &Waiting) -> String {
+    let estimate = waiting.estimate.as_ref();
+    let starts = estimate.map_or_else(String::new, |estimate| format!("; in {}", range(estimate)));
+    format!("{}{starts}", waiting.sentence)
+}
+
+fn range(estimate: &Estimate) -> String {
+    format!(
+        "{} ({} to {})",
+        positive(estimate.middle_ms),
+        positive(estimate.lower_ms),
+        positive(estimate.upper_ms)
+    )
+}
+
+fn budget(budget: &Budget) -> String {
+    let period = match budget.period {
+        Period::Day => "today",
+        Period::Week => "this week",
+    };
+    format!(
+        "{} of {} left {period}",
+        positive(budget.left_ms),
+        positive(budget.of_ms)
+    )
+}
+
+fn course(name: Option<&str>) -> String {
+    name.unwrap_or(NOTHING).to_owned()
+}
+
+fn count(number: u32, noun: &str) -> String {
+    match number {
+        0 => format!("no {noun}"),
+        1 => format!("1 {noun}"),
+        _ => format!("{number} {noun}s"),
+    }
+}
+
+fn positive(ms: u64) -> String {
+    duration(i64::try_from(ms).unwrap_or(i64::MAX))
+}
+
+/// `7 s`, `2 min 10 s`, `5 min`, `3 h 5 min`.
+fn duration(ms: i64) -> String {
+    let seconds = ms.max(0) / 1000;
+    let parts = match seconds {
+        0..3600 => [(seconds / 60, "min"), (seconds % 60, "s")],
+        _ => [(seconds / 3600, "h"), (seconds / 60 % 60, "min")],
+    };
+    let said = parts.iter().filter(|(number, _)| *number > 0);
+    let said: Vec<String> = said
+        .map(|(number, unit)| format!("{number} {unit}"))
+        .collect();
+    match said.is_empty() {
+        true => "0 s".to_owned(),
+        false => said.join(" "),
+    }
+}
+
+fn gibibytes(bytes: u64) -> String {
+    format!("{:.1}", bytes as f64 / f64::from(1 << 30))
+}
+
+/// Columns as wide as their widest text.
+fn table<const COLUMNS: usize>(
+    titles: [&str; COLUMNS],
+    rows: impl Iterator<Item = [String; COLUMNS]>,
+    nothing: &str,
+) -> String {
+    let rows: Vec<[String; COLUMNS]> = rows.collect();
+    if rows.is_empty() {
+        return format!("{nothing}\n");
+    }
+    let widths: [usize; COLUMNS] = std::array::from_fn(|column| {
+        let texts = rows.iter().map(|row| row[column].chars().count());
+        texts.chain([titles[column].len()]).max().unwrap_or(0)
+    });
+    let line = |texts: [&str; COLUMNS]| {
+        let padded = texts.iter().zip(widths);
+        let padded: Vec<String> = padded
+            .map(|(text, width)| format!("{text:width$}"))
+            .collect();
+        padded.join("  ").trim_end().to_owned() + "\n"
+    };
+    let lines = rows
+        .iter()
+        .map(|row| line(row.each_ref().map(String::as_str)));
+    std::iter::once(line(titles)).chain(lines).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_said_in_two_units() {
+        for (ms, said) in [
+            (-5, "0 s"),
+            (7000, "7 s"),
+            (130_000, "2 min 10 s"),
+            (300_000, "5 min"),
+            (3_600_000, "1 h"),
+            (11_100_000, "3 h 5 min"),
+        ] {
+            assert_eq!(duration(ms), said);
+        }
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let rows = [["ä", "1"], ["long", ""]].map(|row| row.map(str::to_owned));
+        let found = table(["A", "B"], rows.into_iter(), "nothing");
+        assert_eq!(found, "A     B\nä     1\nlong\n");
+        assert_eq!(table(["A"], std::iter::empty(), "nothing"), "nothing\n");
+    }
+}

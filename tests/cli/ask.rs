@@ -1,0 +1,80 @@
+//! `baton jobs`, `workers`, `courses`, `usage` and `explain` on a broker where nothing has run.
+
+use nix::sys::signal::Signal;
+
+use crate::home::{Home, Said};
+
+const COURSES: &str =
+    "[course.ml101]\ntime_limit = \"5m\"\nbudget = { gpu_time = \"2h\", reset = \"04:00\" }\n";
+
+#[test]
+fn what_a_broker_says_to_a_person() {
+    let home = Home::new();
+    let people = home.path("people.toml").display().to_string();
+    let add = home.run(&[
+        "people",
+        "add",
+        "ada",
+        "--course",
+        "ml101",
+        "--people-file",
+        &people,
+    ]);
+    let token = home.write("ada", &add.stdout).display().to_string();
+    let courses = home.write("courses.toml", COURSES).display().to_string();
+    let state = home.path("state").display().to_string();
+    let listen = ["broker", "--listen", "127.0.0.1:0"];
+    let files = [
+        "--state-folder",
+        &state,
+        "--people-file",
+        &people,
+        "--courses-file",
+        &courses,
+    ];
+    let mut broker = home.start(&[listen.as_slice(), files.as_slice()].concat());
+    let address = broker.line("The broker listens on ");
+    let ask = |question: &[&str]| {
+        let how = ["--broker", &address, "--token-file", &token];
+        home.run(&[question, how.as_slice()].concat())
+    };
+    for (question, answer) in [
+        (["jobs"].as_slice(), "No jobs\n"),
+        (&["jobs", "--json", "--state", "queued"], "[]\n"),
+        (&["workers"], "No worker is connected\n"),
+        (&["usage"], "Nobody has used a GPU in 7 days\n"),
+        (&["usage", "--json", "--person", "ada lovelace"], "[]\n"),
+        (
+            &["courses"],
+            "COURSE  WEIGHT  LIMIT  LONGEST  LEFT                 RUNNING  WAITING  NOTE\n\
+             ml101   1       5 min  5 min    2 h of 2 h left today  0        0\n",
+        ),
+    ] {
+        let said = ask(question);
+        assert!(said.status.success(), "{}", said.stderr);
+        assert_eq!(words(&said.stdout), words(answer), "{}", said.stdout);
+    }
+    let fails = |said: Said, why: &str| {
+        assert_eq!(said.status.code(), Some(1));
+        assert!(said.stderr.contains(why), "{}", said.stderr);
+    };
+    fails(
+        ask(&["explain", "7f3a"]),
+        "There is no job that ends with 7f3a and that you may see\nhint: ",
+    );
+    fails(
+        ask(&["explain", "train"]),
+        "ends_with is the end of a job's hexadecimal digits\nhint: ",
+    );
+    fails(
+        home.run(&["jobs", "--broker", &address]),
+        "does not accept this token",
+    );
+    broker.signal(Signal::SIGTERM);
+    assert!(broker.ended().success());
+}
+
+/// However wide the columns are.
+fn words(text: &str) -> Vec<&str> {
+    text.split_whitespace().collect()
+}

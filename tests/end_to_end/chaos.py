@@ -1,0 +1,105 @@
+"""A broker that is killed again and again while notebooks run cells, and what must be true afterwards."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from end_to_end.kernel import Cell, Kernel
+from end_to_end.service import Service
+
+LINES = 8
+PAUSES = (0.1, 1.0)
+"""Between two kills, in seconds: from a broker that hardly answers to one that everybody has found again."""
+
+
+@dataclass(frozen=True)
+class Report:
+    kills: int
+    seconds: float
+    cells: int
+
+
+@dataclass(frozen=True)
+class Sent:
+    notebook: int
+    number: int
+    cell: Cell
+
+    @property
+    def name(self) -> str:
+        return f"{self.notebook}-{self.number}"
+
+    @property
+    def lines(self) -> list[str]:
+        return [f"{self.name} line {line}" for line in range(LINES)]
+
+
+def chaos(
+    service: Service,
+    new_kernel: Callable[..., Kernel],
+    *,
+    notebooks: int,
+    cells: int,
+    seed: int,
+    kill_seconds: float,
+    patience: float,
+) -> Report:
+    """Kill and restart the broker at random moments for some time, or until all is done if that takes longer to come.
+
+    Raises AssertionError unless every cell ran exactly once and each of its lines came exactly once and in order.
+    """
+    dice = random.Random(seed)
+    runs = service.place.folder / "runs"
+    # Each is of another person: so many kernels on one history would wait for its lock, and say so in a cell's output.
+    homes = [str(service.place.folder / f"ipython-{notebook}") for notebook in range(notebooks)]
+    kernels = [service.kernel(new_kernel, IPYTHONDIR=home) for home in homes]
+    for kernel in kernels:
+        kernel.run("values = []").ok()
+    began = time.monotonic()
+    sent = [
+        Sent(notebook, number, kernel.begin(code(f"{notebook}-{number}", number, runs, dice)))
+        for number in range(cells)
+        for notebook, kernel in enumerate(kernels)
+    ]
+    kills = 0
+    next_kill = began
+    while not all(one.cell.done for one in sent):
+        now = time.monotonic()
+        late = [one.name for one in sent if not one.cell.done]
+        assert now - began < patience, f"after {patience} s and {kills} kills these have not ended: {late}"
+        if now >= next_kill and now - began < kill_seconds:
+            service.kill("broker")
+            kills += 1
+            service.start_broker()
+            next_kill = time.monotonic() + dice.uniform(*PAUSES)
+        for kernel in kernels:
+            kernel.pump(0.005)
+    report = Report(kills=kills, seconds=time.monotonic() - began, cells=len(sent))
+    check(sent, runs)
+    for kernel in kernels:
+        assert kernel.evaluate("values") == list(range(cells))
+    return report
+
+
+def code(name: str, number: int, runs: Path, dice: random.Random) -> str:
+    """Says its name outside of the notebook, too, where nothing undoes it."""
+    pauses = [round(dice.uniform(0, 0.06), 3) for _ in range(LINES)]
+    return (
+        "%%gpu\nimport time\n"
+        f"with open({str(runs)!r}, 'a') as runs:\n    runs.write({name + chr(10)!r})\n"
+        f"for line, pause in enumerate({pauses}):\n"
+        f"    print({name!r}, 'line', line, flush=True)\n"
+        "    time.sleep(pause)\n"
+        f"values.append({number})"
+    )
+
+
+def check(sent: list[Sent], runs: Path) -> None:
+    for one in sent:
+        result = one.cell.so_far.ok()
+        assert result.stdout.splitlines() == one.lines, f"{one.name}: {result.stdout}"
+    assert sorted(runs.read_text().split()) == sorted(one.name for one in sent)

@@ -1,0 +1,150 @@
+"""A course on one broker: people with tokens of their own, limits, budgets, and the words for those who wait."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from end_to_end import Kernel, Service
+from end_to_end.service import run_binary
+
+COURSES = """
+[course.ml101]
+time_limit = "1m"
+longest_time_limit = "2m"
+budget = { gpu_time = "1h", reset = "Mon 04:00" }
+
+[course.art]
+paused = "back on Monday"
+message = "Ask in room 5"
+"""
+
+HOLD = "import os, time\nprint('runs', flush=True)\nwhile not os.path.exists('go'):\n    time.sleep(0.02)"
+
+
+class Course:
+    """A broker that knows its people, each of whom has notebooks."""
+
+    def __init__(self, service: Service, new_kernel: Callable[..., Kernel]) -> None:
+        self.service = service
+        self._new_kernel = new_kernel
+        self._people = service.place.folder / "people.toml"
+        self.courses = service.place.folder / "courses.toml"
+        self.courses.write_text(COURSES)
+        self._tokens = {name: self._add(name, course) for name, course in (("ada", "ml101"), ("bob", "art"))}
+        files = {"PEOPLE": self._people, "COURSES": self.courses}
+        service.start_broker(**{f"BATON_BROKER_{kind}_FILE": str(path) for kind, path in files.items()})
+        service.start_worker(slots=1)
+
+    def _add(self, name: str, course: str) -> Path:
+        options = ("--course", course, "--people-file", str(self._people))
+        said = run_binary(self.service.place, "people", "add", name, *options)
+        assert said.returncode == 0, said.stderr
+        file = self.service.place.folder / f"{name}.token"
+        file.write_text(said.stdout)
+        return file
+
+    def asks(self, *arguments: str) -> Any:
+        """What a command prints as JSON, by the broker's own socket."""
+        return json.loads(self.says(*arguments))
+
+    def says(self, *arguments: str, name: str | None = None) -> str:
+        said = self._run(arguments, name)
+        assert said.returncode == 0, said.stderr
+        return said.stdout
+
+    def fails(self, *arguments: str, name: str) -> str:
+        said = self._run(arguments, name)
+        assert said.returncode == 1, said.stdout
+        return said.stderr
+
+    def _run(self, arguments: tuple[str, ...], name: str | None) -> subprocess.CompletedProcess[str]:
+        token = {"BATON_TOKEN_FILE": str(self._tokens[name])} if name else {}
+        address = {"BATON_BROKER_ADDRESS": f"unix:{self.service.socket}"}
+        return run_binary(self.service.place, *arguments, **address, **token)
+
+    def notebook(self, name: str, **environment: str) -> Kernel:
+        token = {"BATON_TOKEN_FILE": str(self._tokens[name])} if name in self._tokens else {}
+        return self.service.kernel(self._new_kernel, **token, **environment)
+
+
+@pytest.fixture
+def course(service: Service, new_kernel: Callable[..., Kernel]) -> Course:
+    return Course(service, new_kernel)
+
+
+def test_a_course_with_limits_and_a_budget(course: Course) -> None:
+    ada = course.notebook("ada")
+    ada.run("values = [1]").ok()
+    done = ada.gpu("values.append(2)\nvalues").ok()
+    assert done.value == "[1, 2]"
+    assert re.search(r", peak \S+ MiB\. 59 of 60 min left this week$", done.summary), done.summary
+
+    refused = ada.run("%%gpu --timeout 10m\nvalues.append(3)")
+    assert refused.error is not None
+    text = refused.plain_traceback
+    assert "asks for 10 min, and ml101 lets a cell run for at most 2 min" in text
+    assert "Your variables are as they were before the cell" in text
+    assert "hint: write %%gpu --timeout 2m" in text
+    assert ada.run("%%gpu --timeout 2m --priority low\nvalues").ok().value == "[1, 2]"
+    used = course.asks("usage", "--json", "--person", "ada", "--course", "ml101")
+    assert [(row["person"], row["course"], row["runs"]) for row in used] == [("ada", "ml101", 2)]
+    page = course.service.answers("/")
+    assert "<td>ada</td><td>ml101</td>" in page
+
+    course.courses.write_text(COURSES.replace('"1h"', '"1s"'))
+    ada.gpu("import time\ntime.sleep(1.2)")
+    spent = ada.gpu("values.append(4)")
+    assert "Your GPU time in ml101 is used up" in spent.plain_traceback
+    assert "Monday 04:00" in spent.plain_traceback
+    assert ada.evaluate("values") == [1, 2]
+
+
+def test_the_line_says_why_and_how_long(course: Course) -> None:
+    first, second = course.notebook("ada", JPY_SESSION_NAME="/work/first.ipynb"), course.notebook("ada")
+    bob = course.notebook("bob")
+    running = first.begin(f"%%gpu\n{HOLD}")
+    running.wait_for_text("runs")
+    first_in_line = second.begin("%%gpu\n1")
+    paused = bob.begin("%%gpu\n2")
+    lines = {"own": "Waiting for your other GPU cell (first.ipynb) to finish"}
+    lines["paused"] = "Waiting for a GPU: your course is paused (back on Monday)\nAsk in room 5"
+    first_in_line.wait_for(lambda result: lines["own"] in result.notices, "the second notebook waits for the first")
+    paused.wait_for(lambda result: lines["paused"] in result.notices, "a paused course says so")
+    jobs = course.asks("jobs", "--json", "--state", "queued")
+    assert [job["waiting"]["rule"] for job in jobs] == ["course_paused", "own_job_runs"]
+    why = course.says("explain", jobs[1]["job"][-8:], name="ada")
+    assert "of ada (ml101, " in why
+    assert "It waits: another cell of the same person runs (first.ipynb)." in why
+    assert "Workers run 1 cell and take 1 at once." in why
+    assert "There is no job" in course.fails("explain", jobs[1]["job"][-8:], name="bob")
+    course.courses.write_text("")
+    waits = "Waiting for a GPU: 2nd in line"
+    paused.wait_for(lambda result: any(line.startswith(waits) for line in result.notices), "the pause is over")
+    (course.service.place.work / "go").touch()
+    running.finish().ok()
+    first_in_line.finish().ok()
+    assert paused.finish().ok().value == "2"
+
+
+def test_a_stranger_is_told_so(course: Course) -> None:
+    file = course.service.place.folder / "stranger.token"
+    file.write_text("0" * 64)
+    stranger = course.notebook("nobody", BATON_TOKEN_FILE=str(file))
+    stranger.run("x = 1").ok()
+    refused = stranger.gpu("x = 2", seconds=30)
+    assert "does not serve this notebook" in refused.plain_traceback
+    assert "ask your course staff for the token" in refused.plain_traceback
+    assert stranger.evaluate("x") == 1
+
+
+def test_another_course_than_ones_own(course: Course) -> None:
+    ada = course.notebook("ada", BATON_COURSE="art")
+    refused = ada.gpu("1", seconds=30)
+    assert "You are not in the course art; yours: ml101" in refused.plain_traceback
+    assert "BATON_COURSE" in refused.plain_traceback
