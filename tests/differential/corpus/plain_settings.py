@@ -63,7 +63,7 @@ warnings.warn("nobody sees it")
 logging.disable(logging.INFO)
 logging.info("not shown")
 drawn.append(random.random())
-os.path.basename(os.getcwd()), "/nowhere" in sys.path, "COURSE_STEP" in os.environ, drawn, str(third), sys.getrecursionlimit()
+os.getcwd() == folder, "/nowhere" in sys.path, "COURSE_STEP" in os.environ, drawn, str(third), sys.getrecursionlimit()
 
 # %%
 logging.disable(logging.NOTSET)
