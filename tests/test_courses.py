@@ -111,10 +111,10 @@ def test_the_line_says_why_and_how_long(course: Course) -> None:
     running = first.begin(f"%%gpu\n{HOLD}")
     running.wait_for_text("runs")
     first_in_line = second.begin("%%gpu\n1")
-    paused = bob.begin("%%gpu\n2")
     lines = {"own": "Waiting for your other GPU cell (first.ipynb) to finish"}
     lines["paused"] = "Waiting for a GPU: your course is paused (back on Monday)\nAsk in room 5"
     first_in_line.wait_for(lambda result: lines["own"] in result.notices, "the second notebook waits for the first")
+    paused = bob.begin("%%gpu\n2")
     paused.wait_for(lambda result: lines["paused"] in result.notices, "a paused course says so")
     jobs = course.asks("jobs", "--json", "--state", "queued")
     assert [job["waiting"]["rule"] for job in jobs] == ["course_paused", "own_job_runs"]

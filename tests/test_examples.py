@@ -138,7 +138,7 @@ def test_two_students(place: Place) -> None:
     students, _, mine, told, left = results_of("07-two-students", place.work)
     assert students.stdout == "2 students are here: Ana Ben\n"
     assert mine.stdout == "my turn\n"
-    assert float(matched(r"GPU: .*, waited ([\d.]+) s", mine.notices[-1])) > 0.5
+    assert float(matched(r"GPU: .*, waited ([\d.]+) s, peak .*", mine.notices[-1])) > 0.5
     assert float(matched(r"asked at 0.0 s, began at ([\d.]+) s(?s:.*)", told.stdout)) > 0.5
     others = [re.search(rf"{name}: from (-[\d.]+) s to ([\d.]+) s", told.stdout) for name in ("Ana", "Ben")]
     assert all(others), told.stdout
