@@ -54,9 +54,11 @@ test-rust: $(VENV)/.requirements-test $(INSTALLED)
 	then cargo nextest run --no-fail-fast --workspace --locked --cargo-profile $(PROFILE); \
 	else cargo test --no-fail-fast --workspace --locked --profile $(PROFILE); fi
 
+# The shim's tests share nothing but processors. Those of the whole have the machine to themselves.
 .PHONY: test-python
 test-python: $(VENV)/.requirements-frameworks $(INSTALLED)
-	$(BIN)/pytest -m "not gpu"
+	$(BIN)/pytest -m "not gpu" -n 2 python-shim/tests
+	$(BIN)/pytest -m "not gpu" tests
 
 .PHONY: test-gpu
 test-gpu: $(VENV)/.requirements-test $(INSTALLED)
