@@ -11,6 +11,7 @@ import hashlib
 import json
 import random
 import re
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -71,8 +72,7 @@ def run_all(service: Service, notebook: Notebook, ways: tuple[Way, ...] = WAYS) 
 
 
 def run(service: Service, notebook: Notebook, way: Way) -> Run:
-    folder = service.place.work / f"{notebook.name} {way.__name__}"
-    folder.mkdir()
+    folder = Path(tempfile.mkdtemp(prefix=f"{notebook.name} {way.__name__} ", dir=service.place.work))
     environment = ENVIRONMENT | {"BATON_BROKER_ADDRESS": f"unix:{service.socket}"}
     kernel = Kernel.start(service.place, folder=folder, **environment)
     try:
@@ -109,18 +109,26 @@ def content(path: Path) -> str:
 
 
 def visible(result: Result) -> list[str]:
-    """What the student sees, but for Baton's own lines and for addresses."""
-    shown: list[list[str]] = []
+    """What the student sees, but for Baton's own lines and for addresses.
+
+    When a kernel sends what waits in which stream is a matter of its timers: the order of two streams is left out.
+    """
+    shown: list[tuple[str, str]] = []
+    streams: dict[str, str] = {}
     for message in result.published:
         kind, content = message["msg_type"], message["content"]
-        if kind == "stream" and shown and shown[-1][0] == content["name"]:
-            shown[-1][1] += content["text"]
-        elif kind == "stream":
-            shown.append([content["name"], content["text"]])
-        elif kind == "error":
-            shown.append([kind, ESCAPES.sub("", "\n".join(content["traceback"])) or content["ename"]])
+        if kind == "stream":
+            streams[content["name"]] = streams.get(content["name"], "") + content["text"]
+            continue
+        if kind == "error":
+            text = ESCAPES.sub("", "\n".join(content["traceback"])) or content["ename"]
         elif kind in ("display_data", "update_display_data", "execute_result") and not is_notice(content):
-            shown.append([kind, json.dumps(content["data"], sort_keys=True)])
+            text = json.dumps(content["data"], sort_keys=True)
+        else:
+            continue
+        shown += [*sorted(streams.items()), (kind, text)]
+        streams.clear()
+    shown += sorted(streams.items())
     return [FILE_OF_CELL.sub("cell.py", ADDRESS.sub("0x...", f"{kind}: {text}")) for kind, text in shown]
 
 
