@@ -191,27 +191,18 @@ impl Arbiter {
         }
     }
 
+    /// From those who had their time, and from all beside one who computes and finds no room for what it allocates.
     fn take_back(&mut self, actions: &mut Vec<Action>) {
-        let rivals = [
-            self.next_resident(),
-            self.needy().filter(|id| !self.fits_beside_holders(*id)),
-        ];
-        for rival in rivals.into_iter().flatten() {
-            let place = self.place(&self.sessions[&rival]);
-            let holders = self.sessions.iter().filter(|(id, session)| {
-                let own = self.place(session);
-                **id != rival && self.settings.yields(session, own, place, self.now)
-            });
-            for id in holders.map(|(id, _)| *id).collect::<Vec<_>>() {
-                self.drop_lease(id, actions);
-            }
-        }
-        if let Some(id) = self.grower_beside_another() {
-            let others = self
-                .sessions
-                .iter()
-                .filter(|(other, session)| **other != id && session.holds());
-            for other in others.map(|(id, _)| *id).collect::<Vec<_>>() {
+        let crowded = self.needy().filter(|id| !self.fits_beside_holders(*id));
+        for id in [self.next_resident(), crowded].into_iter().flatten() {
+            let rival = &self.sessions[&id];
+            let (place, computes) = (self.place(rival), rival.computes());
+            let yields = |session: &Session| {
+                computes || (self.settings).yields(session, self.place(session), place, self.now)
+            };
+            let others = self.sessions.iter().filter(|(other, _)| **other != id);
+            let losing = others.filter(|(_, session)| yields(session));
+            for other in losing.map(|(other, _)| *other).collect::<Vec<_>>() {
                 self.drop_lease(other, actions);
             }
         }

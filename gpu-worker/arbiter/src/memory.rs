@@ -80,12 +80,6 @@ impl Arbiter {
         computing.map(|(id, _)| *id).or_else(|| best(places))
     }
 
-    /// Some memory of who computes beside it must go.
-    pub(crate) fn grower_beside_another(&self) -> Option<SessionId> {
-        self.needy()
-            .filter(|id| self.sessions[id].computes() && !self.fits_beside_holders(*id))
-    }
-
     /// There is room for what it needs once those who do not compute have made way.
     pub(crate) fn fits_beside_holders(&self, id: SessionId) -> bool {
         self.room_without(id, id) >= bytes_needed(&self.sessions[&id])

@@ -293,11 +293,7 @@ impl<'class> World<'class> {
     fn settle(&mut self) {
         let elapsed = (self.now - self.settled).as_secs_f64();
         self.settled = self.now;
-        let computing = self
-            .sessions
-            .iter()
-            .filter(|session| session.lease.is_some())
-            .count();
+        let computing = self.computing();
         if computing == 0 {
             return;
         }
@@ -314,11 +310,7 @@ impl<'class> World<'class> {
     }
 
     fn reschedule(&mut self) {
-        let computing = self
-            .sessions
-            .iter()
-            .filter(|session| session.lease.is_some())
-            .count();
+        let computing = self.computing();
         for id in 0..self.sessions.len() {
             let session = &self.sessions[id];
             if let Some(epoch) = session.lease {
@@ -326,6 +318,14 @@ impl<'class> World<'class> {
                 self.enter(time, Happening::Ends(id as SessionId, epoch));
             }
         }
+    }
+
+    fn computing(&self) -> usize {
+        let computing = self
+            .sessions
+            .iter()
+            .filter(|session| session.lease.is_some());
+        computing.count()
     }
 
     fn session(&mut self, id: SessionId) -> &mut Session {

@@ -123,9 +123,7 @@ fn trainings_compute_together_until_somebody_else_comes() {
 
 #[test]
 fn two_sessions_of_one_person_get_what_one_of_another_gets() {
-    let mut world = World::with_memory(80 * GB, 200 * GB);
-    world.settings.together = 1;
-    let mut settings = world.settings.clone();
+    let mut settings = World::with_memory(80 * GB, 200 * GB).settings;
     settings.together = 1;
     let mut world = World::new(settings);
     for (session, user) in [(1, 1), (2, 1), (3, 2)] {
