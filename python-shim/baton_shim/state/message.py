@@ -21,6 +21,7 @@ import cloudpickle
 from baton_shim.state import memory
 from baton_shim.state.kinds.base import ATOMS
 from baton_shim.state.refusal import TableBroken
+from baton_shim.state.scanner import Seen
 from baton_shim.state.segments import Segment
 
 _LENGTH = struct.Struct("<I")
@@ -36,13 +37,14 @@ class SegmentView:
     bytes: int
     fresh: bool
     digests: int | None = None
-    """Where what `Scanner` found lies."""
+    """Where those of its whole blocks lie."""
 
     def as_wire(self) -> dict[str, Any]:
         return vars(self)
 
 
-def view_of(segment: Segment, fresh: bool, digests: int | None) -> SegmentView:
+def view_of(segment: Segment, fresh: bool, seen: Seen | None) -> SegmentView:
+    digests = memory.address_of(seen.digests) if seen is not None else None
     return SegmentView(segment.number, segment.address, segment.bytes, fresh, digests)
 
 

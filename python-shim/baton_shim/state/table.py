@@ -29,7 +29,7 @@ from baton_shim.state.paths import path_to
 from baton_shim.state.pickler import Patch, TablePickler
 from baton_shim.state.refusal import Refused, Stayed, TableBroken, stayed_text
 from baton_shim.state.replacement import find_replaced
-from baton_shim.state.scanner import look
+from baton_shim.state.scanner import Seen, look
 from baton_shim.state.segments import Segment, Segments
 from baton_shim.state.stale import tell_of_stale_holders
 from baton_shim.state.walk import Reach, Walker
@@ -162,10 +162,11 @@ class Table:
         self._find_moved(reach.changed)
         reach.marked.update(range(header.count_before, header.count_after))
         self._given = reach.marked
-        segments = self._in_reach(given, first_fresh)
+        segments, seen = self._in_reach(given, first_fresh)
         stream = join(header, body, buffers)
         self._pins = [
             stream,
+            seen,
             reach.unknown,
             list(roots.values()),
             extra,
@@ -328,7 +329,7 @@ class Table:
                 self._segments.drop((segment.number,))
                 self._dropped_segments.append(segment.number)
 
-    def _in_reach(self, given: Set[int], first_fresh: int) -> list[SegmentView]:
+    def _in_reach(self, given: Set[int], first_fresh: int) -> tuple[list[SegmentView], dict[int, Seen]]:
         """The memory of what this message brings up to date, less what the other end has for itself."""
         reached = self._given
         numbers = {segment for number, segment in self._segment_of.items() if number in reached}
@@ -338,8 +339,8 @@ class Table:
         known = [segment for segment in segments if segment.number < first_fresh]
         for segment in known:
             self._segments.bring_down(segment)
-        digests = look(known)
-        return [view_of(segment, segment.number >= first_fresh, digests.get(segment.number)) for segment in segments]
+        seen = look(known)
+        return [view_of(segment, segment.number >= first_fresh, seen.get(segment.number)) for segment in segments], seen
 
     def _drop(self, numbers: Iterable[int]) -> None:
         numbers = set(numbers)
