@@ -51,6 +51,11 @@ def map_private(file_descriptor: int, offset: int, size: int) -> Any:
     return at_address(address, size, _Mapping(address, size))
 
 
+def zeros(size: int) -> Any:
+    """New memory, of which the system gives nothing before it is touched."""
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
 def address_of(buffer: Any) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 

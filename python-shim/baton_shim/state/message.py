@@ -51,6 +51,8 @@ class Snapshot:
     dropped_segments: list[int]
     left: dict[str, str] = field(default_factory=dict)
     """Names whose objects cannot leave this kernel, each with the reason."""
+    away_bytes: int = 0
+    """What is left out and follows (`Table.rest`)."""
 
     def as_wire(self) -> dict[str, Any]:
         """As `protocol::shim::Snapshot`."""
@@ -74,6 +76,7 @@ class Header:
     plain: bool = False  # the body is an ordinary pickle of `extra`: nothing that has a number travels
     versions: tuple[str, str] | None = None
     modules: bytes | None = None  # what must be loaded before the body is read
+    away: tuple[tuple[int, int], ...] = ()  # segments whose bytes follow: number and size
 
 
 def versions() -> tuple[str, str]:

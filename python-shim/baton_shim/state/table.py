@@ -23,15 +23,15 @@ from baton_shim.state.cycles import Pace, unreachable
 from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.delta import Undo, read_segments
 from baton_shim.state.kinds import Here, Kinds, is_leaf
-from baton_shim.state.message import Header, SegmentView, Snapshot, is_plain, join, split, versions, view_of
+from baton_shim.state.message import Header, Snapshot, is_plain, join, split, versions
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
 from baton_shim.state.pickler import Patch, TablePickler
 from baton_shim.state.refusal import Refused, Stayed, TableBroken, stayed_text
 from baton_shim.state.replacement import find_replaced
-from baton_shim.state.scanner import Scanner
-from baton_shim.state.segments import Segment, Segments
+from baton_shim.state.segments import Segments
 from baton_shim.state.stale import tell_of_stale_holders
+from baton_shim.state.views import Views
 from baton_shim.state.walk import Reach, Walker
 
 
@@ -42,7 +42,7 @@ class Table:
         self.messages = 0
         self.broken = False
         self._home: bool | None = None  # known with the first message
-        self._segments = Segments(self._user_of)
+        self._segments = Segments(lambda segment: self._views.user_of(segment))
         self._here = Here(namespace, self._segments, [])
         self._kinds = Kinds(self._here)
         self._patch_anchor = self._patch
@@ -51,13 +51,11 @@ class Table:
         anchors = [namespace, main, self._patch_anchor, *self._kinds.anchors()]
         self._numbering = Numbering(anchors, self._find_class)
         self._walker = Walker(self._numbering, self._kinds)
+        self._views = Views(self._here, self._kinds, self._numbering)
         self._foreign = bytearray(len(self._numbering))  # for each number, whether the other end gave it
         self._given: Set[int] = frozenset()  # what the last snapshot and its supplements brought up to date
-        self._segment_of: dict[int, int] = {}
         self._pace = Pace()
         self._bindings = Bindings(namespace, self._numbering)
-        self._scanner = Scanner()
-        self._dropped_segments: list[int] = []
         self._pins: list[Any] = []
         self._undo: Undo | None = None
         self._reserved: list[Any] = []
@@ -153,15 +151,16 @@ class Table:
             modules=modules,
         )
         numbering.untold.clear()
-        dropped_segments, self._dropped_segments = self._dropped_segments, []
+        dropped_segments = self._views.take_dropped()
         self._drop(replaced)
         numbering.add(fresh)
         self._foreign.extend(bytes(len(fresh)))
-        self._use(self._here.used)
-        self._find_moved(reach.changed)
+        self._views.note_used()
+        self._views.find_moved(reach.changed)
         reach.marked.update(range(header.count_before, header.count_after))
         self._given = reach.marked
-        segments = self._in_reach(given, first_fresh)
+        fresh_segments = range(first_fresh, self._segments.next_number)
+        segments = self._views.look(self._views.in_reach(self._given, given), fresh_segments)
         self._pins = [reach.unknown, list(roots.values()), extra, [numbering.objects[number] for number in dying]]
         self._drop(number for number in dying if number not in numbering.dropped)
         for number in (*reach.changed, *range(header.count_before, header.count_after)):
@@ -199,7 +198,7 @@ class Table:
         while dead:
             dead = [number for number in dead if not self._lives_there(number)]
             # Memory without a name was made for one message, as a part of what pickles as such.
-            states, segment_of = self._walker.states, self._segment_of
+            states, segment_of = self._walker.states, self._views.segment_of
             last = [n for n in dead if n in states and (n in named or n not in segment_of)]
             dying += last
             gone = set(dead).difference(last)
@@ -254,7 +253,7 @@ class Table:
     ) -> tuple[memoryview, TablePickler, dict[str, str]]:
         named = [*roots.items()]
 
-        def explain(obj: Any, reason: str, _hint: str | None = None) -> str:
+        def explain(obj: Any, reason: str) -> str:
             path = path_to(obj, named, self._kinds) or f"a {type(obj).__qualname__}"
             return f"'{path}' {reason} and {self._here.where_it_stayed}"
 
@@ -282,63 +281,12 @@ class Table:
                 left[name] = reason
         return file.getbuffer(), pickler, left
 
-    # ---- segments ----
-
-    def _user_of(self, segment: Segment) -> Any:
-        if segment.users:
-            return self._numbering.objects[next(iter(segment.users))]
-        return next(obj for obj, number in self._here.used if number == segment.number)
-
-    def _use(self, used: list[tuple[Any, int]]) -> None:
-        for obj, segment in used:
-            number = self._numbering.number(obj)
-            if number is not None:
-                self._move_to(number, segment)
-        used.clear()
-
-    def _find_moved(self, numbers: Iterable[int]) -> None:
-        """Tensors that were brought up to date may lie elsewhere now."""
-        for number in numbers:
-            obj = self._numbering.objects[number]
-            if number in self._segment_of and self._kinds.of(obj) is self._kinds.tensor:
-                segment = self._kinds.tensor.segment_number(obj)
-                if segment is not None:
-                    self._move_to(number, segment)
-
-    def _move_to(self, number: int, segment: int) -> None:
-        before = self._segment_of.get(number)
-        if before != segment:
-            self._leave_segment(number)
-            self._segment_of[number] = segment
-            self._segments.by_number[segment].users.add(number)
-
-    def _leave_segment(self, number: int) -> None:
-        segment = self._segments.by_number.get(self._segment_of.pop(number, -1))
-        if segment is not None:
-            segment.users.discard(number)
-            if not segment.users:
-                self._segments.drop((segment.number,))
-                self._dropped_segments.append(segment.number)
-
-    def _in_reach(self, given: Set[int], first_fresh: int) -> list[SegmentView]:
-        """The memory of what this message brings up to date, less what the other end has for itself."""
-        reached = self._given
-        numbers = {segment for number, segment in self._segment_of.items() if number in reached}
-        if given:
-            numbers -= {segment for number, segment in self._segment_of.items() if number in given}
-        segments = [self._segments.by_number[number] for number in sorted(numbers)]
-        known = [segment for segment in segments if segment.number < first_fresh]
-        for segment in known:
-            self._segments.bring_down(segment)
-        digests = self._scanner.look(known)
-        return [view_of(segment, segment.number >= first_fresh, digests.get(segment.number)) for segment in segments]
-
     def _drop(self, numbers: Iterable[int]) -> None:
         numbers = set(numbers)
         self._bindings.drop(numbers)
         for number in numbers:
             self._walker.forget(number)
-            self._leave_segment(number)
+            self._views.leave(number)
         self._numbering.drop(numbers)
 
     def _compact(self) -> None:
@@ -346,9 +294,7 @@ class Table:
         self._foreign = bytearray(self._foreign[number] for number in sorted(moved))
         self._given = {moved[number] for number in self._given if number in moved}
         self._walker.move(moved)
-        self._segment_of = {moved[number]: segment for number, segment in self._segment_of.items()}
-        for segment in self._segments.by_number.values():
-            segment.users = {moved[number] for number in segment.users}
+        self._views.move(moved)
         self._bindings.move(moved)
 
     # ---- receiving ----
@@ -395,7 +341,7 @@ class Table:
         self._commit(header, fresh, rebound, undo, bound_stays)
         undo.forget()
         tell_of_stale_holders(old, self.namespace, self._kinds)
-        self._drop_segments(delta["dropped_segments"])
+        self._views.drop_segments(delta["dropped_segments"])
         self._segments.settle_rest()
         self.messages += 1
         return extra
@@ -408,8 +354,8 @@ class Table:
         self._drop(going)
         numbering.add(fresh)
         self._foreign.extend(b"\1" * len(fresh))
-        self._use(self._here.used)
-        self._find_moved(undo.patched)
+        self._views.note_used()
+        self._views.find_moved(undo.patched)
         numbering.untold.difference_update(header.dropped, header.replaced)
         for name, value in rebound.items():
             if not (bound_stays and name in self.namespace):
@@ -444,15 +390,6 @@ class Table:
             obj = objects[number]
             self._undo.keep(number, self._kinds.of(obj), obj)
         self._kinds.by_name[kind].apply(obj, content)
-
-    def _drop_segments(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            segment = self._segments.by_number.get(number)
-            for user in tuple(segment.users) if segment is not None else ():
-                self._segment_of.pop(user, None)
-            self._segments.drop((number,))
-        told = set(numbers)
-        self._dropped_segments = [number for number in self._dropped_segments if number not in told]
 
     def _find_class(self, module: str, name: str) -> Any:
         if module == "__main__":  # whatever has this name here may be something else
