@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from baton_shim.state import memory
@@ -94,6 +94,30 @@ def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segm
     finally:
         content.release()
         file.close()
+
+
+def write_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segments, expected: Set[int]) -> None:
+    """Bytes that follow a message: all is checked before anything is written, so nothing need be taken back."""
+    size = os.fstat(file_descriptor).st_size
+    places: list[tuple[int, int, int]] = []
+    for part in delta["segments"]:
+        number, bytes_, patches = part["number"], part["bytes"], part["patches"]
+        _check_extents(patches, size, bytes_, number)
+        segment = segments.by_number.get(number)
+        if number not in expected or (segment is not None and segment.bytes != bytes_):
+            raise TableBroken(f"Segment {number} of {bytes_} bytes is not expected here")
+        if segment is None:  # nothing here holds it any more
+            continue
+        places += ((segment.address + p["offset"], p["source"]["offset"], p["source"]["bytes"]) for p in patches)
+    if not places:
+        return
+    with (
+        mmap.mmap(file_descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as file,
+        memoryview(file) as content,
+    ):
+        for address, start, length in places:
+            with content[start : start + length] as data:
+                memory.write(address, data)
 
 
 def _check_extents(patches: list[Any], file_size: int, segment_size: int, number: int) -> None:

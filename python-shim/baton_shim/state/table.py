@@ -16,8 +16,10 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
 from typing import Any
 
+from baton_shim.state.away import Away, Budget
 from baton_shim.state.bindings import Bindings
 from baton_shim.state.cycles import Pace, unreachable
 from baton_shim.state.deep import with_deep_stack
@@ -56,6 +58,7 @@ class Table:
         self._given: Set[int] = frozenset()  # what the last snapshot and its supplements brought up to date
         self._pace = Pace()
         self._bindings = Bindings(namespace, self._numbering)
+        self.away = Away(self._segments, self._views, self._numbering, self._kinds, self._walker)
         self._pins: list[Any] = []
         self._undo: Undo | None = None
         self._reserved: list[Any] = []
@@ -70,13 +73,14 @@ class Table:
         deleted: Iterable[str] = (),
         partings: bool = True,
         modules: bytes | None = None,
+        budget: Budget | None = None,
     ) -> Snapshot:
         """What the other end lacks to have these names as they are here.
 
         Values of a dict `extra`, and names in a session, that cannot travel arrive as a `Stayed`. Raises `Refused`
         in the notebook kernel for a name that cannot; then nothing has changed and the table is still good.
         Without `partings`, what nobody here holds any more does not send its last change.
-        `modules` is for the other end's `load_modules`.
+        `modules` is for the other end's `load_modules`. With a `budget`, memory beyond it stays for `rest`.
         """
         self._check_usable()
         first = self._home is None
@@ -87,7 +91,7 @@ class Table:
             self._refuse(roots)
         dying = self._dying() if partings else []
         self._here.home = home
-        made = self._write_or_take_back(roots, extra, gone, home, dying, modules)
+        made = self._write_or_take_back(roots, extra, gone, home, dying, modules, frozenset(), budget)
         self._home = home
         return made
 
@@ -122,6 +126,7 @@ class Table:
         dying: list[int],
         modules: bytes | None = None,
         given: Set[int] = frozenset(),
+        budget: Budget | None = None,
     ) -> Snapshot:
         numbering, walker = self._numbering, self._walker
         first_fresh = self._segments.next_number
@@ -159,20 +164,44 @@ class Table:
         self._views.find_moved(reach.changed)
         reach.marked.update(range(header.count_before, header.count_after))
         self._given = reach.marked
-        fresh_segments = range(first_fresh, self._segments.next_number)
-        segments = self._views.look(self._views.in_reach(self._given, given), fresh_segments)
-        self._pins = [reach.unknown, list(roots.values()), extra, [numbering.objects[number] for number in dying]]
-        self._drop(number for number in dying if number not in numbering.dropped)
         for number in (*reach.changed, *range(header.count_before, header.count_after)):
             if number not in numbering.dropped:
                 walker.remember(number)
+        in_reach = self._views.in_reach(self._given, given)
+        fresh_segments = range(first_fresh, self._segments.next_number)
+        if home:
+            segments = self._views.look(in_reach - self.away.numbers, fresh_segments)
+        else:
+            self.away.choose(in_reach, self._given, dying, budget)
+            segments = self.away.views(in_reach, fresh_segments)
+            header = replace(header, away=self.away.sizes())
+        self._pins = [reach.unknown, list(roots.values()), extra, [numbering.objects[number] for number in dying]]
+        self._drop(number for number in dying if number not in numbering.dropped)
         self._bindings.note(rebound)
         self._bindings.delete(gone)
         if header.compact:
             self._compact()
-        snapshot = Snapshot(self.messages, join(header, body), segments, dropped_segments, left)
+        away_bytes = 0 if home else self.away.bytes()
+        snapshot = Snapshot(self.messages, join(header, body), segments, dropped_segments, left, away_bytes)
         self.messages += 1
         return snapshot
+
+    def rest(self) -> Snapshot:
+        """In a session: what the last message left out. It counts once the other end's next message continues it."""
+        return self.away.rest(self.messages)
+
+    def complete(self, delta: Mapping[str, Any], file_descriptor: int) -> None:
+        """In the notebook: the `rest` has come. On an error nothing of it is here. A void table takes it, too."""
+        self.away.arrive(delta, file_descriptor)
+        self.messages += 1
+
+    def roll_back(self) -> None:
+        """In the notebook: what is away is lost. All is as before the first message that left it out; then the table
+        is void.
+        """
+        self.broken = True
+        self.away.roll_back()
+        self._kinds.settle()
 
     def memory_bytes(self) -> int:
         """How much memory of arrays and their like both ends hold."""
@@ -307,6 +336,9 @@ class Table:
         self._check_usable()
         if self._home is None:
             self._home = False
+        if self.away.numbers and not self._home and delta["messages"] == self.messages + 1:
+            self.away.went_home()
+            self.messages += 1
         if delta["messages"] != self.messages:
             self.broken = True
             raise TableBroken(f"Message {delta['messages']} came where message {self.messages} was expected")
@@ -318,6 +350,7 @@ class Table:
             self._segments.bring_up(part["number"] for part in delta["segments"] if part["patches"])
             header, body = split(stream)
             self._check(header)
+            self.away.expect(header.away, undo)
             if header.modules is not None:
                 self._load_modules(header.modules)
             containers: dict[str, type] = {"list": list, "dict": dict, "set": set}
@@ -339,11 +372,14 @@ class Table:
         _, rebound, extra = message
         old = [self._numbering.objects[n] for n in header.replaced if self._home and n not in self._numbering.dropped]
         self._commit(header, fresh, rebound, undo, bound_stays)
-        undo.forget()
         tell_of_stale_holders(old, self.namespace, self._kinds)
         self._views.drop_segments(delta["dropped_segments"])
         self._segments.settle_rest()
         self.messages += 1
+        if self._home:
+            self.away.applied(header.away, undo, self.messages)
+        else:
+            undo.forget()
         return extra
 
     def _commit(self, header: Header, fresh: list[Any], rebound: dict[str, Any], undo: Undo, bound_stays: bool) -> None:
@@ -359,9 +395,11 @@ class Table:
         numbering.untold.difference_update(header.dropped, header.replaced)
         for name, value in rebound.items():
             if not (bound_stays and name in self.namespace):
+                undo.keep_name(self.namespace, name)
                 self.namespace[name] = value
         self._bindings.note(rebound)
         for name in header.deleted:
+            undo.keep_name(self.namespace, name)
             self.namespace.pop(name, None)
         self._bindings.delete(header.deleted)
         for number in (*undo.patched, *range(header.count_before, header.count_after)):

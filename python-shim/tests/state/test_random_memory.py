@@ -137,6 +137,51 @@ def test_arrays_tensors_and_their_holders(processes: Pair, history: list[tuple[s
         assert picture(pair.namespace["pool"]) == picture(control["pool"])
 
 
+cells = st.lists(
+    st.tuples(st.sampled_from(STEPS), numbers, numbers, st.sampled_from(("home", "session", "session", "loss"))),
+    min_size=5,
+    max_size=30,
+)
+
+
+@given(cells)
+def test_bytes_that_follow(processes: Pair, history: list[tuple[str, int, int, str]]) -> None:
+    """Each step is a cell, and the bytes of all memory follow: when an ordinary cell runs, everything is here.
+
+    When the session is lost first, all is as before the first cell whose bytes are missing.
+    """
+    pair = processes
+    pair.start_anew()
+    pair.all_away = True
+    control: dict[str, Any] = {"__name__": "__main__"}
+    exec(SETUP, control)
+    control["pool"] = []
+    pair.local(SETUP + "pool = []")
+    done: list[tuple[str, int, int]] = []
+    at_home = 0
+    for *one_step, where in history:
+        if where == "loss":
+            pair.lose_session()
+            if pair.table.away.numbers or at_home < len(done):
+                del done[at_home:]
+                control["pool"] = []
+                exec(f"for one_step in {done}: step(*one_step, pool)", control)
+                assert picture(pair.namespace["pool"]) == picture(control["pool"])
+            continue
+        code = f"step(*{one_step}, pool)"
+        exec(code, control)
+        done.append(tuple(one_step))
+        if where == "home":
+            pair.local(code)
+            assert picture(pair.namespace["pool"]) == picture(control["pool"])
+        else:
+            assert pair.remote(code, *NAMES) == {"error": None}
+        at_home = at_home if pair.table.away.numbers else len(done)
+    pair.local("")
+    assert picture(pair.namespace["pool"]) == picture(control["pool"])
+    pair.all_away = False
+
+
 def trips(history: list[tuple[str, int, int, str]]) -> Iterator[tuple[bool, list[tuple[str, int, int]]]]:
     """Steps in a row on the same side are one cell."""
     steps: list[tuple[str, int, int]] = []
