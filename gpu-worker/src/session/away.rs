@@ -56,6 +56,7 @@ enum Stage {
 }
 
 impl Away {
+    /// Nothing is owed before the job has ended.
     pub(crate) fn new(
         events: EventSink,
         revoked: CancellationToken,
@@ -67,7 +68,7 @@ impl Away {
             word: RestWord {
                 events,
                 revoked,
-                said: false,
+                said: true,
             },
             lane,
             way,
@@ -75,9 +76,15 @@ impl Away {
             version: held.version,
             ledger: held.ledger.clone(),
             stage: Stage::Settling,
-            paused: false,
+            paused: true,
             sent: None,
         }
+    }
+
+    /// The job has ended, and says that this follows.
+    pub(crate) fn owe(&mut self) {
+        self.word.said = false;
+        self.paused = false;
     }
 
     /// It can be read from now on.

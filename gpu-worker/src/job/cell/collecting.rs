@@ -151,6 +151,9 @@ impl Run<'_> {
                     mirror.rest();
                 }
                 self.session.held = Some(held);
+                if let Some(away) = &mut self.session.away {
+                    away.owe();
+                }
                 Some(*ending)
             }
             phase => {
