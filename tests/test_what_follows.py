@@ -63,7 +63,7 @@ class Notebook:
         assert failed.stdout == ""
         assert failed.error is not None
         assert failed.error[0] == "RestLost"
-        assert "your variables are as they were before it. This cell has not run" in failed.plain_traceback
+        assert "Your variables are as they were before it; this cell has not run" in failed.plain_traceback
         self.check(0)
         self.kernel.gpu(STEP, seconds=60).ok()
         self.check(1)

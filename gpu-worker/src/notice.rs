@@ -32,9 +32,10 @@ pub(crate) fn rest_lost() -> RemoteError {
     )
 }
 
-pub(crate) fn rest_unreadable(error: &dyn std::error::Error) -> RemoteError {
+pub(crate) fn rest_unreadable(problem: &(dyn std::error::Error + 'static)) -> RemoteError {
+    let why = chain(problem);
     rest_error(&format!(
-        "Not everything that the cell made could leave the GPU machine ({error})"
+        "Not everything that the cell made could leave the GPU machine: {why}"
     ))
 }
 

@@ -49,6 +49,9 @@ QUIET_THREADS = frozenset(
 class RestLost(GpuServiceError, InputRejected):  # type: ignore[misc]
     """What cells left in their session is lost; the notebook is as it was before them."""
 
+    def _render_traceback_(self) -> list[str]:
+        return [f"RestLost: {self.message}", *(f"hint: {line}" for line in (self.hint or "").splitlines())]
+
 
 class NotYetHere(KeyboardInterrupt, InputRejected):  # type: ignore[misc]
     """The student did not want to wait."""
@@ -143,8 +146,8 @@ class Rest:
         self._home.forget_results(self._cells)
         one = len(self._cells) == 1
         self._loss = RestLost(
-            f"{reason}. So what {self.cells()} changed is lost, and your variables are as they were before "
-            f"{'it' if one else f'In[{self._cells[0]}]'}. This cell has not run",
+            f"{reason}. So what {self.cells()} changed is lost. Your variables are as they were before "
+            f"{'it' if one else f'In[{self._cells[0]}]'}; this cell has not run",
             hint if one else "run those cells again",
         )
         self._settled()

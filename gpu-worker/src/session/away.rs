@@ -151,7 +151,7 @@ impl Away {
                     self.word.say(Some(state), None);
                     return;
                 }
-                Err(MoveError::Link(error)) => {
+                Err(MoveError::Link(error)) if error.is_transient() => {
                     tracing::info!(%error, "What a cell left in its session could not be sent yet");
                     self.stage = Stage::Ready(snapshot);
                     tokio::time::sleep(PAUSE).await;

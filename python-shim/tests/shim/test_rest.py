@@ -67,8 +67,8 @@ def test_a_lost_session_takes_the_cells_back(baton: Baton) -> None:
     cell = baton.run("print('ran')", stop_on_error=False)
     assert cell.text() == ""
     assert cell.error == (
-        "RestLost: The session died. So what In[3] and In[4] changed is lost, and your variables are as they were "
-        "before In[3]. This cell has not run"
+        "RestLost: The session died. So what In[3] and In[4] changed is lost. Your variables are as they were "
+        "before In[3]; this cell has not run"
     )
     look = "(x.sum(), d, 'new' in globals(), 3 in Out, y.base is x, random.getstate() == first)"
     assert baton.run(look).result == "(np.float64(0.0), {'a': 1}, False, False, True, True)"
