@@ -118,16 +118,16 @@ def test_it_follows(running: Service, open_notebook: Callable[..., Notebook], la
     assert "Not here yet" not in notebook.kernel.run("%gpu_status").ok().stdout
 
 
-def test_without_a_look_it_follows_too(running: Service, open_notebook: Callable[..., Notebook], lane: str) -> None:
-    notebook = open_notebook(lane)
+def test_without_a_look_it_follows_too(running: Service, open_notebook: Callable[..., Notebook]) -> None:
+    notebook = open_notebook("http")
     notebook.kernel.gpu(STEP).ok()
     wait_until(lambda: "Not here yet" not in notebook.kernel.run("%gpu_status").stdout, "everything is here")
     notebook.kernel.kill_session()
     notebook.check(1)
 
 
-def test_a_session_that_ends_first(running: Service, open_notebook: Callable[..., Notebook], lane: str) -> None:
-    notebook = open_notebook(lane)
+def test_a_session_that_ends_first(running: Service, open_notebook: Callable[..., Notebook]) -> None:
+    notebook = open_notebook()
     notebook.step("os._exit(3)")
     notebook.check_lost()
 

@@ -14,7 +14,7 @@ from typing import Any
 from baton_shim.state import memory
 from baton_shim.state.kinds import Kind
 from baton_shim.state.refusal import TableBroken
-from baton_shim.state.segments import Segments
+from baton_shim.state.segments import Segment, Segments
 
 _NOTHING = object()
 
@@ -97,9 +97,10 @@ def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segm
 
 
 def write_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segments, expected: Set[int]) -> None:
-    """Bytes that follow a message: all is checked before anything is written, so nothing need be taken back."""
+    """Bytes that follow a message. All is checked before anything is written."""
     size = os.fstat(file_descriptor).st_size
     places: list[tuple[int, int, int]] = []
+    mapped: list[tuple[Segment, int]] = []
     for part in delta["segments"]:
         number, bytes_, patches = part["number"], part["bytes"], part["patches"]
         _check_extents(patches, size, bytes_, number)
@@ -108,7 +109,13 @@ def write_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Seg
             raise TableBroken(f"Segment {number} of {bytes_} bytes is not expected here")
         if segment is None:  # nothing here holds it any more
             continue
+        if part["fresh"] and isinstance(segment.memory, mmap.mmap):
+            mapped.append((segment, patches[0]["source"]["offset"]))
+            continue
         places += ((segment.address + p["offset"], p["source"]["offset"], p["source"]["bytes"]) for p in patches)
+    for segment, start in mapped:
+        memory.map_over(file_descriptor, start, segment.memory, segment.bytes)
+        segment.mapped = True
     if not places:
         return
     with (

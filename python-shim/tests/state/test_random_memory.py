@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from drawing import Drawing
 from harness import Pair
 from hypothesis import given
 from hypothesis import strategies as st
@@ -197,20 +198,7 @@ def picture(pool: list[Any]) -> list[Any]:
     import numpy as np
     import torch
 
-    numbers: dict[int, int] = {}
-    kept: list[Any] = []
-    drawn: list[Any] = []
     memories: list[tuple[int, int, int]] = []
-
-    def refer(obj: Any) -> Any:
-        if type(obj) in (int, float, str, bool, type(None)):
-            return repr(obj)
-        if id(obj) not in numbers:
-            numbers[id(obj)] = len(kept)
-            kept.append(obj)
-            drawn.append(None)
-            drawn[numbers[id(obj)]] = draw(obj)
-        return numbers[id(obj)]
 
     def memory(low: int, high: int) -> Any:
         for start, end, number in memories:
@@ -242,6 +230,8 @@ def picture(pool: list[Any]) -> list[Any]:
             return name, [(key, refer(value)) for key, value in vars(obj).items()]
         return name, [refer(part) for part in obj]
 
+    drawing = Drawing(draw)
+    refer, numbers, drawn = drawing.refer, drawing.numbers, drawing.drawn
     for one in pool:
         refer(one)
     return [numbers[id(one)] if id(one) in numbers else repr(one) for one in pool] + drawn
