@@ -51,8 +51,8 @@ def test_a_lost_session_takes_the_cells_back(baton: Baton) -> None:
     assert baton.run(look).result == "(np.float64(0.0), {'a': 1}, False, False, True, True)"
     baton.follow.set()
     baton.run("%%gpu\nx += 1")
-    baton.follow.clear()
     assert baton.run("float(y.sum()), d").result == "(10.0, {'a': 1})"
+    baton.follow.clear()
     baton.run("%%gpu\nx += 1")
     baton.lose_session()
     cell = baton.run("%%gpu\nprint('ran')", stop_on_error=False)
