@@ -15,10 +15,12 @@ import struct
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from baton_shim.state import Budget, Refused, Snapshot, Table
+from baton_shim.state.message import Stream
 from baton_shim.virtual import SWITCH
 
 CHUNK_BYTES = 4096  # small, so that small tests have more than one
@@ -63,7 +65,7 @@ class Wire:
         """A snapshot of that process as a delta and its file."""
         for number in snapshot.dropped_segments:
             self.segments.pop(number, None)
-        file = bytearray(snapshot.stream)
+        file = bytearray(bytes(snapshot.stream))
         self.stream_bytes, self.segment_bytes = len(file), 0
         parts = []
         for segment in snapshot.segments:
@@ -262,9 +264,9 @@ def serve(descriptor: int) -> None:
                 names = set(namespace) - own
                 gone = before - set(namespace)
                 snapshot = table.snapshot(sorted(names), extra={"error": error}, deleted=gone, budget=budget)
-                answer = tuple(vars(snapshot).values())
+                answer = as_answer(snapshot)
             elif kind == "rest":
-                answer = tuple(vars(table.rest()).values())
+                answer = as_answer(table.rest())
             elif kind == "ask":
                 answer = eval(argument, namespace)
             elif kind == "release":
@@ -282,6 +284,11 @@ def serve(descriptor: int) -> None:
             send(connection, answer)
         except Exception:
             send(connection, RuntimeError(repr(answer)))
+
+
+def as_answer(snapshot: Snapshot) -> tuple[Any, ...]:
+    whole = replace(snapshot, stream=Stream([bytes(snapshot.stream)]))
+    return tuple(vars(whole).values())
 
 
 __all__ = ["Pair", "Refused", "Wire", "read_memory", "sealed_file", "serve"]

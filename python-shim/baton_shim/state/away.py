@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from baton_shim.state.delta import Undo, write_segments
 from baton_shim.state.kinds import Kinds
 from baton_shim.state.kinds.tensors import on_gpu
-from baton_shim.state.message import SegmentView, Snapshot
+from baton_shim.state.message import SegmentView, Snapshot, Stream
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.refusal import TableBroken
 from baton_shim.state.segments import Segment, Segments
@@ -79,7 +79,7 @@ class Away:
         return views
 
     def rest(self, messages: int) -> Snapshot:
-        return Snapshot(messages, b"", self._views.look(self._living(), self._unsent), [])
+        return Snapshot(messages, Stream([]), self._views.look(self._living(), self._unsent), [])
 
     def went_home(self) -> None:
         self.numbers, self._unsent = set(), frozenset()

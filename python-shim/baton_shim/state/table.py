@@ -137,12 +137,13 @@ class Table:
         plain = not (reach.changed or reach.leaves or replaced or rebound) and is_plain(extra, numbering.memo)
         if plain:
             body: bytes | memoryview = pickle.dumps(extra, protocol=5)
+            buffers: list[Any] = []
             left: dict[str, str] = {}
             fresh: list[Any] = []
         else:
             patches = self._patches(reach, last)
             body, pickler, left = self._dump(patches, roots, rebound, extra, replaced, reach, home)
-            fresh = numbering.numbered_by(pickler)
+            fresh, buffers = numbering.numbered_by(pickler), pickler.large.buffers
         header = Header(
             count_before=len(numbering),
             count_after=len(numbering) + len(fresh),
@@ -154,6 +155,7 @@ class Table:
             plain=plain,
             versions=versions() if self.messages == 0 else None,
             modules=modules,
+            buffers=tuple(map(len, buffers)),
         )
         numbering.untold.clear()
         dropped_segments = self._views.take_dropped()
@@ -175,14 +177,21 @@ class Table:
             self.away.choose(in_reach, self._given, dying, budget)
             segments = self.away.views(in_reach, fresh_segments)
             header = replace(header, away=self.away.sizes())
-        self._pins = [reach.unknown, list(roots.values()), extra, [numbering.objects[number] for number in dying]]
+        stream = join(header, body, buffers)
+        self._pins = [
+            stream,
+            reach.unknown,
+            list(roots.values()),
+            extra,
+            [numbering.objects[number] for number in dying],
+        ]
         self._drop(number for number in dying if number not in numbering.dropped)
         self._bindings.note(rebound)
         self._bindings.delete(gone)
         if header.compact:
             self._compact()
         away_bytes = 0 if home else self.away.bytes()
-        snapshot = Snapshot(self.messages, join(header, body), segments, dropped_segments, left, away_bytes)
+        snapshot = Snapshot(self.messages, stream, segments, dropped_segments, left, away_bytes)
         self.messages += 1
         return snapshot
 
@@ -291,7 +300,7 @@ class Table:
             pickler = TablePickler(file, self._kinds, self._patch_anchor, explain)
             pickler.memo = self._numbering.memo_for(replaced, reach.leaves)
             self._here.used.clear()
-            pickle.Pickler.dump(pickler, (patches, rebound, extra))  # cloudpickle hides a RecursionError
+            pickler.dump_message(patches, rebound, extra)
             return file, pickler
 
         try:
@@ -348,7 +357,7 @@ class Table:
         try:
             stream = read_segments(delta, file_descriptor, self._segments, undo)
             self._segments.bring_up(part["number"] for part in delta["segments"] if part["patches"])
-            header, body = split(stream)
+            header, body, buffers = split(stream)
             self._check(header)
             self.away.expect(header.away, undo)
             if header.modules is not None:
@@ -359,7 +368,7 @@ class Table:
                 message: Any = ((), {}, pickle.loads(body))
                 fresh: list[Any] = []
             else:
-                message, fresh = self._numbering.load(body, self._reserved, header.count_after)
+                message, fresh = self._numbering.load(body, buffers, self._reserved, header.count_after)
             self._kinds.settle()
         except BaseException:
             self.broken = True

@@ -11,7 +11,7 @@ from typing import Any
 from baton_shim.state.kinds import Here, Kinds
 from baton_shim.state.message import SegmentView, view_of
 from baton_shim.state.numbering import Numbering
-from baton_shim.state.scanner import Scanner
+from baton_shim.state.scanner import look
 from baton_shim.state.segments import Segment
 
 
@@ -21,7 +21,6 @@ class Views:
         self._segments = here.segments
         self.segment_of: dict[int, int] = {}
         self._dropped: list[int] = []  # segments that the other end has not been told of
-        self._scanner = Scanner()
 
     def user_of(self, segment: Segment) -> Any:
         """An object that keeps the segment's memory alive."""
@@ -89,7 +88,7 @@ class Views:
         known = [segment for segment in segments if segment.number not in fresh]
         for segment in known:
             self._segments.bring_down(segment)
-        digests = self._scanner.look(known)
+        digests = look(known)
         return [view_of(segment, segment.number in fresh, digests.get(segment.number)) for segment in segments]
 
     def move(self, moved: dict[int, int]) -> None:

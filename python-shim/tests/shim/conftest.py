@@ -89,6 +89,12 @@ def read_memory(pid: int, address: int, count: int) -> bytes:
         return bytes(data)
 
 
+def part_of_stream(pid: int, part: dict[str, Any]) -> bytes:
+    """It lies in the message, or in the kernel's memory."""
+    (kind, content), *_ = part.items()
+    return content if kind == "here" else read_memory(pid, content["address"], content["bytes"])
+
+
 class Mover:
     """Both ends' last bytes of each segment."""
 
@@ -98,7 +104,8 @@ class Mover:
 
     def move(self, pid: int, state: dict[str, Any]) -> tuple[dict[str, Any], int]:
         file = os.memfd_create("state")
-        offset = os.write(file, state["stream"])
+        stream = b"".join(part_of_stream(pid, part) for part in state["stream"])
+        offset = os.write(file, stream)
         segments = []
         for segment in state["segments"]:
             number, size = segment["number"], segment["bytes"]
@@ -117,7 +124,7 @@ class Mover:
             self.segments.pop(number, None)
         delta = {
             "messages": state["messages"],
-            "stream": {"offset": 0, "bytes": len(state["stream"])},
+            "stream": {"offset": 0, "bytes": len(stream)},
             "segments": segments,
             "dropped_segments": state["dropped_segments"],
         }

@@ -130,7 +130,7 @@ class Kernel(IPythonKernel):
         self.known.update(f"segment_{segment['number']}" for segment in segments)
         return {
             "messages": self.messages,
-            "stream": json.dumps(values).encode(),
+            "stream": [{"here": json.dumps(values).encode()}],
             "segments": segments,
             "dropped_segments": [],
         }
