@@ -25,6 +25,8 @@ pub(crate) struct Job {
     /// The worker's number of its last stored event of this assignment.
     pub(super) acknowledged: u64,
     pub(super) last_event: u64,
+    /// It is finished, and something that its end left out has not come.
+    pub(super) rest_due: bool,
     /// The assignment during which the proxy sent a whole state.
     pub(super) state_fencing: FencingNumber,
     pub(super) cancel_wanted: bool,
@@ -67,6 +69,7 @@ impl Job {
             fencing: 0,
             acknowledged: 0,
             last_event: 0,
+            rest_due: false,
             state_fencing: 0,
             cancel_wanted: false,
             abandoned: false,
@@ -96,6 +99,7 @@ impl Job {
             fencing: open.fencing,
             acknowledged: open.acknowledged,
             last_event: open.last_event,
+            rest_due: open.rest_due,
             state_fencing: open.state_fencing,
             cancel_wanted: open.cancel_wanted,
             abandoned: false,
@@ -118,14 +122,21 @@ impl Job {
         self.worker == Some(worker) && self.fencing == fencing
     }
 
+    /// Whether this worker still has something that the job left out.
+    pub(super) fn owes_from(&self, worker: WorkerId) -> bool {
+        self.rest_due && self.worker == Some(worker)
+    }
+
     pub(super) fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Assigned | Phase::Started)
     }
 }
 
 /// Where an event of a worker leads, or `None` when it must not happen there.
-pub(super) fn phase_after(phase: Phase, event: &JobEvent) -> Option<Phase> {
+pub(super) fn phase_after(job: &Job, event: &JobEvent) -> Option<Phase> {
+    let phase = job.phase;
     match (phase, event) {
+        (Phase::Finished, JobEvent::Rest { .. }) if job.rest_due => Some(Phase::Finished),
         (Phase::Assigned, JobEvent::StateWanted {} | JobEvent::BytesWanted {}) => {
             Some(Phase::Assigned)
         }

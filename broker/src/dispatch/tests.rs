@@ -217,6 +217,7 @@ impl World {
             },
             _ => JobEvent::Finished {
                 files: None,
+                away_bytes: 0,
                 outcome: Outcome::Ok,
                 error: None,
                 state: None,
@@ -320,6 +321,7 @@ impl Stored {
                 ..
             } => {
                 let job = OpenJob {
+                    rest_due: false,
                     job: submission.job,
                     sequence,
                     notebook: submission.notebook,

@@ -1,6 +1,6 @@
 //! What workers say.
 
-use super::{Action, ConnectionId, Dispatch, Now, Peer, Phase, Worker, job::phase_after};
+use super::{Action, ConnectionId, Dispatch, Job, Now, Peer, Phase, Worker, job::phase_after};
 use crate::store::Write;
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, NotebookId, Outcome, Usage, WorkerId,
@@ -74,6 +74,10 @@ impl Dispatch {
             .collect();
         for job in missed {
             self.missed_by_worker(connection, job, now, actions);
+        }
+        let is_held = |job: &Job| held.get(&job.id) == Some(&job.fencing);
+        for job in self.jobs_where(|job| job.owes_from(id) && !is_held(job)) {
+            self.rest_lost(job, actions);
         }
         self.disordered = true;
     }
@@ -270,7 +274,7 @@ impl Dispatch {
             let Some(job) = self.jobs.get_mut(&id) else {
                 return;
             };
-            let Some(phase) = phase_after(job.phase, &event) else {
+            let Some(phase) = phase_after(job, &event) else {
                 tracing::warn!(job.id = %id, "An event of job {id} came while it was {}", job.phase.name());
                 continue;
             };
@@ -283,6 +287,7 @@ impl Dispatch {
                 }));
             }
             job.phase = phase;
+            job.rest_due = phase == Phase::Finished && !event.is_last();
             if let JobEvent::Finished { outcome, usage, .. } = &event {
                 end = Some((*outcome, *usage));
                 let run_ms = match usage.run_ms {

@@ -9,6 +9,7 @@ mod current;
 mod files;
 mod follow;
 mod names;
+mod rest;
 mod state;
 
 use std::time::Duration;
@@ -20,6 +21,7 @@ use baton_protocol::{Cell, JobId, NotebookId, Outcome, Output, Submission};
 use tokio::time::Instant;
 
 use self::current::{Call, Stop};
+use self::rest::Late;
 use self::state::Home;
 use super::failure::Failure;
 use super::files::HomeFiles;
@@ -33,6 +35,8 @@ use crate::relay::Relay;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a cell waits for a broker that went away while the job was its business.
 const RECONNECT_PATIENCE: Duration = Duration::from_secs(60);
+/// Between two tries to fetch what a cell left in its session.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct Journey {
     relay: Relay,
@@ -45,6 +49,8 @@ pub(super) struct Journey {
     python_version: String,
     /// What the session holds; none before the first cell and after anything that went wrong.
     home: Option<Home>,
+    /// What a call that has come home left in its session.
+    late: Option<Late>,
 }
 
 pub(super) enum CallEnd {
@@ -66,6 +72,7 @@ impl Journey {
             python: String::new(),
             python_version: String::new(),
             home: None,
+            late: None,
         }
     }
 
@@ -75,8 +82,9 @@ impl Journey {
     }
 
     /// The kernel's table is gone, so what the session holds is of no use.
-    pub(super) fn forget_state(&mut self) {
+    pub(super) async fn forget_state(&mut self) {
         self.home = None;
+        self.set_late(None).await;
     }
 
     pub(super) async fn run(
@@ -86,6 +94,7 @@ impl Journey {
         writer: &mut ShimWriter,
     ) -> Result<CallEnd, FrameError> {
         let job = JobId::random();
+        self.tell_rest_again();
         let mut call = Call::new(job, &run, reader, writer);
         let result = self.travel(&mut call, run).await;
         let stop = match result {
