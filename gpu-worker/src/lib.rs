@@ -14,6 +14,7 @@ mod agent;
 mod batch;
 mod context;
 mod device;
+pub mod gpu;
 mod job;
 mod line;
 mod mirror;
