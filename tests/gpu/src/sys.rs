@@ -161,6 +161,26 @@ impl Driver {
         call!(self, "cuMemcpyDtoH", numbers.as_mut_ptr() => *mut u64, address => u64, bytes => usize)
     }
 
+    /// Gives the GPU nothing to do, so many times. The driver is soon through with that.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn submit_nothing(&self, address: u64, count: u32) -> Answer {
+        type Set = unsafe extern "C" fn(u64, u8, usize, usize) -> Code;
+        let found = self.look_up("cuMemsetD8Async")?;
+        for _ in 0..count {
+            // SAFETY: the driver's function has this signature, and nothing is written.
+            let code = unsafe {
+                let set: Set = transmute_copy(&found);
+                set(address, 0, 0, 0)
+            };
+            if code != SUCCESS {
+                return Err(Refusal(code));
+            }
+        }
+        Ok(())
+    }
+
     /// # Errors
     /// What the driver says.
     pub fn kernel(&self, name: &str) -> Answer<Kernel> {

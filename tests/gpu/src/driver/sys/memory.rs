@@ -173,7 +173,9 @@ api! {
         SUCCESS
     }
 
-    fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: usize) { fill(stream, to, &[value], count) }
+    fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: usize) {
+        if count == 0 { SUCCESS } else { fill(stream, to, &[value], count) }
+    }
 
     fn cuMemsetD32Async(to: u64, value: c_uint, count: usize, stream: usize) {
         fill(stream, to, &value.to_ne_bytes(), count)
