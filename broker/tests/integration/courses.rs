@@ -39,7 +39,7 @@ fn ended_after(run_ms: u64) -> JobEvent {
         files: None,
         usage: Usage {
             run_ms,
-            peak_memory_bytes: 0,
+            ..Usage::default()
         },
     }
 }

@@ -41,7 +41,9 @@ pub(super) struct Arrival {
 }
 
 pub(super) struct Arbitration {
-    arbiter: Arbiter,
+    /// There is one as soon as a session has said how large the GPU is.
+    arbiter: Option<Arbiter>,
+    settings: Option<MakeSettings>,
     usable_bytes: u64,
     since: Instant,
     sessions: HashMap<Token, Session>,
@@ -66,14 +68,17 @@ struct Process {
     holds_since: Option<Instant>,
 }
 
+pub(super) type MakeSettings = Box<dyn FnOnce(u64) -> Settings + Send + Sync>;
+
 /// Sessions of the arbiter that stand for what cannot leave the GPU.
 const FIXED: SessionId = 1 << 63;
 
 impl Arbitration {
-    pub(super) fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: MakeSettings) -> Self {
         Self {
-            usable_bytes: settings.memory.usable_bytes,
-            arbiter: Arbiter::new(settings),
+            arbiter: None,
+            settings: Some(settings),
+            usable_bytes: 0,
             since: Instant::now(),
             sessions: HashMap::new(),
             processes: BTreeMap::new(),
@@ -82,7 +87,8 @@ impl Arbitration {
 
     pub(super) async fn run(mut self, mut inputs: mpsc::UnboundedReceiver<Input>) {
         loop {
-            let wake_at = self.arbiter.wake_at().map(|time| self.since + time);
+            let wake_at = self.arbiter.as_ref().and_then(Arbiter::wake_at);
+            let wake_at = wake_at.map(|time| self.since + time);
             tokio::select! {
                 input = inputs.recv() => match input {
                     Some(input) => self.take_in(input),
@@ -165,6 +171,11 @@ impl Arbitration {
             );
             return;
         };
+        if let Some(make) = self.settings.take() {
+            let settings = make(hello.total_bytes);
+            self.usable_bytes = settings.memory.usable_bytes;
+            self.arbiter = Some(Arbiter::new(settings));
+        }
         let cap = session.admission.cap_bytes.unwrap_or(u64::MAX);
         let cap_bytes = cap.min(self.usable_bytes);
         let _ = outgoing.send(ToSession::Welcome { cap_bytes });
@@ -288,7 +299,8 @@ impl Arbitration {
 
     fn handle(&mut self, event: Event) {
         let now = self.since.elapsed();
-        for action in self.arbiter.handle(event, now) {
+        let actions = self.arbiter.as_mut().map(|one| one.handle(event, now));
+        for action in actions.unwrap_or_default() {
             self.carry_out(action);
         }
     }

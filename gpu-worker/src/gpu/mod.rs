@@ -8,6 +8,7 @@
 
 mod arbitration;
 mod connection;
+mod shared;
 
 use std::{io, path::Path, time::Duration};
 
@@ -19,6 +20,7 @@ use tokio::{
 };
 
 use self::arbitration::{Arbitration, Input};
+pub(crate) use self::shared::{Membership, SharedGpu};
 
 /// Which session a process belongs to; a secret between the two.
 pub type Token = u128;
@@ -65,18 +67,22 @@ pub struct Usage {
 }
 
 impl Gpu {
-    /// Listens at `socket`, which is made anew.
+    /// Listens at `socket`, which is made anew. `settings` makes the arbiter's of the bytes that the first session finds
+    /// on the GPU.
     ///
     /// # Errors
     /// Where the socket cannot be made.
-    pub fn start(socket: &Path, settings: Settings) -> io::Result<Self> {
+    pub fn start(
+        socket: &Path,
+        settings: impl FnOnce(u64) -> Settings + Send + Sync + 'static,
+    ) -> io::Result<Self> {
         match std::fs::remove_file(socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let listener = UnixListener::bind(socket)?;
         let (inputs, received) = mpsc::unbounded_channel();
-        let arbitration = Arbitration::new(settings);
+        let arbitration = Arbitration::new(Box::new(settings));
         let connections = connection::accept_all(listener, inputs.clone());
         let task = tokio::spawn(async move {
             tokio::join!(arbitration.run(received), connections);

@@ -13,6 +13,7 @@ mod collecting;
 mod limits;
 mod names;
 mod speech;
+mod turns;
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -56,6 +57,7 @@ pub(crate) async fn run_cell(
         _slot,
     } = ready;
     let cell = order.submission.cell.clone();
+    turns::begin(&session).await;
     let told = tell(&mut session, &cell, state.delta, state.file.as_fd()).await;
     // From here on the file is the session's.
     drop(state.file);
@@ -86,9 +88,10 @@ pub(crate) async fn run_cell(
         deadline: None,
     };
     let mut ending = run.until_end(order, &cell).await;
+    let can_go_on = run.end_turns(&mut ending).await;
     run.flush(order);
     ending.usage = run.usage;
-    let session = run.keep_session(&ending);
+    let session = run.keep_session(&ending).filter(|_| can_go_on);
     (ending, session)
 }
 
@@ -138,7 +141,7 @@ enum Phase<'context> {
     },
     /// Everything is there but perhaps the last outputs.
     Closing {
-        ending: Ending,
+        ending: Box<Ending>,
         ledger: Ledger,
     },
     /// Between two phases, and at the end.

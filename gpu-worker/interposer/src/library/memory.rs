@@ -128,6 +128,10 @@ impl Memory {
         self.freed.push((address, event));
     }
 
+    pub(super) fn has_freed(&self) -> bool {
+        !self.freed.is_empty()
+    }
+
     /// Frees what is not in use any more. How many bytes went back to the driver.
     pub(super) fn reap(&mut self, is_drained: bool) -> u64 {
         let is_free =

@@ -28,6 +28,7 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed},
     },
+    time::{Duration, Instant},
 };
 
 #[cfg(test)]
@@ -40,6 +41,10 @@ use memory::Memory;
 use sys::driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Stream};
 use window::Windows;
 use wire::FromSession;
+
+/// The driver has a dead process' memory only some time after its end.
+const LATE: Duration = Duration::from_secs(5);
+const LATE_RETRY: Duration = Duration::from_millis(20);
 
 /// All that this process has of it.
 struct Process {
@@ -164,29 +169,58 @@ impl Process {
             self.reap(false);
         }
         let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = Instant::now() + LATE;
         loop {
-            let mut memory = self.memory();
-            if let Some(address) = memory.place(bytes) {
-                return Ok(address);
+            match self.try_to_allocate(bytes, (context, device)) {
+                Ok(Some(address)) => return Ok(address),
+                Ok(None) if Instant::now() < until => std::thread::sleep(LATE_RETRY),
+                Ok(None) => return Err(OUT_OF_MEMORY),
+                Err(OUT_OF_MEMORY) if self.finish_frees() => {}
+                Err(code) => return Err(code),
             }
-            let region_bytes = memory.region_for(bytes);
-            let after = memory.bytes() + memory.fixed_bytes() + region_bytes;
-            drop(memory);
-            if after > self.cap_bytes.load(Relaxed) {
-                return Err(OUT_OF_MEMORY);
-            }
-            let Answer::Yes { generation } = self.line.ask_to_grow(region_bytes) else {
-                return Err(OUT_OF_MEMORY);
-            };
-            let mut memory = self.memory();
-            if self.line.generation() != generation || memory.region_for(bytes) != region_bytes {
-                continue;
-            }
-            return memory.grow(bytes, (context, device)).inspect_err(|_| {
-                let bytes = region_bytes;
-                self.line.say(&FromSession::Shrank { bytes });
-            });
         }
+    }
+
+    /// `None` where memory is promised that the driver has not yet.
+    fn try_to_allocate(&self, bytes: u64, place: (Context, i32)) -> Result<Option<u64>, Code> {
+        let mut memory = self.memory();
+        if let Some(address) = memory.place(bytes) {
+            return Ok(Some(address));
+        }
+        let region_bytes = memory.region_for(bytes);
+        let after = memory.bytes() + memory.fixed_bytes() + region_bytes;
+        drop(memory);
+        if after > self.cap_bytes.load(Relaxed) {
+            return Err(OUT_OF_MEMORY);
+        }
+        let Answer::Yes { generation } = self.line.ask_to_grow(region_bytes) else {
+            return Err(OUT_OF_MEMORY);
+        };
+        let mut memory = self.memory();
+        if self.line.generation() != generation {
+            return Ok(None);
+        }
+        let grown = match memory.region_for(bytes) == region_bytes {
+            true => memory.grow(bytes, place).map(Some),
+            false => Ok(None),
+        };
+        if !matches!(grown, Ok(Some(_))) {
+            self.say_shrank(region_bytes);
+        }
+        match grown {
+            Err(OUT_OF_MEMORY) => Ok(None),
+            grown => grown,
+        }
+    }
+
+    /// Waits for what is to be freed in order. `false` where there is nothing.
+    fn finish_frees(&self) -> bool {
+        if self.captures.any() || !self.memory().has_freed() {
+            return false;
+        }
+        self.synchronize();
+        self.reap(true);
+        true
     }
 
     /// Frees an allocation that nothing uses any more, as the driver does: after all that was submitted. `false` for an

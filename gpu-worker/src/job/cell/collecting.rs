@@ -93,13 +93,13 @@ impl Run<'_> {
             self.batcher.push(notice::warning(&note));
         }
         self.phase = Phase::Closing {
-            ending: Ending {
+            ending: Box::new(Ending {
                 outcome,
                 error,
                 state: Some(state),
                 files,
                 usage: Usage::default(),
-            },
+            }),
             ledger,
         };
         self.cancel = Cancel::Moot;
@@ -123,7 +123,7 @@ impl Run<'_> {
                     version: self.version.after_message(),
                     ledger,
                 });
-                Some(ending)
+                Some(*ending)
             }
             phase => {
                 self.phase = phase;

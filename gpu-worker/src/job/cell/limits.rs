@@ -85,7 +85,7 @@ impl Run<'_> {
             // All that the student needs is here; only the session is not as it should be.
             Phase::Closing { ending, .. } => {
                 tracing::warn!("A session did not say that it publishes nothing more");
-                ending
+                *ending
             }
             Phase::Applying { .. } => Ending::without_state(
                 Outcome::Refused,

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::limits::Cancel;
 use super::{PATIENCE, Phase, Run};
+use crate::gpu;
 use crate::job::{Ending, Order};
 use crate::notice;
 use crate::session::Session;
@@ -84,6 +85,7 @@ impl Run<'_> {
                 order.events.send(JobEvent::Started {
                     worker: self.context.name.clone(),
                 });
+                self.turns(gpu::Cell::Started);
                 self.phase = Phase::Running {
                     ledger,
                     since: Instant::now(),
@@ -112,6 +114,7 @@ impl Run<'_> {
                 },
                 Phase::Running { ledger, since },
             ) => {
+                self.turns(gpu::Cell::Ended);
                 self.usage.run_ms = since.elapsed().as_millis().try_into().unwrap_or(u64::MAX);
                 let (outcome, error) = if self.time_is_up && outcome == Outcome::Cancelled {
                     let error = notice::stopped_in_time(self.limit.unwrap_or_default(), error);

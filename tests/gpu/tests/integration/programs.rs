@@ -2,6 +2,8 @@
 
 use std::process::Command;
 
+use baton_gpu_tests::FAULTS;
+
 use crate::world::{MIB, World, eventually};
 
 #[test]
@@ -93,14 +95,15 @@ fn what_cannot_leave_the_gpu_is_counted_and_what_would_keep_it_there_refused() {
 }
 
 #[test]
-fn memory_that_the_driver_has_not_is_out_of_memory() {
+fn an_error_of_the_driver_is_the_allocation_s_and_memory_that_comes_late_is_waited_for() {
     let mut world = World::new(64 * MIB);
     let token = world.admit(None);
-    let faults = [("BATON_TEST_GPU_FAULTS", "cuMemAddressReserve:2:2")];
+    let faults = [(FAULTS, "cuMemAddressReserve:2:999,cuMemCreate:2:2")];
     let mut client = world.client_of(token, &faults);
     client.does(&format!("allocate a {}", 2 * MIB));
-    assert_eq!(client.says(&format!("allocate b {}", 2 * MIB)), "error 2");
+    assert_eq!(client.says(&format!("allocate b {}", 2 * MIB)), "error 999");
     client.does(&format!("allocate b {}", 2 * MIB));
+    assert_eq!(client.does("memory"), format!("{} {}", 60 * MIB, 64 * MIB));
 }
 
 #[test]

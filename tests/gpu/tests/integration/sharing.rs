@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use baton_gpu_tests::MEGABYTES_PER_SECOND;
 use baton_gpu_worker::gpu::Cell;
 
 use crate::world::{Client, MIB, World, eventually};
@@ -52,7 +53,7 @@ fn a_program_that_dies_while_its_memory_moves_harms_nobody() {
     let mut world = World::new(64 * MIB);
     let token = world.admit(None);
     // Its 40 MiB leave within two seconds.
-    let mut dying = world.client_of(token, &[("BATON_TEST_GPU_MBPS", "20")]);
+    let mut dying = world.client_of(token, &[(MEGABYTES_PER_SECOND, "20")]);
     dying.does(&format!("allocate a {}", 40 * MIB));
     dying.does("launch nothing 1");
     let mut other = world.client();

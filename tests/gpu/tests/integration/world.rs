@@ -64,7 +64,8 @@ impl World {
 
     pub(crate) fn start_worker(&mut self) {
         let _entered = self.runtime.enter();
-        let gpu = Gpu::start(&self.folder.path().join("gpu"), self.settings.clone()).unwrap();
+        let settings = self.settings.clone();
+        let gpu = Gpu::start(&self.folder.path().join("gpu"), |_| settings).unwrap();
         for token in &self.tokens {
             gpu.admit(admission(*token, None));
         }
