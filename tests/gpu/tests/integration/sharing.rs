@@ -35,6 +35,19 @@ fn eight_programs_have_three_times_the_memory_and_find_it_as_they_left_it() {
 }
 
 #[test]
+fn programs_with_the_vendor_s_bindings_share_it_too() {
+    let mut world = World::new(64 * MIB);
+    let mut clients = [world.bindings(40 * MIB, 3), world.bindings(40 * MIB, 3)];
+    for _ in 0..3 {
+        for client in &mut clients {
+            assert_eq!(client.does("go"), "right");
+        }
+    }
+    assert_eq!(world.machine.overlaps().unwrap(), 0);
+    assert!(world.usage(world.tokens[0]).swaps >= 2);
+}
+
+#[test]
 fn each_may_use_the_whole_card() {
     let mut world = World::new(64 * MIB);
     let mut clients = [world.client(), world.client()];

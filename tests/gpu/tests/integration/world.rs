@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -113,6 +113,22 @@ impl World {
     pub(crate) fn client(&mut self) -> Client {
         let token = self.admit(None);
         self.client_of(token, &[])
+    }
+
+    /// The same with the vendor's bindings for Python.
+    pub(crate) fn bindings(&mut self, bytes: u64, rounds: u32) -> Client {
+        let token = self.admit(None);
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let packages = here.join("../../.venv/cuda");
+        assert!(packages.exists(), "Missing: make .venv/.requirements-cuda");
+        let python = std::env::var_os("BATON_TEST_PYTHON").unwrap_or_else(|| "python3".into());
+        let mut command = Command::new(python);
+        command
+            .arg(here.join("tests/integration/bindings.py"))
+            .args([bytes.to_string(), rounds.to_string()])
+            .envs(self.environment(token))
+            .env("PYTHONPATH", packages);
+        Client::start(command)
     }
 
     pub(crate) fn client_of(&self, token: Token, variables: &[(&str, &str)]) -> Client {
