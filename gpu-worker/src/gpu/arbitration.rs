@@ -62,8 +62,9 @@ struct Process {
     outgoing: mpsc::UnboundedSender<ToSession>,
     bytes: u64,
     fixed_bytes: u64,
-    /// What it had when it came is no question of its own.
-    brought_bytes: u64,
+    cap_bytes: u64,
+    /// What it had when it came is in the arbiter's ledger.
+    is_welcome: bool,
     waits_since: Option<Instant>,
     holds_since: Option<Instant>,
 }
@@ -178,7 +179,6 @@ impl Arbitration {
         }
         let cap = session.admission.cap_bytes.unwrap_or(u64::MAX);
         let cap_bytes = cap.min(self.usable_bytes);
-        let _ = outgoing.send(ToSession::Welcome { cap_bytes });
         let (user, is_running) = (session.admission.user, session.is_running);
         self.processes.insert(
             number,
@@ -188,7 +188,8 @@ impl Arbitration {
                 outgoing,
                 bytes: 0,
                 fixed_bytes: 0,
-                brought_bytes: hello.bytes,
+                cap_bytes,
+                is_welcome: false,
                 waits_since: None,
                 holds_since: None,
             },
@@ -206,6 +207,9 @@ impl Arbitration {
                 session: number,
                 bytes: hello.bytes,
             });
+        }
+        if hello.bytes == 0 {
+            self.welcome(number);
         }
         self.set_fixed(number, hello.fixed_bytes);
         if is_running {
@@ -321,20 +325,22 @@ impl Arbitration {
             Action::Grow { session, bytes } => {
                 if let Some(process) = self.processes.get_mut(&session) {
                     process.bytes += bytes;
-                    let brought = std::mem::take(&mut process.brought_bytes);
-                    if brought == 0 {
+                    if process.is_welcome {
                         self.tell(session, ToSession::Grow { bytes });
                     }
                 }
+                self.welcome(session);
                 self.note_peak(session);
             }
             Action::Refuse { session, bytes } => {
-                if let Some(process) = self.processes.get_mut(&session) {
-                    let brought = std::mem::take(&mut process.brought_bytes);
-                    if brought == 0 {
-                        self.tell(session, ToSession::Refuse { bytes });
-                    }
+                if self
+                    .processes
+                    .get(&session)
+                    .is_some_and(|one| one.is_welcome)
+                {
+                    self.tell(session, ToSession::Refuse { bytes });
                 }
+                self.welcome(session);
             }
             Action::End(session) => self.end(session),
         }
@@ -348,6 +354,19 @@ impl Arbitration {
             if process.as_raw() > 0 {
                 let _ = kill(process, Signal::SIGKILL);
             }
+        }
+    }
+
+    /// From now on it speaks.
+    fn welcome(&mut self, number: u64) {
+        let new = self
+            .processes
+            .get_mut(&number)
+            .filter(|one| !one.is_welcome);
+        if let Some(process) = new {
+            process.is_welcome = true;
+            let cap_bytes = process.cap_bytes;
+            self.tell(number, ToSession::Welcome { cap_bytes });
         }
     }
 

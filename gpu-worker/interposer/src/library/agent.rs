@@ -63,7 +63,7 @@ fn introduction() -> Option<Introduction> {
 fn connect(process: &Process, introduction: &Introduction) -> io::Result<Frames> {
     let stream = UnixStream::connect(&introduction.socket)?;
     let writer = stream.try_clone()?;
-    // Nothing changes between what the hello says and what is said after it.
+    // Nothing changes between what the hello says and what is said after the welcome.
     let memory = process.memory();
     let hello = FromSession::Hello(Hello {
         token: introduction.token,
@@ -73,19 +73,16 @@ fn connect(process: &Process, introduction: &Introduction) -> io::Result<Frames>
         is_away: memory.is_away(),
     });
     io::Write::write_all(&mut &stream, &hello.encode())?;
-    process.line.open(writer);
-    drop(memory);
     stream.set_read_timeout(Some(WELCOME))?;
     let mut frames = Frames::new(stream);
     match frames.next() {
         Ok(Some(ToSession::Welcome { cap_bytes })) => {
             process.welcome(cap_bytes, frames.descriptor());
+            process.line.open(writer);
+            drop(memory);
             Ok(frames)
         }
-        other => {
-            process.line.close();
-            Err(other.err().unwrap_or(io::ErrorKind::TimedOut.into()))
-        }
+        other => Err(other.err().unwrap_or(io::ErrorKind::TimedOut.into())),
     }
 }
 

@@ -107,7 +107,6 @@ fn programs_outlive_their_worker() {
         client.does("free a");
         client.does(&format!("allocate a {}", 50 * MIB));
     }
-    assert_eq!(world.machine.overlaps().unwrap(), 0);
 }
 
 #[test]
