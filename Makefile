@@ -49,7 +49,7 @@ test: browser lint test-rust test-python
 .PHONY: test-rust
 test-rust: export PYTHONPATH := $(CURDIR)/python-shim
 test-rust: export BATON_TEST_PYTHON := $(BIN)/python
-test-rust: $(VENV)/.requirements-test $(INSTALLED)
+test-rust: $(VENV)/.requirements-test $(VENV)/.requirements-cuda $(INSTALLED)
 	if cargo nextest --version >/dev/null 2>&1; \
 	then cargo nextest run --no-fail-fast --workspace --locked --cargo-profile $(PROFILE); \
 	else cargo test --no-fail-fast --workspace --locked --profile $(PROFILE); fi
@@ -100,6 +100,10 @@ $(VENV)/.requirements-frameworks: requirements/frameworks.txt scripts/stub_cuda.
 	scripts/install-system-packages stubs
 	$(BIN)/pip install --quiet --no-deps -r $<
 	$(BIN)/python scripts/stub_cuda.py
+	touch $@
+
+$(VENV)/.requirements-cuda: requirements/cuda.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --upgrade --target $(VENV)/cuda -r $<
 	touch $@
 
 $(VENV)/.requirements-%: requirements/%.txt | $(BIN)/python

@@ -13,6 +13,7 @@ mod collecting;
 mod limits;
 mod names;
 mod speech;
+mod turns;
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -59,6 +60,7 @@ pub(crate) async fn run_cell(
     if let Some(away) = &mut session.away {
         away.pause();
     }
+    turns::begin(session.gpu.as_ref()).await;
     let told = tell(&mut session, &cell, state.delta, state.file.as_fd()).await;
     // From here on the file is the session's.
     drop(state.file);
@@ -90,9 +92,10 @@ pub(crate) async fn run_cell(
         deadline: None,
     };
     let mut ending = run.until_end(order, &cell).await;
+    let can_go_on = run.end_turns(&mut ending).await;
     run.flush(order);
     ending.usage = run.usage;
-    let session = run.keep_session(&ending);
+    let session = run.keep_session(&ending).filter(|_| can_go_on);
     (ending, session)
 }
 
