@@ -76,7 +76,7 @@ def test_a_connection_file_that_is_not_there(user: Place) -> None:
 
 def test_a_connection_file_that_is_not_one(user: Place, connection_file: Path) -> None:
     connection_file.write_text("{")
-    check_refused(user, connection_file, "connection file is not a JSON object")
+    check_refused(user, connection_file, "connection.json is not a usable connection file", "not a JSON object")
 
 
 def test_encryption_is_refused_clearly(user: Place, connection_file: Path) -> None:
@@ -187,12 +187,12 @@ def test_a_killed_client_takes_all_down(user: Place) -> None:
     wait_until(lambda: not user.processes(), "all processes ended", seconds=10)
 
 
-def test_the_session_ends_soon_after_its_notebook(kernel: Kernel, new_kernel: Callable[..., Kernel]) -> None:
+def test_the_session_ends_with_its_notebook(kernel: Kernel, new_kernel: Callable[..., Kernel]) -> None:
     other = new_kernel()
     session = other.session_pid
     assert session != kernel.session_pid
     other.shutdown()
-    wait_until(lambda: not psutil.pid_exists(session), "the session ended", seconds=40)
+    wait_until(lambda: not psutil.pid_exists(session), "the session ended", seconds=10)
 
 
 def test_a_restart_keeps_the_connection_file(new_kernel: Callable[..., Kernel]) -> None:

@@ -22,6 +22,7 @@ from baton_shim.virtual import SWITCH
 from baton_shim.virtual.hint import WATCH
 
 if TYPE_CHECKING:
+    from baton_shim.comms import HomeComms
     from baton_shim.local_modules import LocalModules
     from baton_shim.options import Options
     from baton_shim.state import Table
@@ -58,6 +59,12 @@ class Home:
         seam_traceback(shell)
         self._seam_display()
 
+    @functools.cached_property
+    def comms(self) -> HomeComms:
+        from baton_shim.comms import HomeComms
+
+        return HomeComms(self.shell.kernel)
+
     @property
     def namespace(self) -> dict[str, Any]:
         namespace: dict[str, Any] = self.shell.user_ns
@@ -92,9 +99,11 @@ class Home:
         WATCH.cell_leaves()
         while not self._turn.acquire(timeout=0.1):  # a cell of a subshell; an interrupt gets through between two tries
             pass
+        self.comms.cell_begins()
         try:
             result = Call(self, body, options).run()
         finally:
+            self.comms.cell_ends()
             self._turn.release()
         if result is None:
             return None

@@ -125,11 +125,13 @@ impl Journey {
             undo_files(files).await;
         }
         if applied? {
+            call.comms.clear();
             self.home = Some(Home {
                 version: home.version.after_message(),
                 ledger,
             });
         }
+        self.close_comms(call);
         self.link.applied(call.job).await;
         Ok(())
     }
