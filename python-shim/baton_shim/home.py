@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from baton_shim import errors
+from baton_shim.debugging import seam_debugger
 from baton_shim.here import by_reference
 from baton_shim.link import Link
 from baton_shim.surroundings import Surroundings
@@ -57,6 +58,7 @@ class Home:
         SWITCH.begin(session=False)
         WATCH.begin(shell)
         seam_traceback(shell)
+        seam_debugger(shell)
         self._seam_display()
 
     @functools.cached_property

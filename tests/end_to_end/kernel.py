@@ -25,6 +25,7 @@ class Kernel:
         self.manager = manager
         self.place = place
         self._cells: dict[str, Cell] = {}
+        self.debug_events: list[dict[str, Any]] = []
         self._connect()
 
     @classmethod
@@ -86,6 +87,9 @@ class Kernel:
             try:
                 message = channel.get_msg(timeout=0)
             except Empty:
+                continue
+            if message["msg_type"] == "debug_event":  # its parent is no cell
+                self.debug_events.append(message["content"])
                 continue
             cell = self._cells.get(message["parent_header"].get("msg_id", ""))
             if cell is not None:
