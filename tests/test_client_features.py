@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from end_to_end import Cell, Kernel, wait_until
 from jupyter_client.manager import KernelManager
+from jupyter_client.session import Session
 
 BOTH = pytest.mark.parametrize("front", ["", "%%gpu\n"], ids=["ordinary", "gpu"])
 
@@ -204,6 +205,18 @@ def test_sockets_instead_of_ports(place: Any) -> None:
     try:
         assert kernel.run("1 + 1").ok().value == "2"
         assert kernel.gpu("print('there')\n1 + 2").ok().outputs == [("stdout", "there\n"), ("execute_result", "3")]
+    finally:
+        kernel.shutdown()
+
+
+@pytest.mark.parametrize("settings", [{"signature_scheme": "hmac-sha512"}, {"key": b""}], ids=["sha512", "unsigned"])
+def test_other_signatures(place: Any, settings: dict[str, Any]) -> None:
+    """Clients refuse messages that are signed in another way than they asked for."""
+    manager = KernelManager(kernel_name="baton", session=Session(**settings))
+    manager.start_kernel(env=place.environment, cwd=str(place.work))
+    kernel = Kernel(manager, place)
+    try:
+        assert kernel.gpu("print('there')").ok().stdout == "there\n"
     finally:
         kernel.shutdown()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -147,6 +148,23 @@ def test_nothing_is_left_after_shutdown(user: Place) -> None:
     wait_until(lambda: not user.processes(), "all processes ended", seconds=5)
     left = sorted(path.name for path in (user.folder / "run").rglob("*") if path.name not in ("jupyter", "baton"))
     assert left == before
+
+
+def test_many_starts_and_stops_leave_nothing(user: Place) -> None:
+    """`BATON_TEST_STARTS=200` for more of them."""
+    before = sorted((user.folder / "run").rglob("*"))
+    for number in range(int(os.environ.get("BATON_TEST_STARTS", "8"))):
+        kernel = Kernel.start(user)
+        kernel.run("pass").ok()
+        if number % 2:
+            kernel.proxy.kill()
+        kernel.shutdown()
+        wait_until(lambda: not user.processes(), "all processes ended", seconds=10)
+    kernel = Kernel.start(user)  # which tidies up behind those that were killed
+    kernel.shutdown()
+    wait_until(lambda: not user.processes(), "all processes ended", seconds=10)
+    left = set((user.folder / "run").rglob("*")) - set(before)
+    assert {path for path in left if "jupyter" not in path.parts and path.name not in ("jupyter", "baton")} == set()
 
 
 def test_a_killed_proxy_takes_the_kernel_down(user: Place) -> None:

@@ -133,6 +133,16 @@ def test_a_comm_of_ones_own(kernel: Kernel) -> None:
     assert kernel.evaluate("got") == [5]
 
 
+def test_buffers_of_comms(kernel: Kernel) -> None:
+    for front in ("", "%%gpu\n"):
+        result = kernel.run(
+            f"{front}from comm import create_comm\nmine = create_comm(target_name='mine')\n"
+            "mine.send({'a': 1}, buffers=[b'one', bytes(100_000)])"
+        ).ok()
+        (message,) = (each for each in result.published if each["msg_type"] == "comm_msg")
+        assert [bytes(buffer) for buffer in message["buffers"]] == [b"one", bytes(100_000)]
+
+
 def test_a_click_while_the_cell_runs_waits_for_its_end(kernel: Kernel) -> None:
     """JupyterLab sends messages of widgets on a subshell, which is free while a cell runs."""
     flag = kernel.place.work / "clicked"
