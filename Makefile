@@ -102,10 +102,12 @@ $(VENV)/.requirements-frameworks: requirements/frameworks.txt scripts/stub_cuda.
 	$(BIN)/python scripts/stub_cuda.py
 	touch $@
 
-# Test suites of others, for tests/test_foreign_suites.py.
+# Test suites of others, for tests/test_foreign_suites.py: source archives, which contain the tests. Their plugins are
+# kept apart, because they change how pytest runs.
 $(VENV)/.suites: requirements/suites.txt requirements/suite-plugins.txt $(VENV)/.requirements-test
 	rm -rf $(VENV)/suites
-	$(BIN)/pip download --quiet --no-deps --dest $(VENV)/suites -r requirements/suites.txt
+	$(BIN)/pip download --quiet --no-deps --no-binary ipykernel,jupyter_server,nbclient \
+		--dest $(VENV)/suites -r requirements/suites.txt
 	for archive in $(VENV)/suites/*.tar.gz; do tar -xzf $$archive -C $(VENV)/suites; done
 	$(BIN)/pip install --quiet --no-deps --target $(VENV)/suites/plugins -r requirements/suite-plugins.txt
 	touch $@

@@ -105,7 +105,10 @@ def test_a_reload_while_a_gpu_cell_runs(address: str, page: Page, place: Place, 
     expect(page.locator(".jp-mod-current.jp-mod-dirty")).to_have_count(0)
     page.reload()
     expect(page.locator(".jp-OutputArea-output").get_by_text("begun")).to_be_visible()
-    second = page.context.new_page()
+    browser = page.context.browser
+    assert browser is not None
+    second = browser.new_page()
+    second.set_default_timeout(PATIENCE)
     second.goto(f"{address}lab/workspaces/second/tree/reload.ipynb")
     expect(second.locator(".jp-OutputArea-output").get_by_text("begun")).to_be_visible()
     go.touch()

@@ -23,6 +23,14 @@ class NotebookCell:
         self.content: dict[str, Any] = self.parent.get("content", {})
         self.code = source.numbered(spelled_out(shell, body), self.content.get("code", ""))
         self.number = cell_number(shell)
+        self._transformed: dict[str, str] = {}
+
+    def transform(self, source: str) -> str:
+        """As IPython does before it compiles; once for each text."""
+        transformed = self._transformed.get(source)
+        if transformed is None:
+            transformed = self._transformed[source] = self.shell.transform_cell(source)
+        return transformed
 
     def request(self) -> dict[str, Any]:
         """What the proxy has to know of the cell, apart from its state."""
@@ -43,14 +51,14 @@ class NotebookCell:
         if not isinstance(error, SyntaxError):  # a null byte, too many brackets
             return with_lines(error, [f"{type(error).__name__}: {short(error)}"])
         compiler = self.shell.compile
-        transformed = self.shell.transform_cell(self.code) if error.filename == "<cell>" else self.code
+        transformed = self.transform(self.code) if error.filename == "<cell>" else self.code
         error.filename = compiler.cache(transformed, self.number, raw_code=self.code)
         return with_lines(error, self.shell.SyntaxTB.structured_traceback(type(error), error, []))
 
 
 def spelled_out(shell: Any, body: str) -> str:
     """`ls`, `pwd`, an alias: IPython takes them without a % in a cell of one line only, which the session's is not."""
-    if len(body.strip().splitlines()) != 1:
+    if len(body.strip().splitlines()) != 1 or shell.find_line_magic(body.split()[0]) is None:
         return body
     transformed: str = shell.transform_cell(body)
     whole: str = shell.prefilter_manager.prefilter_lines(transformed)
