@@ -60,7 +60,7 @@ struct Assignment {
     unsent_bytes: Arc<AtomicUsize>,
     started: bool,
     states: mpsc::Sender<State>,
-    inputs: mpsc::Sender<Option<String>>,
+    inputs: mpsc::Sender<(u64, Option<String>)>,
     files: mpsc::UnboundedSender<(u64, Parcel)>,
     names: watch::Sender<Option<Names>>,
     cancelled: CancellationToken,
@@ -203,9 +203,13 @@ impl Agent {
                     assignment.cancelled.cancel();
                 }
             }
-            ToWorker::Input { job, value } => {
+            ToWorker::Input {
+                job,
+                question,
+                value,
+            } => {
                 if let Some(assignment) = self.assignments.get(&job) {
-                    let _ = assignment.inputs.try_send(value);
+                    let _ = assignment.inputs.try_send((question, value));
                 }
             }
             ToWorker::Files {

@@ -157,7 +157,7 @@ enum Phase<'context> {
 
 enum Event {
     Session(SessionEvent),
-    Input(Option<String>),
+    Input((u64, Option<String>)),
     Cancelled,
     Stopping,
     /// The last answer to a question for names.
@@ -195,7 +195,7 @@ impl Run<'_> {
         };
         tokio::select! {
             event = self.session.next() => Event::Session(event),
-            Some(value) = order.inputs.recv() => Event::Input(value),
+            Some(answer) = order.inputs.recv() => Event::Input(answer),
             () = order.cancelled.cancelled(), if self.cancel == Cancel::NotAsked => Event::Cancelled,
             () = self.context.stopping.cancelled() => Event::Stopping,
             Ok(()) = order.names.changed() => Event::Names(order.names.borrow_and_update().clone()),
@@ -239,7 +239,9 @@ impl Run<'_> {
                 let error = notice::session_died(&death, self.memory_bytes);
                 return Some(Ending::without_state(Outcome::WorkerLost, error));
             }
-            Event::Input(value) => self.answer(ToSession::Input { value }).await,
+            Event::Input((question, value)) => {
+                self.answer(ToSession::Input { question, value }).await;
+            }
             Event::Cancelled => self.on_cancelled(),
             Event::TimeIsUp => {
                 self.time_is_up = true;

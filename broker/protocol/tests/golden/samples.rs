@@ -158,6 +158,7 @@ pub(crate) fn events() -> Vec<JobEvent> {
         },
         JobEvent::Output(output()),
         JobEvent::InputWanted {
+            question: 2,
             prompt: "Password: ".to_owned(),
             password: true,
         },

@@ -137,16 +137,21 @@ impl Run<'_> {
             }
             (
                 FromSession::InputWanted {
-                    prompt, password, ..
+                    question,
+                    prompt,
+                    password,
+                    ..
                 },
                 phase,
             ) => {
                 self.phase = phase;
                 // The question comes after what was printed before it.
                 self.flush(order);
-                order
-                    .events
-                    .send(JobEvent::InputWanted { prompt, password });
+                order.events.send(JobEvent::InputWanted {
+                    question,
+                    prompt,
+                    password,
+                });
             }
             (FromSession::NamesWanted { names, .. }, phase @ Phase::Running { .. }) => {
                 self.phase = phase;
