@@ -32,6 +32,14 @@ pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
     }
 }
 
+/// Which cell: its notebook, and the number in front of it.
+pub(crate) fn title(notebook: &str, execution_count: Option<u32>) -> String {
+    match execution_count {
+        Some(number) => format!("{notebook} [{number}]"),
+        None => notebook.to_owned(),
+    }
+}
+
 /// With the date and the zone of UTC, for a tooltip.
 pub(crate) fn absolute(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms).map_or_else(
@@ -77,6 +85,8 @@ pub(crate) fn waiting(waiting: &Waiting) -> String {
             None => format!("{place}; the workers are paused"),
         },
         WaitingReason::CoursePaused { why } => format!("the course is paused: {why}"),
+        WaitingReason::Held { why } => format!("staff hold it back: {why}"),
+        WaitingReason::BehindMoved {} => format!("{place}; staff moved another cell to the front"),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Refusals in the form of RFC 9457.
 
-use crate::store::StoreError;
+use crate::{dispatch::NotDone, store::StoreError};
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
@@ -18,6 +18,10 @@ pub(crate) enum ApiError {
     NotAWorker,
     #[error("{0}")]
     Query(String),
+    #[error("{0}")]
+    NotDone(#[from] NotDone),
+    #[error("The request's body is not what this address takes: {0}")]
+    Body(String),
     #[error("There is no job {job} that you may see")]
     UnknownJob { job: String },
     #[error("There is nothing at this address")]
@@ -35,7 +39,16 @@ impl ApiError {
         match self {
             Self::Token => StatusCode::UNAUTHORIZED,
             Self::WebPage | Self::NotAWorker => StatusCode::FORBIDDEN,
-            Self::Query(_) => StatusCode::BAD_REQUEST,
+            Self::NotDone(NotDone::StaffOnly | NotDone::AdminsOnly) => StatusCode::FORBIDDEN,
+            Self::NotDone(NotDone::Over | NotDone::NotWaiting | NotDone::Leaving(_)) => {
+                StatusCode::CONFLICT
+            }
+            Self::NotDone(
+                NotDone::UnknownJob(_) | NotDone::UnknownWorker(_) | NotDone::UnknownCourse(_),
+            ) => StatusCode::NOT_FOUND,
+            Self::NotDone(NotDone::Wrong(_)) | Self::Query(_) | Self::Body(_) => {
+                StatusCode::BAD_REQUEST
+            }
             Self::UnknownJob { .. } | Self::UnknownPath => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -48,7 +61,9 @@ impl ApiError {
             Self::Token => "token",
             Self::WebPage => "web-page",
             Self::NotAWorker => "not-a-worker",
+            Self::NotDone(not_done) => kind_of(not_done),
             Self::Query(_) => "query",
+            Self::Body(_) => "body",
             Self::UnknownJob { .. } => "unknown-job",
             Self::UnknownPath => "unknown-path",
             Self::Method => "method",
@@ -60,14 +75,44 @@ impl ApiError {
     fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Token => Some("send it as Authorization: Bearer TOKEN"),
-            Self::UnknownJob { .. } => Some("/v1/jobs lists those that you may see"),
-            Self::Query(_) | Self::UnknownPath | Self::Method => {
+            Self::UnknownJob { .. } | Self::NotDone(NotDone::UnknownJob(_)) => {
+                Some("/v1/jobs lists those that you may see")
+            }
+            Self::NotDone(not_done) => Some(hint_of(not_done)),
+            Self::Query(_) | Self::Body(_) | Self::UnknownPath | Self::Method => {
                 Some("/v1/openapi.json says what can be asked")
             }
             Self::Store(_) => Some("the broker's log says more"),
             Self::Ending => Some("try again in a second"),
             Self::WebPage | Self::NotAWorker => None,
         }
+    }
+}
+
+fn kind_of(not_done: &NotDone) -> &'static str {
+    match not_done {
+        NotDone::UnknownJob(_) => "unknown-job",
+        NotDone::UnknownWorker(_) => "unknown-worker",
+        NotDone::UnknownCourse(_) => "unknown-course",
+        NotDone::StaffOnly | NotDone::AdminsOnly => "forbidden",
+        NotDone::Over => "over",
+        NotDone::NotWaiting => "not-waiting",
+        NotDone::Leaving(_) => "leaving",
+        NotDone::Wrong(_) => "body",
+    }
+}
+
+fn hint_of(not_done: &NotDone) -> &'static str {
+    match not_done {
+        NotDone::UnknownJob(_) => "/v1/jobs lists those that you may see",
+        NotDone::UnknownWorker(_) => "/v1/workers lists them",
+        NotDone::UnknownCourse(_) => "/v1/courses lists those that you may see",
+        NotDone::StaffOnly => "ask the staff of the course",
+        NotDone::AdminsOnly => "ask whoever runs the broker",
+        NotDone::Over => "nothing is left to do",
+        NotDone::NotWaiting => "it can be cancelled",
+        NotDone::Leaving(_) => "start the worker again on its machine",
+        NotDone::Wrong(_) => "/v1/openapi.json says what can be asked",
     }
 }
 

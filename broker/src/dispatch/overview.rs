@@ -1,7 +1,6 @@
 //! What the pages show of the present.
 
-use super::Waiting;
-use super::{Dispatch, Job, Phase};
+use super::{Dispatch, Job, MemoryCurve, Phase, Waiting};
 use crate::people::Account;
 use baton_protocol::{JobId, worker::Device};
 
@@ -20,6 +19,7 @@ pub(crate) struct Overview {
 pub(crate) struct JobView {
     pub(crate) job: JobId,
     pub(crate) notebook_name: String,
+    pub(crate) execution_count: Option<u32>,
     pub(crate) account: Account,
     pub(crate) phase: Phase,
     pub(crate) cancel_wanted: bool,
@@ -27,6 +27,12 @@ pub(crate) struct JobView {
     pub(crate) waiting: Option<Waiting>,
     pub(crate) submitted_ms: i64,
     pub(crate) started_ms: Option<i64>,
+    pub(crate) timeout_ms: Option<u64>,
+    /// Staff hold it back.
+    pub(crate) held: bool,
+    /// Staff moved it to the front.
+    pub(crate) front: bool,
+    pub(crate) memory: MemoryCurve,
 }
 
 #[derive(Debug)]
@@ -83,6 +89,7 @@ impl Dispatch {
         JobView {
             job: job.id,
             notebook_name: job.notebook_name.clone(),
+            execution_count: job.execution_count,
             account: job.account.clone(),
             phase: job.phase,
             cancel_wanted: job.cancel_wanted,
@@ -90,6 +97,10 @@ impl Dispatch {
             waiting: job.waiting.clone(),
             submitted_ms: job.submitted_ms,
             started_ms: job.started_ms,
+            timeout_ms: job.timeout_ms,
+            held: job.held.is_some(),
+            front: job.front_ms.is_some(),
+            memory: job.memory.clone(),
         }
     }
 }

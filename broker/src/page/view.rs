@@ -85,6 +85,8 @@ pub(super) fn jobs(facts: &Facts) -> Markup {
 fn job_row(job: &JobView, now_ms: i64) -> Markup {
     let (class, mark, state) = match job.phase {
         _ if job.cancel_wanted => ("stopping", "■", "stopping"),
+        Phase::Queued if job.held => ("waiting", "◇", "held back"),
+        Phase::Queued if job.front => ("waiting", "○", "waiting, moved to the front"),
         Phase::Queued => ("waiting", "○", "waiting"),
         Phase::Assigned => ("sending", "◐", "sending its state"),
         Phase::Started | Phase::Finished => ("running", "●", "running"),
@@ -93,14 +95,18 @@ fn job_row(job: &JobView, now_ms: i64) -> Markup {
     html! {
         tr {
             td.state.(class) { span aria-hidden="true" { (mark) } " " (state) }
-            th scope="row" { (job.notebook_name) }
+            th scope="row" { (words::title(&job.notebook_name, job.execution_count)) }
             td { (job.account.owner) }
             td { (words::course(&job.account.course)) }
             td { (job.worker.as_deref().unwrap_or("–")) }
             td.number title=(words::absolute(job.submitted_ms)) { (words::duration(waited_until - job.submitted_ms)) }
             td.number {
                 @match job.started_ms {
-                    Some(started) => span title=(words::absolute(started)) { (words::duration(now_ms - started)) },
+                    Some(started) => span title=(words::absolute(started)) {
+                        (words::duration(now_ms - started))
+                        @if let Some(most) = job.timeout_ms { " of " (words::duration(most.cast_signed())) }
+                        @if let Some((_, bytes)) = job.memory.0.last() { ", " (words::gibibytes(*bytes)) }
+                    },
                     None => "–",
                 }
             }

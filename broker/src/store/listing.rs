@@ -10,13 +10,14 @@ use baton_protocol::{JobId, Outcome, Priority, decode};
 use sqlx::{QueryBuilder, Row, Sqlite, sqlite::SqliteRow};
 
 const JOB_COLUMNS: &str = "job, sequence, notebook_name, owner, course, state, outcome, worker_name, priority, \
-     timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes";
+     timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes, execution_count";
 
 #[derive(Debug, Clone)]
 pub(crate) struct JobRow {
     pub(crate) job: JobId,
     pub(crate) sequence: u64,
     pub(crate) notebook_name: String,
+    pub(crate) execution_count: Option<u32>,
     pub(crate) account: Account,
     pub(crate) phase: Phase,
     pub(crate) outcome: Option<Outcome>,
@@ -195,6 +196,7 @@ fn job_row(row: &SqliteRow) -> Result<JobRow, StoreError> {
         job: JobId(id(row, "job")?),
         sequence: count(row.try_get("sequence")?)?,
         notebook_name: row.try_get("notebook_name")?,
+        execution_count: row.try_get("execution_count")?,
         account: account(row)?,
         phase: Phase::from_name(state).ok_or(StoreError::Damaged { what: "a state" })?,
         outcome: outcome.transpose()?,
