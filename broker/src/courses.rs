@@ -241,7 +241,7 @@ impl DeadlineSection {
 }
 
 /// `10m`, `1h30m`, `12 hours`.
-fn milliseconds(text: &str) -> anyhow::Result<u64> {
+pub(crate) fn milliseconds(text: &str) -> anyhow::Result<u64> {
     let duration: SignedDuration = text
         .parse()
         .with_context(|| format!("{text:?} is no duration such as 30s, 10m or 2h"))?;

@@ -123,6 +123,11 @@ settings! {
     flag: Some(("listen", &["broker"])),
     default: Text("127.0.0.1:8470");
 
+    #[doc = "The path below which the broker is served besides at the root, such as `/services/baton`, for a proxy in front that keeps it."]
+    broker_url_prefix: Option<UrlPrefix> = "broker.url_prefix",
+    flag: Some(("url-prefix", &["broker"])),
+    default: Nothing { described: "none: a proxy in front takes its prefix away" };
+
     #[doc = "The SQLite file of the broker."]
     broker_database: Option<PathBuf> = "broker.database",
     flag: Some(("database", &["broker"])),
@@ -223,6 +228,21 @@ settings! {
     up_dashboard: Dashboard = "up.dashboard",
     flag: Some(("dashboard", &["up"])),
     default: Text("127.0.0.1:0");
+}
+
+/// A path that begins with a slash and ends without one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UrlPrefix(pub(crate) String);
+
+impl Value for UrlPrefix {
+    const EXPECTED: &'static str = "a path such as /services/baton";
+
+    fn parse(text: &str) -> Option<Self> {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "/-_.~".contains(letter);
+        let path = text.strip_suffix('/').unwrap_or(text);
+        let valid = path.starts_with('/') && !path.contains("//") && path.chars().all(plain);
+        valid.then(|| Self(path.to_owned()))
+    }
 }
 
 /// Where a page for people is shown.

@@ -12,7 +12,10 @@ mod problem;
 mod usage;
 mod workers;
 
+pub(crate) use actions::act;
+pub(crate) use courses::of as courses_of;
 pub(crate) use problem::ApiError;
+pub(crate) use usage::day_of;
 
 use crate::{engine::Event, http::Shared};
 use axum::{

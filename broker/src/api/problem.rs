@@ -22,6 +22,10 @@ pub(crate) enum ApiError {
     NotDone(#[from] NotDone),
     #[error("The request's body is not what this address takes: {0}")]
     Body(String),
+    #[error(
+        "This form is not one of your own pages, or you have signed in anew since you opened it"
+    )]
+    Form,
     #[error("There is no job {job} that you may see")]
     UnknownJob { job: String },
     #[error("There is nothing at this address")]
@@ -38,7 +42,7 @@ impl ApiError {
     fn status(&self) -> StatusCode {
         match self {
             Self::Token => StatusCode::UNAUTHORIZED,
-            Self::WebPage | Self::NotAWorker => StatusCode::FORBIDDEN,
+            Self::WebPage | Self::NotAWorker | Self::Form => StatusCode::FORBIDDEN,
             Self::NotDone(NotDone::StaffOnly | NotDone::AdminsOnly) => StatusCode::FORBIDDEN,
             Self::NotDone(NotDone::Over | NotDone::NotWaiting | NotDone::Leaving(_)) => {
                 StatusCode::CONFLICT
@@ -60,6 +64,7 @@ impl ApiError {
         match self {
             Self::Token => "token",
             Self::WebPage => "web-page",
+            Self::Form => "form",
             Self::NotAWorker => "not-a-worker",
             Self::NotDone(not_done) => kind_of(not_done),
             Self::Query(_) => "query",
@@ -84,6 +89,7 @@ impl ApiError {
             }
             Self::Store(_) => Some("the broker's log says more"),
             Self::Ending => Some("try again in a second"),
+            Self::Form => Some("open the page again and repeat it"),
             Self::WebPage | Self::NotAWorker => None,
         }
     }
@@ -132,7 +138,7 @@ impl IntoResponse for ApiError {
             detail: self.to_string(),
             hint: self.hint().map(str::to_owned),
         };
-        let mut response = (status, Json(problem)).into_response();
+        let mut response = (status, Json(problem.clone())).into_response();
         let headers = response.headers_mut();
         let kind = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, kind);
@@ -140,6 +146,7 @@ impl IntoResponse for ApiError {
             let how = HeaderValue::from_static("Bearer");
             headers.insert(header::WWW_AUTHENTICATE, how);
         }
+        response.extensions_mut().insert(problem);
         response
     }
 }

@@ -9,6 +9,8 @@ pub(crate) struct Overview {
     /// Of all unfinished jobs.
     pub(crate) running: usize,
     pub(crate) waiting: usize,
+    /// Since when the one waits that has waited longest.
+    pub(crate) longest_wait_ms: Option<i64>,
     /// Unfinished, in order of arrival.
     pub(crate) jobs: Vec<JobView>,
     /// By name.
@@ -50,6 +52,20 @@ pub(crate) struct WorkerView {
     pub(crate) memory: Option<(u64, u64)>,
 }
 
+impl Overview {
+    /// Of the connected workers that take cells.
+    pub(crate) fn open_slots(&self) -> u64 {
+        let open = self.workers.iter().filter(|worker| worker.is_open());
+        open.map(|worker| u64::from(worker.slots)).sum()
+    }
+}
+
+impl WorkerView {
+    pub(crate) fn is_open(&self) -> bool {
+        self.connected && !self.draining && self.paused.is_none()
+    }
+}
+
 impl Dispatch {
     pub(crate) fn overview(&self) -> Overview {
         let unfinished = || {
@@ -76,7 +92,10 @@ impl Dispatch {
             .collect();
         workers.sort_by(|one, other| one.name.cmp(&other.name));
         let waiting = jobs.iter().filter(|job| job.phase == Phase::Queued).count();
+        let queued = jobs.iter().filter(|job| job.phase == Phase::Queued);
+        let longest_wait_ms = queued.map(|job| job.submitted_ms).min();
         Overview {
+            longest_wait_ms,
             running: jobs.len() - waiting,
             waiting,
             jobs: jobs.into_iter().map(|job| self.view(job)).collect(),

@@ -9,7 +9,7 @@ use crate::people::{Account, Identity};
 use baton_protocol::{JobId, Outcome, Priority, decode};
 use sqlx::{QueryBuilder, Row, Sqlite, sqlite::SqliteRow};
 
-const JOB_COLUMNS: &str = "job, sequence, notebook_name, owner, course, state, outcome, worker_name, priority, \
+pub(super) const JOB_COLUMNS: &str = "job, sequence, notebook_name, owner, course, state, outcome, worker_name, priority, \
      timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes, execution_count";
 
 #[derive(Debug, Clone)]
@@ -164,7 +164,7 @@ impl Store {
 }
 
 /// The same rule as [`Identity::may_see`].
-fn seen_only(query: &mut QueryBuilder<Sqlite>, seen_by: &Identity) {
+pub(super) fn seen_only(query: &mut QueryBuilder<Sqlite>, seen_by: &Identity) {
     let Some((person, courses)) = seen_by.sees_only() else {
         return;
     };
@@ -183,7 +183,7 @@ fn only(query: &mut QueryBuilder<Sqlite>, column: &str, value: Option<&String>) 
     }
 }
 
-fn job_row(row: &SqliteRow) -> Result<JobRow, StoreError> {
+pub(super) fn job_row(row: &SqliteRow) -> Result<JobRow, StoreError> {
     let state: &str = row.try_get("state")?;
     let outcome: Option<&str> = row.try_get("outcome")?;
     let outcome = outcome

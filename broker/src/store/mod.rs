@@ -14,6 +14,7 @@ mod actions;
 mod chunks;
 mod fold;
 mod listing;
+mod past;
 mod read;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ mod write;
 
 pub(crate) use actions::{AuditEntry, AuditRow};
 pub(crate) use listing::{JobFilter, JobRow, UsageFilter, UsageRow};
+pub(crate) use past::{JobDetail, Look, Span};
 
 use crate::{courses::Changes, dispatch::MemoryCurve, history::Run, people::Account, usage::Spent};
 use baton_protocol::{
