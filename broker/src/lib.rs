@@ -16,12 +16,14 @@ mod engine;
 mod history;
 mod http;
 mod listen;
+mod metrics;
 mod minutes;
 pub mod order;
 mod page;
 mod people;
 #[cfg(test)]
 mod samples;
+mod scale;
 mod store;
 mod sweep;
 mod usage;
@@ -38,8 +40,9 @@ use baton_protocol::address::BrokerAddress;
 use courses::Courses;
 use dispatch::Graces;
 use engine::{Engine, INBOX};
-use http::{Access, Shared};
+use http::{Access, Limits, Shared};
 use listen::Listener;
+use metrics::Metrics;
 use std::{sync::Arc, time::Duration};
 use store::Store;
 use tokio::sync::{mpsc, watch};
@@ -86,6 +89,7 @@ pub async fn run(
     let unlimited = watch::Sender::new(Arc::new(Courses::unlimited(jobs_per_person)));
 
     let (inbox, events) = mpsc::channel(INBOX);
+    let metrics = Arc::<Metrics>::default();
     let engine = Engine {
         store: store.clone(),
         graces: Graces {
@@ -99,6 +103,7 @@ pub async fn run(
         inbox: events,
         caught_up: inbox.downgrade(),
         activity: config.activity.clone().unwrap_or_default(),
+        metrics: Arc::clone(&metrics),
     };
     let terms = sweep::Terms {
         chunks: config.chunk_retention,
@@ -121,6 +126,8 @@ pub async fn run(
         stop: stop.clone(),
         connections: connections.clone(),
         prefix: config.url_prefix.as_deref().map(Arc::from),
+        metrics,
+        limits: Arc::new(Limits::new(config.requests_a_second)),
     };
 
     let on_dashboard = Shared {

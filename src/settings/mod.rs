@@ -128,6 +128,11 @@ settings! {
     flag: Some(("url-prefix", &["broker"])),
     default: Nothing { described: "none: a proxy in front takes its prefix away" };
 
+    #[doc = "How many requests of pages and API the token of a person may make in a second; four times as many at once."]
+    broker_request_rate: u32 = "broker.request_rate",
+    flag: Some(("request-rate", &["broker"])),
+    default: Text("50");
+
     #[doc = "The SQLite file of the broker."]
     broker_database: Option<PathBuf> = "broker.database",
     flag: Some(("database", &["broker"])),

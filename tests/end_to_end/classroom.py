@@ -345,7 +345,7 @@ class Classroom:
         with self.database() as database:
             rows = database.execute("SELECT job, state FROM jobs WHERE closed = 0 ORDER BY sequence").fetchall()
             for number, (job, state) in enumerate(rows):
-                older = 4 * MINUTE - 3_000 * number + (90_000 if state == "started" else 0)
+                older = 3 * MINUTE - (14_000 if state == "started" else 2_500) * number
                 database.execute(
                     "UPDATE jobs SET submitted_ms = submitted_ms - ?, assigned_ms = assigned_ms - ?, "
                     "started_ms = started_ms - ? WHERE job = ?",

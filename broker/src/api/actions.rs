@@ -185,7 +185,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let bytes = axum::body::Bytes::from_request(request, state).await;
-        let bytes = bytes.map_err(|rejection| ApiError::Body(rejection.body_text()))?;
+        let bytes = bytes
+            .map_err(|rejection| ApiError::of_body(rejection.status(), rejection.body_text()))?;
         let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         serde_json::from_slice(bytes)
             .map(Self)

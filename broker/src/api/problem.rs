@@ -26,6 +26,12 @@ pub(crate) enum ApiError {
         "This form is not one of your own pages, or you have signed in anew since you opened it"
     )]
     Form,
+    #[error("The request's body is larger than what this address takes")]
+    TooLarge,
+    #[error("Your token asks more often than this broker allows")]
+    TooOften,
+    #[error("Only admins and the broker's own token read this")]
+    AdminsOnly,
     #[error("There is no job {job} that you may see")]
     UnknownJob { job: String },
     #[error("There is nothing at this address")]
@@ -39,10 +45,22 @@ pub(crate) enum ApiError {
 }
 
 impl ApiError {
+    /// Of a body that could not be taken.
+    pub(crate) fn of_body(status: StatusCode, text: String) -> Self {
+        match status {
+            StatusCode::PAYLOAD_TOO_LARGE => Self::TooLarge,
+            _ => Self::Body(text),
+        }
+    }
+
     fn status(&self) -> StatusCode {
         match self {
             Self::Token => StatusCode::UNAUTHORIZED,
-            Self::WebPage | Self::NotAWorker | Self::Form => StatusCode::FORBIDDEN,
+            Self::WebPage | Self::NotAWorker | Self::Form | Self::AdminsOnly => {
+                StatusCode::FORBIDDEN
+            }
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooOften => StatusCode::TOO_MANY_REQUESTS,
             Self::NotDone(NotDone::StaffOnly | NotDone::AdminsOnly) => StatusCode::FORBIDDEN,
             Self::NotDone(NotDone::Over | NotDone::NotWaiting | NotDone::Leaving(_)) => {
                 StatusCode::CONFLICT
@@ -65,6 +83,9 @@ impl ApiError {
             Self::Token => "token",
             Self::WebPage => "web-page",
             Self::Form => "form",
+            Self::TooLarge => "too-large",
+            Self::TooOften => "too-often",
+            Self::AdminsOnly => "forbidden",
             Self::NotAWorker => "not-a-worker",
             Self::NotDone(not_done) => kind_of(not_done),
             Self::Query(_) => "query",
@@ -90,7 +111,9 @@ impl ApiError {
             Self::Store(_) => Some("the broker's log says more"),
             Self::Ending => Some("try again in a second"),
             Self::Form => Some("open the page again and repeat it"),
-            Self::WebPage | Self::NotAWorker => None,
+            Self::TooOften => Some("ask again in a second"),
+            Self::AdminsOnly => Some("ask whoever runs the broker"),
+            Self::WebPage | Self::NotAWorker | Self::TooLarge => None,
         }
     }
 }
@@ -145,6 +168,9 @@ impl IntoResponse for ApiError {
         if status == StatusCode::UNAUTHORIZED {
             let how = HeaderValue::from_static("Bearer");
             headers.insert(header::WWW_AUTHENTICATE, how);
+        }
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response.extensions_mut().insert(problem);
         response

@@ -47,6 +47,18 @@ pub(crate) enum Command {
     },
 }
 
+impl Command {
+    pub(crate) fn job(&self) -> Option<JobId> {
+        match self {
+            Self::Cancel { job, .. }
+            | Self::Hold { job, .. }
+            | Self::Release { job }
+            | Self::MoveToFront { job, .. } => Some(*job),
+            Self::Drain { .. } | Self::Resume { .. } | Self::ChangeCourse { .. } => None,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotDone {
     #[error("There is no job {0} that you may see")]

@@ -32,6 +32,12 @@ impl Dispatch {
         })
     }
 
+    /// From its submission to this time.
+    pub(crate) fn waited_until(&self, id: JobId, at_ms: i64) -> Option<u64> {
+        let waited_ms = at_ms - self.jobs.get(&id)?.submitted_ms;
+        Some(waited_ms.max(0).unsigned_abs())
+    }
+
     fn standing(&self, job: &Job, now: Now) -> api::Standing {
         let standing = self.as_ordered(job, now).standing;
         api::Standing {

@@ -1,8 +1,11 @@
 //! What the pages show of the present.
 
-use super::{Dispatch, Job, MemoryCurve, Phase, Waiting};
+use super::{Dispatch, Job, MemoryCurve, Now, Phase, Waiting};
 use crate::people::Account;
 use baton_protocol::{JobId, worker::Device};
+
+/// A cell of which nothing is known.
+const UNKNOWN_RUN_MS: u64 = 30_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Overview {
@@ -11,6 +14,8 @@ pub(crate) struct Overview {
     pub(crate) waiting: usize,
     /// Since when the one waits that has waited longest.
     pub(crate) longest_wait_ms: Option<i64>,
+    /// What those who may run are likely to take.
+    pub(crate) waiting_work_ms: u64,
     /// Unfinished, in order of arrival.
     pub(crate) jobs: Vec<JobView>,
     /// By name.
@@ -67,7 +72,7 @@ impl WorkerView {
 }
 
 impl Dispatch {
-    pub(crate) fn overview(&self) -> Overview {
+    pub(crate) fn overview(&self, now: Now) -> Overview {
         let unfinished = || {
             self.jobs
                 .values()
@@ -94,8 +99,16 @@ impl Dispatch {
         let waiting = jobs.iter().filter(|job| job.phase == Phase::Queued).count();
         let queued = jobs.iter().filter(|job| job.phase == Phase::Queued);
         let longest_wait_ms = queued.map(|job| job.submitted_ms).min();
+        let waiting_work_ms = jobs
+            .iter()
+            .filter(|job| job.phase == Phase::Queued && job.held.is_none())
+            .filter(|job| self.courses.of(&job.account.course).paused.is_none())
+            .map(|job| self.as_ordered(job, now).takes)
+            .map(|takes| takes.map_or(UNKNOWN_RUN_MS, |takes| takes.middle))
+            .sum();
         Overview {
             longest_wait_ms,
+            waiting_work_ms,
             running: jobs.len() - waiting,
             waiting,
             jobs: jobs.into_iter().map(|job| self.view(job)).collect(),

@@ -3,16 +3,30 @@
 mod access;
 mod chunks;
 mod health;
+mod limits;
 mod sockets;
 
-use crate::{api, engine::Event, page, store::Store};
-use axum::{Router, extract::RawQuery, middleware, response::Redirect, routing::get};
+use crate::{
+    api,
+    engine::Event,
+    metrics::{self, Metrics},
+    page,
+    store::Store,
+};
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, RawQuery},
+    middleware,
+    response::Redirect,
+    routing::get,
+};
 use baton_blobs::ChunkDirectory;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use access::{Access, Caller};
+pub(crate) use limits::Limits;
 
 /// What requests share. No request holds a lock.
 #[derive(Clone)]
@@ -24,21 +38,35 @@ pub(crate) struct Shared {
     pub(crate) stop: CancellationToken,
     pub(crate) connections: TaskTracker,
     pub(crate) prefix: Option<Arc<str>>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) limits: Arc<Limits>,
 }
 
+/// Of a form or an action. Chunks have limits of their own.
+const LARGEST_BODY: usize = 64 << 10;
+
 pub(crate) fn router(shared: Shared) -> Router {
+    let limited = |router: Router<Shared>| {
+        router
+            .layer(DefaultBodyLimit::max(LARGEST_BODY))
+            .layer(middleware::from_fn_with_state(
+                shared.clone(),
+                limits::limit,
+            ))
+    };
     let for_programs = Router::new()
         .merge(sockets::for_proxies())
         .merge(
             sockets::for_workers().layer(middleware::from_fn(access::workers_need_the_own_token)),
         )
         .merge(chunks::routes())
-        .merge(api::routes())
+        .merge(limited(api::routes()))
+        .route("/metrics", get(metrics::show))
         .layer(middleware::from_fn_with_state(
             Arc::clone(&shared.access),
             access::programs_need_token,
         ));
-    let for_people = page::routes().layer(middleware::from_fn_with_state(
+    let for_people = limited(page::routes()).layer(middleware::from_fn_with_state(
         Arc::clone(&shared.access),
         access::people_need_token,
     ));

@@ -28,7 +28,9 @@ pub(super) async fn post(
     headers: HeaderMap,
     form: Result<Form<Fields>, FormRejection>,
 ) -> Result<Response, ApiError> {
-    let Form(fields) = form.map_err(|rejection| ApiError::Body(rejection.body_text()))?;
+    let wrong =
+        |rejection: FormRejection| ApiError::of_body(rejection.status(), rejection.body_text());
+    let Form(fields) = form.map_err(wrong)?;
     if !is_own(&headers, &caller, &fields) {
         return Err(ApiError::Form);
     }

@@ -12,6 +12,7 @@ mod harness;
 mod journey;
 mod killed;
 mod line;
+mod metrics;
 mod order;
 mod pages;
 mod people;

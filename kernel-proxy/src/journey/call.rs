@@ -18,6 +18,7 @@ use baton_link::frames::FrameError;
 use baton_protocol::shim::{Hello, Run, ToNotebook};
 use baton_protocol::{Cell, JobId, NotebookId, Outcome, Output, Submission};
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use self::current::{Call, Stop};
 use self::state::Home;
@@ -87,7 +88,8 @@ impl Journey {
     ) -> Result<CallEnd, FrameError> {
         let job = JobId::random();
         let mut call = Call::new(job, &run, reader, writer);
-        let result = self.travel(&mut call, run).await;
+        let span = tracing::error_span!("job", job.id = %job);
+        let result = self.travel(&mut call, run).instrument(span).await;
         let stop = match result {
             Ok(()) => return Ok(CallEnd::Done),
             Err(stop) => stop,
