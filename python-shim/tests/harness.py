@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from baton_shim.state import Refused, Snapshot, Table
+from baton_shim.state.message import Stream
 from baton_shim.virtual import SWITCH
 
 CHUNK_BYTES = 4096  # small, so that small tests have more than one
@@ -63,7 +64,7 @@ class Wire:
         """A snapshot of that process as a delta and its file."""
         for number in snapshot.dropped_segments:
             self.segments.pop(number, None)
-        file = bytearray(snapshot.stream)
+        file = bytearray(bytes(snapshot.stream))
         self.stream_bytes, self.segment_bytes = len(file), 0
         parts = []
         for segment in snapshot.segments:
@@ -240,7 +241,7 @@ def serve(descriptor: int) -> None:
                 snapshot = table.snapshot(sorted(names), extra={"error": error}, deleted=before - set(namespace))
                 answer = (
                     snapshot.messages,
-                    snapshot.stream,
+                    Stream([bytes(snapshot.stream)]),
                     snapshot.segments,
                     snapshot.dropped_segments,
                     snapshot.left,

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use baton_protocol::{
     CHUNK_BYTES, ChunkHash, INLINE_BYTES, Manifest, Piece, SegmentPart, StateVersion,
-    shim::{SegmentView, Snapshot},
+    shim::{SegmentView, Snapshot, Stream},
 };
 use bytes::Bytes;
 
@@ -39,14 +39,14 @@ pub struct Collector {
 }
 
 struct Source {
-    stream: Bytes,
+    stream: Stream,
     segments: Vec<SegmentView>,
 }
 
 /// What comes next.
 enum Step {
     Check,
-    Stream { offset: usize },
+    Stream { offset: u64 },
     Segment { index: usize, chunk: u64 },
     Done,
 }
@@ -61,7 +61,7 @@ impl Collector {
         Self {
             pid,
             source: Source {
-                stream: Bytes::from(snapshot.stream.into_vec()),
+                stream: snapshot.stream,
                 segments: snapshot.segments,
             },
             step: Step::Check,
@@ -90,7 +90,7 @@ impl Collector {
         while batch.bytes < BATCH_BYTES && batch.read_bytes < READ_BYTES {
             self.step = match self.step {
                 Step::Check => self.check()?,
-                Step::Stream { offset } => self.cut_stream(offset, &mut batch),
+                Step::Stream { offset } => self.cut_stream(offset, &mut batch)?,
                 Step::Segment { index, chunk } => self.read_chunk(index, chunk, &mut batch)?,
                 Step::Done => break,
             };
@@ -121,15 +121,18 @@ impl Collector {
         Ok(Step::Stream { offset: 0 })
     }
 
-    fn cut_stream(&mut self, offset: usize, batch: &mut Batch) -> Step {
-        let end = self.source.stream.len().min(offset + CHUNK_BYTES);
-        if offset == end {
-            return Step::Segment { index: 0, chunk: 0 };
+    fn cut_stream(&mut self, offset: u64, batch: &mut Batch) -> Result<Step, BlobError> {
+        let stream = &self.source.stream;
+        let rest = usize::try_from(stream.bytes() - offset).unwrap_or(CHUNK_BYTES);
+        let mut bytes = vec![0; rest.min(CHUNK_BYTES)];
+        if bytes.is_empty() {
+            return Ok(Step::Segment { index: 0, chunk: 0 });
         }
-        let bytes = self.source.stream.slice(offset..end);
-        let piece = self.piece(bytes, batch);
+        memory::read_stream(self.pid, stream, offset, &mut bytes)?;
+        let end = offset + bytes.len() as u64;
+        let piece = self.piece(bytes.into(), batch);
         self.manifest.stream.push(piece);
-        Step::Stream { offset: end }
+        Ok(Step::Stream { offset: end })
     }
 
     fn read_chunk(

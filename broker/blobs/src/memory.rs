@@ -2,6 +2,7 @@
 
 use std::io::IoSliceMut;
 
+use baton_protocol::shim::{Stream, StreamPart};
 use nix::{
     errno::Errno,
     sys::uio::{RemoteIoVec, process_vm_readv},
@@ -23,6 +24,35 @@ pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> Result<(), BlobError> 
             Err(Errno::EINTR) => {}
             Err(error) => return Err(failed(pid, from, bytes, error)),
         }
+    }
+    Ok(())
+}
+
+/// Fills `buffer` with the pickle stream from `offset` on.
+pub fn read_stream(
+    pid: i32,
+    stream: &Stream,
+    mut offset: u64,
+    mut buffer: &mut [u8],
+) -> Result<(), BlobError> {
+    for part in &stream.0 {
+        let bytes = part.bytes();
+        if offset >= bytes {
+            offset -= bytes;
+            continue;
+        }
+        let count =
+            usize::try_from(bytes - offset).map_or(buffer.len(), |rest| rest.min(buffer.len()));
+        let (room, rest) = buffer.split_at_mut(count);
+        match part {
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "less than the part's length"
+            )]
+            StreamPart::Here(part) => room.copy_from_slice(&part[offset as usize..][..count]),
+            StreamPart::At { address, .. } => read(pid, address.wrapping_add(offset), room)?,
+        }
+        (buffer, offset) = (rest, 0);
     }
     Ok(())
 }

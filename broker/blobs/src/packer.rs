@@ -20,7 +20,7 @@ use std::{
 
 use baton_protocol::{
     memory::BLOCK_BYTES,
-    shim::{Delta, Extent, Patch, SegmentDelta, SegmentView, Snapshot},
+    shim::{Delta, Extent, Patch, SegmentDelta, SegmentView, Snapshot, Stream},
 };
 
 use crate::{
@@ -48,7 +48,7 @@ const MOST_THREADS: usize = 4;
 pub fn is_quick(snapshot: &Snapshot) -> bool {
     const MOST_BYTES: u64 = 64 << 10;
     let segments: u64 = snapshot.segments.iter().map(|view| view.bytes).sum();
-    snapshot.stream.len() as u64 + segments < MOST_BYTES
+    snapshot.stream.bytes() + segments < MOST_BYTES
 }
 
 /// `pid` is the kernel that made the snapshot, `ledger` what the last message of the same table left. `cancelled` is
@@ -67,8 +67,8 @@ pub fn pack(
     };
     ledger.check_snapshot(&snapshot.segments, &snapshot.dropped_segments)?;
     let file = sealed::create()?;
-    file.write_all_at(&snapshot.stream, 0).map_err(no_room)?;
-    let mut end = snapshot.stream.len() as u64;
+    let mut end = snapshot.stream.bytes();
+    write_stream(pid, &snapshot.stream, &file)?;
     let tasks = lay_out(&snapshot.segments, &mut end);
     let packing = Packing {
         pid,
@@ -83,6 +83,20 @@ pub fn pack(
     };
     let found = packing.work(&tasks)?;
     packing.finish(snapshot, &tasks, found)
+}
+
+/// To the beginning of the file.
+fn write_stream(pid: i32, stream: &Stream, file: &File) -> Result<(), BlobError> {
+    let (mut offset, end) = (0, stream.bytes());
+    let mut buffer = Vec::new();
+    while offset < end {
+        let rest = usize::try_from(end - offset).unwrap_or(PIECE_BYTES);
+        buffer.resize(rest.min(PIECE_BYTES), 0);
+        memory::read_stream(pid, stream, offset, &mut buffer)?;
+        file.write_all_at(&buffer, offset).map_err(no_room)?;
+        offset += buffer.len() as u64;
+    }
+    Ok(())
 }
 
 /// A range of one segment.
@@ -331,7 +345,7 @@ impl Packing<'_> {
             messages: snapshot.messages,
             stream: Extent {
                 offset: 0,
-                bytes: snapshot.stream.len() as u64,
+                bytes: snapshot.stream.bytes(),
             },
             segments,
             dropped_segments: snapshot.dropped_segments.clone(),

@@ -15,11 +15,49 @@ use serde_bytes::ByteBuf;
 pub struct Snapshot {
     /// How many messages the table had sent and applied before this one; 0 starts a new table.
     pub messages: u64,
-    /// The pickle stream.
-    pub stream: ByteBuf,
+    pub stream: Stream,
     /// Every segment that what was named can reach, changed or not.
     pub segments: Vec<SegmentView>,
     pub dropped_segments: Vec<u32>,
+}
+
+/// The pickle stream: its parts, one behind the other.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Stream(pub Vec<StreamPart>);
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamPart {
+    Here(ByteBuf),
+    /// In the kernel's address space, as a segment.
+    At {
+        address: u64,
+        bytes: u64,
+    },
+}
+
+impl Stream {
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.0.iter().map(StreamPart::bytes).sum()
+    }
+}
+
+impl<T: Into<Vec<u8>>> From<T> for Stream {
+    fn from(bytes: T) -> Self {
+        Self(vec![StreamPart::Here(ByteBuf::from(bytes))])
+    }
+}
+
+impl StreamPart {
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::Here(part) => part.len() as u64,
+            Self::At { bytes, .. } => *bytes,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

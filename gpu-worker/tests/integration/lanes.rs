@@ -40,7 +40,7 @@ impl Proxy {
         let base = submission.state.base();
         let snapshot = Snapshot {
             messages: base.messages,
-            stream: ByteBuf::from(values.to_string()),
+            stream: values.to_string().into(),
             segments: vec![SegmentView {
                 number: 7,
                 address: segment.as_ptr() as u64,

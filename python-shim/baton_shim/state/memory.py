@@ -52,6 +52,8 @@ def map_private(file_descriptor: int, offset: int, size: int) -> Any:
 
 
 def address_of(buffer: Any) -> int:
+    if isinstance(buffer, bytes):
+        return ctypes.cast(ctypes.c_char_p(buffer), ctypes.c_void_p).value or 0
     return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 

@@ -1,4 +1,4 @@
-"""What one message of the table looks like: a small header of plain values, then one pickle.
+"""What one message of the table looks like: a small header of plain values, one pickle, and its large buffers.
 
 Everything that both ends must do alike to their numbering stands in the header, so that it can be checked before
 anything of the notebook is touched.
@@ -6,6 +6,7 @@ anything of the notebook is touched.
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import platform
 import struct
@@ -17,11 +18,13 @@ from typing import Any
 
 import cloudpickle
 
+from baton_shim.state import memory
 from baton_shim.state.kinds.base import ATOMS
 from baton_shim.state.refusal import TableBroken
 from baton_shim.state.segments import Segment
 
 _LENGTH = struct.Struct("<I")
+_LEAST_LEFT_BYTES = 64 << 10  # a smaller part of the stream goes over the socket
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,30 @@ def view_of(segment: Segment, fresh: bool, digests: int | None) -> SegmentView:
 
 
 @dataclass(frozen=True)
+class Stream:
+    """A message's bytes but for its segments. Its parts stay where they are, as segments do."""
+
+    parts: list[Any]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self.parts)
+
+    def as_wire(self) -> list[dict[str, Any]]:
+        return [
+            {"at": {"address": memory.address_of(part), "bytes": len(part)}}
+            if len(part) >= _LEAST_LEFT_BYTES
+            else {"here": bytes(part)}
+            for part in self.parts
+        ]
+
+
+@dataclass(frozen=True)
 class Snapshot:
     messages: int
-    stream: bytes
+    stream: Stream
     segments: list[SegmentView]
     dropped_segments: list[int]
     left: dict[str, str] = field(default_factory=dict)
@@ -56,7 +80,7 @@ class Snapshot:
         """As `protocol::shim::Snapshot`."""
         return {
             "messages": self.messages,
-            "stream": self.stream,
+            "stream": self.stream.as_wire(),
             "segments": [segment.as_wire() for segment in self.segments],
             "dropped_segments": self.dropped_segments,
         }
@@ -74,6 +98,7 @@ class Header:
     plain: bool = False  # the body is an ordinary pickle of `extra`: nothing that has a number travels
     versions: tuple[str, str] | None = None
     modules: bytes | None = None  # what must be loaded before the body is read
+    buffers: tuple[int, ...] = ()  # sizes of what lies behind the body
 
 
 def versions() -> tuple[str, str]:
@@ -86,13 +111,14 @@ def _steps(numbers: list[int]) -> list[int]:
     return [number - before for before, number in zip([0, *numbers], numbers, strict=False)]
 
 
-def join(header: Header, body: bytes | memoryview) -> bytes:
+def join(header: Header, body: bytes | memoryview, buffers: list[Any]) -> Stream:
     dropped = zlib.compress(array("Q", _steps(header.dropped)).tobytes(), 1) if header.dropped else b""
     head = pickle.dumps((dropped, *tuple(vars(replace(header, dropped=[])).values())), protocol=5)
-    return b"".join((_LENGTH.pack(len(head)), head, body))
+    return Stream([_LENGTH.pack(len(head)) + head, body, *buffers])
 
 
-def split(stream: bytes) -> tuple[Header, memoryview]:
+def split(stream: bytes) -> tuple[Header, memoryview, list[memoryview]]:
+    """The header, the pickle, and its buffers."""
     try:
         (length,) = _LENGTH.unpack_from(stream)
         dropped, *fields = pickle.loads(stream[_LENGTH.size : _LENGTH.size + length])
@@ -101,7 +127,10 @@ def split(stream: bytes) -> tuple[Header, memoryview]:
             header = replace(header, dropped=list(accumulate(array("Q", zlib.decompress(dropped)))))
     except Exception as error:
         raise TableBroken("The state message has no readable header") from error
-    return header, memoryview(stream)[_LENGTH.size + length :]
+    rest = memoryview(stream)[_LENGTH.size + length :]
+    begins = [*accumulate(header.buffers, initial=len(rest) - sum(header.buffers))]
+    buffers = [rest[begin:end] for begin, end in itertools.pairwise(begins)]
+    return header, rest[: begins[0]], buffers
 
 
 _PLAIN_CONTAINERS = (list, tuple, dict)

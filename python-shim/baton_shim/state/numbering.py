@@ -18,7 +18,7 @@ import io
 import pickle
 import struct
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from baton_shim.state.refusal import TableBroken
@@ -144,18 +144,33 @@ class Numbering:
             raise TableBroken("The pickler did not number its objects one after the other")
         return [fresh[number] for number in range(known, len(memo))]
 
-    def load(self, stream: bytes | memoryview, reserved: Sequence[Any], count_after: int) -> tuple[Any, list[Any]]:
+    def load(
+        self, body: memoryview, buffers: Iterable[memoryview], reserved: Sequence[Any], count_after: int
+    ) -> tuple[Any, list[Any]]:
         """Read one message's pickle. Returns it and what it numbered (the reserved ones first)."""
         if self._unpickler is None:
             self._unpickler = _SeededUnpickler(self._find_class)
         unpickler = self._unpickler
         try:
             unpickler.seed([*self.objects, *reserved] if reserved else self.objects)
-            message = unpickler.run(stream)
+            unpickler.buffers.waiting = iter(buffers)
+            message = unpickler.run(body)
             return message, unpickler.since(len(self.objects), count_after, message)
         except BaseException:
             self._unpickler = None
             raise
+
+
+class _Buffers:
+    """An unpickler takes its buffers from one iterator for life; each message has its own."""
+
+    waiting: Iterator[memoryview] = iter(())
+
+    def __iter__(self) -> _Buffers:
+        return self
+
+    def __next__(self) -> memoryview:
+        return next(self.waiting)
 
 
 class _SeededUnpickler(pickle.Unpickler):
@@ -163,7 +178,8 @@ class _SeededUnpickler(pickle.Unpickler):
 
     def __init__(self, find_class: Callable[[str, str], Any]) -> None:
         self.file = io.BytesIO()
-        super().__init__(self.file)
+        self.buffers = _Buffers()
+        super().__init__(self.file, buffers=self.buffers)
         self.known: Sequence[Any] = ()
         self.count = 0
         self._find = find_class

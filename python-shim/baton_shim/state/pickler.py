@@ -27,13 +27,33 @@ class Patch:
         self.number, self.kind, self.content = number, kind, content
 
 
+class _LargeContents:
+    """What stands behind the pickle. (Not a part of the pickler, which would hold itself alive.)"""
+
+    def __init__(self) -> None:
+        self.of_patches: set[int] = set()
+        self.buffers: list[Any] = []
+
+    def __call__(self, buffer: pickle.PickleBuffer) -> bool:
+        """Whether it is written into the pickle like anything else."""
+        if id(buffer) not in self.of_patches:
+            return True
+        self.buffers.append(buffer.raw().obj)
+        return False
+
+
 class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
     """`explain` gives the text that a stand-in shows; `patch` is the function that the other end's table has, too."""
 
     def __init__(self, file: io.BytesIO, kinds: Kinds, patch: Callable[..., Any], explain: Callable[..., str]) -> None:
-        super().__init__(file, protocol=5)
+        self.large = _LargeContents()
+        super().__init__(file, protocol=5, buffer_callback=self.large)
         self.kinds, self.patch, self.explain = kinds, patch, explain
         self.stayed: list[tuple[Any, str, str | None]] = []  # the object, why, and a hint
+
+    def dump_message(self, patches: list[Patch], rebound: dict[str, Any], extra: object) -> None:
+        self.large.of_patches = {id(patch.content) for patch in patches if type(patch.content) is pickle.PickleBuffer}
+        pickle.Pickler.dump(self, (patches, rebound, extra))  # cloudpickle hides a RecursionError
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)

@@ -16,7 +16,7 @@ COPIED_OUT_BYTES = 64 << 10  # a smaller fresh segment gets memory of its own in
 
 
 class Segment:
-    __slots__ = ("address", "bytes", "device", "mapped", "memory", "number", "source", "storage", "users")
+    __slots__ = ("address", "bytes", "device", "mapped", "memory", "number", "seen", "source", "storage", "users")
 
     def __init__(self, number: int, address: int, size: int) -> None:
         self.number, self.address, self.bytes = number, address, size
@@ -25,6 +25,7 @@ class Segment:
         self.storage: Any = None  # torch's handle on `memory`, made once so that tensors share it
         self.device: Any = None  # the GPU's storage that this memory is a copy of
         self.mapped = False  # pages of a received file, of which the system knows which were written to
+        self.seen: Any = None  # what the scanner knows of it
         self.users: set[int] = set()  # numbers of the objects that are views on it
 
 

@@ -29,7 +29,7 @@ from baton_shim.state.paths import path_to
 from baton_shim.state.pickler import Patch, TablePickler
 from baton_shim.state.refusal import Refused, Stayed, TableBroken, stayed_text
 from baton_shim.state.replacement import find_replaced
-from baton_shim.state.scanner import Scanner
+from baton_shim.state.scanner import look
 from baton_shim.state.segments import Segment, Segments
 from baton_shim.state.stale import tell_of_stale_holders
 from baton_shim.state.walk import Reach, Walker
@@ -56,7 +56,6 @@ class Table:
         self._segment_of: dict[int, int] = {}
         self._pace = Pace()
         self._bindings = Bindings(namespace, self._numbering)
-        self._scanner = Scanner()
         self._dropped_segments: list[int] = []
         self._pins: list[Any] = []
         self._undo: Undo | None = None
@@ -134,12 +133,13 @@ class Table:
         plain = not (reach.changed or reach.leaves or replaced or rebound) and is_plain(extra, numbering.memo)
         if plain:
             body: bytes | memoryview = pickle.dumps(extra, protocol=5)
+            buffers: list[Any] = []
             left: dict[str, str] = {}
             fresh: list[Any] = []
         else:
             patches = self._patches(reach, last)
             body, pickler, left = self._dump(patches, roots, rebound, extra, replaced, reach, home)
-            fresh = numbering.numbered_by(pickler)
+            fresh, buffers = numbering.numbered_by(pickler), pickler.large.buffers
         header = Header(
             count_before=len(numbering),
             count_after=len(numbering) + len(fresh),
@@ -151,6 +151,7 @@ class Table:
             plain=plain,
             versions=versions() if self.messages == 0 else None,
             modules=modules,
+            buffers=tuple(map(len, buffers)),
         )
         numbering.untold.clear()
         dropped_segments, self._dropped_segments = self._dropped_segments, []
@@ -162,7 +163,14 @@ class Table:
         reach.marked.update(range(header.count_before, header.count_after))
         self._given = reach.marked
         segments = self._in_reach(given, first_fresh)
-        self._pins = [reach.unknown, list(roots.values()), extra, [numbering.objects[number] for number in dying]]
+        stream = join(header, body, buffers)
+        self._pins = [
+            stream,
+            reach.unknown,
+            list(roots.values()),
+            extra,
+            [numbering.objects[number] for number in dying],
+        ]
         self._drop(number for number in dying if number not in numbering.dropped)
         for number in (*reach.changed, *range(header.count_before, header.count_after)):
             if number not in numbering.dropped:
@@ -171,7 +179,7 @@ class Table:
         self._bindings.delete(gone)
         if header.compact:
             self._compact()
-        snapshot = Snapshot(self.messages, join(header, body), segments, dropped_segments, left)
+        snapshot = Snapshot(self.messages, stream, segments, dropped_segments, left)
         self.messages += 1
         return snapshot
 
@@ -263,7 +271,7 @@ class Table:
             pickler = TablePickler(file, self._kinds, self._patch_anchor, explain)
             pickler.memo = self._numbering.memo_for(replaced, reach.leaves)
             self._here.used.clear()
-            pickle.Pickler.dump(pickler, (patches, rebound, extra))  # cloudpickle hides a RecursionError
+            pickler.dump_message(patches, rebound, extra)
             return file, pickler
 
         try:
@@ -330,7 +338,7 @@ class Table:
         known = [segment for segment in segments if segment.number < first_fresh]
         for segment in known:
             self._segments.bring_down(segment)
-        digests = self._scanner.look(known)
+        digests = look(known)
         return [view_of(segment, segment.number >= first_fresh, digests.get(segment.number)) for segment in segments]
 
     def _drop(self, numbers: Iterable[int]) -> None:
@@ -370,7 +378,7 @@ class Table:
         try:
             stream = read_segments(delta, file_descriptor, self._segments, undo)
             self._segments.bring_up(part["number"] for part in delta["segments"] if part["patches"])
-            header, body = split(stream)
+            header, body, buffers = split(stream)
             self._check(header)
             if header.modules is not None:
                 self._load_modules(header.modules)
@@ -380,7 +388,7 @@ class Table:
                 message: Any = ((), {}, pickle.loads(body))
                 fresh: list[Any] = []
             else:
-                message, fresh = self._numbering.load(body, self._reserved, header.count_after)
+                message, fresh = self._numbering.load(body, buffers, self._reserved, header.count_after)
             self._kinds.settle()
         except BaseException:
             self.broken = True

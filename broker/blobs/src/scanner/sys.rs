@@ -10,12 +10,14 @@ use core::{panic::PanicInfo, slice};
 
 use digest::{BLOCK_BYTES, digest};
 
-/// Writes the XXH3-128 of each of `count` blocks from `memory` on, 16 bytes little endian each, to `digests`.
+/// Writes the XXH3-128 of each of `count` blocks from `memory` on, 16 bytes little endian each, to `digests`. Returns
+/// how many of them are others than those that were there.
 ///
 /// # Safety
 /// There are so many readable blocks at `memory` and so much writable room at `digests`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn baton_digests(memory: *const u8, count: usize, digests: *mut u8) {
+pub unsafe extern "C" fn baton_digests(memory: *const u8, count: usize, digests: *mut u8) -> usize {
+    let mut changed = 0;
     for index in 0..count {
         // SAFETY: the caller's. Another thread that writes to the block meanwhile makes its digest a wrong one, which
         // is then taken for a change.
@@ -25,8 +27,13 @@ pub unsafe extern "C" fn baton_digests(memory: *const u8, count: usize, digests:
                 slice::from_raw_parts_mut(digests.add(index * 16), 16),
             )
         };
-        place.copy_from_slice(&digest(block).to_le_bytes());
+        let found = digest(block).to_le_bytes();
+        if *place != found {
+            place.copy_from_slice(&found);
+            changed += 1;
+        }
     }
+    changed
 }
 
 #[panic_handler]

@@ -49,7 +49,7 @@ impl End {
         };
         Snapshot {
             messages: self.messages,
-            stream: ByteBuf::from(stream),
+            stream: stream.into(),
             segments: self.segments.iter().map(view).collect(),
             dropped_segments: self.dropped.clone(),
         }

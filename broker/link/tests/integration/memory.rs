@@ -8,7 +8,6 @@ use baton_link::{MemoryHolder, Unreachable, deposit, fetch};
 use baton_protocol::shim::{SegmentView, Snapshot};
 use baton_protocol::{HeldKey, Holder};
 use nix::sys::stat::fstat;
-use serde_bytes::ByteBuf;
 use tempfile::TempDir;
 use tokio::task::AbortHandle;
 
@@ -44,7 +43,7 @@ impl Drop for Place {
 fn bundle(segment: &[u8]) -> Bundle {
     let snapshot = Snapshot {
         messages: 0,
-        stream: ByteBuf::from("stream"),
+        stream: "stream".into(),
         segments: vec![SegmentView {
             number: 3,
             address: segment.as_ptr() as u64,

@@ -8,7 +8,7 @@ use baton_protocol::{
     Outcome,
     shim::{
         Delta, Extent, FromNotebook, FromSession, Hello, Patch, Run, SegmentDelta, SegmentView,
-        Snapshot, ToNotebook, ToSession,
+        Snapshot, Stream, StreamPart, ToNotebook, ToSession,
     },
 };
 use serde_bytes::ByteBuf;
@@ -25,7 +25,13 @@ fn hello() -> Hello {
 fn snapshot() -> Snapshot {
     Snapshot {
         messages: 6,
-        stream: ByteBuf::from("pickle"),
+        stream: Stream(vec![
+            StreamPart::Here(ByteBuf::from("pickle")),
+            StreamPart::At {
+                address: 0x7f00_0000_1000,
+                bytes: 70_000,
+            },
+        ]),
         segments: vec![SegmentView {
             number: 1,
             address: 0x7f00_dead_b000,

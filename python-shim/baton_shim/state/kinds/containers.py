@@ -123,7 +123,7 @@ class LeafKind(Kind):
         pickler = pickle.Pickler(file, protocol=5)
         pickler.fast = True
         pickler.dump(obj)
-        return file.getvalue()
+        return pickle.PickleBuffer(file.getvalue())
 
     def apply(self, obj: Any, content: Any) -> None:
         received = pickle.loads(content)
