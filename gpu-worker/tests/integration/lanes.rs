@@ -8,7 +8,6 @@ use baton_link::{Held, LaneChoice, MemoryHolder};
 use baton_protocol::shim::{SegmentView, Snapshot};
 use baton_protocol::worker::ToWorker;
 use baton_protocol::{HeldState, JobEvent, Outcome, State, StateVersion, Submission};
-use serde_bytes::ByteBuf;
 use serde_json::{Value, json};
 
 use crate::harness::{Notebook, Worker};
