@@ -12,7 +12,6 @@ use baton_protocol::{
     shim::{Delta, Extent, MAPPED_BYTES, SegmentView, Snapshot},
 };
 use bytes::Bytes;
-use serde_bytes::ByteBuf;
 
 pub(crate) type Store = HashMap<ChunkHash, Bytes>;
 
