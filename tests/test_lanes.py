@@ -79,6 +79,7 @@ def test_without_its_socket_a_notebook_falls_back_to_chunks(
     assert chunks(running) == 0
     [socket] = Path(kernel.place.folder / "run").glob("baton-*/state")
     socket.unlink()
+    kernel.run("base[:] = 5").ok()  # more than fits into a message
     kernel.gpu("base[1] = 6").ok()
     kernel.gpu("base[2] = 7").ok()
     assert kernel.evaluate("base[:3].tolist()") == [5.0, 6.0, 7.0]

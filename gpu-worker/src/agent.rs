@@ -35,6 +35,8 @@ const LOAD_INTERVAL: Duration = Duration::from_secs(5);
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
 /// How long the broker may take to store the last events.
 const LAST_WORD: Duration = Duration::from_secs(3);
+/// How long what cells left in their sessions may take to reach the notebooks.
+const HANDOVER_GRACE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Agent {
     context: Arc<Context>,
@@ -73,7 +75,15 @@ struct Notebook {
     /// Orders that are not over yet.
     jobs: usize,
     warm: bool,
+    /// Its session still has what the notebook lacks.
+    owes: bool,
     last_used: Instant,
+}
+
+impl Notebook {
+    fn is_idle(&self) -> bool {
+        self.jobs == 0 && !self.owes
+    }
 }
 
 enum Event {
@@ -135,7 +145,9 @@ impl Agent {
                 Event::LeaveDue if agent.context.stopping.is_cancelled() => break,
                 Event::LeaveDue => {
                     agent.context.stopping.cancel();
-                    leave = Some(Instant::now() + LAST_WORD);
+                    let owes = agent.notebooks.values().any(|entry| entry.owes);
+                    let grace = if owes { HANDOVER_GRACE } else { LAST_WORD };
+                    leave = Some(Instant::now() + grace);
                 }
             }
             agent.send_events().await;
@@ -311,6 +323,7 @@ impl Agent {
                 orders,
                 jobs: 0,
                 warm: false,
+                owes: false,
                 last_used: Instant::now(),
             }
         });
@@ -359,12 +372,14 @@ impl Agent {
                 task,
                 job_over,
                 warm,
+                owes,
             } => {
                 let before = self.warm();
                 let entry = self.notebooks.get_mut(&notebook);
                 if let Some(entry) = entry.filter(|entry| entry.task == task) {
                     entry.last_used = Instant::now();
                     entry.warm = warm;
+                    entry.owes = owes;
                     entry.jobs -= usize::from(job_over);
                 }
                 self.say_sessions(&before).await;
@@ -382,7 +397,7 @@ impl Agent {
 
     /// When the next notebook has been idle for long enough.
     fn next_cull(&self) -> Option<Instant> {
-        let idle = self.notebooks.values().filter(|entry| entry.jobs == 0);
+        let idle = self.notebooks.values().filter(|entry| entry.is_idle());
         let last_used = idle.map(|entry| entry.last_used).min()?;
         last_used.checked_add(self.context.config.session_idle)
     }
@@ -391,7 +406,7 @@ impl Agent {
         let before = self.warm();
         let (now, idle) = (Instant::now(), self.context.config.session_idle);
         self.notebooks.retain(|notebook, entry| {
-            let keep = entry.jobs > 0 || now.duration_since(entry.last_used) < idle;
+            let keep = !entry.is_idle() || now.duration_since(entry.last_used) < idle;
             if !keep && entry.warm {
                 tracing::info!(%notebook, "The session of notebook {notebook} ends: it was idle for long");
             }

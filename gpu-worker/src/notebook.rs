@@ -12,7 +12,7 @@ use tracing::Instrument;
 use crate::context::Context;
 use crate::job::{Order, run_job};
 use crate::report::Report;
-use crate::session::Session;
+use crate::session::{Death, Session};
 
 /// How one task reports.
 pub(crate) struct Reporter {
@@ -23,13 +23,14 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    fn say(&self, job_over: bool, warm: bool) {
+    fn say(&self, job_over: bool, session: Option<&Session>) {
         // Without an agent nobody wants to know.
         let _ = self.reports.send(Report::Notebook {
             notebook: self.notebook,
             task: self.task,
             job_over,
-            warm,
+            warm: session.is_some(),
+            owes: session.is_some_and(Session::owes),
         });
     }
 }
@@ -48,22 +49,22 @@ pub(crate) async fn serve_notebook(
                 };
                 let span = tracing::error_span!("job", job.id = %order.events.job);
                 session = run_job(&context, session.take(), order).instrument(span).await;
-                reporter.say(true, session.is_some());
+                reporter.say(true, session.as_ref());
             }
-            () = died(&mut session) => {
-                session = None;
-                reporter.say(false, false);
+            death = rest(&mut session) => {
+                if let Some(death) = death {
+                    tracing::info!(?death.status, "A session ended while no cell ran");
+                    session = None;
+                }
+                reporter.say(false, session.as_ref());
             }
         }
     }
 }
 
-async fn died(session: &mut Option<Session>) {
+async fn rest(session: &mut Option<Session>) -> Option<Death> {
     match session {
-        Some(session) => {
-            let death = session.until_ended().await;
-            tracing::info!(?death.status, "A session ended while no cell ran");
-        }
+        Some(session) => session.rest().await,
         None => std::future::pending().await,
     }
 }

@@ -25,6 +25,30 @@ fn error(name: &str, what_happened: &str, hint: &str) -> RemoteError {
     }
 }
 
+/// The session ended before everything that its last cell made had left it.
+pub(crate) fn rest_lost() -> RemoteError {
+    rest_error(
+        "The Python process on the GPU machine ended before everything that the cell made was here",
+    )
+}
+
+pub(crate) fn rest_unreadable(problem: &(dyn std::error::Error + 'static)) -> RemoteError {
+    let why = chain(problem);
+    rest_error(&format!(
+        "Not everything that the cell made could leave the GPU machine: {why}"
+    ))
+}
+
+/// The notebook says what that means for its variables.
+fn rest_error(what_happened: &str) -> RemoteError {
+    RemoteError {
+        name: "SessionDied".to_owned(),
+        value: what_happened.to_owned(),
+        traceback: Vec::new(),
+        hint: Some("run the cell again".to_owned()),
+    }
+}
+
 /// The session ended while the cell ran. `memory_bytes` is what it held when it was last looked at.
 pub(crate) fn session_died(death: &Death, memory_bytes: u64) -> RemoteError {
     let how = death.status.map_or_else(

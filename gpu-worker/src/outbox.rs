@@ -90,6 +90,7 @@ pub(crate) fn event_bytes(event: &JobEvent) -> usize {
             JobEvent::Finished { state, files, .. } => {
                 state.as_ref().map_or(0, state_bytes) + files.as_ref().map_or(0, parcel_bytes)
             }
+            JobEvent::Rest { state, .. } => state.as_ref().map_or(0, state_bytes),
             JobEvent::FilesWanted { wanted, .. } => parcel_bytes(wanted),
             _ => 0,
         }
@@ -142,6 +143,7 @@ mod tests {
             state: None,
             usage: Usage::default(),
             files: None,
+            away_bytes: 0,
         }
     }
 

@@ -16,5 +16,7 @@ pub(crate) enum Report {
         job_over: bool,
         /// The session can go on.
         warm: bool,
+        /// The notebook still needs it for what its last cell left out.
+        owes: bool,
     },
 }

@@ -39,6 +39,8 @@ class Call:
         self.departure: Departure | None = None
         self.refusal: GpuServiceError | None = None
         self.give_up_at: float | None = None
+        self.wants_rest = False
+        """It has to be run anew once everything of earlier cells is here."""
 
     def run(self) -> landing.Result | None:
         names = self._names()
@@ -104,27 +106,18 @@ class Call:
         self.give_up_at = time.monotonic() + CANCEL_SECONDS
 
     def _late(self, message: Message) -> None:
-        """Something of an earlier call that was left."""
-        call = message.body.get("call", 0)
-        if message.name == "released":
-            self._released(call)
-        elif message.name in ("finished", "failed"):
-            self.home.unreleased.pop(call, None)
-            if message.body.get("delta") is not None:
-                self.home.link.send("applied", call=call, error="The notebook no longer waits for this cell")
-        message.close()
-
-    def _released(self, call: int) -> None:
-        for earlier in [number for number in self.home.unreleased if number < call]:
-            del self.home.unreleased[earlier]  # the proxy reads for one call at a time
-        tables = self.home.unreleased.get(call, [])
-        if tables:
-            tables.pop(0).release()
+        """Something of an earlier call. What that left in its session is of no use while another call runs."""
+        if message.name == "rest":
+            message.close()
+        elif message.name == "rest_lost":
+            self.home.rest.later = message
+        else:
+            self.home.overdue(message)
 
     def _meanwhile(self, message: Message, interrupts: Interrupts) -> None:
         body = message.body
         if message.name == "released":
-            self._released(self.number)
+            self.home.released(self.number)
         elif message.name == "state_wanted":
             self._state_wanted()
         elif message.name == "names_wanted":
@@ -140,6 +133,10 @@ class Call:
     def _state_wanted(self) -> None:
         """No session holds what the table continues: everything goes once more, in a new table."""
         self.home.void()
+        if self.home.rest.due:  # which needs what is not here yet
+            self.wants_rest = True
+            self._cancel()
+            return
         try:
             departure = self.departure = depart(self.home, self.cell, self._names(), self.options)
         except GpuServiceError as refusal:
@@ -170,9 +167,14 @@ class Call:
 
     def _land(self, end: Message, interrupts: Interrupts) -> landing.Result | None:
         self.home.unreleased.pop(self.number, None)
+        if self.wants_rest:
+            self.home.overdue(end)
+            if interrupts.count:
+                raise given_up()
+            return None
         if end.name == "failed" or self.refusal is not None:
             self.home.void()
-            self._late(end)
+            self.home.overdue(end)
             raise self._failure(end.body["outcome"], end.body["error"])
         landed = self._apply(end)
         error = end.body["error"]
@@ -187,9 +189,10 @@ class Call:
         if end.body["delta"] is None:
             self.home.void()
             return None
+        table = self.home.table
         try:
             assert end.file_descriptor is not None
-            extra: Any = self.home.table.apply(end.body["delta"], end.file_descriptor)
+            extra: Any = table.apply(end.body["delta"], end.file_descriptor)
         except BaseException as error:  # whatever the student's own classes raise while they are rebuilt
             self.home.void()
             text = f"{type(error).__name__}: {errors.short(error)}"
@@ -203,6 +206,8 @@ class Call:
         self.home.link.send("applied", call=self.number, error=None)
         if self.home.transfer is not None:
             self.home.transfer.returned(end.body["delta"], extra["names"])
+        undo = self.home.surroundings.way_back(extra.get("around") or {})
+        self.home.rest.applied(table, self.number, self.cell.number, undo)
         landed = landing.land(self.home, self.cell, extra)
         if not self.options.returns:
             self.home.void()  # the session has gone on without the notebook

@@ -64,6 +64,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "handlers": handlers,
             "drop": sorted(options.drop),
             "returns": options.returns,
+            "budget": home.budget if options.returns and home.rest.may_grow() else None,
         }
         try:
             snapshot = table.snapshot(extra["names"], extra=extra, deleted=sorted(gone), modules=modules)

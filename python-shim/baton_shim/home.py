@@ -8,6 +8,7 @@ In: the body of a cell. Out: its value, or its exception. Between them `call.py`
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,15 @@ from IPython.core.error import UsageError
 from baton_shim import errors
 from baton_shim.here import by_reference
 from baton_shim.link import Link
+from baton_shim.rest import Rest
 from baton_shim.surroundings import Surroundings
 from baton_shim.virtual import SWITCH
 from baton_shim.virtual.hint import WATCH
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from baton_shim.link import Message
     from baton_shim.local_modules import LocalModules
     from baton_shim.options import Options
     from baton_shim.state import Table
@@ -39,6 +44,7 @@ class Home:
         """Counts the object tables, so that a stand-in knows whether its session still lives."""
         self.shared: set[str] = set()
         """Names that the session has heard of."""
+        self.budget = budget()
         self.quiet = False
         """Whether all cells are, without `--quiet`."""
         self.cells = 0
@@ -49,8 +55,11 @@ class Home:
         self.unreleased: dict[int, list[Any]] = {}
         """What the proxy may still be reading, by call: it must not be freed."""
         self.surroundings = Surroundings()
+        self.rest = Rest(self)
         self._table: Table | None = None
-        self._turn = threading.Lock()
+        self._turn = threading.RLock()
+        self.busy = False
+        """Whether a `%%gpu` cell runs."""
         self._shown: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         by_reference(shell)
         SWITCH.begin(session=False)
@@ -87,19 +96,62 @@ class Home:
         return self._table is not None and self._table.messages > 0
 
     def run_cell(self, body: str, options: Options) -> Any:
-        from baton_shim.call import Call
-
         WATCH.cell_leaves()
         while not self._turn.acquire(timeout=0.1):  # a cell of a subshell; an interrupt gets through between two tries
             pass
+        self.busy = True
         try:
-            result = Call(self, body, options).run()
+            result = self._run(body, options)
         finally:
+            self.busy = False
             self._turn.release()
         if result is None:
             return None
         self._shown = result
         return result[0]
+
+    def _run(self, body: str, options: Options) -> Any:
+        from baton_shim.call import Call
+
+        while True:
+            self.rest.poll()
+            if not self.warm or not options.returns or not self.rest.due:
+                self.rest.bring()  # a new table has everything in it
+            call = Call(self, body, options)
+            result = call.run()
+            if not call.wants_rest:
+                return result
+
+    def overdue(self, message: Message) -> None:
+        """Something of an earlier call."""
+        call = message.body.get("call", 0)
+        if message.name in ("rest", "rest_lost"):
+            self.rest.take(message)
+            return
+        if message.name == "released":
+            self.released(call)
+        elif message.name in ("finished", "failed"):
+            self.unreleased.pop(call, None)
+            if message.body.get("delta") is not None:
+                self.link.send("applied", call=call, error="The notebook no longer waits for this cell")
+        message.close()
+
+    def released(self, call: int) -> None:
+        for earlier in [number for number in self.unreleased if number < call]:
+            del self.unreleased[earlier]  # the proxy reads for one call at a time
+        tables = self.unreleased.get(call, [])
+        if tables:
+            tables.pop(0).release()
+
+    def forget_results(self, cells: Iterable[int]) -> None:
+        """Of cells that were taken back."""
+        namespace = self.namespace
+        for number in cells:
+            found = namespace.get("_oh", {}).pop(number, self)
+            namespace.pop(f"_{number}", None)
+            for name in ("_", "__", "___"):
+                if namespace.get(name) is found:
+                    namespace[name] = ""
 
     def _seam_display(self) -> None:
         """A value that comes home is shown as the session formatted it, where its libraries and settings are."""
@@ -118,6 +170,12 @@ class Home:
 
     def _forget_shown(self, *result: object) -> None:
         self._shown = None
+
+
+def budget() -> tuple[int, ...]:
+    """A `state.Budget`: what comes with a cell, instead of following. The tests let everything follow."""
+    text = os.environ.pop("BATON_CELL_BYTES", "")
+    return (int(text), int(text)) if text.isdigit() else ()
 
 
 def seam_traceback(shell: Any) -> None:

@@ -113,8 +113,17 @@ def register_beside(shell: Any, home: Home | None) -> None:
         print(text(needed()))
 
     def reset(line: str) -> None:
-        """Drop the session: the next `%%gpu` cell starts from the notebook's variables."""
-        needed().void()
+        """Drop the session: the next `%%gpu` cell starts from the notebook's variables.
+
+        What is not here yet comes first. `--lose` gives it up: the variables are as before the cells that made it.
+        """
+        home = needed()
+        if line.strip() not in ("", "--lose"):
+            raise UsageError(f"%gpu_reset {line.strip()}: unknown\nhint: write %gpu_reset or %gpu_reset --lose")
+        if line.strip():
+            home.rest.give_up()
+        home.rest.bring()
+        home.void()
         print("The next %%gpu cell starts a new session from the notebook's variables")
 
     def config(line: str) -> None:

@@ -200,13 +200,14 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         }
         if result:
             extra["value"] = result.value
-        snapshot = self._snapshot(names, gone, extra, partings=prepared["returns"])
+        snapshot = self._snapshot(names, gone, extra, prepared)
         self._link.send(
             "finished",
             message_id=self._message_id,
             outcome=outcome,
             error=error,
             state=snapshot.as_wire(),
+            away_bytes=snapshot.away_bytes,
         )
         self._end_output()
         self._names.went_home(names, gone)
@@ -214,6 +215,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         while self._receive().name != "released":
             pass
         self._table.release()
+        if snapshot.away_bytes:
+            self._link.send("settled", message_id=self._message_id, state=self._table.rest().as_wire())
 
     def _end_output(self) -> None:
         """Said while the worker reads this kernel's memory, so that it need not wait until this kernel is idle."""
@@ -224,10 +227,15 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
     def _publish_execute_input(self, code: str, parent: dict[str, Any], execution_count: int) -> None:
         """The notebook kernel does."""
 
-    def _snapshot(self, names: list[str], gone: list[str], extra: dict[str, Any], partings: bool) -> Snapshot:
+    def _snapshot(self, names: list[str], gone: list[str], extra: dict[str, Any], prepared: dict[str, Any]) -> Snapshot:
+        from baton_shim.state import Budget
+
+        budget = Budget(*prepared["budget"]) if prepared.get("budget") is not None else None
         try:
             modules = self._modules.depart()
-            snapshot = self._table.snapshot(names, extra=extra, deleted=gone, partings=partings, modules=modules)
+            snapshot = self._table.snapshot(
+                names, extra=extra, deleted=gone, partings=prepared["returns"], modules=modules, budget=budget
+            )
             self._modules.departed()
             return snapshot
         except Exception as error:  # what single values refuse stays here; this is more

@@ -55,10 +55,18 @@ def text(home: Home) -> str:
 
 def session(home: Home) -> list[str]:
     if not home.warm:
-        return ["Session: none; the next %%gpu cell starts one from the notebook's variables"]
+        return ["Session: none; the next %%gpu cell starts one from the notebook's variables", *missing(home)]
     held = home.table.memory_bytes()
     process = f"process {home.where[1]} on {home.where[0]}" if home.where else "on its way"
-    return [f"Session: warm, {process}, {home.cells} cells so far", f"It holds {size(held)} of your arrays and tables"]
+    lines = [f"Session: warm, {process}, {home.cells} cells so far", f"It holds {size(held)} of your arrays and tables"]
+    return lines + missing(home)
+
+
+def missing(home: Home) -> list[str]:
+    if not home.rest.due:
+        return []
+    what = f"{size(home.rest.bytes())} of what {home.rest.cells()} made"
+    return [f"Not here yet: {what}; it is on its way, and the next ordinary cell waits for it"]
 
 
 def transfer(home: Home) -> list[str]:

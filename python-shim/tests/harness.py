@@ -15,10 +15,11 @@ import struct
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from baton_shim.state import Refused, Snapshot, Table
+from baton_shim.state import Budget, Refused, Snapshot, Table
 from baton_shim.state.message import Stream
 from baton_shim.virtual import SWITCH
 
@@ -103,9 +104,14 @@ def sealed_file(content: bytes) -> int:
 
 
 class Pair:
-    """A notebook and its session."""
+    """A notebook and its session.
 
-    def __init__(self) -> None:
+    With `all_away`, the bytes of all memory that may follow do so: before the next ordinary cell.
+    """
+
+    def __init__(self, all_away: bool = False) -> None:
+        self.all_away = all_away
+        self.follow_ups: list[int] = []  # the bytes of each
         self.namespace: dict[str, Any] = {"__name__": "__main__"}
         self.namespace["__builtins__"] = __builtins__
         self.wire = Wire()
@@ -123,11 +129,22 @@ class Pair:
 
     def local(self, code: str) -> None:
         """An ordinary cell."""
+        self.bring_rest()
         exec(compile(code, "<notebook>", "exec"), self.namespace)
 
     def remote(self, code: str, *names: str, deleted: tuple[str, ...] = ()) -> Any:
         """A `%%gpu` cell that needs these names; all names that the session knows come home."""
         return self._finish(self._send("apply", self.table.snapshot(names, extra=code, deleted=deleted)))
+
+    def bring_rest(self) -> None:
+        """What the last `%%gpu` cells left in the session."""
+        if self.table.away.numbers:
+            delta, descriptor = self.wire.carry(Snapshot(*self._call(("rest", None))), self.process.pid)
+            self.follow_ups.append(self.wire.segment_bytes)
+            try:
+                self.table.complete(delta, descriptor)
+            finally:
+                os.close(descriptor)
 
     def remote_in_parts(self, *parts: tuple[str, tuple[str, ...]]) -> Any:
         """A `%%gpu` cell that runs part by part, and is given more names before each part."""
@@ -140,12 +157,13 @@ class Pair:
 
     def _send(self, kind: str, snapshot: Snapshot) -> Any:
         delta, descriptor = self.wire.carry(snapshot, os.getpid())
+        delta["all_away"] = self.all_away
         self.table.release()
         self.up = (self.wire.stream_bytes, self.wire.segment_bytes)
         return self._call((kind, delta), descriptor)
 
     def _finish(self, answer: Any) -> Any:
-        snapshot, self.left = Snapshot(*answer[:5]), answer[4]
+        snapshot, self.left = Snapshot(*answer), answer[4]
         delta, descriptor = self.wire.carry(snapshot, self.process.pid)
         self.down = (self.wire.stream_bytes, self.wire.segment_bytes)
         self._call(("release", None))
@@ -170,6 +188,11 @@ class Pair:
     def start_anew(self) -> None:
         """Two new tables and empty namespaces, in the same two processes."""
         self.namespace = {"__name__": "__main__", "__builtins__": __builtins__}
+        self.lose_session()
+
+    def lose_session(self) -> None:
+        """The notebook is as it was when everything was home; both tables are new."""
+        self.table.roll_back()
         self.wire, self.table, self.left = Wire(), Table(self.namespace), {}
         self._call(("start anew", None))
 
@@ -229,6 +252,7 @@ def serve(descriptor: int) -> None:
             if kind in ("begin", "apply"):
                 assert file is not None
                 cell = table.apply(argument, file, bound_stays=begun)
+                budget = Budget(0, 0) if argument["all_away"] else None
                 os.close(file)
                 before = before | set(namespace) if begun else set(namespace)
                 begun, error = kind == "begin", None
@@ -238,14 +262,11 @@ def serve(descriptor: int) -> None:
                     error = raised
             if kind == "apply":
                 names = set(namespace) - own
-                snapshot = table.snapshot(sorted(names), extra={"error": error}, deleted=before - set(namespace))
-                answer = (
-                    snapshot.messages,
-                    Stream([bytes(snapshot.stream)]),
-                    snapshot.segments,
-                    snapshot.dropped_segments,
-                    snapshot.left,
-                )
+                gone = before - set(namespace)
+                snapshot = table.snapshot(sorted(names), extra={"error": error}, deleted=gone, budget=budget)
+                answer = as_answer(snapshot)
+            elif kind == "rest":
+                answer = as_answer(table.rest())
             elif kind == "ask":
                 answer = eval(argument, namespace)
             elif kind == "release":
@@ -263,6 +284,11 @@ def serve(descriptor: int) -> None:
             send(connection, answer)
         except Exception:
             send(connection, RuntimeError(repr(answer)))
+
+
+def as_answer(snapshot: Snapshot) -> tuple[Any, ...]:
+    whole = replace(snapshot, stream=Stream([bytes(snapshot.stream)]))
+    return tuple(vars(whole).values())
 
 
 __all__ = ["Pair", "Refused", "Wire", "read_memory", "sealed_file", "serve"]

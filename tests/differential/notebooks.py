@@ -25,6 +25,7 @@ FOLDER = Path(__file__).parent
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 FILE_OF_CELL = re.compile(r"/tmp/ipykernel_\d+/\d+\.py")
 IN_PLACE = "# %%gpu"
+WAITING = re.compile(r"^Waiting for .* made on the GPU machine\n", re.MULTILINE)
 # The same order of a set of texts in every process.
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 
@@ -74,6 +75,8 @@ def run_all(service: Service, notebook: Notebook, ways: tuple[Way, ...] = WAYS) 
 def run(service: Service, notebook: Notebook, way: Way) -> Run:
     folder = Path(tempfile.mkdtemp(prefix=f"{notebook.name} {way.__name__} ", dir=service.place.work))
     environment = ENVIRONMENT | {"BATON_BROKER_ADDRESS": f"unix:{service.socket}"}
+    if way is half:
+        environment["BATON_CELL_BYTES"] = "0"  # all memory follows that may
     kernel = Kernel.start(service.place, folder=folder, **environment)
     try:
         shown = []
@@ -118,7 +121,9 @@ def visible(result: Result) -> list[str]:
     for message in result.published:
         kind, content = message["msg_type"], message["content"]
         if kind == "stream":
-            streams[content["name"]] = streams.get(content["name"], "") + content["text"]
+            text = WAITING.sub("", content["text"])
+            if text:
+                streams[content["name"]] = streams.get(content["name"], "") + text
             continue
         if kind == "error":
             text = ESCAPES.sub("", "\n".join(content["traceback"])) or content["ename"]

@@ -90,6 +90,11 @@ impl Held {
         self.key
     }
 
+    /// Nobody fetches the state any more; results may still come.
+    pub fn keep_for_results(&self) {
+        self.entries.drop_state(self.key);
+    }
+
     /// What a worker brought back under this name.
     #[must_use]
     pub fn take_result(&self, result: HeldKey) -> Option<Bundle> {

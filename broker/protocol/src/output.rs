@@ -39,7 +39,7 @@ pub enum JobEvent {
     NamesWanted { number: u64, names: Vec<String> },
     /// What the run left of the person's budget. Comes from the broker, before the end, where there is a budget.
     Charged(BudgetLeft),
-    /// The end; nothing follows.
+    /// The end of the run. Nothing follows, unless something was left out.
     Finished {
         outcome: Outcome,
         /// What the cell raised; always there for [`Outcome::Error`].
@@ -49,13 +49,24 @@ pub enum JobEvent {
         usage: Usage,
         /// A list of [`crate::files::Change`]s, where the session works in a mirror.
         files: Option<Parcel>,
+        /// Memory that the state names and does not bring: it follows as [`Self::Rest`].
+        away_bytes: u64,
+    },
+    /// What [`Self::Finished`] left out; the last event then.
+    Rest {
+        /// None: it will not come, because another run has gone on from it or, with an error, because it is lost.
+        state: Option<State>,
+        error: Option<RemoteError>,
     },
 }
 
 impl JobEvent {
     #[must_use]
     pub fn is_last(&self) -> bool {
-        matches!(self, Self::Finished { .. })
+        matches!(
+            self,
+            Self::Finished { away_bytes: 0, .. } | Self::Rest { .. }
+        )
     }
 }
 

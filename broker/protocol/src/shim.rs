@@ -137,7 +137,7 @@ pub enum FromNotebook {
         call: CallId,
         value: Option<String>,
     },
-    /// The answer to `Finished` with a delta. With an error nothing was changed.
+    /// The answer to `Finished` with a delta, and to `Rest`. With an error nothing was changed.
     Applied {
         call: CallId,
         error: Option<String>,
@@ -169,6 +169,10 @@ pub enum ToNotebook {
         error: Option<RemoteError>,
         delta: Option<Delta>,
     },
+    /// The bytes that the delta of this call left out; the frame carries their file. Of no use once another call runs.
+    Rest { call: CallId, delta: Delta },
+    /// They are lost: the notebook goes back to before the first call of which something is missing.
+    RestLost { call: CallId, error: RemoteError },
     /// The cell did not run, or its state is lost: the notebook has the values from before the cell.
     /// The object table is void.
     Failed {
@@ -238,6 +242,13 @@ pub enum FromSession {
         message_id: String,
         outcome: crate::Outcome,
         error: Option<RemoteError>,
+        state: Snapshot,
+        /// Memory that the state names and leaves out. It is told of in `Settled`, after `Released`.
+        away_bytes: u64,
+    },
+    /// What was left out, ready to be read until the next `Prepare`.
+    Settled {
+        message_id: String,
         state: Snapshot,
     },
 }

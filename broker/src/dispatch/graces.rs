@@ -5,7 +5,9 @@
 
 use super::{Action, Dispatch, Notebook, Now, Phase};
 use crate::store::Write;
-use baton_protocol::{JobId, NotebookId, Outcome, RemoteError, WorkerId, worker::ToWorker};
+use baton_protocol::{
+    JobEvent, JobId, NotebookId, Outcome, RemoteError, WorkerId, worker::ToWorker,
+};
 use std::collections::HashMap;
 use tokio::time::Instant;
 
@@ -50,6 +52,9 @@ impl Dispatch {
                 }
                 _ => self.requeue(job, actions),
             }
+        }
+        for job in self.jobs_where(|job| job.owes_from(id)) {
+            self.rest_lost(job, actions);
         }
         if let Some(worker) = self.workers.remove(&id) {
             tracing::warn!(worker.name = %worker.name, "Worker {} did not come back", worker.name);
@@ -103,11 +108,7 @@ impl Dispatch {
     }
 
     pub(super) fn worker_lost(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
-        let worker = self
-            .jobs
-            .get(&id)
-            .and_then(|job| self.workers.get(&job.worker?))
-            .map_or_else(|| "the worker".to_owned(), |worker| worker.name.clone());
+        let worker = self.name_of_worker(id);
         let error = RemoteError {
             name: "WorkerLost".to_owned(),
             value: format!(
@@ -117,6 +118,34 @@ impl Dispatch {
             hint: Some(format!("run the cell again, or show a TA job {id}")),
         };
         self.finish(id, Outcome::WorkerLost, Some(error), now, actions);
+    }
+
+    /// What the job left out is lost with its worker.
+    pub(super) fn rest_lost(&mut self, id: JobId, actions: &mut Vec<Action>) {
+        let worker = self.name_of_worker(id);
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.rest_due = false;
+        job.fencing += 1;
+        let error = RemoteError {
+            name: "WorkerLost".to_owned(),
+            value: format!("{worker} was lost before everything that the cell made was here"),
+            traceback: Vec::new(),
+            hint: Some(format!("run the cell again, or show a TA job {id}")),
+        };
+        let rest = JobEvent::Rest {
+            state: None,
+            error: Some(error),
+        };
+        self.append(id, vec![rest], None, actions);
+    }
+
+    fn name_of_worker(&self, id: JobId) -> String {
+        self.jobs
+            .get(&id)
+            .and_then(|job| self.workers.get(&job.worker?))
+            .map_or_else(|| "the worker".to_owned(), |worker| worker.name.clone())
     }
 
     pub(super) fn jobs_where(&self, condition: impl Fn(&super::Job) -> bool) -> Vec<JobId> {

@@ -26,6 +26,8 @@ pub(crate) struct Job {
     /// The worker's number of its last stored event of this assignment.
     pub(super) acknowledged: u64,
     pub(super) last_event: u64,
+    /// It is finished, and something that its end left out has not come.
+    pub(super) rest_due: bool,
     /// The assignment during which the proxy sent a whole state.
     pub(super) state_fencing: FencingNumber,
     pub(super) cancel_wanted: bool,
@@ -77,6 +79,7 @@ impl Job {
             fencing: 0,
             acknowledged: 0,
             last_event: 0,
+            rest_due: false,
             state_fencing: 0,
             cancel_wanted: false,
             stopped: None,
@@ -111,6 +114,7 @@ impl Job {
             fencing: open.fencing,
             acknowledged: open.acknowledged,
             last_event: open.last_event,
+            rest_due: open.rest_due,
             state_fencing: open.state_fencing,
             cancel_wanted: open.cancel_wanted,
             stopped: open.stopped,
@@ -135,6 +139,11 @@ impl Job {
     /// Whether this assignment is the one that a worker speaks of.
     pub(super) fn is_assigned_to(&self, worker: WorkerId, fencing: FencingNumber) -> bool {
         self.worker == Some(worker) && self.fencing == fencing
+    }
+
+    /// Whether this worker still has something that the job left out.
+    pub(super) fn owes_from(&self, worker: WorkerId) -> bool {
+        self.rest_due && self.worker == Some(worker)
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -173,8 +182,10 @@ impl MemoryCurve {
 }
 
 /// Where an event of a worker leads, or `None` when it must not happen there.
-pub(super) fn phase_after(phase: Phase, event: &JobEvent) -> Option<Phase> {
+pub(super) fn phase_after(job: &Job, event: &JobEvent) -> Option<Phase> {
+    let phase = job.phase;
     match (phase, event) {
+        (Phase::Finished, JobEvent::Rest { .. }) if job.rest_due => Some(Phase::Finished),
         (Phase::Assigned, JobEvent::StateWanted {} | JobEvent::BytesWanted {}) => {
             Some(Phase::Assigned)
         }

@@ -304,6 +304,7 @@ impl Dispatch {
         let charged = self.charge(id, usage.run_ms, now, actions);
         let end = JobEvent::Finished {
             files: None,
+            away_bytes: 0,
             outcome,
             error: error.clone(),
             state: None,

@@ -119,6 +119,7 @@ impl Dispatch {
                 state: None,
                 usage: Usage::default(),
                 files: None,
+                away_bytes: 0,
             },
         };
         let events = vec![end];

@@ -237,6 +237,7 @@ impl World {
             },
             _ => JobEvent::Finished {
                 files: None,
+                away_bytes: 0,
                 outcome: Outcome::Ok,
                 error: None,
                 state: None,
@@ -342,6 +343,7 @@ impl Stored {
                 ..
             } => {
                 let job = OpenJob {
+                    rest_due: false,
                     job: submission.job,
                     sequence,
                     notebook: submission.notebook,

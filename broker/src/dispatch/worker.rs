@@ -1,7 +1,7 @@
 //! What workers say.
 
 use super::{
-    Action, ConnectionId, Dispatch, Now, Peer, Phase, Worker, act,
+    Action, ConnectionId, Dispatch, Job, Now, Peer, Phase, Worker, act,
     job::{End, phase_after},
 };
 use crate::store::Write;
@@ -77,6 +77,10 @@ impl Dispatch {
             .collect();
         for job in missed {
             self.missed_by_worker(connection, job, now, actions);
+        }
+        let is_held = |job: &Job| held.get(&job.id) == Some(&job.fencing);
+        for job in self.jobs_where(|job| job.owes_from(id) && !is_held(job)) {
+            self.rest_lost(job, actions);
         }
         self.disordered = true;
     }
@@ -281,7 +285,7 @@ impl Dispatch {
             let Some(job) = self.jobs.get_mut(&id) else {
                 return;
             };
-            let Some(phase) = phase_after(job.phase, &event) else {
+            let Some(phase) = phase_after(job, &event) else {
                 tracing::warn!(job.id = %id, "An event of job {id} came while it was {}", job.phase.name());
                 continue;
             };
@@ -295,6 +299,7 @@ impl Dispatch {
             }
             let ran = job.phase == Phase::Started;
             job.phase = phase;
+            job.rest_due = phase == Phase::Finished && !event.is_last();
             if let Some(words) = &job.stopped {
                 act::say_stopped(&mut event, words, ran);
             }

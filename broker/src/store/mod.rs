@@ -196,6 +196,8 @@ pub(crate) struct OpenJob {
     pub(crate) fencing: FencingNumber,
     pub(crate) acknowledged: u64,
     pub(crate) last_event: u64,
+    /// Something that its end left out has not come.
+    pub(crate) rest_due: bool,
     pub(crate) state_fencing: FencingNumber,
     pub(crate) cell_key: Option<CellKey>,
     pub(crate) priority: Priority,

@@ -7,7 +7,7 @@ use crate::{
     usage::Spent,
 };
 use baton_protocol::{
-    CellKey, JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode,
+    CellKey, JobEvent, JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode,
 };
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 use uuid::Uuid;
@@ -25,7 +25,8 @@ impl Store {
             "SELECT job, sequence, notebook, notebook_name, owner, course, state, cancel_wanted, worker, worker_name, fencing,
              acknowledged, state_fencing, cell_key, priority, timeout_ms, submitted_ms, started_ms,
              execution_count, stopped, held, front_ms,
-             (SELECT COALESCE(MAX(number), 0) FROM events WHERE events.job = jobs.job) AS last_event
+             (SELECT COALESCE(MAX(number), 0) FROM events WHERE events.job = jobs.job) AS last_event,
+             (SELECT kind FROM events WHERE events.job = jobs.job ORDER BY number DESC LIMIT 1) AS last_kind
              FROM jobs WHERE closed = 0 ORDER BY sequence",
         )
         .fetch_all(&mut *writer)
@@ -110,16 +111,16 @@ impl Store {
         for state in states {
             live.push(decode(&state)?);
         }
-        let ends: Vec<Vec<u8>> = sqlx::query_scalar("SELECT body FROM events WHERE kind = ?")
-            .bind(super::write::FINISHED)
-            .fetch_all(&self.readers)
-            .await?;
+        let ends: Vec<Vec<u8>> =
+            sqlx::query_scalar("SELECT body FROM events WHERE kind IN (?, ?, ?)")
+                .bind(super::write::FINISHED)
+                .bind(super::write::RETURNED)
+                .bind(super::write::REST)
+                .fetch_all(&self.readers)
+                .await?;
         for end in ends {
-            if let baton_protocol::JobEvent::Finished {
-                state: Some(state), ..
-            } = decode(&end)?
-            {
-                live.push(state);
+            if let JobEvent::Finished { state, .. } | JobEvent::Rest { state, .. } = decode(&end)? {
+                live.extend(state);
             }
         }
         Ok(live)
@@ -159,6 +160,7 @@ fn open_job(row: &SqliteRow) -> Result<OpenJob, StoreError> {
         fencing: count(row.try_get("fencing")?)?,
         acknowledged: count(row.try_get("acknowledged")?)?,
         last_event: count(row.try_get("last_event")?)?,
+        rest_due: row.try_get::<Option<&str>, _>("last_kind")? == Some(super::write::RETURNED),
         state_fencing: count(row.try_get("state_fencing")?)?,
         cell_key: cell_key(row)?,
         priority: decode(row.try_get("priority")?)?,

@@ -298,6 +298,9 @@ pub(super) fn number(value: u64) -> i64 {
 }
 
 pub(super) const FINISHED: &str = "finished";
+/// Finished, and something that was left out follows.
+pub(super) const RETURNED: &str = "returned";
+pub(super) const REST: &str = "rest";
 
 fn event_kind(event: &JobEvent) -> &'static str {
     match event {
@@ -310,6 +313,8 @@ fn event_kind(event: &JobEvent) -> &'static str {
         JobEvent::Charged(_) => "charged",
         JobEvent::FilesWanted { .. } => "files_wanted",
         JobEvent::NamesWanted { .. } => "names_wanted",
-        JobEvent::Finished { .. } => FINISHED,
+        JobEvent::Finished { away_bytes: 0, .. } => FINISHED,
+        JobEvent::Finished { .. } => RETURNED,
+        JobEvent::Rest { .. } => REST,
     }
 }

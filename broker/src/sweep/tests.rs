@@ -92,6 +92,7 @@ async fn a_result_stays_until_it_is_home() {
     place.apply(submit(job, naming(other))).await;
     let end = JobEvent::Finished {
         files: None,
+        away_bytes: 0,
         outcome: Outcome::Ok,
         error: None,
         state: Some(naming(chunk)),

@@ -310,6 +310,7 @@ async fn a_running_job_is_interrupted() {
         state: None,
         usage: Default::default(),
         files: None,
+        away_bytes: 0,
     };
     worker.report(job, 1, 2, vec![over]).await;
     let (outcome, error) = end(ada.events_after(job, 0).await);

@@ -37,6 +37,7 @@ fn ended_after(run_ms: u64) -> JobEvent {
         error: None,
         state: None,
         files: None,
+        away_bytes: 0,
         usage: Usage {
             run_ms,
             peak_memory_bytes: 0,

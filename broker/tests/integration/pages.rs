@@ -307,6 +307,7 @@ async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() 
         state: None,
         usage: Usage::default(),
         files: None,
+        away_bytes: 0,
     };
     worker.report(job, fencing, 3, vec![end]).await;
     proxy.events_after(job, 0).await;

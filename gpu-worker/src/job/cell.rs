@@ -34,7 +34,7 @@ use super::{Ending, Names, Order};
 use crate::batch::Batcher;
 use crate::context::{Context, MoveError};
 use crate::notice::{self, Limit};
-use crate::session::{Session, SessionEvent};
+use crate::session::{Held, Session, SessionEvent};
 
 const MEMORY_POLL: Duration = Duration::from_millis(250);
 
@@ -57,6 +57,9 @@ pub(crate) async fn run_cell(
         _slot,
     } = ready;
     let cell = order.submission.cell.clone();
+    if let Some(away) = &mut session.away {
+        away.pause();
+    }
     let told = tell(&mut session, &cell, state.delta, state.file.as_fd()).await;
     // From here on the file is the session's.
     drop(state.file);
@@ -84,6 +87,7 @@ pub(crate) async fn run_cell(
             longest: cell.longest_timeout_ms.map(Duration::from_millis),
         }),
         time_is_up: false,
+        refused: false,
         deadline: None,
     };
     let mut ending = run.until_end(order, &cell).await;
@@ -113,6 +117,8 @@ struct Run<'context> {
     limit: Option<Limit>,
     /// Nobody pressed interrupt: the limit did.
     time_is_up: bool,
+    /// The session could not apply the state, and has what it had before.
+    refused: bool,
     /// When something that takes no time has taken too long.
     deadline: Option<Instant>,
 }
@@ -135,12 +141,13 @@ enum Phase<'context> {
     Collecting {
         outcome: Outcome,
         error: Option<RemoteError>,
+        away_bytes: u64,
         collected: BoxFuture<'static, Collected>,
     },
     /// Everything is there but perhaps the last outputs.
     Closing {
-        ending: Ending,
-        ledger: Ledger,
+        ending: Box<Ending>,
+        held: Held,
     },
     /// Between two phases, and at the end.
     Over,
@@ -220,6 +227,8 @@ impl Run<'_> {
             Event::Session(SessionEvent::Shim(message)) => {
                 return self.on_shim(message, order, cell).await;
             }
+            // Nothing is sent before the session has come to its next rest.
+            Event::Session(SessionEvent::RestSent) => {}
             Event::Session(SessionEvent::Ended(death)) => {
                 for message in self.session.remains().await {
                     self.on_kernel(message, cell);
@@ -243,7 +252,7 @@ impl Run<'_> {
             }
             Event::Names(names) => self.on_names(names),
             Event::Fetched(fetched) => return self.on_fetched(fetched, cell).await,
-            Event::Collected(collected) => return self.on_collected(collected, cell).await,
+            Event::Collected(collected) => return self.on_collected(collected, order, cell).await,
             Event::MemoryDue => {
                 let bytes = self.memory().await;
                 let known = &order.events.memory_bytes;
@@ -263,9 +272,14 @@ impl Run<'_> {
         }
     }
 
-    /// Only a session that went the whole way holds what the notebook thinks it holds.
-    fn keep_session(self, ending: &Ending) -> Option<Session> {
-        (ending.state.is_some() && self.session.held.is_some()).then_some(self.session)
+    /// Only a session that went the whole way holds what the notebook thinks it holds. One that refused the cell may
+    /// still have what an earlier one left out.
+    fn keep_session(mut self, ending: &Ending) -> Option<Session> {
+        if let Some(away) = &mut self.session.away {
+            away.resume();
+        }
+        let whole = ending.state.is_some() && self.session.held.is_some();
+        (whole || self.refused && self.session.owes()).then_some(self.session)
     }
 }
 

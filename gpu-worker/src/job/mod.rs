@@ -10,7 +10,7 @@
 //! notebook has given up the object table that it shared with it.
 
 mod cell;
-mod lanes;
+pub(crate) mod lanes;
 mod plan;
 mod prepare;
 mod state;
@@ -126,6 +126,8 @@ pub(crate) struct Ending {
     pub(crate) state: Option<State>,
     pub(crate) files: Option<Parcel>,
     pub(crate) usage: Usage,
+    /// What the state leaves out; the session has it.
+    pub(crate) away_bytes: u64,
 }
 
 impl Ending {
@@ -137,28 +139,31 @@ impl Ending {
             state: None,
             files: None,
             usage: Usage::default(),
+            away_bytes: 0,
         }
     }
 }
 
-/// Runs the job and says how it ended. Returns the session where it may be used again.
+/// Runs the job and says how it ended. Returns the session where it may be used again, or still has what the notebook
+/// lacks.
 pub(crate) async fn run_job(
     context: &Arc<Context>,
-    session: Option<Session>,
+    mut session: Option<Session>,
     mut order: Order,
 ) -> Option<Session> {
     let revoked = order.revoked.clone();
-    let (ending, session) = tokio::select! {
-        end = prepare_and_run(context, session, &mut order) => end,
-        () = revoked.cancelled() => return None,
+    let (ending, used) = tokio::select! {
+        end = prepare_and_run(context, &mut session, &mut order) => end,
+        () = revoked.cancelled() => return session.filter(Session::owes),
     };
     order.last_word.say(ending);
-    session
+    used.or(session.filter(Session::owes))
 }
 
+/// As long as the cell has not been told to it, the session stays where it was.
 async fn prepare_and_run(
     context: &Arc<Context>,
-    session: Option<Session>,
+    session: &mut Option<Session>,
     order: &mut Order,
 ) -> (Ending, Option<Session>) {
     let cancelled = order.cancelled.clone();
@@ -180,6 +185,7 @@ impl From<Ending> for JobEvent {
             state: ending.state,
             usage: ending.usage,
             files: ending.files,
+            away_bytes: ending.away_bytes,
         }
     }
 }

@@ -31,22 +31,22 @@ pub(crate) struct Ready<'context> {
 
 pub(crate) async fn prepare<'context>(
     context: &'context Arc<Context>,
-    session: Option<Session>,
+    session: &mut Option<Session>,
     order: &mut Order,
 ) -> Result<Ready<'context>, Ending> {
     let slot = context.slots.acquire().await.map_err(|_| shutting_down())?;
     let mut state = order.submission.state.clone();
-    let mut session = session;
     loop {
         let base = state.base();
-        let held = session.as_ref().and_then(|session| session.held.as_ref());
+        let held = session.as_ref().and_then(|session| session.held_for(base));
         let plan = plan(held.map(|held| held.version), base);
         let opened = match plan {
             Plan::Continue | Plan::StartFresh => open(context, state).await,
             Plan::AskForState => None,
         };
         let Some((source, way)) = opened else {
-            drop(session.take());
+            // A notebook that lacks something of it asks for that before it sends a whole state.
+            drop(session.take_if(|session| !session.owes()));
             order.events.send(match plan {
                 Plan::AskForState => JobEvent::StateWanted {},
                 Plan::Continue | Plan::StartFresh => JobEvent::BytesWanted {},
@@ -56,7 +56,7 @@ pub(crate) async fn prepare<'context>(
             continue;
         };
         let (session, state) = match plan {
-            Plan::Continue => go_on(context, session.take(), source).await?,
+            Plan::Continue => go_on(context, session, base, source).await?,
             Plan::StartFresh | Plan::AskForState => {
                 drop(session.take());
                 start_fresh(context, order, source).await?
@@ -75,17 +75,20 @@ pub(crate) async fn prepare<'context>(
 
 async fn go_on(
     context: &Context,
-    session: Option<Session>,
+    place: &mut Option<Session>,
+    base: StateVersion,
     source: Source,
 ) -> Result<(Session, Assembled), Ending> {
-    let mut session = session.ok_or_else(shutting_down)?;
-    let ledger = session
-        .held
-        .take()
-        .map_or_else(Ledger::default, |Held { ledger, .. }| ledger);
-    let state = bring(context, source, ledger)
+    let session = place.as_mut().ok_or_else(shutting_down)?;
+    let ledger = match session.away.is_some() {
+        true => session.held_for(base).map(|held| held.ledger.clone()),
+        false => session.held.take().map(|Held { ledger, .. }| ledger),
+    };
+    let state = bring(context, source, ledger.unwrap_or_default())
         .await
         .map_err(|error| state_lost(&error))?;
+    let mut session = place.take().ok_or_else(shutting_down)?;
+    session.held = None;
     Ok((session, state))
 }
 

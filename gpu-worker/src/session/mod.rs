@@ -4,6 +4,7 @@
 //!
 //! **Invariant:** when a [`Session`] is dropped, every process that it started ends.
 
+mod away;
 mod log;
 mod start;
 
@@ -20,6 +21,7 @@ use baton_protocol::shim::{FromSession, Hello};
 use nix::unistd::Pid;
 use tokio::process::Child;
 
+pub(crate) use self::away::Away;
 pub(crate) use self::log::SessionLog;
 pub(crate) use self::start::{StartError, StartOrder, start};
 use crate::mirror::SessionMirror;
@@ -35,6 +37,8 @@ pub(crate) struct Session {
     pub(crate) hello: Hello,
     /// `None`: nothing was ever applied.
     pub(crate) held: Option<Held>,
+    /// What its last cell left out.
+    pub(crate) away: Option<Away>,
     /// Where it works, unless it works in the notebook's folder itself.
     pub(crate) mirror: Option<SessionMirror>,
     stream: KernelStream,
@@ -63,6 +67,8 @@ pub(crate) struct Held {
 pub(crate) enum SessionEvent {
     Kernel(KernelMessage),
     Shim(FromSession),
+    /// What its last cell left out was sent, or never will be.
+    RestSent,
     Ended(Death),
 }
 
@@ -77,18 +83,28 @@ pub(crate) struct Death {
 impl Session {
     /// What the session says next. Cancel safe. After [`SessionEvent::Ended`] there is nothing more.
     pub(crate) async fn next(&mut self) -> SessionEvent {
-        tokio::select! {
-            message = self.stream.next() => match message {
-                Ok(message) => return SessionEvent::Kernel(message),
-                Err(error) => tracing::warn!(%error, "The connection to a session's kernel broke"),
-            },
-            message = self.shim_reader.receive() => match message {
-                Ok(Some(message)) => return SessionEvent::Shim(message),
-                Ok(None) => {}
-                Err(error) => tracing::warn!(%error, "The connection to a session's shim broke"),
-            },
-            never = serve(&mut self.mirror) => match never {},
-            status = self.child.wait() => return SessionEvent::Ended(self.death(status.ok())),
+        loop {
+            tokio::select! {
+                message = self.stream.next() => match message {
+                    Ok(message) => return SessionEvent::Kernel(message),
+                    Err(error) => tracing::warn!(%error, "The connection to a session's kernel broke"),
+                },
+                message = self.shim_reader.receive() => match message {
+                    Ok(Some(FromSession::Settled { state, .. })) => {
+                        if let Some(away) = &mut self.away {
+                            away.settle(state);
+                        }
+                        continue;
+                    }
+                    Ok(Some(message)) => return SessionEvent::Shim(message),
+                    Ok(None) => {}
+                    Err(error) => tracing::warn!(%error, "The connection to a session's shim broke"),
+                },
+                () = away::send(&mut self.away) => return SessionEvent::RestSent,
+                never = serve(&mut self.mirror) => match never {},
+                status = self.child.wait() => return SessionEvent::Ended(self.death(status.ok())),
+            }
+            break;
         }
         let status = tokio::time::timeout(LAST_BREATH, self.child.wait()).await;
         SessionEvent::Ended(self.death(status.ok().and_then(Result::ok)))
@@ -111,13 +127,28 @@ impl Session {
         messages
     }
 
-    /// Listens while no job has the session: what is published then belongs to no cell. Returns when it ended.
-    pub(crate) async fn until_ended(&mut self) -> Death {
+    /// Listens while no job has the session: what is published then belongs to no cell. Returns when what its last
+    /// cell left out was sent, and when it ended (how).
+    pub(crate) async fn rest(&mut self) -> Option<Death> {
         loop {
-            if let SessionEvent::Ended(death) = self.next().await {
-                return death;
+            match self.next().await {
+                SessionEvent::RestSent => return None,
+                SessionEvent::Ended(death) => return Some(death),
+                SessionEvent::Kernel(_) | SessionEvent::Shim(_) => {}
             }
         }
+    }
+
+    /// Whether the notebook still needs it for what its last cell left out.
+    pub(crate) fn owes(&self) -> bool {
+        self.away.as_ref().is_some_and(Away::is_owed)
+    }
+
+    /// What it holds for a message that continues this.
+    pub(crate) fn held_for(&self, base: StateVersion) -> Option<&Held> {
+        let sent = self.away.as_ref().and_then(|away| away.sent.as_ref());
+        let fits = |held: &&Held| held.version == base;
+        sent.filter(fits).or(self.held.as_ref().filter(fits))
     }
 
     /// As a terminal's Ctrl-C: the kernel and what it started in its process group.

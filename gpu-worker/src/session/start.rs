@@ -168,6 +168,7 @@ pub(crate) async fn start(order: StartOrder) -> Result<Session, StartError> {
         shim,
         hello,
         held: None,
+        away: None,
         mirror,
         stream,
         shim_reader,

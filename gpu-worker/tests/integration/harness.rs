@@ -309,6 +309,7 @@ impl Ran {
             state,
             usage,
             files,
+            ..
         }) = events.last().cloned()
         else {
             panic!("no last event in {events:?}");

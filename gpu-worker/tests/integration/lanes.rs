@@ -69,11 +69,14 @@ impl Proxy {
             outcome: Outcome::Ok,
             state: Some(State::Memory(state)),
             ..
-        }) = events.last()
+        }) = events.last().cloned()
         else {
             panic!("no result in memory: {events:?}");
         };
-        let bundle = held.take_result(state.key).expect("the result is here");
+        let bundle = match state.enclosed {
+            Some(enclosed) => Bundle::disclose(*enclosed).unwrap(),
+            None => held.take_result(state.key).expect("the result is here"),
+        };
         self.ledger = bundle.enter(std::mem::take(&mut self.ledger)).unwrap();
         bundle
     }
@@ -155,7 +158,7 @@ async fn asks_for_bytes(worker: &mut Worker, proxy: &mut Proxy, submission: Subm
 async fn a_result_that_cannot_be_brought_goes_through_the_broker() {
     let mut worker = Worker::start().await;
     let mut proxy = Proxy::new();
-    let (submission, held) = proxy.cell("y = input()", &json!({}), &[]);
+    let (submission, held) = proxy.cell("y = input() * 5000", &json!({}), &[]);
     let job = submission.job;
     worker.assign(submission).await;
     let is_question = |event: &JobEvent| matches!(event, JobEvent::InputWanted { .. });
@@ -164,7 +167,7 @@ async fn a_result_that_cannot_be_brought_goes_through_the_broker() {
     let value = Some("home".to_owned());
     worker.line.send(ToWorker::Input { job, value }).await;
     let ran = worker.until_finished(job).await.ok();
-    assert_eq!(ran.value("y"), "home");
+    assert_eq!(ran.value("y"), "home".repeat(5000));
     let version: StateVersion = ran.state.unwrap().base;
     assert_eq!(version.messages, 1);
 }

@@ -9,6 +9,7 @@ mod current;
 mod files;
 mod follow;
 mod names;
+mod rest;
 mod state;
 
 use std::time::Duration;
@@ -21,6 +22,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use self::current::{Call, Stop};
+use self::rest::Late;
 use self::state::Home;
 use super::failure::Failure;
 use super::files::HomeFiles;
@@ -34,6 +36,8 @@ use crate::relay::Relay;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a cell waits for a broker that went away while the job was its business.
 const RECONNECT_PATIENCE: Duration = Duration::from_secs(60);
+/// Between two tries to fetch what a cell left in its session.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct Journey {
     relay: Relay,
@@ -46,6 +50,8 @@ pub(super) struct Journey {
     python_version: String,
     /// What the session holds; none before the first cell and after anything that went wrong.
     home: Option<Home>,
+    /// What a call that has come home left in its session.
+    late: Option<Late>,
 }
 
 pub(super) enum CallEnd {
@@ -67,6 +73,7 @@ impl Journey {
             python: String::new(),
             python_version: String::new(),
             home: None,
+            late: None,
         }
     }
 
@@ -76,8 +83,9 @@ impl Journey {
     }
 
     /// The kernel's table is gone, so what the session holds is of no use.
-    pub(super) fn forget_state(&mut self) {
+    pub(super) async fn forget_state(&mut self) {
         self.home = None;
+        self.set_late(None).await;
     }
 
     pub(super) async fn run(
@@ -87,6 +95,7 @@ impl Journey {
         writer: &mut ShimWriter,
     ) -> Result<CallEnd, FrameError> {
         let job = JobId::random();
+        self.tell_rest_again();
         let mut call = Call::new(job, &run, reader, writer);
         let span = tracing::error_span!("job", job.id = %job);
         let result = self.travel(&mut call, run).instrument(span).await;

@@ -97,6 +97,16 @@ impl Failure {
         }
     }
 
+    /// The notebook says what that means for its variables.
+    pub(super) fn rest_lost(what_happened: &str) -> RemoteError {
+        RemoteError {
+            name: "GpuServiceError".to_owned(),
+            value: what_happened.to_owned(),
+            traceback: Vec::new(),
+            hint: Some("run the cell again".to_owned()),
+        }
+    }
+
     pub(super) fn result_lost(error: &MovingError, job: JobId) -> Self {
         Self::service(
             format!(

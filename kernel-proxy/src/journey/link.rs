@@ -3,7 +3,7 @@
 //! In: commands of the running call. Out: news of its job, each event once and in order whatever the network does.
 //! After a reconnect every open job is resumed from the last event that was seen.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use baton_link::{Backoff, ChunkLane, Connection, LinkError, Token};
@@ -24,6 +24,9 @@ const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) struct Link {
     commands: mpsc::Sender<Command>,
     news: mpsc::Receiver<(JobId, News)>,
+    /// A job whose news are kept while those of another are asked for.
+    watched: Option<JobId>,
+    kept: VecDeque<News>,
     status: watch::Receiver<Status>,
 }
 
@@ -97,6 +100,8 @@ pub(super) fn open(
     let link = Link {
         commands,
         news,
+        watched: None,
+        kept: VecDeque::new(),
         status,
     };
     (link, keeper.keep())
@@ -160,6 +165,7 @@ impl Link {
             tokio::select! {
                 news = self.news.recv() => match news {
                     Some((of, news)) if of == job => return Step::News(news),
+                    Some((of, news)) if self.watched == Some(of) => self.kept.push_back(news),
                     Some(_) => {}
                     None => std::future::pending().await,
                 },
@@ -167,6 +173,26 @@ impl Link {
                     Ok(()) => return Step::Status(self.status.borrow_and_update().clone()),
                     Err(_) => std::future::pending().await,
                 },
+            }
+        }
+    }
+
+    /// From now on, the news of this job are kept. There are a few of them at most.
+    pub(super) fn watch(&mut self, job: Option<JobId>) {
+        self.watched = job;
+        self.kept.clear();
+    }
+
+    /// What happens next to the watched job. Cancel safe.
+    pub(super) async fn next_of_watched(&mut self) -> News {
+        if let Some(news) = self.kept.pop_front() {
+            return news;
+        }
+        loop {
+            match self.news.recv().await {
+                Some((of, news)) if self.watched == Some(of) => return news,
+                Some(_) => {}
+                None => std::future::pending().await,
             }
         }
     }

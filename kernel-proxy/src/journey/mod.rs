@@ -64,7 +64,7 @@ async fn serve_shim(journey: &mut Journey, listener: &ShimListener, kernel_pid: 
         if let Err(error) = serve_connection(journey, &mut reader, &mut writer).await {
             tracing::warn!(error = ?error, "The kernel's private connection broke");
         }
-        journey.forget_state();
+        journey.forget_state().await;
     }
 }
 
@@ -77,9 +77,15 @@ async fn serve_connection(
     loop {
         let message = match next.take() {
             Some(run) => FromNotebook::Run(run),
-            None => match reader.receive().await? {
-                Some(message) => message,
-                None => return Ok(()),
+            None => tokio::select! {
+                message = reader.receive() => match message? {
+                    Some(message) => message,
+                    None => return Ok(()),
+                },
+                () = journey.rest() => {
+                    journey.tell_rest(writer).await?;
+                    continue;
+                }
             },
         };
         match message {
@@ -89,6 +95,7 @@ async fn serve_connection(
                 CallEnd::Replaced(run) => next = Some(*run),
                 CallEnd::KernelGone => return Ok(()),
             },
+            FromNotebook::Applied { call, error } => journey.rest_applied(call, error).await,
             late => tracing::debug!(?late, "A message of a call that is over"),
         }
     }

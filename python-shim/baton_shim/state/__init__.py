@@ -8,8 +8,19 @@ and so the very objects that it holds, up to date.
 
 from __future__ import annotations
 
+from baton_shim.state.away import Budget
 from baton_shim.state.message import SegmentView, Snapshot
 from baton_shim.state.refusal import Refused, Stayed, StayedError, TableBroken, stayed_text
 from baton_shim.state.table import Table
 
-__all__ = ["Refused", "SegmentView", "Snapshot", "Stayed", "StayedError", "Table", "TableBroken", "stayed_text"]
+__all__ = [
+    "Budget",
+    "Refused",
+    "SegmentView",
+    "Snapshot",
+    "Stayed",
+    "StayedError",
+    "Table",
+    "TableBroken",
+    "stayed_text",
+]

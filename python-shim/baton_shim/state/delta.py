@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 from baton_shim.state import memory
 from baton_shim.state.kinds import Kind
 from baton_shim.state.refusal import TableBroken
-from baton_shim.state.segments import Segments
+from baton_shim.state.segments import Segment, Segments
+
+_NOTHING = object()
 
 
 class Undo:
     def __init__(self, segments: Segments) -> None:
         self.patched: list[int] = []
         self._segments = segments
-        self._bytes: list[tuple[int, bytes]] = []
+        self._bytes: list[tuple[int, bytes, Any]] = []  # where, what was there, and what keeps the place
+        self._names: list[tuple[dict[str, Any], str, Any]] = []
         self._patches: list[tuple[Kind, Any, Any]] = []
         self._received: list[int] = []
         self._next_segment = segments.next_number
@@ -29,9 +32,15 @@ class Undo:
     def received(self, number: int) -> None:
         self._received.append(number)
 
-    def overwrite(self, address: int, data: memoryview) -> None:
-        self._bytes.append((address, memory.read(address, data.nbytes)))
+    def overwrite(self, address: int, data: memoryview, owner: Any) -> None:
+        self._bytes.append((address, memory.read(address, data.nbytes), owner))
         memory.write(address, data)
+
+    def keep_name(self, namespace: dict[str, Any], name: str) -> None:
+        self._names.append((namespace, name, namespace.get(name, _NOTHING)))
+
+    def kept_bytes(self) -> int:
+        return sum(len(before) for _, before, _ in self._bytes)
 
     def keep(self, number: int, kind: Kind, obj: Any) -> None:
         self.patched.append(number)
@@ -41,11 +50,17 @@ class Undo:
         """All went well."""
         self._patches.clear()
         self._bytes.clear()
+        self._names.clear()
 
     def run(self) -> None:
+        for namespace, name, before in reversed(self._names):
+            if before is _NOTHING:
+                namespace.pop(name, None)
+            else:
+                namespace[name] = before
         for kind, obj, content in reversed(self._patches):
             kind.apply(obj, content)
-        for address, before in reversed(self._bytes):
+        for address, before, _ in reversed(self._bytes):
             memory.write(address, before)
         self._segments.drop(self._received)
         self._segments.next_number = self._next_segment
@@ -71,13 +86,45 @@ def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segm
             segment = segments.by_number.get(number)
             if segment is None or segment.bytes != bytes_:
                 raise TableBroken(f"Segment {number} of {bytes_} bytes is not known here")
+            owner = segments.buffer(segment) if patches else None
             for patch in patches:
                 start, length = patch["source"]["offset"], patch["source"]["bytes"]
-                undo.overwrite(segment.address + patch["offset"], content[start : start + length])
+                undo.overwrite(segment.address + patch["offset"], content[start : start + length], owner)
         return bytes(content[stream["offset"] : stream["offset"] + stream["bytes"]])
     finally:
         content.release()
         file.close()
+
+
+def write_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segments, expected: Set[int]) -> None:
+    """Bytes that follow a message. All is checked before anything is written."""
+    size = os.fstat(file_descriptor).st_size
+    places: list[tuple[int, int, int]] = []
+    mapped: list[tuple[Segment, int]] = []
+    for part in delta["segments"]:
+        number, bytes_, patches = part["number"], part["bytes"], part["patches"]
+        _check_extents(patches, size, bytes_, number)
+        segment = segments.by_number.get(number)
+        if number not in expected or (segment is not None and segment.bytes != bytes_):
+            raise TableBroken(f"Segment {number} of {bytes_} bytes is not expected here")
+        if segment is None:  # nothing here holds it any more
+            continue
+        if part["fresh"] and isinstance(segment.memory, mmap.mmap):
+            mapped.append((segment, patches[0]["source"]["offset"]))
+            continue
+        places += ((segment.address + p["offset"], p["source"]["offset"], p["source"]["bytes"]) for p in patches)
+    for segment, start in mapped:
+        memory.map_over(file_descriptor, start, segment.memory, segment.bytes)
+        segment.mapped = True
+    if not places:
+        return
+    with (
+        mmap.mmap(file_descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as file,
+        memoryview(file) as content,
+    ):
+        for address, start, length in places:
+            with content[start : start + length] as data:
+                memory.write(address, data)
 
 
 def _check_extents(patches: list[Any], file_size: int, segment_size: int, number: int) -> None:

@@ -51,6 +51,21 @@ def map_private(file_descriptor: int, offset: int, size: int) -> Any:
     return at_address(address, size, _Mapping(address, size))
 
 
+def zeros(size: int) -> Any:
+    """New memory, of which the system gives nothing before it is touched."""
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def map_over(file_descriptor: int, offset: int, zeros: Any, size: int) -> None:
+    """Put the file's bytes in the place of `zeros`, page by page and without a copy."""
+    protection, fixed = mmap.PROT_READ | mmap.PROT_WRITE, 0x10
+    address = address_of(zeros)
+    found = _mmap(address, size, protection, mmap.MAP_PRIVATE | fixed, file_descriptor, offset)
+    if found != address:
+        number = ctypes.get_errno()
+        raise OSError(number, f"Mapping {size} bytes of received state failed: {os.strerror(number)}")
+
+
 def address_of(buffer: Any) -> int:
     if isinstance(buffer, bytes):
         return ctypes.cast(ctypes.c_char_p(buffer), ctypes.c_void_p).value or 0

@@ -21,6 +21,7 @@ import cloudpickle
 from baton_shim.state import memory
 from baton_shim.state.kinds.base import ATOMS
 from baton_shim.state.refusal import TableBroken
+from baton_shim.state.scanner import Seen
 from baton_shim.state.segments import Segment
 
 _LENGTH = struct.Struct("<I")
@@ -35,15 +36,21 @@ class SegmentView:
     address: int
     bytes: int
     fresh: bool
-    digests: int | None = None
-    """Where what `Scanner` found lies."""
+    seen: Seen | None = None
 
     def as_wire(self) -> dict[str, Any]:
-        return vars(self)
+        digests = memory.address_of(self.seen.digests) if self.seen is not None else None
+        return {
+            "number": self.number,
+            "address": self.address,
+            "bytes": self.bytes,
+            "fresh": self.fresh,
+            "digests": digests,
+        }
 
 
-def view_of(segment: Segment, fresh: bool, digests: int | None) -> SegmentView:
-    return SegmentView(segment.number, segment.address, segment.bytes, fresh, digests)
+def view_of(segment: Segment, fresh: bool, seen: Seen | None) -> SegmentView:
+    return SegmentView(segment.number, segment.address, segment.bytes, fresh, seen)
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,8 @@ class Snapshot:
     dropped_segments: list[int]
     left: dict[str, str] = field(default_factory=dict)
     """Names whose objects cannot leave this kernel, each with the reason."""
+    away_bytes: int = 0
+    """What is left out and follows (`Table.rest`)."""
 
     def as_wire(self) -> dict[str, Any]:
         """As `protocol::shim::Snapshot`."""
@@ -99,6 +108,7 @@ class Header:
     versions: tuple[str, str] | None = None
     modules: bytes | None = None  # what must be loaded before the body is read
     buffers: tuple[int, ...] = ()  # sizes of what lies behind the body
+    away: tuple[tuple[int, int], ...] = ()  # segments whose bytes follow: number and size
 
 
 def versions() -> tuple[str, str]:

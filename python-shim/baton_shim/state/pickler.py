@@ -86,7 +86,7 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _stand_in(self, obj: Any, reason: str, hint: str | None = None) -> Any:
         self.stayed.append((obj, reason, hint))
-        return Stayed, (self.explain(obj, reason),)
+        return Stayed, (self.explain(obj, reason), hint)
 
 
 def _is_found(obj: Any, name: str) -> bool:

@@ -61,16 +61,17 @@ def stayed_text(obj: object) -> str | None:
 class Stayed:
     """In the place of an object that stayed in the other kernel; every use of it raises `StayedError`."""
 
-    __slots__ = ("__weakref__", "_baton_text")
+    __slots__ = ("__weakref__", "_baton_hint", "_baton_text")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, hint: str | None = None) -> None:
         object.__setattr__(self, "_baton_text", text)
+        object.__setattr__(self, "_baton_hint", hint)
 
     def __repr__(self) -> str:
         return f"<{object.__getattribute__(self, '_baton_text')}>"
 
     def __reduce__(self) -> Any:
-        return Stayed, (object.__getattribute__(self, "_baton_text"),)
+        return Stayed, _said(self)
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("__class__", "__reduce__", "__reduce_ex__"):
@@ -78,8 +79,12 @@ class Stayed:
         return _raise(self)
 
 
+def _said(stayed: Stayed) -> tuple[str, str | None]:
+    return object.__getattribute__(stayed, "_baton_text"), object.__getattribute__(stayed, "_baton_hint")
+
+
 def _raise(stayed: Stayed, *_: Any, **__: Any) -> NoReturn:
-    raise StayedError(object.__getattribute__(stayed, "_baton_text"))
+    raise StayedError(*_said(stayed))
 
 
 for _name in (

@@ -50,13 +50,13 @@ class Seen:
 
     def __init__(self, address: int, blocks: int) -> None:
         self.address, self.blocks = address, blocks
-        self.digests = bytearray(blocks * _DIGEST_BYTES)
+        self.digests = bytearray(blocks * _DIGEST_BYTES)  # of the whole ones
         self.watched = False  # the system notes what is written to
         self.calm = True  # little of it changes, so that noting it is worth what it costs who writes
 
 
-def look(segments: Iterable[Segment]) -> dict[int, int]:
-    """Where the digests of these segments' whole blocks lie until the next look.
+def look(segments: Iterable[Segment]) -> dict[int, Seen]:
+    """How these segments are, by number.
 
     Not of small ones, nor of received pages, of which the system knows which were written to.
     """
@@ -65,7 +65,7 @@ def look(segments: Iterable[Segment]) -> dict[int, int]:
         return {}
     private = functools.cache(private_memory)  # asked for at most once
     worth = [segment for segment in segments if segment.bytes >= _LEAST_BYTES and not segment.mapped]
-    return {segment.number: memory.address_of(_look_at(segment, digest, private).digests) for segment in worth}
+    return {segment.number: _look_at(segment, digest, private) for segment in worth}
 
 
 def _look_at(segment: Segment, digest: Digest, private: Callable[[], Ranges]) -> Seen:

@@ -97,6 +97,16 @@ class Segments:
         self.next_number = max(self.next_number, number + 1)
         return segment
 
+    def expect(self, number: int, size: int) -> None:
+        """A segment that the other end numbered and whose bytes follow: all zeros until then."""
+        segment = Segment(number, 0, size)
+        if size >= COPIED_OUT_BYTES:
+            self.settle(segment, memory.zeros(size))
+        else:
+            segment.source = bytes(size)
+        self.by_number[number] = segment
+        self.next_number = max(self.next_number, number + 1)
+
     def buffer(self, segment: Segment) -> Any:
         """The segment's memory for something new to be a view on; it keeps the memory's owner alive."""
         if segment.memory is not None:

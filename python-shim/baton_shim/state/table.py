@@ -16,22 +16,24 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
 from typing import Any
 
+from baton_shim.state.away import Away, Budget
 from baton_shim.state.bindings import Bindings
 from baton_shim.state.cycles import Pace, unreachable
 from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.delta import Undo, read_segments
 from baton_shim.state.kinds import Here, Kinds, is_leaf
-from baton_shim.state.message import Header, SegmentView, Snapshot, is_plain, join, split, versions, view_of
+from baton_shim.state.message import Header, Snapshot, is_plain, join, split, versions
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
 from baton_shim.state.pickler import Patch, TablePickler
 from baton_shim.state.refusal import Refused, Stayed, TableBroken, stayed_text
 from baton_shim.state.replacement import find_replaced
-from baton_shim.state.scanner import look
-from baton_shim.state.segments import Segment, Segments
+from baton_shim.state.segments import Segments
 from baton_shim.state.stale import tell_of_stale_holders
+from baton_shim.state.views import Views
 from baton_shim.state.walk import Reach, Walker
 
 
@@ -42,7 +44,7 @@ class Table:
         self.messages = 0
         self.broken = False
         self._home: bool | None = None  # known with the first message
-        self._segments = Segments(self._user_of)
+        self._segments = Segments(lambda segment: self._views.user_of(segment))
         self._here = Here(namespace, self._segments, [])
         self._kinds = Kinds(self._here)
         self._patch_anchor = self._patch
@@ -51,12 +53,12 @@ class Table:
         anchors = [namespace, main, self._patch_anchor, *self._kinds.anchors()]
         self._numbering = Numbering(anchors, self._find_class)
         self._walker = Walker(self._numbering, self._kinds)
+        self._views = Views(self._here, self._kinds, self._numbering)
         self._foreign = bytearray(len(self._numbering))  # for each number, whether the other end gave it
         self._given: Set[int] = frozenset()  # what the last snapshot and its supplements brought up to date
-        self._segment_of: dict[int, int] = {}
         self._pace = Pace()
         self._bindings = Bindings(namespace, self._numbering)
-        self._dropped_segments: list[int] = []
+        self.away = Away(self._segments, self._views, self._numbering, self._kinds, self._walker)
         self._pins: list[Any] = []
         self._undo: Undo | None = None
         self._reserved: list[Any] = []
@@ -71,13 +73,14 @@ class Table:
         deleted: Iterable[str] = (),
         partings: bool = True,
         modules: bytes | None = None,
+        budget: Budget | None = None,
     ) -> Snapshot:
         """What the other end lacks to have these names as they are here.
 
         Values of a dict `extra`, and names in a session, that cannot travel arrive as a `Stayed`. Raises `Refused`
         in the notebook kernel for a name that cannot; then nothing has changed and the table is still good.
         Without `partings`, what nobody here holds any more does not send its last change.
-        `modules` is for the other end's `load_modules`.
+        `modules` is for the other end's `load_modules`. With a `budget`, memory beyond it stays for `rest`.
         """
         self._check_usable()
         first = self._home is None
@@ -88,7 +91,7 @@ class Table:
             self._refuse(roots)
         dying = self._dying() if partings else []
         self._here.home = home
-        made = self._write_or_take_back(roots, extra, gone, home, dying, modules)
+        made = self._write_or_take_back(roots, extra, gone, home, dying, modules, frozenset(), budget)
         self._home = home
         return made
 
@@ -123,6 +126,7 @@ class Table:
         dying: list[int],
         modules: bytes | None = None,
         given: Set[int] = frozenset(),
+        budget: Budget | None = None,
     ) -> Snapshot:
         numbering, walker = self._numbering, self._walker
         first_fresh = self._segments.next_number
@@ -154,34 +158,62 @@ class Table:
             buffers=tuple(map(len, buffers)),
         )
         numbering.untold.clear()
-        dropped_segments, self._dropped_segments = self._dropped_segments, []
+        dropped_segments = self._views.take_dropped()
         self._drop(replaced)
         numbering.add(fresh)
         self._foreign.extend(bytes(len(fresh)))
-        self._use(self._here.used)
-        self._find_moved(reach.changed)
+        self._views.note_used()
+        self._views.find_moved(reach.changed)
         reach.marked.update(range(header.count_before, header.count_after))
         self._given = reach.marked
-        segments = self._in_reach(given, first_fresh)
+        for number in (*reach.changed, *range(header.count_before, header.count_after)):
+            if number not in numbering.dropped:
+                walker.remember(number)
+        in_reach = self._views.in_reach(self._given, given)
+        fresh_segments = range(first_fresh, self._segments.next_number)
+        if home:
+            segments = self._views.look(in_reach - self.away.numbers, fresh_segments)
+        else:
+            self.away.choose(in_reach, self._given, dying, budget)
+            segments = self.away.views(in_reach, fresh_segments)
+            header = replace(header, away=self.away.sizes())
         stream = join(header, body, buffers)
         self._pins = [
             stream,
+            segments,
             reach.unknown,
             list(roots.values()),
             extra,
             [numbering.objects[number] for number in dying],
         ]
         self._drop(number for number in dying if number not in numbering.dropped)
-        for number in (*reach.changed, *range(header.count_before, header.count_after)):
-            if number not in numbering.dropped:
-                walker.remember(number)
         self._bindings.note(rebound)
         self._bindings.delete(gone)
         if header.compact:
             self._compact()
-        snapshot = Snapshot(self.messages, stream, segments, dropped_segments, left)
+        away_bytes = 0 if home else self.away.bytes()
+        snapshot = Snapshot(self.messages, stream, segments, dropped_segments, left, away_bytes)
         self.messages += 1
         return snapshot
+
+    def rest(self) -> Snapshot:
+        """In a session: what the last message left out. It counts once the other end's next message continues it."""
+        rest = self.away.rest(self.messages)
+        self._pins.append(rest)
+        return rest
+
+    def complete(self, delta: Mapping[str, Any], file_descriptor: int) -> None:
+        """In the notebook: the `rest` has come. On an error nothing of it is here. A void table takes it, too."""
+        self.away.arrive(delta, file_descriptor)
+        self.messages += 1
+
+    def roll_back(self) -> None:
+        """In the notebook: what is away is lost. All is as before the first message that left it out; then the table
+        is void.
+        """
+        self.broken = True
+        self.away.roll_back()
+        self._kinds.settle()
 
     def memory_bytes(self) -> int:
         """How much memory of arrays and their like both ends hold."""
@@ -207,7 +239,7 @@ class Table:
         while dead:
             dead = [number for number in dead if not self._lives_there(number)]
             # Memory without a name was made for one message, as a part of what pickles as such.
-            states, segment_of = self._walker.states, self._segment_of
+            states, segment_of = self._walker.states, self._views.segment_of
             last = [n for n in dead if n in states and (n in named or n not in segment_of)]
             dying += last
             gone = set(dead).difference(last)
@@ -262,7 +294,7 @@ class Table:
     ) -> tuple[memoryview, TablePickler, dict[str, str]]:
         named = [*roots.items()]
 
-        def explain(obj: Any, reason: str, _hint: str | None = None) -> str:
+        def explain(obj: Any, reason: str) -> str:
             path = path_to(obj, named, self._kinds) or f"a {type(obj).__qualname__}"
             return f"'{path}' {reason} and {self._here.where_it_stayed}"
 
@@ -290,63 +322,12 @@ class Table:
                 left[name] = reason
         return file.getbuffer(), pickler, left
 
-    # ---- segments ----
-
-    def _user_of(self, segment: Segment) -> Any:
-        if segment.users:
-            return self._numbering.objects[next(iter(segment.users))]
-        return next(obj for obj, number in self._here.used if number == segment.number)
-
-    def _use(self, used: list[tuple[Any, int]]) -> None:
-        for obj, segment in used:
-            number = self._numbering.number(obj)
-            if number is not None:
-                self._move_to(number, segment)
-        used.clear()
-
-    def _find_moved(self, numbers: Iterable[int]) -> None:
-        """Tensors that were brought up to date may lie elsewhere now."""
-        for number in numbers:
-            obj = self._numbering.objects[number]
-            if number in self._segment_of and self._kinds.of(obj) is self._kinds.tensor:
-                segment = self._kinds.tensor.segment_number(obj)
-                if segment is not None:
-                    self._move_to(number, segment)
-
-    def _move_to(self, number: int, segment: int) -> None:
-        before = self._segment_of.get(number)
-        if before != segment:
-            self._leave_segment(number)
-            self._segment_of[number] = segment
-            self._segments.by_number[segment].users.add(number)
-
-    def _leave_segment(self, number: int) -> None:
-        segment = self._segments.by_number.get(self._segment_of.pop(number, -1))
-        if segment is not None:
-            segment.users.discard(number)
-            if not segment.users:
-                self._segments.drop((segment.number,))
-                self._dropped_segments.append(segment.number)
-
-    def _in_reach(self, given: Set[int], first_fresh: int) -> list[SegmentView]:
-        """The memory of what this message brings up to date, less what the other end has for itself."""
-        reached = self._given
-        numbers = {segment for number, segment in self._segment_of.items() if number in reached}
-        if given:
-            numbers -= {segment for number, segment in self._segment_of.items() if number in given}
-        segments = [self._segments.by_number[number] for number in sorted(numbers)]
-        known = [segment for segment in segments if segment.number < first_fresh]
-        for segment in known:
-            self._segments.bring_down(segment)
-        digests = look(known)
-        return [view_of(segment, segment.number >= first_fresh, digests.get(segment.number)) for segment in segments]
-
     def _drop(self, numbers: Iterable[int]) -> None:
         numbers = set(numbers)
         self._bindings.drop(numbers)
         for number in numbers:
             self._walker.forget(number)
-            self._leave_segment(number)
+            self._views.leave(number)
         self._numbering.drop(numbers)
 
     def _compact(self) -> None:
@@ -354,9 +335,7 @@ class Table:
         self._foreign = bytearray(self._foreign[number] for number in sorted(moved))
         self._given = {moved[number] for number in self._given if number in moved}
         self._walker.move(moved)
-        self._segment_of = {moved[number]: segment for number, segment in self._segment_of.items()}
-        for segment in self._segments.by_number.values():
-            segment.users = {moved[number] for number in segment.users}
+        self._views.move(moved)
         self._bindings.move(moved)
 
     # ---- receiving ----
@@ -369,6 +348,9 @@ class Table:
         self._check_usable()
         if self._home is None:
             self._home = False
+        if self.away.numbers and not self._home and delta["messages"] == self.messages + 1:
+            self.away.went_home()
+            self.messages += 1
         if delta["messages"] != self.messages:
             self.broken = True
             raise TableBroken(f"Message {delta['messages']} came where message {self.messages} was expected")
@@ -380,6 +362,7 @@ class Table:
             self._segments.bring_up(part["number"] for part in delta["segments"] if part["patches"])
             header, body, buffers = split(stream)
             self._check(header)
+            self.away.expect(header.away, undo)
             if header.modules is not None:
                 self._load_modules(header.modules)
             containers: dict[str, type] = {"list": list, "dict": dict, "set": set}
@@ -401,11 +384,14 @@ class Table:
         _, rebound, extra = message
         old = [self._numbering.objects[n] for n in header.replaced if self._home and n not in self._numbering.dropped]
         self._commit(header, fresh, rebound, undo, bound_stays)
-        undo.forget()
         tell_of_stale_holders(old, self.namespace, self._kinds)
-        self._drop_segments(delta["dropped_segments"])
+        self._views.drop_segments(delta["dropped_segments"])
         self._segments.settle_rest()
         self.messages += 1
+        if self._home:
+            self.away.applied(header.away, undo, self.messages)
+        else:
+            undo.forget()
         return extra
 
     def _commit(self, header: Header, fresh: list[Any], rebound: dict[str, Any], undo: Undo, bound_stays: bool) -> None:
@@ -416,14 +402,16 @@ class Table:
         self._drop(going)
         numbering.add(fresh)
         self._foreign.extend(b"\1" * len(fresh))
-        self._use(self._here.used)
-        self._find_moved(undo.patched)
+        self._views.note_used()
+        self._views.find_moved(undo.patched)
         numbering.untold.difference_update(header.dropped, header.replaced)
         for name, value in rebound.items():
             if not (bound_stays and name in self.namespace):
+                undo.keep_name(self.namespace, name)
                 self.namespace[name] = value
         self._bindings.note(rebound)
         for name in header.deleted:
+            undo.keep_name(self.namespace, name)
             self.namespace.pop(name, None)
         self._bindings.delete(header.deleted)
         for number in (*undo.patched, *range(header.count_before, header.count_after)):
@@ -452,15 +440,6 @@ class Table:
             obj = objects[number]
             self._undo.keep(number, self._kinds.of(obj), obj)
         self._kinds.by_name[kind].apply(obj, content)
-
-    def _drop_segments(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            segment = self._segments.by_number.get(number)
-            for user in tuple(segment.users) if segment is not None else ():
-                self._segment_of.pop(user, None)
-            self._segments.drop((number,))
-        told = set(numbers)
-        self._dropped_segments = [number for number in self._dropped_segments if number not in told]
 
     def _find_class(self, module: str, name: str) -> Any:
         if module == "__main__":  # whatever has this name here may be something else

@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 import pickle
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from baton_shim.surroundings.gpus import GPUS
@@ -105,6 +107,23 @@ class Surroundings:
             else:
                 self._wait(kind, differences)
         return troubles
+
+    def way_back(self, changes: Changes) -> Callable[[], None]:
+        """What takes back the landing of these, which is about to happen."""
+        before: dict[Kind, Any] = {}
+        for kind in kinds():
+            if kind.name in changes and kind.is_here():
+                with suppress(Exception):  # as in `depart`
+                    before[kind] = kind.look()
+        waiting = dict(self._waiting)
+
+        def undo() -> None:
+            for kind, then in before.items():
+                with suppress(Exception):
+                    kind.apply(pickle.loads(pickle.dumps(kind.difference(kind.look(), then), protocol=5)))
+            self._waiting = waiting
+
+        return undo
 
     def _before(self, kind: Kind) -> Any:
         if kind.name not in self._known:

@@ -89,6 +89,12 @@ def read_memory(pid: int, address: int, count: int) -> bytes:
         return bytes(data)
 
 
+def part_of_stream(pid: int, part: dict[str, Any]) -> bytes:
+    """It lies in the message, or in the kernel's memory."""
+    (kind, content), *_ = part.items()
+    return content if kind == "here" else read_memory(pid, content["address"], content["bytes"])
+
+
 class Mover:
     """Both ends' last bytes of each segment."""
 
@@ -98,7 +104,8 @@ class Mover:
 
     def move(self, pid: int, state: dict[str, Any]) -> tuple[dict[str, Any], int]:
         file = os.memfd_create("state")
-        offset = os.write(file, state["stream"])
+        stream = b"".join(part_of_stream(pid, part) for part in state["stream"])
+        offset = os.write(file, stream)
         segments = []
         for segment in state["segments"]:
             number, size = segment["number"], segment["bytes"]
@@ -117,7 +124,7 @@ class Mover:
             self.segments.pop(number, None)
         delta = {
             "messages": state["messages"],
-            "stream": {"offset": 0, "bytes": len(state["stream"])},
+            "stream": {"offset": 0, "bytes": len(stream)},
             "segments": segments,
             "dropped_segments": state["dropped_segments"],
         }
@@ -127,7 +134,7 @@ class Mover:
 class Kernel:
     """A kernel process and its client."""
 
-    def __init__(self, module: str, folder: Path, shim: Path | None) -> None:
+    def __init__(self, module: str, folder: Path, shim: Path | None, extra: dict[str, str] | None = None) -> None:
         self.manager = KernelManager(connection_file=str(folder / f"{module}-{time.monotonic_ns()}.json"))
         self.manager._kernel_spec = KernelSpec(
             argv=[sys.executable, "-m", module, "-f", "{connection_file}", "--HistoryManager.hist_file=:memory:"],
@@ -137,6 +144,7 @@ class Kernel:
         paths = [str(Path(baton_shim.__file__).parents[1]), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         environment = {
             **os.environ,
+            **(extra or {}),
             "JPY_PARENT_PID": str(os.getpid()),
             "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in paths if path),
         }
@@ -196,10 +204,12 @@ class Cell:
 class Baton:
     """Notebook kernel, session kernel and what moves cells between them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cell_bytes: int | None = None) -> None:
+        """With `cell_bytes`, memory of more than that follows after a cell."""
         self.folder = folder
         self.home = Socket(folder / "home")
-        self.notebook = Kernel("baton_shim.notebook", folder, self.home.path)
+        extra = {} if cell_bytes is None else {"BATON_CELL_BYTES": str(cell_bytes)}
+        self.notebook = Kernel("baton_shim.notebook", folder, self.home.path, extra)
         self.hello = self.home.accept()
         self.notebook.ready()
         self.session: Kernel | None = None
@@ -210,6 +220,12 @@ class Baton:
         self.before_names: Callable[[], None] = lambda: None
         self.before_finish: Callable[[], None] = lambda: None
         self.fail_with: dict[str, Any] | None = None
+        self.follow = threading.Event()
+        """Cleared: what a cell left in its session does not follow."""
+        self.follow.set()
+        self.follow_ups = 0
+        self.seen: list[tuple[str, dict[str, Any]]] = []
+        """Of the present cell."""
         self.hold = threading.Event()
         """Set: the stand-in answers no call."""
         self.from_home: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
@@ -234,7 +250,7 @@ class Baton:
         self.remote.clear()
         options.setdefault("allow_stdin", answers is not None)
         request = client.execute(code, **options)
-        messages: list[tuple[str, dict[str, Any]]] = []
+        messages = self.seen = []
         deadline = time.monotonic() + PATIENCE
         idle = False
         interrupted = interrupt_when is None
@@ -392,6 +408,7 @@ class Baton:
                 self.lose_session()
                 return None
         self.before_finish()
+        away_bytes = body["away_bytes"]
         delta, file = self.mover.move(session.pid, body["state"])
         self.away.send("released", {"message_id": run["message_id"]})
         self._wait_for_idle(session, run)
@@ -404,7 +421,37 @@ class Baton:
                 return body
             if name == "applied":
                 self.applied = body
+                return self._serve_rest(session, call) if away_bytes else None
+
+    def _serve_rest(self, session: Kernel, call: int) -> dict[str, Any] | None:
+        """Until it is here, or another call begins."""
+        name, body = self.away.receive()
+        assert name == "settled"
+        told = False
+        while True:
+            if self.follow.is_set() and not told:
+                told = True
+                known = dict(self.mover.segments)
+                delta, file = self.mover.move(session.pid, body["state"])
+                self.home.send("rest", {"call": call, "delta": delta}, file)
+                os.close(file)
+            if self.session is None and not told:
+                told = True
+                error = {"name": "SessionDied", "value": "The session died", "traceback": [], "hint": "again"}
+                self.home.send("rest_lost", {"call": call, "error": error})
                 return None
+            try:
+                name, said = self.from_home.get(timeout=0.01)
+            except queue.Empty:
+                continue
+            if name == "applied":
+                assert said["error"] is None
+                self.follow_ups += 1
+                return None
+            if name in ("run", "end"):
+                if told:
+                    self.mover.segments = known
+                return said if name == "run" else None
 
     def _listen_away(self, into: queue.Queue[tuple[str, dict[str, Any]]]) -> None:
         try:
@@ -470,6 +517,16 @@ class Baton:
             assert time.monotonic() < deadline
             self._pump_outputs(session, run)
             session.client.iopub_channel.socket.poll(20)
+
+
+@pytest.fixture
+def baton_away(tmp_path: Path) -> Iterator[Baton]:
+    """All memory that may follow does."""
+    both = Baton(tmp_path, cell_bytes=0)
+    yield both
+    both.follow.set()
+    both.close()
+    assert not both.trouble
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from drawing import Drawing
 from harness import Pair
 from hypothesis import given
 from hypothesis import strategies as st
@@ -113,20 +114,7 @@ def picture(pool: list[Any], shared: list[Any]) -> list[Any]:
     """Each object once, with numbers in the place of references."""
     import numpy as np
 
-    numbers: dict[int, int] = {}
-    kept: list[Any] = []
-    drawn: list[Any] = []
     weak: list[tuple[int, Any]] = []
-
-    def refer(obj: Any) -> Any:
-        if type(obj) in (int, float, str, bool, bytes, type(None)):
-            return repr(obj)
-        if id(obj) not in numbers:
-            numbers[id(obj)] = len(kept)
-            kept.append(obj)
-            drawn.append(None)
-            drawn[numbers[id(obj)]] = draw(obj)
-        return numbers[id(obj)]
 
     def draw(obj: Any) -> Any:
         name = type(obj).__name__
@@ -160,6 +148,8 @@ def picture(pool: list[Any], shared: list[Any]) -> list[Any]:
             return name, attributes
         return name, getattr(obj, "maxlen", None), [refer(part) for part in obj], attributes
 
+    drawing = Drawing(draw)
+    refer, numbers, drawn = drawing.refer, drawing.numbers, drawing.drawn
     for one in (*pool, shared):
         refer(one)
     for number, reference in weak:  # what nobody else holds may be there a while longer

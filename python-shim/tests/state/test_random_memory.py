@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from drawing import Drawing
 from harness import Pair
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,6 +138,51 @@ def test_arrays_tensors_and_their_holders(processes: Pair, history: list[tuple[s
         assert picture(pair.namespace["pool"]) == picture(control["pool"])
 
 
+cells = st.lists(
+    st.tuples(st.sampled_from(STEPS), numbers, numbers, st.sampled_from(("home", "session", "session", "loss"))),
+    min_size=5,
+    max_size=30,
+)
+
+
+@given(cells)
+def test_bytes_that_follow(processes: Pair, history: list[tuple[str, int, int, str]]) -> None:
+    """Each step is a cell, and the bytes of all memory follow: when an ordinary cell runs, everything is here.
+
+    When the session is lost first, all is as before the first cell whose bytes are missing.
+    """
+    pair = processes
+    pair.start_anew()
+    pair.all_away = True
+    control: dict[str, Any] = {"__name__": "__main__"}
+    exec(SETUP, control)
+    control["pool"] = []
+    pair.local(SETUP + "pool = []")
+    done: list[tuple[str, int, int]] = []
+    at_home = 0
+    for *one_step, where in history:
+        if where == "loss":
+            pair.lose_session()
+            if pair.table.away.numbers or at_home < len(done):
+                del done[at_home:]
+                control["pool"] = []
+                exec(f"for one_step in {done}: step(*one_step, pool)", control)
+                assert picture(pair.namespace["pool"]) == picture(control["pool"])
+            continue
+        code = f"step(*{one_step}, pool)"
+        exec(code, control)
+        done.append(tuple(one_step))
+        if where == "home":
+            pair.local(code)
+            assert picture(pair.namespace["pool"]) == picture(control["pool"])
+        else:
+            assert pair.remote(code, *NAMES) == {"error": None}
+        at_home = at_home if pair.table.away.numbers else len(done)
+    pair.local("")
+    assert picture(pair.namespace["pool"]) == picture(control["pool"])
+    pair.all_away = False
+
+
 def trips(history: list[tuple[str, int, int, str]]) -> Iterator[tuple[bool, list[tuple[str, int, int]]]]:
     """Steps in a row on the same side are one cell."""
     steps: list[tuple[str, int, int]] = []
@@ -152,20 +198,7 @@ def picture(pool: list[Any]) -> list[Any]:
     import numpy as np
     import torch
 
-    numbers: dict[int, int] = {}
-    kept: list[Any] = []
-    drawn: list[Any] = []
     memories: list[tuple[int, int, int]] = []
-
-    def refer(obj: Any) -> Any:
-        if type(obj) in (int, float, str, bool, type(None)):
-            return repr(obj)
-        if id(obj) not in numbers:
-            numbers[id(obj)] = len(kept)
-            kept.append(obj)
-            drawn.append(None)
-            drawn[numbers[id(obj)]] = draw(obj)
-        return numbers[id(obj)]
 
     def memory(low: int, high: int) -> Any:
         for start, end, number in memories:
@@ -197,6 +230,8 @@ def picture(pool: list[Any]) -> list[Any]:
             return name, [(key, refer(value)) for key, value in vars(obj).items()]
         return name, [refer(part) for part in obj]
 
+    drawing = Drawing(draw)
+    refer, numbers, drawn = drawing.refer, drawing.numbers, drawing.drawn
     for one in pool:
         refer(one)
     return [numbers[id(one)] if id(one) in numbers else repr(one) for one in pool] + drawn

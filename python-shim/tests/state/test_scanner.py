@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from baton_shim.state import scanner
+from baton_shim.state import Table, scanner
 from baton_shim.state.segments import Segment
 from baton_shim.state.watch import watch
 from hypothesis import given
@@ -49,8 +49,7 @@ class Looked:
         self.segment = Segment(0, self.array.ctypes.data, self.array.nbytes)
 
     def look(self) -> list[bytes]:
-        place = scanner.look([self.segment])[0]
-        found = ctypes.string_at(place, self.array.nbytes // BLOCK * 16)
+        found = bytes(scanner.look([self.segment])[0].digests)
         return [found[start : start + 16] for start in range(0, len(found), 16)]
 
     def assert_right(self) -> None:
@@ -175,6 +174,22 @@ def test_memory_of_a_file_is_looked_at(tmp_path: Path) -> None:
         looked.look()
     looked.array[123_456] = 5
     looked.assert_right()
+
+
+def test_what_was_seen_lasts_until_the_message_is_read() -> None:
+    """Also of an array that the notebook has given up."""
+    namespace: dict[str, Any] = {"x": np.arange(BYTES, dtype="uint8")}
+    table = Table(namespace)
+    table.snapshot(["x"], extra={})
+    table.release()
+    namespace["x"] = np.ones(BYTES, dtype="uint8")
+    old, new = table.snapshot(["x"], extra={}).segments
+    assert new.fresh
+    assert old.digests is not None
+    others = [bytearray(BYTES // BLOCK * 16) for _ in range(1000)]
+    expected = Looked()
+    assert ctypes.string_at(old.digests, BYTES // BLOCK * 16) == b"".join(expected.look())
+    assert others
 
 
 def test_only_what_is_written_is_looked_at() -> None:

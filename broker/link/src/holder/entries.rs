@@ -12,7 +12,7 @@ pub(super) struct Entries {
 }
 
 struct Entry {
-    state: Arc<Bundle>,
+    state: Option<Arc<Bundle>>,
     /// A worker that was given up may be the first to bring one; the job's last event says which counts.
     results: HashMap<HeldKey, Bundle>,
 }
@@ -20,14 +20,20 @@ struct Entry {
 impl Entries {
     pub(super) fn insert(&self, key: HeldKey, bundle: Bundle) {
         let entry = Entry {
-            state: Arc::new(bundle),
+            state: Some(Arc::new(bundle)),
             results: HashMap::new(),
         };
         self.lock().insert(key, entry);
     }
 
     pub(super) fn get(&self, key: HeldKey) -> Option<Arc<Bundle>> {
-        self.lock().get(&key).map(|entry| entry.state.clone())
+        self.lock().get(&key).and_then(|entry| entry.state.clone())
+    }
+
+    pub(super) fn drop_state(&self, key: HeldKey) {
+        if let Some(entry) = self.lock().get_mut(&key) {
+            entry.state = None;
+        }
     }
 
     /// False when nobody waits for it.

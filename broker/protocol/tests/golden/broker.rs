@@ -40,6 +40,7 @@ golden!(events_are_read, "event", JobEvent, events(), {
     JobEvent::FilesWanted { .. } => "files_wanted",
     JobEvent::NamesWanted { .. } => "names_wanted",
     JobEvent::Finished { .. } => "finished",
+    JobEvent::Rest { .. } => "rest",
 });
 
 golden!(outcomes_are_read, "outcome", Outcome, [

@@ -174,6 +174,11 @@ pub(crate) fn events() -> Vec<JobEvent> {
             state: Some(held()),
             usage: usage(),
             files: Some(parcel()),
+            away_bytes: 500 << 20,
+        },
+        JobEvent::Rest {
+            state: Some(held()),
+            error: Some(error()),
         },
     ]
 }

@@ -109,6 +109,8 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::Publish { call: 9, output: output() },
     ToNotebook::InputWanted { call: 9, prompt: "Name: ".to_owned(), password: false },
     ToNotebook::Finished { call: 9, outcome: Outcome::Ok, error: None, delta: Some(delta()) },
+    ToNotebook::Rest { call: 9, delta: delta() },
+    ToNotebook::RestLost { call: 9, error: error() },
     ToNotebook::Failed { call: 9, outcome: Outcome::WorkerLost, error: error() },
 ], {
     ToNotebook::Released { .. } => "released",
@@ -117,6 +119,8 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::Publish { .. } => "publish",
     ToNotebook::InputWanted { .. } => "input_wanted",
     ToNotebook::Finished { .. } => "finished",
+    ToNotebook::Rest { .. } => "rest",
+    ToNotebook::RestLost { .. } => "rest_lost",
     ToNotebook::Failed { .. } => "failed",
 });
 
@@ -126,7 +130,8 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::Refused { message_id: message_id(), error: error() },
     FromSession::InputWanted { message_id: message_id(), prompt: "Name: ".to_owned(), password: false },
     FromSession::NamesWanted { message_id: message_id(), names: vec!["scale".to_owned()] },
-    FromSession::Finished { message_id: message_id(), outcome: Outcome::Error, error: Some(error()), state: snapshot() },
+    FromSession::Finished { message_id: message_id(), outcome: Outcome::Error, error: Some(error()), state: snapshot(), away_bytes: 500 << 20 },
+    FromSession::Settled { message_id: message_id(), state: snapshot() },
 ], {
     FromSession::Hello(_) => "hello",
     FromSession::Started { .. } => "started",
@@ -134,6 +139,7 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::InputWanted { .. } => "input_wanted",
     FromSession::NamesWanted { .. } => "names_wanted",
     FromSession::Finished { .. } => "finished",
+    FromSession::Settled { .. } => "settled",
 });
 
 golden!(messages_to_sessions_are_read, "to_session", ToSession, [

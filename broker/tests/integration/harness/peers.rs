@@ -328,5 +328,6 @@ pub(crate) fn finished(outcome: Outcome) -> JobEvent {
             peak_memory_bytes: 6,
         },
         files: None,
+        away_bytes: 0,
     }
 }

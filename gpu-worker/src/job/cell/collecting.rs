@@ -8,13 +8,13 @@ use tokio::time::Instant;
 use super::limits::Cancel;
 use super::{PATIENCE, Phase, Run};
 use crate::context::MoveError;
-use crate::job::Ending;
 use crate::job::lanes::{Changes, send_home};
+use crate::job::{Ending, Order};
 use crate::mirror;
 use crate::notice;
 use crate::outbox::state_bytes;
 use crate::processes;
-use crate::session::Held;
+use crate::session::{Away, Held};
 
 /// What is larger does not fit into one message.
 const LARGEST_STATE_BYTES: usize = 48 << 20;
@@ -25,11 +25,22 @@ pub(super) type Collected = (
     Result<mirror::Collected, MoveError>,
 );
 
+/// How the cell ended, as its session says.
+pub(super) struct SessionEnd {
+    pub(super) outcome: Outcome,
+    pub(super) error: Option<RemoteError>,
+    /// What its state leaves out.
+    pub(super) away_bytes: u64,
+}
+
 impl Run<'_> {
     pub(super) fn begin_collecting(
         &mut self,
-        outcome: Outcome,
-        error: Option<RemoteError>,
+        SessionEnd {
+            outcome,
+            error,
+            away_bytes,
+        }: SessionEnd,
         state: Snapshot,
         ledger: Ledger,
     ) -> Option<Ending> {
@@ -59,6 +70,7 @@ impl Run<'_> {
         self.phase = Phase::Collecting {
             outcome,
             error,
+            away_bytes,
             // The session waits meanwhile: what it holds is what the cell left.
             collected: Box::pin(async move { tokio::join!(collecting, files) }),
         };
@@ -68,10 +80,15 @@ impl Run<'_> {
     pub(super) async fn on_collected(
         &mut self,
         (result, files): Collected,
+        order: &Order,
         cell: &Cell,
     ) -> Option<Ending> {
-        let Phase::Collecting { outcome, error, .. } =
-            std::mem::replace(&mut self.phase, Phase::Over)
+        let Phase::Collecting {
+            outcome,
+            error,
+            away_bytes,
+            ..
+        } = std::mem::replace(&mut self.phase, Phase::Over)
         else {
             return None;
         };
@@ -92,15 +109,29 @@ impl Run<'_> {
         for note in notes {
             self.batcher.push(notice::warning(&note));
         }
+        let held = Held {
+            version: self.version.after_message(),
+            ledger,
+        };
+        if away_bytes > 0 {
+            self.session.away = Some(Away::new(
+                order.events.clone(),
+                order.revoked.clone(),
+                (self.context.lane.clone(), self.way.clone()),
+                self.session.kernel().as_raw(),
+                &held,
+            ));
+        }
         self.phase = Phase::Closing {
-            ending: Ending {
+            ending: Box::new(Ending {
                 outcome,
                 error,
                 state: Some(state),
                 files,
                 usage: Usage::default(),
-            },
-            ledger,
+                away_bytes,
+            }),
+            held,
         };
         self.cancel = Cancel::Moot;
         self.deadline = Some(Instant::now() + PATIENCE);
@@ -115,15 +146,15 @@ impl Run<'_> {
             return None;
         }
         match std::mem::replace(&mut self.phase, Phase::Over) {
-            Phase::Closing { ending, ledger } => {
+            Phase::Closing { ending, held } => {
                 if let Some(mirror) = &mut self.session.mirror {
                     mirror.rest();
                 }
-                self.session.held = Some(Held {
-                    version: self.version.after_message(),
-                    ledger,
-                });
-                Some(ending)
+                self.session.held = Some(held);
+                if let Some(away) = &mut self.session.away {
+                    away.owe();
+                }
+                Some(*ending)
             }
             phase => {
                 self.phase = phase;

@@ -85,7 +85,13 @@ impl Run<'_> {
             // All that the student needs is here; only the session is not as it should be.
             Phase::Closing { ending, .. } => {
                 tracing::warn!("A session did not say that it publishes nothing more");
-                ending
+                match ending.away_bytes {
+                    0 => *ending,
+                    _ => Ending::without_state(
+                        Outcome::WorkerLost,
+                        notice::session_failed("The session did not come to an end"),
+                    ),
+                }
             }
             Phase::Applying { .. } => Ending::without_state(
                 Outcome::Refused,

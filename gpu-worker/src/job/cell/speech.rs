@@ -9,6 +9,7 @@ use baton_protocol::{Cell, JobEvent, Outcome, Output};
 use jupyter_protocol::ExecuteRequest;
 use tokio::time::Instant;
 
+use super::collecting::SessionEnd;
 use super::limits::Cancel;
 use super::{PATIENCE, Phase, Run};
 use crate::job::{Ending, Order};
@@ -84,6 +85,9 @@ impl Run<'_> {
                 order.events.send(JobEvent::Started {
                     worker: self.context.name.clone(),
                 });
+                if let Some(away) = self.session.away.take() {
+                    away.superseded();
+                }
                 self.phase = Phase::Running {
                     ledger,
                     since: Instant::now(),
@@ -95,8 +99,9 @@ impl Run<'_> {
             }
             (
                 FromSession::Refused { error, .. },
-                Phase::Applying { .. } | Phase::Running { .. },
+                phase @ (Phase::Applying { .. } | Phase::Running { .. }),
             ) => {
+                self.refused = matches!(phase, Phase::Applying { .. });
                 let outcome = match self.cancel {
                     Cancel::NotAsked => Outcome::Refused,
                     Cancel::Asked(_) | Cancel::Moot => Outcome::Cancelled,
@@ -108,6 +113,7 @@ impl Run<'_> {
                     outcome,
                     error,
                     state,
+                    away_bytes,
                     ..
                 },
                 Phase::Running { ledger, since },
@@ -119,7 +125,12 @@ impl Run<'_> {
                 } else {
                     (outcome, error)
                 };
-                return self.begin_collecting(outcome, error, state, ledger);
+                let end = SessionEnd {
+                    outcome,
+                    error,
+                    away_bytes,
+                };
+                return self.begin_collecting(end, state, ledger);
             }
             (
                 FromSession::InputWanted {
@@ -181,5 +192,6 @@ fn kind(message: &FromSession) -> &'static str {
         FromSession::InputWanted { .. } => "input_wanted",
         FromSession::NamesWanted { .. } => "names_wanted",
         FromSession::Finished { .. } => "finished",
+        FromSession::Settled { .. } => "settled",
     }
 }

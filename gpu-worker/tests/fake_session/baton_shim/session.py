@@ -81,7 +81,9 @@ class Kernel(IPythonKernel):
                 "traceback": reply.get("traceback") or [],
                 "hint": None,
             }
-        self.link.send("finished", message_id=self.message_id, outcome=outcome, error=error, state=self.snapshot())
+        self.link.send(
+            "finished", message_id=self.message_id, outcome=outcome, error=error, state=self.snapshot(), away_bytes=0
+        )
         name, _ = self.link.receive()
         assert name == "released", name
         self.messages += 1
@@ -128,7 +130,7 @@ class Kernel(IPythonKernel):
         self.known.update(f"segment_{segment['number']}" for segment in segments)
         return {
             "messages": self.messages,
-            "stream": json.dumps(values).encode(),
+            "stream": [{"here": json.dumps(values).encode()}],
             "segments": segments,
             "dropped_segments": [],
         }

@@ -26,6 +26,8 @@ pub(super) struct Finished {
     pub(super) state: Option<State>,
     pub(super) usage: Usage,
     pub(super) files: Option<Parcel>,
+    /// What the state leaves out.
+    pub(super) away_bytes: u64,
 }
 
 impl Journey {
@@ -53,8 +55,8 @@ impl Journey {
                         call.notice.waits(Waiting::Queued { place, since });
                     }
                     Step::News(News::Event(event)) => match *event {
-                        JobEvent::Finished { outcome, error, state, usage, files } => {
-                            return Ok(Finished { outcome, error, state, usage, files });
+                        JobEvent::Finished { outcome, error, state, usage, files, away_bytes } => {
+                            return Ok(Finished { outcome, error, state, usage, files, away_bytes });
                         }
                         event => self.pass_on(call, event).await?,
                     },
@@ -160,7 +162,7 @@ impl Journey {
                 call.writer.send(&wanted).await?;
             }
             JobEvent::Charged(left) => call.notice.charged(left),
-            JobEvent::Finished { .. } => {}
+            JobEvent::Finished { .. } | JobEvent::Rest { .. } => {}
         }
         Ok(())
     }

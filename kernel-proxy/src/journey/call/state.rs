@@ -1,6 +1,7 @@
 //! The state of one call: out of the notebook kernel before the cell, and home after it.
 
 use baton_blobs::Ledger;
+use baton_link::Held;
 use baton_protocol::shim::{Snapshot, ToNotebook};
 use baton_protocol::{Outcome, SessionId, State, StateVersion};
 use tokio_util::sync::CancellationToken;
@@ -8,12 +9,14 @@ use tokio_util::sync::CancellationToken;
 use super::current::{Call, Stop};
 use super::files::undo_files;
 use super::follow::Finished;
+use super::rest::{Late, Stage};
 use super::{Journey, RECONNECT_PATIENCE};
 use crate::journey::failure::Failure;
 use crate::journey::moving::{self, MovingError, Outgoing, Received};
 use crate::journey::notice::Waiting;
 
 /// What the session holds.
+#[derive(Clone)]
 pub(super) struct Home {
     /// What it holds once it has applied all that it was sent.
     pub(super) version: StateVersion,
@@ -98,6 +101,7 @@ impl Journey {
             state,
             usage,
             files,
+            away_bytes,
         } = finished;
         let home = self.home.take();
         let (Some(state), Some(home)) = (state, home) else {
@@ -124,13 +128,26 @@ impl Journey {
         if !matches!(applied, Ok(true)) {
             undo_files(files).await;
         }
-        if applied? {
-            self.home = Some(Home {
-                version: home.version.after_message(),
-                ledger,
-            });
+        if !applied? {
+            self.link.applied(call.job).await;
+            return Ok(());
         }
-        self.link.applied(call.job).await;
+        let home = Home {
+            version: home.version.after_message(),
+            ledger,
+        };
+        let late = (away_bytes > 0).then(|| Late {
+            job: call.job,
+            call: call.number,
+            home: home.clone(),
+            held: call.held.take().inspect(Held::keep_for_results),
+            stage: Stage::Waiting,
+        });
+        self.home = Some(home);
+        if late.is_none() {
+            self.link.applied(call.job).await;
+        }
+        self.set_late(late).await;
         Ok(())
     }
 
@@ -146,6 +163,7 @@ impl Journey {
             fetched = moving::receive(state, ledger, held.as_ref(), &lanes.chunks) => fetched,
             stop = call.stopped() => return Err(stop),
         };
+        call.held = held;
         fetched.map_err(|error: MovingError| Failure::result_lost(&error, call.job).into())
     }
 }

@@ -36,6 +36,9 @@ class ArrayKind(Kind):
     name = "array"
     changes = True
 
+    def is_blind(self, obj: Any) -> bool:
+        return type(obj) is numpy().ndarray  # a subclass may look when a view is made
+
     def __init__(self, here: Here) -> None:
         super().__init__(here)
         self._anchors = (self.new, self.view, self.new_of_objects, self.fill, self.set_attributes, self.view_of_tree)
@@ -276,6 +279,7 @@ class RecordKind(Kind):
     """`numpy.void`: one element of a structured array. It may be a view on the array, and its fields can be set."""
 
     name = "record"
+    blind = True
     changes = True
 
     def __init__(self, here: Here) -> None:
@@ -313,6 +317,7 @@ class TypeKind(Kind):
     """`numpy.dtype`: numpy has one object for each of its own types, and asks for it by identity here and there."""
 
     name = "dtype"
+    blind = True
 
     def reduce(self, obj: Any) -> Any:
         own = numpy().dtype

@@ -45,6 +45,7 @@ class Kind:
     changes = False  # whether it has a state
     replaced = False  # whether a changed one must travel anew, because it cannot be brought up to date
     hashes = False  # whether bringing it up to date asks its parts for their hashes
+    blind = False  # whether nothing reads its parts' memory when one is built or brought up to date
 
     def __init__(self, here: Here) -> None:
         self.here = here
@@ -54,6 +55,9 @@ class Kind:
     def anchors(self) -> tuple[Callable[..., Any], ...]:
         """Functions that the other end's kind of this name has, too, so that they need not travel."""
         return self._anchors
+
+    def is_blind(self, obj: Any) -> bool:
+        return self.blind
 
     def reduce(self, obj: Any) -> Any:
         """As `__reduce_ex__`; `None`: by the ordinary protocol."""
@@ -118,6 +122,9 @@ def hold_the_same(containers: Sequence[Any], states: Sequence[Any]) -> bool:
 
 class Fixed(Kind):
     """Immutable, but it may hold what is not."""
+
+    def is_blind(self, obj: Any) -> bool:
+        return not isinstance(obj, (tuple, frozenset)) or not isinstance(type(obj).__new__, types.FunctionType)
 
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
         kind = type(obj)

@@ -34,6 +34,7 @@ def registered(kind: type) -> tuple[type, ...]:
 
 class FunctionKind(Kind):
     name = "function"
+    blind = True
     changes = True
 
     def __init__(self, here: Here) -> None:
@@ -89,6 +90,7 @@ class CellKind(Kind):
     """A closure's variable; an empty one is an empty tuple."""
 
     name = "cell"
+    blind = True
     changes = True
 
     def __init__(self, here: Here) -> None:
@@ -122,6 +124,7 @@ class ClassKind(Kind):
     """A class of the notebook; classes of modules are references."""
 
     name = "class"
+    blind = True
     changes = True
 
     def read(self, obj: Any) -> State:

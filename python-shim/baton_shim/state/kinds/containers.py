@@ -18,6 +18,7 @@ LEAF_TYPES = (list, dict, set)
 
 class ListKind(Kind):
     name = "list"
+    blind = True
     changes = True
 
     def read(self, obj: Any) -> State:
@@ -38,6 +39,7 @@ class ListKind(Kind):
 
 class DictKind(Kind):
     name = "dict"
+    blind = True
     changes = True
     hashes = True
 
@@ -63,6 +65,7 @@ class DictKind(Kind):
 
 class SetKind(Kind):
     name = "set"
+    blind = True
     changes = True
     hashes = True
 
@@ -89,6 +92,7 @@ class BytesKind(Kind):
     """`bytearray` and `array.array`."""
 
     name = "bytes"
+    blind = True
     changes = True
 
     def read(self, obj: Any) -> State:
@@ -116,6 +120,7 @@ class LeafKind(Kind):
     """How a large container of plain values travels: whole, as a pickle of its own whose objects get no numbers."""
 
     name = "leaf"
+    blind = True
     changes = True
 
     def content(self, obj: Any, state: State) -> Any:

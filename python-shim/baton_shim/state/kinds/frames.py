@@ -42,6 +42,9 @@ class WholeKind(AttributesKind):
 
     name = "whole"
 
+    def is_blind(self, obj: Any) -> bool:
+        return type(self) is WholeKind
+
     def __init__(self, here: Here) -> None:
         super().__init__(here)
         self._anchors = (self.new, self.set_attributes)

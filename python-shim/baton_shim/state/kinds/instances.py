@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import collections
 import copyreg
+import functools
+import types
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import is_
@@ -26,6 +28,14 @@ def pickles_ordinarily(kind: Any) -> bool:
     return not own_getstate and not own_reduce and kind not in copyreg.dispatch_table
 
 
+@functools.lru_cache(maxsize=4096)
+def is_built_blindly(kind: type) -> bool:
+    """No code of the class looks at its parts while one is unpickled. torch's own code does not, either."""
+    own = [getattr(kind, name, None) for name in ("__new__", "__setstate__", "__hash__", "__setattr__")]
+    of_python = (method for method in own if isinstance(method, types.FunctionType))
+    return all(method.__module__.partition(".")[0] == "torch" for method in of_python)
+
+
 def slot_names(kind: type) -> list[str]:
     return copyreg._slotnames(kind)  # type: ignore[attr-defined,no-any-return]
 
@@ -35,6 +45,10 @@ class AttributesKind(Kind):
 
     name = "attributes"
     changes = True
+
+    def is_blind(self, obj: Any) -> bool:
+        kind: Any = type(obj)
+        return is_built_blindly(kind)
 
     def reduce(self, obj: Any) -> Any:
         """With a copy of the attributes: the other end copies them anyway, and the original would keep a number."""
@@ -84,6 +98,10 @@ class InstanceKind(Kind):
     name = "instance"
     changes = True
     hashes = True
+
+    def is_blind(self, obj: Any) -> bool:
+        kind: Any = type(obj)
+        return is_built_blindly(kind)
 
     def __init__(self, here: Any) -> None:
         super().__init__(here)

@@ -30,6 +30,7 @@ MARK_TYPES: tuple[type, ...] = tuple({type(getattr(dataclasses, name)) for name 
 
 class ReferenceKind(Kind):
     name = "reference"
+    blind = True
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)
@@ -113,6 +114,7 @@ class DictIteratorKind(Kind):
     """A half used iterator over a dict stays bound to the dict."""
 
     name = "dict iterator"
+    blind = True
     changes = True
     replaced = True
 
@@ -148,6 +150,7 @@ class ListIteratorKind(Kind):
     """A half used iterator over a list stays bound to the list, also beyond the end of one that has become shorter."""
 
     name = "list iterator"
+    blind = True
     changes = True
 
     def __init__(self, here: Here) -> None:

@@ -48,6 +48,7 @@ class TensorKind(Kind):
     """`Tensor` and `Parameter` with plain memory; other layouts and devices travel by torch's own pickling."""
 
     name = "tensor"
+    blind = True
     changes = True
 
     def __init__(self, here: Here) -> None:
@@ -240,6 +241,7 @@ class GeneratorKind(Kind):
     """`torch.Generator`: its device, and its state, a row of bytes that it gives and takes."""
 
     name = "torch generator"
+    blind = True
     changes = True
 
     def __init__(self, here: Here) -> None:

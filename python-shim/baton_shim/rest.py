@@ -1,0 +1,312 @@
+"""What `%%gpu` cells left in their session: it follows, and is here before code of the notebook runs.
+
+An ordinary cell, a widget's callback and a front-end's expressions wait for all of it: what they reach, by an
+attribute, a closure or a view of the same memory, no look at their text can tell. The next `%%gpu` cell does not wait.
+
+Until all is here, everything that the cells changed can be taken back. That happens when their session is lost first;
+then the next cell of any kind raises that, once.
+
+**Invariant:** code of the student's never sees memory whose bytes are not here.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import functools
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import InputRejected
+
+from baton_shim import errors
+from baton_shim.errors import GpuServiceError
+from baton_shim.interrupts import Interrupts
+from baton_shim.link import LinkClosed, Message
+from baton_shim.magic import GPU_LINE
+from baton_shim.status import size
+
+if TYPE_CHECKING:
+    from baton_shim.home import Home
+    from baton_shim.state import Table
+
+TICK_SECONDS = 1.0
+SAID_AFTER_SECONDS = 1.0
+"""A shorter wait is not worth a line."""
+MOST_KEPT_BYTES = 64 << 20
+"""What is kept to take cells back may take this much; then a cell brings everything home."""
+COMMS = ("comm_open", "comm_msg", "comm_close")
+OWN_MAGICS = ("gpu_status", "gpu_reset", "gpu_config")
+QUIET_THREADS = frozenset(
+    "ipykernel IPython zmq tornado traitlets baton_shim concurrent tqdm debugpy _pydevd_bundle pydevd".split()
+)
+"""Packages whose threads run no code of the student's by themselves."""
+
+
+class RestLost(GpuServiceError, InputRejected):  # type: ignore[misc]
+    """What cells left in their session is lost; the notebook is as it was before them."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"RestLost: {self.message}", *(f"hint: {line}" for line in (self.hint or "").splitlines())]
+
+
+class NotYetHere(KeyboardInterrupt, InputRejected):  # type: ignore[misc]
+    """The student did not want to wait."""
+
+
+NotYetHere.__name__ = NotYetHere.__qualname__ = "KeyboardInterrupt"
+
+
+class Rest:
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._table: Table | None = None
+        self._call = 0
+        self._cells: list[int] = []
+        """The execution counts of those whose bytes are missing."""
+        self._undo: list[Callable[[], None]] = []
+        self._loss: RestLost | None = None
+        self.later: Message | None = None
+        """Came while a call ran that went on from what is not here."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._seam(home.shell)
+
+    @property
+    def due(self) -> bool:
+        return self._table is not None
+
+    def bytes(self) -> int:
+        return self._table.away.bytes() if self._table is not None else 0
+
+    def cells(self) -> str:
+        return " and ".join(f"In[{number}]" for number in self._cells)
+
+    def may_grow(self) -> bool:
+        """Whether a cell may leave memory in its session: nothing here looks at it by itself, and not much is kept."""
+        kept = self._table.away.kept_bytes() if self._table is not None else 0
+        return kept < MOST_KEPT_BYTES and not runs_beside(self._home.shell)
+
+    # ---- what a call says ----
+
+    def applied(self, table: Table, call: int, cell: int, undo: Callable[[], None]) -> None:
+        """A cell's change is here, apart from the bytes that it left out."""
+        if not table.away.numbers:
+            self._settled()
+            return
+        self._table, self._call = table, call
+        self._cells.append(cell)
+        self._undo.append(undo)
+        self._listen()
+
+    def take(self, message: Message) -> None:
+        """What the proxy says between two calls."""
+        try:
+            if self._table is None or message.body["call"] != self._call:
+                return
+            if message.name == "rest_lost":
+                error = message.body["error"]
+                self._lose(error["value"], error["hint"])
+                return
+            trouble = None
+            try:
+                assert message.file_descriptor is not None
+                self._table.complete(message.body["delta"], message.file_descriptor)
+            except Exception as error:  # bytes that fit nothing here
+                trouble = f"{type(error).__name__}: {errors.short(error)}"
+                self._home.void()
+                self._lose(f"What followed could not be put in its place ({trouble})", None)
+            else:
+                self._settled()
+            self._home.link.send("applied", call=message.body["call"], error=trouble)
+        finally:
+            message.close()
+
+    def give_up(self) -> None:
+        """The student does not want to wait for it at all."""
+        if self.due:
+            self._home.void()
+            self._lose("What they had left on the GPU machine was given up", None)
+            self._loss = None
+
+    def _settled(self) -> None:
+        self._table = None
+        self._cells.clear()
+        self._undo.clear()
+        self._quiet()
+
+    def _lose(self, reason: str, hint: str | None) -> None:
+        assert self._table is not None
+        for undo in reversed(self._undo):
+            undo()
+        self._table.roll_back()
+        self._home.void()
+        self._home.forget_results(self._cells)
+        one = len(self._cells) == 1
+        self._loss = RestLost(
+            f"{reason}. So what {self.cells()} changed is lost. Your variables are as they were before "
+            f"{'it' if one else f'In[{self._cells[0]}]'}; this cell has not run",
+            hint if one else "run those cells again",
+        )
+        self._settled()
+
+    # ---- waiting ----
+
+    def bring(self) -> None:
+        """Returns when everything is here. Raises `RestLost`, or `NotYetHere` when the student interrupts."""
+        if self.due:
+            with Interrupts() as interrupts:
+                self._wait(interrupts)
+        if self._loss is not None:
+            loss, self._loss = self._loss, None
+            raise loss
+
+    def poll(self) -> None:
+        """What is here already."""
+        self._take_later()
+        while self.due:
+            message = self._home.link.receive(timeout=0)
+            if message is None:
+                return
+            self._home.overdue(message)
+
+    def _take_later(self) -> None:
+        message, self.later = self.later, None
+        if message is not None:
+            self.take(message)
+
+    def _wait(self, interrupts: Interrupts) -> None:
+        began, said = time.monotonic(), False
+        self._take_later()
+        while self.due:
+            try:
+                message = self._home.link.receive(interrupts, TICK_SECONDS)
+            except LinkClosed:
+                self._lose("Baton's proxy, which connects this kernel with the GPU machines, is gone", None)
+                return
+            if message is not None:
+                self._home.overdue(message)
+            elif interrupts.count:
+                lines = [
+                    f"KeyboardInterrupt: {size(self.bytes())} of what {self.cells()} made are not here yet",
+                    "This cell has not run; what is missing goes on coming. '%gpu_reset --lose' gives it up",
+                ]
+                raise errors.with_lines(NotYetHere(), lines)
+            if self.due and not said and time.monotonic() - began > SAID_AFTER_SECONDS:
+                said = True
+                sys.stderr.write(f"Waiting for {size(self.bytes())} of what {self.cells()} made on the GPU machine\n")
+                sys.stderr.flush()
+
+    # ---- while the kernel has nothing to do ----
+
+    def _listen(self) -> None:
+        try:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._home.link.fileno(), self._readable)
+        except (RuntimeError, NotImplementedError):  # a cell of another thread: the next cell brings it
+            self._loop = None
+
+    def _quiet(self) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._home.link.fileno())
+        self._loop = None
+
+    def _readable(self) -> None:
+        """The kernel is between two cells, or a cell of this kernel's loop awaits: then nothing is due."""
+        if self._home.busy:
+            self._quiet()
+            return
+        try:
+            self.poll()
+        except LinkClosed:
+            self._quiet()
+
+    # ---- before code of the student's runs ----
+
+    def _seam(self, shell: Any) -> None:
+        shell.ast_transformers.append(Barrier(self))
+        evaluate = shell.user_expressions
+
+        @functools.wraps(evaluate)
+        def user_expressions(expressions: dict[str, str]) -> Any:
+            if expressions:
+                self.bring()
+            return evaluate(expressions)
+
+        shell.user_expressions = user_expressions
+        handlers = getattr(getattr(shell, "kernel", None), "shell_handlers", {})
+        for name in COMMS:
+            if name in handlers:
+                handlers[name] = self._after_rest(handlers[name])
+
+    def _after_rest(self, handle: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(handle)
+        def handle_later(*arguments: Any) -> Any:
+            self.bring()
+            return handle(*arguments)
+
+        return handle_later
+
+
+class Barrier(ast.NodeTransformer):
+    """Sees each cell before it runs; changes nothing."""
+
+    def __init__(self, rest: Rest) -> None:
+        self._rest = rest
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if not needs_nothing(node):
+            self._rest.bring()
+        return node
+
+
+def needs_nothing(cell: ast.AST) -> bool:
+    """Whether a cell consists of Baton's own magics."""
+    statements = getattr(cell, "body", None)
+    if not isinstance(statements, list):
+        return False
+    return all(isinstance(one, ast.Expr) and is_own_magic(one.value) for one in statements)
+
+
+def is_own_magic(call: ast.expr) -> bool:
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+        return False
+    texts = [one.value for one in call.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    if call.func.attr == "run_line_magic":
+        return texts[:1] != [] and texts[0] in OWN_MAGICS
+    if call.func.attr != "run_cell_magic" or len(texts) != 3:
+        return False
+    name, _, body = texts
+    return name == "gpu" or (name in ("time", "capture") and GPU_LINE.match(body) is not None)
+
+
+def runs_beside(shell: Any) -> bool:
+    """Whether code of the student's may run in this process while no cell does."""
+    return any(map(is_alien, threading.enumerate())) or any(map(of_notebook(shell), tasks()))
+
+
+def is_alien(thread: threading.Thread) -> bool:
+    if thread is threading.main_thread() or thread is threading.current_thread():
+        return False
+    target = getattr(thread, "_target", None)
+    modules = (type(thread).__module__, getattr(target, "__module__", None) or "")
+    return not any(module.partition(".")[0] in QUIET_THREADS for module in modules)
+
+
+def tasks() -> Iterable[Any]:
+    try:
+        return asyncio.all_tasks()
+    except RuntimeError:  # no loop runs in this thread
+        return ()
+
+
+def of_notebook(shell: Any) -> Callable[[Any], bool]:
+    files = getattr(shell.compile, "_filename_map", {})
+
+    def is_of_notebook(task: Any) -> bool:
+        code = getattr(task.get_coro(), "cr_code", None)
+        return code is not None and code.co_filename in files
+
+    return is_of_notebook

@@ -1,0 +1,157 @@
+"""Memory whose bytes stay in the session when a cell ends, and follow.
+
+A session's message may leave out the bytes of segments. The notebook then has the objects, with their shapes and
+identities, on memory of zeros or as it was before the cell; `Table.rest` brings the bytes, and counts as a message of
+its own. Until that is applied, the segment is the session's: the notebook sends nothing of it.
+
+Only memory may stay that nothing reads while the message is decoded. So what is built or brought up to date by code
+of a library or of the student keeps all memory that it reaches in the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from typing import Any, NamedTuple
+
+from baton_shim.state.delta import Undo, write_segments
+from baton_shim.state.kinds import Kinds
+from baton_shim.state.kinds.tensors import on_gpu
+from baton_shim.state.message import SegmentView, Snapshot, Stream
+from baton_shim.state.numbering import Numbering
+from baton_shim.state.refusal import TableBroken
+from baton_shim.state.segments import Segment, Segments
+from baton_shim.state.views import Views
+from baton_shim.state.walk import Walker
+
+GPU_BYTES = 64 << 10  # less than this does not pay for its follow-up
+BUDGET_BYTES = 16 << 20  # of other memory, which the cell waits for: an eighth of a second over a link of 1 Gbit/s
+
+
+class Budget(NamedTuple):
+    """How much memory comes with the cell."""
+
+    gpu_bytes: int = GPU_BYTES
+    """Of a segment on the GPU: a larger one follows."""
+    other_bytes: int = BUDGET_BYTES
+    """Of all other segments together."""
+
+
+class Away:
+    """What one table knows of it, on either end."""
+
+    def __init__(self, segments: Segments, views: Views, numbering: Numbering, kinds: Kinds, walker: Walker) -> None:
+        self._segments, self._views, self._numbering = segments, views, numbering
+        self._kinds, self._walker = kinds, walker
+        self.numbers: set[int] = set()
+        self._unsent: frozenset[int] = frozenset()  # of these, those of which nothing was ever sent
+        self._before: set[int] = set()
+        self._messages = 0  # what the notebook's rest continues
+        self._kept: list[Undo] = []  # of each message since the first one whose bytes are not all here
+
+    def bytes(self) -> int:
+        return sum(size for _, size in self.sizes())
+
+    def sizes(self) -> tuple[tuple[int, int], ...]:
+        return tuple((number, self._segments.by_number[number].bytes) for number in sorted(self._living()))
+
+    def _living(self) -> set[int]:
+        return self.numbers & self._segments.by_number.keys()
+
+    # ---- in the session ----
+
+    def choose(self, in_reach: Set[int], reached: Set[int], dying: Iterable[int], budget: Budget | None) -> None:
+        """What of the memory in reach is left out, besides what was away before.
+
+        `reached` are the objects of the message; `dying` those that are dropped with it, so that nothing can follow.
+        """
+        self._before = self._living()
+        if budget is None:
+            self.numbers = set()
+            return
+        last = {self._views.segment_of[number] for number in dying if number in self._views.segment_of}
+        self.numbers = (self._before | self._chosen(in_reach - self._before, reached, budget)) - last
+
+    def views(self, in_reach: Set[int], fresh: Iterable[int]) -> list[SegmentView]:
+        """The memory that comes with the message."""
+        new = self._unsent.union(fresh)
+        views = self._views.look((in_reach | self._before) - self.numbers, new)
+        self._unsent = new & self.numbers
+        return views
+
+    def rest(self, messages: int) -> Snapshot:
+        return Snapshot(messages, Stream([]), self._views.look(self._living(), self._unsent), [])
+
+    def went_home(self) -> None:
+        self.numbers, self._unsent = set(), frozenset()
+
+    # ---- in the notebook ----
+
+    def expect(self, sizes: Iterable[tuple[int, int]], undo: Undo) -> None:
+        """Before a message is decoded."""
+        for number, size in sizes:
+            if number not in self._segments.by_number:
+                undo.received(number)
+                self._segments.expect(number, size)
+
+    def applied(self, sizes: Iterable[tuple[int, int]], undo: Undo, messages: int) -> None:
+        """A message can be taken back until all that it left out is here."""
+        self._messages = messages
+        self.numbers = {number for number, _ in sizes}
+        if self.numbers:
+            self._kept.append(undo)
+        else:
+            self.forget()
+            undo.forget()
+
+    def arrive(self, delta: Mapping[str, Any], file_descriptor: int) -> None:
+        if not self.numbers or delta["messages"] != self._messages:
+            raise TableBroken("Bytes came that nothing waits for")
+        write_segments(delta, file_descriptor, self._segments, self.numbers)
+        self.forget()
+
+    def forget(self) -> None:
+        self.numbers = set()
+        self._kept = []
+
+    def kept_bytes(self) -> int:
+        """What is kept to take everything back, roughly."""
+        return sum(undo.kept_bytes() for undo in self._kept)
+
+    def roll_back(self) -> None:
+        for undo in reversed(self._kept):
+            undo.run()
+        self.forget()
+
+    # ---- which memory ----
+
+    def _chosen(self, in_reach: Set[int], reached: Set[int], budget: Budget) -> set[int]:
+        """Which of these segments follow later; `reached` are the objects of the message."""
+        segments = [self._segments.by_number[number] for number in sorted(in_reach)]
+        on_gpu = {segment.number for segment in segments if self._on_gpu(segment)}
+        chosen = [segment for segment in segments if segment.number in on_gpu and segment.bytes > budget.gpu_bytes]
+        others = [segment for segment in segments if segment.number not in on_gpu]
+        left = sum(segment.bytes for segment in others)
+        for segment in sorted(others, key=lambda segment: -segment.bytes):
+            if left <= budget.other_bytes:
+                break
+            left -= segment.bytes
+            chosen.append(segment)
+        numbers = {segment.number for segment in chosen if segment.users}
+        return numbers and numbers - self._read_by_others(reached)
+
+    def _on_gpu(self, segment: Segment) -> bool:
+        tensor, objects = self._kinds.tensor, self._numbering.objects
+        users = (objects[number] for number in segment.users)
+        return segment.device is not None or any(self._kinds.of(user) is tensor and on_gpu(user) for user in users)
+
+    def _read_by_others(self, reached: Iterable[int]) -> set[int]:
+        """Segments that code which is not the table's own may read while the message is decoded."""
+        objects, kinds, dropped = self._numbering.objects, self._kinds, self._numbering.dropped
+        waiting = [n for n in reached if n not in dropped and not kinds.of(objects[n]).is_blind(objects[n])]
+        seen: set[int] = set()
+        while waiting:
+            number = waiting.pop()
+            if number not in seen:
+                seen.add(number)
+                waiting += self._walker.children_of(number)
+        return {segment for number, segment in self._views.segment_of.items() if number in seen}

@@ -1,0 +1,98 @@
+"""Which objects of a table are views on which segment, and which memory a message has to bring.
+
+**Invariant:** a segment is known as long as an object of the table is a view on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Set
+from typing import Any
+
+from baton_shim.state.kinds import Here, Kinds
+from baton_shim.state.message import SegmentView, view_of
+from baton_shim.state.numbering import Numbering
+from baton_shim.state.scanner import look
+from baton_shim.state.segments import Segment
+
+
+class Views:
+    def __init__(self, here: Here, kinds: Kinds, numbering: Numbering) -> None:
+        self._here, self._kinds, self._numbering = here, kinds, numbering
+        self._segments = here.segments
+        self.segment_of: dict[int, int] = {}
+        self._dropped: list[int] = []  # segments that the other end has not been told of
+
+    def user_of(self, segment: Segment) -> Any:
+        """An object that keeps the segment's memory alive."""
+        if segment.users:
+            return self._numbering.objects[next(iter(segment.users))]
+        return next(obj for obj, number in self._here.used if number == segment.number)
+
+    def note_used(self) -> None:
+        """What a message has shown to be views on segments, now that all of it has numbers."""
+        for obj, segment in self._here.used:
+            number = self._numbering.number(obj)
+            if number is not None:
+                self._move_to(number, segment)
+        self._here.used.clear()
+
+    def find_moved(self, numbers: Iterable[int]) -> None:
+        """Tensors that were brought up to date may lie elsewhere now."""
+        for number in numbers:
+            obj = self._numbering.objects[number]
+            if number in self.segment_of and self._kinds.of(obj) is self._kinds.tensor:
+                segment = self._kinds.tensor.segment_number(obj)
+                if segment is not None:
+                    self._move_to(number, segment)
+
+    def _move_to(self, number: int, segment: int) -> None:
+        before = self.segment_of.get(number)
+        if before != segment:
+            self.leave(number)
+            self.segment_of[number] = segment
+            self._segments.by_number[segment].users.add(number)
+
+    def leave(self, number: int) -> None:
+        """The object is dropped, and with its last view a segment."""
+        segment = self._segments.by_number.get(self.segment_of.pop(number, -1))
+        if segment is not None:
+            segment.users.discard(number)
+            if not segment.users:
+                self._segments.drop((segment.number,))
+                self._dropped.append(segment.number)
+
+    def take_dropped(self) -> list[int]:
+        dropped, self._dropped = self._dropped, []
+        return dropped
+
+    def drop_segments(self, numbers: Iterable[int]) -> None:
+        """The other end has dropped them."""
+        for number in numbers:
+            segment = self._segments.by_number.get(number)
+            for user in tuple(segment.users) if segment is not None else ():
+                self.segment_of.pop(user, None)
+            self._segments.drop((number,))
+        told = set(numbers)
+        self._dropped = [number for number in self._dropped if number not in told]
+
+    def in_reach(self, reached: Set[int], given: Set[int]) -> set[int]:
+        """Segments of what a message brings up to date, less those that the other end has for itself."""
+        segments = {segment for number, segment in self.segment_of.items() if number in reached}
+        if given:
+            segments -= {segment for number, segment in self.segment_of.items() if number in given}
+        return segments
+
+    def look(self, numbers: Iterable[int], fresh: Container[int]) -> list[SegmentView]:
+        """These segments as they are now; `fresh` are those that the other end has nothing of."""
+        segments = [self._segments.by_number[number] for number in sorted(numbers)]
+        known = [segment for segment in segments if segment.number not in fresh]
+        for segment in known:
+            self._segments.bring_down(segment)
+        seen = look(known)
+        return [view_of(segment, segment.number in fresh, seen.get(segment.number)) for segment in segments]
+
+    def move(self, moved: dict[int, int]) -> None:
+        """Take over the numbers of a compacted table."""
+        self.segment_of = {moved[number]: segment for number, segment in self.segment_of.items()}
+        for segment in self._segments.by_number.values():
+            segment.users = {moved[number] for number in segment.users}
