@@ -28,6 +28,10 @@ pub struct Config {
     /// The folder of the chunks.
     pub blobs: PathBuf,
     pub blob_limit_bytes: u64,
+    /// Where everything is besides at the root, for example `/services/baton`, for a proxy in front that keeps it.
+    pub url_prefix: Option<String>,
+    /// How often the token of a person may ask the pages and the API; four seconds' worth at once.
+    pub requests_a_second: u32,
     /// Opens everything, and workers come with it. Without one, whoever can connect may run code on the workers.
     pub token: Option<String>,
     /// Who else has a token, and what for.
@@ -58,6 +62,8 @@ impl Config {
             database,
             blobs,
             blob_limit_bytes: 64 << 30,
+            url_prefix: None,
+            requests_a_second: 50,
             token: None,
             people: None,
             courses: None,

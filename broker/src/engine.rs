@@ -10,7 +10,10 @@
 use crate::{
     config::Activity,
     courses::Courses,
-    dispatch::{Action, ConnectionId, Dispatch, Graces, Now, Overview, WorkerHello},
+    dispatch::{
+        Action, Command, ConnectionId, Dispatch, Graces, NotDone, Now, Overview, WorkerHello,
+    },
+    metrics::Metrics,
     people::{Account, Identity},
     store::{Store, StoreError, Write},
 };
@@ -38,7 +41,6 @@ const BATCH: usize = 64;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Everything that can wake the loop, besides time.
-#[expect(clippy::large_enum_variant, reason = "the inbox holds few of them")]
 pub(crate) enum Event {
     ProxyCame(ConnectionId, Outgoing, NotebookId, Account),
     WorkerCame(ConnectionId, Outgoing, WorkerHello),
@@ -53,6 +55,7 @@ pub(crate) enum Event {
     Overview(oneshot::Sender<Overview>),
     Explain(JobId, oneshot::Sender<Option<Line>>),
     Courses(Identity, oneshot::Sender<Vec<Course>>),
+    Act(Identity, Command, oneshot::Sender<Result<(), NotDone>>),
 }
 
 /// The engine's end of a connection.
@@ -70,6 +73,7 @@ pub(crate) struct Engine {
     /// For the tasks that read stored events.
     pub(crate) caught_up: mpsc::WeakSender<Event>,
     pub(crate) activity: watch::Sender<Activity>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
 /// Runs until it is cancelled or nobody can send events any more.
@@ -163,6 +167,8 @@ fn handle(
     now: Now,
     actions: &mut Vec<Action>,
 ) {
+    // What is logged on the way carries the job.
+    let _span = job_of(&event).map(|job| tracing::error_span!("job", job.id = %job).entered());
     match event {
         Event::ProxyCame(connection, outgoing, notebook, account) => {
             connections.open.insert(connection, outgoing);
@@ -188,9 +194,34 @@ fn handle(
             through,
         } => dispatch.caught_up(connection, job, through, actions),
         // Who asked may be gone.
-        Event::Overview(answer) => drop(answer.send(dispatch.overview())),
+        Event::Overview(answer) => drop(answer.send(dispatch.overview(now))),
         Event::Explain(job, answer) => drop(answer.send(dispatch.explain(job, now))),
         Event::Courses(seen_by, answer) => drop(answer.send(dispatch.courses(&seen_by, now))),
+        Event::Act(who, command, answer) => {
+            let done = dispatch.act(&who, command, now, actions);
+            actions.push(Action::Answer(answer, done));
+        }
+    }
+}
+
+fn job_of(event: &Event) -> Option<JobId> {
+    match event {
+        Event::FromProxy(_, FromProxy::Submit(submission)) => Some(submission.job),
+        Event::FromProxy(
+            _,
+            FromProxy::State { job, .. }
+            | FromProxy::Resume { job, .. }
+            | FromProxy::Cancel { job }
+            | FromProxy::Input { job, .. }
+            | FromProxy::Files { job, .. }
+            | FromProxy::Names { job, .. }
+            | FromProxy::Applied { job },
+        )
+        | Event::FromWorker(_, FromWorker::Events { job, .. })
+        | Event::CaughtUp { job, .. }
+        | Event::Explain(job, _) => Some(*job),
+        Event::Act(_, command, _) => command.job(),
+        _ => None,
     }
 }
 
@@ -210,7 +241,20 @@ async fn perform(
         }
     }
     if !writes.is_empty() {
-        engine.store.apply(&writes).await?;
+        let begun = Instant::now();
+        if let Err(error) = engine.store.apply(&writes).await {
+            engine.metrics.failed();
+            return Err(error);
+        }
+        engine.metrics.stored(begun.elapsed());
+        for write in &writes {
+            engine.metrics.changed(write);
+            if let Write::Start { job, at_ms, .. } = write
+                && let Some(waited_ms) = dispatch.waited_until(*job, *at_ms)
+            {
+                engine.metrics.waited(waited_ms);
+            }
+        }
         drop(writes);
     }
     for action in sends {
@@ -275,6 +319,8 @@ async fn send(
             }
         }
         Action::Close(connection) => connections.close(connection),
+        // Who acted may be gone.
+        Action::Answer(answer, done) => drop(answer.send(done)),
     }
     Ok(())
 }

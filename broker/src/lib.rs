@@ -16,11 +16,14 @@ mod engine;
 mod history;
 mod http;
 mod listen;
+mod metrics;
+mod minutes;
 pub mod order;
 mod page;
 mod people;
 #[cfg(test)]
 mod samples;
+mod scale;
 mod store;
 mod sweep;
 mod usage;
@@ -37,8 +40,9 @@ use baton_protocol::address::BrokerAddress;
 use courses::Courses;
 use dispatch::Graces;
 use engine::{Engine, INBOX};
-use http::{Access, Shared};
+use http::{Access, Limits, Shared};
 use listen::Listener;
+use metrics::Metrics;
 use std::{sync::Arc, time::Duration};
 use store::Store;
 use tokio::sync::{mpsc, watch};
@@ -85,6 +89,7 @@ pub async fn run(
     let unlimited = watch::Sender::new(Arc::new(Courses::unlimited(jobs_per_person)));
 
     let (inbox, events) = mpsc::channel(INBOX);
+    let metrics = Arc::<Metrics>::default();
     let engine = Engine {
         store: store.clone(),
         graces: Graces {
@@ -98,6 +103,7 @@ pub async fn run(
         inbox: events,
         caught_up: inbox.downgrade(),
         activity: config.activity.clone().unwrap_or_default(),
+        metrics: Arc::clone(&metrics),
     };
     let terms = sweep::Terms {
         chunks: config.chunk_retention,
@@ -111,6 +117,7 @@ pub async fn run(
             only_this_user,
         })
     };
+    let looks = minutes::run(inbox.clone(), store.clone());
     let shared = Shared {
         access: access(matches!(config.listen, Listen::Unix(_))),
         store: store.clone(),
@@ -118,6 +125,9 @@ pub async fn run(
         inbox,
         stop: stop.clone(),
         connections: connections.clone(),
+        prefix: config.url_prefix.as_deref().map(Arc::from),
+        metrics,
+        limits: Arc::new(Limits::new(config.requests_a_second)),
     };
 
     let on_dashboard = Shared {
@@ -137,6 +147,7 @@ pub async fn run(
         () = keep(courses.as_ref()) => Ok(()),
         () = sweep::run(store.clone(), chunks, terms) => Ok(()),
         () = store.keep_log_short() => Ok(()),
+        () = looks => Ok(()),
     };
     stop.cancel();
     connections.close();

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use baton_protocol::NotebookId;
 use tokio::sync::mpsc;
+use tracing::Instrument;
 
 use crate::context::Context;
 use crate::job::{Order, run_job};
@@ -46,7 +47,8 @@ pub(crate) async fn serve_notebook(
                 let Some(order) = order else {
                     return;
                 };
-                session = run_job(&context, session.take(), order).await;
+                let span = tracing::error_span!("job", job.id = %order.events.job);
+                session = run_job(&context, session.take(), order).instrument(span).await;
                 reporter.say(true, session.as_ref());
             }
             death = rest(&mut session) => {

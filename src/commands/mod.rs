@@ -1,5 +1,6 @@
 //! One module for each command.
 
+pub(crate) mod act;
 pub(crate) mod ask;
 pub(crate) mod broker;
 pub(crate) mod config;

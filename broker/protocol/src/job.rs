@@ -74,7 +74,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    const ALL: [Self; 7] = [
+    pub const ALL: [Self; 7] = [
         Self::Ok,
         Self::Error,
         Self::Cancelled,

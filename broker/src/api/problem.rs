@@ -1,6 +1,6 @@
 //! Refusals in the form of RFC 9457.
 
-use crate::store::StoreError;
+use crate::{dispatch::NotDone, store::StoreError};
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
@@ -18,6 +18,20 @@ pub(crate) enum ApiError {
     NotAWorker,
     #[error("{0}")]
     Query(String),
+    #[error("{0}")]
+    NotDone(#[from] NotDone),
+    #[error("The request's body is not what this address takes: {0}")]
+    Body(String),
+    #[error(
+        "This form is not one of your own pages, or you have signed in anew since you opened it"
+    )]
+    Form,
+    #[error("The request's body is larger than what this address takes")]
+    TooLarge,
+    #[error("Your token asks more often than this broker allows")]
+    TooOften,
+    #[error("Only admins and the broker's own token read this")]
+    AdminsOnly,
     #[error("There is no job {job} that you may see")]
     UnknownJob { job: String },
     #[error("There is nothing at this address")]
@@ -31,11 +45,32 @@ pub(crate) enum ApiError {
 }
 
 impl ApiError {
+    /// Of a body that could not be taken.
+    pub(crate) fn of_body(status: StatusCode, text: String) -> Self {
+        match status {
+            StatusCode::PAYLOAD_TOO_LARGE => Self::TooLarge,
+            _ => Self::Body(text),
+        }
+    }
+
     fn status(&self) -> StatusCode {
         match self {
             Self::Token => StatusCode::UNAUTHORIZED,
-            Self::WebPage | Self::NotAWorker => StatusCode::FORBIDDEN,
-            Self::Query(_) => StatusCode::BAD_REQUEST,
+            Self::WebPage | Self::NotAWorker | Self::Form | Self::AdminsOnly => {
+                StatusCode::FORBIDDEN
+            }
+            Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooOften => StatusCode::TOO_MANY_REQUESTS,
+            Self::NotDone(NotDone::StaffOnly | NotDone::AdminsOnly) => StatusCode::FORBIDDEN,
+            Self::NotDone(NotDone::Over | NotDone::NotWaiting | NotDone::Leaving(_)) => {
+                StatusCode::CONFLICT
+            }
+            Self::NotDone(
+                NotDone::UnknownJob(_) | NotDone::UnknownWorker(_) | NotDone::UnknownCourse(_),
+            ) => StatusCode::NOT_FOUND,
+            Self::NotDone(NotDone::Wrong(_)) | Self::Query(_) | Self::Body(_) => {
+                StatusCode::BAD_REQUEST
+            }
             Self::UnknownJob { .. } | Self::UnknownPath => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -47,8 +82,14 @@ impl ApiError {
         match self {
             Self::Token => "token",
             Self::WebPage => "web-page",
+            Self::Form => "form",
+            Self::TooLarge => "too-large",
+            Self::TooOften => "too-often",
+            Self::AdminsOnly => "forbidden",
             Self::NotAWorker => "not-a-worker",
+            Self::NotDone(not_done) => kind_of(not_done),
             Self::Query(_) => "query",
+            Self::Body(_) => "body",
             Self::UnknownJob { .. } => "unknown-job",
             Self::UnknownPath => "unknown-path",
             Self::Method => "method",
@@ -60,14 +101,47 @@ impl ApiError {
     fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Token => Some("send it as Authorization: Bearer TOKEN"),
-            Self::UnknownJob { .. } => Some("/v1/jobs lists those that you may see"),
-            Self::Query(_) | Self::UnknownPath | Self::Method => {
+            Self::UnknownJob { .. } | Self::NotDone(NotDone::UnknownJob(_)) => {
+                Some("/v1/jobs lists those that you may see")
+            }
+            Self::NotDone(not_done) => Some(hint_of(not_done)),
+            Self::Query(_) | Self::Body(_) | Self::UnknownPath | Self::Method => {
                 Some("/v1/openapi.json says what can be asked")
             }
             Self::Store(_) => Some("the broker's log says more"),
             Self::Ending => Some("try again in a second"),
-            Self::WebPage | Self::NotAWorker => None,
+            Self::Form => Some("open the page again and repeat it"),
+            Self::TooOften => Some("ask again in a second"),
+            Self::AdminsOnly => Some("ask whoever runs the broker"),
+            Self::WebPage | Self::NotAWorker | Self::TooLarge => None,
         }
+    }
+}
+
+fn kind_of(not_done: &NotDone) -> &'static str {
+    match not_done {
+        NotDone::UnknownJob(_) => "unknown-job",
+        NotDone::UnknownWorker(_) => "unknown-worker",
+        NotDone::UnknownCourse(_) => "unknown-course",
+        NotDone::StaffOnly | NotDone::AdminsOnly => "forbidden",
+        NotDone::Over => "over",
+        NotDone::NotWaiting => "not-waiting",
+        NotDone::Leaving(_) => "leaving",
+        NotDone::Wrong(_) => "body",
+    }
+}
+
+fn hint_of(not_done: &NotDone) -> &'static str {
+    match not_done {
+        NotDone::UnknownJob(_) => "/v1/jobs lists those that you may see",
+        NotDone::UnknownWorker(_) => "/v1/workers lists them",
+        NotDone::UnknownCourse(_) => "/v1/courses lists those that you may see",
+        NotDone::StaffOnly => "ask the staff of the course",
+        NotDone::AdminsOnly => "ask whoever runs the broker",
+        NotDone::Over => "nothing is left to do",
+        NotDone::NotWaiting => "it can be cancelled",
+        NotDone::Leaving(_) => "start the worker again on its machine",
+        NotDone::Wrong(_) => "/v1/openapi.json says what can be asked",
     }
 }
 
@@ -87,7 +161,7 @@ impl IntoResponse for ApiError {
             detail: self.to_string(),
             hint: self.hint().map(str::to_owned),
         };
-        let mut response = (status, Json(problem)).into_response();
+        let mut response = (status, Json(problem.clone())).into_response();
         let headers = response.headers_mut();
         let kind = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, kind);
@@ -95,6 +169,10 @@ impl IntoResponse for ApiError {
             let how = HeaderValue::from_static("Bearer");
             headers.insert(header::WWW_AUTHENTICATE, how);
         }
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        response.extensions_mut().insert(problem);
         response
     }
 }

@@ -32,6 +32,12 @@ impl Dispatch {
         })
     }
 
+    /// From its submission to this time.
+    pub(crate) fn waited_until(&self, id: JobId, at_ms: i64) -> Option<u64> {
+        let waited_ms = at_ms - self.jobs.get(&id)?.submitted_ms;
+        Some(waited_ms.max(0).unsigned_abs())
+    }
+
     fn standing(&self, job: &Job, now: Now) -> api::Standing {
         let standing = self.as_ordered(job, now).standing;
         api::Standing {
@@ -98,6 +104,7 @@ impl Dispatch {
             message: course.message.clone(),
             budget: self.budget_left(&account, now),
             deadlines: deadlines.collect(),
+            staff_see_outputs: course.staff_see_outputs,
             running: small(jobs().filter(|job| job.is_running()).count()),
             waiting: small(jobs().filter(|job| job.phase == Phase::Queued).count()),
         }

@@ -3,16 +3,30 @@
 mod access;
 mod chunks;
 mod health;
+mod limits;
 mod sockets;
 
-use crate::{api, engine::Event, page, store::Store};
-use axum::{Router, middleware};
+use crate::{
+    api,
+    engine::Event,
+    metrics::{self, Metrics},
+    page,
+    store::Store,
+};
+use axum::{
+    Router,
+    extract::{DefaultBodyLimit, RawQuery},
+    middleware,
+    response::Redirect,
+    routing::get,
+};
 use baton_blobs::ChunkDirectory;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use access::{Access, Caller};
+pub(crate) use limits::Limits;
 
 /// What requests share. No request holds a lock.
 #[derive(Clone)]
@@ -23,27 +37,63 @@ pub(crate) struct Shared {
     pub(crate) inbox: mpsc::Sender<Event>,
     pub(crate) stop: CancellationToken,
     pub(crate) connections: TaskTracker,
+    pub(crate) prefix: Option<Arc<str>>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) limits: Arc<Limits>,
 }
 
+/// Of a form or an action. Chunks have limits of their own.
+const LARGEST_BODY: usize = 64 << 10;
+
 pub(crate) fn router(shared: Shared) -> Router {
+    let limited = |router: Router<Shared>| {
+        router
+            .layer(DefaultBodyLimit::max(LARGEST_BODY))
+            .layer(middleware::from_fn_with_state(
+                shared.clone(),
+                limits::limit,
+            ))
+    };
     let for_programs = Router::new()
         .merge(sockets::for_proxies())
         .merge(
             sockets::for_workers().layer(middleware::from_fn(access::workers_need_the_own_token)),
         )
         .merge(chunks::routes())
-        .merge(api::routes())
+        .merge(limited(api::routes()))
+        .route("/metrics", get(metrics::show))
         .layer(middleware::from_fn_with_state(
             Arc::clone(&shared.access),
             access::programs_need_token,
         ));
-    let for_people = page::routes().layer(middleware::from_fn_with_state(
+    let for_people = limited(page::routes()).layer(middleware::from_fn_with_state(
         Arc::clone(&shared.access),
         access::people_need_token,
     ));
-    Router::new()
+    let router = Router::new()
         .merge(for_programs)
         .merge(for_people)
         .merge(health::routes())
-        .with_state(shared)
+        .with_state(shared.clone());
+    match shared.prefix {
+        Some(prefix) => below(&prefix, router),
+        None => router,
+    }
+}
+
+/// The same at the root and below a prefix.
+fn below(prefix: &str, router: Router) -> Router {
+    // Pages name each other relative to themselves, so the first one needs its slash.
+    let home = format!("{prefix}/");
+    let to_home = {
+        let home = home.clone();
+        async move |RawQuery(query): RawQuery| {
+            let query = query.map_or_else(String::new, |query| format!("?{query}"));
+            Redirect::to(&format!("{home}{query}"))
+        }
+    };
+    Router::new()
+        .route(prefix, get(to_home))
+        .nest_service(&home, router.clone())
+        .merge(router)
 }

@@ -6,7 +6,7 @@ use super::{
     Job, Spread,
     line::{Line, Taken},
 };
-use baton_protocol::WorkerId;
+use baton_protocol::{JobId, WorkerId};
 use std::{cmp::Reverse, collections::BinaryHeap};
 
 /// For each waiting job, the next one first, the milliseconds until it starts.
@@ -51,8 +51,8 @@ struct Play<'jobs> {
     line: Line<'jobs>,
     takes: fn(Spread) -> u64,
     running: Vec<(&'jobs Job, WorkerId)>,
-    /// Ends of the running jobs, the first one on top.
-    ends: BinaryHeap<Reverse<(u64, usize)>>,
+    /// Ends of the running jobs, the first one on top; of two at one time, that of the job that was made first.
+    ends: BinaryHeap<Reverse<(u64, JobId, usize)>>,
 }
 
 impl<'jobs> Play<'jobs> {
@@ -77,7 +77,7 @@ impl<'jobs> Play<'jobs> {
     fn starts(&mut self, job: &'jobs Job, worker: WorkerId, now: u64) -> bool {
         let Some(takes) = job.takes else { return false };
         let end = now.saturating_add((self.takes)(takes));
-        self.ends.push(Reverse((end, self.running.len())));
+        self.ends.push(Reverse((end, job.job, self.running.len())));
         self.running.push((job, worker));
         true
     }
@@ -85,7 +85,7 @@ impl<'jobs> Play<'jobs> {
     fn run<Why>(&mut self, waiting: &[(&'jobs Job, Why)]) -> Vec<Option<u64>> {
         let mut starts = vec![None; waiting.len()];
         let mut left: Vec<usize> = (0..waiting.len()).collect();
-        while let Some(Reverse((now, ended))) = self.ends.pop() {
+        while let Some(Reverse((now, _, ended))) = self.ends.pop() {
             let (job, worker) = self.running[ended];
             self.line.free(job, worker);
             let mut index = 0;

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod actions;
 mod api;
 mod cancel;
 mod chunks;
@@ -11,6 +12,7 @@ mod harness;
 mod journey;
 mod killed;
 mod line;
+mod metrics;
 mod order;
 mod pages;
 mod people;

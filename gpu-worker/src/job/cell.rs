@@ -16,6 +16,7 @@ mod speech;
 mod turns;
 
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use baton_blobs::Ledger;
@@ -259,6 +260,8 @@ impl Run<'_> {
             Event::Collected(collected) => return self.on_collected(collected, order, cell).await,
             Event::MemoryDue => {
                 let bytes = self.memory().await;
+                let known = &order.events.memory_bytes;
+                known.store(bytes.unwrap_or_default(), Ordering::Relaxed);
                 return self.on_memory(bytes);
             }
             Event::OutputDue if order.events.is_full() => {}

@@ -19,6 +19,7 @@ use baton_link::frames::FrameError;
 use baton_protocol::shim::{Hello, Run, ToNotebook};
 use baton_protocol::{Cell, JobId, NotebookId, Outcome, Output, Submission};
 use tokio::time::Instant;
+use tracing::Instrument;
 
 use self::current::{Call, Stop};
 use self::rest::Late;
@@ -96,7 +97,8 @@ impl Journey {
         let job = JobId::random();
         self.tell_rest_again();
         let mut call = Call::new(job, &run, reader, writer);
-        let result = self.travel(&mut call, run).await;
+        let span = tracing::error_span!("job", job.id = %job);
+        let result = self.travel(&mut call, run).instrument(span).await;
         let stop = match result {
             Ok(()) => return Ok(CallEnd::Done),
             Err(stop) => stop,

@@ -1,0 +1,156 @@
+//! What Prometheus reads, and how often and how much a token may ask.
+
+use crate::{
+    api::{class, hold, problem, proxy, run},
+    harness::{Broker, FakeWorker, PATIENCE, Rules},
+};
+use baton_broker::{Person, Role};
+use std::{collections::BTreeSet, path::Path};
+
+async fn metrics(broker: &Broker) -> String {
+    broker.get("/metrics").await
+}
+
+fn value(text: &str, of: &str) -> String {
+    let line = text.lines().find_map(|line| line.strip_prefix(of));
+    let line = line.unwrap_or_else(|| panic!("{of} is not in {text}"));
+    line.trim().to_owned()
+}
+
+#[tokio::test]
+async fn the_queue_and_the_workers_are_counted() {
+    let broker = class().await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let (mut ada, mut bob) = (proxy(&broker, "ada").await, proxy(&broker, "bob").await);
+    run(&mut worker, &mut ada).await;
+    hold(&mut worker, &mut ada).await;
+    let waiting = bob.submit().await;
+    bob.place(waiting).await;
+    let text = metrics(&broker).await;
+    for (name, expected) in [
+        ("baton_jobs{state=\"queued\"}", "1"),
+        ("baton_workers{state=\"open\"}", "1"),
+        ("baton_workers{state=\"away\"}", "0"),
+        ("baton_places", "1"),
+        ("baton_desired_workers", "2"),
+        ("baton_course_jobs{course=\"ml\",state=\"running\"}", "1"),
+        ("baton_course_jobs{course=\"ml\",state=\"waiting\"}", "1"),
+        ("baton_jobs_finished_total{outcome=\"ok\"}", "1"),
+        ("baton_job_run_seconds_bucket{le=\"1\"}", "1"),
+        ("baton_job_run_seconds_sum", "0.005"),
+        ("baton_gpu_seconds_total", "0.005"),
+    ] {
+        assert_eq!(value(&text, name), expected, "{name}");
+    }
+    for person in ["ada", "bob", "lesson"] {
+        assert!(!text.contains(person), "{text}");
+    }
+    // Each name once, with a sentence, and no value without one.
+    let help: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# HELP "))
+        .collect();
+    let names: BTreeSet<&str> = help
+        .iter()
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    assert_eq!(names.len(), help.len());
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        let of = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|end| name.strip_suffix(end));
+        assert!(
+            names.contains(name) || of.is_some_and(|name| names.contains(name)),
+            "{line}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn only_admins_read_them() {
+    let broker = class().await;
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    for (token, status) in [
+        ("", 401),
+        ("ada-token", 403),
+        ("tia-token", 403),
+        ("root-token", 200),
+        ("sesame", 200),
+    ] {
+        let request = client.get(format!("{}/metrics", broker.dial.address));
+        let answer = request.bearer_auth(token).send().await.unwrap();
+        assert_eq!(answer.status(), status, "{token}");
+    }
+}
+
+#[tokio::test]
+async fn the_board_asks_for_what_there_is() {
+    let broker = class().await;
+    let text = metrics(&broker).await;
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/grafana/baton.json");
+    let board: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+    let board = board.to_string();
+    let named = board.split("baton_").skip(1).map(|rest| {
+        let end = rest.find(|letter: char| !letter.is_ascii_lowercase() && letter != '_');
+        format!("baton_{}", &rest[..end.unwrap()])
+    });
+    let named: BTreeSet<String> = named.collect();
+    assert!(named.len() > 6, "{named:?}");
+    for name in named {
+        assert!(
+            text.contains(&format!("\n{name}")),
+            "{name} is not in {text}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn who_asks_too_often_or_too_much_is_told() {
+    let courses = [("ml".to_owned(), Role::Student)];
+    let person = |name: &str| {
+        let token = format!("{name}-token");
+        Person::new(name.to_owned(), &token, false, courses.clone().into()).entry()
+    };
+    let broker = Broker::start_with(Rules {
+        token: Some("sesame"),
+        tcp: true,
+        people: Some(person("ada") + &person("bob")),
+        requests_a_second: 1,
+        ..Rules::default()
+    })
+    .await;
+    let client = reqwest::Client::builder()
+        .no_proxy()
+        .timeout(PATIENCE)
+        .build()
+        .unwrap();
+    let ask = async |token: &str, path: &str| {
+        let request = client.get(format!("{}{path}", broker.dial.address));
+        request.bearer_auth(token).send().await.unwrap()
+    };
+    let mut limited = None;
+    for _ in 0..100 {
+        let answer = ask("ada-token", "/v1/jobs").await;
+        if answer.status() != 200 {
+            limited = Some(answer);
+            break;
+        }
+    }
+    let limited = limited.expect("nothing was refused");
+    assert_eq!(limited.headers()["retry-after"], "1");
+    assert_eq!(problem(limited).await.status, 429);
+    assert_eq!(ask("bob-token", "/v1/jobs").await.status(), 200);
+    for _ in 0..20 {
+        assert_eq!(ask("sesame", "/v1/jobs").await.status(), 200);
+    }
+    assert_ne!(
+        value(&metrics(&broker).await, "baton_requests_limited_total"),
+        "0"
+    );
+
+    let large = format!("{{\"reason\": \"{}\"}}", "x".repeat(70_000));
+    let url = format!("{}/v1/workers/gpu-1/drain", broker.dial.address);
+    let request = client.post(url).bearer_auth("sesame").body(large);
+    assert_eq!(problem(request.send().await.unwrap()).await.status, 413);
+}
