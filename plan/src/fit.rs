@@ -6,7 +6,7 @@
 //! Who submits nothing for [`AWAY`] after a cell has gone away. What nobody saw the end of (a cell that waits, one that was
 //! stopped, somebody who edits) counts as long as it was seen, and not as an end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     rates::Rates,
@@ -18,10 +18,7 @@ use crate::{
 pub const AWAY: f64 = 1800.0;
 
 /// Fewer cells with an end say nothing.
-pub const FEWEST: usize = 20;
-
-/// Away for good, where nobody came back: a year, in seconds.
-const FOR_GOOD: f64 = 365.0 * 86_400.0;
+const FEWEST: usize = 20;
 
 /// A hand-over takes at least so long, in seconds.
 const SHORTEST_HAND_OVER: f64 = 1e-3;
@@ -63,7 +60,7 @@ pub enum TooLittle {
     )]
     Few { cells: usize },
     #[error(
-        "Nobody in the history submitted a second cell, so nothing is known of the time between cells"
+        "Nobody in the history submitted a second cell soon after the first, so nothing is known of the time between cells"
     )]
     NoEdits,
 }
@@ -90,23 +87,24 @@ pub fn fit(cells: &[PastCell], places: usize, now: f64) -> Result<Fit, TooLittle
     }
     let aways = Survival::of(aways);
     let submission = edits.rate();
+    // As long as nobody came back, those who left are expected any moment.
+    let (arrival, departure) = match aways.ended() {
+        0 => (1.0 / AWAY, 0.0),
+        _ => (
+            aways.rate(),
+            submission * left as f64 / edits.ended() as f64,
+        ),
+    };
     let rates = Rates {
-        arrival: if aways.ended() > 0 {
-            aways.rate()
-        } else {
-            1.0 / FOR_GOOD
-        },
-        departure: submission * left as f64 / edits.ended() as f64,
+        arrival,
+        departure,
         submission,
         execution: runs.rate(),
         hand_over: 1.0 / hand_over(cells, places),
     };
     let first = cells.iter().map(|cell| cell.submitted);
-    let mut people: Vec<_> = cells.iter().map(|cell| cell.person).collect();
-    people.sort_unstable();
-    people.dedup();
     Ok(Fit {
-        people: people.len(),
+        people: people(cells.iter()),
         rates,
         busy: cells
             .iter()
@@ -137,6 +135,17 @@ impl Fit {
             ..self.rates.life()
         }
     }
+}
+
+/// How many had a cell lately, and are not away.
+#[must_use]
+pub fn people_here(cells: &[PastCell], now: f64) -> usize {
+    let last = |cell: &PastCell| cell.finished.unwrap_or(now);
+    people(cells.iter().filter(|cell| now - last(cell) <= AWAY))
+}
+
+fn people<'cells>(cells: impl Iterator<Item = &'cells PastCell>) -> usize {
+    cells.map(|cell| cell.person).collect::<BTreeSet<_>>().len()
 }
 
 fn run(cell: &PastCell, now: f64) -> Option<Seen> {

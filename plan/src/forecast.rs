@@ -39,22 +39,22 @@ pub struct Forecast {
 /// How much of an answer is worth waiting for.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Larger chains are simulated.
-    pub most_states: usize,
+    /// Larger chains are simulated; see [`shared::work`].
+    pub most_work: usize,
     /// Cells of a simulation, about.
     pub cells: f64,
 }
 
 impl Effort {
-    /// Some ten seconds at most.
+    /// Some seconds at most: 500 people and one GPU are solved exactly.
     pub const THOROUGH: Self = Self {
-        most_states: shared::MAX_STATES,
-        cells: 1e6,
-    };
-    /// Half a second at most.
-    pub const QUICK: Self = Self {
-        most_states: 40_000,
+        most_work: 1_200_000,
         cells: 2e5,
+    };
+    /// A part of a second.
+    pub const QUICK: Self = Self {
+        most_work: 100_000,
+        cells: 1e5,
     };
 }
 
@@ -64,7 +64,7 @@ const RUNS: Runs = Runs { count: 10, seed: 1 };
 /// `None` when the chain's solver did not get to twelve digits.
 #[must_use]
 pub fn forecast(rates: &Rates, people: usize, gpus: usize, effort: Effort) -> Option<Forecast> {
-    if shared::states(people, gpus) > effort.most_states {
+    if shared::work(people, gpus) > effort.most_work {
         return Some(simulated(&rates.life(), people, gpus, effort));
     }
     shared::solve(rates, people, gpus).map(|answer| Forecast::from(&answer))
@@ -106,6 +106,18 @@ impl From<&Answer> for Forecast {
 }
 
 impl Forecast {
+    /// The part of cells that wait longer than so many seconds, from the curve.
+    #[must_use]
+    pub fn longer_than(&self, seconds: f64) -> f64 {
+        let after = self.curve.partition_point(|(time, _)| *time <= seconds);
+        let (Some(before), Some(after)) = (self.curve[..after].last(), self.curve.get(after))
+        else {
+            return 0.0;
+        };
+        let part = (seconds - before.0) / (after.0 - before.0);
+        before.1 + part * (after.1 - before.1)
+    }
+
     fn of_simulation(people: usize, gpus: usize, told: &Simulated) -> Self {
         let longer = (told.longer.iter()).map(|(part, wait)| (wait.mean, *part));
         let begin = (0.0, 1.0 - told.at_once.mean);

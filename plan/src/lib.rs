@@ -12,11 +12,12 @@
 //! (an exact lump), for hundreds; [`exclusive`] a GPU per person from coming to going, for comparison.
 //!
 //! [`simulation`] is for what no chain can say, and [`fit`] says which rates a course had; [`forecast`] takes the chain
-//! where it can. [`Plot`] draws all of it.
+//! where it can. [`Capacity`] holds a course against what it was to be, and [`Plot`] draws all of it.
 //!
 //! **Invariant:** pure; no I/O, no clock, no randomness but from a seed that is given.
 
 mod answer;
+mod capacity;
 pub mod exclusive;
 mod fit;
 mod forecast;
@@ -29,12 +30,15 @@ mod solve;
 pub mod states;
 mod survival;
 mod wait;
+mod words;
 
 pub use answer::Answer;
-pub use fit::{AWAY, Fit, PastCell, TooLittle, fit};
+pub use capacity::{Capacity, Row};
+pub use fit::{AWAY, Fit, PastCell, TooLittle, fit, people_here};
 pub use forecast::{Effort, Forecast, Method, PARTS, forecast, simulated};
 pub use plot::{Axis, Line, Plot};
 pub use rates::{BadRate, Rates};
 pub use repairman::{Repairman, repairman};
 pub use survival::{Seen, Survival};
 pub use wait::Waits;
+pub use words::duration;

@@ -197,11 +197,12 @@ impl Chain {
             begins[group + 1] += begins[group];
         }
         let mut next = begins.clone();
-        let (mut states, mut place) = (vec![0; self.len()], vec![0; self.len()]);
-        for state in 0..self.len() {
-            let group = groups.of[state] as usize;
+        let mut states = vec![0; self.len()];
+        let mut place = Vec::with_capacity(self.len());
+        for (state, group) in groups.of.iter().enumerate() {
+            let group = *group as usize;
             states[next[group]] = state as u32;
-            place[state] = (next[group] - begins[group]) as u32;
+            place.push((next[group] - begins[group]) as u32);
             next[group] += 1;
         }
         let mut outward = vec![0.0; self.len()];

@@ -100,6 +100,12 @@ impl Survival {
         sum + (self.longest - since) * longer
     }
 
+    /// Seconds of the longest, seen to its end or not.
+    #[must_use]
+    pub fn longest(&self) -> f64 {
+        self.longest
+    }
+
     /// How far from `longer_than` the part of longer times is at most, from 0 to 1 (Kolmogorov's distance).
     #[must_use]
     pub fn distance(&self, longer_than: impl Fn(f64) -> f64) -> f64 {

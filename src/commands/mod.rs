@@ -1,6 +1,7 @@
 //! One module for each command.
 
 pub(crate) mod ask;
+pub(crate) mod bench;
 pub(crate) mod broker;
 pub(crate) mod config;
 pub(crate) mod doctor;

@@ -4,12 +4,14 @@
 //! refusals as problem documents. Routes and their description are one list, so the document cannot lag behind.
 
 mod courses;
+mod history;
 mod jobs;
 mod paging;
 mod problem;
 mod usage;
 mod workers;
 
+pub(crate) use history::past;
 pub(crate) use problem::ApiError;
 
 use crate::{engine::Event, http::Shared};
@@ -75,6 +77,7 @@ pub(crate) fn routes() -> Router<Shared> {
         .routes(routes!(workers::list))
         .routes(routes!(courses::list))
         .routes(routes!(usage::list))
+        .routes(routes!(history::history))
         .split_for_parts();
     router
         .route("/v1/openapi.json", get(async || Json(document)))

@@ -16,6 +16,8 @@ pub(crate) enum ApiError {
     WebPage,
     #[error("Workers need the broker's own token: they are given everybody's cells")]
     NotAWorker,
+    #[error("What estimates are made of is for the staff of a course, and for admins")]
+    NotStaff,
     #[error("{0}")]
     Query(String),
     #[error("There is no job {job} that you may see")]
@@ -31,10 +33,10 @@ pub(crate) enum ApiError {
 }
 
 impl ApiError {
-    fn status(&self) -> StatusCode {
+    pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::Token => StatusCode::UNAUTHORIZED,
-            Self::WebPage | Self::NotAWorker => StatusCode::FORBIDDEN,
+            Self::WebPage | Self::NotAWorker | Self::NotStaff => StatusCode::FORBIDDEN,
             Self::Query(_) => StatusCode::BAD_REQUEST,
             Self::UnknownJob { .. } | Self::UnknownPath => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
@@ -48,6 +50,7 @@ impl ApiError {
             Self::Token => "token",
             Self::WebPage => "web-page",
             Self::NotAWorker => "not-a-worker",
+            Self::NotStaff => "not-staff",
             Self::Query(_) => "query",
             Self::UnknownJob { .. } => "unknown-job",
             Self::UnknownPath => "unknown-path",
@@ -66,7 +69,7 @@ impl ApiError {
             }
             Self::Store(_) => Some("the broker's log says more"),
             Self::Ending => Some("try again in a second"),
-            Self::WebPage | Self::NotAWorker => None,
+            Self::WebPage | Self::NotAWorker | Self::NotStaff => None,
         }
     }
 }

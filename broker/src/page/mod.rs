@@ -5,6 +5,7 @@
 //!
 //! **Invariant:** no request to another host, no inline script or style, and nothing of a cell but its notebook's name.
 
+mod capacity;
 mod plain;
 mod view;
 
@@ -34,6 +35,7 @@ const UPDATE_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) fn routes() -> Router<Shared> {
     Router::new()
+        .merge(capacity::routes())
         .route("/", get(page))
         .route("/live", get(live))
         .route("/status", get(status))

@@ -25,6 +25,7 @@ pub(super) fn page(fragments: &[(&'static str, String)]) -> Markup {
                 a.skip href="#main" { "Skip to the tables" }
                 header {
                     h1 { "Baton" }
+                    nav { a href="capacity" { "Capacity" } }
                     button #pause type="button" hidden { "Pause updates" }
                 }
                 main #main {

@@ -18,7 +18,7 @@ mod read;
 mod tests;
 mod write;
 
-pub(crate) use listing::{JobFilter, JobRow, UsageFilter, UsageRow};
+pub(crate) use listing::{HistoryFilter, HistoryRow, JobFilter, JobRow, UsageFilter, UsageRow};
 
 use crate::{history::Run, people::Account, usage::Spent};
 use baton_protocol::{

@@ -4,6 +4,7 @@
 mod access;
 mod api;
 mod cancel;
+mod capacity;
 mod chunks;
 mod courses;
 mod fairness;

@@ -120,7 +120,7 @@ fn too_little_history_is_said() {
 fn a_chain_that_is_too_large_is_simulated_instead() {
     let exact = forecast(&CLASS, 12, 2, Effort::THOROUGH).unwrap();
     let quick = Effort {
-        most_states: 1,
+        most_work: 1,
         ..Effort::THOROUGH
     };
     let simulated = forecast(&CLASS, 12, 2, quick).unwrap();
