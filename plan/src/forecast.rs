@@ -48,12 +48,12 @@ pub struct Effort {
 impl Effort {
     /// Some seconds at most: 500 people and one GPU are solved exactly.
     pub const THOROUGH: Self = Self {
-        most_work: 1_200_000,
+        most_work: 3_500_000,
         cells: 2e5,
     };
     /// A part of a second.
     pub const QUICK: Self = Self {
-        most_work: 100_000,
+        most_work: 150_000,
         cells: 1e5,
     };
 }
