@@ -19,13 +19,13 @@ fn main() {
 
     let runs = Runs { count: 8, seed: 1 };
     let begin = Instant::now();
-    let told = first_come(&life(), PEOPLE, 1, hours(4_000.0), runs);
+    let told = first_come(&life(), PEOPLE, 1, hours(400.0), runs);
     let first_come_cells = told.cells as f64 / begin.elapsed().as_secs_f64();
 
     let [in_order, in_turn, ours] = [Policy::FirstCome, Policy::RoundRobin(20.0), Policy::Baton]
         .map(|policy| {
             let begin = Instant::now();
-            let told = share(&class(), policy, hours(24.0), runs);
+            let told = share(&class(), policy, hours(240.0), runs);
             told.cells as f64 / begin.elapsed().as_secs_f64()
         });
     println!(

@@ -196,6 +196,9 @@ impl Arbiter {
 
     /// From those who had their time, and from all beside one who computes and finds no room for what it allocates.
     fn take_back(&mut self, actions: &mut Vec<Action>) {
+        if self.sessions.count_computing() == 0 {
+            return;
+        }
         let crowded = self.needy().filter(|id| !self.fits_beside_holders(*id));
         for id in [self.next_resident(), crowded].into_iter().flatten() {
             let rival = &self.sessions[&id];
@@ -231,12 +234,15 @@ impl Arbiter {
     }
 
     fn grant(&mut self, actions: &mut Vec<Action>) {
-        while let Some(id) = self.next_resident() {
-            let rank = self.place(&self.sessions[&id]).rank;
-            let level = self.settings.level(&self.sessions[&id]);
-            if self.sessions.count_computing() > 0 && !self.may_join(id) {
+        while self.may_be_joined()
+            && let Some(id) = self.next_resident()
+        {
+            let is_alone = self.sessions.count_computing() == 0;
+            if !is_alone && self.needy().is_some_and(|needy| needy != id) {
                 return;
             }
+            let rank = self.place(&self.sessions[&id]).rank;
+            let level = self.settings.level(&self.sessions[&id]);
             self.epoch += 1;
             let turn = Turn::Holding {
                 epoch: self.epoch,
@@ -255,38 +261,36 @@ impl Arbiter {
         }
     }
 
-    /// Cells of the lowest level compute together where nobody else waits.
-    fn may_join(&self, id: SessionId) -> bool {
+    /// Nobody computes, or cells of the lowest level, which compute together where nobody else waits.
+    fn may_be_joined(&self) -> bool {
+        let computing = self.sessions.count_computing();
         let lowest = self.settings.lowest();
-        let may_be_joined =
-            |session: &Session| session.holds() && self.settings.level(session) == lowest;
-        let higher_wait = self.sessions.sums().waiting[..lowest]
-            .iter()
-            .any(|count| *count > 0);
-        self.sessions.count_computing() < self.settings.together
-            && !higher_wait
-            && self
-                .sessions
-                .computing()
-                .all(|(_, session)| may_be_joined(session))
-            && self.needy().is_none_or(|needy| needy == id)
+        let lets_in = |session: &Session| session.holds() && self.settings.level(session) == lowest;
+        computing == 0
+            || (computing < self.settings.together
+                && (0..lowest).all(|level| self.sessions.waiting(level).is_empty())
+                && self
+                    .sessions
+                    .computing()
+                    .all(|(_, session)| lets_in(session)))
     }
 
     // ---- looking
 
-    /// The one with the best place among those who wait.
+    /// The one with the best place among those who wait: of the best level in which anybody is meant.
     pub(crate) fn front(
         &self,
         is_meant: impl Fn(SessionId, &Session) -> bool,
     ) -> Option<SessionId> {
-        if !self.sessions.any_waits() {
-            return None;
-        }
-        let waiting = self
-            .sessions
-            .iter()
-            .filter(|(id, session)| session.waits() && is_meant(**id, session));
-        best(waiting.map(|(id, session)| (*id, self.place(session))))
+        let lowest = self.settings.lowest();
+        let overdue = self.is_overdue.then_some(lowest);
+        let mut levels = overdue.into_iter().chain(0..=lowest);
+        levels.find_map(|level| {
+            let waiting = self.sessions.waiting(level).iter();
+            let waiting = waiting.map(|id| (*id, &self.sessions[id]));
+            let meant = waiting.filter(|(id, session)| is_meant(*id, session));
+            best(meant.map(|(id, session)| (id, self.place(session))))
+        })
     }
 
     /// Those whose memory is about to make way for somebody before them compute no more.
@@ -318,7 +322,7 @@ impl Arbiter {
     }
 
     fn lowest_waits(&self) -> bool {
-        self.sessions.sums().waiting[self.settings.lowest()] > 0
+        !self.sessions.waiting(self.settings.lowest()).is_empty()
     }
 
     fn wakes_of(&self, session: &Session, wanted: bool, computing: u32) -> [Option<Duration>; 5] {

@@ -21,14 +21,14 @@ pub(crate) struct Sessions {
     all: BTreeMap<SessionId, Session>,
     levels: [Duration; 3],
     computing: BTreeSet<SessionId>,
+    /// By level, the highest first.
+    waiting: [BTreeSet<SessionId>; 4],
     sums: Sums,
 }
 
 /// Numbers of sessions, and bytes of theirs.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Sums {
-    /// By level, the highest first.
-    pub(crate) waiting: [i64; 4],
     /// Those who asked for memory and have not got it.
     pub(crate) growing: i64,
     pub(crate) away: i64,
@@ -39,9 +39,8 @@ pub(crate) struct Sums {
 }
 
 impl Sums {
-    fn add(&mut self, session: &Session, level: usize, times: i64) {
+    fn add(&mut self, session: &Session, times: i64) {
         let count = |is_so: bool| times * i64::from(is_so);
-        self.waiting[level] += count(session.waits());
         self.growing += count(session.growing_bytes > 0);
         self.away += count(session.is_away());
         let leaving = matches!(session.residency, Residency::Leaving { .. });
@@ -66,6 +65,7 @@ impl Sessions {
             all: BTreeMap::new(),
             levels,
             computing: BTreeSet::new(),
+            waiting: Default::default(),
             sums: Sums::default(),
         }
     }
@@ -75,7 +75,11 @@ impl Sessions {
     }
 
     pub(crate) fn any_waits(&self) -> bool {
-        self.sums.waiting.iter().any(|count| *count > 0)
+        self.waiting.iter().any(|level| !level.is_empty())
+    }
+
+    pub(crate) fn waiting(&self, level: usize) -> &BTreeSet<SessionId> {
+        &self.waiting[level]
     }
 
     /// Whose work may be on the GPU: few, whoever else is there.
@@ -94,14 +98,13 @@ impl Sessions {
 
     pub(crate) fn insert(&mut self, id: SessionId, session: Session) {
         self.remove(id);
-        self.sums.add(&session, level(&self.levels, &session), 1);
+        self.enter(id, &session);
         self.all.insert(id, session);
     }
 
     pub(crate) fn remove(&mut self, id: SessionId) {
         if let Some(session) = self.all.remove(&id) {
-            self.sums.add(&session, level(&self.levels, &session), -1);
-            self.computing.remove(&id);
+            self.leave(id, &session);
         }
     }
 
@@ -111,16 +114,29 @@ impl Sessions {
         id: SessionId,
         change: impl FnOnce(&mut Session) -> Said,
     ) -> Option<Said> {
-        let session = self.all.get_mut(&id)?;
-        self.sums.add(session, level(&self.levels, session), -1);
-        let computed = session.computes();
-        let said = change(session);
-        self.sums.add(session, level(&self.levels, session), 1);
-        match (computed, session.computes()) {
-            (false, true) => _ = self.computing.insert(id),
-            (true, false) => _ = self.computing.remove(&id),
-            _ => {}
-        }
+        let mut session = self.all.get(&id)?.clone();
+        self.leave(id, &session);
+        let said = change(&mut session);
+        self.enter(id, &session);
+        self.all.insert(id, session);
         Some(said)
+    }
+
+    fn enter(&mut self, id: SessionId, session: &Session) {
+        self.sums.add(session, 1);
+        if session.computes() {
+            self.computing.insert(id);
+        } else if session.waits() {
+            self.waiting[level(&self.levels, session)].insert(id);
+        }
+    }
+
+    fn leave(&mut self, id: SessionId, session: &Session) {
+        self.sums.add(session, -1);
+        if session.computes() {
+            self.computing.remove(&id);
+        } else if session.waits() {
+            self.waiting[level(&self.levels, session)].remove(&id);
+        }
     }
 }
