@@ -99,7 +99,10 @@ pub(crate) fn event_bytes(event: &JobEvent) -> usize {
 pub(crate) fn state_bytes(state: &State) -> usize {
     let manifest = match state {
         State::Chunks(manifest) => manifest,
-        State::Memory(_) => return 4 * OVERHEAD,
+        State::Memory(held) => {
+            let enclosed = held.enclosed.as_ref();
+            return 4 * OVERHEAD + enclosed.map_or(0, |enclosed| enclosed.file.len());
+        }
     };
     manifest.pieces().map(piece_bytes).sum()
 }

@@ -55,7 +55,8 @@ pub(crate) fn resident_bytes(kernel: Pid, limit_bytes: Option<u64>) -> u64 {
     proportional.unwrap_or(sum)
 }
 
-fn resident_of(process: Pid) -> u64 {
+/// Resident bytes of one process.
+pub(crate) fn resident_of(process: Pid) -> u64 {
     let pages = fs::read_to_string(format!("/proc/{process}/statm"))
         .ok()
         .and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());

@@ -88,12 +88,12 @@ def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str]) -> 
 def visible_names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> set[str]:
     """The student's names and IPython's results; `hidden` are what IPython itself put there, with their values."""
 
-    def is_visible(name: object) -> bool:
-        if not isinstance(name, str) or OF_EVERY_MODULE.fullmatch(name):
-            return False
-        return of_result(name) or name not in hidden or hidden[name] is not namespace.get(name)
+    def is_visible(name: str) -> bool:
+        if name in hidden and hidden[name] is namespace.get(name):  # most names are: IPython's, of each cell
+            return of_result(name)
+        return not OF_EVERY_MODULE.fullmatch(name)
 
-    return {name for name in tuple(namespace) if is_visible(name)}
+    return {name for name in tuple(namespace) if isinstance(name, str) and is_visible(name)}
 
 
 def of_student(names: set[str]) -> set[str]:
@@ -102,7 +102,8 @@ def of_student(names: set[str]) -> set[str]:
 
 def of_result(name: str) -> bool:
     """`_`, `__`, `_7`, `Out`: IPython's, and yet for the student's use."""
-    return name in ("Out", "In", "_oh", "_ih") or name.strip("_") == "" or re.fullmatch(r"_\d+", name) is not None
+    rest = name.lstrip("_")
+    return not rest or name in ("Out", "In", "_oh", "_ih") or (rest.isdecimal() and name[1:] == rest)
 
 
 def of_cell(source: str, transform: Transform) -> CellNames:

@@ -68,7 +68,7 @@ class Call:
 
     def _names(self) -> analysis.CellNames:
         try:
-            return analysis.of_cell(self.cell.code, self.home.shell.transform_cell)
+            return analysis.of_cell(self.cell.code, self.cell.transform)
         except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
             raise self.cell.not_compiled(error) from None  # found here, before anybody waits for a GPU
 

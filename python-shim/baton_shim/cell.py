@@ -23,6 +23,14 @@ class NotebookCell:
         self.content: dict[str, Any] = self.parent.get("content", {})
         self.code = source.numbered(body, self.content.get("code", ""))
         self.number = cell_number(shell)
+        self._transformed: dict[str, str] = {}
+
+    def transform(self, source: str) -> str:
+        """As IPython does before it compiles; once for each text."""
+        transformed = self._transformed.get(source)
+        if transformed is None:
+            transformed = self._transformed[source] = self.shell.transform_cell(source)
+        return transformed
 
     def request(self) -> dict[str, Any]:
         """What the proxy has to know of the cell, apart from its state."""
@@ -43,7 +51,7 @@ class NotebookCell:
         if not isinstance(error, SyntaxError):  # a null byte, too many brackets
             return with_lines(error, [f"{type(error).__name__}: {short(error)}"])
         compiler = self.shell.compile
-        transformed = self.shell.transform_cell(self.code) if error.filename == "<cell>" else self.code
+        transformed = self.transform(self.code) if error.filename == "<cell>" else self.code
         error.filename = compiler.cache(transformed, self.number, raw_code=self.code)
         return with_lines(error, self.shell.SyntaxTB.structured_traceback(type(error), error, []))
 

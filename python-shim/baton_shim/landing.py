@@ -11,6 +11,8 @@ from baton_shim import errors
 from baton_shim.surroundings import warn
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from baton_shim.cell import NotebookCell
     from baton_shim.home import Home
 
@@ -34,7 +36,7 @@ def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
     for line in home.surroundings.land(extra["around"]) + home.surroundings.figures.land(extra["figures"]):
         warn(line)
     home.surroundings.handlers.land(extra["handlers"])
-    remember_source(home.shell, extra["file"], cell.number, cell.code)
+    remember_source(home.shell, extra["file"], cell.number, cell.code, cell.transform)
     for payload in extra["payload"]:
         if payload.get("source") != "ask_exit":
             home.shell.payload_manager.write_payload(payload)
@@ -61,11 +63,11 @@ def exception_of(outcome: str, error: dict[str, Any] | None, landed: Landed | No
     return errors.with_lines(raised, error["traceback"])
 
 
-def remember_source(shell: Any, file_name: str, number: int, source: str) -> None:
+def remember_source(shell: Any, file_name: str, number: int, source: str, transform: Callable[[str], str]) -> None:
     """Lets tracebacks and `inspect` here show functions that the cell defined."""
     import linecache
 
-    lines = [line + "\n" for line in shell.transform_cell(source).splitlines()]
+    lines = [line + "\n" for line in transform(source).splitlines()]
     linecache.cache[file_name] = (len(source), None, lines, file_name)
     numbers: dict[str, int] | None = getattr(shell.compile, "_filename_map", None)
     if numbers is not None:

@@ -22,7 +22,7 @@ from baton_shim import __version__
 from baton_shim.interrupts import Interrupts
 
 _LENGTH = struct.Struct(">Q")
-_READ_BYTES = 1 << 20
+_READ_BYTES = 1 << 16
 _LARGEST_FRAME_BYTES = 8 << 30
 
 

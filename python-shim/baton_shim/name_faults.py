@@ -153,6 +153,14 @@ class Builtins(dict[str, Any]):
             del self[name]
         self.update((name, value) for name, value in here.items() if name not in SHOW_NAMESPACE)
 
+    def follow(self, name: str) -> None:
+        """It was set or deleted in the module."""
+        here = vars(builtins)
+        if name not in here:
+            self.pop(name, None)
+        elif name not in SHOW_NAMESPACE:
+            self[name] = here[name]
+
 
 def mirror_builtins(copy: Builtins) -> None:
     """What is set in the module `builtins` holds at once, as for `mock.patch("builtins.input")`."""
@@ -160,11 +168,11 @@ def mirror_builtins(copy: Builtins) -> None:
     class BuiltinsModule(ModuleType):
         def __setattr__(self, name: str, value: Any) -> None:
             super().__setattr__(name, value)
-            copy.refresh()
+            copy.follow(name)
 
         def __delattr__(self, name: str) -> None:
             super().__delattr__(name)
-            copy.refresh()
+            copy.follow(name)
 
     become(builtins, BuiltinsModule)
 

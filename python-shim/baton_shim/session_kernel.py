@@ -156,11 +156,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         shell = self.shell
         shell.displayhook.take()
         shell.last_execution_result = None
-        try:
-            shell.displayhook.cell = shell.transform_cell(code)
-        except Exception:  # IPython shows it when it runs the cell
-            shell.displayhook.cell = ""
-        self._file = shell.compile.get_code_name(code, shell.displayhook.cell, shell.execution_count)
+        shell.displayhook.cell = None
         for line in self._troubles:
             warn(line)
         ticking = asyncio.ensure_future(tick())
@@ -178,6 +174,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             shell.last_execution_result = None
         finally:
             ticking.cancel()
+        self._file = shell.compile.get_code_name(code, shell.displayhook.cell or "", shell.execution_count)
         return reply
 
     def _finish(self, reply: dict[str, Any], prepared: dict[str, Any]) -> None:

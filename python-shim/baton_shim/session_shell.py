@@ -39,12 +39,12 @@ class SessionDisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
     """Formats where the object lives and keeps both; several results in one cell are displayed, except the last."""
 
     result: Result | None = None
-    cell = ""
+    cell: str | None = None
     """The transformed source that runs, for the semicolon at its end."""
 
     def __call__(self, result: Any = None) -> None:
         self.check_for_underscore()
-        if result is None or self.semicolon_at_end_of_expression(self.cell):
+        if result is None or self.semicolon_at_end_of_expression(self.cell or ""):
             return
         if self.result is not None:
             self.shell.display_pub.publish(self.result.data, self.result.metadata)
@@ -89,6 +89,12 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
     def init_magics(self) -> None:
         super().init_magics()
         self.register_magics(SessionNamespaceMagics)
+
+    def transform_cell(self, raw_cell: str) -> str:
+        transformed: str = super().transform_cell(raw_cell)
+        if self.displayhook.cell is None:  # the cell itself comes first, then what magics run of it
+            self.displayhook.cell = transformed
+        return transformed
 
     def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
         if magic_name in NEED_ALL_NAMES:

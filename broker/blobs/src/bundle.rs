@@ -8,11 +8,14 @@
 use std::{
     collections::HashSet,
     fs::File,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::{
+        fd::{AsFd, BorrowedFd, OwnedFd},
+        unix::fs::FileExt,
+    },
 };
 
 use baton_protocol::{
-    memory::{self, BLOCK_BYTES},
+    memory::{self, BLOCK_BYTES, Enclosed},
     shim::{Delta, Extent, SegmentDelta},
 };
 use serde_bytes::ByteBuf;
@@ -52,6 +55,33 @@ impl Bundle {
         }
         let digests = ByteBuf::from(bytes);
         Self::receive(memory::Bundle { delta, digests }, sealed::seal(file)?)
+    }
+
+    /// The bundle as bytes, where they are few.
+    pub fn enclose(&self) -> Result<Option<Box<Enclosed>>, BlobError> {
+        const MOST_BYTES: u64 = 8 << 10;
+        if self.file_bytes > MOST_BYTES {
+            return Ok(None);
+        }
+        let mut file = Vec::new();
+        let source = File::from(self.file.try_clone().map_err(BlobError::Assemble)?);
+        #[expect(clippy::cast_possible_truncation, reason = "at most MOST_BYTES")]
+        file.resize(self.file_bytes as usize, 0);
+        source
+            .read_exact_at(&mut file, 0)
+            .map_err(BlobError::Assemble)?;
+        Ok(Some(Box::new(Enclosed {
+            bundle: self.content.clone(),
+            file: ByteBuf::from(file),
+        })))
+    }
+
+    /// As [`Bundle::receive`].
+    pub fn disclose(enclosed: Enclosed) -> Result<Self, BlobError> {
+        let file = sealed::create()?;
+        file.write_all_at(&enclosed.file, 0)
+            .map_err(sealed::no_room)?;
+        Self::receive(enclosed.bundle, sealed::seal(file)?)
     }
 
     /// What a receiver needs besides the file.

@@ -43,6 +43,14 @@ const ALONE_BYTES: u64 = 8 << 20;
 /// Writing into one file does not become faster with more.
 const MOST_THREADS: usize = 4;
 
+/// Whether packing takes no longer than to have another thread do it.
+#[must_use]
+pub fn is_quick(snapshot: &Snapshot) -> bool {
+    const MOST_BYTES: u64 = 64 << 10;
+    let segments: u64 = snapshot.segments.iter().map(|view| view.bytes).sum();
+    snapshot.stream.len() as u64 + segments < MOST_BYTES
+}
+
 /// `pid` is the kernel that made the snapshot, `ledger` what the last message of the same table left. `cancelled` is
 /// asked between two pieces.
 pub fn pack(

@@ -14,7 +14,7 @@ use std::fs::Permissions;
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use baton_blobs::Bundle;
 use baton_protocol::memory::{FromHolder, ToHolder};
@@ -105,8 +105,12 @@ impl Drop for Held {
 
 /// What tells one life of this machine from all other machines.
 pub fn host() -> io::Result<String> {
+    static HOST: OnceLock<String> = OnceLock::new();
+    if let Some(host) = HOST.get() {
+        return Ok(host.clone());
+    }
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    Ok(text.trim().to_owned())
+    Ok(HOST.get_or_init(|| text.trim().to_owned()).clone())
 }
 
 async fn serve(listener: UnixListener, entries: Arc<Entries>) {

@@ -18,6 +18,13 @@ pub struct Bundle {
     pub digests: ByteBuf,
 }
 
+/// A bundle with its file, where both are so small that they travel inside of another message.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Enclosed {
+    pub bundle: Bundle,
+    pub file: ByteBuf,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToHolder {

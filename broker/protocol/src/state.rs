@@ -1,6 +1,6 @@
 //! Where the bytes of a message between two object tables are.
 
-use crate::{ChunkHash, Manifest, StateVersion};
+use crate::{ChunkHash, Manifest, StateVersion, memory::Enclosed};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use uuid::Uuid;
@@ -53,6 +53,9 @@ pub struct HeldState {
     pub bytes: u64,
     pub holder: Holder,
     pub key: HeldKey,
+    /// The file itself, where that is less work than to fetch it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enclosed: Option<Box<Enclosed>>,
 }
 
 /// Where a proxy can be reached by processes of the same user on the same machine.

@@ -4,7 +4,7 @@
 //!
 //! **Invariant:** a result is where the proxy can have it before the session lets go of its memory.
 
-use baton_blobs::{Bundle, Collector, Ledger, pack};
+use baton_blobs::{Bundle, Collector, Ledger, is_quick, pack};
 use baton_link::{ChunkLane, LaneChoice, Unreachable, deposit, fetch};
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{HeldKey, HeldState, Holder, Manifest, State, StateVersion};
@@ -28,14 +28,23 @@ pub(crate) enum Way {
 
 /// `None`: the proxy has to send the state another way.
 pub(crate) async fn open(context: &Context, state: State) -> Option<(Source, Way)> {
-    let HeldState { holder, key, .. } = match state {
+    let HeldState {
+        holder,
+        key,
+        enclosed,
+        ..
+    } = match state {
         State::Chunks(manifest) => return Some((Source::Chunks(manifest), Way::Chunks)),
         State::Memory(held) => held,
     };
     if context.config.lane == LaneChoice::Http {
         return None;
     }
-    match fetch(&holder, key).await {
+    let bundle = match enclosed {
+        Some(enclosed) => Bundle::disclose(*enclosed).map_err(Unreachable::from),
+        None => fetch(&holder, key).await,
+    };
+    match bundle {
         Ok(bundle) => Some((Source::Memory(bundle), Way::Memory { holder, key })),
         Err(error) => {
             say(&error, "its state comes");
@@ -94,7 +103,12 @@ pub(crate) async fn send_home(
         Way::Chunks => changes,
         Way::Memory { holder, key } => {
             let (bundle, changes) = read(changes).await?;
-            match deposit(&holder, key, &bundle).await {
+            let enclosed = bundle.enclose()?;
+            let key = match enclosed {
+                Some(_) => Ok(key),
+                None => deposit(&holder, key, &bundle).await,
+            };
+            match key {
                 Ok(key) => {
                     let ledger = bundle.enter(changes.ledger)?;
                     let state = State::Memory(HeldState {
@@ -102,6 +116,7 @@ pub(crate) async fn send_home(
                         bytes: bundle.file_bytes(),
                         holder,
                         key,
+                        enclosed,
                     });
                     return Ok((state, ledger));
                 }
@@ -126,7 +141,8 @@ pub(crate) async fn send_home(
 async fn read(changes: Changes) -> Result<(Bundle, Changes), MoveError> {
     let stop = CancellationToken::new();
     let _stop_when_dropped = stop.clone().drop_guard();
-    blocking(move || {
+    let quick = is_quick(&changes.snapshot);
+    let read = move || {
         let Changes {
             kernel,
             snapshot,
@@ -135,8 +151,11 @@ async fn read(changes: Changes) -> Result<(Bundle, Changes), MoveError> {
         } = &changes;
         let bundle = pack(*kernel, snapshot, ledger, &|| stop.is_cancelled())?;
         Ok((bundle, changes))
-    })
-    .await
+    };
+    match quick {
+        true => Ok(read()?),
+        false => blocking(read).await,
+    }
 }
 
 fn say(error: &Unreachable, what: &'static str) {

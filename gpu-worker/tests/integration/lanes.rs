@@ -60,6 +60,7 @@ impl Proxy {
             bytes,
             holder: self.holder.address().clone(),
             key: held.key(),
+            enclosed: None,
         });
         (submission, held)
     }

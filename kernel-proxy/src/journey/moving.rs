@@ -99,7 +99,8 @@ impl Moving {
     ) -> Result<Sent, MovingError> {
         let (kernel_pid, cancel) = (self.kernel_pid, cancel.clone());
         let base = outgoing.base;
-        let (bundle, ledger) = tokio::task::spawn_blocking(move || {
+        let quick = baton_blobs::is_quick(&outgoing.snapshot);
+        let pack = move || {
             let Outgoing {
                 snapshot, ledger, ..
             } = outgoing;
@@ -107,15 +108,24 @@ impl Moving {
             let bundle = baton_blobs::pack(kernel_pid, &snapshot, &ledger, &cancelled)?;
             let ledger = bundle.enter(ledger)?;
             Ok::<_, BlobError>((bundle, ledger))
-        })
-        .await??;
+        };
+        let (bundle, ledger) = match quick {
+            true => pack()?,
+            false => tokio::task::spawn_blocking(pack).await??,
+        };
         let bytes = bundle.file_bytes();
+        // The first message of a table is fetched, which shows that the worker can.
+        let enclosed = match base.messages {
+            0 => None,
+            _ => bundle.enclose()?,
+        };
         let held = memory.hold(bundle);
         let state = State::Memory(HeldState {
             base,
             bytes,
             holder: memory.address().clone(),
             key: held.key(),
+            enclosed,
         });
         Ok(Sent {
             state,
@@ -139,9 +149,12 @@ pub(super) async fn receive(
         State::Chunks(manifest) => return download(manifest, ledger, lane).await,
         State::Memory(held_state) => held_state,
     };
-    let bundle: Bundle = held
-        .and_then(|held| held.take_result(held_state.key))
-        .ok_or(MovingError::NoResult)?;
+    let bundle = match held_state.enclosed {
+        Some(enclosed) => Bundle::disclose(*enclosed)?,
+        None => held
+            .and_then(|held| held.take_result(held_state.key))
+            .ok_or(MovingError::NoResult)?,
+    };
     let ledger = bundle.enter(ledger)?;
     let (file, delta) = bundle.into_parts();
     Ok((file, delta, ledger))

@@ -21,6 +21,8 @@ class StaleReference(UserWarning):
 
 
 def tell_of_stale_holders(old: list[Any], namespace: dict[str, Any], kinds: Kinds) -> None:
+    if not old:
+        return
     named = [(name, value) for name, value in namespace.items() if not name.startswith("_")]
     while old:
         obj = old.pop()

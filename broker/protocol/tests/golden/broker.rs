@@ -1,11 +1,27 @@
 //! Messages between proxy, broker and worker, and what the broker keeps of them.
 
-use super::{golden, samples::*};
+use super::{golden, memory::bundle, samples::*};
 use baton_protocol::{
-    JobEvent, NumberedEvent, Outcome, PROTOCOL_VERSION, Refusal, Submission,
+    HeldState, JobEvent, NumberedEvent, Outcome, PROTOCOL_VERSION, Refusal, State, Submission,
+    memory::Enclosed,
     proxy::{Estimate, FromProxy, ToProxy, WaitingReason},
     worker::{Device, DeviceKind, FromWorker, ToWorker},
 };
+use serde_bytes::ByteBuf;
+
+/// A state that is held and small.
+fn enclosed() -> State {
+    let State::Memory(held) = held() else {
+        unreachable!()
+    };
+    State::Memory(HeldState {
+        enclosed: Some(Box::new(Enclosed {
+            bundle: bundle(),
+            file: ByteBuf::from([0xcd; 5]),
+        })),
+        ..held
+    })
+}
 
 /// The golden files are those of this version.
 #[test]
@@ -147,7 +163,7 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Welcome { broker_version: "0.1.0".to_owned() },
     ToWorker::Refused(Refusal::NoHello {}),
     ToWorker::Assign { fencing: 7, submission: submission() },
-    ToWorker::State { job: job(), state: held() },
+    ToWorker::State { job: job(), state: enclosed() },
     ToWorker::Cancel { job: job() },
     ToWorker::Input { job: job(), value: None },
     ToWorker::Files { job: job(), question: 3, answer: parcel() },

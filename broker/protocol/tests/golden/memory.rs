@@ -8,7 +8,7 @@ use super::{
 use baton_protocol::memory::{Bundle, FromHolder, ToHolder};
 use serde_bytes::ByteBuf;
 
-fn bundle() -> Bundle {
+pub(crate) fn bundle() -> Bundle {
     Bundle {
         delta: delta(),
         digests: ByteBuf::from([0xab; 16]),

@@ -76,6 +76,7 @@ pub(crate) fn held() -> State {
             socket: "/run/user/1000/baton-kernel/state".to_owned(),
         },
         key: key(),
+        enclosed: None,
     })
 }
 

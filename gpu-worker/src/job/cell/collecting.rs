@@ -13,15 +13,15 @@ use crate::job::lanes::{Changes, send_home};
 use crate::mirror;
 use crate::notice;
 use crate::outbox::state_bytes;
+use crate::processes;
 use crate::session::Held;
 
 /// What is larger does not fit into one message.
 const LARGEST_STATE_BYTES: usize = 48 << 20;
 
-/// What came out of the session, how much memory it held, and what it did to files.
+/// What came out of the session, and what it did to files.
 pub(super) type Collected = (
     Result<(State, Ledger), MoveError>,
-    Option<u64>,
     Result<mirror::Collected, MoveError>,
 );
 
@@ -45,7 +45,10 @@ impl Run<'_> {
             ledger,
         };
         let collecting = send_home(self.context.lane.clone(), self.way.clone(), changes);
-        let memory = self.memory();
+        let kernel_bytes = processes::resident_of(self.session.kernel());
+        if let Some(ending) = self.on_memory(Some(kernel_bytes.max(self.memory_bytes))) {
+            return Some(ending);
+        }
         let files = self.session.mirror.as_mut().map(mirror::collect);
         let files = async move {
             match files {
@@ -57,14 +60,14 @@ impl Run<'_> {
             outcome,
             error,
             // The session waits meanwhile: what it holds is what the cell left.
-            collected: Box::pin(async move { tokio::join!(collecting, memory, files) }),
+            collected: Box::pin(async move { tokio::join!(collecting, files) }),
         };
         None
     }
 
     pub(super) async fn on_collected(
         &mut self,
-        (result, memory_bytes, files): Collected,
+        (result, files): Collected,
         cell: &Cell,
     ) -> Option<Ending> {
         let Phase::Collecting { outcome, error, .. } =
@@ -85,9 +88,6 @@ impl Run<'_> {
         if bytes > LARGEST_STATE_BYTES {
             let error = notice::state_too_large(bytes);
             return Some(Ending::without_state(Outcome::WorkerLost, error));
-        }
-        if let Some(ending) = self.on_memory(memory_bytes) {
-            return Some(ending);
         }
         for note in notes {
             self.batcher.push(notice::warning(&note));

@@ -60,7 +60,7 @@ impl Run<'_> {
         }
     }
 
-    /// How much memory the session's processes hold.
+    /// How much memory all of the session's processes hold.
     pub(super) fn memory(&self) -> impl Future<Output = Option<u64>> + Send + 'static {
         let limit = self.context.config.session_memory_bytes;
         let kernel = self.session.kernel();
