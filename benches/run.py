@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("ordinary_cell", "warm_gpu_cell", "large_array", "moving_state", "virtual_cuda", "broker_chaos")
+NAMES = ("ordinary_cell", "warm_gpu_cell", "large_array", "moving_state", "virtual_cuda", "plan", "broker_chaos")
 
 
 def main() -> int:

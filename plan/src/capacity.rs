@@ -132,7 +132,7 @@ impl Capacity {
             _ => "so trust the prediction with times as they were",
         };
         format!(
-            "The cells' own times and exponential ones differ by {:.0} % of cells at most, {verdict}.",
+            "The cells' own times and exponential ones differ by {:.1} % of cells at most, {verdict}.",
             100.0 * distance
         )
     }

@@ -93,7 +93,12 @@ impl Plot {
         for (x, y) in points {
             let _ = write!(path, "{:.1},{:.1} ", self.x(x), self.y(y));
         }
-        let (begin, end) = (WIDTH - RIGHT - 200.0, WIDTH - RIGHT - 172.0);
+        let begin = if self.rises() {
+            LEFT + 16.0
+        } else {
+            WIDTH - RIGHT - 216.0
+        };
+        let end = begin + 28.0;
         let y = TOP + 12.0 + LEGEND_STEP * place as f64;
         let _ = write!(
             out,
@@ -105,6 +110,13 @@ impl Plot {
             y + 4.0,
             escaped(&line.name)
         );
+    }
+
+    /// Whether there is more room for the names of lines on the left than on the right.
+    fn rises(&self) -> bool {
+        let height = |point: Option<&(f64, f64)>| point.map_or(0.0, |(_, y)| *y);
+        let rise = |line: &Line| height(line.points.last()) - height(line.points.first());
+        self.lines.iter().map(rise).sum::<f64>() > 0.0
     }
 
     /// A line is cut off where it leaves the plot.
