@@ -1,5 +1,6 @@
 //! The command line. Flags that are settings come from the table of settings, with their help.
 
+mod actions;
 mod plan;
 
 use std::{ffi::OsString, path::PathBuf};
@@ -55,20 +56,13 @@ pub(crate) fn command() -> Command {
             Command::new("status").about("Say whether the broker is well and what it does"),
         ))
         .subcommands(questions())
+        .subcommands(actions::actions())
         .subcommand(plan::plan())
         .subcommand(plan::bench())
 }
 
 /// What is asked of the broker's API.
 fn questions() -> [Command; 5] {
-    let number = |name: &'static str, default: &'static str, help: &'static str| {
-        Arg::new(name)
-            .long(name)
-            .value_name("NUMBER")
-            .value_parser(value_parser!(u32).range(1..))
-            .default_value(default)
-            .help(help)
-    };
     let filter = |name: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name("NAME").help(help)
     };
@@ -101,6 +95,15 @@ fn questions() -> [Command; 5] {
                 )),
         ];
     questions.map(|question| with_flags(question.arg(switch("json", "Print JSON"))))
+}
+
+fn number(name: &'static str, default: &'static str, help: &'static str) -> Arg {
+    Arg::new(name)
+        .long(name)
+        .value_name("NUMBER")
+        .value_parser(value_parser!(u32).range(1..))
+        .default_value(default)
+        .help(help)
 }
 
 /// Only for the help: what follows `kernel` is read in `commands::kernel`.

@@ -64,6 +64,9 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
         "jobs" | "workers" | "courses" | "usage" | "explain" => {
             commands::ask::main(&settings()?, command, matches)
         }
+        "cancel" | "hold" | "release" | "front" | "drain" | "resume" | "course" | "audit" => {
+            commands::act::main(&settings()?, command, matches)
+        }
         "plan" => commands::plan::main(matches, settings),
         "bench" => match matches.subcommand() {
             Some((_, matches)) => {

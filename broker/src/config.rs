@@ -28,6 +28,8 @@ pub struct Config {
     /// The folder of the chunks.
     pub blobs: PathBuf,
     pub blob_limit_bytes: u64,
+    /// Where everything is besides at the root, for example `/services/baton`, for a proxy in front that keeps it.
+    pub url_prefix: Option<String>,
     /// Opens everything, and workers come with it. Without one, whoever can connect may run code on the workers.
     pub token: Option<String>,
     /// Who else has a token, and what for.
@@ -58,6 +60,7 @@ impl Config {
             database,
             blobs,
             blob_limit_bytes: 64 << 30,
+            url_prefix: None,
             token: None,
             people: None,
             courses: None,

@@ -8,7 +8,9 @@ use jiff::{SignedDuration, civil, tz::TimeZone};
 use std::{collections::BTreeMap, fs, path::Path};
 
 mod calendar;
+mod changes;
 pub(crate) use calendar::{Deadline, Reset};
+pub(crate) use changes::{Changes, check, check_text, over};
 
 const HALF_LIFE_MS: i64 = 12 * 3600 * 1000;
 const BOOST: SignedDuration = SignedDuration::from_hours(24);
@@ -36,6 +38,8 @@ pub(crate) struct Course {
     pub(crate) message: Option<String>,
     pub(crate) budget: Option<Budget>,
     pub(crate) deadlines: Vec<Deadline>,
+    /// Staff may read what its students' cells print; otherwise only the owner may.
+    pub(crate) staff_see_outputs: bool,
 }
 
 /// The GPU time of one person between two resets.
@@ -59,6 +63,7 @@ impl Courses {
                 message: None,
                 budget: None,
                 deadlines: Vec::new(),
+                staff_see_outputs: false,
             },
             named: BTreeMap::new(),
             paused_workers: BTreeMap::new(),
@@ -153,6 +158,7 @@ struct Section {
     budget: Option<BudgetSection>,
     #[serde(default)]
     deadline: Vec<DeadlineSection>,
+    staff_see_outputs: Option<bool>,
 }
 
 #[derive(serde::Deserialize)]
@@ -207,6 +213,7 @@ impl Section {
             message: self.message.or_else(|| default.message.clone()),
             budget,
             deadlines: deadlines.collect::<anyhow::Result<_>>()?,
+            staff_see_outputs: self.staff_see_outputs.unwrap_or(default.staff_see_outputs),
         })
     }
 }
@@ -234,7 +241,7 @@ impl DeadlineSection {
 }
 
 /// `10m`, `1h30m`, `12 hours`.
-fn milliseconds(text: &str) -> anyhow::Result<u64> {
+pub(crate) fn milliseconds(text: &str) -> anyhow::Result<u64> {
     let duration: SignedDuration = text
         .parse()
         .with_context(|| format!("{text:?} is no duration such as 30s, 10m or 2h"))?;

@@ -10,7 +10,9 @@
 use crate::{
     config::Activity,
     courses::Courses,
-    dispatch::{Action, ConnectionId, Dispatch, Graces, Now, Overview, WorkerHello},
+    dispatch::{
+        Action, Command, ConnectionId, Dispatch, Graces, NotDone, Now, Overview, WorkerHello,
+    },
     people::{Account, Identity},
     store::{Store, StoreError, Write},
 };
@@ -38,7 +40,6 @@ const BATCH: usize = 64;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Everything that can wake the loop, besides time.
-#[expect(clippy::large_enum_variant, reason = "the inbox holds few of them")]
 pub(crate) enum Event {
     ProxyCame(ConnectionId, Outgoing, NotebookId, Account),
     WorkerCame(ConnectionId, Outgoing, WorkerHello),
@@ -53,6 +54,7 @@ pub(crate) enum Event {
     Overview(oneshot::Sender<Overview>),
     Explain(JobId, oneshot::Sender<Option<Line>>),
     Courses(Identity, oneshot::Sender<Vec<Course>>),
+    Act(Identity, Command, oneshot::Sender<Result<(), NotDone>>),
 }
 
 /// The engine's end of a connection.
@@ -191,6 +193,10 @@ fn handle(
         Event::Overview(answer) => drop(answer.send(dispatch.overview())),
         Event::Explain(job, answer) => drop(answer.send(dispatch.explain(job, now))),
         Event::Courses(seen_by, answer) => drop(answer.send(dispatch.courses(&seen_by, now))),
+        Event::Act(who, command, answer) => {
+            let done = dispatch.act(&who, command, now, actions);
+            actions.push(Action::Answer(answer, done));
+        }
     }
 }
 
@@ -275,6 +281,8 @@ async fn send(
             }
         }
         Action::Close(connection) => connections.close(connection),
+        // Who acted may be gone.
+        Action::Answer(answer, done) => drop(answer.send(done)),
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ mod engine;
 mod history;
 mod http;
 mod listen;
+mod minutes;
 pub mod order;
 mod page;
 mod people;
@@ -111,6 +112,7 @@ pub async fn run(
             only_this_user,
         })
     };
+    let looks = minutes::run(inbox.clone(), store.clone());
     let shared = Shared {
         access: access(matches!(config.listen, Listen::Unix(_))),
         store: store.clone(),
@@ -118,6 +120,7 @@ pub async fn run(
         inbox,
         stop: stop.clone(),
         connections: connections.clone(),
+        prefix: config.url_prefix.as_deref().map(Arc::from),
     };
 
     let on_dashboard = Shared {
@@ -137,6 +140,7 @@ pub async fn run(
         () = keep(courses.as_ref()) => Ok(()),
         () = sweep::run(store.clone(), chunks, terms) => Ok(()),
         () = store.keep_log_short() => Ok(()),
+        () = looks => Ok(()),
     };
     stop.cancel();
     connections.close();

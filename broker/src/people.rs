@@ -179,6 +179,21 @@ impl Identity {
             || self.courses.get(&account.course) == Some(&Role::Staff)
     }
 
+    /// Everybody stops their own jobs, staff those of their courses.
+    pub(crate) fn may_stop(&self, account: &Account) -> bool {
+        self.may_see(account)
+    }
+
+    /// Order, pause and settings of a course.
+    pub(crate) fn may_steer(&self, course: &str) -> bool {
+        self.admin || self.courses.get(course) == Some(&Role::Staff)
+    }
+
+    /// Workers serve all courses.
+    pub(crate) fn may_steer_workers(&self) -> bool {
+        self.admin
+    }
+
     pub(crate) fn person(&self) -> Option<&str> {
         self.person.as_deref()
     }

@@ -58,6 +58,9 @@ pub(crate) fn finish(job: JobId, at_ms: i64) -> Write {
         fencing: 1,
         outcome: Outcome::Ok,
         usage: Usage::default(),
+        error: None,
+        returned_bytes: None,
+        memory: crate::dispatch::MemoryCurve::default(),
         at_ms,
     }
 }

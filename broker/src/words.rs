@@ -3,7 +3,7 @@
 use crate::dispatch::Waiting;
 use baton_protocol::{
     Outcome,
-    api::{Job, JobState},
+    api::{Action, Job, JobState},
     proxy::WaitingReason,
 };
 
@@ -19,6 +19,99 @@ pub(crate) fn duration(ms: i64) -> String {
     }
 }
 
+/// The same of a length that cannot be negative.
+pub(crate) fn span(ms: u64) -> String {
+    let said = duration(i64::try_from(ms).unwrap_or(i64::MAX));
+    let round = said
+        .strip_suffix(" min 0 s")
+        .map(|minutes| format!("{minutes} min"));
+    let round = round.or_else(|| {
+        said.strip_suffix(" h 0 min")
+            .map(|hours| format!("{hours} h"))
+    });
+    round.unwrap_or(said)
+}
+
+/// As settings write it: `90s`, `5m`, `2h`.
+pub(crate) fn compact(ms: u64) -> String {
+    match ms {
+        _ if ms.is_multiple_of(3_600_000) => format!("{}h", ms / 3_600_000),
+        _ if ms.is_multiple_of(60_000) => format!("{}m", ms / 60_000),
+        _ if ms.is_multiple_of(1000) => format!("{}s", ms / 1000),
+        _ => format!("{ms}ms"),
+    }
+}
+
+/// In whole minutes from one minute on, so that a sentence is not read out each second.
+pub(crate) fn rough(ms: i64) -> String {
+    match ms {
+        ..60_000 => "less than a minute".to_owned(),
+        60_000..3_600_000 => format!("{} min", ms / 60_000),
+        _ => duration(ms),
+    }
+}
+
+/// With tenths where seconds are few.
+pub(crate) fn exact(ms: i64) -> String {
+    match ms {
+        ..10_000 => format!("{:.1} s", ms.max(0) as f64 / 1000.0),
+        _ => duration(ms),
+    }
+}
+
+/// Of lengths that are sorted; a dash when there are none.
+pub(crate) fn percentile(sorted: &[u64], of_hundred: usize) -> String {
+    let Some(last) = sorted.len().checked_sub(1) else {
+        return "–".to_owned();
+    };
+    let index = (sorted.len() * of_hundred).div_ceil(100).saturating_sub(1);
+    span(sorted[index.min(last)])
+}
+
+pub(crate) fn bytes(bytes: u64) -> String {
+    match bytes {
+        ..1024 => format!("{bytes} B"),
+        1024..0x10_0000 => format!("{} KiB", bytes >> 10),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        _ => gibibytes(bytes),
+    }
+}
+
+pub(crate) fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().map(char::to_uppercase);
+    first.into_iter().flatten().chain(letters).collect()
+}
+
+pub(crate) fn action(action: Action) -> &'static str {
+    match action {
+        Action::Cancel => "stopped",
+        Action::Hold => "held back",
+        Action::Release => "released",
+        Action::MoveToFront => "moved to the front",
+        Action::Drain => "drained",
+        Action::Resume => "resumed",
+        Action::ChangeCourse => "changed settings",
+    }
+}
+
+/// What stands behind the question mark of an address.
+pub(crate) fn query(pairs: &[(&str, String)]) -> String {
+    let coded = |text: &str| {
+        let coded = text.bytes().map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
+                char::from(byte).to_string()
+            }
+            byte => format!("%{byte:02X}"),
+        });
+        coded.collect::<String>()
+    };
+    let pairs = pairs
+        .iter()
+        .map(|(name, value)| format!("{name}={}", coded(value)));
+    pairs.collect::<Vec<_>>().join("&")
+}
+
 pub(crate) fn gibibytes(bytes: u64) -> String {
     let tenths = bytes / ((1 << 30) / 10);
     format!("{}.{} GiB", tenths / 10, tenths % 10)
@@ -32,12 +125,26 @@ pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
     }
 }
 
+/// Which cell: its notebook, and the number in front of it.
+pub(crate) fn title(notebook: &str, execution_count: Option<u32>) -> String {
+    match execution_count {
+        Some(number) => format!("{notebook} [{number}]"),
+        None => notebook.to_owned(),
+    }
+}
+
 /// With the date and the zone of UTC, for a tooltip.
 pub(crate) fn absolute(ms: i64) -> String {
     jiff::Timestamp::from_millisecond(ms).map_or_else(
         |_| String::new(),
         |time| time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
     )
+}
+
+/// `14:05`, in UTC.
+pub(crate) fn clock(ms: i64) -> String {
+    jiff::Timestamp::from_millisecond(ms)
+        .map_or_else(|_| String::new(), |time| time.strftime("%H:%M").to_string())
 }
 
 pub(crate) fn outcome(outcome: Option<Outcome>) -> (&'static str, &'static str) {
@@ -60,23 +167,40 @@ pub(crate) fn course(name: &str) -> &str {
     }
 }
 
-/// The first rule that keeps a job from running.
+/// The first rule that keeps a job from running, with its place where that matters.
 pub(crate) fn waiting(waiting: &Waiting) -> String {
     let place = format!("place {} in line", waiting.place);
     match &waiting.reason {
         WaitingReason::InLine => place,
+        WaitingReason::OwnJobRuns { .. }
+        | WaitingReason::CoursePaused { .. }
+        | WaitingReason::Held { .. } => why(waiting),
+        _ => format!("{place}; {}", why(waiting)),
+    }
+}
+
+pub(crate) fn reason(waiting: Option<&Waiting>) -> String {
+    waiting.map_or_else(|| "it is being put into the line".to_owned(), self::waiting)
+}
+
+/// The rule alone.
+pub(crate) fn why(waiting: &Waiting) -> String {
+    match &waiting.reason {
+        WaitingReason::InLine => "in line".to_owned(),
         WaitingReason::BehindDeadline { course } => {
-            format!("{place}; {course} has a deadline and goes first")
+            format!("{course} has a deadline and goes first")
         }
         WaitingReason::OwnJobRuns { notebook } => {
             format!("another cell of the same person runs ({notebook})")
         }
-        WaitingReason::NoWorker => format!("{place}; no worker is connected"),
+        WaitingReason::NoWorker => "no worker is connected".to_owned(),
         WaitingReason::WorkersPaused { why } => match why {
-            Some(why) => format!("{place}; the workers are paused: {why}"),
-            None => format!("{place}; the workers are paused"),
+            Some(why) => format!("the workers are paused: {why}"),
+            None => "the workers are paused".to_owned(),
         },
         WaitingReason::CoursePaused { why } => format!("the course is paused: {why}"),
+        WaitingReason::Held { why } => format!("staff hold it back: {why}"),
+        WaitingReason::BehindMoved {} => "staff moved another cell to the front".to_owned(),
     }
 }
 
@@ -85,6 +209,9 @@ pub(crate) fn starts(waiting: Option<&Waiting>, now_ms: i64) -> String {
     let Some(estimate) = waiting.and_then(|waiting| waiting.estimate(now_ms)) else {
         return "–".to_owned();
     };
+    if estimate.upper_ms == 0 {
+        return "any moment".to_owned();
+    }
     let said = |ms: u64| duration(i64::try_from(ms).unwrap_or(i64::MAX));
     format!(
         "{} ({} to {})",

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -56,6 +56,8 @@ struct Assignment {
     fencing: FencingNumber,
     outbox: Outbox,
     unsent_bytes: Arc<AtomicUsize>,
+    /// Of the session; 0 before the first look.
+    memory_bytes: Arc<AtomicU64>,
     started: bool,
     states: mpsc::Sender<State>,
     inputs: mpsc::Sender<Option<String>>,
@@ -254,6 +256,7 @@ impl Agent {
             fencing,
             outbox: Outbox::default(),
             unsent_bytes: Arc::default(),
+            memory_bytes: Arc::default(),
             started: false,
             states,
             inputs,
@@ -267,6 +270,7 @@ impl Agent {
             fencing,
             reports: self.reports.clone(),
             unsent_bytes: assignment.unsent_bytes.clone(),
+            memory_bytes: assignment.memory_bytes.clone(),
         };
         let order = Order {
             last_word: LastWord::new(events.clone(), assignment.revoked.clone()),
@@ -405,9 +409,14 @@ impl Agent {
 
     async fn say_load(&mut self) {
         let memory = device::memory();
+        let jobs = self.assignments.iter().map(|(job, assignment)| {
+            let bytes = assignment.memory_bytes.load(Ordering::Relaxed);
+            (*job, bytes)
+        });
         let load = FromWorker::Load {
             memory_bytes: memory.used_bytes,
             memory_total_bytes: memory.total_bytes,
+            jobs: jobs.filter(|(_, bytes)| *bytes > 0).collect(),
         };
         self.line.send(&load).await;
     }

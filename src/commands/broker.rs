@@ -27,6 +27,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
         chunks.unwrap_or_else(|| in_state_folder("chunks")),
     );
     config.blob_limit_bytes = settings.broker_chunk_limit.bytes;
+    config.url_prefix = settings.broker_url_prefix.clone().map(|prefix| prefix.0);
     config.people = settings.broker_people_file.clone();
     config.courses = settings.broker_courses_file.clone();
     config.worker_grace = settings.broker_worker_grace;

@@ -1,5 +1,6 @@
 //! One module for each command.
 
+pub(crate) mod act;
 pub(crate) mod ask;
 pub(crate) mod bench;
 pub(crate) mod broker;

@@ -69,7 +69,7 @@ macro_rules! settings {
 settings! {
     #[doc = "Where the broker is. Without it, a broker is started for this user on this machine by the first `%%gpu` cell."]
     broker_address: Option<BrokerAddress> = "broker_address",
-    flag: Some(("broker", &["worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "plan", "bench latency"])),
+    flag: Some(("broker", &["worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "plan", "bench latency"])),
     default: Nothing { described: "the broker of this user on this machine" };
 
     #[doc = "The secret that broker, workers and notebooks share. Never in the configuration file: use `token_file`."]
@@ -79,7 +79,7 @@ settings! {
 
     #[doc = "A file that holds the secret that broker, workers and notebooks share."]
     token_file: Option<PathBuf> = "token_file",
-    flag: Some(("token-file", &["broker", "worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "plan", "bench latency"])),
+    flag: Some(("token-file", &["broker", "worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "plan", "bench latency"])),
     default: Nothing { described: "for a broker that listens on TCP, `token` in `state_folder`, made at the first start" };
 
     #[doc = "The course that `%%gpu` cells are for. A person of one course need not say it."]
@@ -104,7 +104,7 @@ settings! {
 
     #[doc = "Where the broker of this user has its socket, its lock, its token and its log. Only this user may enter it."]
     runtime_folder: PathBuf = "runtime_folder",
-    flag: Some(("runtime-folder", &["up", "worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "plan", "bench latency"])),
+    flag: Some(("runtime-folder", &["up", "worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "plan", "bench latency"])),
     default: Computed {
         text: |surroundings| surroundings.runtime_folder().display().to_string(),
         described: "`$XDG_RUNTIME_DIR/baton`, else `/tmp/baton-UID`",
@@ -122,6 +122,11 @@ settings! {
     broker_listen: ListenAddress = "broker.listen",
     flag: Some(("listen", &["broker"])),
     default: Text("127.0.0.1:8470");
+
+    #[doc = "The path below which the broker is served besides at the root, such as `/services/baton`, for a proxy in front that keeps it."]
+    broker_url_prefix: Option<UrlPrefix> = "broker.url_prefix",
+    flag: Some(("url-prefix", &["broker"])),
+    default: Nothing { described: "none: a proxy in front takes its prefix away" };
 
     #[doc = "The SQLite file of the broker."]
     broker_database: Option<PathBuf> = "broker.database",
@@ -223,6 +228,21 @@ settings! {
     up_dashboard: Dashboard = "up.dashboard",
     flag: Some(("dashboard", &["up"])),
     default: Text("127.0.0.1:0");
+}
+
+/// A path that begins with a slash and ends without one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UrlPrefix(pub(crate) String);
+
+impl Value for UrlPrefix {
+    const EXPECTED: &'static str = "a path such as /services/baton";
+
+    fn parse(text: &str) -> Option<Self> {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "/-_.~".contains(letter);
+        let path = text.strip_suffix('/').unwrap_or(text);
+        let valid = path.starts_with('/') && !path.contains("//") && path.chars().all(plain);
+        valid.then(|| Self(path.to_owned()))
+    }
 }
 
 /// Where a page for people is shown.

@@ -70,6 +70,53 @@ fn what_a_broker_says_to_a_person() {
         home.run(&["jobs", "--broker", &address]),
         "does not accept this token",
     );
+    for (act, why) in [
+        (
+            ["course", "ml101", "--weight", "2"].as_slice(),
+            "Only staff of its course may do this\nhint: ",
+        ),
+        (&["course", "ml101"], "Nothing is to be changed\nhint: "),
+        (&["drain", "gpu-2", "--reason", "a new fan"], "Only admins"),
+        (&["audit"], ""),
+    ] {
+        let said = ask(act);
+        match why {
+            "" => assert_eq!(said.stdout, "Nobody has done anything\n"),
+            why => fails(said, why),
+        }
+    }
+    let own = home.path("state/token").display().to_string();
+    let operate = |act: &[&str]| {
+        let how = ["--broker", &address, "--token-file", &own];
+        let said = home.run(&[act, how.as_slice()].concat());
+        assert!(said.status.success(), "{}", said.stderr);
+        said.stdout
+    };
+    let change = [
+        "--weight",
+        "2",
+        "--limit",
+        "none",
+        "--longest",
+        "10m",
+        "--pause",
+        "Back at two",
+    ];
+    let changed = operate(&[["course", "ml101"].as_slice(), &change].concat());
+    assert!(changed.contains("paused: Back at two"), "{changed}");
+    let options = ["--deadline", "2026-11-20T23:59", "--unpause", "--json"];
+    let changed = operate(&[["course", "ml101"].as_slice(), &options].concat());
+    let changed: serde_json::Value = serde_json::from_str(&changed).unwrap();
+    let course = &changed[0];
+    let limits = [&course["timeout_ms"], &course["longest_timeout_ms"]];
+    assert_eq!(limits, [&serde_json::Value::Null, &600_000.into()]);
+    assert_eq!(course["deadlines"][0]["weight"], 3.0);
+    assert_eq!(course["paused"], serde_json::Value::Null);
+    let audit = operate(&["audit", "--course", "ml101", "--limit", "1"]);
+    assert!(
+        audit.contains("(operator)  change_course  ml101"),
+        "{audit}"
+    );
     broker.signal(Signal::SIGTERM);
     assert!(broker.ended().success());
 }

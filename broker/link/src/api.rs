@@ -8,13 +8,16 @@ use reqwest::{
     header::{AUTHORIZATION, CONTENT_TYPE},
 };
 
-use baton_protocol::address::BrokerAddress;
-use serde::de::DeserializeOwned;
+use baton_protocol::{address::BrokerAddress, api::Problem};
+use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{Dial, LinkError, dial::CONNECT_TIMEOUT};
 
 /// How long the broker may send no byte of an answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Who asks is known, and may not do this.
+const FORBIDDEN: &str = "urn:baton:forbidden";
 
 /// How much of a refusal's text is kept.
 const LONGEST_TEXT: usize = 1000;
@@ -58,6 +61,29 @@ impl Api {
         if !query.is_empty() {
             request = request.query(query);
         }
+        self.answer(request, path).await
+    }
+
+    /// What an action below `/v1` leaves.
+    pub async fn act<Body: Serialize, Answer: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &Body,
+    ) -> Result<Answer, LinkError> {
+        let body = serde_json::to_vec(body)
+            .map_err(|_| LinkError::Answer("what was to be sent is no JSON"))?;
+        let request = self
+            .request(Method::POST, path)
+            .header(CONTENT_TYPE, "application/json")
+            .body(body);
+        self.answer(request, path).await
+    }
+
+    async fn answer<Answer: DeserializeOwned>(
+        &self,
+        request: RequestBuilder,
+        path: &str,
+    ) -> Result<Answer, LinkError> {
         let response = self.send(request, path).await?;
         let body = response.bytes().await.map_err(|error| self.broke(error))?;
         serde_json::from_slice(&body)
@@ -89,9 +115,15 @@ impl Api {
             .get(CONTENT_TYPE)
             .is_some_and(|kind| kind == "application/problem+json");
         let text = response.text().await.unwrap_or_default();
-        if matches!(status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND)
-            && is_problem
-            && let Ok(problem) = serde_json::from_str(&text)
+        if is_problem
+            && let Ok(problem) = serde_json::from_str::<Problem>(&text)
+            && (matches!(
+                status,
+                StatusCode::BAD_REQUEST
+                    | StatusCode::NOT_FOUND
+                    | StatusCode::CONFLICT
+                    | StatusCode::TOO_MANY_REQUESTS
+            ) || problem.kind == FORBIDDEN)
         {
             return Err(LinkError::Refused { problem });
         }

@@ -3,7 +3,7 @@
 //! Times are milliseconds since 1970 and durations are milliseconds, as the ends of their names say.
 
 use crate::{JobId, Outcome, Period, Priority, proxy::Estimate, worker::Device};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
 /// A part of a list.
@@ -38,6 +38,8 @@ pub struct Job {
     pub course: Option<String>,
     /// For example its file name.
     pub notebook: String,
+    /// The number in front of the cell.
+    pub execution_count: Option<u32>,
     /// Who has it or had it.
     pub worker: Option<String>,
     pub priority: Priority,
@@ -80,6 +82,10 @@ pub enum WaitingRule {
     NoWorker,
     WorkersPaused,
     CoursePaused,
+    /// Staff hold it back.
+    Held,
+    /// Staff moved one of the jobs ahead to the front.
+    BehindMoved,
 }
 
 /// Why a job is where it is.
@@ -115,8 +121,12 @@ pub struct Ahead {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AheadBecause {
+    /// Staff hold the job behind.
+    Held,
     /// The course of the job behind is paused.
     CoursePaused,
+    /// Staff moved it to the front.
+    MovedToFront,
     Deadline,
     /// The job behind is of low priority.
     LowPriority,
@@ -189,8 +199,107 @@ pub struct Course {
     /// The GPU time of each person in a period, and what is left of the caller's.
     pub budget: Option<Budget>,
     pub deadlines: Vec<Deadline>,
+    /// Staff may read what its students' cells print.
+    pub staff_see_outputs: bool,
     pub running: u32,
     pub waiting: u32,
+}
+
+/// What is to be otherwise in a course. What is left out stays as it is, and null stands for none.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct CourseChange {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    #[schema(value_type = Option<u64>)]
+    pub timeout_ms: Option<Option<u64>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    #[schema(value_type = Option<u64>)]
+    pub longest_timeout_ms: Option<Option<u64>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    #[schema(value_type = Option<String>)]
+    pub paused: Option<Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "given")]
+    #[schema(value_type = Option<String>)]
+    pub message: Option<Option<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadlines: Option<Vec<Deadline>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub staff_see_outputs: Option<bool>,
+}
+
+/// What is there, be it null.
+fn given<'de, Value: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Value>, D::Error> {
+    Value::deserialize(deserializer).map(Some)
+}
+
+/// Why somebody acts. Those whom it concerns read it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Why {
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(max_length = 500)]
+    pub reason: Option<String>,
+}
+
+/// Somebody acted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Act {
+    pub at_ms: i64,
+    /// Absent for the broker's own token.
+    pub person: Option<String>,
+    pub action: Action,
+    /// Absent for workers, which are of no course.
+    pub course: Option<String>,
+    /// The job, the worker or the course.
+    pub subject: String,
+    /// Why, or what the settings are now.
+    pub detail: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    Cancel,
+    Hold,
+    Release,
+    MoveToFront,
+    Drain,
+    Resume,
+    ChangeCourse,
+}
+
+impl Action {
+    const ALL: [Self; 7] = [
+        Self::Cancel,
+        Self::Hold,
+        Self::Release,
+        Self::MoveToFront,
+        Self::Drain,
+        Self::Resume,
+        Self::ChangeCourse,
+    ];
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cancel => "cancel",
+            Self::Hold => "hold",
+            Self::Release => "release",
+            Self::MoveToFront => "move_to_front",
+            Self::Drain => "drain",
+            Self::Resume => "resume",
+            Self::ChangeCourse => "change_course",
+        }
+    }
+
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|action| action.name() == name)
+    }
 }
 
 /// From `from_ms` to `until_ms` the weight is so many times as large.

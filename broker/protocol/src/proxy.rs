@@ -108,6 +108,10 @@ pub enum WaitingReason {
     WorkersPaused { why: Option<String> },
     /// Staff paused the course and said why.
     CoursePaused { why: String },
+    /// Staff hold this job back and said why.
+    Held { why: String },
+    /// Jobs ahead of this one, one of which staff moved to the front.
+    BehindMoved {},
 }
 
 /// In how many milliseconds from now a job starts: rarely before `lower`, rarely after `upper`.

@@ -39,6 +39,8 @@ pub enum FromWorker {
     Load {
         memory_bytes: u64,
         memory_total_bytes: u64,
+        /// Resident memory of the session in which each job runs.
+        jobs: Vec<(JobId, u64)>,
     },
     /// Assign nothing more; the worker leaves when its jobs are done.
     Drain {},

@@ -15,6 +15,10 @@ pub(super) async fn list(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
 ) -> Result<Json<Page<Course>>, ApiError> {
-    let courses = ask(&shared, |answer| Event::Courses(caller.identity, answer)).await?;
-    Ok(Json(paging::whole(courses)))
+    Ok(Json(paging::whole(of(&shared, &caller).await?)))
+}
+
+pub(crate) async fn of(shared: &Shared, caller: &Caller) -> Result<Vec<Course>, ApiError> {
+    let who = caller.identity.clone();
+    ask(shared, |answer| Event::Courses(who, answer)).await
 }

@@ -97,7 +97,7 @@ pub(super) async fn explanation(
 }
 
 /// A job of somebody else is as unknown as one that never was.
-async fn find(shared: &Shared, caller: &Caller, job: String) -> Result<Job, ApiError> {
+pub(super) async fn find(shared: &Shared, caller: &Caller, job: String) -> Result<Job, ApiError> {
     let Ok(id) = job.parse::<JobId>() else {
         return Err(ApiError::UnknownJob { job });
     };
@@ -159,6 +159,7 @@ fn job(row: JobRow, present: &Overview, now_ms: i64) -> Job {
         person: row.account.owner,
         course: super::named(row.account.course),
         notebook: row.notebook_name,
+        execution_count: row.execution_count,
         worker: row.worker_name,
         priority: row.priority,
         timeout_ms: row.timeout_ms,
@@ -184,6 +185,8 @@ fn waiting(waiting: &dispatch::Waiting, now_ms: i64) -> Waiting {
             WaitingReason::NoWorker => WaitingRule::NoWorker,
             WaitingReason::WorkersPaused { .. } => WaitingRule::WorkersPaused,
             WaitingReason::CoursePaused { .. } => WaitingRule::CoursePaused,
+            WaitingReason::Held { .. } => WaitingRule::Held,
+            WaitingReason::BehindMoved {} => WaitingRule::BehindMoved,
         },
         sentence: words::waiting(waiting),
         estimate: waiting.estimate(now_ms),

@@ -3,6 +3,8 @@
 //! In: questions with filters. Out: pages of [`baton_protocol::api`] types, no more than the caller may see, and
 //! refusals as problem documents. Routes and their description are one list, so the document cannot lag behind.
 
+mod actions;
+mod audit;
 mod courses;
 mod history;
 mod jobs;
@@ -11,8 +13,11 @@ mod problem;
 mod usage;
 mod workers;
 
+pub(crate) use actions::act;
+pub(crate) use courses::of as courses_of;
 pub(crate) use history::past;
 pub(crate) use problem::ApiError;
+pub(crate) use usage::day_of;
 
 use crate::{engine::Event, http::Shared};
 use axum::{
@@ -78,6 +83,14 @@ pub(crate) fn routes() -> Router<Shared> {
         .routes(routes!(courses::list))
         .routes(routes!(usage::list))
         .routes(routes!(history::history))
+        .routes(routes!(audit::list))
+        .routes(routes!(actions::cancel))
+        .routes(routes!(actions::hold))
+        .routes(routes!(actions::release))
+        .routes(routes!(actions::move_to_front))
+        .routes(routes!(actions::drain))
+        .routes(routes!(actions::resume))
+        .routes(routes!(actions::change_course))
         .split_for_parts();
     router
         .route("/v1/openapi.json", get(async || Json(document)))
@@ -100,7 +113,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Asked<T> {
 }
 
 /// Asks the loop.
-async fn ask<Answer>(
+pub(crate) async fn ask<Answer>(
     shared: &Shared,
     question: impl FnOnce(oneshot::Sender<Answer>) -> Event,
 ) -> Result<Answer, ApiError> {

@@ -1,6 +1,6 @@
 //! Refusals in the form of RFC 9457.
 
-use crate::store::StoreError;
+use crate::{dispatch::NotDone, store::StoreError};
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
@@ -20,6 +20,14 @@ pub(crate) enum ApiError {
     NotStaff,
     #[error("{0}")]
     Query(String),
+    #[error("{0}")]
+    NotDone(#[from] NotDone),
+    #[error("The request's body is not what this address takes: {0}")]
+    Body(String),
+    #[error(
+        "This form is not one of your own pages, or you have signed in anew since you opened it"
+    )]
+    Form,
     #[error("There is no job {job} that you may see")]
     UnknownJob { job: String },
     #[error("There is nothing at this address")]
@@ -36,8 +44,17 @@ impl ApiError {
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::Token => StatusCode::UNAUTHORIZED,
-            Self::WebPage | Self::NotAWorker | Self::NotStaff => StatusCode::FORBIDDEN,
-            Self::Query(_) => StatusCode::BAD_REQUEST,
+            Self::WebPage | Self::NotAWorker | Self::NotStaff | Self::Form => StatusCode::FORBIDDEN,
+            Self::NotDone(NotDone::StaffOnly | NotDone::AdminsOnly) => StatusCode::FORBIDDEN,
+            Self::NotDone(NotDone::Over | NotDone::NotWaiting | NotDone::Leaving(_)) => {
+                StatusCode::CONFLICT
+            }
+            Self::NotDone(
+                NotDone::UnknownJob(_) | NotDone::UnknownWorker(_) | NotDone::UnknownCourse(_),
+            ) => StatusCode::NOT_FOUND,
+            Self::NotDone(NotDone::Wrong(_)) | Self::Query(_) | Self::Body(_) => {
+                StatusCode::BAD_REQUEST
+            }
             Self::UnknownJob { .. } | Self::UnknownPath => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
@@ -49,9 +66,12 @@ impl ApiError {
         match self {
             Self::Token => "token",
             Self::WebPage => "web-page",
+            Self::Form => "form",
             Self::NotAWorker => "not-a-worker",
             Self::NotStaff => "not-staff",
+            Self::NotDone(not_done) => kind_of(not_done),
             Self::Query(_) => "query",
+            Self::Body(_) => "body",
             Self::UnknownJob { .. } => "unknown-job",
             Self::UnknownPath => "unknown-path",
             Self::Method => "method",
@@ -63,14 +83,45 @@ impl ApiError {
     fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Token => Some("send it as Authorization: Bearer TOKEN"),
-            Self::UnknownJob { .. } => Some("/v1/jobs lists those that you may see"),
-            Self::Query(_) | Self::UnknownPath | Self::Method => {
+            Self::UnknownJob { .. } | Self::NotDone(NotDone::UnknownJob(_)) => {
+                Some("/v1/jobs lists those that you may see")
+            }
+            Self::NotDone(not_done) => Some(hint_of(not_done)),
+            Self::Query(_) | Self::Body(_) | Self::UnknownPath | Self::Method => {
                 Some("/v1/openapi.json says what can be asked")
             }
             Self::Store(_) => Some("the broker's log says more"),
             Self::Ending => Some("try again in a second"),
+            Self::Form => Some("open the page again and repeat it"),
             Self::WebPage | Self::NotAWorker | Self::NotStaff => None,
         }
+    }
+}
+
+fn kind_of(not_done: &NotDone) -> &'static str {
+    match not_done {
+        NotDone::UnknownJob(_) => "unknown-job",
+        NotDone::UnknownWorker(_) => "unknown-worker",
+        NotDone::UnknownCourse(_) => "unknown-course",
+        NotDone::StaffOnly | NotDone::AdminsOnly => "forbidden",
+        NotDone::Over => "over",
+        NotDone::NotWaiting => "not-waiting",
+        NotDone::Leaving(_) => "leaving",
+        NotDone::Wrong(_) => "body",
+    }
+}
+
+fn hint_of(not_done: &NotDone) -> &'static str {
+    match not_done {
+        NotDone::UnknownJob(_) => "/v1/jobs lists those that you may see",
+        NotDone::UnknownWorker(_) => "/v1/workers lists them",
+        NotDone::UnknownCourse(_) => "/v1/courses lists those that you may see",
+        NotDone::StaffOnly => "ask the staff of the course",
+        NotDone::AdminsOnly => "ask whoever runs the broker",
+        NotDone::Over => "nothing is left to do",
+        NotDone::NotWaiting => "it can be cancelled",
+        NotDone::Leaving(_) => "start the worker again on its machine",
+        NotDone::Wrong(_) => "/v1/openapi.json says what can be asked",
     }
 }
 
@@ -90,7 +141,7 @@ impl IntoResponse for ApiError {
             detail: self.to_string(),
             hint: self.hint().map(str::to_owned),
         };
-        let mut response = (status, Json(problem)).into_response();
+        let mut response = (status, Json(problem.clone())).into_response();
         let headers = response.headers_mut();
         let kind = HeaderValue::from_static("application/problem+json");
         headers.insert(header::CONTENT_TYPE, kind);
@@ -98,6 +149,7 @@ impl IntoResponse for ApiError {
             let how = HeaderValue::from_static("Bearer");
             headers.insert(header::WWW_AUTHENTICATE, how);
         }
+        response.extensions_mut().insert(problem);
         response
     }
 }

@@ -89,7 +89,7 @@ fn number_of(day: &str) -> Result<i64, ApiError> {
     Ok(since.get_days().into())
 }
 
-fn day_of(number: i64) -> String {
+pub(crate) fn day_of(number: i64) -> String {
     let days = jiff::Span::new().try_days(number);
     let day = days.and_then(|days| FIRST.checked_add(days));
     day.map_or_else(|_| String::new(), |day| day.to_string())

@@ -14,7 +14,7 @@ pub(super) async fn list(State(shared): State<Shared>) -> Result<Json<Page<Worke
     Ok(Json(paging::whole(workers.collect())))
 }
 
-fn worker(view: WorkerView) -> Worker {
+pub(super) fn worker(view: WorkerView) -> Worker {
     let (used, whole) = view.memory.unzip();
     let small = |count| u32::try_from(count).unwrap_or(u32::MAX);
     Worker {

@@ -98,6 +98,7 @@ impl Dispatch {
             message: course.message.clone(),
             budget: self.budget_left(&account, now),
             deadlines: deadlines.collect(),
+            staff_see_outputs: course.staff_see_outputs,
             running: small(jobs().filter(|job| job.is_running()).count()),
             waiting: small(jobs().filter(|job| job.phase == Phase::Queued).count()),
         }

@@ -46,7 +46,7 @@ impl Dispatch {
             match self.jobs.get(&job) {
                 Some(job) if job.phase == Phase::Started => self.worker_lost(job.id, now, actions),
                 Some(job) if job.cancel_wanted => {
-                    self.finish(job.id, Outcome::Cancelled, None, now, actions);
+                    self.finish_cancelled(job.id, now, actions);
                 }
                 _ => self.requeue(job, actions),
             }

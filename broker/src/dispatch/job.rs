@@ -3,8 +3,8 @@
 use super::Waiting;
 use crate::{people::Account, store::OpenJob};
 use baton_protocol::{
-    CellKey, FencingNumber, JobEvent, JobId, NotebookId, Parcel, Priority, State, Submission,
-    WorkerId,
+    CellKey, FencingNumber, JobEvent, JobId, NotebookId, Outcome, Parcel, Priority, RemoteError,
+    State, Submission, Usage, WorkerId,
 };
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -17,6 +17,7 @@ pub(crate) struct Job {
     pub(super) sequence: u64,
     pub(super) notebook: NotebookId,
     pub(super) notebook_name: String,
+    pub(super) execution_count: Option<u32>,
     pub(super) account: Account,
     pub(super) phase: Phase,
     /// Who has it: from the assignment on, also after the end.
@@ -28,6 +29,12 @@ pub(crate) struct Job {
     /// The assignment during which the proxy sent a whole state.
     pub(super) state_fencing: FencingNumber,
     pub(super) cancel_wanted: bool,
+    /// Who of the staff stopped it and why, in words for its owner.
+    pub(super) stopped: Option<String>,
+    /// Why staff hold it back.
+    pub(super) held: Option<String>,
+    /// When staff moved it to the front.
+    pub(super) front_ms: Option<i64>,
     /// The proxy said that it will not apply the result.
     pub(super) abandoned: bool,
     pub(super) cell_key: Option<CellKey>,
@@ -39,6 +46,8 @@ pub(crate) struct Job {
     pub(super) told: Option<(Waiting, Instant)>,
     pub(super) submitted_ms: i64,
     pub(super) started_ms: Option<i64>,
+    /// Of its session, as its worker says it.
+    pub(super) memory: MemoryCurve,
     /// Until it is assigned or has to wait.
     pub(super) submission: Option<Arc<Submission>>,
     /// An answer that came while the worker was away. In memory only, because it may be a password.
@@ -61,6 +70,7 @@ impl Job {
             sequence,
             notebook: submission.notebook,
             notebook_name: submission.notebook_name.clone(),
+            execution_count: Some(submission.cell.execution_count),
             account,
             phase: Phase::Queued,
             worker: None,
@@ -69,6 +79,9 @@ impl Job {
             last_event: 0,
             state_fencing: 0,
             cancel_wanted: false,
+            stopped: None,
+            held: None,
+            front_ms: None,
             abandoned: false,
             cell_key: submission.cell_key,
             priority: submission.priority,
@@ -77,6 +90,7 @@ impl Job {
             told: None,
             submitted_ms: now_ms,
             started_ms: None,
+            memory: MemoryCurve::default(),
             submission: Some(submission),
             waiting_input: None,
             waiting_files: Vec::new(),
@@ -90,6 +104,7 @@ impl Job {
             sequence: open.sequence,
             notebook: open.notebook,
             notebook_name: open.notebook_name,
+            execution_count: open.execution_count,
             account: open.account,
             phase: open.phase,
             worker: open.worker,
@@ -98,6 +113,9 @@ impl Job {
             last_event: open.last_event,
             state_fencing: open.state_fencing,
             cancel_wanted: open.cancel_wanted,
+            stopped: open.stopped,
+            held: open.held,
+            front_ms: open.front_ms,
             abandoned: false,
             cell_key: open.cell_key,
             priority: open.priority,
@@ -106,6 +124,7 @@ impl Job {
             told: None,
             submitted_ms: open.submitted_ms,
             started_ms: open.started_ms,
+            memory: MemoryCurve::default(),
             submission: None,
             waiting_input: None,
             waiting_files: Vec::new(),
@@ -120,6 +139,36 @@ impl Job {
 
     pub(super) fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Assigned | Phase::Started)
+    }
+}
+
+/// How a job ended.
+#[derive(Debug, Clone)]
+pub(super) struct End {
+    pub(super) outcome: Outcome,
+    pub(super) usage: Usage,
+    pub(super) error: Option<RemoteError>,
+    pub(super) returned_bytes: Option<u64>,
+}
+
+/// Memory of a session while one cell ran: times in milliseconds since 1970, and bytes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MemoryCurve(pub(crate) Vec<(i64, u64)>);
+
+impl MemoryCurve {
+    /// More than a chart of usual width shows.
+    const POINTS: usize = 240;
+
+    /// A long run is told in coarser steps, each with the larger of two values.
+    pub(super) fn add(&mut self, at_ms: i64, bytes: u64) {
+        if self.0.len() == Self::POINTS {
+            let pairs = self.0.chunks(2);
+            self.0 = pairs
+                .map(|pair| pair.iter().copied().max_by_key(|(_, bytes)| *bytes))
+                .collect::<Option<_>>()
+                .unwrap_or_default();
+        }
+        self.0.push((at_ms, bytes));
     }
 }
 

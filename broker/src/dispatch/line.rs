@@ -82,7 +82,9 @@ impl Dispatch {
                 low_priority: job.priority == Priority::Low,
                 waited_ms: since(job.submitted_ms),
             },
+            held: job.held.is_some(),
             paused: course.paused.is_some(),
+            front: job.front_ms,
             takes: takes.map(|takes| takes.map(|ms| ms.saturating_sub(already_ms))),
         }
     }
@@ -126,6 +128,7 @@ impl Dispatch {
             worker_name: worker.name.clone(),
             fencing: job.fencing,
             timeout_ms,
+            at_ms: now.unix_ms,
         }));
         actions.push(Action::Assign {
             connection,
@@ -165,6 +168,10 @@ impl Dispatch {
         let of = |other: &JobId| self.jobs.get(other);
         match reason {
             Reason::InLine => WaitingReason::InLine,
+            Reason::Held => WaitingReason::Held {
+                why: job.held.clone().unwrap_or_default(),
+            },
+            Reason::BehindMoved => WaitingReason::BehindMoved {},
             Reason::NoWorker => WaitingReason::NoWorker,
             Reason::CoursePaused => WaitingReason::CoursePaused {
                 why: course.paused.clone().unwrap_or_default(),

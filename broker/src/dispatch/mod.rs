@@ -8,6 +8,7 @@
 //! **Invariant:** no I/O, no clock, cannot fail.
 
 mod account;
+mod act;
 mod explain;
 mod graces;
 mod job;
@@ -18,14 +19,15 @@ mod proxy;
 mod tests;
 mod worker;
 
-pub(crate) use job::{Job, Phase};
+pub(crate) use act::{Command, NotDone};
+pub(crate) use job::{Job, MemoryCurve, Phase};
 pub(crate) use line::Waiting;
 pub(crate) use overview::{JobView, Overview, WorkerView};
 pub(crate) use worker::WorkerHello;
 
 use crate::{
     config::Activity,
-    courses::Courses,
+    courses::{Changes, Courses},
     history::History,
     people::Account,
     store::{Loaded, Write},
@@ -33,16 +35,17 @@ use crate::{
 };
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Submission,
-    Usage, WorkerId,
+    WorkerId,
     proxy::ToProxy,
     worker::{Device, ToWorker},
 };
+use job::End;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
-use tokio::time::Instant;
+use tokio::{sync::oneshot, time::Instant};
 
 /// One life of one WebSocket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -62,10 +65,6 @@ pub(crate) struct Graces {
 }
 
 #[derive(Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a batch has a handful of actions"
-)]
 pub(crate) enum Action {
     Write(Write),
     ToProxy(ConnectionId, ToProxy),
@@ -92,6 +91,8 @@ pub(crate) enum Action {
         job: JobId,
     },
     Close(ConnectionId),
+    /// To whoever acted, once it is stored.
+    Answer(oneshot::Sender<Result<(), NotDone>>, Result<(), NotDone>),
 }
 
 /// One life of a notebook kernel, seen through its proxy.
@@ -144,6 +145,10 @@ pub(crate) struct Dispatch {
     workers: HashMap<WorkerId, Worker>,
     peers: HashMap<ConnectionId, Peer>,
     next_sequence: u64,
+    /// What the file says.
+    filed: Arc<Courses>,
+    changes: Changes,
+    /// What holds: the file with the changes over it.
     courses: Arc<Courses>,
     spent: HashMap<Account, Spent>,
     history: History,
@@ -190,7 +195,9 @@ impl Dispatch {
             workers,
             peers: HashMap::new(),
             next_sequence: loaded.next_sequence,
-            courses,
+            courses: Arc::new(courses.with(&loaded.changes)),
+            changes: loaded.changes,
+            filed: courses,
             spent: loaded.spent.into_iter().collect(),
             history: History::of(loaded.runs),
             disordered: true,
@@ -199,8 +206,8 @@ impl Dispatch {
     }
 
     pub(crate) fn courses_changed(&mut self, courses: Arc<Courses>) {
-        self.courses = courses;
-        self.disordered = true;
+        self.filed = courses;
+        self.lay_changes_over();
     }
 
     pub(crate) fn activity(&self) -> Activity {
@@ -298,7 +305,7 @@ impl Dispatch {
         let end = JobEvent::Finished {
             files: None,
             outcome,
-            error,
+            error: error.clone(),
             state: None,
             usage,
         };
@@ -308,19 +315,18 @@ impl Dispatch {
             None,
             actions,
         );
-        self.finished(id, outcome, usage, now, actions);
+        let end = End {
+            outcome,
+            usage,
+            error,
+            returned_bytes: None,
+        };
+        self.finished(id, end, now, actions);
     }
 
     /// What follows from a job's last event, which is appended.
-    fn finished(
-        &mut self,
-        id: JobId,
-        outcome: Outcome,
-        usage: Usage,
-        now: Now,
-        actions: &mut Vec<Action>,
-    ) {
-        self.remember(id, outcome, usage);
+    fn finished(&mut self, id: JobId, end: End, now: Now, actions: &mut Vec<Action>) {
+        self.remember(id, end.outcome, end.usage);
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -332,8 +338,11 @@ impl Dispatch {
         actions.push(Action::Write(Write::Finish {
             job: id,
             fencing: job.fencing,
-            outcome,
-            usage,
+            outcome: end.outcome,
+            usage: end.usage,
+            error: end.error,
+            returned_bytes: end.returned_bytes,
+            memory: std::mem::take(&mut job.memory),
             at_ms: now.unix_ms,
         }));
         let nobody_asks = job.abandoned || !self.notebooks.contains_key(&job.notebook);

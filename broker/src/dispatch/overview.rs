@@ -1,7 +1,6 @@
 //! What the pages show of the present.
 
-use super::Waiting;
-use super::{Dispatch, Job, Phase};
+use super::{Dispatch, Job, MemoryCurve, Phase, Waiting};
 use crate::people::Account;
 use baton_protocol::{JobId, worker::Device};
 
@@ -10,6 +9,8 @@ pub(crate) struct Overview {
     /// Of all unfinished jobs.
     pub(crate) running: usize,
     pub(crate) waiting: usize,
+    /// Since when the one waits that has waited longest.
+    pub(crate) longest_wait_ms: Option<i64>,
     /// Unfinished, in order of arrival.
     pub(crate) jobs: Vec<JobView>,
     /// By name.
@@ -20,6 +21,7 @@ pub(crate) struct Overview {
 pub(crate) struct JobView {
     pub(crate) job: JobId,
     pub(crate) notebook_name: String,
+    pub(crate) execution_count: Option<u32>,
     pub(crate) account: Account,
     pub(crate) phase: Phase,
     pub(crate) cancel_wanted: bool,
@@ -27,6 +29,12 @@ pub(crate) struct JobView {
     pub(crate) waiting: Option<Waiting>,
     pub(crate) submitted_ms: i64,
     pub(crate) started_ms: Option<i64>,
+    pub(crate) timeout_ms: Option<u64>,
+    /// Staff hold it back.
+    pub(crate) held: bool,
+    /// Staff moved it to the front.
+    pub(crate) front: bool,
+    pub(crate) memory: MemoryCurve,
 }
 
 #[derive(Debug)]
@@ -42,6 +50,20 @@ pub(crate) struct WorkerView {
     pub(crate) sessions: usize,
     /// Used and whole, in bytes.
     pub(crate) memory: Option<(u64, u64)>,
+}
+
+impl Overview {
+    /// Of the connected workers that take cells.
+    pub(crate) fn open_slots(&self) -> u64 {
+        let open = self.workers.iter().filter(|worker| worker.is_open());
+        open.map(|worker| u64::from(worker.slots)).sum()
+    }
+}
+
+impl WorkerView {
+    pub(crate) fn is_open(&self) -> bool {
+        self.connected && !self.draining && self.paused.is_none()
+    }
 }
 
 impl Dispatch {
@@ -70,7 +92,10 @@ impl Dispatch {
             .collect();
         workers.sort_by(|one, other| one.name.cmp(&other.name));
         let waiting = jobs.iter().filter(|job| job.phase == Phase::Queued).count();
+        let queued = jobs.iter().filter(|job| job.phase == Phase::Queued);
+        let longest_wait_ms = queued.map(|job| job.submitted_ms).min();
         Overview {
+            longest_wait_ms,
             running: jobs.len() - waiting,
             waiting,
             jobs: jobs.into_iter().map(|job| self.view(job)).collect(),
@@ -83,6 +108,7 @@ impl Dispatch {
         JobView {
             job: job.id,
             notebook_name: job.notebook_name.clone(),
+            execution_count: job.execution_count,
             account: job.account.clone(),
             phase: job.phase,
             cancel_wanted: job.cancel_wanted,
@@ -90,6 +116,10 @@ impl Dispatch {
             waiting: job.waiting.clone(),
             submitted_ms: job.submitted_ms,
             started_ms: job.started_ms,
+            timeout_ms: job.timeout_ms,
+            held: job.held.is_some(),
+            front: job.front_ms.is_some(),
+            memory: job.memory.clone(),
         }
     }
 }

@@ -267,7 +267,7 @@ impl Dispatch {
             (Phase::Finished, _) => return,
             // Nothing of it has been heard from the worker: when that comes back, the job is no longer its own.
             (Phase::Queued, _) | (Phase::Assigned, None) => {
-                self.finish(id, Outcome::Cancelled, None, now, actions);
+                self.finish_cancelled(id, now, actions);
                 return;
             }
             (Phase::Assigned | Phase::Started, Some(connection)) => {
@@ -280,7 +280,8 @@ impl Dispatch {
             && !job.cancel_wanted
         {
             job.cancel_wanted = true;
-            actions.push(Action::Write(Write::WantCancel { job: id }));
+            let stopped = job.stopped.clone();
+            actions.push(Action::Write(Write::WantCancel { job: id, stopped }));
         }
     }
 

@@ -3,10 +3,11 @@
 
 use super::*;
 use crate::{
+    people::Identity,
     samples::{naming, submission},
     store::OpenJob,
 };
-use baton_protocol::{ChunkHash, proxy::FromProxy, worker::FromWorker};
+use baton_protocol::{ChunkHash, Usage, proxy::FromProxy, worker::FromWorker};
 use proptest::prelude::*;
 use uuid::Uuid;
 
@@ -25,6 +26,8 @@ enum Step {
     Cancel(u8, u8),
     Applied(u8, u8),
     Resume(u8, u8, u64),
+    /// Staff act on a job.
+    Act(u8, u8, u8),
     WorkerComes(u8),
     WorkerGoes(u8),
     /// A worker's job moves on: wants a state, starts, prints, finishes.
@@ -42,6 +45,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (proxy.clone(), job.clone()).prop_map(|(proxy, job)| Step::SendState(proxy, job)),
         1 => (proxy.clone(), job.clone()).prop_map(|(proxy, job)| Step::Cancel(proxy, job)),
         1 => (proxy.clone(), job.clone()).prop_map(|(proxy, job)| Step::Applied(proxy, job)),
+        1 => (proxy.clone(), job.clone(), 0..4_u8).prop_map(|(proxy, job, what)| Step::Act(proxy, job, what)),
         1 => (proxy, job, 0..5_u64).prop_map(|(proxy, job, after)| Step::Resume(proxy, job, after)),
         4 => worker.clone().prop_map(Step::WorkerComes),
         1 => worker.clone().prop_map(Step::WorkerGoes),
@@ -148,6 +152,22 @@ impl World {
             Step::Resume(proxy, job, after) => {
                 let job = job_id(proxy, job);
                 self.proxy_says(proxy, FromProxy::Resume { job, after }, &mut actions);
+            }
+            Step::Act(proxy, job, what) => {
+                let job = job_id(proxy, job);
+                let reason = "why".to_owned();
+                let command = match what {
+                    0 => Command::Hold { job, reason },
+                    1 => Command::Release { job },
+                    2 => Command::MoveToFront { job, reason },
+                    _ => {
+                        let reason = Some(reason);
+                        Command::Cancel { job, reason }
+                    }
+                };
+                let staff = Identity::operator();
+                // A job may be over, or have a worker.
+                drop(self.dispatch.act(&staff, command, now, &mut actions));
             }
             Step::WorkerComes(worker) => self.worker_comes(worker, &mut actions),
             Step::WorkerGoes(worker) => {
@@ -285,6 +305,7 @@ impl World {
             assert_eq!(stored.fencing, job.fencing);
             assert_eq!(stored.last_event, job.last_event);
             assert_eq!(stored.acknowledged, job.acknowledged);
+            assert_eq!((&stored.held, stored.front_ms), (&job.held, job.front_ms));
             assert_eq!(job.is_running(), job.is_running() && job.worker.is_some());
             if job.phase == Phase::Queued {
                 assert!(job.waiting.is_some() && job.worker.is_none());
@@ -309,6 +330,7 @@ impl Stored {
                 .unwrap_or(0),
             spent: Vec::new(),
             runs: Vec::new(),
+            changes: crate::courses::Changes::default(),
         }
     }
 
@@ -324,9 +346,13 @@ impl Stored {
                     sequence,
                     notebook: submission.notebook,
                     notebook_name: String::new(),
+                    execution_count: None,
                     account: Account::default(),
                     phase: Phase::Queued,
                     cancel_wanted: false,
+                    stopped: None,
+                    held: None,
+                    front_ms: None,
                     worker: None,
                     worker_name: String::new(),
                     fencing: 0,
@@ -387,7 +413,20 @@ impl Stored {
                 assert!(matches!(job.phase, Phase::Queued | Phase::Assigned));
                 job.state_fencing = fencing;
             }
-            Write::WantCancel { job } => self.jobs.get_mut(&job).unwrap().cancel_wanted = true,
+            Write::WantCancel { job, stopped } => {
+                let job = self.jobs.get_mut(&job).unwrap();
+                job.cancel_wanted = true;
+                job.stopped = stopped;
+            }
+            Write::Steer {
+                job,
+                held,
+                front_ms,
+            } => {
+                let job = self.jobs.get_mut(&job).unwrap();
+                assert!(job.phase == Phase::Queued);
+                (job.held, job.front_ms) = (held, front_ms);
+            }
             Write::Finish {
                 job: id, fencing, ..
             } => {
@@ -402,7 +441,12 @@ impl Stored {
                 assert!(closed.phase == Phase::Finished);
                 self.closed.insert(job);
             }
-            Write::SeeWorker { .. } | Write::LoseWorker { .. } | Write::Charge { .. } => {}
+            Write::SeeWorker { .. }
+            | Write::LoseWorker { .. }
+            | Write::ChangeWorker { .. }
+            | Write::ChangeCourse { .. }
+            | Write::Audit(_)
+            | Write::Charge { .. } => {}
         }
     }
 }

@@ -1,9 +1,12 @@
 //! What workers say.
 
-use super::{Action, ConnectionId, Dispatch, Now, Peer, Phase, Worker, job::phase_after};
+use super::{
+    Action, ConnectionId, Dispatch, Now, Peer, Phase, Worker, act,
+    job::{End, phase_after},
+};
 use crate::store::Write;
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, NotebookId, Outcome, Usage, WorkerId,
+    FencingNumber, JobEvent, JobId, NotebookId, State, WorkerId,
     worker::{Device, FromWorker, ToWorker},
 };
 use std::collections::{HashMap, HashSet};
@@ -108,9 +111,17 @@ impl Dispatch {
             FromWorker::Load {
                 memory_bytes,
                 memory_total_bytes,
+                jobs,
             } => {
                 if let Some(worker) = self.workers.get_mut(&id) {
                     worker.memory = Some((memory_bytes, memory_total_bytes));
+                }
+                for (job, bytes) in jobs {
+                    let job = self.jobs.get_mut(&job);
+                    if let Some(job) = job.filter(|job| job.worker == Some(id) && job.is_running())
+                    {
+                        job.memory.add(now.unix_ms, bytes);
+                    }
                 }
             }
             FromWorker::Drain {} => {
@@ -210,7 +221,7 @@ impl Dispatch {
                 });
             }
             Phase::Assigned if job.cancel_wanted => {
-                self.finish(id, Outcome::Cancelled, None, now, actions);
+                self.finish_cancelled(id, now, actions);
             }
             Phase::Assigned => self.requeue(id, actions),
             _ => self.worker_lost(id, now, actions),
@@ -265,8 +276,8 @@ impl Dispatch {
         actions: &mut Vec<Action>,
     ) {
         let mut accepted = Vec::with_capacity(events.len());
-        let mut end: Option<(Outcome, Usage)> = None;
-        for event in events {
+        let mut end: Option<End> = None;
+        for mut event in events {
             let Some(job) = self.jobs.get_mut(&id) else {
                 return;
             };
@@ -282,9 +293,25 @@ impl Dispatch {
                     at_ms: now.unix_ms,
                 }));
             }
+            let ran = job.phase == Phase::Started;
             job.phase = phase;
-            if let JobEvent::Finished { outcome, usage, .. } = &event {
-                end = Some((*outcome, *usage));
+            if let Some(words) = &job.stopped {
+                act::say_stopped(&mut event, words, ran);
+            }
+            if let JobEvent::Finished {
+                outcome,
+                usage,
+                error,
+                state,
+                ..
+            } = &event
+            {
+                end = Some(End {
+                    outcome: *outcome,
+                    usage: *usage,
+                    error: error.clone(),
+                    returned_bytes: state.as_ref().map(State::bytes),
+                });
                 let run_ms = match usage.run_ms {
                     // A session that died cannot say.
                     0 => self.ran(id, now).run_ms,
@@ -295,8 +322,8 @@ impl Dispatch {
             accepted.push(event);
         }
         self.append(id, accepted, Some(acknowledged), actions);
-        if let Some((outcome, usage)) = end {
-            self.finished(id, outcome, usage, now, actions);
+        if let Some(end) = end {
+            self.finished(id, end, now, actions);
         }
     }
 

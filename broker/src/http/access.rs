@@ -15,7 +15,7 @@ use axum::{
     extract::{Query, Request, State},
     http::{HeaderMap, StatusCode, header},
     middleware::Next,
-    response::{IntoResponse, Redirect, Response},
+    response::{IntoResponse, Response},
 };
 use std::sync::Arc;
 
@@ -34,14 +34,26 @@ pub(crate) struct Access {
 pub(crate) struct Caller {
     pub(crate) identity: Identity,
     token: Option<String>,
+    /// Nobody else has a token.
+    alone: bool,
 }
 
 impl Caller {
-    fn without_token() -> Self {
-        Self {
-            identity: Identity::operator(),
-            token: None,
-        }
+    /// What a form carries, so that no foreign page can send it: whoever can read the page has the cookie.
+    pub(crate) fn form_key(&self) -> String {
+        let token = self.token.as_deref().unwrap_or_default();
+        baton_blobs::hash(format!("baton form {token}").as_bytes()).to_string()
+    }
+
+    /// Whose job this is. Without tokens of their own all are one.
+    pub(crate) fn is_owner(&self, owner: &str) -> bool {
+        self.identity
+            .person()
+            .map_or(self.alone, |person| person == owner)
+    }
+
+    pub(crate) fn is_form_key(&self, given: &str) -> bool {
+        is_same(given, &self.form_key())
     }
 }
 
@@ -54,9 +66,17 @@ impl Access {
     /// Where nobody has a token, there is nothing to check.
     fn admit(&self, given: Option<&str>, open: bool) -> Option<Caller> {
         match given {
-            _ if self.token.is_none() && self.people.is_none() => Some(Caller::without_token()),
+            _ if self.token.is_none() && self.people.is_none() => Some(self.caller_without_token()),
             Some(token) => self.caller(token),
-            None => open.then(Caller::without_token),
+            None => open.then(|| self.caller_without_token()),
+        }
+    }
+
+    fn caller_without_token(&self) -> Caller {
+        Caller {
+            identity: Identity::operator(),
+            token: None,
+            alone: self.people.is_none(),
         }
     }
 
@@ -68,7 +88,11 @@ impl Access {
             None => return None,
         };
         let token = Some(token.to_owned());
-        Some(Caller { identity, token })
+        Some(Caller {
+            identity,
+            token,
+            alone: self.people.is_none(),
+        })
     }
 
     /// Ends when the caller's token means something else than at the time of the request.
@@ -128,8 +152,13 @@ pub(super) async fn people_need_token(
     }
     if let Some(token) = query.0.token.filter(|token| access.caller(token).is_some()) {
         // The token leaves the address bar and the history.
-        let cookie = format!("{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/");
-        return ([(header::SET_COOKIE, cookie)], Redirect::to("/")).into_response();
+        // Without a path it is for the folder of this page, so that a prefix of another program never sees it.
+        let cookie = format!("{COOKIE}={token}; HttpOnly; SameSite=Strict");
+        let home = [
+            (header::SET_COOKIE, cookie),
+            (header::LOCATION, "./".to_owned()),
+        ];
+        return (StatusCode::SEE_OTHER, home).into_response();
     }
     let text = "This page needs a token: open it as /?token=TOKEN. The file that holds the broker's own token stands in the broker's settings";
     (StatusCode::UNAUTHORIZED, text).into_response()

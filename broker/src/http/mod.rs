@@ -6,7 +6,7 @@ mod health;
 mod sockets;
 
 use crate::{api, engine::Event, page, store::Store};
-use axum::{Router, middleware};
+use axum::{Router, extract::RawQuery, middleware, response::Redirect, routing::get};
 use baton_blobs::ChunkDirectory;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -23,6 +23,7 @@ pub(crate) struct Shared {
     pub(crate) inbox: mpsc::Sender<Event>,
     pub(crate) stop: CancellationToken,
     pub(crate) connections: TaskTracker,
+    pub(crate) prefix: Option<Arc<str>>,
 }
 
 pub(crate) fn router(shared: Shared) -> Router {
@@ -41,9 +42,30 @@ pub(crate) fn router(shared: Shared) -> Router {
         Arc::clone(&shared.access),
         access::people_need_token,
     ));
-    Router::new()
+    let router = Router::new()
         .merge(for_programs)
         .merge(for_people)
         .merge(health::routes())
-        .with_state(shared)
+        .with_state(shared.clone());
+    match shared.prefix {
+        Some(prefix) => below(&prefix, router),
+        None => router,
+    }
+}
+
+/// The same at the root and below a prefix.
+fn below(prefix: &str, router: Router) -> Router {
+    // Pages name each other relative to themselves, so the first one needs its slash.
+    let home = format!("{prefix}/");
+    let to_home = {
+        let home = home.clone();
+        async move |RawQuery(query): RawQuery| {
+            let query = query.map_or_else(String::new, |query| format!("?{query}"));
+            Redirect::to(&format!("{home}{query}"))
+        }
+    };
+    Router::new()
+        .route(prefix, get(to_home))
+        .nest_service(&home, router.clone())
+        .merge(router)
 }

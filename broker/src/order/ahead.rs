@@ -18,8 +18,14 @@ pub fn ahead_of(jobs: &[Job], job: JobId) -> Vec<(JobId, AheadBecause)> {
 
 /// The first difference without which they would stand the other way round.
 fn because(ahead: &Job, behind: &Job) -> AheadBecause {
+    if behind.held && !ahead.held {
+        return AheadBecause::Held;
+    }
     if behind.paused && !ahead.paused {
         return AheadBecause::CoursePaused;
+    }
+    if ahead.front > behind.front {
+        return AheadBecause::MovedToFront;
     }
     let (ahead, behind) = (ahead.standing, behind.standing);
     let turns = |without: fn(&mut Standing)| {

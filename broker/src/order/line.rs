@@ -37,6 +37,9 @@ impl<'jobs> Line<'jobs> {
 
     /// From here on the job is one of those that are taken, if it can be.
     pub(super) fn take(&mut self, job: &Job) -> Taken {
+        if job.held {
+            return Taken::Not(Reason::Held);
+        }
         if job.paused {
             return Taken::Not(Reason::CoursePaused);
         }

@@ -36,8 +36,12 @@ pub struct Job {
     /// The worker that has it, connected or not.
     pub worker: Option<WorkerId>,
     pub standing: Standing,
+    /// Staff hold it back.
+    pub held: bool,
     /// None of its course's jobs is started.
     pub paused: bool,
+    /// Staff moved it to the front; the one that was moved last is the first.
+    pub front: Option<i64>,
     /// What it takes from now on; `None`: nobody knows.
     pub takes: Option<Spread>,
 }
@@ -78,6 +82,7 @@ pub struct Place {
 /// The first rule that keeps a job from running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
+    Held,
     CoursePaused,
     /// This job of the same notebook or of the same person runs.
     OwnJobRuns(JobId),
@@ -85,6 +90,8 @@ pub enum Reason {
     WorkersPaused,
     /// A job that came later is ahead because of its course's deadline.
     BehindDeadline(JobId),
+    /// A job that staff moved to the front is ahead.
+    BehindMoved,
     InLine,
 }
 
@@ -114,11 +121,12 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
     let mut line = Line::new(jobs, workers, jobs_per_person);
     let mut assigned = Vec::new();
     let mut waiting = Vec::new();
-    let is_boosted = |job: &Job| job.standing.boost > 1.0;
+    let is_boosted = |job: &Job| job.standing.boost > 1.0 && job.front.is_none();
     // The last to arrive of those that are ahead because of a deadline.
     let mut boosted = jobs
         .iter()
         .rposition(|job| job.worker.is_some() && is_boosted(job));
+    let mut moved = false;
     for (arrival, job) in in_order(jobs) {
         let reason = match line.take(job) {
             Taken::By(worker) => {
@@ -126,6 +134,8 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
                 None
             }
             Taken::Not(Reason::InLine) => Some(match boosted {
+                _ if job.front.is_some() => Reason::InLine,
+                _ if moved => Reason::BehindMoved,
                 Some(other) if other > arrival && !is_boosted(job) => {
                     Reason::BehindDeadline(jobs[other].job)
                 }
@@ -133,6 +143,7 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
             }),
             Taken::Not(reason) => Some(reason),
         };
+        moved |= job.front.is_some() && reason.is_some();
         if is_boosted(job) {
             boosted = boosted.max(Some(arrival));
         }
@@ -168,10 +179,13 @@ fn in_order(jobs: &[Job]) -> Vec<(usize, &Job)> {
         .enumerate()
         .filter(|(_, job)| job.worker.is_none());
     let mut waiting: Vec<(usize, &Job)> = waiting.collect();
-    let key = |job: &Job| (job.paused, job.standing.rank());
+    let before_rank = |job: &Job| {
+        let front = std::cmp::Reverse(job.front);
+        (job.held, job.paused, front)
+    };
     waiting.sort_by(|(_, one), (_, other)| {
-        let (one, other) = (key(one), key(other));
-        one.0.cmp(&other.0).then(one.1.total_cmp(&other.1))
+        let rank = || one.standing.rank().total_cmp(&other.standing.rank());
+        before_rank(one).cmp(&before_rank(other)).then_with(rank)
     });
     waiting
 }

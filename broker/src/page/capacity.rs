@@ -1,102 +1,50 @@
 //! Whether there are enough GPUs: the course as it is, beside what its own past lets expect.
 //!
 //! In: the last cells of the courses whose staff the caller is. Out: a page, complete without a script, and its one
-//! fragment again as server-sent events, twice a minute if it changed.
+//! part again twice a minute, if it changed.
 
-use super::{POLICY, file};
+use super::layout::{Fragment, Page, place};
 use crate::{
-    api,
+    api::{self, ApiError},
     http::{Caller, Shared},
 };
-use axum::{
-    Extension, Router,
-    extract::State,
-    http::{StatusCode, header},
-    response::{
-        IntoResponse, Response,
-        sse::{self, KeepAlive, Sse},
-    },
-    routing::get,
-};
+use axum::{Extension, extract::State, response::Response};
 use baton_plan::{
     Capacity, Effort, Forecast, PastCell, Rates, Row, duration, fit, forecast, people_here,
 };
 use baton_protocol::api::History;
-use futures_util::{Stream, stream};
-use maud::{DOCTYPE, Markup, PreEscaped, html};
-use std::{convert::Infallible, sync::Arc, time::Duration};
-use tokio::{task::spawn_blocking, time::sleep};
+use maud::{Markup, PreEscaped, html};
+use std::time::Duration;
+use tokio::task::spawn_blocking;
 
 const DAYS: u32 = 7;
-const UPDATE_EVERY: Duration = Duration::from_secs(30);
+/// What it shows changes slowly, and costs a part of a second.
+pub(super) const UPDATE_EVERY: Duration = Duration::from_secs(30);
 /// The live course, in seconds.
 const LATELY: f64 = 3600.0;
 
-pub(super) fn routes() -> Router<Shared> {
-    Router::new()
-        .route("/capacity", get(page))
-        .route("/capacity/live", get(live))
-        .route(
-            "/static/capacity.css",
-            get(|| async { file("text/css; charset=utf-8", include_str!("capacity.css")) }),
-        )
-        .route(
-            "/static/capacity.js",
-            get(|| async {
-                file(
-                    "text/javascript; charset=utf-8",
-                    include_str!("capacity.js"),
-                )
-            }),
-        )
-}
-
-async fn page(State(shared): State<Shared>, Extension(caller): Extension<Caller>) -> Response {
-    let (status, content) = match fragment(&shared, &caller).await {
-        Ok(content) => (StatusCode::OK, PreEscaped(content)),
-        Err(refusal) => (refusal.status(), html! { p { (refusal) "." } }),
-    };
-    let policy = [(header::CONTENT_SECURITY_POLICY, POLICY)];
-    (status, policy, layout(&content)).into_response()
-}
-
-/// Ends with the broker, or when the caller may see something else; the script then asks again by itself.
-async fn live(
+pub(super) async fn show(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
-) -> impl IntoResponse {
-    let access = Arc::clone(&shared.access);
-    let until = caller.clone();
-    let until = async move { access.until_changed(&until).await };
-    let updates = futures_util::StreamExt::take_until(updates(shared, caller), Box::pin(until));
-    Sse::new(updates).keep_alive(KeepAlive::default())
-}
-
-fn updates(shared: Shared, caller: Caller) -> impl Stream<Item = Result<sse::Event, Infallible>> {
-    stream::unfold(
-        (shared, caller, String::new()),
-        |(shared, caller, mut known)| async move {
-            let stop = shared.stop.clone();
-            loop {
-                tokio::select! {
-                    () = sleep(UPDATE_EVERY) => {}
-                    () = stop.cancelled() => return None,
-                }
-                let newest = fragment(&shared, &caller).await.ok()?;
-                if newest != known {
-                    known.clone_from(&newest);
-                    let event = sse::Event::default().event("capacity").data(newest);
-                    return Some((Ok(event), (shared, caller, known)));
-                }
-            }
+) -> Result<Response, ApiError> {
+    let fragments = fragments(&shared, &caller).await?;
+    let page = Page {
+        here: "capacity",
+        title: "Capacity".to_owned(),
+        live: Some("live?of=capacity".to_owned()),
+        main: html! {
+            div.head { h1 { "Capacity" } p.quiet { "Whether there are enough GPUs" } }
+            (place(&fragments, "capacity"))
         },
-    )
+    };
+    Ok(page.show(&caller))
 }
 
-async fn fragment(shared: &Shared, caller: &Caller) -> Result<String, api::ApiError> {
+pub(super) async fn fragments(shared: &Shared, caller: &Caller) -> Result<Vec<Fragment>, ApiError> {
     let history = api::past(shared, &caller.identity, None, DAYS).await?;
     let content = spawn_blocking(move || content(&history).into_string()).await;
-    content.map_err(|_| api::ApiError::Ending)
+    let content = content.map_err(|_| ApiError::Ending)?;
+    Ok(vec![("capacity", content)])
 }
 
 fn content(history: &History) -> Markup {
@@ -104,12 +52,12 @@ fn content(history: &History) -> Markup {
     let cells: Vec<PastCell> = history.cells.iter().map(past).collect();
     let places = history.slots as usize;
     if places == 0 {
-        return html! { p { "No worker is connected, so there is no capacity to speak of." } };
+        return html! { section.card { "No worker is connected, so there is no capacity to speak of." } };
     }
     let fit = match fit(&cells, places, now) {
         Ok(fit) => fit,
         Err(too_little) => {
-            return html! { p { (too_little) ". The page fills as the course goes on." } };
+            return html! { section.card { (too_little) ". The page fills as the course goes on." } };
         }
     };
     let here = people_here(&cells, now);
@@ -119,15 +67,19 @@ fn content(history: &History) -> Markup {
         .then(|| forecast(&while_here(rates), here, places, Effort::QUICK))
         .flatten();
     let Some(capacity) = Capacity::of(fit, history.gpus as usize, places, Effort::QUICK) else {
-        return html! { p { "The model has no answer for these times." } };
+        return html! { section.card { "The model has no answer for these times." } };
     };
     html! {
-        (now_part(here, &lately, expected.as_ref()))
-        h2 { "The last " (DAYS) " days, and what they let expect" }
-        @for sentence in capacity.sentences() { p { (sentence) } }
-        (table(&capacity.rows()))
-        figure { (PreEscaped(capacity.plot_of_waits().svg())) figcaption { "How long cells wait" } }
-        figure { (PreEscaped(capacity.plot_of_runs().svg())) figcaption { "How long cells run" } }
+        section.card { (now_part(here, &lately, expected.as_ref())) }
+        section.card {
+            h2 { "The last " (DAYS) " days, and what they let expect" }
+            @for sentence in capacity.sentences() { p { (sentence) } }
+            (table(&capacity.rows()))
+        }
+        div.pair {
+            section.card { h2 { "How long cells wait" } (PreEscaped(capacity.plot_of_waits().svg())) }
+            section.card { h2 { "How long cells run" } (PreEscaped(capacity.plot_of_runs().svg())) }
+        }
     }
 }
 
@@ -198,7 +150,7 @@ fn now_part(here: usize, lately: &Lately, expected: Option<&Forecast>) -> Markup
 
 fn table(rows: &[Row]) -> Markup {
     html! {
-        div.scroll { table {
+        div.scroll tabindex="0" role="region" aria-label="The course" { table {
             caption { "The course" }
             thead { tr {
                 th scope="col" { "" }
@@ -219,30 +171,6 @@ fn table(rows: &[Row]) -> Markup {
                 } }
             }
         } }
-    }
-}
-
-fn layout(content: &Markup) -> Markup {
-    html! {
-        (DOCTYPE)
-        html lang="en" {
-            head {
-                meta charset="utf-8";
-                meta name="viewport" content="width=device-width, initial-scale=1";
-                meta name="color-scheme" content="light dark";
-                title { "Baton: capacity" }
-                link rel="stylesheet" href="static/page.css";
-                link rel="stylesheet" href="static/capacity.css";
-                script src="static/capacity.js" defer {}
-            }
-            body {
-                header {
-                    h1 { "Capacity" }
-                    nav { a href="./" { "Cells now" } }
-                }
-                main { section #capacity { (content) } }
-            }
-        }
     }
 }
 

@@ -1,79 +1,167 @@
-//! What people see: who runs, who waits, which workers there are.
+//! What people see and do: who runs, who waits, workers, courses, use, and who acted.
 //!
-//! In: the engine's [`Overview`] and the last finished jobs. Out: one page, complete without a script, and the same
-//! fragments again as server-sent events, at most once a second and only those that changed.
+//! In: the engine's [`Overview`] and the store's rows. Out: pages, complete without a script, and their changing
+//! parts again as server-sent events. Forms become the same commands as those of the API.
+//! All addresses are relative to the page, so everything works under any prefix.
 //!
-//! **Invariant:** no request to another host, no inline script or style, and nothing of a cell but its notebook's name.
+//! **Invariant:** no request to another host, no inline script or style. What a cell prints is shown to its owner, and
+//! to staff where the course says so; its code to its owner alone.
 
+mod act;
+mod audit;
 mod capacity;
+mod chart;
+mod courses;
+mod facts;
+mod job;
+mod layout;
+mod live;
+mod now;
+mod output;
+mod people;
 mod plain;
-mod view;
+mod workers;
 
 use crate::{
-    dispatch::Overview,
-    engine::{Event, unix_ms},
+    api::ApiError,
+    dispatch::{JobView, Overview},
     http::{Caller, Shared},
-    store::JobRow,
+    store::{JobRow, Span},
 };
 use axum::{
     Extension, Router,
-    extract::State,
-    http::{HeaderValue, StatusCode, header},
-    response::{
-        IntoResponse, Response,
-        sse::{self, KeepAlive, Sse},
-    },
-    routing::get,
+    extract::{Query, Request, State},
+    http::{HeaderValue, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{get, post},
 };
-use futures_util::{Stream, StreamExt, stream};
-use std::{convert::Infallible, sync::Arc, time::Duration};
-use tokio::{sync::oneshot, time::sleep};
-
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-const HISTORY: u32 = 20;
-const UPDATE_EVERY: Duration = Duration::from_secs(1);
+use baton_protocol::api::Problem;
+use layout::Page;
 
 pub(crate) fn routes() -> Router<Shared> {
-    Router::new()
-        .merge(capacity::routes())
-        .route("/", get(page))
-        .route("/live", get(live))
+    let router = Router::new()
+        .route("/", get(show_now))
+        .route("/job", get(show_job))
+        .route("/people", get(people::show))
+        .route("/people.csv", get(people::csv))
+        .route("/workers", get(show_workers))
+        .route("/courses", get(courses::list))
+        .route("/course", get(courses::one))
+        .route("/capacity", get(capacity::show))
+        .route("/audit", get(audit::show))
+        .route("/act", post(act::post))
+        .route("/live", get(live::live))
         .route("/status", get(status))
-        .route(
-            "/static/page.css",
-            get(|| async { file("text/css; charset=utf-8", include_str!("page.css")) }),
-        )
-        .route(
-            "/static/live.js",
-            get(|| async { file("text/javascript; charset=utf-8", include_str!("live.js")) }),
-        )
+        .layer(middleware::from_fn(refusals_are_pages));
+    FILES.iter().fold(router, |router, (path, kind, text)| {
+        router.route(path, get(async || file(kind, text)))
+    })
 }
 
-/// Everything that a page shows, taken at one time.
-pub(crate) struct Facts {
+/// What pages load. Of htmx, the versions are in the names.
+const FILES: &[(&str, &str, &str)] = &[
+    (
+        "/static/page.css",
+        "text/css; charset=utf-8",
+        include_str!("static/page.css"),
+    ),
+    (
+        "/static/page.js",
+        "text/javascript; charset=utf-8",
+        include_str!("static/page.js"),
+    ),
+    (
+        "/static/icon.svg",
+        "image/svg+xml",
+        include_str!("static/icon.svg"),
+    ),
+    (
+        "/static/htmx-4.0.1.min.js",
+        "text/javascript; charset=utf-8",
+        include_str!("static/htmx-4.0.1.min.js"),
+    ),
+    (
+        "/static/hx-sse-4.0.1.min.js",
+        "text/javascript; charset=utf-8",
+        include_str!("static/hx-sse-4.0.1.min.js"),
+    ),
+];
+
+/// Everything that a page shows of the present.
+struct Facts {
     now_ms: i64,
+    /// Without its jobs, which are in the next two.
     present: Overview,
+    /// All that have a worker: what of them is shown depends on who asks.
+    running: Vec<JobView>,
+    /// Those that the caller may see, the next one first.
+    waiting: Vec<JobView>,
     finished: Vec<JobRow>,
+    day: Vec<Span>,
 }
 
-/// The parts of the page that change, by the id of their element.
-#[derive(Clone, PartialEq, Eq)]
-struct Fragments([(&'static str, String); 4]);
-
-async fn page(State(shared): State<Shared>, Extension(caller): Extension<Caller>) -> Response {
-    let Some(facts) = facts(&shared, &caller).await else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "The broker is ending").into_response();
+async fn show_now(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response, ApiError> {
+    let facts = facts::look(&shared, &caller).await?;
+    let page = Page {
+        here: "./",
+        title: "Now".to_owned(),
+        live: Some("live?of=now".to_owned()),
+        main: now::main(&facts, &caller),
     };
-    let fragments = fragments(&facts);
-    let body = view::page(&fragments.0);
-    ([(header::CONTENT_SECURITY_POLICY, POLICY)], body).into_response()
+    Ok(page.show(&caller))
 }
 
-/// The same as plain text.
-async fn status(State(shared): State<Shared>, Extension(caller): Extension<Caller>) -> Response {
-    match facts(&shared, &caller).await {
-        Some(facts) => plain::status(&facts).into_response(),
-        None => (StatusCode::SERVICE_UNAVAILABLE, "The broker is ending").into_response(),
+async fn show_workers(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response, ApiError> {
+    let facts = facts::look(&shared, &caller).await?;
+    Ok(workers::page(&facts, &caller).show(&caller))
+}
+
+#[derive(serde::Deserialize)]
+struct AskedJob {
+    id: String,
+}
+
+async fn show_job(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Query(asked): Query<AskedJob>,
+) -> Result<Response, ApiError> {
+    let unknown = || ApiError::UnknownJob {
+        job: asked.id.clone(),
+    };
+    let job = asked.id.parse().map_err(|_| unknown())?;
+    let job = job::look(&shared, &caller, job)
+        .await?
+        .ok_or_else(unknown)?;
+    Ok(job::page(&job, &caller).show(&caller))
+}
+
+/// The present as plain text.
+async fn status(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Result<String, ApiError> {
+    let facts = facts::look(&shared, &caller).await?;
+    Ok(plain::status(&facts, &caller))
+}
+
+/// A person reads a page where a program reads a problem document.
+async fn refusals_are_pages(
+    Extension(caller): Extension<Caller>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let mut response = next.run(request).await;
+    match response.extensions_mut().remove::<Problem>() {
+        Some(problem) => act::refused(&problem, &caller),
+        None => response,
     }
 }
 
@@ -83,75 +171,4 @@ fn file(kind: &'static str, text: &'static str) -> impl IntoResponse {
         (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
     ];
     (headers, text)
-}
-
-async fn live(
-    State(shared): State<Shared>,
-    Extension(caller): Extension<Caller>,
-) -> impl IntoResponse {
-    let access = Arc::clone(&shared.access);
-    let until = caller.clone();
-    let until = async move { access.until_changed(&until).await };
-    Sse::new(updates(shared, caller).take_until(Box::pin(until))).keep_alive(KeepAlive::default())
-}
-
-/// Ends with the broker; the script then asks again by itself.
-fn updates(shared: Shared, caller: Caller) -> impl Stream<Item = Result<sse::Event, Infallible>> {
-    let known: Vec<(&'static str, String)> = Vec::new();
-    let rounds = stream::unfold(
-        (shared, caller, known),
-        |(shared, caller, known)| async move {
-            let stop = shared.stop.clone();
-            if !known.is_empty() {
-                tokio::select! {
-                    () = sleep(UPDATE_EVERY) => {}
-                    () = stop.cancelled() => return None,
-                }
-            }
-            let Fragments(newest) = fragments(&facts(&shared, &caller).await?);
-            let changed: Vec<Result<sse::Event, Infallible>> = newest
-                .iter()
-                .filter(|fragment| !known.contains(fragment))
-                // A name may hold anything; an event must not hold carriage returns.
-                .map(|(id, html)| {
-                    Ok(sse::Event::default()
-                        .event(*id)
-                        .data(html.replace('\r', " ")))
-                })
-                .collect();
-            Some((stream::iter(changed), (shared, caller, newest.to_vec())))
-        },
-    );
-    rounds.flatten()
-}
-
-/// Only what the caller may see, but for the counts.
-async fn facts(shared: &Shared, caller: &Caller) -> Option<Facts> {
-    let (question, answer) = oneshot::channel();
-    shared.inbox.send(Event::Overview(question)).await.ok()?;
-    let mut present = answer.await.ok()?;
-    present
-        .jobs
-        .retain(|job| caller.identity.may_see(&job.account));
-    let finished = match shared.store.finished_jobs(&caller.identity, HISTORY).await {
-        Ok(finished) => finished,
-        Err(error) => {
-            tracing::error!("The last jobs cannot be read: {error}");
-            return None;
-        }
-    };
-    Some(Facts {
-        now_ms: unix_ms(),
-        present,
-        finished,
-    })
-}
-
-fn fragments(facts: &Facts) -> Fragments {
-    Fragments([
-        ("now", view::now(facts).into_string()),
-        ("jobs", view::jobs(facts).into_string()),
-        ("workers", view::workers(facts).into_string()),
-        ("finished", view::finished(facts).into_string()),
-    ])
 }

@@ -3,14 +3,15 @@
 use super::Facts;
 use crate::{
     dispatch::{JobView, Phase, WorkerView},
+    http::Caller,
     words,
 };
 
-pub(super) fn status(facts: &Facts) -> String {
-    let jobs: Vec<String> = facts
-        .present
-        .jobs
-        .iter()
+pub(super) fn status(facts: &Facts, caller: &Caller) -> String {
+    let running = facts.running.iter();
+    let seen = running.filter(|job| caller.identity.may_see(&job.account));
+    let jobs: Vec<String> = seen
+        .chain(&facts.waiting)
         .map(|job| job_line(job, facts.now_ms))
         .collect();
     let workers: Vec<String> = facts.present.workers.iter().map(worker_line).collect();
@@ -64,5 +65,6 @@ fn job_line(job: &JobView, now_ms: i64) -> String {
             format!("waiting for {}{why}", since(job.submitted_ms))
         }
     };
-    format!("{} of {}: {state}", job.notebook_name, job.account.owner)
+    let title = words::title(&job.notebook_name, job.execution_count);
+    format!("{title} of {}: {state}", job.account.owner)
 }

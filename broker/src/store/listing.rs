@@ -9,14 +9,15 @@ use crate::people::{Account, Identity};
 use baton_protocol::{JobId, Outcome, Priority, decode};
 use sqlx::{QueryBuilder, Row, Sqlite, sqlite::SqliteRow};
 
-const JOB_COLUMNS: &str = "job, sequence, notebook_name, owner, course, state, outcome, worker_name, priority, \
-     timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes";
+pub(super) const JOB_COLUMNS: &str = "job, sequence, notebook_name, owner, course, state, outcome, worker_name, priority, \
+     timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes, execution_count";
 
 #[derive(Debug, Clone)]
 pub(crate) struct JobRow {
     pub(crate) job: JobId,
     pub(crate) sequence: u64,
     pub(crate) notebook_name: String,
+    pub(crate) execution_count: Option<u32>,
     pub(crate) account: Account,
     pub(crate) phase: Phase,
     pub(crate) outcome: Option<Outcome>,
@@ -206,7 +207,7 @@ impl Store {
 }
 
 /// The same rule as [`Identity::may_see`].
-fn seen_only(query: &mut QueryBuilder<Sqlite>, seen_by: &Identity) {
+pub(super) fn seen_only(query: &mut QueryBuilder<Sqlite>, seen_by: &Identity) {
     let Some((person, courses)) = seen_by.sees_only() else {
         return;
     };
@@ -242,7 +243,7 @@ fn outcome(row: &SqliteRow) -> Result<Option<Outcome>, StoreError> {
         .transpose()
 }
 
-fn job_row(row: &SqliteRow) -> Result<JobRow, StoreError> {
+pub(super) fn job_row(row: &SqliteRow) -> Result<JobRow, StoreError> {
     let state: &str = row.try_get("state")?;
     let counted = |column| {
         let value: Option<i64> = row.try_get(column)?;
@@ -252,6 +253,7 @@ fn job_row(row: &SqliteRow) -> Result<JobRow, StoreError> {
         job: JobId(id(row, "job")?),
         sequence: count(row.try_get("sequence")?)?,
         notebook_name: row.try_get("notebook_name")?,
+        execution_count: row.try_get("execution_count")?,
         account: account(row)?,
         phase: Phase::from_name(state).ok_or(StoreError::Damaged { what: "a state" })?,
         outcome: outcome(row)?,

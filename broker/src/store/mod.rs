@@ -10,20 +10,24 @@
 //! the disk does not either.
 //! Nothing outside this module knows SQL: a second engine joins by serving the same methods.
 
+mod actions;
 mod chunks;
 mod fold;
 mod listing;
+mod past;
 mod read;
 #[cfg(test)]
 mod tests;
 mod write;
 
+pub(crate) use actions::{AuditEntry, AuditRow};
 pub(crate) use listing::{HistoryFilter, HistoryRow, JobFilter, JobRow, UsageFilter, UsageRow};
+pub(crate) use past::{JobDetail, Look, Span};
 
-use crate::{history::Run, people::Account, usage::Spent};
+use crate::{courses::Changes, dispatch::MemoryCurve, history::Run, people::Account, usage::Spent};
 use baton_protocol::{
     CellKey, DecodeError, FencingNumber, JobId, NotebookId, NumberedEvent, Outcome, Priority,
-    State, Submission, Usage, WorkerId, worker::Device,
+    RemoteError, State, Submission, Usage, WorkerId, api::CourseChange, worker::Device,
 };
 use sqlx::{
     ConnectOptions, SqliteConnection, SqlitePool,
@@ -83,6 +87,7 @@ pub(crate) enum Write {
         worker_name: String,
         fencing: FencingNumber,
         timeout_ms: Option<u64>,
+        at_ms: i64,
     },
     /// `assigned -> queued`
     Requeue {
@@ -108,6 +113,14 @@ pub(crate) enum Write {
     },
     WantCancel {
         job: JobId,
+        /// By whom of the staff, in words.
+        stopped: Option<String>,
+    },
+    /// Staff hold a queued job back, let it go, or move it to the front.
+    Steer {
+        job: JobId,
+        held: Option<String>,
+        front_ms: Option<i64>,
     },
     /// `queued | assigned | started -> finished`
     Finish {
@@ -116,6 +129,9 @@ pub(crate) enum Write {
         fencing: FencingNumber,
         outcome: Outcome,
         usage: Usage,
+        error: Option<RemoteError>,
+        returned_bytes: Option<u64>,
+        memory: MemoryCurve,
         at_ms: i64,
     },
     /// A run was charged: what its account has spent now, and what of it is new.
@@ -140,6 +156,17 @@ pub(crate) enum Write {
         worker: WorkerId,
         at_ms: i64,
     },
+    /// What holds for a worker over what the file says.
+    ChangeWorker {
+        name: String,
+        paused: Option<String>,
+    },
+    /// All that differs in a course from what the file says.
+    ChangeCourse {
+        course: String,
+        change: Box<CourseChange>,
+    },
+    Audit(AuditEntry),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,9 +184,13 @@ pub(crate) struct OpenJob {
     pub(crate) sequence: u64,
     pub(crate) notebook: NotebookId,
     pub(crate) notebook_name: String,
+    pub(crate) execution_count: Option<u32>,
     pub(crate) account: Account,
     pub(crate) phase: Phase,
     pub(crate) cancel_wanted: bool,
+    pub(crate) stopped: Option<String>,
+    pub(crate) held: Option<String>,
+    pub(crate) front_ms: Option<i64>,
     pub(crate) worker: Option<WorkerId>,
     pub(crate) worker_name: String,
     pub(crate) fencing: FencingNumber,
@@ -182,6 +213,7 @@ pub(crate) struct Loaded {
     pub(crate) spent: Vec<(Account, Spent)>,
     /// The last runs that ended by themselves, the oldest first.
     pub(crate) runs: Vec<Run>,
+    pub(crate) changes: Changes,
 }
 
 #[derive(Clone)]

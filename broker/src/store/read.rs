@@ -24,6 +24,7 @@ impl Store {
         let rows = sqlx::query(
             "SELECT job, sequence, notebook, notebook_name, owner, course, state, cancel_wanted, worker, worker_name, fencing,
              acknowledged, state_fencing, cell_key, priority, timeout_ms, submitted_ms, started_ms,
+             execution_count, stopped, held, front_ms,
              (SELECT COALESCE(MAX(number), 0) FROM events WHERE events.job = jobs.job) AS last_event
              FROM jobs WHERE closed = 0 ORDER BY sequence",
         )
@@ -44,6 +45,7 @@ impl Store {
             next_sequence: count(last)? + 1,
             spent: spent(&mut writer).await?,
             runs: last_runs(&mut writer).await?,
+            changes: super::actions::changes(&mut writer).await?,
         })
     }
 
@@ -140,9 +142,13 @@ fn open_job(row: &SqliteRow) -> Result<OpenJob, StoreError> {
         sequence: count(row.try_get("sequence")?)?,
         notebook: NotebookId(id(row, "notebook")?),
         notebook_name: row.try_get("notebook_name")?,
+        execution_count: row.try_get("execution_count")?,
         account: account(row)?,
         phase: Phase::from_name(state).ok_or(StoreError::Damaged { what: "a state" })?,
         cancel_wanted: row.try_get("cancel_wanted")?,
+        stopped: row.try_get("stopped")?,
+        held: row.try_get("held")?,
+        front_ms: row.try_get("front_ms")?,
         worker: match worker {
             Some(_) => Some(WorkerId(id(row, "worker")?)),
             None => None,

@@ -17,6 +17,7 @@ async fn a_change_from_another_state_than_the_stored_one_is_refused_whole() {
         worker_name: "gpu-2".to_owned(),
         fencing,
         timeout_ms: None,
+        at_ms: 0,
     };
     let start = |fencing| Write::Start {
         job,

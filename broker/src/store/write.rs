@@ -1,8 +1,8 @@
 //! Changes: a batch of [`Write`]s is one transaction.
 
-use super::{Store, StoreError, Write};
+use super::{Store, StoreError, Write, actions};
 use crate::{people::Account, usage::Spent};
-use baton_protocol::{JobEvent, JobId, encode};
+use baton_protocol::{JobEvent, JobId, RemoteError, encode};
 use sqlx::{Connection, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
@@ -31,8 +31,8 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
         } => {
             let insert = sqlx::query(
                 "INSERT INTO jobs (job, sequence, notebook, notebook_name, owner, course, state, cell, manifest,
-                 cell_key, priority, timeout_ms, submitted_ms)
-                 VALUES (?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?)",
+                 cell_key, priority, timeout_ms, submitted_ms, execution_count, sent_bytes)
+                 VALUES (?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?)",
             )
             .bind(submission.job.0.as_bytes().as_slice())
             .bind(number(*sequence))
@@ -45,7 +45,9 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
             .bind(submission.cell_key.map(|key| key.0.to_vec()))
             .bind(encode(&submission.priority))
             .bind(submission.cell.timeout_ms.map(number))
-            .bind(at_ms);
+            .bind(at_ms)
+            .bind(submission.cell.execution_count)
+            .bind(number(submission.state.bytes()));
             change(connection, submission.job, insert).await
         }
         Write::Assign {
@@ -54,15 +56,18 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
             worker_name,
             fencing,
             timeout_ms,
+            at_ms,
         } => {
             let update = sqlx::query(
-                "UPDATE jobs SET state = 'assigned', worker = ?, worker_name = ?, fencing = ?, timeout_ms = ?, acknowledged = 0
+                "UPDATE jobs SET state = 'assigned', worker = ?, worker_name = ?, fencing = ?, timeout_ms = ?, assigned_ms = ?,
+                 acknowledged = 0
                  WHERE job = ? AND state = 'queued' AND fencing < ?",
             )
             .bind(worker.0.as_bytes().as_slice())
             .bind(worker_name)
             .bind(number(*fencing))
             .bind(timeout_ms.map(number))
+            .bind(at_ms)
             .bind(job.0.as_bytes().as_slice())
             .bind(number(*fencing));
             change(connection, *job, update).await
@@ -117,16 +122,32 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
             state,
         } => {
             let update = sqlx::query(
-                "UPDATE jobs SET manifest = ?, state_fencing = ? WHERE job = ? AND state IN ('queued', 'assigned')",
+                "UPDATE jobs SET manifest = ?, state_fencing = ?, sent_bytes = ? WHERE job = ? AND state IN ('queued', 'assigned')",
             )
             .bind(encode(state))
             .bind(number(*fencing))
+            .bind(number(state.bytes()))
             .bind(job.0.as_bytes().as_slice());
             change(connection, *job, update).await
         }
-        Write::WantCancel { job } => {
-            let update = sqlx::query("UPDATE jobs SET cancel_wanted = 1 WHERE job = ?")
-                .bind(job.0.as_bytes().as_slice());
+        Write::WantCancel { job, stopped } => {
+            let update =
+                sqlx::query("UPDATE jobs SET cancel_wanted = 1, stopped = ? WHERE job = ?")
+                    .bind(stopped)
+                    .bind(job.0.as_bytes().as_slice());
+            change(connection, *job, update).await
+        }
+        Write::Steer {
+            job,
+            held,
+            front_ms,
+        } => {
+            let update = sqlx::query(
+                "UPDATE jobs SET held = ?, front_ms = ? WHERE job = ? AND state = 'queued'",
+            )
+            .bind(held)
+            .bind(front_ms)
+            .bind(job.0.as_bytes().as_slice());
             change(connection, *job, update).await
         }
         Write::Finish {
@@ -134,17 +155,23 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
             fencing,
             outcome,
             usage,
+            error,
+            returned_bytes,
+            memory,
             at_ms,
         } => {
             let update = sqlx::query(
                 "UPDATE jobs SET state = 'finished', fencing = ?, outcome = ?, run_ms = ?, peak_memory_bytes = ?,
-                 finished_ms = ?, cell = NULL, manifest = NULL WHERE job = ? AND state <> 'finished'",
+                 finished_ms = ?, error = ?, returned_bytes = ?, memory = ?, cell = NULL, manifest = NULL WHERE job = ? AND state <> 'finished'",
             )
             .bind(number(*fencing))
             .bind(outcome.name())
             .bind(number(usage.run_ms))
             .bind(number(usage.peak_memory_bytes))
             .bind(at_ms)
+            .bind(error.as_ref().map(kept))
+            .bind(returned_bytes.map(number))
+            .bind((!memory.0.is_empty()).then(|| encode(&memory.0)))
             .bind(job.0.as_bytes().as_slice());
             change(connection, *job, update).await
         }
@@ -193,7 +220,30 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
                 .await?;
             Ok(())
         }
+        Write::ChangeWorker { name, paused } => {
+            actions::change_worker(connection, name, paused.as_deref()).await
+        }
+        Write::ChangeCourse { course, change } => {
+            actions::change_course(connection, course, change).await
+        }
+        Write::Audit(entry) => actions::record(connection, entry).await,
     }
+}
+
+/// The error for the pages. A long one keeps its name and its words.
+fn kept(error: &RemoteError) -> Vec<u8> {
+    const LONGEST_ERROR: usize = 64 << 10;
+    const LONGEST_WORDS: usize = 2000;
+    let whole = encode(error);
+    if whole.len() <= LONGEST_ERROR {
+        return whole;
+    }
+    encode(&RemoteError {
+        name: error.name.chars().take(LONGEST_WORDS).collect(),
+        value: error.value.chars().take(LONGEST_WORDS).collect(),
+        traceback: Vec::new(),
+        hint: None,
+    })
 }
 
 async fn charge(

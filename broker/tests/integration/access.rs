@@ -68,7 +68,7 @@ async fn the_page_turns_a_token_in_the_address_into_a_cookie() {
         .await
         .unwrap();
     assert_eq!(entered.status(), 303);
-    assert_eq!(entered.headers()["location"], "/");
+    assert_eq!(entered.headers()["location"], "./");
     let cookie = entered.headers()["set-cookie"].to_str().unwrap();
     assert!(
         cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"),

@@ -35,7 +35,7 @@ fn person(name: &str, admin: bool, courses: &[(&str, Role)]) -> String {
     Person::new(name.to_owned(), &token, admin, courses.collect()).entry()
 }
 
-async fn class() -> Broker {
+pub(crate) async fn class() -> Broker {
     let people = [
         person("ada", false, &[("ml", Role::Student)]),
         person("bob", false, &[("ml", Role::Student)]),
@@ -53,7 +53,7 @@ async fn class() -> Broker {
     .await
 }
 
-async fn answer(broker: &Broker, token: &str, path: &str) -> reqwest::Response {
+pub(crate) async fn answer(broker: &Broker, token: &str, path: &str) -> reqwest::Response {
     let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE);
     let request = client
         .build()
@@ -62,18 +62,22 @@ async fn answer(broker: &Broker, token: &str, path: &str) -> reqwest::Response {
     request.bearer_auth(token).send().await.unwrap()
 }
 
-async fn read<Answer: DeserializeOwned>(response: reqwest::Response) -> Answer {
+pub(crate) async fn read<Answer: DeserializeOwned>(response: reqwest::Response) -> Answer {
     let text = response.text().await.unwrap();
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-async fn get<Answer: DeserializeOwned>(broker: &Broker, token: &str, path: &str) -> Answer {
+pub(crate) async fn get<Answer: DeserializeOwned>(
+    broker: &Broker,
+    token: &str,
+    path: &str,
+) -> Answer {
     let response = answer(broker, token, path).await;
     assert_eq!(response.status(), 200, "{path}");
     read(response).await
 }
 
-async fn problem(response: reqwest::Response) -> Problem {
+pub(crate) async fn problem(response: reqwest::Response) -> Problem {
     let status = response.status().as_u16();
     let kind = response.headers()["content-type"].to_str().unwrap();
     assert_eq!(kind, "application/problem+json");
@@ -84,7 +88,11 @@ async fn problem(response: reqwest::Response) -> Problem {
 }
 
 /// All pages of a list.
-async fn every<Item: DeserializeOwned>(broker: &Broker, token: &str, path: &str) -> Vec<Item> {
+pub(crate) async fn every<Item: DeserializeOwned>(
+    broker: &Broker,
+    token: &str,
+    path: &str,
+) -> Vec<Item> {
     let mut items = Vec::new();
     let mut after = String::new();
     loop {
@@ -97,11 +105,11 @@ async fn every<Item: DeserializeOwned>(broker: &Broker, token: &str, path: &str)
     }
 }
 
-async fn proxy(broker: &Broker, person: &str) -> FakeProxy {
+pub(crate) async fn proxy(broker: &Broker, person: &str) -> FakeProxy {
     FakeProxy::new(&broker.dial_as(&format!("{person}-token"))).await
 }
 
-async fn run(worker: &mut FakeWorker, proxy: &mut FakeProxy) -> JobId {
+pub(crate) async fn run(worker: &mut FakeWorker, proxy: &mut FakeProxy) -> JobId {
     let job = proxy.submit().await;
     assert_eq!(worker.run_to_end().await, job);
     proxy.events_after(job, 0).await;
@@ -109,7 +117,7 @@ async fn run(worker: &mut FakeWorker, proxy: &mut FakeProxy) -> JobId {
 }
 
 /// The job runs when this returns.
-async fn hold(worker: &mut FakeWorker, proxy: &mut FakeProxy) -> JobId {
+pub(crate) async fn hold(worker: &mut FakeWorker, proxy: &mut FakeProxy) -> JobId {
     let job = proxy.submit().await;
     let (fencing, _) = worker.assignment().await;
     worker.report(job, fencing, 1, vec![started()]).await;

@@ -168,7 +168,9 @@ impl Class {
                 low_priority: student.low_priority,
                 waited_ms: self.now - cell.submitted,
             },
+            held: false,
             paused: false,
+            front: None,
             takes: Some(Spread {
                 lower: at(1),
                 middle: at(5),

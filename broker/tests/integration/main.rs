@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod access;
+mod actions;
 mod api;
 mod cancel;
 mod capacity;

@@ -3,7 +3,10 @@
 use baton_broker::order::{Job, Place, Plan, Reason, Spread, Standing, Worker, ahead_of, plan};
 use baton_protocol::{JobId, NotebookId, WorkerId, api::AheadBecause};
 use proptest::prelude::*;
-use std::collections::{HashMap, HashSet};
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+};
 use uuid::Uuid;
 
 fn job_id(number: u128) -> JobId {
@@ -48,7 +51,8 @@ fn jobs() -> impl Strategy<Value = Vec<Job>> {
         0..8_u8,
         worker,
         standing(),
-        prop::bool::weighted(0.1),
+        (prop::bool::weighted(0.1), prop::bool::weighted(0.1)),
+        prop::option::weighted(0.1, 0..9_i64),
         takes,
     );
     prop::collection::vec(row, 0..30).prop_map(|rows| {
@@ -56,13 +60,15 @@ fn jobs() -> impl Strategy<Value = Vec<Job>> {
         (0..)
             .zip(rows)
             .map(
-                |(number, (notebook, worker, standing, paused, takes))| Job {
+                |(number, (notebook, worker, standing, (held, paused), front, takes))| Job {
                     job: job_id(number),
                     notebook: notebook_id(notebook),
                     owner: format!("person {}", notebook / 2).into(),
                     worker: worker.filter(|_| running.insert(notebook)).map(worker_id),
                     standing,
+                    held,
                     paused,
+                    front,
                     takes: takes.map(|(lower, more, still_more)| Spread {
                         lower,
                         middle: lower + more,
@@ -109,7 +115,10 @@ fn of(jobs: &[Job], id: JobId) -> &Job {
 }
 
 fn in_line(place: &Place) -> bool {
-    matches!(place.reason, Reason::InLine | Reason::BehindDeadline(_))
+    matches!(
+        place.reason,
+        Reason::InLine | Reason::BehindDeadline(_) | Reason::BehindMoved
+    )
 }
 
 proptest! {
@@ -138,6 +147,8 @@ proptest! {
                 let ahead = of(&jobs, job);
                 let (standing, other) = (ahead.standing, behind.standing);
                 let is_so = match because {
+                    AheadBecause::Held => behind.held && !ahead.held,
+                    AheadBecause::MovedToFront => ahead.front > behind.front,
                     AheadBecause::CoursePaused => behind.paused && !ahead.paused,
                     AheadBecause::Deadline => standing.boost > 1.0,
                     AheadBecause::LowPriority => other.low_priority && !standing.low_priority,
@@ -171,7 +182,7 @@ proptest! {
             let running = || after.iter().filter(|other| other.worker.is_some());
             prop_assert_eq!(running().filter(|other| other.notebook == job.notebook).count(), 1);
             prop_assert!(running().filter(|other| other.owner == job.owner).count() <= each as usize);
-            prop_assert!(!job.paused);
+            prop_assert!(!job.paused && !job.held);
         }
     }
 
@@ -190,14 +201,17 @@ proptest! {
         for (expected, (_, place)) in (1..).zip(&plan.places) {
             prop_assert_eq!(place.place, expected);
         }
-        let key = |job: JobId| (of(&jobs, job).paused, of(&jobs, job).standing.rank(), job);
+        let key = |job: JobId| {
+            let Job { held, paused, front, standing, .. } = of(&jobs, job);
+            (*held, *paused, Reverse(*front), standing.rank(), job)
+        };
         prop_assert!(plan.places.is_sorted_by(|(one, _), (other, _)| key(*one) < key(*other)));
     }
 
     #[test]
     fn nobody_in_line_is_passed_by_a_higher_rank((jobs, workers, each) in class()) {
         let plan = plan(&jobs, &workers, each);
-        let rank = |job: JobId| of(&jobs, job).standing.rank();
+        let rank = |job: JobId| (Reverse(of(&jobs, job).front), of(&jobs, job).standing.rank());
         for (waits, _) in plan.places.iter().filter(|(_, place)| in_line(place)) {
             for (assigned, _) in &plan.assignments {
                 prop_assert!(rank(*assigned) <= rank(*waits));
@@ -212,6 +226,11 @@ proptest! {
         for (id, place) in &plan.places {
             let job = of(&jobs, *id);
             match place.reason {
+                Reason::Held => prop_assert!(job.held),
+                Reason::BehindMoved => {
+                    let moved = plan.places.iter().map(|(other, _)| of(&jobs, *other));
+                    prop_assert!(job.front.is_none() && moved.into_iter().any(|other| other.front.is_some()));
+                }
                 Reason::CoursePaused => prop_assert!(job.paused),
                 Reason::OwnJobRuns(other) => {
                     let other = of(&after, other);
@@ -275,7 +294,7 @@ proptest! {
         for (id, place) in &plan.places {
             if let Some(starts) = place.starts_in {
                 prop_assert!(starts.lower <= starts.middle && starts.middle <= starts.upper);
-                prop_assert!(!unknown && !of(&jobs, *id).paused && !workers.is_empty());
+                prop_assert!(!unknown && !of(&jobs, *id).paused && !of(&jobs, *id).held && !workers.is_empty());
             }
         }
     }
@@ -298,7 +317,9 @@ fn job(number: u8, worker: Option<u8>) -> Job {
         owner: number.to_string().into(),
         worker: worker.map(worker_id),
         standing: standing_of(0.0, 0),
+        held: false,
         paused: false,
+        front: None,
         takes: Some(Spread {
             lower: 10,
             middle: 20,

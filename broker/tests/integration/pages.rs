@@ -1,7 +1,12 @@
 //! What people and watchers see.
 
-use crate::harness::{Broker, FakeProxy, FakeWorker, Rules, finished, started, submission, within};
-use baton_protocol::{Outcome, proxy::FromProxy};
+use crate::{
+    api::class,
+    harness::{
+        Broker, FakeProxy, FakeWorker, Rules, finished, output, started, submission, within,
+    },
+};
+use baton_protocol::{JobEvent, Outcome, RemoteError, Usage, proxy::FromProxy};
 
 fn over_tcp() -> Rules {
     Rules {
@@ -18,7 +23,7 @@ async fn the_page_teaches_when_it_is_empty() {
         "%%gpu",
         "No worker is connected",
         "Nothing has run yet",
-        "<caption>Cells now</caption>",
+        "<caption>Waiting</caption>",
     ] {
         assert!(page.contains(text), "{text} is not in {page}");
     }
@@ -43,9 +48,10 @@ async fn the_page_shows_who_runs_who_waits_and_what_was() {
 
     let page = broker.get("/").await;
     for text in [
-        "1 cell runs, 1 cell waits, 1 worker is connected",
+        "1 cell runs, 1 cell waits, the longest for less than a minute",
+        "1 worker is connected with 1 open place",
         "lesson.ipynb",
-        "place 1 in line",
+        "in line",
         "Test CPU (8.0 GiB)",
         "&lt;b&gt;evil",
         "done",
@@ -90,8 +96,10 @@ async fn the_page_asks_nobody_else_and_runs_no_inline_script() {
         !page.contains("style=") && !page.contains("<style") && !page.contains("<script>"),
         "{page}"
     );
-    for file in ["/static/page.css", "/static/live.js"] {
-        assert!(!broker.get(file).await.contains("//cdn"));
+    // What a page names is there, and only scripts and styles of its own.
+    for named in page.split("=\"static/").skip(1) {
+        let file = named.split('"').next().unwrap();
+        assert!(!broker.get(&format!("/static/{file}")).await.is_empty());
     }
 }
 
@@ -114,12 +122,251 @@ async fn changes_come_without_reloading() {
     };
     let all = hear_until("Nothing has run yet").await;
     assert!(
-        all.contains("event: jobs\n") && all.contains("event: workers\n"),
+        all.contains("hx-target=\"#queue\"") && all.contains("hx-target=\"#machines\""),
         "{all}"
     );
     let _worker = FakeWorker::new(&broker.dial).await;
     let changed = hear_until("cpu-0").await;
-    assert!(!changed.contains("event: jobs\n"), "{changed}");
+    assert!(!changed.contains("#queue"), "{changed}");
+}
+
+struct Browser {
+    client: reqwest::Client,
+    address: String,
+    cookie: String,
+}
+
+impl Browser {
+    fn of(broker: &Broker, token: &str) -> Self {
+        let builder = reqwest::Client::builder().no_proxy();
+        let builder = builder.redirect(reqwest::redirect::Policy::none());
+        Self {
+            client: builder.build().unwrap(),
+            address: broker.dial.address.to_string(),
+            cookie: format!("baton_token={token}"),
+        }
+    }
+
+    async fn get(&self, path: &str) -> (u16, String) {
+        let request = self.client.get(format!("{}{path}", self.address));
+        let answer = request.header("cookie", &self.cookie).send().await.unwrap();
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    }
+
+    /// What stands in the page's forms, and what a person adds.
+    async fn send(&self, page: &str, fields: &[(&str, &str)]) -> reqwest::Response {
+        let (_, page) = self.get(page).await;
+        let key = page.split("name=\"key\" value=\"").nth(1);
+        let key = key.map_or("", |rest| rest.split('"').next().unwrap());
+        self.post(key, "same-origin", fields).await
+    }
+
+    async fn post(&self, key: &str, site: &str, fields: &[(&str, &str)]) -> reqwest::Response {
+        let mut form = reqwest::Url::parse("http://x").unwrap();
+        form.query_pairs_mut()
+            .append_pair("key", key)
+            .extend_pairs(fields);
+        let request = self.client.post(format!("{}/act", self.address));
+        let request = request
+            .header("cookie", &self.cookie)
+            .header("sec-fetch-site", site)
+            .header("content-type", "application/x-www-form-urlencoded");
+        request
+            .body(form.query().unwrap().to_owned())
+            .send()
+            .await
+            .unwrap()
+    }
+}
+
+#[tokio::test]
+async fn forms_act_for_those_who_may_and_only_from_their_own_pages() {
+    let broker = class().await;
+    let (tia, ada) = (
+        Browser::of(&broker, "tia-token"),
+        Browser::of(&broker, "ada-token"),
+    );
+    let root = Browser::of(&broker, "root-token");
+    let _worker = FakeWorker::new(&broker.dial).await;
+    let mut runs = crate::api::proxy(&broker, "bob").await;
+    let running = runs.submit().await;
+    runs.assigned(running).await;
+    let mut proxy = crate::api::proxy(&broker, "ada").await;
+    let job = proxy.submit().await;
+    proxy.place(job).await;
+    let (page, id) = (format!("/job?id={job}"), job.to_string());
+    let hold = [
+        ("job", id.as_str()),
+        ("action", "hold"),
+        ("reason", "room 5"),
+    ];
+    for (who, key, site) in [
+        (&tia, "", "same-origin"),
+        (&tia, "0123", "same-origin"),
+        (&ada, "0123", "same-origin"),
+    ] {
+        assert_eq!(who.post(key, site, &hold).await.status(), 403);
+    }
+    let (_, mine) = ada.get(&page).await;
+    let key = mine.split("name=\"key\" value=\"").nth(1).unwrap();
+    let key = key.split('"').next().unwrap();
+    // Her own key is of no use to others, from elsewhere, or for what only staff may do.
+    assert_eq!(tia.post(key, "same-origin", &hold).await.status(), 403);
+    for site in ["cross-site", "same-site", "none"] {
+        assert_eq!(ada.post(key, site, &hold).await.status(), 403);
+    }
+    let refused = ada.post(key, "same-origin", &hold).await;
+    assert_eq!(refused.status(), 403);
+    let refused = refused.text().await.unwrap();
+    assert!(refused.contains("Only staff of its course") && refused.contains("<h1>Not done"));
+
+    let done = tia.send(&page, &hold).await;
+    assert_eq!(done.status(), 303);
+    assert_eq!(done.headers()["location"], format!("job?id={job}"));
+    assert!(tia.get("/").await.1.contains("staff hold it back: room 5"));
+    assert!(tia.get(&page).await.1.contains("value=\"release\""));
+    assert!(tia.get("/audit").await.1.contains("held back"));
+    assert!(!ada.get("/audit").await.1.contains("held back"));
+    let settings = [
+        ("course", "ml"),
+        ("action", "change_course"),
+        ("weight", "2"),
+        ("timeout", "10m"),
+        ("longest", ""),
+        ("message", "Ask in room 5"),
+        ("paused", ""),
+        ("until", "2030-01-02T03:04"),
+        ("hours", "6"),
+        ("boost", "4"),
+    ];
+    let changed = tia.send("/course?name=ml", &settings).await;
+    assert_eq!(changed.status(), 303, "{}", changed.text().await.unwrap());
+    let (_, page) = tia.get("/course?name=ml").await;
+    for value in [
+        "value=\"10m\"",
+        "Ask in room 5",
+        "2030-01-02T03:04",
+        "value=\"6\"",
+    ] {
+        assert!(page.contains(value), "{value} is not in {page}");
+    }
+    assert!(!ada.get("/course?name=ml").await.1.contains("<form"));
+    let drain = [
+        ("worker", "cpu-0"),
+        ("action", "drain"),
+        ("reason", "a new fan"),
+    ];
+    assert_eq!(root.send("/workers", &drain).await.status(), 303);
+    assert!(tia.get("/workers").await.1.contains("a new fan"));
+    assert!(!tia.get("/workers").await.1.contains("<form"));
+}
+
+#[tokio::test]
+async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() {
+    let broker = class().await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = crate::api::proxy(&broker, "ada").await;
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    let printed = vec![started(), output("{\"text\": \"the secret of ada\"}")];
+    worker.report(job, fencing, 1, printed).await;
+    let page = format!("/job?id={job}");
+    let sees = async |token: &str| {
+        let (status, page) = Browser::of(&broker, token).get(&page).await;
+        (
+            status,
+            page.contains("the secret of ada"),
+            page.contains("print(1)"),
+        )
+    };
+    assert_eq!(sees("ada-token").await, (200, true, true));
+    assert_eq!(sees("bob-token").await.0, 404);
+    for staff in ["tia-token", "root-token", "sesame"] {
+        assert_eq!(sees(staff).await, (200, false, false), "{staff}");
+    }
+    let settings = [
+        ("course", "ml"),
+        ("action", "change_course"),
+        ("weight", "2"),
+        ("staff_see_outputs", "yes"),
+    ];
+    let tia = Browser::of(&broker, "tia-token");
+    assert_eq!(tia.send("/course?name=ml", &settings).await.status(), 303);
+    for staff in ["tia-token", "root-token"] {
+        assert_eq!(sees(staff).await, (200, true, false), "{staff}");
+    }
+    let private = RemoteError {
+        name: "KeyError".to_owned(),
+        value: "'the secret of ada'".to_owned(),
+        traceback: vec!["KeyError: 'the secret of ada'".to_owned()],
+        hint: None,
+    };
+    let end = JobEvent::Finished {
+        outcome: Outcome::Error,
+        error: Some(private),
+        state: None,
+        usage: Usage::default(),
+        files: None,
+    };
+    worker.report(job, fencing, 3, vec![end]).await;
+    proxy.events_after(job, 0).await;
+    let settings = &settings[..3];
+    assert_eq!(tia.send("/course?name=ml", settings).await.status(), 303);
+    assert_eq!(sees("tia-token").await, (200, false, false));
+    assert_eq!(sees("ada-token").await, (200, true, false));
+    assert!(tia.get(&page).await.1.contains("KeyError"));
+}
+
+#[tokio::test]
+async fn use_comes_as_csv() {
+    let broker = Broker::start().await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::in_course(&broker.dial, "=cmd\"x").await;
+    let job = proxy.submit().await;
+    assert_eq!(worker.run_to_end().await, job);
+    proxy.events_after(job, 0).await;
+    let csv = broker.get("/people.csv?days=1").await;
+    let lines: Vec<&str> = csv.lines().collect();
+    assert_eq!(lines[0], "day,person,course,gpu_seconds,cells");
+    assert!(
+        lines[1].ends_with(",\"ada\",\"'=cmd\"\"x\",0.005,1"),
+        "{csv}"
+    );
+    assert!(broker.get("/people?days=1").await.contains("100 %"));
+}
+
+#[tokio::test]
+async fn everything_is_below_a_prefix_too() {
+    let broker = Broker::start_with(Rules {
+        token: Some("sesame"),
+        tcp: true,
+        url_prefix: Some("/services/baton"),
+        ..Rules::default()
+    })
+    .await;
+    let browser = Browser::of(&broker, "sesame");
+    for path in ["", "/services/baton"] {
+        for page in [
+            "/",
+            "/workers",
+            "/static/page.css",
+            "/v1/openapi.json",
+            "/health/live",
+        ] {
+            let request = browser
+                .client
+                .get(format!("{}{path}{page}", browser.address));
+            let request = request
+                .bearer_auth("sesame")
+                .header("cookie", &browser.cookie);
+            assert_eq!(request.send().await.unwrap().status(), 200, "{path}{page}");
+        }
+    }
+    let bare = browser
+        .client
+        .get(format!("{}/services/baton?token=x", browser.address));
+    let bare = bare.send().await.unwrap();
+    assert_eq!(bare.headers()["location"], "/services/baton/?token=x");
 }
 
 #[tokio::test]

@@ -15,6 +15,7 @@ mod names;
 mod speech;
 
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use baton_blobs::Ledger;
@@ -245,6 +246,8 @@ impl Run<'_> {
             Event::Collected(collected) => return self.on_collected(collected, cell).await,
             Event::MemoryDue => {
                 let bytes = self.memory().await;
+                let known = &order.events.memory_bytes;
+                known.store(bytes.unwrap_or_default(), Ordering::Relaxed);
                 return self.on_memory(bytes);
             }
             Event::OutputDue if order.events.is_full() => {}

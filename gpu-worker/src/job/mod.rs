@@ -16,7 +16,7 @@ mod prepare;
 mod state;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, Outcome, Parcel, RemoteError, State, Submission, Usage,
@@ -96,6 +96,8 @@ pub(crate) struct EventSink {
     pub(crate) reports: mpsc::UnboundedSender<Report>,
     /// How much the broker has not yet acknowledged. The agent takes off what it hears of.
     pub(crate) unsent_bytes: Arc<AtomicUsize>,
+    /// What the session held at the last look; the agent tells the broker.
+    pub(crate) memory_bytes: Arc<AtomicU64>,
 }
 
 impl EventSink {

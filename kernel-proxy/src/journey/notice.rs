@@ -78,6 +78,13 @@ impl Place {
                 "Waiting for a GPU: {}. {course} has a deadline and goes first",
                 self.in_line(passed)
             ),
+            WaitingReason::Held { why } => {
+                format!("Waiting for a GPU: your course staff hold this cell back ({why})")
+            }
+            WaitingReason::BehindMoved {} => format!(
+                "Waiting for a GPU: {}. Your course staff let another cell go first",
+                self.in_line(passed)
+            ),
             WaitingReason::InLine => format!("Waiting for a GPU: {}", self.in_line(passed)),
         };
         match &self.message {

@@ -1,6 +1,6 @@
 //! `baton jobs`, `workers`, `courses`, `usage` and `explain`: what the broker's API says, as text or as JSON.
 
-mod text;
+pub(super) mod text;
 
 use std::process::ExitCode;
 
@@ -16,20 +16,30 @@ use crate::{service, settings::Settings};
 /// What the broker gives at once at most.
 const PART: u32 = 500;
 
-type Query = Vec<(&'static str, String)>;
+pub(super) type Query = Vec<(&'static str, String)>;
 
 pub(crate) fn main(
     settings: &Settings,
     command: &str,
     matches: &ArgMatches,
 ) -> anyhow::Result<ExitCode> {
-    let api = Api::new(&service::dial(settings)?)?;
+    let api = client(settings)?;
+    run(answer(&api, command, matches))
+}
+
+pub(super) fn client(settings: &Settings) -> anyhow::Result<Api> {
+    Ok(Api::new(&service::dial(settings)?)?)
+}
+
+/// Prints what the broker answers.
+pub(super) fn run(
+    answer: impl Future<Output = anyhow::Result<String>>,
+) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("Failed to start")?;
-    let text = runtime.block_on(answer(&api, command, matches))?;
-    print!("{text}");
+    print!("{}", runtime.block_on(answer)?);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -71,7 +81,7 @@ async fn answer(api: &Api, command: &str, matches: &ArgMatches) -> anyhow::Resul
     })
 }
 
-fn shown<Answer: Serialize + ?Sized>(
+pub(super) fn shown<Answer: Serialize + ?Sized>(
     answer: &Answer,
     json: bool,
     text: impl Fn(&Answer) -> String,
@@ -83,13 +93,13 @@ fn shown<Answer: Serialize + ?Sized>(
     }
 }
 
-fn filters(matches: &ArgMatches, names: &[&'static str]) -> Query {
+pub(super) fn filters(matches: &ArgMatches, names: &[&'static str]) -> Query {
     let given = |name: &&'static str| Some((*name, matches.get_one::<String>(name)?.clone()));
     names.iter().filter_map(given).collect()
 }
 
 /// The parts of a list, up to `most` items.
-async fn list<Item: DeserializeOwned>(
+pub(super) async fn list<Item: DeserializeOwned>(
     api: &Api,
     path: &str,
     query: Query,
@@ -112,7 +122,7 @@ async fn list<Item: DeserializeOwned>(
 }
 
 /// The only job that ends so.
-async fn find(api: &Api, end: &str) -> anyhow::Result<Job> {
+pub(super) async fn find(api: &Api, end: &str) -> anyhow::Result<Job> {
     let query = vec![("ends_with", end.to_owned())];
     let mut jobs: Vec<Job> = list(api, "/v1/jobs", query, 2).await?;
     anyhow::ensure!(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use baton_protocol::{
     Outcome, Period,
     api::{
-        Ahead, AheadBecause, Budget, Course, Explanation, Job, JobState, Line, Usage, Waiting,
+        Act, Ahead, AheadBecause, Budget, Course, Explanation, Job, JobState, Line, Usage, Waiting,
         Worker, WorkerState,
     },
     proxy::Estimate,
@@ -13,7 +13,7 @@ use baton_protocol::{
 
 const NOTHING: &str = "-";
 
-pub(super) fn jobs(jobs: &[Job], now_ms: i64) -> String {
+pub(in crate::commands) fn jobs(jobs: &[Job], now_ms: i64) -> String {
     let rows = jobs.iter().map(|job| {
         let until_ms = job.started_ms.or(job.finished_ms).unwrap_or(now_ms);
         [
@@ -34,7 +34,7 @@ pub(super) fn jobs(jobs: &[Job], now_ms: i64) -> String {
     table(titles, rows, "No jobs")
 }
 
-pub(super) fn workers(workers: &[Worker]) -> String {
+pub(in crate::commands) fn workers(workers: &[Worker]) -> String {
     let rows = workers.iter().map(|worker| {
         let state = match worker.state {
             WorkerState::Connected => "connected",
@@ -68,7 +68,7 @@ pub(super) fn workers(workers: &[Worker]) -> String {
     table(titles, rows, "No worker is connected")
 }
 
-pub(super) fn courses(courses: &[Course]) -> String {
+pub(in crate::commands) fn courses(courses: &[Course]) -> String {
     let limit = |ms: Option<u64>| ms.map_or_else(|| NOTHING.to_owned(), positive);
     let rows = courses.iter().map(|course| {
         [
@@ -92,6 +92,27 @@ pub(super) fn courses(courses: &[Course]) -> String {
         "COURSE", "WEIGHT", "LIMIT", "LONGEST", "LEFT", "RUNNING", "WAITING", "NOTE",
     ];
     table(titles, rows, "No courses")
+}
+
+pub(in crate::commands) fn acts(acts: &[Act]) -> String {
+    let rows = acts.iter().map(|act| {
+        let at = jiff::Timestamp::from_millisecond(act.at_ms);
+        [
+            at.map_or_else(
+                |_| NOTHING.to_owned(),
+                |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
+            ),
+            act.person
+                .clone()
+                .unwrap_or_else(|| "(operator)".to_owned()),
+            act.action.name().to_owned(),
+            course(act.course.as_deref()),
+            act.subject.clone(),
+            act.detail.clone().unwrap_or_default(),
+        ]
+    });
+    let titles = ["WHEN (UTC)", "WHO", "WHAT", "COURSE", "OF", "WHY"];
+    table(titles, rows, "Nobody has done anything")
 }
 
 /// The sums of each person in each course, the largest first.
@@ -171,6 +192,8 @@ fn facts(line: &Line) -> Vec<String> {
 
 fn ahead(ahead: &Ahead) -> String {
     let because = match ahead.because {
+        AheadBecause::Held => "staff hold this one back",
+        AheadBecause::MovedToFront => "staff moved it to the front",
         AheadBecause::CoursePaused => "the course of this one is paused",
         AheadBecause::Deadline => "a deadline is near",
         AheadBecause::LowPriority => "this one has low priority",

@@ -76,6 +76,8 @@ golden!(reasons_are_read, "waiting", WaitingReason, [
     WaitingReason::NoWorker,
     WaitingReason::WorkersPaused { why: Some("maintenance".to_owned()) },
     WaitingReason::CoursePaused { why: "back on Monday".to_owned() },
+    WaitingReason::Held { why: "come to room 5".to_owned() },
+    WaitingReason::BehindMoved {},
 ], {
     WaitingReason::InLine => "in_line",
     WaitingReason::BehindDeadline { .. } => "behind_deadline",
@@ -83,6 +85,8 @@ golden!(reasons_are_read, "waiting", WaitingReason, [
     WaitingReason::NoWorker => "no_worker",
     WaitingReason::WorkersPaused { .. } => "workers_paused",
     WaitingReason::CoursePaused { .. } => "course_paused",
+    WaitingReason::Held { .. } => "held",
+    WaitingReason::BehindMoved {} => "behind_moved",
 });
 
 golden!(submissions_are_read, "stored", Submission, [submission()], { _ => "submission" });
@@ -149,7 +153,7 @@ golden!(messages_of_workers_are_read, "from_worker", FromWorker, [
     },
     FromWorker::Events { job: job(), fencing: 7, first: 1, events: events().split_off(1) },
     FromWorker::Sessions { warm: vec![notebook()] },
-    FromWorker::Load { memory_bytes: 5 << 30, memory_total_bytes: 64 << 30 },
+    FromWorker::Load { memory_bytes: 5 << 30, memory_total_bytes: 64 << 30, jobs: vec![(job(), 3 << 30)] },
     FromWorker::Drain {},
 ], {
     FromWorker::Hello { .. } => "hello",

@@ -24,6 +24,7 @@ use tokio::{
 pub(crate) struct Rules {
     pub(crate) token: Option<&'static str>,
     pub(crate) tcp: bool,
+    pub(crate) url_prefix: Option<&'static str>,
     pub(crate) worker_grace: Duration,
     pub(crate) proxy_grace: Duration,
     pub(crate) blob_limit_bytes: u64,
@@ -38,6 +39,7 @@ impl Default for Rules {
         Self {
             token: None,
             tcp: false,
+            url_prefix: None,
             worker_grace: Duration::from_millis(300),
             proxy_grace: Duration::from_secs(30),
             blob_limit_bytes: 1 << 30,
@@ -69,6 +71,7 @@ impl Broker {
         if rules.tcp {
             config.listen = Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
         }
+        config.url_prefix = rules.url_prefix.map(str::to_owned);
         config.token = rules.token.map(str::to_owned);
         config.worker_grace = rules.worker_grace;
         config.proxy_grace = rules.proxy_grace;

@@ -29,6 +29,10 @@ impl FakeProxy {
         Self::enter(dial, notebook, None).await
     }
 
+    pub(crate) async fn of_course(dial: &Dial, notebook: NotebookId, course: &str) -> Self {
+        Self::enter(dial, notebook, Some(course)).await
+    }
+
     async fn enter(dial: &Dial, notebook: NotebookId, course: Option<&str>) -> Self {
         let mut connection = within("a dial", baton_link::connect(dial, "/v1/proxy"))
             .await

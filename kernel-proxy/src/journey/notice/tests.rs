@@ -124,6 +124,14 @@ fn every_reason_has_its_words() {
         "Waiting for a GPU: 3rd in line. The runs ahead are new, so there is no estimate yet. ml101 has a deadline and goes first",
     );
     check(
+        place(WaitingReason::Held { why: why() }),
+        "Waiting for a GPU: your course staff hold this cell back (back at two)",
+    );
+    check(
+        place(WaitingReason::BehindMoved {}),
+        "Waiting for a GPU: 3rd in line. The runs ahead are new, so there is no estimate yet. Your course staff let another cell go first",
+    );
+    check(
         place(WaitingReason::NoWorker),
         "Waiting for a GPU: no GPU worker is connected at the moment",
     );

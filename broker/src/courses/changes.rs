@@ -1,0 +1,120 @@
+//! What staff changed by page or API: it lies over what the file says, and outlives the broker.
+//!
+//! **Invariant:** pure.
+
+use super::{Course, Courses, Deadline};
+use baton_protocol::api::CourseChange;
+use std::collections::BTreeMap;
+
+const LONGEST_TEXT: usize = 500;
+const LARGEST_WEIGHT: f64 = 1000.0;
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Changes {
+    pub(crate) courses: BTreeMap<String, CourseChange>,
+    /// Why a worker takes nothing new, by its name; `None`: it takes cells, whatever the file says.
+    pub(crate) workers: BTreeMap<String, Option<String>>,
+}
+
+impl Courses {
+    pub(crate) fn with(&self, changes: &Changes) -> Self {
+        let mut changed = self.clone();
+        for (name, change) in &changes.courses {
+            let course = changed.of(name).with(change);
+            changed.named.insert(name.clone(), course);
+        }
+        for (name, paused) in &changes.workers {
+            match paused {
+                Some(why) => changed.paused_workers.insert(name.clone(), why.clone()),
+                None => changed.paused_workers.remove(name),
+            };
+        }
+        changed
+    }
+}
+
+impl Course {
+    fn with(&self, change: &CourseChange) -> Self {
+        let change = change.clone();
+        let deadlines = change.deadlines.map(|deadlines| {
+            let deadlines = deadlines.into_iter().map(|deadline| Deadline {
+                from_ms: deadline.from_ms,
+                until_ms: deadline.until_ms,
+                weight: deadline.weight,
+            });
+            deadlines.collect()
+        });
+        let time_limit_ms = change.timeout_ms.unwrap_or(self.time_limit_ms);
+        let longest_ms = change.longest_timeout_ms.unwrap_or(self.longest_ms);
+        Self {
+            weight: change.weight.unwrap_or(self.weight),
+            time_limit_ms,
+            // No longest limit is no limit; a shorter one than the usual limit is none that could be meant.
+            longest_ms: longest_ms.map(|longest| longest.max(time_limit_ms.unwrap_or(0))),
+            paused: change.paused.unwrap_or_else(|| self.paused.clone()),
+            message: change.message.unwrap_or_else(|| self.message.clone()),
+            budget: self.budget.clone(),
+            deadlines: deadlines.unwrap_or_else(|| self.deadlines.clone()),
+            staff_see_outputs: change.staff_see_outputs.unwrap_or(self.staff_see_outputs),
+        }
+    }
+}
+
+/// The later one goes over the earlier one.
+pub(crate) fn over(earlier: CourseChange, later: CourseChange) -> CourseChange {
+    CourseChange {
+        weight: later.weight.or(earlier.weight),
+        timeout_ms: later.timeout_ms.or(earlier.timeout_ms),
+        longest_timeout_ms: later.longest_timeout_ms.or(earlier.longest_timeout_ms),
+        paused: later.paused.or(earlier.paused),
+        message: later.message.or(earlier.message),
+        deadlines: later.deadlines.or(earlier.deadlines),
+        staff_see_outputs: later.staff_see_outputs.or(earlier.staff_see_outputs),
+    }
+}
+
+/// What is wrong with a change, in words.
+pub(crate) fn check(change: &CourseChange) -> Result<(), String> {
+    let positive = |weight: f64| weight > 0.0 && weight <= LARGEST_WEIGHT;
+    if change.weight.is_some_and(|weight| !positive(weight)) {
+        return Err(format!("weight is above 0 and at most {LARGEST_WEIGHT}"));
+    }
+    for (name, limit) in [
+        ("timeout_ms", change.timeout_ms),
+        ("longest_timeout_ms", change.longest_timeout_ms),
+    ] {
+        if limit.flatten() == Some(0) {
+            return Err(format!("{name} is above 0, or null for no limit"));
+        }
+    }
+    for (name, text) in [("paused", &change.paused), ("message", &change.message)] {
+        if let Some(Some(text)) = text {
+            check_text(name, text)?;
+        }
+    }
+    for deadline in change.deadlines.iter().flatten() {
+        if deadline.until_ms <= deadline.from_ms {
+            return Err("a deadline counts from a time before it".to_owned());
+        }
+        if !(1.0..=LARGEST_WEIGHT).contains(&deadline.weight) {
+            return Err(format!(
+                "the weight of a deadline is from 1 to {LARGEST_WEIGHT}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Students read it in one line of their notebook.
+pub(crate) fn check_text(name: &str, text: &str) -> Result<(), String> {
+    if text.trim().is_empty() {
+        return Err(format!("{name} is empty"));
+    }
+    if text.chars().count() > LONGEST_TEXT {
+        return Err(format!("{name} is longer than {LONGEST_TEXT} characters"));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(format!("{name} is one line of text"));
+    }
+    Ok(())
+}

@@ -1,0 +1,279 @@
+//! What people do to jobs, workers and courses, by page or API.
+//!
+//! In: who acts, and a [`Command`]. Out: the change and its record in the same transaction, or why it was not done.
+//! What waiting students are told follows by itself, because the line is ordered anew.
+
+use super::{Action, Dispatch, Job, Now, Phase};
+use crate::{
+    courses::{self, check, check_text},
+    people::Identity,
+    store::{AuditEntry, Write},
+};
+use baton_protocol::{
+    JobEvent, JobId, Outcome, RemoteError,
+    api::{self, CourseChange},
+};
+use std::sync::Arc;
+
+const SAFE: &str = "Your variables are as they were before the cell";
+
+#[derive(Debug, Clone)]
+pub(crate) enum Command {
+    Cancel {
+        job: JobId,
+        reason: Option<String>,
+    },
+    Hold {
+        job: JobId,
+        reason: String,
+    },
+    Release {
+        job: JobId,
+    },
+    MoveToFront {
+        job: JobId,
+        reason: String,
+    },
+    Drain {
+        worker: String,
+        reason: String,
+    },
+    Resume {
+        worker: String,
+    },
+    ChangeCourse {
+        course: String,
+        change: CourseChange,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotDone {
+    #[error("There is no job {0} that you may see")]
+    UnknownJob(JobId),
+    #[error("There is no worker {0}")]
+    UnknownWorker(String),
+    #[error("There is no course {0} that you may see")]
+    UnknownCourse(String),
+    #[error("Only staff of its course may do this")]
+    StaffOnly,
+    #[error("Only admins may do this: workers serve all courses")]
+    AdminsOnly,
+    #[error("The job is over")]
+    Over,
+    #[error("The job no longer waits")]
+    NotWaiting,
+    #[error("{0} is leaving: it was told to stop on its own machine")]
+    Leaving(String),
+    #[error("{0}")]
+    Wrong(String),
+}
+
+impl Dispatch {
+    pub(crate) fn act(
+        &mut self,
+        who: &Identity,
+        command: Command,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), NotDone> {
+        let mut record = |action, course: &str, subject: String, detail: Option<String>| {
+            actions.push(Action::Write(Write::Audit(AuditEntry {
+                at_ms: now.unix_ms,
+                person: who.person().map(str::to_owned),
+                action,
+                course: course.to_owned(),
+                subject,
+                detail,
+            })));
+        };
+        match command {
+            Command::Cancel { job, reason } => {
+                check_reason(reason.as_deref())?;
+                let found = self.job_of(who, job)?;
+                if found.phase == Phase::Finished {
+                    return Err(NotDone::Over);
+                }
+                if who.person() != Some(&found.account.owner) {
+                    found.stopped = Some(stopped_by(who, reason.as_deref()));
+                }
+                let course = found.account.course.clone();
+                record(api::Action::Cancel, &course, job.to_string(), reason);
+                self.cancel(job, now, actions);
+            }
+            Command::Hold { job, reason } => {
+                check_reason(Some(&reason))?;
+                let found = self.waiting_job(who, job)?;
+                found.held = Some(reason.clone());
+                let course = found.account.course.clone();
+                record(api::Action::Hold, &course, job.to_string(), Some(reason));
+                self.steer(job, actions);
+            }
+            Command::Release { job } => {
+                let found = self.waiting_job(who, job)?;
+                found.held = None;
+                let course = found.account.course.clone();
+                record(api::Action::Release, &course, job.to_string(), None);
+                self.steer(job, actions);
+            }
+            Command::MoveToFront { job, reason } => {
+                check_reason(Some(&reason))?;
+                let found = self.waiting_job(who, job)?;
+                found.front_ms = Some(now.unix_ms);
+                let course = found.account.course.clone();
+                record(
+                    api::Action::MoveToFront,
+                    &course,
+                    job.to_string(),
+                    Some(reason),
+                );
+                self.steer(job, actions);
+            }
+            Command::Drain { worker, reason } => {
+                check_reason(Some(&reason))?;
+                self.may_steer_worker(who, &worker)?;
+                record(api::Action::Drain, "", worker.clone(), Some(reason.clone()));
+                self.change_worker(worker, Some(reason), actions);
+            }
+            Command::Resume { worker } => {
+                self.may_steer_worker(who, &worker)?;
+                record(api::Action::Resume, "", worker.clone(), None);
+                self.change_worker(worker, None, actions);
+            }
+            Command::ChangeCourse { course, change } => {
+                check(&change).map_err(NotDone::Wrong)?;
+                if !self
+                    .courses(who, now)
+                    .iter()
+                    .any(|known| known.course == course)
+                {
+                    return Err(NotDone::UnknownCourse(course));
+                }
+                if !who.may_steer(&course) {
+                    return Err(NotDone::StaffOnly);
+                }
+                let detail = serde_json::to_string(&change).ok();
+                record(api::Action::ChangeCourse, &course, course.clone(), detail);
+                self.change_course(course, change, actions);
+            }
+        }
+        Ok(())
+    }
+
+    fn job_of(&mut self, who: &Identity, id: JobId) -> Result<&mut Job, NotDone> {
+        let job = self.jobs.get_mut(&id);
+        job.filter(|job| who.may_stop(&job.account))
+            .ok_or(NotDone::UnknownJob(id))
+    }
+
+    fn waiting_job(&mut self, who: &Identity, id: JobId) -> Result<&mut Job, NotDone> {
+        let job = self.job_of(who, id)?;
+        if !who.may_steer(&job.account.course) {
+            return Err(NotDone::StaffOnly);
+        }
+        match job.phase {
+            Phase::Queued => Ok(job),
+            Phase::Finished => Err(NotDone::Over),
+            Phase::Assigned | Phase::Started => Err(NotDone::NotWaiting),
+        }
+    }
+
+    fn steer(&mut self, id: JobId, actions: &mut Vec<Action>) {
+        if let Some(job) = self.jobs.get(&id) {
+            actions.push(Action::Write(Write::Steer {
+                job: id,
+                held: job.held.clone(),
+                front_ms: job.front_ms,
+            }));
+        }
+        self.disordered = true;
+    }
+
+    fn may_steer_worker(&self, who: &Identity, name: &str) -> Result<(), NotDone> {
+        if !who.may_steer_workers() {
+            return Err(NotDone::AdminsOnly);
+        }
+        let mut known = self.workers.values().filter(|worker| worker.name == name);
+        match known.next() {
+            Some(worker) if worker.draining => Err(NotDone::Leaving(name.to_owned())),
+            Some(_) => Ok(()),
+            None if self.courses.worker_paused(name).is_some() => Ok(()),
+            None => Err(NotDone::UnknownWorker(name.to_owned())),
+        }
+    }
+
+    fn change_worker(&mut self, name: String, paused: Option<String>, actions: &mut Vec<Action>) {
+        self.changes.workers.insert(name.clone(), paused.clone());
+        actions.push(Action::Write(Write::ChangeWorker { name, paused }));
+        self.lay_changes_over();
+    }
+
+    fn change_course(&mut self, name: String, change: CourseChange, actions: &mut Vec<Action>) {
+        let earlier = self.changes.courses.remove(&name).unwrap_or_default();
+        let change = courses::over(earlier, change);
+        self.changes.courses.insert(name.clone(), change.clone());
+        actions.push(Action::Write(Write::ChangeCourse {
+            course: name,
+            change: Box::new(change),
+        }));
+        self.lay_changes_over();
+    }
+
+    pub(super) fn lay_changes_over(&mut self) {
+        self.courses = Arc::new(self.filed.with(&self.changes));
+        self.disordered = true;
+    }
+
+    /// A job that has not started ends because somebody does not want it.
+    pub(super) fn finish_cancelled(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
+        let stopped = self.jobs.get(&id).and_then(|job| job.stopped.clone());
+        match stopped {
+            Some(words) => {
+                let error = stopped_before_it_ran(&words);
+                self.finish(id, Outcome::Refused, Some(error), now, actions);
+            }
+            None => self.finish(id, Outcome::Cancelled, None, now, actions),
+        }
+    }
+}
+
+fn check_reason(reason: Option<&str>) -> Result<(), NotDone> {
+    match reason {
+        Some(reason) => check_text("reason", reason).map_err(NotDone::Wrong),
+        None => Ok(()),
+    }
+}
+
+fn stopped_by(who: &Identity, reason: Option<&str>) -> String {
+    let who = who.person().unwrap_or("Your course staff");
+    match reason {
+        Some(reason) => format!("{who} stopped this cell ({reason})"),
+        None => format!("{who} stopped this cell"),
+    }
+}
+
+fn stopped_before_it_ran(words: &str) -> RemoteError {
+    RemoteError {
+        name: "CellStopped".to_owned(),
+        value: format!("{words} before it ran. {SAFE}"),
+        traceback: Vec::new(),
+        hint: Some("ask them before you run it again".to_owned()),
+    }
+}
+
+/// The end of a cell that staff stopped says so. The session only knows that it was interrupted.
+pub(super) fn say_stopped(event: &mut JobEvent, words: &str, ran: bool) {
+    let JobEvent::Finished { outcome, error, .. } = event else {
+        return;
+    };
+    if *outcome != Outcome::Cancelled {
+        return;
+    }
+    if !ran {
+        *outcome = Outcome::Refused;
+        *error = Some(stopped_before_it_ran(words));
+    } else if let Some(error) = error {
+        let line = format!("{words}; what it did up to there is in your notebook");
+        error.traceback.push(line);
+    }
+}

@@ -1,0 +1,89 @@
+//! Who did what.
+
+use super::layout::{Page, short};
+use crate::{
+    api::ApiError,
+    http::{Caller, Shared},
+    store::{AuditEntry, AuditRow},
+    words,
+};
+use axum::{
+    Extension,
+    extract::{Query, State},
+    response::Response,
+};
+use baton_protocol::api::Action;
+use maud::{Markup, html};
+
+const ROWS: u32 = 100;
+
+#[derive(serde::Deserialize)]
+pub(super) struct Asked {
+    before: Option<u64>,
+}
+
+pub(super) async fn show(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Query(asked): Query<Asked>,
+) -> Result<Response, ApiError> {
+    let rows = shared
+        .store
+        .audit(&caller.identity, None, asked.before, ROWS)
+        .await?;
+    let next = rows
+        .last()
+        .filter(|_| rows.len() == ROWS as usize)
+        .map(|row| row.number);
+    let page = Page {
+        here: "audit",
+        title: "Audit".to_owned(),
+        live: None,
+        main: html! {
+            div.head { h1 { "Audit" } p.quiet { "Who did what in your courses, the newest first" } }
+            section.card { (table(&rows)) }
+            @if let Some(next) = next { p { a href={ "audit?before=" (next) } { "Older" } } }
+        },
+    };
+    Ok(page.show(&caller))
+}
+
+fn table(rows: &[AuditRow]) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Audit" { table {
+            caption { "Acts" }
+            thead { tr {
+                th scope="col" { "When (UTC)" }
+                th scope="col" { "Who" }
+                th scope="col" { "What" }
+                th scope="col" { "Course" }
+                th scope="col" { "Of" }
+                th scope="col" { "Why" }
+            } }
+            tbody {
+                @for row in rows { (act(&row.entry)) }
+                @if rows.is_empty() { tr { td.empty colspan="6" { "Nobody has done anything yet. What staff stop, hold, move, drain or change stands here." } } }
+            }
+        } }
+    }
+}
+
+fn act(entry: &AuditEntry) -> Markup {
+    let of_job = matches!(
+        entry.action,
+        Action::Cancel | Action::Hold | Action::Release | Action::MoveToFront
+    );
+    html! {
+        tr {
+            td { (words::absolute(entry.at_ms).trim_end_matches(" UTC")) }
+            th scope="row" { (entry.person.as_deref().unwrap_or("Operator")) }
+            td { (words::action(entry.action)) }
+            td { (words::course(&entry.course)) }
+            td {
+                @if of_job { a href={ "job?id=" (entry.subject) } { code { (short(&entry.subject)) } } }
+                @else { (entry.subject) }
+            }
+            td.words { (entry.detail.as_deref().unwrap_or("–")) }
+        }
+    }
+}

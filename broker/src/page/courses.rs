@@ -1,0 +1,247 @@
+//! What courses may use, and the form in which their staff change it.
+
+use super::layout::{Page, form_key};
+use crate::{
+    api::{ApiError, courses_of},
+    courses::milliseconds,
+    dispatch::NotDone,
+    http::{Caller, Shared},
+    words,
+};
+use axum::{
+    Extension,
+    extract::{Query, State},
+    response::Response,
+};
+use baton_protocol::api::{Course, CourseChange, Deadline};
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+use maud::{Markup, html};
+use std::collections::HashMap;
+
+const HOUR_MS: i64 = 3_600_000;
+
+#[derive(serde::Deserialize)]
+pub(super) struct Asked {
+    name: String,
+}
+
+pub(super) async fn list(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response, ApiError> {
+    let courses = courses_of(&shared, &caller).await?;
+    let page = Page {
+        here: "courses",
+        title: "Courses".to_owned(),
+        live: None,
+        main: html! {
+            div.head { h1 { "Courses" } p.quiet { "What each may use, and what it does" } }
+            section.card { (table(&courses)) }
+        },
+    };
+    Ok(page.show(&caller))
+}
+
+fn table(courses: &[Course]) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Courses" { table {
+            caption { "Courses" }
+            thead { tr {
+                th scope="col" { "Course" }
+                th scope="col" { "State" }
+                th.number scope="col" { "Running" }
+                th.number scope="col" { "Waiting" }
+                th.number scope="col" { "Weight" }
+                th.number scope="col" { "Time limit" }
+                th scope="col" { "Message to those who wait" }
+            } }
+            tbody {
+                @for course in courses {
+                    tr {
+                        th scope="row" { a href={ "course?" (words::query(&[("name", course.course.clone())])) } { (course.course) } }
+                        td { (state(course)) }
+                        td.number { (course.running) }
+                        td.number { (course.waiting) }
+                        td.number { (course.weight) @if course.boost > 1.0 { " × " (course.boost) } }
+                        td.number { (limit(course.timeout_ms)) }
+                        td.words { (course.message.as_deref().unwrap_or("–")) }
+                    }
+                }
+                @if courses.is_empty() { tr { td.empty colspan="7" { "No course is known. The courses file names them, and so do the people's roles." } } }
+            }
+        } }
+    }
+}
+
+fn state(course: &Course) -> Markup {
+    match &course.paused {
+        Some(why) => {
+            html! { span."state busy" { span aria-hidden="true" { "◇ " } "paused" } ": " (why) }
+        }
+        None if course.boost > 1.0 => {
+            html! { span."state busy" { span aria-hidden="true" { "▲ " } "deadline" } }
+        }
+        None => html! { span."state good" { span aria-hidden="true" { "● " } "open" } },
+    }
+}
+
+fn limit(ms: Option<u64>) -> String {
+    ms.map_or_else(|| "none".to_owned(), words::span)
+}
+
+pub(super) async fn one(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Query(asked): Query<Asked>,
+) -> Result<Response, ApiError> {
+    let course = find(&shared, &caller, &asked.name).await?;
+    let page = Page {
+        here: "courses",
+        title: course.course.clone(),
+        live: None,
+        main: html! {
+            div.head { h1 { (course.course) } p.quiet { (state(&course)) } }
+            @if caller.identity.may_steer(&course.course) { (form(&course, &caller)) }
+            @else { (facts(&course)) }
+        },
+    };
+    Ok(page.show(&caller))
+}
+
+async fn find(shared: &Shared, caller: &Caller, name: &str) -> Result<Course, ApiError> {
+    let mut courses = courses_of(shared, caller).await?.into_iter();
+    let found = courses.find(|course| course.course == name);
+    found.ok_or_else(|| NotDone::UnknownCourse(name.to_owned()).into())
+}
+
+fn facts(course: &Course) -> Markup {
+    html! {
+        section.card { dl.facts {
+            dt { "Weight" } dd { (course.weight) }
+            dt { "Time limit" } dd { (limit(course.timeout_ms)) }
+            dt { "Longest" } dd { (limit(course.longest_timeout_ms)) }
+            @for deadline in &course.deadlines { dt { "Deadline" } dd { (words::absolute(deadline.until_ms)) ", weight " (deadline.weight) } }
+            dt { "Message" } dd { (course.message.as_deref().unwrap_or("–")) }
+        } }
+    }
+}
+
+fn form(course: &Course, caller: &Caller) -> Markup {
+    let text = |ms: Option<u64>| ms.map_or_else(String::new, words::compact);
+    let deadline = course.deadlines.first();
+    let until = deadline.map_or_else(String::new, |deadline| local(deadline.until_ms));
+    let hours = deadline.map_or(24, |deadline| {
+        (deadline.until_ms - deadline.from_ms) / HOUR_MS
+    });
+    let zone = TimeZone::system();
+    html! {
+        section.card {
+            h2 { "Settings" }
+            form.fields method="post" action="act" {
+                (form_key(caller))
+                input type="hidden" name="course" value=(course.course);
+                label.wide { "Message to those who wait" small { "One line; they read it in their notebook." }
+                    input name="message" maxlength="500" value=(course.message.as_deref().unwrap_or_default()) autocomplete="off"; }
+                label.wide { "Pause, because" small { "While something stands here, none of its cells is started, and those who wait read it." }
+                    input name="paused" maxlength="500" value=(course.paused.as_deref().unwrap_or_default()) autocomplete="off"; }
+                label { "Weight" small { "Twice the weight is twice the share." }
+                    input name="weight" type="number" min="0.1" max="1000" step="any" required value=(course.weight); }
+                label { "Time limit" small { "Of a cell that asks for nothing: 5m, 1h, or empty for none." }
+                    input name="timeout" value=(text(course.timeout_ms)) autocomplete="off"; }
+                label { "Longest time limit" small { "What a cell may ask for; empty for any." }
+                    input name="longest" value=(text(course.longest_timeout_ms)) autocomplete="off"; }
+                label { "Deadline" small { "In " (zone.iana_name().unwrap_or("the broker's time zone")) ". Before it, its cells go first." }
+                    input name="until" type="datetime-local" value=(until); }
+                label { "Deadline counts" small { "So many hours before." }
+                    input name="hours" type="number" min="1" max="1000" value=(hours); }
+                label { "Weight of the deadline" small { "It multiplies the weight." }
+                    input name="boost" type="number" min="1" max="1000" step="any" value=(deadline.map_or(3.0, |deadline| deadline.weight)); }
+                label."check wide" { input name="staff_see_outputs" type="checkbox" value="yes" checked[course.staff_see_outputs]; "Staff may read what its students' cells print" }
+                div."buttons wide" { button.first name="action" value="change_course" { "Save" } }
+            }
+        }
+    }
+}
+
+/// What in a form is otherwise than it is now.
+pub(super) async fn change(
+    shared: &Shared,
+    caller: &Caller,
+    name: &str,
+    form: &HashMap<String, String>,
+) -> Result<CourseChange, ApiError> {
+    let course = find(shared, caller, name).await?;
+    let given = |field: &str| form.get(field).map(|text| text.trim()).unwrap_or_default();
+    let some = |field: &str| Some(given(field).to_owned()).filter(|text| !text.is_empty());
+    let limit = |field: &str| match given(field) {
+        "" => Ok(None),
+        text => milliseconds(text).map(Some).map_err(|error| wrong(&error)),
+    };
+    let weight: f64 = given("weight").parse().map_err(|error| wrong(&error))?;
+    let (timeout, longest) = (limit("timeout")?, limit("longest")?);
+    let (paused, message) = (some("paused"), some("message"));
+    let deadlines = deadlines(&course, given("until"), given("hours"), given("boost"))?;
+    let outputs = form.contains_key("staff_see_outputs");
+    Ok(CourseChange {
+        weight: (weight != course.weight).then_some(weight),
+        timeout_ms: (timeout != course.timeout_ms).then_some(timeout),
+        longest_timeout_ms: (longest != course.longest_timeout_ms).then_some(longest),
+        paused: (paused != course.paused).then_some(paused),
+        message: (message != course.message).then_some(message),
+        deadlines: (deadlines != course.deadlines).then_some(deadlines),
+        staff_see_outputs: (outputs != course.staff_see_outputs).then_some(outputs),
+    })
+}
+
+/// The form shows the first; the others stay.
+fn deadlines(
+    course: &Course,
+    until: &str,
+    hours: &str,
+    boost: &str,
+) -> Result<Vec<Deadline>, ApiError> {
+    let mut deadlines = course.deadlines.clone();
+    let shown = deadlines
+        .first()
+        .map_or_else(String::new, |first| local(first.until_ms));
+    if until.is_empty() {
+        if !deadlines.is_empty() {
+            deadlines.remove(0);
+        }
+        return Ok(deadlines);
+    }
+    let hours: i64 = hours.parse().map_err(|error| wrong(&error))?;
+    let weight: f64 = boost.parse().map_err(|error| wrong(&error))?;
+    let until_ms = match deadlines.first() {
+        // A form knows no seconds.
+        Some(first) if shown == until => first.until_ms,
+        _ => {
+            let time: DateTime = until.parse().map_err(|error| wrong(&error))?;
+            let time = TimeZone::system().to_timestamp(time);
+            time.map_err(|error| wrong(&error))?.as_millisecond()
+        }
+    };
+    let deadline = Deadline {
+        from_ms: until_ms.saturating_sub(hours.saturating_mul(HOUR_MS)),
+        until_ms,
+        weight,
+    };
+    match deadlines.first_mut() {
+        Some(first) => *first = deadline,
+        None => deadlines.push(deadline),
+    }
+    Ok(deadlines)
+}
+
+fn wrong(error: &dyn std::fmt::Display) -> ApiError {
+    NotDone::Wrong(error.to_string()).into()
+}
+
+fn local(ms: i64) -> String {
+    let time = Timestamp::from_millisecond(ms);
+    let time = time.map(|time| time.to_zoned(TimeZone::system()));
+    time.map_or_else(
+        |_| String::new(),
+        |time| time.strftime("%Y-%m-%dT%H:%M").to_string(),
+    )
+}

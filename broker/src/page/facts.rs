@@ -1,0 +1,41 @@
+//! Everything that a page shows of the present, taken at one time: only what the caller may see, but for the counts.
+
+use super::Facts;
+use crate::{
+    api::{ApiError, ask},
+    dispatch::{JobView, Phase},
+    engine::{Event, unix_ms},
+    http::{Caller, Shared},
+};
+
+/// Finished jobs.
+const HISTORY: u32 = 20;
+
+pub(super) async fn look(shared: &Shared, caller: &Caller) -> Result<Facts, ApiError> {
+    let mut present = ask(shared, Event::Overview).await?;
+    let now_ms = unix_ms();
+    let jobs = std::mem::take(&mut present.jobs);
+    let (mut waiting, running): (Vec<JobView>, Vec<JobView>) =
+        jobs.into_iter().partition(|job| job.phase == Phase::Queued);
+    waiting.retain(|job| caller.identity.may_see(&job.account));
+    waiting.sort_by_key(|job| job.waiting.as_ref().map(|waiting| waiting.place));
+    Ok(Facts {
+        now_ms,
+        present,
+        running,
+        waiting,
+        finished: shared
+            .store
+            .finished_jobs(&caller.identity, HISTORY)
+            .await?,
+        day: shared.store.last_day(now_ms).await?,
+    })
+}
+
+/// A stream that cannot go on ends, and its page asks again.
+pub(super) fn some<T>(found: Result<Option<T>, ApiError>) -> Option<T> {
+    found.unwrap_or_else(|error| {
+        tracing::error!("A page cannot be kept up to date: {error}");
+        None
+    })
+}

@@ -1,0 +1,325 @@
+//! The first page: what runs where, who waits and why, and the last day.
+
+use super::{
+    Facts, chart,
+    layout::{Fragment, place, short},
+};
+use crate::{
+    dispatch::{JobView, Phase, WorkerView},
+    http::Caller,
+    store::JobRow,
+    words,
+};
+use baton_protocol::{JobId, Outcome};
+use maud::{Markup, html};
+
+pub(super) fn main(facts: &Facts, caller: &Caller) -> Markup {
+    let fragments = fragments(facts, caller);
+    html! {
+        h1.skip { "Now" }
+        // The sentence is read out when it changes; the rest is not.
+        div aria-live="polite" { (place(&fragments, "now")) }
+        (place(&fragments, "machines"))
+        section.card { (place(&fragments, "queue")) }
+        section.card {
+            h2 { "Last 24 hours" }
+            (place(&fragments, "day"))
+            details { summary { "As a table" } (place(&fragments, "day-table")) }
+        }
+        section.card { (place(&fragments, "finished")) }
+    }
+}
+
+pub(super) fn fragments(facts: &Facts, caller: &Caller) -> Vec<Fragment> {
+    vec![
+        ("now", sentence(facts).into_string()),
+        ("machines", machines(facts, caller).into_string()),
+        ("queue", queue(facts).into_string()),
+        ("day", chart::day(&facts.day, facts.now_ms).into_string()),
+        ("day-table", day_table(facts).into_string()),
+        ("finished", finished(facts).into_string()),
+    ]
+}
+
+/// The one sentence.
+fn sentence(facts: &Facts) -> Markup {
+    let present = &facts.present;
+    let open = present.open_slots();
+    let longest = present.longest_wait_ms.map(|since| facts.now_ms - since);
+    let connected = present.workers.iter().filter(|worker| worker.connected);
+    let away = present
+        .workers
+        .iter()
+        .filter(|worker| !worker.connected)
+        .count();
+    let paused = present
+        .workers
+        .iter()
+        .filter(|worker| worker.paused.is_some())
+        .count();
+    html! {
+        p.now {
+            (words::capital(&words::count(present.running, "cell runs", "cells run"))) ", "
+            (words::count(present.waiting, "cell waits", "cells wait"))
+            @if let Some(longest) = longest { ", the longest for " (words::rough(longest)) }
+            "."
+        }
+        p.quiet {
+            (words::capital(&words::count(connected.count(), "worker is connected", "workers are connected")))
+            @if open > 0 { " with " (words::count(usize::try_from(open).unwrap_or(usize::MAX), "open place", "open places")) }
+            @if paused > 0 { ", " (paused) " drained" }
+            @if away > 0 { ", " strong { (away) " away" } }
+            "."
+        }
+    }
+}
+
+fn machines(facts: &Facts, caller: &Caller) -> Markup {
+    let workers = &facts.present.workers;
+    html! {
+        section aria-label="Workers" {
+            ul.cards {
+                @for worker in workers { li.card.worker { (machine(worker, facts, caller)) } }
+                @if workers.is_empty() {
+                    li."card empty" { "No worker is connected. Start one with " code { "baton worker" } ", or all on one machine with " code { "baton up" } "." }
+                }
+            }
+        }
+    }
+}
+
+fn machine(worker: &WorkerView, facts: &Facts, caller: &Caller) -> Markup {
+    let jobs: Vec<&JobView> = facts
+        .running
+        .iter()
+        .filter(|job| job.worker.as_ref() == Some(&worker.name))
+        .collect();
+    let free = (worker.slots as usize).saturating_sub(jobs.len());
+    html! {
+        header { h2 { (worker.name) } (worker_state(worker)) }
+        p."quiet small" {
+            (devices(worker)) ", " (jobs.len()) " of " (worker.slots) " places busy"
+            @if let Some(why) = &worker.paused { br; (why) }
+        }
+        ul.slots {
+            @for job in &jobs { (slot(job, facts.now_ms, caller)) }
+            @for _ in 0..free { li."slot free" { "free" } }
+        }
+        @if let Some((used, whole)) = worker.memory { div.memory { (memory(&jobs, used, whole, caller)) } }
+    }
+}
+
+fn slot(job: &JobView, now_ms: i64, caller: &Caller) -> Markup {
+    let moving = job.phase == Phase::Assigned;
+    let time = match job.started_ms {
+        Some(started) => html! { span title=(words::absolute(started)) {
+            (words::duration(now_ms - started))
+            @if let Some(most) = job.timeout_ms { span.quiet { " of " (words::span(most)) } }
+        } },
+        None => html! { span.quiet { "sending its state" } },
+    };
+    html! {
+        li.slot.moving[moving] id={ "runs-" (job.job) } {
+            @if caller.identity.may_see(&job.account) {
+                b { (job.account.owner) }
+                (time)
+                span.cell {
+                    (job_link(&job.job, &words::title(&job.notebook_name, job.execution_count)))
+                    @if job.cancel_wanted { " (stopping)" }
+                }
+            } @else {
+                span.quiet { "somebody of another course" }
+                (time)
+            }
+        }
+    }
+}
+
+fn memory(jobs: &[&JobView], used: u64, whole: u64, caller: &Caller) -> Markup {
+    let mut parts = Vec::new();
+    let mut known = 0;
+    for job in jobs {
+        let Some((_, bytes)) = job.memory.0.last() else {
+            continue;
+        };
+        let who = match caller.identity.may_see(&job.account) {
+            true => &job.account.owner,
+            false => "somebody",
+        };
+        known += bytes;
+        parts.push((
+            "run edge",
+            *bytes,
+            format!("{who}: {}", words::gibibytes(*bytes)),
+        ));
+    }
+    let other = used.saturating_sub(known);
+    parts.push((
+        "other",
+        other,
+        format!("everything else: {}", words::gibibytes(other)),
+    ));
+    let sessions: Vec<&str> = parts.iter().map(|(_, _, words)| words.as_str()).collect();
+    let label = format!("Memory by session: {}", sessions.join(", "));
+    html! {
+        (chart::parts(&parts, whole, &label))
+        p."quiet small" { "Memory " (words::gibibytes(used)) " of " (words::gibibytes(whole)) @if known > 0 { ", " (words::gibibytes(known)) " in cells" } }
+    }
+}
+
+pub(super) fn worker_state(worker: &WorkerView) -> Markup {
+    let (class, mark, state) = match (worker.connected, worker.draining, &worker.paused) {
+        (false, ..) => ("bad", "▲", "away"),
+        (true, true, _) => ("busy", "◐", "leaving"),
+        (true, false, Some(_)) => ("busy", "◇", "drained"),
+        (true, false, None) => ("good", "●", "connected"),
+    };
+    html! { span.state.(class) { span aria-hidden="true" { (mark) } " " (state) } }
+}
+
+pub(super) fn devices(worker: &WorkerView) -> String {
+    let devices: Vec<String> = worker
+        .devices
+        .iter()
+        .map(|device| {
+            format!(
+                "{} ({})",
+                device.model,
+                words::gibibytes(device.memory_bytes)
+            )
+        })
+        .collect();
+    devices.join(", ")
+}
+
+fn queue(facts: &Facts) -> Markup {
+    let others = facts.present.waiting.saturating_sub(facts.waiting.len());
+    html! {
+        div."scroll tall" tabindex="0" role="region" aria-label="Waiting cells" { table {
+            caption { "Waiting" }
+            thead { tr {
+                th.number scope="col" { "Place" }
+                th scope="col" { "Person" }
+                th scope="col" { "Cell" }
+                th scope="col" { "Course" }
+                th.number scope="col" { "Waited" }
+                th scope="col" { "Starts in" }
+                th scope="col" { "Why it waits" }
+            } }
+            tbody {
+                @for job in &facts.waiting { (queue_row(job, facts.now_ms)) }
+                @if facts.waiting.is_empty() {
+                    tr { td.empty colspan="7" { "No one is waiting. A cell with " code { "%%gpu" } " on top will appear here." } }
+                }
+                @if others > 0 {
+                    tr { td."quiet" colspan="7" { "and " (others) " of other courses" } }
+                }
+            }
+        } }
+    }
+}
+
+fn queue_row(job: &JobView, now_ms: i64) -> Markup {
+    let place = job.waiting.as_ref().map_or(0, |waiting| waiting.place);
+    // By its id a row stays itself while it moves, and with it what is in focus.
+    html! {
+        tr id={ "waits-" (job.job) } {
+            td."number place" { (place) }
+            th scope="row" { (job.account.owner) }
+            td { (job_link(&job.job, &words::title(&job.notebook_name, job.execution_count))) }
+            td { (words::course(&job.account.course)) }
+            td.number title=(words::absolute(job.submitted_ms)) { (words::duration(now_ms - job.submitted_ms)) }
+            td { (words::starts(job.waiting.as_ref(), now_ms)) }
+            td.words {
+                @if job.held { span."state busy" { span aria-hidden="true" { "◇ " } "held" } " " }
+                @if job.front { span."state good" { span aria-hidden="true" { "▲ " } "first" } " " }
+                @if let Some(waiting) = &job.waiting { (words::why(waiting)) }
+            }
+        }
+    }
+}
+
+fn job_link(job: &JobId, title: &str) -> Markup {
+    html! { a href={ "job?id=" (job) } { (title) } }
+}
+
+fn day_table(facts: &Facts) -> Markup {
+    html! {
+        div.scroll { table {
+            caption { "Cells in the last 24 hours, newest first" }
+            thead { tr {
+                th scope="col" { "From (UTC)" }
+                th.number scope="col" { "Running" }
+                th.number scope="col" { "Waiting at most" }
+                th.number scope="col" { "Places" }
+            } }
+            tbody { @for span in facts.day.iter().rev() {
+                tr {
+                    th scope="row" { (words::clock(span.start_ms)) }
+                    td.number { (format!("{:.1}", span.running)) }
+                    td.number { (span.waiting) }
+                    td.number { (span.slots) }
+                }
+            } }
+        } }
+    }
+}
+
+fn finished(facts: &Facts) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Last cells" { table {
+            caption { "Last cells" }
+            thead { tr {
+                th scope="col" { "End" }
+                th scope="col" { "Person" }
+                th scope="col" { "Cell" }
+                th scope="col" { "Course" }
+                th scope="col" { "Worker" }
+                th.number scope="col" { "Waited" }
+                th.number scope="col" { "Ran for" }
+                th scope="col" { "Ended (UTC)" }
+                th scope="col" { "Job" }
+            } }
+            tbody {
+                @for job in &facts.finished { (finished_row(job)) }
+                @if facts.finished.is_empty() {
+                    tr { td.empty colspan="9" { "Nothing has run yet. The last twenty cells will stay here." } }
+                }
+            }
+        } }
+    }
+}
+
+fn finished_row(job: &JobRow) -> Markup {
+    let finished_ms = job.finished_ms.unwrap_or(job.submitted_ms);
+    let waited_until = job.started_ms.unwrap_or(finished_ms);
+    let id = job.job.to_string();
+    html! {
+        tr id={ "ended-" (id) } {
+            td { (outcome(job.outcome)) }
+            th scope="row" { (job.account.owner) }
+            td { (job_link(&job.job, &words::title(&job.notebook_name, job.execution_count))) }
+            td { (words::course(&job.account.course)) }
+            td { (job.worker_name.as_deref().unwrap_or("–")) }
+            td.number { (words::duration(waited_until - job.submitted_ms)) }
+            td.number {
+                @match job.started_ms {
+                    Some(started) => (words::duration(finished_ms - started)),
+                    None => "–",
+                }
+            }
+            td { time title=(words::absolute(finished_ms)) { (words::clock(finished_ms)) } }
+            td { code title=(id) { (short(&id)) } }
+        }
+    }
+}
+
+pub(super) fn outcome(outcome: Option<Outcome>) -> Markup {
+    let (mark, state) = words::outcome(outcome);
+    let class = match outcome {
+        Some(Outcome::Ok) => "good",
+        Some(Outcome::Cancelled) | None => "busy",
+        Some(_) => "bad",
+    };
+    html! { span.state.(class) { span aria-hidden="true" { (mark) } " " (state) } }
+}

@@ -1,0 +1,91 @@
+//! What a cell printed, as plain text: for its owner, and for staff where the course says so.
+//!
+//! **Invariant:** the only place in the broker that looks into an output.
+
+use baton_protocol::Output;
+
+const LONGEST: usize = 32 << 10;
+
+#[derive(serde::Deserialize)]
+struct Content {
+    text: Option<String>,
+    data: Option<Data>,
+    #[serde(default)]
+    traceback: Vec<String>,
+}
+
+#[derive(serde::Deserialize)]
+struct Data {
+    #[serde(rename = "text/plain")]
+    plain: Option<String>,
+}
+
+/// The end of it, without colours.
+pub(super) fn text(outputs: &[Output]) -> String {
+    let mut text = String::new();
+    for output in outputs {
+        let Ok(content) = serde_json::from_slice::<Content>(&output.content) else {
+            continue;
+        };
+        let plain = content.data.and_then(|data| data.plain);
+        let lines = (!content.traceback.is_empty()).then(|| content.traceback.join("\n"));
+        for piece in [content.text, plain.map(|plain| plain + "\n"), lines]
+            .into_iter()
+            .flatten()
+        {
+            text.push_str(&piece);
+        }
+    }
+    let text = overwritten(&without_colours(&text));
+    let start = text.len().saturating_sub(LONGEST);
+    let start = (start..text.len()).find(|at| text.is_char_boundary(*at));
+    text[start.unwrap_or(0)..].to_owned()
+}
+
+/// A carriage return goes back to the start of the line.
+fn overwritten(text: &str) -> String {
+    let lines = text.split('\n').map(|line| {
+        let line = line.strip_suffix('\r').unwrap_or(line);
+        line.rsplit('\r').next().unwrap_or(line)
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+pub(super) fn without_colours(text: &str) -> String {
+    let mut plain = String::with_capacity(text.len());
+    let mut rest = text.chars();
+    while let Some(letter) = rest.next() {
+        if letter == '\u{1b}' {
+            // A sequence ends with its first letter.
+            rest.by_ref().find(|letter| letter.is_ascii_alphabetic());
+        } else {
+            plain.push(letter);
+        }
+    }
+    plain
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn what_a_terminal_would_show() {
+        let output = |content: &str| Output {
+            kind: String::new(),
+            content: Bytes::copy_from_slice(content.as_bytes()),
+            metadata: Bytes::new(),
+            buffers: Vec::new(),
+        };
+        let outputs = [
+            output(r#"{"name": "stdout", "text": "one\n10%\r20%\n"}"#),
+            output(r#"{"data": {"text/plain": "array([1])", "image/png": "x"}}"#),
+            output(r#"{"ename": "E", "evalue": "", "traceback": ["\u001b[31mE\u001b[0m: no"]}"#),
+            output("no JSON"),
+        ];
+        assert_eq!(text(&outputs), "one\n20%\narray([1])\nE: no");
+        let long = output(&format!("{{\"text\": \"{}é\"}}", "é".repeat(LONGEST)));
+        assert!(text(&[long]).len() <= LONGEST);
+    }
+}

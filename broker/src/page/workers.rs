@@ -1,0 +1,87 @@
+//! Workers: what each does, and drain and resume.
+
+use super::{
+    Facts,
+    layout::{Fragment, Page, form_key, place},
+    now::{devices, worker_state},
+};
+use crate::{dispatch::WorkerView, http::Caller, words};
+use maud::{Markup, html};
+
+pub(super) fn page(facts: &Facts, caller: &Caller) -> Page {
+    let fragments = fragments(facts);
+    Page {
+        here: "workers",
+        title: "Workers".to_owned(),
+        live: Some("live?of=workers".to_owned()),
+        main: html! {
+            div.head { h1 { "Workers" } p.quiet { "Machines that run cells" } }
+            section.card { (place(&fragments, "workers")) }
+            @if caller.identity.may_steer_workers() { (acts(&facts.present.workers, caller)) }
+            @else { p.quiet { "Admins drain workers, because they serve all courses." } }
+        },
+    }
+}
+
+pub(super) fn fragments(facts: &Facts) -> Vec<Fragment> {
+    vec![("workers", table(&facts.present.workers).into_string())]
+}
+
+fn table(workers: &[WorkerView]) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Workers" { table {
+            caption { "Workers" }
+            thead { tr {
+                th scope="col" { "Worker" }
+                th scope="col" { "State" }
+                th scope="col" { "Why" }
+                th scope="col" { "Devices" }
+                th.number scope="col" { "Cells" }
+                th.number scope="col" { "Warm sessions" }
+                th.number scope="col" { "Memory" }
+            } }
+            tbody {
+                @for worker in workers {
+                    tr {
+                        th scope="row" { (worker.name) }
+                        td { (worker_state(worker)) }
+                        td.words { (worker.paused.as_deref().unwrap_or("–")) }
+                        td { (devices(worker)) }
+                        td.number { (worker.jobs) " of " (worker.slots) }
+                        td.number { (worker.sessions) }
+                        td.number {
+                            @match worker.memory {
+                                Some((used, whole)) => { (words::gibibytes(used)) " of " (words::gibibytes(whole)) }
+                                None => "–",
+                            }
+                        }
+                    }
+                }
+                @if workers.is_empty() {
+                    tr { td.empty colspan="7" { "No worker is connected. Start one with " code { "baton worker" } ", or all on one machine with " code { "baton up" } "." } }
+                }
+            }
+        } }
+    }
+}
+
+fn acts(workers: &[WorkerView], caller: &Caller) -> Markup {
+    html! {
+        div.cards { @for worker in workers {
+            section.card {
+                h2 { (worker.name) }
+                form.act method="post" action="act" {
+                    (form_key(caller))
+                    input type="hidden" name="worker" value=(worker.name);
+                    @if worker.paused.is_some() {
+                        p.quiet { "It takes nothing new." }
+                        div.buttons { button.first name="action" value="resume" { "Resume " (worker.name) } }
+                    } @else {
+                        label { "Reason" small { "Those who wait read it; what runs goes on." } input name="reason" maxlength="500" required autocomplete="off"; }
+                        div.buttons { button name="action" value="drain" { "Drain " (worker.name) } }
+                    }
+                }
+            }
+        } }
+    }
+}

@@ -1,0 +1,175 @@
+//! What pages show of the past: one job in full, the last day in minutes, and who waited how long.
+
+use super::{
+    JobRow, Store, StoreError,
+    listing::{JOB_COLUMNS, job_row, seen_only},
+    read::{account, count},
+    write::number,
+};
+use crate::{
+    dispatch::MemoryCurve,
+    people::{Account, Identity},
+};
+use baton_protocol::{JobEvent, JobId, Output, RemoteError, decode};
+use sqlx::{QueryBuilder, Row, Sqlite};
+
+const DAY_MINUTES: i64 = 24 * 60;
+const WEEK_MINUTES: i64 = 7 * DAY_MINUTES;
+/// A chart of a day has so many points.
+const STEP_MINUTES: i64 = 10;
+
+/// Everything that is stored of a job for people.
+#[derive(Debug)]
+pub(crate) struct JobDetail {
+    pub(crate) row: JobRow,
+    pub(crate) assigned_ms: Option<i64>,
+    pub(crate) sent_bytes: Option<u64>,
+    pub(crate) returned_bytes: Option<u64>,
+    pub(crate) error: Option<RemoteError>,
+    pub(crate) memory: MemoryCurve,
+}
+
+/// What was seen at one look.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Look {
+    pub(crate) at_ms: i64,
+    pub(crate) running: u64,
+    pub(crate) waiting: u64,
+    pub(crate) slots: u64,
+}
+
+/// Ten minutes of the past.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Span {
+    pub(crate) start_ms: i64,
+    /// On average.
+    pub(crate) running: f64,
+    /// At most.
+    pub(crate) waiting: u64,
+    pub(crate) slots: u64,
+}
+
+impl Store {
+    pub(crate) async fn job_detail(
+        &self,
+        seen_by: &Identity,
+        job: JobId,
+    ) -> Result<Option<JobDetail>, StoreError> {
+        let mut query = QueryBuilder::<Sqlite>::new(format!(
+            "SELECT {JOB_COLUMNS}, assigned_ms, sent_bytes, returned_bytes, error, memory FROM jobs WHERE job = "
+        ));
+        query.push_bind(job.0.as_bytes().to_vec());
+        seen_only(&mut query, seen_by);
+        let Some(row) = query.build().fetch_optional(&self.readers).await? else {
+            return Ok(None);
+        };
+        let bytes = |column| {
+            let value: Option<i64> = row.try_get(column)?;
+            value.map(count).transpose()
+        };
+        let error: Option<Vec<u8>> = row.try_get("error")?;
+        let memory: Option<Vec<u8>> = row.try_get("memory")?;
+        Ok(Some(JobDetail {
+            row: job_row(&row)?,
+            assigned_ms: row.try_get("assigned_ms")?,
+            sent_bytes: bytes("sent_bytes")?,
+            returned_bytes: bytes("returned_bytes")?,
+            error: error.map(|error| decode(&error)).transpose()?,
+            memory: MemoryCurve(memory.map_or(Ok(Vec::new()), |memory| decode(&memory))?),
+        }))
+    }
+
+    /// The last outputs of a job whose result is not home yet, in order.
+    pub(crate) async fn last_outputs(
+        &self,
+        job: JobId,
+        limit: u32,
+    ) -> Result<Vec<Output>, StoreError> {
+        let bodies: Vec<Vec<u8>> = sqlx::query_scalar(
+            "SELECT body FROM events WHERE job = ? AND kind = 'output' ORDER BY number DESC LIMIT ?",
+        )
+        .bind(job.0.as_bytes().as_slice())
+        .bind(i64::from(limit))
+        .fetch_all(&self.readers)
+        .await?;
+        let mut outputs = Vec::with_capacity(bodies.len());
+        for body in bodies.iter().rev() {
+            if let JobEvent::Output(output) = decode(body)? {
+                outputs.push(output);
+            }
+        }
+        Ok(outputs)
+    }
+
+    /// How long each job that started since then had waited.
+    pub(crate) async fn waits(
+        &self,
+        seen_by: &Identity,
+        course: Option<&str>,
+        since_ms: i64,
+    ) -> Result<Vec<(Account, u64)>, StoreError> {
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "SELECT owner, course, started_ms - submitted_ms AS waited_ms FROM jobs WHERE started_ms >= ",
+        );
+        query.push_bind(since_ms);
+        seen_only(&mut query, seen_by);
+        if let Some(course) = course {
+            query.push(" AND course = ").push_bind(course.to_owned());
+        }
+        let rows = query.build().fetch_all(&self.readers).await?;
+        let wait = |row| {
+            let waited_ms: i64 = sqlx::Row::try_get(row, "waited_ms")?;
+            Ok((account(row)?, waited_ms.max(0).unsigned_abs()))
+        };
+        rows.iter().map(wait).collect()
+    }
+
+    /// Adds one look to its minute, and forgets what is older than a week.
+    pub(crate) async fn look(&self, look: Look) -> Result<(), StoreError> {
+        let minute = look.at_ms.div_euclid(60_000);
+        let mut writer = self.writer.lock().await;
+        sqlx::query(
+            "INSERT INTO minutes (minute, looks, running, waiting, slots) VALUES (?, 1, ?, ?, ?)
+             ON CONFLICT (minute) DO UPDATE SET looks = minutes.looks + 1,
+             running = minutes.running + excluded.running, slots = excluded.slots, waiting =
+             CASE WHEN excluded.waiting > minutes.waiting THEN excluded.waiting ELSE minutes.waiting END",
+        )
+        .bind(minute)
+        .bind(number(look.running))
+        .bind(number(look.waiting))
+        .bind(number(look.slots))
+        .execute(&mut *writer)
+        .await?;
+        sqlx::query("DELETE FROM minutes WHERE minute < ?")
+            .bind(minute - WEEK_MINUTES - DAY_MINUTES)
+            .execute(&mut *writer)
+            .await?;
+        self.growth.add();
+        Ok(())
+    }
+
+    /// The day before this time, in steps of ten minutes. Steps in which no broker ran are left out.
+    pub(crate) async fn last_day(&self, now_ms: i64) -> Result<Vec<Span>, StoreError> {
+        let minute = now_ms.div_euclid(60_000);
+        let first = (minute - DAY_MINUTES).div_euclid(STEP_MINUTES) + 1;
+        let rows: Vec<(i64, f64, i64, i64)> = sqlx::query_as(
+            "SELECT minute / ? AS step, CAST(SUM(running) AS REAL) / SUM(looks), MAX(waiting), MAX(slots)
+             FROM minutes WHERE minute >= ? AND minute <= ? GROUP BY minute / ? ORDER BY step",
+        )
+        .bind(STEP_MINUTES)
+        .bind(first * STEP_MINUTES)
+        .bind(minute)
+        .bind(STEP_MINUTES)
+        .fetch_all(&self.readers)
+        .await?;
+        let span = |(step, running, waiting, slots): (i64, f64, i64, i64)| {
+            Ok(Span {
+                start_ms: step * STEP_MINUTES * 60_000,
+                running,
+                waiting: count(waiting)?,
+                slots: count(slots)?,
+            })
+        };
+        rows.into_iter().map(span).collect()
+    }
+}

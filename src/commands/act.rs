@@ -1,0 +1,113 @@
+//! `baton cancel`, `hold`, `release`, `front`, `drain`, `resume`, `course` and `audit`: acting on the broker by its API.
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::Context;
+use baton_link::Api;
+use baton_protocol::api::{Act, Course, CourseChange, Deadline, Job, Why, Worker};
+use clap::ArgMatches;
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::ask::{client, filters, find, list, run, shown, text};
+use crate::settings::Settings;
+
+pub(crate) fn main(
+    settings: &Settings,
+    command: &str,
+    matches: &ArgMatches,
+) -> anyhow::Result<ExitCode> {
+    let api = client(settings)?;
+    run(answer(&api, command, matches))
+}
+
+async fn answer(api: &Api, command: &str, matches: &ArgMatches) -> anyhow::Result<String> {
+    let json = matches.get_flag("json");
+    let now_ms = Timestamp::now().as_millisecond();
+    let named = |name: &str| matches.get_one::<String>(name).context("What?");
+    match command {
+        "cancel" | "hold" | "release" | "front" => {
+            let job = find(api, named("job")?).await?.job;
+            let path = format!("/v1/jobs/{job}/{command}");
+            let job: Job = api.act(&path, &why(matches)).await?;
+            shown(&[job], json, |jobs| text::jobs(jobs, now_ms))
+        }
+        "drain" | "resume" => {
+            let path = format!("/v1/workers/{}/{command}", segment(named("worker")?));
+            let worker: Worker = api.act(&path, &why(matches)).await?;
+            shown(&[worker], json, |workers| text::workers(workers))
+        }
+        "course" => {
+            let path = format!("/v1/courses/{}", segment(named("course")?));
+            let course: Course = api.act(&path, &change(matches)?).await?;
+            shown(&[course], json, |courses| text::courses(courses))
+        }
+        "audit" => {
+            let limit = *matches.get_one::<u32>("limit").expect("it has a default");
+            let acts: Vec<Act> =
+                list(api, "/v1/audit", filters(matches, &["course"]), limit).await?;
+            shown(&acts, json, |acts| text::acts(acts))
+        }
+        other => anyhow::bail!("There is no command {other}"),
+    }
+}
+
+fn why(matches: &ArgMatches) -> Why {
+    // Not every action has a reason.
+    let reason = matches.try_get_one::<String>("reason").ok().flatten();
+    Why {
+        reason: reason.cloned(),
+    }
+}
+
+fn segment(name: &str) -> impl std::fmt::Display {
+    utf8_percent_encode(name, NON_ALPHANUMERIC)
+}
+
+fn change(matches: &ArgMatches) -> anyhow::Result<CourseChange> {
+    let limit = |name| {
+        let given = matches.get_one::<Option<Duration>>(name)?;
+        Some(given.map(|time| u64::try_from(time.as_millis()).unwrap_or(u64::MAX)))
+    };
+    let text_or_none = |text, none| match matches.get_one::<String>(text) {
+        Some(text) => Some(Some(text.clone())),
+        None => matches.get_flag(none).then_some(None),
+    };
+    let change = CourseChange {
+        weight: matches.get_one("weight").copied(),
+        timeout_ms: limit("limit"),
+        longest_timeout_ms: limit("longest"),
+        paused: text_or_none("pause", "unpause"),
+        message: text_or_none("message", "no-message"),
+        deadlines: deadlines(matches)?,
+        staff_see_outputs: matches.get_one("staff-see-outputs").copied(),
+    };
+    anyhow::ensure!(
+        change != CourseChange::default(),
+        "Nothing is to be changed\nhint: baton course --help lists what can be"
+    );
+    Ok(change)
+}
+
+fn deadlines(matches: &ArgMatches) -> anyhow::Result<Option<Vec<Deadline>>> {
+    if matches.get_flag("no-deadline") {
+        return Ok(Some(Vec::new()));
+    }
+    let Some(when) = matches.get_one::<String>("deadline") else {
+        return Ok(None);
+    };
+    let until: DateTime = when
+        .parse()
+        .with_context(|| format!("{when:?} is no time such as 2026-11-20T23:59"))?;
+    let until_ms = TimeZone::system().to_timestamp(until)?.as_millisecond();
+    let before: &Duration = matches.get_one("before").expect("it has a default");
+    let before_ms = i64::try_from(before.as_millis()).context("That is too long before")?;
+    let weight = *matches
+        .get_one("deadline-weight")
+        .expect("it has a default");
+    Ok(Some(vec![Deadline {
+        from_ms: until_ms.saturating_sub(before_ms),
+        until_ms,
+        weight,
+    }]))
+}

@@ -1,0 +1,391 @@
+"""A full class on a real broker: sixty people whose notebooks and workers say what real ones say, and their week.
+
+Nothing computes here; what the broker stores, orders and shows is real.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import select
+import sqlite3
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import websocket
+
+from end_to_end.place import Place
+from end_to_end.service import BINARY, run_binary
+from end_to_end.waiting import wait_until
+
+COURSES = """
+time_zone = "UTC"
+
+[course.ml101]
+time_limit = "5m"
+longest_time_limit = "30m"
+message = "Office hour until 17:00 in room 5"
+budget = { gpu_time = "2h", reset = "Mon 04:00" }
+
+[course.vision]
+time_limit = "10m"
+weight = 2
+
+[course.thesis]
+paused = "Back on Monday"
+"""
+
+NAMES = """Ada Bo Carla Dmitri Emil Farah Gus Hana Ines Jonas Kofi Lena Mateo Nia Olga Pavel Quinn Rosa Sven Tomoko Uma
+Viktor Wanda Xia Yusuf Zoe Anton Bella Chen Dora Elif Finn Greta Hugo Ida Jakub Kira Luis Mina Noor Otto Priya Remy
+Sara Theo Ulla Vera Wim Yara Zeno Amir Britt Cleo Dara Edda Fritz Gita Heidi Ivan Jule""".split()
+NOTEBOOKS = ("03-digits.ipynb", "assignment-2.ipynb", "train-a-model.ipynb", "attention.ipynb")
+MINUTE = 60_000
+DAY = 24 * 60 * MINUTE
+GIB = 1 << 30
+
+
+class Peer:
+    """One WebSocket of a notebook or a worker, which says hello again after a restart of the broker."""
+
+    def __init__(self, room: Classroom, path: str) -> None:
+        self.room = room
+        self.path = path
+        self.identity = uuid.uuid4().bytes
+        self.held: dict[bytes, int] = {}
+
+    def connect(self) -> None:
+        header = [f"Authorization: Bearer {self.room.token}"]
+        self.socket = websocket.create_connection(
+            f"ws://127.0.0.1:{self.room.port}{self.path}", header=header, suppress_origin=True
+        )
+        self.say("hello", **self.hello())
+
+    def say(self, kind: str, **body: Any) -> None:
+        self.socket.send_binary(msgpack.packb({kind: body}))
+
+    def hello(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def hears(self, kind: str, body: dict[str, Any]) -> None:
+        """A message of the broker."""
+
+
+class Student(Peer):
+    def __init__(self, room: Classroom, name: str, course: str, number: int) -> None:
+        super().__init__(room, "/v1/proxy")
+        self.name, self.course, self.number = name, course, number
+        self.job = uuid.uuid4().bytes
+
+    def hello(self) -> dict[str, Any]:
+        return {"protocol_version": 1, "notebook": self.identity, "owner": self.name, "course": self.course}
+
+    def submit(self) -> None:
+        cell = {
+            "code": "\n\nmodel.fit(images, labels, epochs=20)",
+            "message_id": "m",
+            "execution_count": 3 + self.number % 17,
+            "silent": False,
+            "allow_stdin": True,
+            "python": "/usr/bin/python3",
+            "python_version": "3.13",
+            "folder": "/home",
+            "notebook_folder": None,
+            "timeout_ms": None,
+            "longest_timeout_ms": None,
+        }
+        base = {"session": self.identity, "messages": 0}
+        state = {"base": base, "stream": [{"inline": b"x" * 900}], "segments": [], "dropped_segments": []}
+        self.say(
+            "submit",
+            job=self.job,
+            notebook=self.identity,
+            notebook_name=NOTEBOOKS[self.number % len(NOTEBOOKS)],
+            cell_key=None,
+            priority="normal",
+            cell=cell,
+            state={"chunks": state},
+        )
+
+
+class Worker(Peer):
+    """Starts what it is given and never ends it."""
+
+    def __init__(self, room: Classroom, name: str, slots: int) -> None:
+        super().__init__(room, "/v1/worker")
+        self.name, self.slots = name, slots
+
+    def hello(self) -> dict[str, Any]:
+        return {
+            "protocol_version": 1,
+            "worker": self.identity,
+            "name": self.name,
+            "devices": [{"kind": "cuda", "model": "NVIDIA H200", "memory_bytes": 141 * GIB}],
+            "slots": self.slots,
+            "sessions": [],
+            "assignments": [[job, fencing] for job, fencing in self.held.items()],
+        }
+
+    def hears(self, kind: str, body: dict[str, Any]) -> None:
+        if kind == "assign":
+            job = body["submission"]["job"]
+            self.held[job] = body["fencing"]
+            lines = [{"name": "stdout", "text": f"epoch {epoch}: loss {1 / epoch:.3f}\n"} for epoch in range(1, 6)]
+            outputs = [
+                {"output": {"kind": "stream", "content": json.dumps(line).encode(), "metadata": b"{}", "buffers": []}}
+                for line in lines
+            ]
+            events = [{"started": {"worker": self.name}}, *outputs]
+            self.say("events", job=job, fencing=body["fencing"], first=1, events=events)
+
+    def tell_memory(self) -> None:
+        for step in range(24):
+            jobs = [
+                [job, (4 + 3 * place) * GIB * (step + 4) // 28 + (step % 5) * GIB // 8]
+                for place, job in enumerate(self.held)
+            ]
+            used = sum(size for _, size in jobs) + 9 * GIB
+            self.say("load", memory_bytes=used, memory_total_bytes=192 * GIB, jobs=jobs)
+            time.sleep(0.01)  # so that the curve has a width
+
+
+class Classroom:
+    """The broker, its people's tokens, and everybody who is connected to it."""
+
+    def __init__(self, place: Place, prefix: str = "") -> None:
+        self.place = place
+        self.folder = place.folder / "classroom"
+        self.folder.mkdir()
+        self.people = self.folder / "people.toml"
+        self.tokens = {
+            "tia": self._add("tia", "--staff-of", "ml101"),
+            "root": self._add("root", "--admin"),
+            "Ada": self._add("Ada", "--course", "ml101"),
+        }
+        (self.folder / "courses.toml").write_text(COURSES)
+        self.prefix = prefix
+        self.port = 0
+        self.peers: list[Peer] = []
+        self._stop = threading.Event()
+
+    def _add(self, name: str, *roles: str) -> str:
+        said = run_binary(self.place, "people", "add", name, *roles, "--people-file", str(self.people))
+        assert said.returncode == 0, said.stderr
+        return said.stdout.strip()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}{self.prefix}/"
+
+    def page(self, name: str) -> str:
+        """Where this person signs in."""
+        return f"{self.address}?token={self.tokens[name]}"
+
+    def start_broker(self) -> None:
+        command = [BINARY, "broker", "--listen", f"127.0.0.1:{self.port}", "--state-folder", str(self.folder)]
+        command += ["--people-file", str(self.people), "--courses-file", str(self.folder / "courses.toml")]
+        if self.prefix:
+            command += ["--url-prefix", self.prefix]
+        log = self.folder / "broker.log"
+        with log.open("wb") as stderr:
+            self.broker = subprocess.Popen(
+                command, env=self.place.environment | {"TZ": "UTC"}, stdout=subprocess.PIPE, stderr=stderr, text=True
+            )
+        assert self.broker.stdout is not None
+        line = self.broker.stdout.readline()
+        assert "listens on" in line, line + log.read_text()
+        self.port = int(line.strip().rsplit(":", 1)[1])
+        self.token = (self.folder / "token").read_text().strip()
+
+    def stop_broker(self) -> None:
+        self.broker.terminate()
+        self.broker.communicate(timeout=15)
+
+    def database(self) -> sqlite3.Connection:
+        return sqlite3.connect(self.folder / "broker.db")
+
+    def fill(self, people: int = 60) -> None:
+        """Everybody has a cell; eight run. Then all of it is some minutes old."""
+        self.start_broker()
+        self.stop_broker()
+        self._write_past()
+        self.start_broker()
+        workers = [Worker(self, "gpu-1", 4), Worker(self, "gpu-2", 4), Worker(self, "gpu-3", 4)]
+        courses = ["ml101"] * 5 + ["vision"] * 3 + ["thesis"]
+        students = [
+            Student(self, name, courses[number % len(courses)], number) for number, name in enumerate(NAMES[:people])
+        ]
+        self.peers = [*students, *workers]
+        for peer in self.peers:
+            peer.connect()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        run = {"BATON_BROKER_ADDRESS": f"http://127.0.0.1:{self.port}", "BATON_TOKEN": self.token}
+        said = run_binary(self.place, "drain", "gpu-3", "--reason", "A fan is being replaced", **run)
+        assert said.returncode == 0, said.stderr
+        for student in students:
+            student.submit()
+        wait_until(lambda: sum(len(worker.held) for worker in workers) == 8, "eight cells run")
+        wait_until(lambda: self._count("state <> 'finished'") == people, "all are submitted")
+        wait_until(lambda: self._count("state = 'started'") == 8, "eight cells have started")
+        self.stop_broker()
+        self._close_peers()
+        self._age()
+        self.start_broker()
+        for peer in self.peers:
+            peer.connect()
+        for student in students:
+            student.say("resume", job=student.job, after=0)
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+        for worker in workers:
+            worker.tell_memory()
+
+    def _close_peers(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        for peer in self.peers:
+            peer.socket.shutdown()
+
+    def close(self) -> None:
+        self._close_peers()
+        self.stop_broker()
+
+    def _count(self, condition: str) -> int:
+        with self.database() as database:
+            (count,) = database.execute(f"SELECT COUNT(*) FROM jobs WHERE {condition}").fetchone()
+        return int(count)
+
+    def _serve(self) -> None:
+        """Hears everybody's messages, and answers pings."""
+        sockets = {peer.socket.sock: peer for peer in self.peers}
+        while not self._stop.is_set():
+            readable, _, _ = select.select(list(sockets), [], [], 0.05)
+            for ready in readable:
+                peer = sockets[ready]
+                try:
+                    opcode, data = peer.socket.recv_data(control_frame=True)
+                except (OSError, websocket.WebSocketException):
+                    del sockets[ready]
+                    continue
+                if opcode == websocket.ABNF.OPCODE_BINARY:
+                    ((kind, body),) = msgpack.unpackb(data).items()
+                    peer.hears(kind, body)
+
+    # ---- the past
+
+    def _write_past(self) -> None:
+        """A week of runs, with a lecture in the middle of each day."""
+        dice = random.Random(5)
+        now = int(time.time() * 1000)
+        sequence = 0
+        with self.database() as database:
+            for day in range(7):
+                for _ in range(90):
+                    sequence += 1
+                    self._write_run(database, dice, sequence, now - day * DAY - dice.randrange(DAY - MINUTE))
+            for minute in range(24 * 60):
+                at = now // MINUTE - minute
+                hour = (at // 60) % 24
+                busy = 0.15 + 0.85 * max(0.0, 1 - abs(hour - 14) / 5) + dice.uniform(-0.05, 0.1)
+                waiting = max(0, int((busy - 0.75) * 90))
+                running = min(8, int(busy * 9))
+                database.execute("INSERT OR REPLACE INTO minutes VALUES (?, 1, ?, ?, 8)", (at, running, waiting))
+        database.close()
+
+    @staticmethod
+    def _write_run(database: sqlite3.Connection, dice: random.Random, sequence: int, submitted: int) -> None:
+        person = NAMES[int(dice.triangular(0, 60, 6))]
+        course = dice.choice(["ml101", "ml101", "vision"])
+        waited, ran = int(dice.expovariate(1 / 25_000)), int(dice.expovariate(1 / 70_000)) + 900
+        outcome = dice.choices(["ok", "error", "cancelled", "timed_out"], [20, 3, 1, 1])[0]
+        error = None
+        if outcome == "error":
+            lines = ["Traceback (most recent call last)", "RuntimeError: mat1 and mat2 shapes cannot be multiplied"]
+            error = msgpack.packb({"name": "RuntimeError", "value": "shapes", "traceback": lines, "hint": None})
+        started = submitted + waited
+        values = {
+            "job": uuid.UUID(int=sequence).bytes,
+            "sequence": sequence,
+            "notebook": uuid.uuid4().bytes,
+            "notebook_name": dice.choice(NOTEBOOKS),
+            "owner": person,
+            "course": course,
+            "state": "finished",
+            "outcome": outcome,
+            "closed": 1,
+            "worker_name": dice.choice(["gpu-1", "gpu-2"]),
+            "priority": msgpack.packb("normal"),
+            "submitted_ms": submitted,
+            "assigned_ms": started - waited // 20,
+            "started_ms": started,
+            "finished_ms": started + ran,
+            "run_ms": ran,
+            "peak_memory_bytes": dice.randrange(GIB, 9 * GIB),
+            "execution_count": dice.randrange(1, 60),
+            "sent_bytes": dice.randrange(1000, 40_000_000),
+            "returned_bytes": dice.randrange(1000, 4_000_000),
+            "error": error,
+        }
+        names, marks = ", ".join(values), ", ".join("?" * len(values))
+        database.execute(f"INSERT INTO jobs ({names}) VALUES ({marks})", list(values.values()))
+        database.execute(
+            "INSERT INTO usage VALUES (?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET run_ms = run_ms + ?, runs = runs + 1",
+            (submitted // DAY, person, course, ran, ran),
+        )
+
+    def _age(self) -> None:
+        with self.database() as database:
+            rows = database.execute("SELECT job, state FROM jobs WHERE closed = 0 ORDER BY sequence").fetchall()
+            for number, (job, state) in enumerate(rows):
+                older = 4 * MINUTE - 3_000 * number + (90_000 if state == "started" else 0)
+                database.execute(
+                    "UPDATE jobs SET submitted_ms = submitted_ms - ?, assigned_ms = assigned_ms - ?, "
+                    "started_ms = started_ms - ? WHERE job = ?",
+                    (older, older - 12_000, older - 14_000, job),
+                )
+        database.close()
+
+
+@contextmanager
+def classroom(prefix: str = "") -> Iterator[Classroom]:
+    place = Place.create()
+    room = Classroom(place, prefix)
+    room.fill()
+    try:
+        yield room
+    finally:
+        room.close()
+        left = place.close()
+        assert not left, f"Processes left behind: {left}"
+
+
+def pictures(folder: Path) -> None:
+    """Every page of the dashboard as a TA sees it, light and dark, wide and narrow."""
+    from playwright.sync_api import sync_playwright
+
+    from end_to_end.lab import CHROMIUM, FLAGS
+
+    folder.mkdir(parents=True, exist_ok=True)
+    with classroom() as room, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        for scheme, width in (("light", 1440), ("dark", 1440), ("light", 420)):
+            context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900})
+            page = context.new_page()
+            page.goto(room.page("root"))
+            jobs = page.locator("#queue a, .slot a").evaluate_all("links => links.map((link) => link.href)")
+            pages = {"now": room.address, "running": jobs[0], "waiting": jobs[-1]}
+            names = ("people", "workers", "courses", "audit", "course?name=ml101")
+            pages |= {name.split("?")[0]: room.address + name for name in names}
+            for name, address in pages.items():
+                page.goto(address)
+                page.screenshot(path=folder / f"{name}-{scheme}-{width}.png")
+            context.close()
+        browser.close()

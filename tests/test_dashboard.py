@@ -1,0 +1,175 @@
+"""The dashboard in a browser, with a full class on it: readable for everybody, alive, and of use without a mouse."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from end_to_end.classroom import Classroom, classroom
+from end_to_end.lab import CHROMIUM, FLAGS
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+PREFIX = "/services/baton"
+PAGES = ("", "people", "workers", "courses", "course?name=ml101", "audit")
+expect.set_options(timeout=30_000)
+
+
+@pytest.fixture(scope="module")
+def room() -> Iterator[Classroom]:
+    """Below a prefix that a proxy in front would keep."""
+    with classroom(PREFIX) as room:
+        yield room
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def sign_in(context: BrowserContext, room: Classroom, name: str) -> Page:
+    """Fails later if the page complains, or asks another host."""
+    page = context.new_page()
+    page.set_default_timeout(30_000)
+    page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: complaints.extend([request.url] * (not request.url.startswith(room.address))))
+    page.goto(room.page(name))
+    expect(page).to_have_url(room.address)
+    return page
+
+
+complaints: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_wrong() -> Iterator[None]:
+    complaints.clear()
+    yield
+    assert not complaints
+
+
+@pytest.fixture
+def tia(browser: Browser, room: Classroom) -> Iterator[Page]:
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    yield sign_in(context, room, "tia")
+    context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everybody_can_read_every_page(browser: Browser, room: Classroom, scheme: str, artefacts: Path) -> None:
+    context = browser.new_context(color_scheme="dark" if scheme == "dark" else "light")
+    page = sign_in(context, room, "root")
+    job = page.locator("#queue a").first.get_attribute("href")
+    running = page.locator(".slot a").first.get_attribute("href")
+    ended = page.locator("#finished tr", has_text="raised an error").locator("a").first.get_attribute("href")
+    for number, address in enumerate((*PAGES, job, running, ended)):
+        page.goto(room.address + (address or ""))
+        found = Axe().run(page)
+        page.screenshot(path=artefacts / f"dashboard-{number}-{scheme}.png")
+        assert found.violations_count == 0, f"{address}: {found.generate_report()}"
+    context.close()
+
+
+def test_a_narrow_screen_scrolls_only_its_tables(browser: Browser, room: Classroom) -> None:
+    context = browser.new_context(viewport={"width": 400, "height": 800})
+    page = sign_in(context, room, "root")
+    for address in PAGES:
+        page.goto(room.address + address)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400, address
+    context.close()
+
+
+def test_it_says_who_runs_who_waits_and_why(tia: Page) -> None:
+    expect(tia.locator("#now")).to_contain_text("8 cells run, 52 cells wait, the longest for ")
+    expect(tia.locator("#now")).to_contain_text("1 drained")
+    gpu = tia.locator(".worker", has=tia.get_by_role("heading", name="gpu-1"))
+    expect(gpu).to_contain_text("4 of 4 places busy")
+    expect(gpu.locator(".slot")).to_have_count(4)
+    expect(gpu).to_contain_text("somebody of another course")
+    label = gpu.locator(".memory svg").get_attribute("aria-label") or ""
+    assert label.startswith("Memory by session: Ada: ")
+    assert "everything else: " in label
+    expect(tia.locator("#queue")).to_contain_text("of other courses")
+    drained = tia.locator(".worker", has=tia.get_by_role("heading", name="gpu-3"))
+    expect(drained).to_contain_text("A fan is being replaced")
+    tia.get_by_role("link", name="People").click()
+    expect(tia.get_by_role("row")).not_to_have_count(0)
+    with tia.expect_download() as download:
+        tia.get_by_role("link", name="Download CSV").click()
+    lines = download.value.path().read_text().splitlines()
+    assert lines[0] == "day,person,course,gpu_seconds,cells"
+    assert len(lines) > 50
+    assert all(',"ml101",' in line for line in lines[1:])
+
+
+def test_a_ta_acts_by_keyboard_and_others_see_it_at_once(tia: Page, browser: Browser, room: Classroom) -> None:
+    context = browser.new_context()
+    watcher = sign_in(context, room, "root")
+    person = tia.locator("#queue tbody th").nth(20).inner_text()
+    link = tia.locator("#queue tr", has=tia.get_by_role("rowheader", name=person, exact=True)).locator("a")
+    watched = watcher.locator("#queue tr", has=watcher.get_by_role("rowheader", name=person, exact=True))
+    watched.locator("a").focus()
+
+    tia.keyboard.press("Tab")
+    expect(tia.get_by_role("link", name="Skip to the content")).to_be_focused()
+    tia.keyboard.press("Enter")
+    link.focus()
+    tia.keyboard.press("Enter")
+    expect(tia.get_by_role("heading", level=1)).to_contain_text(".ipynb")
+    tia.get_by_role("textbox", name="Reason").focus()
+    tia.keyboard.type("Come to room 5")
+    for _ in range(2):
+        tia.keyboard.press("Tab")
+    expect(tia.get_by_role("button", name="Hold back")).to_be_focused()
+    tia.keyboard.press("Enter")
+    expect(tia.locator("#job")).to_contain_text("staff hold it back: Come to room 5")
+    expect(watched).to_contain_text("staff hold it back: Come to room 5")
+    # What moved under the reader is still what was in focus.
+    expect(watched.locator("a")).to_be_focused()
+
+    watcher.get_by_role("button", name="Pause updates").click()
+    tia.get_by_role("button", name="Release").click()
+    expect(tia.locator("#job")).not_to_contain_text("hold it back")
+    tia.get_by_role("textbox", name="Reason").fill("lost its worker")
+    tia.get_by_role("button", name="Move to the front").click()
+    expect(tia.locator("#job")).to_contain_text("Waiting: place 1 in line")
+    expect(watched).to_contain_text("staff hold it back")
+    watcher.get_by_role("button", name="Pause updates").click()
+    expect(watcher.locator("#queue tbody th").first).to_have_text(person)
+    context.close()
+    tia.get_by_role("link", name="Audit").click()
+    expect(tia.get_by_role("row", name="moved to the front").first).to_contain_text("lost its worker")
+
+
+def test_it_works_without_scripts(browser: Browser, room: Classroom) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = sign_in(context, room, "root")
+    expect(page.locator("#queue tbody tr")).to_have_count(52)
+    expect(page.get_by_role("button", name="Pause updates")).to_be_hidden()
+    page.get_by_role("link", name="Courses").click()
+    page.get_by_role("link", name="vision").click()
+    page.get_by_role("textbox", name="Message").fill("Solutions come on Friday")
+    page.get_by_role("button", name="Save").click()
+    expect(page.get_by_role("textbox", name="Message")).to_have_value("Solutions come on Friday")
+    page.get_by_role("link", name="Workers").click()
+    page.get_by_role("button", name="Resume gpu-3").click()
+    expect(page.locator("#workers")).not_to_contain_text("A fan is being replaced")
+    page.get_by_role("link", name="Now").click()
+    expect(page.locator("#now")).to_contain_text("12 cells run")
+    context.close()
+
+
+def test_a_student_sees_their_own(browser: Browser, room: Classroom) -> None:
+    context = browser.new_context()
+    page = sign_in(context, room, "Ada")
+    expect(page.locator(".slot a")).to_have_count(1)
+    page.locator(".slot a").click()
+    expect(page.locator("#output")).to_contain_text("epoch 5: loss 0.200")
+    expect(page.get_by_text("model.fit(images, labels, epochs=20)")).to_be_visible()
+    expect(page.get_by_role("button", name="Hold back")).to_have_count(0)
+    context.close()
