@@ -64,6 +64,8 @@ pub struct Config {
     pub mirrors: PathBuf,
     /// How much a cell may bring home in files.
     pub files_limit_bytes: u64,
+    /// Whether sessions take turns on a GPU, where there is one.
+    pub gpu_turns: bool,
     /// Where the sessions' sockets lie; its path must be short.
     pub runtime_folder: PathBuf,
 }
@@ -79,7 +81,10 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         .clone()
         .unwrap_or_else(|| device::default_name(&device::detect()));
     let slots = Semaphore::new(config.slots.try_into().unwrap_or(Semaphore::MAX_PERMITS));
-    let gpu = SharedGpu::open(&config.runtime_folder).context("Failed to share the GPU")?;
+    let gpu = match config.gpu_turns {
+        true => SharedGpu::open(&config.runtime_folder).context("Failed to share the GPU")?,
+        false => None,
+    };
     let context = Context {
         config,
         name,

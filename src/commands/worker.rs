@@ -38,6 +38,7 @@ pub(crate) fn config(settings: &Settings, dial: Dial, folder: &RuntimeFolder) ->
         files: settings.worker_files,
         mirrors: settings.worker_mirrors.clone(),
         files_limit_bytes: settings.worker_files_limit.bytes,
+        gpu_turns: settings.worker_gpu_turns,
         runtime_folder: folder.path().to_owned(),
     }
 }

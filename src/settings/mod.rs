@@ -219,6 +219,11 @@ settings! {
         described: "`$XDG_CACHE_HOME/baton/mirrors`, else `~/.cache/baton/mirrors`",
     };
 
+    #[doc = "Whether sessions take turns on a GPU, so that each may use its whole memory. Off until it is asked for, because it has not been tried on a real GPU yet."]
+    worker_gpu_turns: bool = "worker.gpu_turns",
+    flag: Some(("gpu-turns", &["worker", "up"])),
+    default: Text("false");
+
     #[doc = "How long an interrupted cell may take to end before its session is killed."]
     worker_cancel_grace: Duration = "worker.cancel_grace",
     flag: Some(("cancel-grace", &["worker", "up"])),

@@ -107,6 +107,7 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         files: FilesChoice::Auto,
         mirrors: folder.join("mirrors"),
         files_limit_bytes: 1 << 30,
+        gpu_turns: false,
         runtime_folder: folder.join("run"),
     }
 }
