@@ -49,14 +49,14 @@ test: browser lint test-rust test-python
 .PHONY: test-rust
 test-rust: export PYTHONPATH := $(CURDIR)/python-shim
 test-rust: export BATON_TEST_PYTHON := $(BIN)/python
-test-rust: $(VENV)/.requirements-test $(INSTALLED)
+test-rust: $(VENV)/.requirements-test $(VENV)/.requirements-cuda $(INSTALLED)
 	if cargo nextest --version >/dev/null 2>&1; \
 	then cargo nextest run --no-fail-fast --workspace --locked --cargo-profile $(PROFILE); \
 	else cargo test --no-fail-fast --workspace --locked --profile $(PROFILE); fi
 
 # The shim's tests share nothing but processors. Those of the whole have the machine to themselves.
 .PHONY: test-python
-test-python: $(VENV)/.requirements-frameworks $(INSTALLED)
+test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(INSTALLED)
 	$(BIN)/pytest -m "not gpu" -n 2 python-shim/tests
 	$(BIN)/pytest -m "not gpu" tests
 
@@ -100,6 +100,20 @@ $(VENV)/.requirements-frameworks: requirements/frameworks.txt scripts/stub_cuda.
 	scripts/install-system-packages stubs
 	$(BIN)/pip install --quiet --no-deps -r $<
 	$(BIN)/python scripts/stub_cuda.py
+	touch $@
+
+$(VENV)/.requirements-cuda: requirements/cuda.txt | $(BIN)/python
+	$(BIN)/pip install --quiet --upgrade --target $(VENV)/cuda -r $<
+	touch $@
+
+# Test suites of others, for tests/test_foreign_suites.py: source archives, which contain the tests. Their plugins are
+# kept apart, because they change how pytest runs.
+$(VENV)/.suites: requirements/suites.txt requirements/suite-plugins.txt $(VENV)/.requirements-test
+	rm -rf $(VENV)/suites
+	$(BIN)/pip download --quiet --no-deps --no-binary ipykernel,jupyter_server,nbclient \
+		--dest $(VENV)/suites -r requirements/suites.txt
+	for archive in $(VENV)/suites/*.tar.gz; do tar -xzf $$archive -C $(VENV)/suites; done
+	$(BIN)/pip install --quiet --no-deps --target $(VENV)/suites/plugins -r requirements/suite-plugins.txt
 	touch $@
 
 $(VENV)/.requirements-%: requirements/%.txt | $(BIN)/python

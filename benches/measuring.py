@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +141,7 @@ def machine() -> dict[str, str]:
         "cores": str(os.cpu_count()),
         "python": platform.python_version(),
         "load": f"{os.getloadavg()[0]:.1f}",
-    } | {package: version(package) for package in packages}
+    } | {package: version(package) for package in packages if any(distributions(name=package))}
 
 
 def markdown(name: str, rows: dict[str, dict[str, Any]], verdict: dict[str, Any]) -> str:

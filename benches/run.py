@@ -6,7 +6,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ("ordinary_cell", "warm_gpu_cell", "large_array", "moving_state", "virtual_cuda", "broker_chaos")
+NAMES = (
+    "ordinary_cell",
+    "client_speed",
+    "warm_gpu_cell",
+    "large_array",
+    "moving_state",
+    "virtual_cuda",
+    "gpu_gate",
+    "plan",
+    "broker_chaos",
+)
 
 
 def main() -> int:

@@ -1,14 +1,15 @@
 //! The command line. Flags that are settings come from the table of settings, with their help.
 
 mod actions;
+mod plan;
 
-use std::{ffi::OsString, path::PathBuf, time::Duration};
+use std::{ffi::OsString, path::PathBuf};
 
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
 
 use crate::{
-    commands::{install::Place, plan::policies::Cells},
-    settings::{Setting, Size, Value, flags_of},
+    commands::install::Place,
+    settings::{Setting, flags_of},
 };
 
 pub(crate) const DETACHED: &str = "detached";
@@ -56,7 +57,8 @@ pub(crate) fn command() -> Command {
         ))
         .subcommands(questions())
         .subcommands(actions::actions())
-        .subcommand(plan())
+        .subcommand(plan::plan())
+        .subcommand(plan::bench())
 }
 
 /// What is asked of the broker's API.
@@ -102,109 +104,6 @@ fn number(name: &'static str, default: &'static str, help: &'static str) -> Arg 
         .value_parser(value_parser!(u32).range(1..))
         .default_value(default)
         .help(help)
-}
-
-fn plan() -> Command {
-    let time = |name: &'static str, default: Option<&'static str>, help: &'static str| {
-        let argument = Arg::new(name)
-            .long(name)
-            .value_name("TIME")
-            .value_parser(Duration::from_text)
-            .help(help);
-        match default {
-            Some(default) => argument.default_value(default),
-            None => argument,
-        }
-    };
-    let count = |name: &'static str, help: &'static str| {
-        Arg::new(name)
-            .long(name)
-            .value_name("NUMBER")
-            .value_parser(value_parser!(u16).range(1..))
-            .help(help)
-    };
-    let size = |name: &'static str, default: &'static str, help: &'static str| {
-        Arg::new(name)
-            .long(name)
-            .value_name("SIZE")
-            .value_parser(Size::from_text)
-            .default_value(default)
-            .help(help)
-    };
-    Command::new("plan")
-        .about("Say how many people share GPUs well, and how long each of them waits")
-        .arg(count("users", "People; the table goes up to them").default_value("40"))
-        .arg(count("gpus", "GPUs; the table goes up to them").default_value("1"))
-        .arg(time(
-            "edit",
-            Some("2m"),
-            "Mean time between the end of a cell and the next one",
-        ))
-        .arg(time("run", Some("30s"), "Mean time that a cell runs"))
-        .arg(time(
-            "hand-over",
-            Some("500ms"),
-            "Mean time in which a GPU goes to the next person",
-        ))
-        .arg(time(
-            "stay",
-            None,
-            "Mean time until somebody who edits goes away; for ever if not given",
-        ))
-        .arg(time(
-            "away",
-            Some("1h"),
-            "Mean time until somebody who went comes back",
-        ))
-        .arg(time(
-            "wait",
-            Some("30s"),
-            "The wait that 99 of 100 cells may have at most",
-        ))
-        .arg(switch(
-            "exclusive",
-            "Everybody keeps a GPU from coming to going; the waits are for that GPU",
-        ))
-        .arg(switch(
-            "states",
-            "List each state of up to 5 people and its probability",
-        ))
-        .arg(switch(
-            "policies",
-            "Simulate one GPU, and compare the ways to share it",
-        ))
-        .arg(
-            Arg::new("cells")
-                .long("cells")
-                .value_name("PARTS")
-                .value_parser(Cells::from_text)
-                .default_value("88%:700ms,10.5%:15s,1.5%:400s")
-                .help("GPU times of cells for --policies: parts and their medians"),
-        )
-        .arg(size(
-            "session-memory",
-            "4GB",
-            "GPU memory of a session for --policies",
-        ))
-        .arg(size(
-            "gpu-memory",
-            "80GB",
-            "Memory of the GPU for --policies",
-        ))
-        .arg(size(
-            "link",
-            "25GB",
-            "What moves between GPU and host in a second, for --policies",
-        ))
-        .arg(
-            Arg::new("seed")
-                .long("seed")
-                .value_name("NUMBER")
-                .value_parser(value_parser!(u64))
-                .default_value("1")
-                .help("Another number is another class, for --policies"),
-        )
-        .arg(switch("json", "Print JSON; times are in seconds"))
 }
 
 /// Only for the help: what follows `kernel` is read in `commands::kernel`.

@@ -67,7 +67,15 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
         "cancel" | "hold" | "release" | "front" | "drain" | "resume" | "course" | "audit" => {
             commands::act::main(&settings()?, command, matches)
         }
-        "plan" => commands::plan::main(matches),
+        "plan" => commands::plan::main(matches, settings),
+        "bench" => match matches.subcommand() {
+            Some((_, matches)) => {
+                let flags = flags("bench latency", matches);
+                let settings = Settings::read(surroundings, flags)?;
+                commands::bench::main(&settings, matches)
+            }
+            None => Ok(ExitCode::FAILURE),
+        },
         "status" => commands::status::main(&settings()?),
         other => anyhow::bail!("There is no command {other}"),
     }

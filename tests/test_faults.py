@@ -99,6 +99,21 @@ def test_children_of_a_session_end_with_it(running: Service, notebook: Kernel) -
 # ---- the broker
 
 
+def test_an_answer_to_input_survives_the_broker(running: Service, notebook: Kernel) -> None:
+    cell = notebook.begin("%%gpu\nfor _ in range(2):\n    values.append(input('Name? '))")
+    cell.wait_for_question()
+    broker = running.broker
+    broker.suspend()
+    running.wait_until_stopped(broker)
+    notebook.client.input("Ada")  # which this broker never passes on
+    running.kill("broker")
+    running.start_broker()
+    cell.wait_for(lambda _: len(cell.questions) == 2, "the second question")
+    notebook.client.input("Grace")
+    cell.finish().ok()
+    assert notebook.evaluate("values") == [1, 2, "Ada", "Grace"]
+
+
 class Gate:
     """Lets a cell go on step by step, and counts how often it ran."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -76,7 +77,7 @@ def test_a_connection_file_that_is_not_there(user: Place) -> None:
 
 def test_a_connection_file_that_is_not_one(user: Place, connection_file: Path) -> None:
     connection_file.write_text("{")
-    check_refused(user, connection_file, "connection file is not a JSON object")
+    check_refused(user, connection_file, "connection.json is not a usable connection file", "not a JSON object")
 
 
 def test_encryption_is_refused_clearly(user: Place, connection_file: Path) -> None:
@@ -149,6 +150,23 @@ def test_nothing_is_left_after_shutdown(user: Place) -> None:
     assert left == before
 
 
+def test_many_starts_and_stops_leave_nothing(user: Place) -> None:
+    """`BATON_TEST_STARTS=200` for more of them."""
+    before = sorted((user.folder / "run").rglob("*"))
+    for number in range(int(os.environ.get("BATON_TEST_STARTS", "8"))):
+        kernel = Kernel.start(user)
+        kernel.run("pass").ok()
+        if number % 2:
+            kernel.proxy.kill()
+        kernel.shutdown()
+        wait_until(lambda: not user.processes(), "all processes ended", seconds=10)
+    kernel = Kernel.start(user)  # which tidies up behind those that were killed
+    kernel.shutdown()
+    wait_until(lambda: not user.processes(), "all processes ended", seconds=10)
+    left = set((user.folder / "run").rglob("*")) - set(before)
+    assert {path for path in left if "jupyter" not in path.parts and path.name not in ("jupyter", "baton")} == set()
+
+
 def test_a_killed_proxy_takes_the_kernel_down(user: Place) -> None:
     kernel = Kernel.start(user)
     kernel.proxy.kill()
@@ -187,12 +205,12 @@ def test_a_killed_client_takes_all_down(user: Place) -> None:
     wait_until(lambda: not user.processes(), "all processes ended", seconds=10)
 
 
-def test_the_session_ends_soon_after_its_notebook(kernel: Kernel, new_kernel: Callable[..., Kernel]) -> None:
+def test_the_session_ends_with_its_notebook(kernel: Kernel, new_kernel: Callable[..., Kernel]) -> None:
     other = new_kernel()
     session = other.session_pid
     assert session != kernel.session_pid
     other.shutdown()
-    wait_until(lambda: not psutil.pid_exists(session), "the session ended", seconds=40)
+    wait_until(lambda: not psutil.pid_exists(session), "the session ended", seconds=10)
 
 
 def test_a_restart_keeps_the_connection_file(new_kernel: Callable[..., Kernel]) -> None:

@@ -79,3 +79,20 @@ def test_runtime_requirements_agree() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     lines = (ROOT / "requirements/runtime.in").read_text().splitlines()
     assert sorted(declared) == sorted(line for line in lines if line and not line.startswith("#"))
+
+
+# ---- the table of what clients can do
+
+
+def test_the_table_of_features_is_full() -> None:
+    """Every row has four entries, and the tests that it names exist."""
+    page = (ROOT / "docs/reference/jupyter.md").read_text()
+    _, rest = page.split("| --- | --- | --- | --- |\n", 1)
+    rows = [line.strip("|").split("|") for line in rest.split("\n\n")[0].splitlines()]
+    assert len(rows) > 40
+    assert all(len(row) == 4 and all(map(str.strip, row)) for row in rows)
+    sources = [path.read_text() for path in files(".py", ".rs")]
+    known = set(re.findall(r"^\s*(?:async )?(?:def|fn) (\w+)\(", "\n".join(sources), re.MULTILINE))
+    named = {test for row in rows for test in re.findall(r"`(\w+)`", row[3])}
+    assert named - known == set()
+    assert all("`" in row[3] for row in rows)

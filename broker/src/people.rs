@@ -213,6 +213,25 @@ impl Identity {
         Some((person, staffed.map(|(course, _)| course.as_str()).collect()))
     }
 
+    /// Whose estimates somebody may ask for, of all courses or of one: `None` are all persons and courses, an empty list is
+    /// nobody.
+    pub(crate) fn estimates(&self, course: Option<String>) -> Option<Vec<String>> {
+        let staffed = self.sees_only().map(|(_, courses)| courses);
+        match (staffed, course) {
+            (None, course) => course.map(|course| vec![course]),
+            (Some(staffed), course) => {
+                let is_asked = |name: &&str| course.as_deref().is_none_or(|course| course == *name);
+                Some(
+                    staffed
+                        .into_iter()
+                        .filter(is_asked)
+                        .map(str::to_owned)
+                        .collect(),
+                )
+            }
+        }
+    }
+
     /// A proxy's own words for its owner count only where no token tells.
     pub(crate) fn account(&self, said: String, course: Option<String>) -> Result<Account, Refusal> {
         let owner = self.person.clone().unwrap_or(said);

@@ -62,7 +62,7 @@ struct Assignment {
     memory_bytes: Arc<AtomicU64>,
     started: bool,
     states: mpsc::Sender<State>,
-    inputs: mpsc::Sender<Option<String>>,
+    inputs: mpsc::Sender<(u64, Option<String>)>,
     files: mpsc::UnboundedSender<(u64, Parcel)>,
     names: watch::Sender<Option<Names>>,
     cancelled: CancellationToken,
@@ -205,9 +205,13 @@ impl Agent {
                     assignment.cancelled.cancel();
                 }
             }
-            ToWorker::Input { job, value } => {
+            ToWorker::Input {
+                job,
+                question,
+                value,
+            } => {
                 if let Some(assignment) = self.assignments.get(&job) {
-                    let _ = assignment.inputs.try_send(value);
+                    let _ = assignment.inputs.try_send((question, value));
                 }
             }
             ToWorker::Files {

@@ -1,16 +1,19 @@
 //! What all jobs of a worker share.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use baton_blobs::{BlobError, ChunkDirectory};
 use baton_files::FilesError;
 use baton_jupyter_link::folder::FolderError;
 use baton_link::{ChunkLane, LinkError};
+use baton_protocol::{NotebookId, Submission};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use crate::Config;
+use crate::gpu::SharedGpu;
 use crate::mirror::SessionMirror;
 use crate::session::{Session, StartError, StartOrder, start};
 
@@ -26,6 +29,8 @@ pub(crate) struct Context {
     pub(crate) stopping: CancellationToken,
     /// Counts the connections to the broker.
     pub(crate) connections: watch::Sender<u64>,
+    /// What sessions take turns on.
+    pub(crate) gpu: Option<Arc<SharedGpu>>,
 }
 
 /// State could not be moved.
@@ -53,9 +58,10 @@ impl Context {
     /// A fresh session with the worker's own Python or else the notebook's.
     pub(crate) async fn start_session(
         &self,
-        cell: &baton_protocol::Cell,
+        submission: &Submission,
         mirror: Option<SessionMirror>,
     ) -> Result<Session, StartError> {
+        let cell = &submission.cell;
         let python = self
             .config
             .python
@@ -65,10 +71,21 @@ impl Context {
             python,
             folder: cell.folder.clone().into(),
             mirror,
+            gpu: self
+                .gpu
+                .clone()
+                .map(|gpu| (gpu, account(submission.notebook))),
             runtime_folder: self.config.runtime_folder.clone(),
         })
         .await
     }
+}
+
+/// A worker is not told who somebody is: each notebook has an account of its own at the GPU.
+fn account(notebook: NotebookId) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    notebook.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Runs what blocks where blocking is allowed.

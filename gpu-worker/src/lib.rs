@@ -14,6 +14,7 @@ mod agent;
 mod batch;
 mod context;
 mod device;
+pub mod gpu;
 mod job;
 mod line;
 mod mirror;
@@ -36,6 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
 use crate::context::Context;
+use crate::gpu::SharedGpu;
 pub use crate::mirror::FilesChoice;
 
 #[derive(Debug, Clone)]
@@ -77,6 +79,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         .clone()
         .unwrap_or_else(|| device::default_name(&device::detect()));
     let slots = Semaphore::new(config.slots.try_into().unwrap_or(Semaphore::MAX_PERMITS));
+    let gpu = SharedGpu::open(&config.runtime_folder).context("Failed to share the GPU")?;
     let context = Context {
         config,
         name,
@@ -85,6 +88,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         slots,
         stopping: CancellationToken::new(),
         connections: watch::Sender::default(),
+        gpu,
     };
     Agent::run(Arc::new(context), shutdown).await
 }

@@ -86,6 +86,23 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
+/// The arbiter took the GPU back, and the session did not let go of it.
+pub(crate) fn kept_the_gpu() -> RemoteError {
+    error(
+        "GpuKept",
+        "The cell was ended because work that it gave the GPU did not end when others had their turn",
+        "look for a kernel that never ends; many short kernels instead of a very long one share the GPU well",
+    )
+}
+
+/// The driver's error `code` stays for as long as the process lives.
+pub(crate) fn gpu_fault(code: u32) -> String {
+    format!(
+        "the GPU reported an error after which this session cannot use it any more (CUDA error {code}); the next %%gpu \
+         cell starts a new session with your notebook's variables"
+    )
+}
+
 pub(crate) fn out_of_memory(memory_bytes: u64, limit_bytes: u64) -> RemoteError {
     error(
         "OutOfMemory",

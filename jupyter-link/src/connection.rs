@@ -85,14 +85,20 @@ pub enum ConnectionError {
         #[source]
         source: std::io::Error,
     },
-    #[error("The connection file is not a JSON object")]
+    #[error("{path} is not a usable connection file")]
+    Unusable {
+        path: PathBuf,
+        #[source]
+        source: Box<Self>,
+    },
+    #[error("It is not a JSON object")]
     NotAnObject(#[source] Option<serde_json::Error>),
-    #[error("The connection file has no usable field {0:?}")]
+    #[error("It has no usable field {0:?}")]
     Field(String),
-    #[error("The connection file asks for the transport {0:?}; tcp and ipc are known")]
+    #[error("It asks for the transport {0:?}; tcp and ipc are known")]
     Transport(String),
     #[error(
-        "The connection file asks for CurveZMQ encryption ({0}), which cannot pass through Baton\n\
+        "It asks for CurveZMQ encryption ({0}), which cannot pass through Baton\n\
          hint: set the client's transport encryption to \"disabled\" or \"auto\""
     )]
     Curve(String),
@@ -118,7 +124,10 @@ impl ConnectionFile {
             path: path.to_owned(),
             source,
         })?;
-        Self::parse(&text)
+        Self::parse(&text).map_err(|source| ConnectionError::Unusable {
+            path: path.to_owned(),
+            source: Box::new(source),
+        })
     }
 
     pub fn parse(text: &[u8]) -> Result<Self, ConnectionError> {

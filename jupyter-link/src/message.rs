@@ -6,10 +6,10 @@
 //! so fields that this program does not know (`subshell_id`) survive.
 
 use bytes::Bytes;
-use hmac::{Hmac, KeyInit as _, Mac as _};
+use hmac::{Hmac, KeyInit as _, Mac};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
-use sha2::Sha256;
+use sha2::{Sha256, Sha512};
 use uuid::Uuid;
 
 pub const DELIMITER: &[u8] = b"<IDS|MSG>";
@@ -17,44 +17,64 @@ const PROTOCOL_VERSION: &str = "5.3";
 const EMPTY_OBJECT: Bytes = Bytes::from_static(b"{}");
 
 #[derive(Debug, thiserror::Error)]
-#[error("Messages signed by {0:?} are unknown; hmac-sha256 is known")]
+#[error("Messages signed by {0:?} are unknown; hmac-sha256 and hmac-sha512 are known")]
 pub struct UnknownScheme(String);
 
 /// Signs with one kernel's key.
 #[derive(Clone)]
 pub struct Signer {
     /// `None`: messages are not signed.
-    mac: Option<Hmac<Sha256>>,
+    mac: Option<Code>,
+}
+
+#[derive(Clone)]
+enum Code {
+    Sha256(Hmac<Sha256>),
+    Sha512(Hmac<Sha512>),
+}
+
+impl Code {
+    #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
+    fn new(key: &[u8], scheme: &str) -> Option<Self> {
+        let any_key = "HMAC takes keys of any length";
+        match scheme {
+            "hmac-sha256" => Some(Self::Sha256(Hmac::new_from_slice(key).expect(any_key))),
+            "hmac-sha512" => Some(Self::Sha512(Hmac::new_from_slice(key).expect(any_key))),
+            _ => None,
+        }
+    }
+
+    fn of(&self, parts: [&[u8]; 4]) -> String {
+        match self {
+            Self::Sha256(mac) => digest(mac.clone(), parts),
+            Self::Sha512(mac) => digest(mac.clone(), parts),
+        }
+    }
+}
+
+fn digest(mut mac: impl Mac, parts: [&[u8]; 4]) -> String {
+    for part in parts {
+        mac.update(part);
+    }
+    let digest = mac.finalize().into_bytes();
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Signer {
     /// An empty key means that messages are not signed, whatever the scheme.
-    ///
-    /// # Panics
-    /// Never: HMAC takes keys of any length.
     pub fn new(key: &[u8], scheme: &str) -> Result<Self, UnknownScheme> {
         if key.is_empty() {
             return Ok(Self { mac: None });
         }
-        if scheme != "hmac-sha256" {
-            return Err(UnknownScheme(scheme.to_owned()));
-        }
-        #[expect(clippy::expect_used, reason = "HMAC takes keys of any length")]
-        let mac = Hmac::new_from_slice(key).expect("HMAC takes keys of any length");
+        let mac = Code::new(key, scheme).ok_or_else(|| UnknownScheme(scheme.to_owned()))?;
         Ok(Self { mac: Some(mac) })
     }
 
     /// Of header, parent header, metadata and content; buffers are not signed.
     fn sign(&self, parts: [&[u8]; 4]) -> String {
-        let Some(mac) = &self.mac else {
-            return String::new();
-        };
-        let mut mac = mac.clone();
-        for part in parts {
-            mac.update(part);
-        }
-        let digest = mac.finalize().into_bytes();
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        self.mac
+            .as_ref()
+            .map_or_else(String::new, |mac| mac.of(parts))
     }
 }
 

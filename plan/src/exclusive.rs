@@ -107,12 +107,13 @@ fn meanwhile(rates: &Rates, now: Held, go: &mut dyn FnMut(Held, f64, bool)) {
 
 impl Space {
     fn new(people: usize, gpus: usize) -> Self {
+        // Where nobody ever leaves, it ends with no GPU free: that comes first.
         let held = (0..=gpus)
-            .flat_map(|editing| {
-                (0..=gpus - editing).map(move |running| Held {
+            .flat_map(|free| {
+                (0..=gpus - free).map(move |editing| Held {
                     editing,
-                    running,
-                    free: gpus - editing - running,
+                    running: gpus - free - editing,
+                    free,
                 })
             })
             .collect();
@@ -129,9 +130,8 @@ impl Space {
     }
 
     fn index_of(&self, held: Held) -> usize {
-        let before =
-            held.editing * (self.gpus + 1) - held.editing * held.editing.saturating_sub(1) / 2;
-        before + held.running
+        let before = held.free * (self.gpus + 1) - held.free * held.free.saturating_sub(1) / 2;
+        before + held.editing
     }
 
     fn asleep(&self, waiting: usize, held: Held) -> usize {

@@ -11,21 +11,34 @@
 //! [`states`] is that model person by person, for few; [`shared`] the same with people who are alike counted
 //! (an exact lump), for hundreds; [`exclusive`] a GPU per person from coming to going, for comparison.
 //!
-//! [`simulation`] is for what no chain can say.
+//! [`simulation`] is for what no chain can say, and [`fit`] says which rates a course had; [`forecast`] takes the chain
+//! where it can. [`Capacity`] holds a course against what it was to be, and [`Plot`] draws all of it.
 //!
 //! **Invariant:** pure; no I/O, no clock, no randomness but from a seed that is given.
 
 mod answer;
+mod capacity;
 pub mod exclusive;
+mod fit;
+mod forecast;
+mod plot;
 mod rates;
 mod repairman;
 pub mod shared;
 pub mod simulation;
 mod solve;
 pub mod states;
+mod survival;
 mod wait;
+mod words;
 
 pub use answer::Answer;
+pub use capacity::{Capacity, Row};
+pub use fit::{AWAY, Fit, PastCell, TooLittle, fit, people_here};
+pub use forecast::{Effort, Forecast, Method, PARTS, forecast, simulated};
+pub use plot::{Axis, Line, Plot};
 pub use rates::{BadRate, Rates};
 pub use repairman::{Repairman, repairman};
+pub use survival::{Seen, Survival};
 pub use wait::Waits;
+pub use words::duration;

@@ -1,5 +1,7 @@
 //! How fast things happen, per second.
 
+use crate::simulation::{Life, Times};
+
 /// Rates of one person's life, per second; each is one divided by a mean time in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rates {
@@ -46,5 +48,26 @@ impl Rates {
             });
         }
         Ok(self)
+    }
+}
+
+/// For a simulation: exponential times at these rates.
+impl Rates {
+    #[must_use]
+    pub fn life(&self) -> Life {
+        let mean = |rate: f64| {
+            if rate > 0.0 {
+                Times::Exponential(1.0 / rate)
+            } else {
+                Times::Never
+            }
+        };
+        Life {
+            edit: mean(self.submission),
+            run: mean(self.execution),
+            hand_over: mean(self.hand_over),
+            stay: mean(self.departure),
+            away: mean(self.arrival),
+        }
     }
 }

@@ -64,15 +64,24 @@ pub fn solve(rates: &Rates, people: usize) -> Option<Vec<(State, f64)>> {
     let chain = Chain::new(states.len(), |number, go| {
         states[number].transitions(rates, &mut |next, rate| go(number_of[&next], rate));
     });
-    let each = Groups {
-        of: (0..states.len() as u32).collect(),
-        count: states.len(),
-    };
-    let probabilities = chain.stationary(&[each])?;
+    let by_line = groups(&states, |state| state.line.len());
+    let by_asleep = groups(&states, |state| {
+        let asleep = |doing: &&Doing| **doing == Doing::Asleep;
+        state.doing.iter().filter(asleep).count()
+    });
+    let probabilities = chain.stationary(&[by_line, by_asleep])?;
     drop(number_of);
     let mut solved: Vec<_> = states.into_iter().zip(probabilities).collect();
     solved.sort_by_cached_key(|(state, _)| (state.holder, state.to_string()));
     Some(solved)
+}
+
+fn groups(states: &[State], number: impl Fn(&State) -> usize) -> Groups {
+    let of: Vec<u32> = states.iter().map(|state| number(state) as u32).collect();
+    Groups {
+        count: of.iter().max().map_or(0, |most| *most as usize + 1),
+        of,
+    }
 }
 
 /// From a free GPU and everybody asleep; what is reached last comes first, so that the first state recurs.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from baton_shim import analysis, errors, landing, outputs
 from baton_shim.cell import NotebookCell
+from baton_shim.debugging import warn_of_breakpoints
 from baton_shim.departure import Departure, depart, supply
 from baton_shim.errors import GpuServiceError, StateRefused
 from baton_shim.interrupts import Interrupts
@@ -46,6 +47,7 @@ class Call:
         names = self._names()
         if names.empty:
             return None
+        warn_of_breakpoints(self.home.shell, self.cell.content.get("code", ""))
         with Interrupts() as interrupts:
             try:
                 with interrupts.raising():

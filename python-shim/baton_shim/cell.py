@@ -21,7 +21,7 @@ class NotebookCell:
         self.shell = shell
         self.parent: dict[str, Any] = shell.kernel.get_parent("shell")
         self.content: dict[str, Any] = self.parent.get("content", {})
-        self.code = source.numbered(body, self.content.get("code", ""))
+        self.code = source.numbered(spelled_out(shell, body), self.content.get("code", ""))
         self.number = cell_number(shell)
         self._transformed: dict[str, str] = {}
 
@@ -54,6 +54,15 @@ class NotebookCell:
         transformed = self.transform(self.code) if error.filename == "<cell>" else self.code
         error.filename = compiler.cache(transformed, self.number, raw_code=self.code)
         return with_lines(error, self.shell.SyntaxTB.structured_traceback(type(error), error, []))
+
+
+def spelled_out(shell: Any, body: str) -> str:
+    """`ls`, `pwd`, an alias: IPython takes them without a % in a cell of one line only, which the session's is not."""
+    if len(body.strip().splitlines()) != 1 or shell.find_line_magic(body.split()[0]) is None:
+        return body
+    transformed: str = shell.transform_cell(body)
+    whole: str = shell.prefilter_manager.prefilter_lines(transformed)
+    return body if whole == transformed else whole
 
 
 def folder() -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from baton_shim import errors
+from baton_shim.debugging import seam_debugger
 from baton_shim.here import by_reference
 from baton_shim.link import Link
 from baton_shim.rest import Rest
@@ -26,6 +27,7 @@ from baton_shim.virtual.hint import WATCH
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from baton_shim.comms import HomeComms
     from baton_shim.link import Message
     from baton_shim.local_modules import LocalModules
     from baton_shim.options import Options
@@ -65,7 +67,14 @@ class Home:
         SWITCH.begin(session=False)
         WATCH.begin(shell)
         seam_traceback(shell)
+        seam_debugger(shell)
         self._seam_display()
+
+    @functools.cached_property
+    def comms(self) -> HomeComms:
+        from baton_shim.comms import HomeComms
+
+        return HomeComms(self.shell.kernel)
 
     @property
     def namespace(self) -> dict[str, Any]:
@@ -100,10 +109,12 @@ class Home:
         while not self._turn.acquire(timeout=0.1):  # a cell of a subshell; an interrupt gets through between two tries
             pass
         self.busy = True
+        self.comms.cell_begins()
         try:
             result = self._run(body, options)
         finally:
             self.busy = False
+            self.comms.cell_ends()
             self._turn.release()
         if result is None:
             return None

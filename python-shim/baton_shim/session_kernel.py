@@ -21,6 +21,7 @@ from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
 from baton_shim import errors, wire
+from baton_shim.comms import SessionComms
 from baton_shim.here import by_reference
 from baton_shim.interrupts import Interrupts
 from baton_shim.link import Link, LinkClosed, Message
@@ -54,8 +55,9 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         watch_main(self.shell.user_module, self._faults)
         self.shell.faults = self._faults
         self._surroundings = Surroundings()
+        self._comms = SessionComms(self)
         self._troubles: list[str] = []
-        self._unanswered_inputs = 0
+        self._question = 0
         self._message_id = ""
         self._file = ""
 
@@ -96,9 +98,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         """The next message; interrupts stay counted. An answer that no `input()` waits for any more is dropped."""
         while True:
             message = self._link.receive()
-            if message is not None and message.name == "input":
-                self._unanswered_inputs -= 1
-            elif message is not None:
+            if message is not None and message.name != "input":
                 return message
 
     def _apply(self, message: Message) -> dict[str, Any] | BaseException:
@@ -196,6 +196,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             "around": around.changes,
             "figures": self._surroundings.figures.depart() if prepared["returns"] else None,
             "handlers": self._surroundings.handlers.depart(self.shell.user_ns) if prepared["returns"] else None,
+            "comms": self._comms.depart() if prepared["returns"] else None,
             "where": (platform.node(), os.getpid()),
         }
         if result:
@@ -239,6 +240,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._modules.departed()
             return snapshot
         except Exception as error:  # what single values refuse stays here; this is more
+            if extra.pop("comms", None):  # a widget may reach what no variable does
+                return self._snapshot(names, gone, extra | {"comms": None}, prepared)
             lost = f"{type(error).__name__}: {errors.short(error)}"
             extra = {"names": [], "error": extra["error"], "payload": [], "bundle": None, "file": "", "lost": lost}
             return self._table.snapshot([], extra=extra, partings=False)
@@ -278,20 +281,20 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
 
     def _answer(self, prompt: str, password: bool) -> str | None:
         """What was typed; None when the student interrupted instead."""
-        self._link.send("input_wanted", message_id=self._message_id, prompt=prompt, password=password)
-        self._unanswered_inputs += 1
+        self._question += 1
+        self._link.send(
+            "input_wanted", message_id=self._message_id, question=self._question, prompt=prompt, password=password
+        )
         count = self._interrupts.count
         while True:
             message = self._link.receive(self._interrupts)
             if message is None:
                 if self._interrupts.count > count:
                     return None
-            elif message.name == "input":
-                self._unanswered_inputs -= 1
-                if self._unanswered_inputs == 0:
-                    value: str | None = message.body["value"]
-                    return value
-            else:
+            elif message.name == "input" and message.body["question"] == self._question:
+                value: str | None = message.body["value"]
+                return value
+            else:  # one that is late, too
                 message.close()
 
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod act;
 pub(crate) mod ask;
+pub(crate) mod bench;
 pub(crate) mod broker;
 pub(crate) mod config;
 pub(crate) mod doctor;

@@ -1,13 +1,17 @@
 //! `baton plan`: how many people share GPUs well, and how long each of them waits.
 
+mod from_broker;
+mod html;
 pub(crate) mod policies;
 mod report;
 
-use std::{process::ExitCode, time::Duration};
+use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Context;
-use baton_plan::{Answer, Rates, exclusive, shared, states};
+use baton_plan::{Effort, Forecast, Rates, exclusive, forecast, states};
 use clap::ArgMatches;
+
+use crate::settings::{Settings, SettingsError};
 
 /// What is asked.
 struct Question {
@@ -23,18 +27,35 @@ struct Question {
 struct Most {
     gpus: usize,
     /// `None` when not even one person more than GPUs is served so.
-    served: Option<Answer>,
-    /// One person more; `None` when that is more than can be solved.
-    over: Option<Answer>,
+    served: Option<Forecast>,
+    /// One person more; `None` when that is more than are looked at.
+    over: Option<Forecast>,
+    /// How many wait a minute on average.
+    minutes: Option<usize>,
 }
 
-pub(crate) fn main(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+/// More are not looked at.
+const MOST_PEOPLE: usize = 10_000;
+
+/// A mean wait in seconds that nobody overlooks.
+const MINUTE: f64 = 60.0;
+
+pub(crate) fn main(
+    matches: &ArgMatches,
+    settings: impl Fn() -> Result<Settings, SettingsError>,
+) -> anyhow::Result<ExitCode> {
+    let json = matches.get_flag("json");
     if matches.get_flag("policies") {
         print!("{}", policies::compare(matches)?);
         return Ok(ExitCode::SUCCESS);
     }
+    if matches.get_flag("from-broker") {
+        let told = from_broker::ask(&settings()?, matches)?;
+        print!("{}", if json { told.json() } else { told.text() });
+        write_report(matches, || told.html())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let question = Question::read(matches)?;
-    let json = matches.get_flag("json");
     if matches.get_flag("states") {
         let states = states::solve(&question.rates, question.users).with_context(|| {
             format!(
@@ -46,11 +67,10 @@ pub(crate) fn main(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         print!("{}", report::states(&states, json));
         return Ok(ExitCode::SUCCESS);
     }
-    question.check_size()?;
     let mut answers = Vec::new();
     for gpus in 1..=question.gpus {
         for users in rows(question.users) {
-            answers.push(question.solve(users, gpus)?);
+            answers.push(question.solve(users, gpus, Effort::THOROUGH)?);
         }
     }
     let most = (1..=question.gpus)
@@ -61,101 +81,143 @@ pub(crate) fn main(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     } else {
         print!("{}", report::text(&question, &answers, &most));
     }
+    write_report(matches, || report::html(&question, &answers, &most))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// 1, 2, 5, 10, 20, 30 and so on: about a dozen numbers, the last of them `users`.
+fn write_report(matches: &ArgMatches, html: impl FnOnce() -> String) -> anyhow::Result<()> {
+    let Some(path) = matches.get_one::<PathBuf>("report") else {
+        return Ok(());
+    };
+    fs::write(path, html())
+        .with_context(|| format!("Failed to write the report {}", path.display()))
+}
+
+/// 1, 2, 5, 10, 20, 30 and so on, or five large steps: about a dozen numbers at most, the last of them `users`.
 fn rows(users: usize) -> Vec<usize> {
-    let step = (users / 80 + 1) * 10;
-    let mut rows: Vec<_> = [1, 2, 5]
-        .into_iter()
-        .chain((step..).step_by(step).take_while(|row| *row < users))
-        .collect();
-    rows.retain(|row| *row < users);
-    rows.push(users);
-    rows
+    let rows: Vec<usize> = match users {
+        ..=80 => [1, 2, 5]
+            .into_iter()
+            .chain((10..users).step_by(10))
+            .collect(),
+        _ => [1]
+            .into_iter()
+            .chain((1..5).map(|step| users * step / 5))
+            .collect(),
+    };
+    let smaller = rows.into_iter().filter(|row| *row < users);
+    smaller.chain([users]).collect()
+}
+
+/// Mean times in seconds as rates.
+fn read_rates(matches: &ArgMatches) -> anyhow::Result<Rates> {
+    let seconds = |name| matches.get_one::<Duration>(name).map(Duration::as_secs_f64);
+    let rate = |name| 1.0 / seconds(name).expect("it has a default");
+    let measured = matches
+        .get_one::<PathBuf>("latency")
+        .map(hand_over)
+        .transpose()?;
+    let rates = Rates {
+        arrival: rate("away"),
+        departure: seconds("stay").map_or(0.0, |stay| 1.0 / stay),
+        submission: rate("edit"),
+        execution: rate("run"),
+        hand_over: measured.map_or_else(|| rate("hand-over"), |seconds| 1.0 / seconds),
+    };
+    rates
+        .checked()
+        .context("A time of zero has no rate; the shortest is 1 ms")
+}
+
+/// Seconds, from what `baton bench latency --json` said.
+fn hand_over(path: &PathBuf) -> anyhow::Result<f64> {
+    #[derive(serde::Deserialize)]
+    struct Measured {
+        hand_over_seconds: f64,
+    }
+    let text =
+        fs::read_to_string(path).with_context(|| format!("Failed to read {}", path.display()))?;
+    let measured: Measured = serde_json::from_str(&text).with_context(|| {
+        format!(
+            "{} does not say what a hand-over takes\nhint: baton bench latency --json > {0}",
+            path.display()
+        )
+    })?;
+    Ok(measured.hand_over_seconds)
 }
 
 impl Question {
     fn read(matches: &ArgMatches) -> anyhow::Result<Self> {
         let count = |name| usize::from(*matches.get_one::<u16>(name).expect("it has a default"));
-        let seconds = |name| matches.get_one::<Duration>(name).map(Duration::as_secs_f64);
-        let rate = |name| 1.0 / seconds(name).expect("it has a default");
-        let rates = Rates {
-            arrival: rate("away"),
-            departure: seconds("stay").map_or(0.0, |stay| 1.0 / stay),
-            submission: rate("edit"),
-            execution: rate("run"),
-            hand_over: rate("hand-over"),
-        };
+        let limit: &Duration = matches.get_one("wait").expect("it has a default");
         Ok(Self {
             users: count("users"),
             gpus: count("gpus"),
-            rates: rates
-                .checked()
-                .context("A time of zero has no rate; the shortest is 1 ms")?,
+            rates: read_rates(matches)?,
             exclusive: matches.get_flag("exclusive"),
-            limit: seconds("wait").expect("it has a default"),
+            limit: limit.as_secs_f64(),
         })
     }
 
-    fn check_size(&self) -> anyhow::Result<()> {
-        for gpus in 1..=self.gpus {
-            let states = shared::states(self.users, gpus);
-            anyhow::ensure!(
-                self.exclusive || states <= shared::MAX_STATES,
-                "{} people and {gpus} GPUs have {states} states; up to {} can be solved exactly\nhint: ask for fewer people \
-                 or GPUs; {gpus} GPUs serve at least {gpus} times as many people as one",
-                self.users,
-                shared::MAX_STATES
-            );
-        }
-        Ok(())
-    }
-
-    fn solve(&self, users: usize, gpus: usize) -> anyhow::Result<Answer> {
+    /// Larger chains than can be solved are simulated.
+    fn solve(&self, users: usize, gpus: usize, effort: Effort) -> anyhow::Result<Forecast> {
         if self.exclusive {
-            return exclusive::solve(&self.rates, users, gpus).context(
+            let answer = exclusive::solve(&self.rates, users, gpus).context(
                 "With exclusive GPUs and people who never leave, all the others wait for ever\nhint: say how long people stay, for example --stay 90m",
-            );
+            )?;
+            return Ok(Forecast::from(&answer));
         }
-        shared::solve(&self.rates, users, gpus).context(
+        forecast(&self.rates, users, gpus, effort).context(
             "The chain was not solved to twelve digits\nhint: rates that are many orders of magnitude apart make it hard",
         )
     }
 
     /// By doubling and then halving: more people never wait less.
     fn most(&self, gpus: usize) -> anyhow::Result<Most> {
-        let fits = |users| {
-            (self.exclusive && self.rates.departure > 0.0)
-                || shared::states(users, gpus) <= shared::MAX_STATES
-        };
-        let is_served = |answer: &Answer| answer.waits.percentile(0.99) <= self.limit;
-        let mut served = None;
-        let (mut low, mut high, mut over) = (0, gpus, None);
-        while over.is_none() && fits(high) && high < 10_000 {
-            match self.solve(high, gpus) {
-                Ok(answer) if is_served(&answer) => {
+        let within = |answer: &Forecast| answer.waits[2] <= self.limit;
+        let (served, over) = self.last(gpus, gpus, within)?;
+        let from = served.as_ref().map_or(gpus, |served| served.people);
+        let (_, minutes) = self.last(gpus, from, |answer| answer.wait < MINUTE)?;
+        Ok(Most {
+            gpus,
+            minutes: minutes.map(|answer| answer.people),
+            served,
+            over,
+        })
+    }
+
+    /// The last answer, from `first` people on, that is good, and the next one.
+    fn last(
+        &self,
+        gpus: usize,
+        first: usize,
+        is_good: impl Fn(&Forecast) -> bool,
+    ) -> anyhow::Result<(Option<Forecast>, Option<Forecast>)> {
+        let mut good = None;
+        let (mut low, mut high, mut bad) = (0, first, None);
+        while bad.is_none() && high < MOST_PEOPLE {
+            match self.solve(high, gpus, Effort::QUICK) {
+                Ok(answer) if is_good(&answer) => {
                     (low, high) = (high, high * 2);
-                    served = Some(answer);
+                    good = Some(answer);
                 }
-                Ok(answer) => over = Some(answer),
+                Ok(answer) => bad = Some(answer),
                 Err(_) if self.exclusive => break,
                 Err(error) => return Err(error),
             }
         }
-        if over.is_some() {
+        if bad.is_some() {
             while high - low > 1 {
                 let middle = low.midpoint(high);
-                let answer = self.solve(middle, gpus)?;
-                if is_served(&answer) {
-                    (low, served) = (middle, Some(answer));
+                let answer = self.solve(middle, gpus, Effort::QUICK)?;
+                if is_good(&answer) {
+                    (low, good) = (middle, Some(answer));
                 } else {
-                    (high, over) = (middle, Some(answer));
+                    (high, bad) = (middle, Some(answer));
                 }
             }
         }
-        Ok(Most { gpus, served, over })
+        Ok((good, bad))
     }
 }
 
@@ -168,6 +230,6 @@ mod tests {
         assert_eq!(rows(1), [1]);
         assert_eq!(rows(7), [1, 2, 5, 7]);
         assert_eq!(rows(40), [1, 2, 5, 10, 20, 30, 40]);
-        assert_eq!(rows(500).len(), 11);
+        assert_eq!(rows(500), [1, 100, 200, 300, 400, 500]);
     }
 }

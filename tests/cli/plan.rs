@@ -15,7 +15,7 @@ fn people_are_told_how_many_a_gpu_serves() {
     for expected in [
         "Everybody edits 2 min between cells of 30 s, on average; a hand-over takes 500 ms.",
         "Who edits leaves after 90 min and comes back 60 min later.",
-        "With 1 GPU, 1 person never waits; 2 people wait 4.2 s on average, and 1 in 100 longer than 78 s.",
+        "With 1 GPU, 1 person never waits; 2 people wait 4.2 s on average, and 1 in 100 longer than 78 s; the ",
         "With 2 GPUs, 6 people wait 2.9 s on average, and 1 in 100 longer than 50 s; 7 people wait",
     ] {
         assert!(
@@ -68,7 +68,14 @@ fn what_has_no_answer_is_said() {
     check(&["--edit", "0s"], "A time of zero has no rate");
     check(&["--edit", "soon"], "expected a duration such as");
     check(&["--users", "0"], "0 is not in 1..");
-    check(&["--users", "500", "--gpus", "9"], "can be solved exactly");
+    check(
+        &["--latency", "/nowhere.json"],
+        "Failed to read /nowhere.json",
+    );
+    check(
+        &["--from-broker", "--broker", "unix:/nowhere.sock"],
+        "Error: ",
+    );
     check(
         &["--users", "20", "--states"],
         "hint: --states lists those of up to 5 people",
@@ -104,4 +111,67 @@ fn the_ways_to_share_a_gpu_are_compared() {
     );
     let said = plan(&["--policies", "--cells", "5"]);
     assert!(said.stderr.contains("expected parts and medians such as"));
+}
+
+#[test]
+fn what_is_too_large_for_the_chain_is_simulated() {
+    let class = [
+        "--users", "200", "--gpus", "3", "--edit", "10m", "--run", "20s",
+    ];
+    let said = plan(&class);
+    assert!(
+        said.stdout
+            .contains("rows are simulated, because their chain is too large"),
+        "{}{}",
+        said.stdout,
+        said.stderr
+    );
+    let told = plan(&[&class[..], &["--json"]].concat());
+    let told: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
+    let rows = told["answers"].as_array().unwrap();
+    assert_eq!(rows[0]["method"], "exact");
+    assert_eq!(rows.last().unwrap()["method"], "simulated");
+}
+
+#[test]
+fn a_report_is_one_file_that_asks_for_no_other() {
+    let home = Home::new();
+    let file = home.path("report.html");
+    let said = home.run(&[
+        "plan",
+        "--users",
+        "12",
+        "--gpus",
+        "2",
+        "--report",
+        file.to_str().unwrap(),
+    ]);
+    assert!(said.status.success(), "{}", said.stderr);
+    let report = std::fs::read_to_string(&file).unwrap();
+    assert_eq!(report.matches("<svg").count(), 3);
+    for expected in [
+        "How long a cell waits",
+        "How busy a GPU is",
+        "How long cells of 12 people wait",
+    ] {
+        assert!(report.contains(expected), "{expected}");
+    }
+    for outside in ["http:", "https:", "src=", "href=", "url("] {
+        assert!(!report.contains(outside), "{outside}");
+    }
+}
+
+#[test]
+fn a_measured_hand_over_is_taken() {
+    let home = Home::new();
+    let file = home.write(
+        "latency.json",
+        r#"{"rows": [], "hand_over_seconds": 0.035}"#,
+    );
+    let said = home.run(&["plan", "--users", "2", "--latency", file.to_str().unwrap()]);
+    assert!(
+        said.stdout.contains("a hand-over takes 35 ms."),
+        "{}",
+        said.stderr
+    );
 }

@@ -24,6 +24,7 @@ class Kernel:
         self.manager = manager
         self.place = place
         self._cells: dict[str, Cell] = {}
+        self.debug_events: list[dict[str, Any]] = []
         self._connect()
 
     @classmethod
@@ -70,6 +71,12 @@ class Kernel:
         self._cells[message_id] = cell
         return cell
 
+    def send(self, request: dict[str, Any]) -> Cell:
+        """Any request on shell; its replies and messages are a cell's."""
+        cell = self._cells[request["header"]["msg_id"]] = Cell(self, request["msg_type"], deque())
+        self.client.shell_channel.send(request)
+        return cell
+
     def pump(self, seconds: float) -> None:
         """Take in what has come, waiting at most this long for something."""
         ready = dict(self._poller.poll(max(0, int(seconds * 1000))))
@@ -80,6 +87,9 @@ class Kernel:
             _, message = self.client.session.recv(channel.socket)
             if message is None:
                 continue
+            if message["msg_type"] == "debug_event":  # its parent is no cell
+                self.debug_events.append(message["content"])
+                continue
             cell = self._cells.get(message["parent_header"].get("msg_id", ""))
             if cell is not None:
                 cell.take(message)
@@ -88,10 +98,16 @@ class Kernel:
 
     def interrupt(self) -> None:
         """Returns when the kernel's process has the signal."""
-        request = self.client.session.msg("interrupt_request", {})
+        self.ask_control("interrupt_request")
+
+    def ask_control(self, kind: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The content of the reply."""
+        request = self.client.session.msg(kind, content or {})
         self.client.control_channel.send(request)
-        while self.client.get_control_msg(timeout=20)["parent_header"]["msg_id"] != request["header"]["msg_id"]:
-            pass
+        while True:
+            reply = self.client.get_control_msg(timeout=20)
+            if reply["parent_header"]["msg_id"] == request["header"]["msg_id"]:
+                return dict(reply["content"])
 
     def restart(self) -> None:
         self.client.stop_channels()
@@ -134,7 +150,7 @@ class Cell:
 
     def take(self, message: dict[str, Any]) -> None:
         kind = message["msg_type"]
-        if kind == "execute_reply":
+        if kind.endswith("_reply"):
             self.reply = message["content"]
         elif kind == "input_request":
             self.questions.append(message["content"])
@@ -163,6 +179,10 @@ class Cell:
 
     def wait_for_question(self, seconds: float = 30) -> None:
         self.wait_for(lambda _: self.questions, "input() asks", seconds)
+
+    def wait_for_idle(self, seconds: float = 30) -> None:
+        """For requests without a reply."""
+        self.wait_for(lambda _: self.idle, "the request is over", seconds)
 
     def finish(self, seconds: float = 60) -> Result:
         """Wait for both the reply and the end of output, in whichever order they come."""

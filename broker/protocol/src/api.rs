@@ -322,6 +322,31 @@ pub struct Usage {
     pub runs: u64,
 }
 
+/// What an estimate of a course's needs is made of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct History {
+    /// Those that were submitted last, the newest first.
+    pub cells: Vec<PastCell>,
+    /// When it was asked.
+    pub now_ms: i64,
+    /// Of the workers that are connected.
+    pub gpus: u32,
+    /// How many cells these workers take at once.
+    pub slots: u32,
+}
+
+/// One cell, without its notebook and without its person's name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PastCell {
+    /// The same number is the same person; in another answer it may be another.
+    pub person: u32,
+    pub submitted_ms: i64,
+    pub started_ms: Option<i64>,
+    pub finished_ms: Option<i64>,
+    /// Neither stopped nor lost.
+    pub ended_itself: bool,
+}
+
 /// A refusal in the form of RFC 9457, `application/problem+json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {

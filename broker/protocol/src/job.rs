@@ -135,4 +135,19 @@ pub struct Usage {
     pub run_ms: u64,
     /// Largest resident memory of the session's processes during the cell.
     pub peak_memory_bytes: u64,
+    /// Where sessions take turns on a GPU and the cell used it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuUsage>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuUsage {
+    /// How long the session had the GPU.
+    pub held_ms: u64,
+    /// How long it had work for the GPU and no turn.
+    pub waited_ms: u64,
+    /// How often its memory came back to the GPU.
+    pub swaps: u64,
+    /// The most that it had allocated on the GPU.
+    pub peak_memory_bytes: u64,
 }

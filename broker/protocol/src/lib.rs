@@ -28,7 +28,7 @@ pub use codec::{DecodeError, decode, encode};
 pub use files::Parcel;
 pub use ids::{CallId, FencingNumber, JobId, NotebookId, SessionId, WorkerId};
 pub use job::{
-    BudgetLeft, Cell, CellKey, Outcome, Period, Priority, RemoteError, Submission, Usage,
+    BudgetLeft, Cell, CellKey, GpuUsage, Outcome, Period, Priority, RemoteError, Submission, Usage,
 };
 pub use manifest::{Manifest, Piece, SegmentPart, StateVersion};
 pub use output::{JobEvent, NumberedEvent, Output};

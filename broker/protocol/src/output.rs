@@ -30,8 +30,13 @@ pub enum JobEvent {
     Started { worker: String },
     /// Something that the session published.
     Output(Output),
-    /// The cell called `input()`; the answer goes back as [`crate::proxy::FromProxy::Input`].
-    InputWanted { prompt: String, password: bool },
+    /// The cell called `input()`; it waits for the answer with this number, [`crate::proxy::FromProxy::Input`].
+    /// A session numbers its questions.
+    InputWanted {
+        question: u64,
+        prompt: String,
+        password: bool,
+    },
     /// A [`crate::files::FilesWanted`]; the answer goes back as [`crate::proxy::FromProxy::Files`].
     FilesWanted { question: u64, wanted: Parcel },
     /// The cell looks up names of the notebook that it was not given; it waits for the answer with this number,

@@ -37,9 +37,11 @@ pub enum FromProxy {
     Cancel {
         job: JobId,
     },
-    /// `None`: the student interrupted the question.
+    /// The answer to [`crate::JobEvent::InputWanted`] with this number; `None`: the student interrupted the question.
+    /// Idempotent: sent again after a reconnect.
     Input {
         job: JobId,
+        question: u64,
         value: Option<String>,
     },
     /// A [`crate::files::FilesAnswer`]. Sent again after a reconnect; the worker takes the first.
@@ -58,6 +60,8 @@ pub enum FromProxy {
     Applied {
         job: JobId,
     },
+    /// The notebook is closed: its session may end at once, and jobs that are left are cancelled.
+    Goodbye {},
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

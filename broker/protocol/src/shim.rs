@@ -227,9 +227,10 @@ pub enum FromSession {
         message_id: String,
         error: RemoteError,
     },
-    /// The cell called `input()`.
+    /// The cell called `input()`, which waits for the answer with this number. Numbers only grow.
     InputWanted {
         message_id: String,
+        question: u64,
         prompt: String,
         password: bool,
     },
@@ -262,16 +263,13 @@ pub enum ToSession {
         execution_count: u32,
         delta: Delta,
     },
+    /// An answer to another question than the last is late, or comes again after a cut.
     Input {
+        question: u64,
         value: Option<String>,
     },
     /// The answer to `NamesWanted`; the frame carries the delta's file.
-    Names {
-        message_id: String,
-        delta: Delta,
-    },
+    Names { message_id: String, delta: Delta },
     /// The memory of the snapshot was read.
-    Released {
-        message_id: String,
-    },
+    Released { message_id: String },
 }

@@ -69,8 +69,10 @@ pub enum ToWorker {
     Cancel {
         job: JobId,
     },
+    /// The answer to [`JobEvent::InputWanted`] with this number. May come twice.
     Input {
         job: JobId,
+        question: u64,
         value: Option<String>,
     },
     /// The answer to [`JobEvent::FilesWanted`].

@@ -6,6 +6,7 @@
 mod actions;
 mod audit;
 mod courses;
+mod history;
 mod jobs;
 mod paging;
 mod problem;
@@ -14,6 +15,7 @@ mod workers;
 
 pub(crate) use actions::act;
 pub(crate) use courses::of as courses_of;
+pub(crate) use history::past;
 pub(crate) use problem::ApiError;
 pub(crate) use usage::day_of;
 
@@ -80,6 +82,7 @@ pub(crate) fn routes() -> Router<Shared> {
         .routes(routes!(workers::list))
         .routes(routes!(courses::list))
         .routes(routes!(usage::list))
+        .routes(routes!(history::history))
         .routes(routes!(audit::list))
         .routes(routes!(actions::cancel))
         .routes(routes!(actions::hold))

@@ -16,6 +16,8 @@ pub(crate) enum ApiError {
     WebPage,
     #[error("Workers need the broker's own token: they are given everybody's cells")]
     NotAWorker,
+    #[error("What estimates are made of is for the staff of a course, and for admins")]
+    NotStaff,
     #[error("{0}")]
     Query(String),
     #[error("{0}")]
@@ -53,10 +55,10 @@ impl ApiError {
         }
     }
 
-    fn status(&self) -> StatusCode {
+    pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::Token => StatusCode::UNAUTHORIZED,
-            Self::WebPage | Self::NotAWorker | Self::Form | Self::AdminsOnly => {
+            Self::WebPage | Self::NotAWorker | Self::NotStaff | Self::Form | Self::AdminsOnly => {
                 StatusCode::FORBIDDEN
             }
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
@@ -87,6 +89,7 @@ impl ApiError {
             Self::TooOften => "too-often",
             Self::AdminsOnly => "forbidden",
             Self::NotAWorker => "not-a-worker",
+            Self::NotStaff => "not-staff",
             Self::NotDone(not_done) => kind_of(not_done),
             Self::Query(_) => "query",
             Self::Body(_) => "body",
@@ -113,7 +116,7 @@ impl ApiError {
             Self::Form => Some("open the page again and repeat it"),
             Self::TooOften => Some("ask again in a second"),
             Self::AdminsOnly => Some("ask whoever runs the broker"),
-            Self::WebPage | Self::NotAWorker | Self::TooLarge => None,
+            Self::WebPage | Self::NotAWorker | Self::NotStaff | Self::TooLarge => None,
         }
     }
 }

@@ -109,7 +109,7 @@ impl Dispatch {
         let run_ms = started_ms.map_or(0, |started| until_ms.saturating_sub(started));
         Usage {
             run_ms: u64::try_from(run_ms).unwrap_or(0),
-            peak_memory_bytes: 0,
+            ..Usage::default()
         }
     }
 

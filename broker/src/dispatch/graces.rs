@@ -66,7 +66,7 @@ impl Dispatch {
         self.disordered = true;
     }
 
-    fn proxy_gone(&mut self, id: NotebookId, now: Now, actions: &mut Vec<Action>) {
+    pub(super) fn proxy_gone(&mut self, id: NotebookId, now: Now, actions: &mut Vec<Action>) {
         // Without the notebook, a job closes as soon as it is finished.
         self.notebooks.remove(&id);
         for job in self.jobs_where(|job| job.notebook == id) {

@@ -53,7 +53,7 @@ pub(crate) struct Job {
     /// Until it is assigned or has to wait.
     pub(super) submission: Option<Arc<Submission>>,
     /// An answer that came while the worker was away. In memory only, because it may be a password.
-    pub(super) waiting_input: Option<Option<String>>,
+    pub(super) waiting_input: Option<(u64, Option<String>)>,
     /// Answers about files that came while the worker was away. The proxy says them again to a new broker.
     pub(super) waiting_files: Vec<(u64, Parcel)>,
     /// The last answer to [`JobEvent::NamesWanted`], for a worker that comes back: nobody knows whether it arrived.

@@ -84,7 +84,11 @@ impl Dispatch {
                 actions.push(Action::ToProxy(connection, ToProxy::Cancelling { job }));
                 self.cancel(job, now, actions);
             }
-            FromProxy::Input { job, value } => self.input(job, value, actions),
+            FromProxy::Input {
+                job,
+                question,
+                value,
+            } => self.input(job, question, value, actions),
             FromProxy::Files {
                 job,
                 question,
@@ -92,6 +96,7 @@ impl Dispatch {
             } => self.files(job, question, answer, actions),
             FromProxy::Names { job, number, state } => self.names(job, number, state, actions),
             FromProxy::Applied { job } => self.applied(job, now, actions),
+            FromProxy::Goodbye {} => self.proxy_gone(notebook, now, actions),
         }
     }
 
@@ -286,7 +291,13 @@ impl Dispatch {
         }
     }
 
-    fn input(&mut self, id: JobId, value: Option<String>, actions: &mut Vec<Action>) {
+    fn input(
+        &mut self,
+        id: JobId,
+        question: u64,
+        value: Option<String>,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(job) = self.jobs.get(&id) else {
             return;
         };
@@ -294,12 +305,16 @@ impl Dispatch {
             Some(connection) => {
                 actions.push(Action::ToWorker(
                     connection,
-                    ToWorker::Input { job: id, value },
+                    ToWorker::Input {
+                        job: id,
+                        question,
+                        value,
+                    },
                 ));
             }
             None => {
                 if let Some(job) = self.jobs.get_mut(&id) {
-                    job.waiting_input = Some(value);
+                    job.waiting_input = Some((question, value));
                 }
             }
         }

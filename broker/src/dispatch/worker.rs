@@ -171,10 +171,14 @@ impl Dispatch {
         if !job.is_running() {
             return;
         }
-        if let Some(value) = job.waiting_input.take() {
+        if let Some((question, value)) = job.waiting_input.take() {
             actions.push(Action::ToWorker(
                 connection,
-                ToWorker::Input { job: id, value },
+                ToWorker::Input {
+                    job: id,
+                    question,
+                    value,
+                },
             ));
         }
         for (question, answer) in std::mem::take(&mut job.waiting_files) {

@@ -10,11 +10,12 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
 /// Address, relative to each page, and name.
-const PAGES: [(&str, &str); 5] = [
+const PAGES: [(&str, &str); 6] = [
     ("./", "Now"),
     ("people", "People"),
     ("workers", "Workers"),
     ("courses", "Courses"),
+    ("capacity", "Capacity"),
     ("audit", "Audit"),
 ];
 

@@ -1,6 +1,6 @@
 //! What has changed on a page, as server-sent events: at most once a second, and only the parts that differ.
 
-use super::{Facts, facts, job, layout::Fragment, now, workers};
+use super::{Facts, capacity, facts, job, layout::Fragment, now, workers};
 use crate::{
     api::ApiError,
     http::{Caller, Shared},
@@ -31,6 +31,7 @@ pub(super) struct Asked {
 enum Of {
     Now,
     Workers,
+    Capacity,
     Job,
 }
 
@@ -38,7 +39,17 @@ enum Of {
 enum Watched {
     Now,
     Workers,
+    Capacity,
     Job(JobId),
+}
+
+impl Watched {
+    fn update_every(self) -> Duration {
+        match self {
+            Self::Capacity => capacity::UPDATE_EVERY,
+            Self::Now | Self::Workers | Self::Job(_) => UPDATE_EVERY,
+        }
+    }
 }
 
 pub(super) async fn live(
@@ -49,6 +60,7 @@ pub(super) async fn live(
     let watched = match asked.of {
         None | Some(Of::Now) => Watched::Now,
         Some(Of::Workers) => Watched::Workers,
+        Some(Of::Capacity) => Watched::Capacity,
         Some(Of::Job) => {
             let job = asked.id.unwrap_or_default();
             let known = job.parse().map_err(|_| ApiError::UnknownJob { job })?;
@@ -77,7 +89,7 @@ fn updates(
             let stop = shared.stop.clone();
             if !known.is_empty() {
                 tokio::select! {
-                    () = sleep(UPDATE_EVERY) => {}
+                    () = sleep(watched.update_every()) => {}
                     () = stop.cancelled() => return None,
                 }
             }
@@ -92,6 +104,9 @@ fn updates(
 async fn fragments(shared: &Shared, caller: &Caller, watched: Watched) -> Option<Vec<Fragment>> {
     if let Watched::Job(job) = watched {
         return job::live(shared, caller, job).await;
+    }
+    if let Watched::Capacity = watched {
+        return capacity::fragments(shared, caller).await.ok();
     }
     let facts: Facts = facts::some(facts::look(shared, caller).await.map(Some))?;
     Some(match watched {

@@ -9,6 +9,7 @@
 
 mod act;
 mod audit;
+mod capacity;
 mod chart;
 mod courses;
 mod facts;
@@ -47,6 +48,7 @@ pub(crate) fn routes() -> Router<Shared> {
         .route("/workers", get(show_workers))
         .route("/courses", get(courses::list))
         .route("/course", get(courses::one))
+        .route("/capacity", get(capacity::show))
         .route("/audit", get(audit::show))
         .route("/act", post(act::post))
         .route("/live", get(live::live))

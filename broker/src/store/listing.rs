@@ -65,7 +65,50 @@ pub(crate) struct UsageRow {
     pub(crate) runs: u64,
 }
 
+/// Whose past; `None` means any.
+#[derive(Debug, Default)]
+pub(crate) struct HistoryFilter {
+    /// One of these.
+    pub(crate) courses: Option<Vec<String>>,
+    pub(crate) since_ms: i64,
+}
+
+/// Of a job, what an estimate is made of.
+#[derive(Debug, Clone)]
+pub(crate) struct HistoryRow {
+    pub(crate) owner: String,
+    pub(crate) submitted_ms: i64,
+    pub(crate) started_ms: Option<i64>,
+    pub(crate) finished_ms: Option<i64>,
+    pub(crate) outcome: Option<Outcome>,
+}
+
 impl Store {
+    /// Newest first.
+    pub(crate) async fn history(
+        &self,
+        filter: &HistoryFilter,
+        limit: u32,
+    ) -> Result<Vec<HistoryRow>, StoreError> {
+        let mut query = QueryBuilder::<Sqlite>::new(
+            "SELECT owner, submitted_ms, started_ms, finished_ms, outcome FROM jobs WHERE submitted_ms >= ",
+        );
+        query.push_bind(filter.since_ms);
+        if let Some(courses) = &filter.courses {
+            query.push(" AND course IN (");
+            let mut names = query.separated(", ");
+            for course in courses {
+                names.push_bind(course.clone());
+            }
+            query.push(")");
+        }
+        query
+            .push(" ORDER BY sequence DESC LIMIT ")
+            .push_bind(i64::from(limit));
+        let rows = query.build().fetch_all(&self.readers).await?;
+        rows.iter().map(history_row).collect()
+    }
+
     /// Newest first.
     pub(crate) async fn jobs(
         &self,
@@ -183,11 +226,25 @@ fn only(query: &mut QueryBuilder<Sqlite>, column: &str, value: Option<&String>) 
     }
 }
 
+fn history_row(row: &SqliteRow) -> Result<HistoryRow, StoreError> {
+    Ok(HistoryRow {
+        owner: row.try_get("owner")?,
+        submitted_ms: row.try_get("submitted_ms")?,
+        started_ms: row.try_get("started_ms")?,
+        finished_ms: row.try_get("finished_ms")?,
+        outcome: outcome(row)?,
+    })
+}
+
+fn outcome(row: &SqliteRow) -> Result<Option<Outcome>, StoreError> {
+    let outcome: Option<&str> = row.try_get("outcome")?;
+    outcome
+        .map(|name| Outcome::from_name(name).ok_or(StoreError::Damaged { what: "an outcome" }))
+        .transpose()
+}
+
 pub(super) fn job_row(row: &SqliteRow) -> Result<JobRow, StoreError> {
     let state: &str = row.try_get("state")?;
-    let outcome: Option<&str> = row.try_get("outcome")?;
-    let outcome = outcome
-        .map(|name| Outcome::from_name(name).ok_or(StoreError::Damaged { what: "an outcome" }));
     let counted = |column| {
         let value: Option<i64> = row.try_get(column)?;
         value.map(count).transpose()
@@ -199,7 +256,7 @@ pub(super) fn job_row(row: &SqliteRow) -> Result<JobRow, StoreError> {
         execution_count: row.try_get("execution_count")?,
         account: account(row)?,
         phase: Phase::from_name(state).ok_or(StoreError::Damaged { what: "a state" })?,
-        outcome: outcome.transpose()?,
+        outcome: outcome(row)?,
         worker_name: row.try_get("worker_name")?,
         priority: decode(row.try_get("priority")?)?,
         timeout_ms: counted("timeout_ms")?,

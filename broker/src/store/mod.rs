@@ -21,7 +21,7 @@ mod tests;
 mod write;
 
 pub(crate) use actions::{AuditEntry, AuditRow};
-pub(crate) use listing::{JobFilter, JobRow, UsageFilter, UsageRow};
+pub(crate) use listing::{HistoryFilter, HistoryRow, JobFilter, JobRow, UsageFilter, UsageRow};
 pub(crate) use past::{JobDetail, Look, Span};
 
 use crate::{courses::Changes, dispatch::MemoryCurve, history::Run, people::Account, usage::Spent};

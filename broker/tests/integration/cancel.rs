@@ -174,7 +174,11 @@ async fn nobody_cancels_the_job_of_another_notebook() {
         |job| FromProxy::Cancel { job },
         |job| FromProxy::Applied { job },
         |job| FromProxy::Resume { job, after: 0 },
-        |job| FromProxy::Input { job, value: None },
+        |job| FromProxy::Input {
+            job,
+            question: 1,
+            value: None,
+        },
     ];
     for attempt in attempts {
         other.say(attempt(job)).await;

@@ -40,7 +40,7 @@ fn ended_after(run_ms: u64) -> JobEvent {
         away_bytes: 0,
         usage: Usage {
             run_ms,
-            peak_memory_bytes: 0,
+            ..Usage::default()
         },
     }
 }

@@ -83,6 +83,7 @@ async fn an_answer_to_input_reaches_the_worker() {
     let (fencing, _) = worker.assignment().await;
     proxy.assigned(job).await;
     let question = JobEvent::InputWanted {
+        question: 1,
         prompt: "Name: ".to_owned(),
         password: false,
     };
@@ -93,10 +94,18 @@ async fn an_answer_to_input_reaches_the_worker() {
     proxy
         .say(FromProxy::Input {
             job,
+            question: 1,
             value: value.clone(),
         })
         .await;
-    assert_eq!(worker.next().await, ToWorker::Input { job, value });
+    assert_eq!(
+        worker.next().await,
+        ToWorker::Input {
+            job,
+            question: 1,
+            value
+        }
+    );
 }
 
 #[tokio::test]

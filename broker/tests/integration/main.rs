@@ -5,6 +5,7 @@ mod access;
 mod actions;
 mod api;
 mod cancel;
+mod capacity;
 mod chunks;
 mod courses;
 mod fairness;

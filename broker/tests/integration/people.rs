@@ -174,7 +174,11 @@ async fn nobody_takes_over_the_notebook_of_another() {
         FromProxy::Resume { job, after: 0 },
         FromProxy::Cancel { job },
         FromProxy::Applied { job },
-        FromProxy::Input { job, value: None },
+        FromProxy::Input {
+            job,
+            question: 1,
+            value: None,
+        },
     ] {
         bob.say(message).await;
         assert_eq!(bob.next().await, ToProxy::UnknownJob { job });

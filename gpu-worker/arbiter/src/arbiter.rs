@@ -1,18 +1,19 @@
 //! The loop's body: take in an event, then decide.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use crate::{
     Action, Epoch, Event, SessionId, Settings,
     accounts::Accounts,
     session::{Activity, Residency, Session, Turn},
+    sessions::Sessions,
     turns::{Place, Rank},
 };
 
 #[derive(Debug)]
 pub struct Arbiter {
     pub(crate) settings: Settings,
-    pub(crate) sessions: BTreeMap<SessionId, Session>,
+    pub(crate) sessions: Sessions,
     pub(crate) now: Duration,
     /// How long moves out took since the last move in began.
     pub(crate) moved_out: Duration,
@@ -28,8 +29,8 @@ impl Arbiter {
     #[must_use]
     pub fn new(settings: Settings) -> Self {
         Self {
+            sessions: Sessions::new(settings.levels),
             settings,
-            sessions: BTreeMap::new(),
             now: Duration::ZERO,
             moved_out: Duration::ZERO,
             accounts: Accounts::default(),
@@ -55,11 +56,14 @@ impl Arbiter {
     /// When to say [`Event::Woke`] if nothing happens before.
     #[must_use]
     pub fn wake_at(&self) -> Option<Duration> {
-        let wanted = self.front(|_, _| true).is_some() || self.needy().is_some();
-        let computing = self.computing() as u32;
-        let sessions = self.sessions.values();
+        let wanted = self.sessions.any_waits() || self.needy().is_some();
+        let computing = self.sessions.count_computing() as u32;
+        let away = self.sessions.sums().away > 0;
+        let retries = away.then(|| self.sessions.values().map(Session::retries_at));
+        let sessions = self.sessions.computing();
         sessions
-            .flat_map(|session| self.wakes_of(session, wanted, computing))
+            .flat_map(|(_, session)| self.wakes_of(session, wanted, computing))
+            .chain(retries.into_iter().flatten())
             .chain([self.wake_for_the_lowest()])
             .flatten()
             .filter(|time| *time > self.now)
@@ -82,7 +86,7 @@ impl Arbiter {
     /// Bytes of the GPU in use, with those that are on their way there.
     #[must_use]
     pub fn bytes_on_gpu(&self) -> u64 {
-        self.sessions.values().map(Session::bytes_on_gpu).sum()
+        self.sessions.sums().bytes_on_gpu as u64
     }
 
     // ---- taking in
@@ -96,18 +100,21 @@ impl Arbiter {
         }
         self.accounts.decay(elapsed, self.settings.half_life);
         self.settle_the_lowest(elapsed);
-        let each = elapsed / (self.computing() as u32).max(1);
-        for session in self.sessions.values_mut().filter(|one| one.computes()) {
-            session.attained += each;
-            session.used_at = self.now;
-            self.accounts.charge(session.user, each);
+        let each = elapsed / (self.sessions.count_computing() as u32).max(1);
+        for id in self.sessions.ids_computing() {
+            let user = self.sessions.change(id, |session| {
+                session.attained += each;
+                session.used_at = now;
+                session.user
+            });
+            self.accounts.charge(user.expect("it computes"), each);
         }
     }
 
     fn settle_the_lowest(&mut self, elapsed: Duration) {
-        if self.any_lowest(Session::computes) {
+        if self.lowest_computes() {
             self.owed = (self.owed - elapsed.as_secs_f64()).max(0.0);
-        } else if self.any_lowest(Session::waits) {
+        } else if self.lowest_waits() {
             self.owed += elapsed.as_secs_f64() * self.settings.guaranteed_share;
         } else {
             self.owed = 0.0;
@@ -129,7 +136,7 @@ impl Arbiter {
                 self.sessions.insert(session, joined);
             }
             Event::Left(id) => {
-                self.sessions.remove(&id);
+                self.sessions.remove(id);
             }
             Event::Grew { session, bytes } => self.ask_to_grow(session, bytes, actions),
             Event::Expected(id)
@@ -143,56 +150,55 @@ impl Arbiter {
             | Event::Yielded { session: id, .. }
             | Event::Shrank { session: id, .. } => {
                 let retry_at = now + self.settings.retry;
-                let Some(session) = self.sessions.get_mut(&id) else {
-                    return;
-                };
-                match event {
+                let is_holding = |session: &Session| session.holds();
+                if matches!(event, Event::CellEnded(_))
+                    && self.sessions.get(&id).is_some_and(is_holding)
+                {
+                    self.drop_lease(id, actions);
+                }
+                let moved_out = &mut self.moved_out;
+                self.sessions.change(id, |session| match event {
                     Event::Expected(_) => session.activity = Activity::Running,
                     Event::CellStarted(_) => {
                         session.activity = Activity::Running;
                         session.attained = Duration::ZERO;
                     }
-                    Event::CellEnded(_) => self.end_cell(id, actions),
+                    Event::CellEnded(_) => session.end_cell(),
                     Event::Slept(_) => session.activity = Activity::Sleeping,
                     Event::Wanted(_) => session.want(now),
                     Event::Yielded { epoch, .. } => session.give_back(epoch, now),
                     Event::Shrank { bytes, .. } => {
                         session.bytes = session.bytes.saturating_sub(bytes);
                     }
-                    Event::SwappedOut(_) => self.moved_out += session.leave(now),
-                    Event::SwappedIn(_) => {
-                        session.arrive(now, std::mem::take(&mut self.moved_out));
-                    }
+                    Event::SwappedOut(_) => *moved_out += session.leave(now),
+                    Event::SwappedIn(_) => session.arrive(now, std::mem::take(moved_out)),
                     _ => {
                         session.residency = Residency::Away;
                         session.retry_at = retry_at;
                     }
-                }
+                });
             }
         }
-    }
-
-    fn end_cell(&mut self, id: SessionId, actions: &mut Vec<Action>) {
-        if self.sessions[&id].holds() {
-            self.drop_lease(id, actions);
-        }
-        let session = self.sessions.get_mut(&id).expect("it was there");
-        session.end_cell();
     }
 
     // ---- leases
 
     fn end_overdue(&mut self, actions: &mut Vec<Action>) {
-        for (id, session) in &mut self.sessions {
-            if matches!(session.turn, Turn::Draining { deadline, .. } if deadline <= self.now) {
-                session.turn = Turn::Ending;
-                actions.push(Action::End(*id));
-            }
+        let is_overdue = |session: &Session| matches!(session.turn, Turn::Draining { deadline, .. } if deadline <= self.now);
+        let computing = self.sessions.computing();
+        let overdue = computing.filter(|(_, session)| is_overdue(session));
+        for id in overdue.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.sessions
+                .change(id, |session| session.turn = Turn::Ending);
+            actions.push(Action::End(id));
         }
     }
 
     /// From those who had their time, and from all beside one who computes and finds no room for what it allocates.
     fn take_back(&mut self, actions: &mut Vec<Action>) {
+        if self.sessions.count_computing() == 0 {
+            return;
+        }
         let crowded = self.needy().filter(|id| !self.fits_beside_holders(*id));
         for id in [self.next_resident(), crowded].into_iter().flatten() {
             let rival = &self.sessions[&id];
@@ -200,23 +206,25 @@ impl Arbiter {
             let yields = |session: &Session| {
                 computes || (self.settings).yields(session, self.place(session), place, self.now)
             };
-            let others = self.sessions.iter().filter(|(other, _)| **other != id);
+            // Only who holds a lease can lose one.
+            let others = self.sessions.computing().filter(|(other, _)| *other != id);
             let losing = others.filter(|(_, session)| yields(session));
-            for other in losing.map(|(other, _)| *other).collect::<Vec<_>>() {
+            for other in losing.map(|(other, _)| other).collect::<Vec<_>>() {
                 self.drop_lease(other, actions);
             }
         }
     }
 
     fn drop_lease(&mut self, id: SessionId, actions: &mut Vec<Action>) {
-        let session = self.sessions.get_mut(&id).expect("it holds a lease");
-        if let Turn::Holding { epoch, .. } = session.turn {
+        if let Turn::Holding { epoch, .. } = self.sessions[&id].turn {
             let deadline = self.now + self.settings.drain_limit;
-            session.turn = Turn::Draining {
-                epoch,
-                deadline,
-                wants: false,
-            };
+            self.sessions.change(id, |session| {
+                session.turn = Turn::Draining {
+                    epoch,
+                    deadline,
+                    wants: false,
+                };
+            });
             actions.push(Action::Drop {
                 session: id,
                 epoch,
@@ -226,21 +234,26 @@ impl Arbiter {
     }
 
     fn grant(&mut self, actions: &mut Vec<Action>) {
-        while let Some(id) = self.next_resident() {
-            let rank = self.place(&self.sessions[&id]).rank;
-            let level = self.settings.level(&self.sessions[&id]);
-            if self.computing() > 0 && !self.may_join(id) {
+        while self.may_be_joined()
+            && let Some(id) = self.next_resident()
+        {
+            let is_alone = self.sessions.count_computing() == 0;
+            if !is_alone && self.needy().is_some_and(|needy| needy != id) {
                 return;
             }
+            let rank = self.place(&self.sessions[&id]).rank;
+            let level = self.settings.level(&self.sessions[&id]);
             self.epoch += 1;
-            let session = self.sessions.get_mut(&id).expect("it is at the front");
-            session.fresh = false;
-            session.turn = Turn::Holding {
+            let turn = Turn::Holding {
                 epoch: self.epoch,
                 since: self.now,
                 level,
                 guaranteed: rank == Rank::Overdue,
             };
+            self.sessions.change(id, |session| {
+                session.fresh = false;
+                session.turn = turn;
+            });
             actions.push(Action::Grant {
                 session: id,
                 epoch: self.epoch,
@@ -248,32 +261,36 @@ impl Arbiter {
         }
     }
 
-    /// Cells of the lowest level compute together where nobody else waits.
-    fn may_join(&self, id: SessionId) -> bool {
+    /// Nobody computes, or cells of the lowest level, which compute together where nobody else waits.
+    fn may_be_joined(&self) -> bool {
+        let computing = self.sessions.count_computing();
         let lowest = self.settings.lowest();
-        let is_lowest = |session: &Session| self.settings.level(session) == lowest;
-        let concerned = |session: &&Session| session.computes() || session.waits();
-        self.computing() < self.settings.together
-            && self.sessions.values().filter(concerned).all(is_lowest)
-            && self
-                .sessions
-                .values()
-                .all(|session| !session.computes() || session.holds())
-            && self.needy().is_none_or(|needy| needy == id)
+        let lets_in = |session: &Session| session.holds() && self.settings.level(session) == lowest;
+        computing == 0
+            || (computing < self.settings.together
+                && (0..lowest).all(|level| self.sessions.waiting(level).is_empty())
+                && self
+                    .sessions
+                    .computing()
+                    .all(|(_, session)| lets_in(session)))
     }
 
     // ---- looking
 
-    /// The one with the best place among those who wait.
+    /// The one with the best place among those who wait: of the best level in which anybody is meant.
     pub(crate) fn front(
         &self,
         is_meant: impl Fn(SessionId, &Session) -> bool,
     ) -> Option<SessionId> {
-        let waiting = self
-            .sessions
-            .iter()
-            .filter(|(id, session)| session.waits() && is_meant(**id, session));
-        best(waiting.map(|(id, session)| (*id, self.place(session))))
+        let lowest = self.settings.lowest();
+        let overdue = self.is_overdue.then_some(lowest);
+        let mut levels = overdue.into_iter().chain(0..=lowest);
+        levels.find_map(|level| {
+            let waiting = self.sessions.waiting(level).iter();
+            let waiting = waiting.map(|id| (*id, &self.sessions[id]));
+            let meant = waiting.filter(|(id, session)| is_meant(*id, session));
+            best(meant.map(|(id, session)| (id, self.place(session))))
+        })
     }
 
     /// Those whose memory is about to make way for somebody before them compute no more.
@@ -298,18 +315,14 @@ impl Arbiter {
         }
     }
 
-    fn computing(&self) -> usize {
-        self.sessions
-            .values()
-            .filter(|session| session.computes())
-            .count()
+    fn lowest_computes(&self) -> bool {
+        let lowest = self.settings.lowest();
+        let mut computing = self.sessions.computing();
+        computing.any(|(_, session)| self.settings.level(session) == lowest)
     }
 
-    fn any_lowest(&self, is_meant: impl Fn(&Session) -> bool) -> bool {
-        let lowest = self.settings.lowest();
-        self.sessions
-            .values()
-            .any(|session| is_meant(session) && self.settings.level(session) == lowest)
+    fn lowest_waits(&self) -> bool {
+        !self.sessions.waiting(self.settings.lowest()).is_empty()
     }
 
     fn wakes_of(&self, session: &Session, wanted: bool, computing: u32) -> [Option<Duration>; 5] {
@@ -330,7 +343,6 @@ impl Arbiter {
                 ]
             }
             Turn::Draining { deadline, .. } => [Some(deadline), None, None, None, None],
-            _ if session.is_away() => [Some(session.retry_at), None, None, None, None],
             _ => [None; 5],
         }
     }
@@ -338,8 +350,7 @@ impl Arbiter {
     fn wake_for_the_lowest(&self) -> Option<Duration> {
         let left = self.settings.guaranteed_slice.as_secs_f64() - self.owed;
         let share = self.settings.guaranteed_share;
-        let grows =
-            share > 0.0 && self.any_lowest(Session::waits) && !self.any_lowest(Session::computes);
+        let grows = share > 0.0 && self.lowest_waits() && !self.lowest_computes();
         (grows && !self.is_overdue)
             .then(|| self.now + Duration::from_secs_f64(left.max(0.0) / share) + PRECISION)
     }

@@ -16,6 +16,7 @@ mod accounts;
 mod arbiter;
 mod memory;
 mod session;
+mod sessions;
 mod settings;
 mod turns;
 

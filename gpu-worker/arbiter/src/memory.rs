@@ -16,61 +16,66 @@ impl Arbiter {
             .map(|(_, session)| session.bytes + session.growing_bytes)
             .sum();
         let memory = self.settings.memory.clone();
-        let Some(session) = self.sessions.get_mut(&id) else {
+        let Some(session) = self.sessions.get(&id) else {
             return;
         };
         let own = session.bytes + session.growing_bytes + bytes;
         if fixed + own > memory.usable_bytes || (others > 0 && others + own > memory.host_bytes) {
             actions.push(Action::Refuse { session: id, bytes });
         } else {
-            session.growing_bytes += bytes;
+            self.sessions
+                .change(id, |session| session.growing_bytes += bytes);
         }
     }
 
     /// Makes allocations for which there is room, and those that need none yet.
     pub(crate) fn grow(&mut self, actions: &mut Vec<Action>) {
-        let mut free = self.free_bytes();
-        for (id, session) in &mut self.sessions {
-            let bytes = session.growing_bytes;
-            let fits = session.is_away() || (session.is_resident() && bytes <= free);
-            if bytes == 0 || !fits {
-                continue;
+        if self.sessions.sums().growing == 0 {
+            return;
+        }
+        let growing = self
+            .sessions
+            .iter()
+            .filter(|(_, one)| one.growing_bytes > 0);
+        for session in growing.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let free = self.free_bytes();
+            let one = &self.sessions[&session];
+            let bytes = one.growing_bytes;
+            if one.is_away() || (one.is_resident() && bytes <= free) {
+                self.sessions.change(session, |one| {
+                    one.bytes += bytes;
+                    one.growing_bytes = 0;
+                });
+                actions.push(Action::Grow { session, bytes });
             }
-            if session.is_resident() {
-                free -= bytes;
-            }
-            session.bytes += bytes;
-            session.growing_bytes = 0;
-            actions.push(Action::Grow {
-                session: *id,
-                bytes,
-            });
         }
     }
 
     /// Begins at most one move in each direction.
     pub(crate) fn transfer(&mut self, actions: &mut Vec<Action>) {
-        let moves = |meant: fn(&Residency) -> bool| {
+        let since = self.now;
+        let is_leaving = self.sessions.sums().leaving > 0;
+        if self.sessions.sums().coming == 0
+            && let Some(id) = self.next_to_come()
+        {
+            let coming = Residency::Coming { since };
             self.sessions
-                .values()
-                .any(|session| meant(&session.residency))
-        };
-        let leaving = moves(|residency| matches!(residency, Residency::Leaving { .. }));
-        let coming = moves(|residency| matches!(residency, Residency::Coming { .. }));
-        if !coming && let Some(id) = self.next_to_come() {
-            let session = self.sessions.get_mut(&id).expect("it is away");
-            session.residency = Residency::Coming { since: self.now };
+                .change(id, |session| session.residency = coming);
             actions.push(Action::SwapIn(id));
         }
-        if !leaving && let Some(id) = self.next_to_leave() {
-            let session = self.sessions.get_mut(&id).expect("it is resident");
-            session.residency = Residency::Leaving { since: self.now };
+        if !is_leaving && let Some(id) = self.next_to_leave() {
+            let leaving = Residency::Leaving { since };
+            self.sessions
+                .change(id, |session| session.residency = leaving);
             actions.push(Action::SwapOut(id));
         }
     }
 
     /// The one for whom room is made: it allocates or comes back, and its turn is nearest. Who computes is before all.
     pub(crate) fn needy(&self) -> Option<SessionId> {
+        if self.sessions.sums().growing == 0 && self.sessions.sums().away == 0 {
+            return None;
+        }
         let needy = self
             .sessions
             .iter()
@@ -109,11 +114,7 @@ impl Arbiter {
 
     /// What is free, and what soon will be.
     fn room_with_leaving(&self) -> u64 {
-        let leaving = self
-            .sessions
-            .values()
-            .filter(|session| matches!(session.residency, Residency::Leaving { .. }));
-        self.free_bytes() + leaving.map(|session| session.bytes).sum::<u64>()
+        self.free_bytes() + self.sessions.sums().bytes_leaving as u64
     }
 
     fn needs_room(&self, session: &Session) -> bool {
@@ -123,6 +124,9 @@ impl Arbiter {
 
     /// Who needs room now, or who is expected and finds some.
     fn next_to_come(&self) -> Option<SessionId> {
+        if self.sessions.sums().away == 0 {
+            return None;
+        }
         let free = self.free_bytes();
         let is_ready = |session: &Session| session.is_away() && session.bytes <= free;
         if let Some(id) = self.needy() {

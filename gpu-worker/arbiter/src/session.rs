@@ -105,6 +105,11 @@ impl Session {
         !matches!(self.turn, Turn::Idle | Turn::Waiting { .. })
     }
 
+    /// Not to be moved in before, where it is away and has nothing on the GPU.
+    pub(crate) fn retries_at(&self) -> Option<Duration> {
+        (self.is_away() && !self.computes()).then_some(self.retry_at)
+    }
+
     pub(crate) fn waits_since(&self) -> Duration {
         match self.turn {
             Turn::Waiting { since } => since,

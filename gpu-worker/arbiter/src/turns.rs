@@ -21,16 +21,19 @@ pub(crate) struct Place {
     pub(crate) since: Duration,
 }
 
+/// By the GPU time that its cell has had; 0 is the highest.
+pub(crate) fn level(levels: &[Duration], session: &Session) -> usize {
+    let is_past = |limit: &&Duration| session.attained >= **limit;
+    levels.iter().filter(is_past).count()
+}
+
 impl Settings {
     pub(crate) fn lowest(&self) -> usize {
         self.levels.len()
     }
 
     pub(crate) fn level(&self, session: &Session) -> usize {
-        self.levels
-            .iter()
-            .filter(|limit| session.attained >= **limit)
-            .count()
+        level(&self.levels, session)
     }
 
     /// GPU time until its cell is a level lower.

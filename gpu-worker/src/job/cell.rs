@@ -13,6 +13,7 @@ mod collecting;
 mod limits;
 mod names;
 mod speech;
+mod turns;
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -60,6 +61,7 @@ pub(crate) async fn run_cell(
     if let Some(away) = &mut session.away {
         away.pause();
     }
+    turns::begin(session.gpu.as_ref()).await;
     let told = tell(&mut session, &cell, state.delta, state.file.as_fd()).await;
     // From here on the file is the session's.
     drop(state.file);
@@ -91,9 +93,10 @@ pub(crate) async fn run_cell(
         deadline: None,
     };
     let mut ending = run.until_end(order, &cell).await;
+    let can_go_on = run.end_turns(&mut ending).await;
     run.flush(order);
     ending.usage = run.usage;
-    let session = run.keep_session(&ending);
+    let session = run.keep_session(&ending).filter(|_| can_go_on);
     (ending, session)
 }
 
@@ -155,7 +158,7 @@ enum Phase<'context> {
 
 enum Event {
     Session(SessionEvent),
-    Input(Option<String>),
+    Input((u64, Option<String>)),
     Cancelled,
     Stopping,
     /// The last answer to a question for names.
@@ -193,7 +196,7 @@ impl Run<'_> {
         };
         tokio::select! {
             event = self.session.next() => Event::Session(event),
-            Some(value) = order.inputs.recv() => Event::Input(value),
+            Some(answer) = order.inputs.recv() => Event::Input(answer),
             () = order.cancelled.cancelled(), if self.cancel == Cancel::NotAsked => Event::Cancelled,
             () = self.context.stopping.cancelled() => Event::Stopping,
             Ok(()) = order.names.changed() => Event::Names(order.names.borrow_and_update().clone()),
@@ -237,7 +240,9 @@ impl Run<'_> {
                 let error = notice::session_died(&death, self.memory_bytes);
                 return Some(Ending::without_state(Outcome::WorkerLost, error));
             }
-            Event::Input(value) => self.answer(ToSession::Input { value }).await,
+            Event::Input((question, value)) => {
+                self.answer(ToSession::Input { question, value }).await;
+            }
             Event::Cancelled => self.on_cancelled(),
             Event::TimeIsUp => {
                 self.time_is_up = true;

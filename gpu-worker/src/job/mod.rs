@@ -37,8 +37,8 @@ pub(crate) struct Order {
     pub(crate) events: EventSink,
     /// Answers to [`JobEvent::StateWanted`] and [`JobEvent::BytesWanted`].
     pub(crate) states: mpsc::Receiver<State>,
-    /// Answers to `input()`.
-    pub(crate) inputs: mpsc::Receiver<Option<String>>,
+    /// Answers to [`JobEvent::InputWanted`], with the number of the question.
+    pub(crate) inputs: mpsc::Receiver<(u64, Option<String>)>,
     /// About files; a session with a mirror takes it.
     pub(crate) questions: Option<Questions>,
     /// The last answer to [`JobEvent::NamesWanted`].

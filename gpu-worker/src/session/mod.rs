@@ -24,6 +24,7 @@ use tokio::process::Child;
 pub(crate) use self::away::Away;
 pub(crate) use self::log::SessionLog;
 pub(crate) use self::start::{StartError, StartOrder, start};
+use crate::gpu::Membership;
 use crate::mirror::SessionMirror;
 use crate::processes;
 
@@ -41,6 +42,8 @@ pub(crate) struct Session {
     pub(crate) away: Option<Away>,
     /// Where it works, unless it works in the notebook's folder itself.
     pub(crate) mirror: Option<SessionMirror>,
+    /// Where sessions take turns on a GPU.
+    pub(crate) gpu: Option<Membership>,
     stream: KernelStream,
     shim_reader: ShimReader,
     child: Child,

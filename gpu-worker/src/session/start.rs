@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use baton_blobs::scanner::{self, SCANNER};
@@ -17,6 +18,7 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
 use super::{Session, SessionLog};
+use crate::gpu::SharedGpu;
 use crate::mirror::SessionMirror;
 use crate::processes;
 
@@ -36,6 +38,8 @@ pub(crate) struct StartOrder {
     pub(crate) folder: PathBuf,
     /// Where it works instead.
     pub(crate) mirror: Option<SessionMirror>,
+    /// What it takes turns on, and whose turns they are.
+    pub(crate) gpu: Option<(Arc<SharedGpu>, u64)>,
     /// Where private folders are made.
     pub(crate) runtime_folder: PathBuf,
 }
@@ -51,7 +55,7 @@ pub(crate) enum StartError {
     #[error(transparent)]
     Folder(#[from] FolderError),
     #[error("Failed to write into the session's private folder")]
-    Scanner(#[source] std::io::Error),
+    Library(#[source] std::io::Error),
     #[error(transparent)]
     Connection(#[from] ConnectionError),
     #[error("Failed to watch what the session opens")]
@@ -93,7 +97,7 @@ pub(crate) async fn start(order: StartOrder) -> Result<Session, StartError> {
     })?;
     let folder = PrivateFolder::create_in(&order.runtime_folder, "session")?;
     let listener = ShimListener::bind(folder.path())?;
-    let scanner = scanner::install(folder.path()).map_err(StartError::Scanner)?;
+    let scanner = scanner::install(folder.path()).map_err(StartError::Library)?;
     let connection = ConnectionFile::create(folder.path());
     let connection_file = folder.path().join("connection.json");
     connection.write(&connection_file)?;
@@ -117,6 +121,10 @@ pub(crate) async fn start(order: StartOrder) -> Result<Session, StartError> {
             .env(NOTEBOOK_FOLDER, mirror.notebook_folder())
             .env(MIRROR_FOLDER, mirror.root());
     }
+    let gpu = order
+        .gpu
+        .map(|(gpu, user)| gpu.admit(user, &mut command, folder.path()));
+    let gpu = gpu.transpose().map_err(StartError::Library)?;
     let mut child = command
         .args(["-m", "baton_shim.session", "-f"])
         .arg(&connection_file)
@@ -170,6 +178,7 @@ pub(crate) async fn start(order: StartOrder) -> Result<Session, StartError> {
         held: None,
         away: None,
         mirror,
+        gpu,
         stream,
         shim_reader,
         child,

@@ -200,12 +200,18 @@ async fn input_goes_out_and_the_answer_comes_back() {
     let is_question = |event: &JobEvent| matches!(event, JobEvent::InputWanted { .. });
     let mut events = worker.events_until(job, is_question).await;
     let question = JobEvent::InputWanted {
+        question: 1,
         prompt: "Name? ".to_owned(),
         password: false,
     };
     assert!(events.contains(&question));
     let value = Some("Ada".to_owned());
-    worker.line.send(ToWorker::Input { job, value }).await;
+    let answer = ToWorker::Input {
+        job,
+        question: 1,
+        value,
+    };
+    worker.line.send(answer).await;
     events.extend(worker.events_until(job, JobEvent::is_last).await);
     let ran = crate::harness::Ran::new(events).ok();
     assert_eq!(ran.value("name"), "Ada");

@@ -165,7 +165,12 @@ async fn a_result_that_cannot_be_brought_goes_through_the_broker() {
     worker.events_until(job, is_question).await;
     drop(held);
     let value = Some("home".to_owned());
-    worker.line.send(ToWorker::Input { job, value }).await;
+    let answer = ToWorker::Input {
+        job,
+        question: 1,
+        value,
+    };
+    worker.line.send(answer).await;
     let ran = worker.until_finished(job).await.ok();
     assert_eq!(ran.value("y"), "home".repeat(5000));
     let version: StateVersion = ran.state.unwrap().base;

@@ -92,6 +92,59 @@ proptest! {
     }
 }
 
+/// A frame with any flags, whose announced length may be any, also one that its body does not have.
+fn any_frame() -> impl Strategy<Value = Vec<u8>> {
+    let flags = prop_oneof![8 => 0_u8..8, 1 => any::<u8>()];
+    let length = prop_oneof![6 => Just(None), 1 => any::<u64>().prop_map(Some)];
+    let body = prop_oneof![
+        4 => prop::collection::vec(any::<u8>(), 0..40),
+        2 => Just(DELIMITER.to_vec()),
+        1 => Just(vec![b'{'; 20_000]),
+    ];
+    (flags, length, body).prop_map(|(flags, length, body)| {
+        let length = length.unwrap_or(body.len() as u64);
+        let mut frame = vec![flags];
+        match u8::try_from(length) {
+            Ok(short) if flags & FLAG_LONG == 0 => frame.push(short),
+            _ => {
+                frame[0] |= FLAG_LONG;
+                frame.extend(length.to_be_bytes());
+            }
+        }
+        frame.extend(body);
+        frame
+    })
+}
+
+proptest! {
+    /// What a peer may send that means harm: each piece is taken or refused, and little is kept.
+    /// `PROPTEST_CASES=1000000` for a longer search.
+    #[test]
+    fn any_frames_are_survived(
+        begins_right in any::<bool>(),
+        frames in prop::collection::vec(any_frame(), 0..60),
+        piece in 1_usize..5000,
+    ) {
+        let mut stream = if begins_right { greeting() } else { Vec::new() };
+        stream.extend(frames.concat());
+        let mut tracker = Tracker::default();
+        'stream: for piece in stream.chunks(piece) {
+            let mut rest = piece;
+            while !rest.is_empty() {
+                let Ok(step) = tracker.advance(rest) else { break 'stream };
+                prop_assert!(step.used > 0);
+                rest = &rest[step.used..];
+                if let Some(Ended::Message(view)) = step.ended {
+                    let _ = view.header().and_then(message_id);
+                    let _ = (view.parent_header(), view.content());
+                }
+                let most = KEPT_FRAMES * usize::try_from(KEPT_FRAME_BYTES).unwrap();
+                prop_assert!(tracker.kept.bytes.len() <= most);
+            }
+        }
+    }
+}
+
 #[test]
 fn every_single_cut_is_the_same() {
     let mut stream = greeting();

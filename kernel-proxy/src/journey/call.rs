@@ -105,6 +105,7 @@ impl Journey {
         };
         self.home = None;
         self.link.abandon(job).await;
+        self.close_comms(&mut call);
         match stop {
             Stop::Cancelled => {
                 self.put_out(&mut call, |notice, now| notice.fails(now));
@@ -210,6 +211,7 @@ impl Journey {
 
     /// Where a cell without Baton would show it.
     async fn show(&self, call: &mut Call<'_>, output: Output) -> Result<(), Stop> {
+        call.note_comm(&output);
         if !call.captured {
             self.inject(call, &output);
             return Ok(());
@@ -219,6 +221,15 @@ impl Journey {
             output,
         };
         Ok(call.writer.send(&publish).await?)
+    }
+
+    /// Nobody is there whom what the cell opened could reach.
+    fn close_comms(&self, call: &mut Call<'_>) {
+        for comm in call.comms.drain(..) {
+            let content = serde_json::json!({"comm_id": comm, "data": {}}).to_string();
+            self.relay
+                .inject(&call.parent, "comm_close", content.as_bytes(), b"{}", &[]);
+        }
     }
 
     fn inject(&self, call: &Call<'_>, output: &Output) {

@@ -313,7 +313,11 @@ impl Keeper {
             let result = tokio::select! {
                 command = self.commands.recv() => match command {
                     Some(command) => self.obey(command, broker).await,
-                    None => return None,
+                    None => {
+                        // One that does not hear it ends the session after a while.
+                        let _ = broker.send(&FromProxy::Goodbye {}).await;
+                        return None;
+                    }
                 },
                 message = broker.receive() => match message {
                     Ok(Some(message)) => self.hear(message, broker).await,

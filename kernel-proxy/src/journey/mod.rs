@@ -38,18 +38,21 @@ pub(crate) struct Context {
     pub(crate) shutdown: CancellationToken,
 }
 
-/// Serves the kernel's shim until `shutdown`; then the broker forgets this notebook by itself.
+/// Serves the kernel's shim until `shutdown`, and then says goodbye to the broker.
 pub(crate) async fn serve(context: Context) {
     let shutdown = context.shutdown.clone();
     let notebook = NotebookId::random();
     let (link, keep_linked) = link::open(context.broker, context.course, notebook);
     let moving = Moving::new(context.kernel_pid, context.memory);
     let mut journey = Journey::new(context.relay, link, moving, notebook);
+    tokio::pin!(keep_linked);
     tokio::select! {
         () = shutdown.cancelled() => {}
-        () = keep_linked => {}
+        () = &mut keep_linked => return,
         () = serve_shim(&mut journey, &context.shim, context.kernel_pid) => {}
     }
+    drop(journey);
+    keep_linked.await;
 }
 
 async fn serve_shim(journey: &mut Journey, listener: &ShimListener, kernel_pid: u32) {

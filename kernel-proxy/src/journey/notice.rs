@@ -9,7 +9,7 @@ mod words;
 use std::time::Duration;
 
 use baton_protocol::proxy::{Estimate, WaitingReason};
-use baton_protocol::{BudgetLeft, Usage};
+use baton_protocol::{BudgetLeft, GpuUsage, Usage};
 use serde_json::json;
 
 use words::{budget, bytes, escaped, ordinal, roughly, seconds, since, whole};
@@ -212,6 +212,9 @@ impl Notice {
         if usage.peak_memory_bytes > 0 {
             text.push_str(&format!(", peak {}", bytes(usage.peak_memory_bytes)));
         }
+        if let Some(gpu) = usage.gpu {
+            text.push_str(&turns(gpu));
+        }
         if let Some(left) = &self.budget {
             text.push_str(&format!(". {}", budget(left)));
         }
@@ -243,6 +246,19 @@ impl Notice {
             content: content.to_string(),
         }
     }
+}
+
+/// What the cell had of a GPU that sessions share.
+fn turns(gpu: GpuUsage) -> String {
+    let mut text = format!(
+        ", had the GPU {}",
+        seconds(Duration::from_millis(gpu.held_ms))
+    );
+    if gpu.waited_ms >= 100 {
+        let waited = seconds(Duration::from_millis(gpu.waited_ms));
+        text.push_str(&format!(" and waited {waited} for its turns"));
+    }
+    text
 }
 
 #[cfg(test)]

@@ -53,8 +53,12 @@ pub struct Simulated {
     pub throughput: Estimate,
     pub wait: Estimate,
     pub response: Estimate,
+    /// The part of cells that do not wait.
+    pub at_once: Estimate,
     /// Waits within which 50, 90 and 99 of 100 cells start.
     pub waits: [Estimate; 3],
+    /// Parts of cells, and the wait than which they wait longer.
+    pub longer: Vec<(f64, Estimate)>,
 }
 
 /// What one run counted.
@@ -98,6 +102,11 @@ pub fn first_come(
         throughput: estimate(&|run| run.cells as f64 / run.seconds),
         wait: estimate(&|run| run.waits.mean()),
         response: estimate(&|run| run.responses.mean()),
+        at_once: estimate(&|run| run.waits.zero()),
+        longer: (1..100)
+            .map(|percent| 1.0 - f64::from(percent) / 100.0)
+            .map(|longer| (longer, estimate(&|run| run.waits.percentile(1.0 - longer))))
+            .collect(),
         waits: [0.5, 0.9, 0.99].map(|part| estimate(&|run| run.waits.percentile(part))),
     }
 }

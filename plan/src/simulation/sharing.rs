@@ -1,6 +1,10 @@
 //! One GPU and its sessions under a policy of sharing, event by event.
 
-use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, BinaryHeap},
+    time::Duration,
+};
 
 use baton_arbiter::{Action, Arbiter, Epoch, Event, Memory, SessionId, Settings};
 use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
@@ -131,6 +135,8 @@ struct World<'class> {
     settled: Duration,
     wake_at: Option<Duration>,
     sessions: Vec<Session>,
+    /// Those who have a lease, by number.
+    computing: BTreeSet<SessionId>,
     calendar: BinaryHeap<Reverse<(Duration, Happening)>>,
     length: Length,
     seen: Seen,
@@ -151,6 +157,7 @@ impl<'class> World<'class> {
             settled: Duration::ZERO,
             wake_at: None,
             sessions: vec![Session::default(); class.people],
+            computing: BTreeSet::new(),
             calendar: BinaryHeap::new(),
             length,
             seen: Seen {
@@ -233,6 +240,8 @@ impl<'class> World<'class> {
         let now = self.now.as_secs_f64();
         let session = self.session(id);
         let epoch = session.lease.take().expect("it computed");
+        self.computing.remove(&id);
+        let session = &self.sessions[id as usize];
         let (cell, response) = (session.cell, now - session.submitted);
         if now > self.length.warm_up {
             self.seen.cells += 1;
@@ -267,11 +276,13 @@ impl<'class> World<'class> {
         match action {
             Action::Grant { session, epoch } => {
                 self.session(session).lease = Some(epoch);
+                self.computing.insert(session);
                 self.reschedule();
             }
             Action::Drop { session, epoch, .. } => {
                 // A cell that has ended has nothing in flight, and says so itself.
                 if self.session(session).lease.take().is_some() {
+                    self.computing.remove(&session);
                     self.enter(self.class.drain, Happening::ComesToRest(session, epoch));
                     self.reschedule();
                 }
@@ -293,39 +304,28 @@ impl<'class> World<'class> {
     fn settle(&mut self) {
         let elapsed = (self.now - self.settled).as_secs_f64();
         self.settled = self.now;
-        let computing = self.computing();
+        let computing = self.computing.len();
         if computing == 0 {
             return;
         }
         if self.now.as_secs_f64() > self.length.warm_up {
             self.seen.busy += elapsed;
         }
-        for session in self
-            .sessions
-            .iter_mut()
-            .filter(|session| session.lease.is_some())
-        {
-            session.left -= elapsed / computing as f64;
+        for id in &self.computing {
+            self.sessions[*id as usize].left -= elapsed / computing as f64;
         }
     }
 
     fn reschedule(&mut self) {
-        let computing = self.computing();
-        for id in 0..self.sessions.len() {
-            let session = &self.sessions[id];
+        let computing = self.computing.len() as f64;
+        for id in &self.computing {
+            let session = &self.sessions[*id as usize];
             if let Some(epoch) = session.lease {
-                let time = session.left.max(0.0) * computing as f64;
-                self.enter(time, Happening::Ends(id as SessionId, epoch));
+                let time = self.now + Duration::from_secs_f64(session.left.max(0.0) * computing);
+                self.calendar
+                    .push(Reverse((time, Happening::Ends(*id, epoch))));
             }
         }
-    }
-
-    fn computing(&self) -> usize {
-        let computing = self
-            .sessions
-            .iter()
-            .filter(|session| session.lease.is_some());
-        computing.count()
     }
 
     fn session(&mut self, id: SessionId) -> &mut Session {

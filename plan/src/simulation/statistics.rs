@@ -81,6 +81,11 @@ impl Spread {
         self.sum / (self.count() as f64).max(1.0)
     }
 
+    /// The part that is below a microsecond.
+    pub(crate) fn zero(&self) -> f64 {
+        self.microseconds.count_at(0) as f64 / (self.count() as f64).max(1.0)
+    }
+
     /// Seconds within which this part (0 to 1) of all times lie.
     pub(crate) fn percentile(&self, part: f64) -> f64 {
         self.microseconds.value_at_quantile(part) as f64 / 1e6

@@ -5,6 +5,7 @@
 use baton_plan::{BadRate, Rates, Waits, exclusive, repairman, shared, states};
 use proptest::prelude::*;
 
+mod history;
 mod simulation;
 
 const CLASS: Rates = Rates {

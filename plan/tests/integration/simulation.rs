@@ -2,29 +2,12 @@
 
 use baton_plan::{
     Rates, shared,
-    simulation::{Class, Length, Life, Policy, Runs, Times, first_come, share},
+    simulation::{Class, Length, Policy, Runs, Times, first_come, share},
 };
 
 use crate::{CLASS, close};
 
 const HOUR: f64 = 3600.0;
-
-fn exponential(rates: &Rates) -> Life {
-    let mean = |rate: f64| {
-        if rate > 0.0 {
-            Times::Exponential(1.0 / rate)
-        } else {
-            Times::Never
-        }
-    };
-    Life {
-        edit: mean(rates.submission),
-        run: mean(rates.execution),
-        hand_over: mean(rates.hand_over),
-        stay: mean(rates.departure),
-        away: mean(rates.arrival),
-    }
-}
 
 #[test]
 fn with_exponential_times_it_is_the_chain() {
@@ -39,13 +22,14 @@ fn with_exponential_times_it_is_the_chain() {
             measured: 2000.0 * HOUR,
         };
         let runs = Runs { count: 10, seed: 1 };
-        let simulated = first_come(&exponential(&rates), people, gpus, length, runs);
+        let simulated = first_come(&rates.life(), people, gpus, length, runs);
         let percentiles = [0.5, 0.9, 0.99].map(|part| exact.waits.percentile(part));
         for (estimate, exact) in [
             (simulated.utilisation, exact.utilisation),
             (simulated.throughput, exact.throughput),
             (simulated.wait, exact.wait),
             (simulated.response, exact.response),
+            (simulated.at_once, exact.waits.none()),
         ] {
             assert!(estimate.contains(exact), "{estimate:?} {exact}");
         }
@@ -67,7 +51,7 @@ fn a_seed_says_it_all() {
         measured: HOUR,
     };
     let runs = Runs { count: 3, seed: 7 };
-    let told = || format!("{:?}", first_come(&exponential(&CLASS), 5, 1, length, runs));
+    let told = || format!("{:?}", first_come(&CLASS.life(), 5, 1, length, runs));
     assert_eq!(told(), told());
 }
 

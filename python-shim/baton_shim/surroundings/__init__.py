@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from baton_shim.surroundings.gpus import GPUS
 from baton_shim.surroundings.handlers import Handlers
+from baton_shim.surroundings.ipython import IPYTHON
 from baton_shim.surroundings.kind import Kind
 from baton_shim.surroundings.notices import NOTICES
 from baton_shim.surroundings.process import PROCESS
@@ -28,8 +29,8 @@ Changes = dict[str, list[bytes]]
 _WAITING = object()
 
 
-# Of Python itself. How these are when a kernel starts must be known.
-AT_START: tuple[Kind, ...] = (*PROCESS, *NOTICES, *GPUS)
+# Of Python and IPython themselves. How these are when a kernel starts must be known.
+AT_START: tuple[Kind, ...] = (*PROCESS, *NOTICES, *GPUS, *IPYTHON)
 
 
 @functools.cache

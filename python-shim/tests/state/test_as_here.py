@@ -67,6 +67,27 @@ CASES: dict[str, tuple[str, str, str]] = {
         "list.append(x, 2); y = L([3])",
         "(x, y)",
     ),
+    "what asks its parts for its attributes": (
+        "class A:\n"
+        "    def __init__(self): self.held = [1]\n"
+        "    def __getattr__(self, n): return getattr(self.held, n)\n"
+        "x = A()",
+        "x.append(2); y = A()",
+        "(x.held, y.held)",
+    ),
+    "observers of traits": (
+        "import traitlets\n"
+        "class T(traitlets.HasTraits):\n"
+        "    a = traitlets.Int()\n"
+        "    @traitlets.observe('a')\n"
+        "    def log(self, change): seen.append(-change['new'])\n"
+        "seen = []\n"
+        "def one(change): seen.append(change['new'])\n"
+        "def every(change): seen.append(change['name'])\n"
+        "x = T(); x.observe(one, 'a'); x.a = 1",
+        "x.observe(every); x.a = 2; y = T()",
+        "(seen, setattr(x, 'a', 3), seen, x.unobserve_all(), setattr(x, 'a', 4), seen, setattr(y, 'a', 5), seen)",
+    ),
     "slots behind __setattr__": (
         "class F:\n"
         "    __slots__ = ('a',)\n"

@@ -2,11 +2,13 @@
 
 use std::{fmt::Write, time::Duration};
 
-use baton_plan::simulation::{Class, Estimate, Length, Policy, Runs, Shared, Times, share};
+use baton_plan::{
+    duration,
+    simulation::{Class, Estimate, Length, Policy, Runs, Shared, Times, share},
+};
 use clap::ArgMatches;
 use serde_json::{Value as Json, json};
 
-use super::report::duration;
 use crate::settings::{Size, Value};
 
 const POLICIES: [(&str, Policy); 3] = [

@@ -1,101 +1,147 @@
-//! Answers of the model as a table with sentences, and as JSON.
+//! Answers of the model as a table with sentences, as JSON, and as a report with plots.
 
 use std::fmt::Write;
 
-use baton_plan::{Answer, states::State};
+use baton_plan::{Axis, Forecast, Line, Method, Plot, duration, states::State};
 use serde_json::{Value, json};
 
-use super::{Most, Question};
+use super::{Most, Question, html::Report};
 
-const PERCENTILES: [(&str, f64); 3] = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)];
+pub(super) const PERCENTILES: [&str; 3] = ["p50", "p90", "p99"];
 
-pub(super) fn text(question: &Question, answers: &[Answer], most: &[Most]) -> String {
-    let mut out = assumptions(question);
+pub(super) fn text(question: &Question, answers: &[Forecast], most: &[Most]) -> String {
+    let mut out = assumptions(question).join("\n") + "\n\n";
     out.push_str(
         "GPUs  people  GPU busy  cells/h  at once  mean wait       p50       p90       p99\n",
     );
     for answer in answers {
-        let [p50, p90, p99] = PERCENTILES.map(|(_, part)| duration(answer.waits.percentile(part)));
+        let [gpus, people, busy, cells, at_once, wait, p50, p90, p99] = cells(answer);
         let _ = writeln!(
             out,
-            "{:>4}  {:>6}  {:>7.1}%  {:>7.1}  {:>6.1}%  {:>9}  {p50:>8}  {p90:>8}  {p99:>8}",
-            answer.gpus,
-            answer.people,
-            100.0 * answer.utilisation,
-            3600.0 * answer.throughput,
-            100.0 * answer.waits.none(),
-            duration(answer.wait),
+            "{gpus:>4}  {people:>6}  {busy:>8}  {cells:>7}  {at_once:>7}  {wait:>9}  {p50:>8}  {p90:>8}  {p99:>8}"
         );
     }
     out.push('\n');
-    for most in most {
-        out.push_str(&sentence(most, question));
+    for sentence in sentences(question, answers, most) {
+        out.push_str(&sentence);
+        out.push('\n');
     }
     out
 }
 
-fn assumptions(question: &Question) -> String {
+/// One row of the table.
+fn cells(answer: &Forecast) -> [String; 9] {
+    let [p50, p90, p99] = answer.waits.map(duration);
+    [
+        answer.gpus.to_string(),
+        answer.people.to_string(),
+        format!("{:.1}%", 100.0 * answer.utilisation),
+        format!("{:.1}", 3600.0 * answer.throughput),
+        format!("{:.1}%", 100.0 * answer.at_once),
+        duration(answer.wait),
+        p50,
+        p90,
+        p99,
+    ]
+}
+
+fn assumptions(question: &Question) -> Vec<String> {
     let rates = &question.rates;
-    let mut out = format!(
-        "Everybody edits {} between cells of {}, on average; a hand-over takes {}.\n",
+    let mut told = vec![format!(
+        "Everybody edits {} between cells of {}, on average; a hand-over takes {}.",
         duration(1.0 / rates.submission),
         duration(1.0 / rates.execution),
         duration(1.0 / rates.hand_over),
-    );
+    )];
     if rates.departure > 0.0 {
         let (stay, away) = (
             duration(1.0 / rates.departure),
             duration(1.0 / rates.arrival),
         );
-        let _ = writeln!(
-            out,
+        told.push(format!(
             "Who edits leaves after {stay} and comes back {away} later."
-        );
+        ));
     }
     if question.exclusive {
-        out.push_str(
-            "A GPU belongs to one person from coming to going; the waits are those for it.\n",
+        told.push(
+            "A GPU belongs to one person from coming to going; the waits are those for it."
+                .to_owned(),
         );
     }
-    out.push('\n');
-    out
+    told
+}
+
+fn sentences(question: &Question, answers: &[Forecast], most: &[Most]) -> Vec<String> {
+    let mut told: Vec<_> = most.iter().map(|most| sentence(most, question)).collect();
+    let is_simulated = |answer: &&Forecast| answer.method == Method::Simulated;
+    let simulated = answers.iter().filter(is_simulated).count();
+    if simulated > 0 {
+        told.push(format!(
+            "{simulated} of the {} rows are simulated, because their chain is too large to be solved exactly; they are good to a few per cent.",
+            answers.len()
+        ));
+    }
+    told
 }
 
 fn sentence(most: &Most, question: &Question) -> String {
-    let gpus = if most.gpus == 1 {
-        "1 GPU".to_owned()
-    } else {
-        format!("{} GPUs", most.gpus)
+    let gpus = gpus(most.gpus);
+    let minutes = |beyond: usize| match most.minutes {
+        Some(people) if people > beyond => format!("; the {} makes it minutes", nth(people)),
+        _ => String::new(),
     };
     let served = match &most.served {
         None => {
             return format!(
-                "With {gpus}, nobody is served within {}.\n",
+                "With {gpus}, nobody is served within {}.",
                 duration(question.limit)
             );
         }
-        Some(Answer { people: 1, .. }) => "1 person never waits".to_owned(),
+        Some(Forecast { people: 1, .. }) => "1 person never waits".to_owned(),
         Some(answer) if answer.people <= most.gpus => {
             format!("{} people never wait", answer.people)
         }
         Some(answer) => format!("{} people wait {}", answer.people, mean_and_longest(answer)),
     };
-    let over = match &most.over {
-        None => "more were not looked at".to_owned(),
-        Some(answer) => format!("{} people wait {}", answer.people, mean_and_longest(answer)),
-    };
-    format!("With {gpus}, {served}; {over}.\n")
+    match &most.over {
+        None => format!("With {gpus}, {served}; more were not looked at."),
+        Some(answer) => format!(
+            "With {gpus}, {served}; {} people wait {}{}.",
+            answer.people,
+            mean_and_longest(answer),
+            minutes(answer.people)
+        ),
+    }
 }
 
-fn mean_and_longest(answer: &Answer) -> String {
-    let longest = duration(answer.waits.percentile(0.99));
+fn gpus(count: usize) -> String {
+    if count == 1 {
+        "1 GPU".to_owned()
+    } else {
+        format!("{count} GPUs")
+    }
+}
+
+/// For example `61st person`.
+fn nth(number: usize) -> String {
+    let end = match (number % 10, number % 100) {
+        (1, last) if last != 11 => "st",
+        (2, last) if last != 12 => "nd",
+        (3, last) if last != 13 => "rd",
+        _ => "th",
+    };
+    format!("{number}{end} person")
+}
+
+fn mean_and_longest(answer: &Forecast) -> String {
     format!(
-        "{} on average, and 1 in 100 longer than {longest}",
-        duration(answer.wait)
+        "{} on average, and 1 in 100 longer than {}",
+        duration(answer.wait),
+        duration(answer.waits[2])
     )
 }
 
-pub(super) fn json(question: &Question, answers: &[Answer], most: &[Most]) -> Value {
+pub(super) fn json(question: &Question, answers: &[Forecast], most: &[Most]) -> Value {
     let rates = &question.rates;
     json!({
         "mean_seconds": {
@@ -112,24 +158,114 @@ pub(super) fn json(question: &Question, answers: &[Answer], most: &[Most]) -> Va
             "gpus": most.gpus,
             "served": most.served.as_ref().map(answer),
             "over": most.over.as_ref().map(answer),
+            "minutes": most.minutes,
         })).collect::<Vec<_>>(),
     })
 }
 
-fn answer(answer: &Answer) -> Value {
+pub(super) fn answer(answer: &Forecast) -> Value {
     let mut value = json!({
         "gpus": answer.gpus,
         "people": answer.people,
+        "method": match answer.method {
+            Method::Exact => "exact",
+            Method::Simulated => "simulated",
+        },
         "utilisation": answer.utilisation,
         "cells_per_hour": 3600.0 * answer.throughput,
-        "at_once": answer.waits.none(),
+        "at_once": answer.at_once,
         "wait_mean_seconds": answer.wait,
         "response_mean_seconds": answer.response,
     });
-    for (name, part) in PERCENTILES {
-        value[format!("wait_{name}_seconds")] = json!(answer.waits.percentile(part));
+    for (name, wait) in PERCENTILES.iter().zip(answer.waits) {
+        value[format!("wait_{name}_seconds")] = json!(wait);
     }
     value
+}
+
+pub(super) fn html(question: &Question, answers: &[Forecast], most: &[Most]) -> String {
+    let heads = [
+        "GPUs",
+        "people",
+        "GPU busy",
+        "cells/h",
+        "at once",
+        "mean wait",
+        "p50",
+        "p90",
+        "p99",
+    ];
+    Report {
+        title: "How many GPUs?",
+        sentences: [sentences(question, answers, most), assumptions(question)].concat(),
+        heads: heads.map(str::to_owned).to_vec(),
+        rows: answers
+            .iter()
+            .map(|answer| cells(answer).to_vec())
+            .collect(),
+        plots: plots(question, answers),
+    }
+    .html()
+}
+
+fn plots(question: &Question, answers: &[Forecast]) -> Vec<Plot> {
+    let end_of = |lines: &[Line]| {
+        let values = lines.iter().flat_map(|line| &line.points);
+        values.map(|(_, value)| *value).fold(1e-3, f64::max)
+    };
+    let over_people = |title: &str, label: &str, lines: Vec<Line>, end: f64| Plot {
+        title: title.to_owned(),
+        across: axis("people", question.users as f64),
+        up: axis(label, end),
+        lines,
+    };
+    let of_gpus = |name: &str, value: fn(&Forecast) -> f64| -> Vec<Line> {
+        let line = |count: usize| Line {
+            name: format!("{name}{}", gpus(count)),
+            points: (answers.iter().filter(|answer| answer.gpus == count))
+                .map(|answer| (answer.people as f64, value(answer)))
+                .collect(),
+        };
+        (1..=question.gpus).map(line).collect()
+    };
+    let mut waits = of_gpus("mean, ", |answer| answer.wait);
+    waits.extend(of_gpus("1 in 100 longer, ", |answer| answer.waits[2]));
+    let last = answers
+        .iter()
+        .filter(|answer| answer.people == question.users);
+    let distribution: Vec<_> = last
+        .map(|answer| Line {
+            name: gpus(answer.gpus),
+            points: answer.curve.clone(),
+        })
+        .collect();
+    let longest = distribution.iter().flat_map(|line| &line.points);
+    let longest = longest.map(|(seconds, _)| *seconds).fold(1.0, f64::max);
+    vec![
+        over_people(
+            "How long a cell waits",
+            "seconds",
+            waits.clone(),
+            end_of(&waits),
+        ),
+        over_people(
+            "How busy a GPU is",
+            "part of the time",
+            of_gpus("", |answer| answer.utilisation),
+            1.0,
+        ),
+        Plot {
+            title: format!("How long cells of {} people wait", question.users),
+            across: axis("seconds", longest),
+            up: axis("part of cells that wait longer", 1.0),
+            lines: distribution,
+        },
+    ]
+}
+
+fn axis(label: &str, end: f64) -> Axis {
+    let label = label.to_owned();
+    Axis { label, end }
 }
 
 pub(super) fn states(states: &[(State, f64)], json: bool) -> String {
@@ -148,37 +284,18 @@ pub(super) fn states(states: &[(State, f64)], json: bool) -> String {
     out
 }
 
-/// Two to three digits of a time in seconds, in the unit that a person would use.
-pub(super) fn duration(seconds: f64) -> String {
-    match seconds {
-        0.0 => "0 s".to_owned(),
-        _ if seconds < 1.0 => format!("{:.0} ms", 1000.0 * seconds),
-        _ if seconds < 10.0 => format!("{seconds:.1} s"),
-        _ if seconds < 120.0 => format!("{seconds:.0} s"),
-        _ if seconds < 7200.0 => format!("{:.0} min", seconds / 60.0),
-        _ if seconds < 172_800.0 => format!("{:.1} h", seconds / 3600.0),
-        _ => format!("{:.1} days", seconds / 86_400.0),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::duration;
+    use super::nth;
 
     #[test]
-    fn times_have_the_unit_of_their_size() {
-        let said = [0.0, 0.25, 4.04, 31.2, 150.0, 9000.0, 1e6].map(duration);
+    fn people_are_numbered_as_people_do() {
+        let said = [1, 2, 3, 4, 11, 12, 13, 21, 61, 112].map(nth);
+        let ends = said.map(|person| person.split(' ').next().map(str::to_owned));
+        let ends: Vec<_> = ends.into_iter().flatten().collect();
         assert_eq!(
-            said,
-            [
-                "0 s",
-                "250 ms",
-                "4.0 s",
-                "31 s",
-                "2 min",
-                "2.5 h",
-                "11.6 days"
-            ]
+            ends.join(" "),
+            "1st 2nd 3rd 4th 11th 12th 13th 21st 61st 112th"
         );
     }
 }

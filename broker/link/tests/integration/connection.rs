@@ -98,7 +98,11 @@ async fn a_large_message_arrives() {
     let value = Some("x".repeat(BYTES));
     let job = JobId::random();
     connection
-        .send(&FromProxy::Input { job, value })
+        .send(&FromProxy::Input {
+            job,
+            question: 1,
+            value,
+        })
         .await
         .unwrap();
     let Some(ToProxy::Welcome { broker_version }) = connection.receive().await.unwrap() else {
@@ -107,7 +111,13 @@ async fn a_large_message_arrives() {
     assert!(broker_version.trim().parse::<usize>().unwrap() > BYTES);
 
     let value = Some("x".repeat(64 << 20));
-    let error = connection.send(&FromProxy::Input { job, value }).await;
+    let error = connection
+        .send(&FromProxy::Input {
+            job,
+            question: 1,
+            value,
+        })
+        .await;
     assert!(matches!(error, Err(LinkError::TooLarge { .. })));
 }
 

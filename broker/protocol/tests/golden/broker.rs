@@ -98,10 +98,11 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::State { job: job(), state: held() },
     FromProxy::Resume { job: job(), after: 41 },
     FromProxy::Cancel { job: job() },
-    FromProxy::Input { job: job(), value: Some("Ada".to_owned()) },
+    FromProxy::Input { job: job(), question: 2, value: Some("Ada".to_owned()) },
     FromProxy::Files { job: job(), question: 3, answer: parcel() },
     FromProxy::Names { job: job(), number: 3, state: held() },
     FromProxy::Applied { job: job() },
+    FromProxy::Goodbye {},
 ], {
     FromProxy::Hello { .. } => "hello",
     FromProxy::Submit(_) => "submit",
@@ -112,6 +113,7 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Files { .. } => "files",
     FromProxy::Names { .. } => "names",
     FromProxy::Applied { .. } => "applied",
+    FromProxy::Goodbye {} => "goodbye",
 });
 
 golden!(messages_to_proxies_are_read, "to_proxy", ToProxy, [
@@ -170,7 +172,7 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Assign { fencing: 7, submission: submission() },
     ToWorker::State { job: job(), state: enclosed() },
     ToWorker::Cancel { job: job() },
-    ToWorker::Input { job: job(), value: None },
+    ToWorker::Input { job: job(), question: 2, value: None },
     ToWorker::Files { job: job(), question: 3, answer: parcel() },
     ToWorker::Names { job: job(), number: 3, state: held() },
     ToWorker::Acknowledge { job: job(), fencing: 7, number: 12 },

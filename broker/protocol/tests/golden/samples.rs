@@ -2,9 +2,9 @@
 
 use baton_protocol::files::NotebookFolder;
 use baton_protocol::{
-    BudgetLeft, Cell, CellKey, ChunkHash, HeldKey, HeldState, Holder, JobEvent, JobId, Manifest,
-    NotebookId, Outcome, Output, Parcel, Period, Piece, Priority, RemoteError, SegmentPart,
-    SessionId, State, StateVersion, Submission, Usage, WorkerId,
+    BudgetLeft, Cell, CellKey, ChunkHash, GpuUsage, HeldKey, HeldState, Holder, JobEvent, JobId,
+    Manifest, NotebookId, Outcome, Output, Parcel, Period, Piece, Priority, RemoteError,
+    SegmentPart, SessionId, State, StateVersion, Submission, Usage, WorkerId,
 };
 use uuid::Uuid;
 
@@ -136,6 +136,12 @@ pub(crate) fn usage() -> Usage {
     Usage {
         run_ms: 3100,
         peak_memory_bytes: 5 << 30,
+        gpu: Some(GpuUsage {
+            held_ms: 1200,
+            waited_ms: 300,
+            swaps: 2,
+            peak_memory_bytes: 1 << 30,
+        }),
     }
 }
 
@@ -152,6 +158,7 @@ pub(crate) fn events() -> Vec<JobEvent> {
         },
         JobEvent::Output(output()),
         JobEvent::InputWanted {
+            question: 2,
             prompt: "Password: ".to_owned(),
             password: true,
         },

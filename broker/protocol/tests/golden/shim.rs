@@ -128,7 +128,7 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::Hello(hello()),
     FromSession::Started { message_id: message_id() },
     FromSession::Refused { message_id: message_id(), error: error() },
-    FromSession::InputWanted { message_id: message_id(), prompt: "Name: ".to_owned(), password: false },
+    FromSession::InputWanted { message_id: message_id(), question: 2, prompt: "Name: ".to_owned(), password: false },
     FromSession::NamesWanted { message_id: message_id(), names: vec!["scale".to_owned()] },
     FromSession::Finished { message_id: message_id(), outcome: Outcome::Error, error: Some(error()), state: snapshot(), away_bytes: 500 << 20 },
     FromSession::Settled { message_id: message_id(), state: snapshot() },
@@ -144,7 +144,7 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
 
 golden!(messages_to_sessions_are_read, "to_session", ToSession, [
     ToSession::Prepare { message_id: message_id(), execution_count: 12, delta: delta() },
-    ToSession::Input { value: None },
+    ToSession::Input { question: 2, value: None },
     ToSession::Names { message_id: message_id(), delta: delta() },
     ToSession::Released { message_id: message_id() },
 ], {

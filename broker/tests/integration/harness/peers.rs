@@ -326,6 +326,7 @@ pub(crate) fn finished(outcome: Outcome) -> JobEvent {
         usage: Usage {
             run_ms: 5,
             peak_memory_bytes: 6,
+            gpu: None,
         },
         files: None,
         away_bytes: 0,

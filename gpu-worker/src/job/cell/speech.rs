@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use super::collecting::SessionEnd;
 use super::limits::Cancel;
 use super::{PATIENCE, Phase, Run};
+use crate::gpu;
 use crate::job::{Ending, Order};
 use crate::notice;
 use crate::session::Session;
@@ -88,6 +89,7 @@ impl Run<'_> {
                 if let Some(away) = self.session.away.take() {
                     away.superseded();
                 }
+                self.turns(gpu::Cell::Started);
                 self.phase = Phase::Running {
                     ledger,
                     since: Instant::now(),
@@ -118,6 +120,7 @@ impl Run<'_> {
                 },
                 Phase::Running { ledger, since },
             ) => {
+                self.turns(gpu::Cell::Ended);
                 self.usage.run_ms = since.elapsed().as_millis().try_into().unwrap_or(u64::MAX);
                 let (outcome, error) = if self.time_is_up && outcome == Outcome::Cancelled {
                     let error = notice::stopped_in_time(self.limit.unwrap_or_default(), error);
@@ -134,16 +137,21 @@ impl Run<'_> {
             }
             (
                 FromSession::InputWanted {
-                    prompt, password, ..
+                    question,
+                    prompt,
+                    password,
+                    ..
                 },
                 phase,
             ) => {
                 self.phase = phase;
                 // The question comes after what was printed before it.
                 self.flush(order);
-                order
-                    .events
-                    .send(JobEvent::InputWanted { prompt, password });
+                order.events.send(JobEvent::InputWanted {
+                    question,
+                    prompt,
+                    password,
+                });
             }
             (FromSession::NamesWanted { names, .. }, phase @ Phase::Running { .. }) => {
                 self.phase = phase;

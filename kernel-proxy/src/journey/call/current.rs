@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use baton_jupyter_link::message::iopub_topic;
 use baton_jupyter_link::shim::{ShimReader, ShimWriter};
 use baton_link::Held;
 use baton_link::frames::FrameError;
-use baton_protocol::JobId;
 use baton_protocol::shim::{FromNotebook, Run, Snapshot, ToNotebook};
+use baton_protocol::{JobId, Output};
 use bytes::Bytes;
 use tokio::time::Instant;
 
@@ -24,14 +25,22 @@ pub(super) struct Call<'a> {
     pub(super) began: Instant,
     pub(super) notice: Notice,
     pub(super) worker: Option<String>,
+    /// Comms that the cell opened. The notebook has them once its change is applied.
+    pub(super) comms: Vec<String>,
     /// What workers on this machine may fetch, as long as the call lasts.
     pub(super) held: Option<Held>,
+    /// The last question to the student.
+    pub(super) input: Option<u64>,
     /// The last question for names that the cell looked up.
     pub(super) question: Option<u64>,
     /// The same as `held`, of the answer to it.
     pub(super) names_held: Option<Held>,
     pub(super) reader: &'a mut ShimReader,
     pub(super) writer: &'a mut ShimWriter,
+}
+
+fn comm_of(topic: &str) -> String {
+    topic.strip_prefix("comm-").unwrap_or(topic).to_owned()
 }
 
 /// Why a call ends without a result.
@@ -74,7 +83,9 @@ impl<'a> Call<'a> {
             began: Instant::now(),
             notice: Notice::new(format!("baton-{job}"), run.quiet || run.silent),
             worker: None,
+            comms: Vec::new(),
             held: None,
+            input: None,
             question: None,
             names_held: None,
             reader,
@@ -92,6 +103,15 @@ impl<'a> Call<'a> {
             Status::Up(lanes) => Ok(Ok(lanes)),
             Status::Down { reason } => Ok(Err(reason)),
             Status::Refused(obstacle) => Err(Failure::refused(&obstacle, self.job).into()),
+        }
+    }
+
+    pub(super) fn note_comm(&mut self, output: &Output) {
+        let topic = || iopub_topic(&output.kind, &output.content);
+        match output.kind.as_str() {
+            "comm_open" => self.comms.push(comm_of(&topic())),
+            "comm_close" => self.comms.retain(|comm| *comm != comm_of(&topic())),
+            _ => {}
         }
     }
 

@@ -84,7 +84,8 @@ impl Journey {
                         names = Some(self.begin_names(call, state)?);
                     }
                     Some(FromNotebook::Input { call: number, value }) if number == call.number => {
-                        self.link.send(FromProxy::Input { job: call.job, value }).await;
+                        let (job, question) = (call.job, call.input.unwrap_or_default());
+                        self.link.answer(job, FromProxy::Input { job, question, value }).await;
                     }
                     Some(FromNotebook::Cancel { call: number }) if number == call.number => {
                         if down_since.is_some() {
@@ -142,7 +143,12 @@ impl Journey {
                     self.files.answer(call.job, &lanes.chunks);
                 }
             }
-            JobEvent::InputWanted { prompt, password } => {
+            JobEvent::InputWanted {
+                question,
+                prompt,
+                password,
+            } => {
+                call.input = Some(question);
                 let wanted = ToNotebook::InputWanted {
                     call: number,
                     prompt,

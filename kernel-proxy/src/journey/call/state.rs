@@ -129,9 +129,11 @@ impl Journey {
             undo_files(files).await;
         }
         if !applied? {
+            self.close_comms(call);
             self.link.applied(call.job).await;
             return Ok(());
         }
+        call.comms.clear();
         let home = Home {
             version: home.version.after_message(),
             ledger,

@@ -46,6 +46,7 @@ fn usage(run_ms: u64, peak_memory_bytes: u64) -> Usage {
     Usage {
         run_ms,
         peak_memory_bytes,
+        gpu: None,
     }
 }
 

@@ -308,6 +308,38 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Whatever bytes a kernel says, the client gets them from the first one on, unchanged, or loses its connection.
+    /// `PROPTEST_CASES=100000` for a longer search.
+    #[test]
+    fn any_bytes_of_a_kernel_pass_or_end_the_connection(
+        begins_right in any::<bool>(),
+        frames in prop::collection::vec((0_u8..9, prop::collection::vec(any::<u8>(), 0..300)), 0..30),
+        silent in any::<bool>(),
+    ) {
+        let mut stream = if begins_right { greeting() } else { Vec::new() };
+        for (flags, body) in frames {
+            stream.push(flags | 2);
+            stream.extend((body.len() as u64).to_be_bytes());
+            stream.extend(body);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let (received, ended) = runtime.block_on(async {
+            let relay = relay(Limits::default());
+            let Pair { mut kernel, mut client, view } = start(&relay, &[SUBSCRIBE]);
+            inject(&relay, "a", silent, "never");
+            let sent = stream.clone();
+            let saying = tokio::spawn(async move { kernel.write_all(&sent).await });
+            let mut received = Vec::new();
+            client.read_to_end(&mut received).await.unwrap();
+            let _ = saying.await;
+            (received, view.await.unwrap())
+        });
+        prop_assert!(stream.starts_with(&received));
+        prop_assert!(ended.is_err() || received.len() == stream.len());
+    }
+}
+
 /// Injects something at every cut. Returns how often that was, and what the client got.
 async fn words_with_injections(cuts: &[usize]) -> (usize, Vec<String>) {
     let mut stream = greeting();

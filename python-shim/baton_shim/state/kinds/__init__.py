@@ -53,8 +53,10 @@ from baton_shim.state.kinds.references import (
     DictIteratorKind,
     ListIteratorKind,
     ReferenceKind,
+    is_kernel_stream_type,
 )
 from baton_shim.state.kinds.tensors import GeneratorKind, TensorKind, is_generator_type, is_tensor_type
+from baton_shim.state.kinds.traits import TraitsKind, is_traits_type
 from baton_shim.state.kinds.trees import (
     DecisionTreeKind,
     SearchTreeKind,
@@ -93,6 +95,7 @@ class Kinds:
         self.whole, self.member, self.registry = WholeKind(here), MemberKind(here), RegistryKind(here)
         self.dtype, self.list_iterator = TypeKind(here), ListIteratorKind(here)
         self.series_manager, self.jitted = SeriesManagerKind(here), JittedKind(here)
+        self.traits = TraitsKind(here)
         self.search_tree, self.decision_tree = SearchTreeKind(here), DecisionTreeKind(here)
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values()}
         self._by_type: dict[type, Kind] = {
@@ -156,6 +159,8 @@ class Kinds:
             return self.whole
         if is_registry_type(kind):
             return self.registry
+        if is_traits_type(kind):
+            return self.traits
         if is_jitted_type(kind):
             return self.jitted
         if is_search_tree_type(kind):
@@ -179,11 +184,13 @@ class Kinds:
             return self.fixed
         if issubclass(kind, BaseException):
             return self.exception
-        if issubclass(kind, (types.ModuleType, threading.Thread)):
+        if issubclass(kind, (types.ModuleType, threading.Thread)) or is_kernel_stream_type(kind):
             return self.reference
         if pickles_ordinarily(kind):
-            simple = container_base(obj) is None and not slot_names(kind) and hasattr(obj, "__dict__")
-            return self.attributes if simple else self.instance
+            plain = container_base(obj) is None and not slot_names(kind) and hasattr(obj, "__dict__")
+            # While it is made it has no attributes yet, so its own `__getattr__` may never come to an end.
+            asks = hasattr(kind, "__getattr__") and not hasattr(kind, "__setstate__")
+            return self.attributes if plain and not asks else self.instance
         return self.reduced
 
 

@@ -95,6 +95,11 @@ class ReferenceKind(Kind):
         return threading.main_thread()
 
 
+def is_kernel_stream_type(kind: type) -> bool:
+    found = getattr(sys.modules.get("ipykernel.iostream"), "OutStream", None)
+    return found is not None and issubclass(kind, found)
+
+
 def target_of(proxy: Any) -> Any:
     """`None` when it is dead."""
     try:

@@ -1,0 +1,99 @@
+//! What an estimate of a course's needs is made of.
+
+use super::{ApiError, Asked, Refusal, ask};
+use crate::{
+    engine::{Event, unix_ms},
+    http::{Caller, Shared},
+    people::Identity,
+    store::{HistoryFilter, HistoryRow},
+};
+use axum::{Extension, Json, extract::State};
+use baton_protocol::{
+    Outcome,
+    api::{History, PastCell},
+};
+use serde::Deserialize;
+use std::collections::HashMap;
+use utoipa::IntoParams;
+
+/// Older cells are not told of.
+const MOST_CELLS: u32 = 20_000;
+const USUAL_DAYS: u32 = 7;
+const MOST_DAYS: u32 = 366;
+const DAY_MS: i64 = 86_400_000;
+
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct HistoryQuery {
+    course: Option<String>,
+    /// Of so many days until now; 7 if not given.
+    #[param(minimum = 1, maximum = 366)]
+    days: Option<u32>,
+}
+
+/// When the last cells came, started and ended, for staff and admins
+#[utoipa::path(get, path = "/v1/history", operation_id = "history", params(HistoryQuery),
+    responses((status = 200, body = History, description = "The answer"), Refusal))]
+pub(super) async fn history(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Asked(asked): Asked<HistoryQuery>,
+) -> Result<Json<History>, ApiError> {
+    let days = match asked.days.unwrap_or(USUAL_DAYS) {
+        days @ 1..=MOST_DAYS => days,
+        _ => return Err(ApiError::Query(format!("days is from 1 to {MOST_DAYS}"))),
+    };
+    past(&shared, &caller.identity, asked.course, days)
+        .await
+        .map(Json)
+}
+
+/// Of all courses that the asker may know this of, or of one of them.
+pub(crate) async fn past(
+    shared: &Shared,
+    asker: &Identity,
+    course: Option<String>,
+    days: u32,
+) -> Result<History, ApiError> {
+    let courses = asker.estimates(course);
+    if courses.as_ref().is_some_and(Vec::is_empty) {
+        return Err(ApiError::NotStaff);
+    }
+    let now_ms = unix_ms();
+    let since_ms = now_ms - i64::from(days) * DAY_MS;
+    let filter = HistoryFilter { courses, since_ms };
+    let rows = shared.store.history(&filter, MOST_CELLS).await?;
+    let workers = ask(shared, Event::Overview).await?.workers;
+    let connected = || workers.iter().filter(|worker| worker.connected);
+    let gpus: usize = connected().map(|worker| worker.devices.len().max(1)).sum();
+    Ok(History {
+        cells: cells(rows),
+        now_ms,
+        gpus: u32::try_from(gpus).unwrap_or(u32::MAX),
+        slots: connected().map(|worker| worker.slots).sum(),
+    })
+}
+
+fn cells(rows: Vec<HistoryRow>) -> Vec<PastCell> {
+    let mut numbers = HashMap::new();
+    let cell = |row: HistoryRow| {
+        let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
+        PastCell {
+            ended_itself: ended_itself(row.outcome),
+            person: *numbers.entry(row.owner).or_insert(next),
+            submitted_ms: row.submitted_ms,
+            started_ms: row.started_ms,
+            finished_ms: row.finished_ms,
+        }
+    };
+    rows.into_iter().map(cell).collect()
+}
+
+/// Neither stopped nor lost.
+fn ended_itself(outcome: Option<Outcome>) -> bool {
+    matches!(
+        outcome,
+        Some(Outcome::Ok | Outcome::Error | Outcome::OutOfMemory)
+    )
+}

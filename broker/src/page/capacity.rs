@@ -1,0 +1,189 @@
+//! Whether there are enough GPUs: the course as it is, beside what its own past lets expect.
+//!
+//! In: the last cells of the courses whose staff the caller is. Out: a page, complete without a script, and its one
+//! part again twice a minute, if it changed.
+
+use super::layout::{Fragment, Page, place};
+use crate::{
+    api::{self, ApiError},
+    http::{Caller, Shared},
+};
+use axum::{Extension, extract::State, response::Response};
+use baton_plan::{
+    Capacity, Effort, Forecast, PastCell, Rates, Row, duration, fit, forecast, people_here,
+};
+use baton_protocol::api::History;
+use maud::{Markup, PreEscaped, html};
+use std::time::Duration;
+use tokio::task::spawn_blocking;
+
+const DAYS: u32 = 7;
+/// What it shows changes slowly, and costs a part of a second.
+pub(super) const UPDATE_EVERY: Duration = Duration::from_secs(30);
+/// The live course, in seconds.
+const LATELY: f64 = 3600.0;
+
+pub(super) async fn show(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response, ApiError> {
+    let fragments = fragments(&shared, &caller).await?;
+    let page = Page {
+        here: "capacity",
+        title: "Capacity".to_owned(),
+        live: Some("live?of=capacity".to_owned()),
+        main: html! {
+            div.head { h1 { "Capacity" } p.quiet { "Whether there are enough GPUs" } }
+            (place(&fragments, "capacity"))
+        },
+    };
+    Ok(page.show(&caller))
+}
+
+pub(super) async fn fragments(shared: &Shared, caller: &Caller) -> Result<Vec<Fragment>, ApiError> {
+    let history = api::past(shared, &caller.identity, None, DAYS).await?;
+    let content = spawn_blocking(move || content(&history).into_string()).await;
+    let content = content.map_err(|_| ApiError::Ending)?;
+    Ok(vec![("capacity", content)])
+}
+
+fn content(history: &History) -> Markup {
+    let now = seconds(history.now_ms);
+    let cells: Vec<PastCell> = history.cells.iter().map(past).collect();
+    let places = history.slots as usize;
+    if places == 0 {
+        return html! { section.card { "No worker is connected, so there is no capacity to speak of." } };
+    }
+    let fit = match fit(&cells, places, now) {
+        Ok(fit) => fit,
+        Err(too_little) => {
+            return html! { section.card { (too_little) ". The page fills as the course goes on." } };
+        }
+    };
+    let here = people_here(&cells, now);
+    let rates = fit.rates;
+    let lately = Lately::of(&cells, now);
+    let expected = (here > 0)
+        .then(|| forecast(&while_here(rates), here, places, Effort::QUICK))
+        .flatten();
+    let Some(capacity) = Capacity::of(fit, history.gpus as usize, places, Effort::QUICK) else {
+        return html! { section.card { "The model has no answer for these times." } };
+    };
+    html! {
+        section.card { (now_part(here, &lately, expected.as_ref())) }
+        section.card {
+            h2 { "The last " (DAYS) " days, and what they let expect" }
+            @for sentence in capacity.sentences() { p { (sentence) } }
+            (table(&capacity.rows()))
+        }
+        div.pair {
+            section.card { h2 { "How long cells wait" } (PreEscaped(capacity.plot_of_waits().svg())) }
+            section.card { h2 { "How long cells run" } (PreEscaped(capacity.plot_of_runs().svg())) }
+        }
+    }
+}
+
+/// Of those who are here, nobody leaves.
+fn while_here(rates: Rates) -> Rates {
+    Rates {
+        departure: 0.0,
+        ..rates
+    }
+}
+
+/// What cells of the last hour waited.
+struct Lately {
+    /// In seconds; of a cell that still waits, so far.
+    waits: Vec<f64>,
+}
+
+impl Lately {
+    fn of(cells: &[PastCell], now: f64) -> Self {
+        let lately = cells.iter().filter(|cell| cell.submitted > now - LATELY);
+        let wait = |cell: &PastCell| cell.started.or(cell.finished).unwrap_or(now) - cell.submitted;
+        Self {
+            waits: lately.map(wait).collect(),
+        }
+    }
+
+    fn mean(&self) -> f64 {
+        self.waits.iter().sum::<f64>() / (self.waits.len() as f64).max(1.0)
+    }
+
+    /// Whether more waited longer than one in ten was to wait than chance explains (in 199 of 200 cases).
+    fn is_worse_than(&self, expected: &Forecast) -> bool {
+        let count = self.waits.len() as f64;
+        let longer = self
+            .waits
+            .iter()
+            .filter(|wait| **wait > expected.waits[1])
+            .count() as f64;
+        longer > 0.1 * count + 2.6 * (0.09 * count).sqrt()
+    }
+}
+
+fn now_part(here: usize, lately: &Lately, expected: Option<&Forecast>) -> Markup {
+    html! {
+        p.now {
+            @match lately.waits.len() {
+                0 => "No cell came in the last hour.",
+                count => {
+                    (count) @if count == 1 { " cell" } @else { " cells" } " came in the last hour and waited "
+                    (duration(lately.mean())) " on average."
+                },
+            }
+        }
+        @if let Some(expected) = expected {
+            p {
+                (here) @if here == 1 { " person is" } @else { " people are" } " here; so many are predicted to wait "
+                (duration(expected.wait)) " on average, and 1 in 10 longer than " (duration(expected.waits[1])) ". "
+                @if lately.waits.is_empty() {}
+                @else if lately.is_worse_than(expected) {
+                    strong { "More cells than that wait longer: this is not bad luck." }
+                    " The course asks for more than in the days before, or a worker is missing."
+                }
+                @else { "What the last hour's cells waited is within chance." }
+            }
+        }
+    }
+}
+
+fn table(rows: &[Row]) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="The course" { table {
+            caption { "The course" }
+            thead { tr {
+                th scope="col" { "" }
+                @for title in ["Start within 1 s", "Mean wait", "p50", "p90", "p99", "Places busy", "Cells per hour"] {
+                    th.number scope="col" { (title) }
+                }
+            } }
+            tbody {
+                @for row in rows { tr {
+                    th scope="row" { (row.name) }
+                    td.number { (format!("{:.0} %", 100.0 * row.at_once)) }
+                    td.number { (duration(row.wait)) }
+                    @for wait in row.waits {
+                        td.number { @match wait { Some(wait) => (duration(wait)), None => "–" } }
+                    }
+                    td.number { (format!("{:.0} %", 100.0 * row.busy)) }
+                    td.number { (format!("{:.1}", row.cells_per_hour)) }
+                } }
+            }
+        } }
+    }
+}
+
+fn past(cell: &baton_protocol::api::PastCell) -> PastCell {
+    PastCell {
+        person: cell.person.into(),
+        submitted: seconds(cell.submitted_ms),
+        started: cell.started_ms.map(seconds),
+        finished: cell.finished_ms.map(seconds),
+        ended_itself: cell.ended_itself,
+    }
+}
+
+fn seconds(ms: i64) -> f64 {
+    ms as f64 / 1000.0
+}

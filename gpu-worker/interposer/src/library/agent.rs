@@ -1,0 +1,254 @@
+//! The interposer's own thread: it does what the worker says.
+//!
+//! It opens the gate for a lease and closes it at its end, when nothing is in flight and the GPU is idle. It gives a
+//! lease back that the session does not use. While the worker's end is away the gate is closed.
+//!
+//! **Invariant:** a lease ends only while no stream is being captured.
+
+use std::{
+    io,
+    os::unix::net::UnixStream,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Process,
+    line::Frames,
+    sys::{driver, host},
+    wire::{Epoch, FromSession, Hello, SOCKET, TOKEN, ToSession},
+};
+
+/// A lease that is not used for so long is given back.
+const IDLE: Duration = Duration::from_millis(100);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How long the worker may be away.
+const PATIENCE: Duration = Duration::from_secs(30);
+const RETRY: Duration = Duration::from_millis(50);
+
+/// How long a capture is waited for between looks.
+const CAPTURE: Duration = Duration::from_millis(2);
+
+const WELCOME: Duration = Duration::from_secs(5);
+
+struct Introduction {
+    socket: String,
+    token: u128,
+}
+
+/// Connects this process with its worker, if it has one, and leaves a thread with the connection.
+pub(super) fn start(process: &'static Process) {
+    let Some(introduction) = introduction() else {
+        return;
+    };
+    process.gate.close();
+    let first = connect(process, &introduction);
+    let started = first.and_then(|frames| {
+        let agent = thread::Builder::new().name("baton-gpu".to_owned());
+        host::without_signals(|| agent.spawn(move || run(process, &introduction, frames)))
+    });
+    if let Err(error) = started {
+        process.gate.give_up();
+        eprintln!("Baton: this process uses the GPU without taking turns: {error}");
+    }
+}
+
+fn introduction() -> Option<Introduction> {
+    let socket = std::env::var(SOCKET).ok()?;
+    let token = u128::from_str_radix(&std::env::var(TOKEN).ok()?, 16).ok()?;
+    Some(Introduction { socket, token })
+}
+
+fn connect(process: &Process, introduction: &Introduction) -> io::Result<Frames> {
+    let stream = UnixStream::connect(&introduction.socket)?;
+    let writer = stream.try_clone()?;
+    // Nothing changes between what the hello says and what is said after the welcome.
+    let memory = process.memory();
+    let hello = FromSession::Hello(Hello {
+        token: introduction.token,
+        total_bytes: driver::total_bytes(0),
+        bytes: memory.bytes(),
+        fixed_bytes: memory.fixed_bytes(),
+        is_away: memory.is_away(),
+    });
+    io::Write::write_all(&mut &stream, &hello.encode())?;
+    stream.set_read_timeout(Some(WELCOME))?;
+    let mut frames = Frames::new(stream);
+    match frames.next() {
+        Ok(Some(ToSession::Welcome { cap_bytes })) => {
+            process.welcome(cap_bytes, frames.descriptor());
+            process.line.open(writer);
+            drop(memory);
+            Ok(frames)
+        }
+        other => Err(other.err().unwrap_or(io::ErrorKind::TimedOut.into())),
+    }
+}
+
+fn run(process: &'static Process, introduction: &Introduction, mut frames: Frames) {
+    driver::relax_captures();
+    loop {
+        let mut agent = Agent {
+            process,
+            lease: None,
+        };
+        let end = agent.serve(&mut frames);
+        process.line.close();
+        let lost_at = Instant::now();
+        let mut is_drained = false;
+        frames = loop {
+            is_drained = is_drained || agent.drain();
+            match connect(process, introduction) {
+                Ok(frames) => break frames,
+                Err(_) if lost_at.elapsed() < PATIENCE => thread::sleep(RETRY),
+                Err(_) => {
+                    process.line.give_up();
+                    process.gate.break_down();
+                    let reason = end.err().map(|error| error.to_string());
+                    let reason = reason.unwrap_or_default();
+                    eprintln!(
+                        "Baton: this process may not use the GPU any more, its worker is gone: {reason}"
+                    );
+                    return;
+                }
+            }
+        };
+        process.gate.close();
+        if process.gate.somebody_waits() {
+            process.line.say(&FromSession::Want);
+        }
+    }
+}
+
+struct Agent {
+    process: &'static Process,
+    lease: Option<Lease>,
+}
+
+struct Lease {
+    epoch: Epoch,
+    /// It is to be given back as soon as no stream is being captured.
+    is_over: bool,
+    submissions: u32,
+    used_at: Instant,
+}
+
+impl Agent {
+    fn serve(&mut self, frames: &mut Frames) -> io::Result<()> {
+        loop {
+            let patience = self.lease.as_ref().map(|lease| match lease.is_over {
+                true => CAPTURE,
+                false => LOOK_EVERY,
+            });
+            frames.stream().set_read_timeout(patience)?;
+            match frames.next()? {
+                Some(message) => self.handle(message),
+                None => self.look(),
+            }
+            if self.lease.as_ref().is_some_and(|lease| lease.is_over) {
+                self.give_back();
+            }
+        }
+    }
+
+    fn handle(&mut self, message: ToSession) {
+        let process = self.process;
+        match message {
+            ToSession::Welcome { .. } => {}
+            ToSession::Grant { epoch } => {
+                self.lease = Some(Lease {
+                    epoch,
+                    is_over: false,
+                    submissions: process.gate.submissions(),
+                    used_at: Instant::now(),
+                });
+                process.gate.open();
+            }
+            ToSession::Drop { epoch } => {
+                if let Some(lease) = &mut self.lease {
+                    lease.is_over |= lease.epoch == epoch;
+                }
+            }
+            ToSession::SwapOut => {
+                let since = Instant::now();
+                let (bytes, code) = process.memory().swap_out();
+                process.notice(code);
+                let nanoseconds = since.elapsed().as_nanos() as u64;
+                process
+                    .line
+                    .say(&FromSession::SwappedOut { bytes, nanoseconds });
+            }
+            ToSession::SwapIn => self.swap_in(),
+            ToSession::Grow { .. } => process.line.answer(true),
+            ToSession::Refuse { .. } => process.line.answer(false),
+        }
+    }
+
+    fn swap_in(&self) {
+        let since = Instant::now();
+        let swapped = self.process.memory().swap_in();
+        let nanoseconds = since.elapsed().as_nanos() as u64;
+        self.process.line.say(&match swapped {
+            Ok(bytes) => FromSession::SwappedIn { bytes, nanoseconds },
+            Err(code) => {
+                self.process.notice(code);
+                FromSession::NotSwappedIn
+            }
+        });
+    }
+
+    /// Gives the lease back that has not been used for a while, when the GPU has nothing to do for it.
+    fn look(&mut self) {
+        let process = self.process;
+        let Some(lease) = &mut self.lease else { return };
+        let submissions = process.gate.submissions();
+        if submissions != lease.submissions || process.gate.in_flight() > 0 {
+            lease.submissions = submissions;
+            lease.used_at = Instant::now();
+            return;
+        }
+        if lease.used_at.elapsed() < IDLE || process.captures.any() {
+            return;
+        }
+        process.synchronize();
+        lease.is_over = process.gate.submissions() == submissions;
+    }
+
+    /// When no capture is under way.
+    fn give_back(&mut self) {
+        if !self.drain() {
+            return;
+        }
+        let Some(lease) = self.lease.take() else {
+            return;
+        };
+        let submissions = u64::from(self.process.gate.submissions());
+        self.process.line.say(&FromSession::Yielded {
+            epoch: lease.epoch,
+            submissions,
+        });
+        // Who came to the gate before that was said was not heard.
+        if self.process.gate.somebody_waits() {
+            self.process.line.say(&FromSession::Want);
+        }
+    }
+
+    /// Closes the gate and waits until the GPU has nothing to do for the session. `false` while a stream is captured:
+    /// what is submitted to that is not computed, and the end of the capture must come through.
+    fn drain(&self) -> bool {
+        let process = self.process;
+        if process.captures.any() {
+            return false;
+        }
+        process.gate.close();
+        process.gate.wait_until_nothing_is_in_flight();
+        if process.captures.any() {
+            process.gate.open();
+            return false;
+        }
+        process.synchronize();
+        process.reap(true);
+        true
+    }
+}

@@ -1,0 +1,50 @@
+//! Which streams are being captured now: what is submitted to them is written down and not computed.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+};
+
+use super::sys::driver::Stream;
+
+pub(super) struct Captures {
+    count: AtomicUsize,
+    streams: Mutex<BTreeSet<Stream>>,
+}
+
+impl Captures {
+    pub(super) const fn new() -> Self {
+        Self {
+            count: AtomicUsize::new(0),
+            streams: Mutex::new(BTreeSet::new()),
+        }
+    }
+
+    #[inline]
+    pub(super) fn any(&self) -> bool {
+        self.count.load(SeqCst) > 0
+    }
+
+    pub(super) fn has(&self, stream: Stream) -> bool {
+        self.any() && self.streams().contains(&stream)
+    }
+
+    pub(super) fn begin(&self, stream: Stream) {
+        let mut streams = self.streams();
+        streams.insert(stream);
+        self.count.store(streams.len(), SeqCst);
+    }
+
+    pub(super) fn end(&self, stream: Stream) {
+        let mut streams = self.streams();
+        streams.remove(&stream);
+        self.count.store(streams.len(), SeqCst);
+    }
+
+    fn streams(&self) -> MutexGuard<'_, BTreeSet<Stream>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,204 @@
+//! Where a session's allocations lie: large ones have a region of addresses of their own, small ones share one.
+//!
+//! In: sizes. Out: addresses, and which regions are to be made and given back. What lies behind the addresses, and
+//! whether it is on the GPU now, is none of its business.
+//!
+//! **Invariant:** pure; addresses that are handed out do not overlap.
+
+use std::collections::BTreeMap;
+
+/// What the driver maps at a time.
+pub(super) const GRANULE_BYTES: u64 = 2 << 20;
+
+/// As the driver promises.
+const ALIGNMENT: u64 = 512;
+
+/// From this size on an allocation has a region of its own.
+const LARGE_BYTES: u64 = 1 << 20;
+
+const LARGEST_SHARED_BYTES: u64 = 32 << 20;
+
+#[derive(Debug)]
+pub(super) struct Heap {
+    regions: BTreeMap<u64, Region>,
+}
+
+#[derive(Debug)]
+struct Region {
+    bytes: u64,
+    is_shared: bool,
+    /// By address: how many bytes.
+    used: BTreeMap<u64, u64>,
+    holes: BTreeMap<u64, u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Range {
+    pub(super) address: u64,
+    pub(super) bytes: u64,
+}
+
+impl Heap {
+    pub(super) const fn empty() -> Self {
+        Self {
+            regions: BTreeMap::new(),
+        }
+    }
+
+    /// In a region that is there, if one has room.
+    pub(super) fn place(&mut self, bytes: u64) -> Option<u64> {
+        if bytes >= LARGE_BYTES {
+            return None;
+        }
+        let shared = self.regions.values_mut().filter(|region| region.is_shared);
+        shared.into_iter().find_map(|region| region.place(bytes))
+    }
+
+    /// How many bytes the region must have that an allocation needs for which there is no room.
+    pub(super) fn region_for(&self, bytes: u64) -> u64 {
+        if bytes >= LARGE_BYTES {
+            return bytes.next_multiple_of(GRANULE_BYTES);
+        }
+        let shared = self.regions.values().filter(|region| region.is_shared);
+        let so_far: u64 = shared.map(|region| region.bytes).sum();
+        so_far.clamp(GRANULE_BYTES, LARGEST_SHARED_BYTES)
+    }
+
+    /// Takes in a region of [`Heap::region_for`] this allocation, which has its place in it.
+    pub(super) fn add(&mut self, region: Range, bytes: u64) -> u64 {
+        let mut added = Region {
+            bytes: region.bytes,
+            is_shared: bytes < LARGE_BYTES,
+            used: BTreeMap::new(),
+            holes: BTreeMap::from([(region.address, region.bytes)]),
+        };
+        let address = added.place(bytes).expect("it was made for that");
+        self.regions.insert(region.address, added);
+        address
+    }
+
+    /// The region that is to be given back with it, if nothing else is in it. `None` where nothing begins.
+    pub(super) fn release(&mut self, address: u64) -> Option<Option<Range>> {
+        let (base, region) = self.regions.range_mut(..=address).next_back()?;
+        let base = *base;
+        let bytes = region.used.remove(&address)?;
+        region.leave_hole(address, bytes);
+        if !region.used.is_empty() {
+            return Some(None);
+        }
+        let bytes = region.bytes;
+        self.regions.remove(&base);
+        Some(Some(Range {
+            address: base,
+            bytes,
+        }))
+    }
+
+    /// Where the allocations of a region begin.
+    pub(super) fn allocations(&self, region: u64) -> impl Iterator<Item = u64> {
+        let region = self.regions.get(&region).into_iter();
+        region.flat_map(|region| region.used.keys().copied())
+    }
+
+    /// The allocation in which an address lies.
+    pub(super) fn find(&self, address: u64) -> Option<Range> {
+        let (_, region) = self.regions.range(..=address).next_back()?;
+        let (start, bytes) = region.used.range(..=address).next_back()?;
+        (address < start + bytes).then_some(Range {
+            address: *start,
+            bytes: *bytes,
+        })
+    }
+}
+
+impl Region {
+    /// The first hole that is large enough.
+    fn place(&mut self, bytes: u64) -> Option<u64> {
+        let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
+        let fits = self.holes.iter().find(|(_, room)| **room >= bytes);
+        let (address, room) = fits.map(|(address, room)| (*address, *room))?;
+        self.holes.remove(&address);
+        if room > bytes {
+            self.holes.insert(address + bytes, room - bytes);
+        }
+        self.used.insert(address, bytes);
+        Some(address)
+    }
+
+    fn leave_hole(&mut self, mut address: u64, mut bytes: u64) {
+        if let Some(next) = self.holes.remove(&(address + bytes)) {
+            bytes += next;
+        }
+        if let Some((before, room)) = self.holes.range(..address).next_back()
+            && before + room == address
+        {
+            (address, bytes) = (*before, room + bytes);
+        }
+        self.holes.insert(address, bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn allocate(heap: &mut Heap, bytes: u64, next: &mut u64) -> u64 {
+        heap.place(bytes).unwrap_or_else(|| {
+            let region = Range {
+                address: *next,
+                bytes: heap.region_for(bytes),
+            };
+            *next += region.bytes + GRANULE_BYTES;
+            heap.add(region, bytes)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn allocations_never_overlap_and_leave_nothing_behind(
+            steps in prop::collection::vec((any::<bool>(), 1_u64..5 << 20, any::<prop::sample::Index>()), 1..200),
+        ) {
+            let (mut heap, mut next) = (Heap::empty(), 1 << 40);
+            let mut live: Vec<(u64, u64)> = Vec::new();
+            for (frees, bytes, which) in steps {
+                // Small ones are what is difficult.
+                let bytes = if bytes % 3 == 0 { bytes } else { bytes >> 8 };
+                if frees && !live.is_empty() {
+                    let (address, _) = live.swap_remove(which.index(live.len()));
+                    prop_assert!(heap.release(address).is_some());
+                    prop_assert!(heap.release(address).is_none(), "it was freed twice");
+                    continue;
+                }
+                let address = allocate(&mut heap, bytes, &mut next);
+                prop_assert_eq!(address % ALIGNMENT, 0);
+                for (other, room) in &live {
+                    prop_assert!(address + bytes <= *other || other + room <= address);
+                }
+                let found = heap.find(address + bytes.saturating_sub(1)).map(|range| range.address);
+                prop_assert_eq!(found, Some(address));
+                live.push((address, bytes));
+            }
+            for (address, _) in live {
+                prop_assert!(heap.release(address).is_some());
+            }
+            prop_assert!(heap.regions.is_empty());
+        }
+    }
+
+    #[test]
+    fn holes_grow_together() {
+        let (mut heap, mut next) = (Heap::empty(), 1 << 40);
+        let first = allocate(&mut heap, 512, &mut next);
+        let others = [512, 512, 512].map(|bytes| allocate(&mut heap, bytes, &mut next));
+        for address in [others[0], others[2], others[1]] {
+            assert_eq!(heap.release(address), Some(None));
+        }
+        assert_eq!(allocate(&mut heap, 1536, &mut next), first + 512);
+        assert_eq!(
+            heap.find(first + 511).map(|range| range.address),
+            Some(first)
+        );
+        assert_eq!(heap.find(first + 4096), None);
+    }
+}

@@ -1,0 +1,319 @@
+//! The interposer: what every process of a session loads before all other libraries.
+//!
+//! In: calls to the CUDA driver, whichever way a program found it. Out: the same calls, when the session has a lease;
+//! and allocations that can leave the GPU while another session needs the room.
+//!
+//! A process that never initialises the driver pays for one comparison at each of its look-ups and for nothing else.
+//! Without a worker to talk to, calls pass untouched.
+//!
+//! **Invariant:** it never ends its process, and never initialises the driver on its own accord.
+
+mod agent;
+mod captures;
+mod gate;
+mod heap;
+mod line;
+mod memory;
+mod symbols;
+mod sys;
+mod window;
+#[cfg(not(test))]
+#[path = "../wire.rs"]
+mod wire;
+
+use std::{
+    collections::BTreeSet,
+    os::fd::RawFd,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+#[cfg(test)]
+use crate::wire;
+
+use captures::Captures;
+use gate::{Entry, Gate};
+use line::{Answer, Line};
+use memory::Memory;
+use sys::driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Stream};
+use window::Windows;
+use wire::FromSession;
+
+/// The driver has a dead process' memory only some time after its end.
+const LATE: Duration = Duration::from_secs(5);
+const LATE_RETRY: Duration = Duration::from_millis(20);
+
+/// All that this process has of it.
+struct Process {
+    gate: Gate,
+    windows: Windows,
+    captures: Captures,
+    line: Line,
+    memory: Mutex<Memory>,
+    /// Held by the thread that asks for more memory.
+    growing: Mutex<()>,
+    contexts: Mutex<BTreeSet<Context>>,
+    is_started: AtomicBool,
+    has_failed: AtomicBool,
+    can_map: AtomicBool,
+    cap_bytes: AtomicU64,
+    descriptor: AtomicI32,
+}
+
+static PROCESS: Process = Process {
+    gate: Gate::new(),
+    windows: Windows::new(),
+    captures: Captures::new(),
+    line: Line::new(),
+    memory: Mutex::new(Memory::new()),
+    growing: Mutex::new(()),
+    contexts: Mutex::new(BTreeSet::new()),
+    is_started: AtomicBool::new(false),
+    has_failed: AtomicBool::new(false),
+    can_map: AtomicBool::new(false),
+    cap_bytes: AtomicU64::new(0),
+    descriptor: AtomicI32::new(-1),
+};
+
+impl Process {
+    /// The driver was initialised.
+    fn start(&'static self) {
+        if self.is_started.swap(true, Relaxed) {
+            return;
+        }
+        self.can_map.store(driver::can_map_memory(0), Relaxed);
+        agent::start(self);
+        if self.gate.is_in_use() {
+            sys::forget_in_forked_children();
+        }
+    }
+
+    fn welcome(&self, cap_bytes: u64, descriptor: RawFd) {
+        self.cap_bytes.store(cap_bytes, Relaxed);
+        self.descriptor.store(descriptor, Relaxed);
+    }
+
+    // ---- submitting
+
+    /// Lets a call to the driver through when the session has a lease.
+    #[inline]
+    fn submit(&self, stream: Option<Stream>, call: impl FnOnce() -> Code) -> Code {
+        match self.gate.enter(|| self.want()) {
+            Entry::NotInUse => return call(),
+            Entry::Refused => return SYSTEM_NOT_READY,
+            Entry::Counted => {}
+        }
+        let code = call();
+        if code != SUCCESS {
+            self.notice(code);
+        } else if let Some(stream) = stream
+            && !self.captures.any()
+        {
+            self.windows.submitted(stream);
+        }
+        self.gate.leave();
+        code
+    }
+
+    /// Who comes to the closed gate shows which contexts compute.
+    fn want(&self) {
+        if let Ok((context, _)) = driver::current() {
+            self.contexts().insert(context);
+        }
+        self.line.say(&FromSession::Want);
+    }
+
+    fn notice(&self, code: Code) {
+        if driver::is_sticky(code) && !self.has_failed.swap(true, Relaxed) {
+            let code = code.cast_unsigned();
+            self.line.say(&FromSession::Fault { code });
+        }
+    }
+
+    /// Waits until the GPU has nothing to do for this process.
+    fn synchronize(&self) {
+        let contexts: Vec<Context> = self.contexts().iter().copied().collect();
+        for context in contexts {
+            if let Err(code) = context.with(driver::synchronize) {
+                self.notice(code);
+                // It may be gone.
+                self.contexts().remove(&context);
+            }
+        }
+    }
+
+    // ---- memory
+
+    /// Whether the driver can put memory behind addresses that were reserved.
+    fn can_move(&self) -> bool {
+        self.can_map.load(Relaxed)
+    }
+
+    /// Of the session, not of its neighbours.
+    fn free_and_total(&self) -> (u64, u64) {
+        let memory = self.memory();
+        let total = self.cap_bytes.load(Relaxed);
+        let used = memory.bytes() + memory.fixed_bytes();
+        (total.saturating_sub(used), total)
+    }
+
+    /// Memory for the calling thread's context. The code is what the driver would say.
+    fn allocate(&self, bytes: u64) -> Result<u64, Code> {
+        let (context, device) = driver::current()?;
+        self.contexts().insert(context);
+        // To ask for an event would spoil a capture.
+        if !self.captures.any() {
+            self.reap(false);
+        }
+        let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let until = Instant::now() + LATE;
+        loop {
+            match self.try_to_allocate(bytes, (context, device)) {
+                Ok(Some(address)) => return Ok(address),
+                Ok(None) if Instant::now() < until => std::thread::sleep(LATE_RETRY),
+                Ok(None) => return Err(OUT_OF_MEMORY),
+                Err(OUT_OF_MEMORY) if self.finish_frees() => {}
+                Err(code) => return Err(code),
+            }
+        }
+    }
+
+    /// `None` where memory is promised that the driver has not yet.
+    fn try_to_allocate(&self, bytes: u64, place: (Context, i32)) -> Result<Option<u64>, Code> {
+        let mut memory = self.memory();
+        if let Some(address) = memory.place(bytes) {
+            return Ok(Some(address));
+        }
+        let region_bytes = memory.region_for(bytes);
+        let after = memory.bytes() + memory.fixed_bytes() + region_bytes;
+        drop(memory);
+        if after > self.cap_bytes.load(Relaxed) {
+            return Err(OUT_OF_MEMORY);
+        }
+        let Answer::Yes { generation } = self.line.ask_to_grow(region_bytes) else {
+            return Err(OUT_OF_MEMORY);
+        };
+        let mut memory = self.memory();
+        if self.line.generation() != generation {
+            return Ok(None);
+        }
+        let grown = match memory.region_for(bytes) == region_bytes {
+            true => memory.grow(bytes, place).map(Some),
+            false => Ok(None),
+        };
+        if !matches!(grown, Ok(Some(_))) {
+            self.say_shrank(region_bytes);
+        }
+        match grown {
+            Err(OUT_OF_MEMORY) => Ok(None),
+            grown => grown,
+        }
+    }
+
+    /// Waits for what is to be freed in order. `false` where there is nothing.
+    fn finish_frees(&self) -> bool {
+        if self.captures.any() || !self.memory().has_freed() {
+            return false;
+        }
+        self.synchronize();
+        self.reap(true);
+        true
+    }
+
+    /// Frees an allocation that nothing uses any more, as the driver does: after all that was submitted. `false` for an
+    /// address that is none of this process' allocations.
+    fn free(&self, address: u64) -> bool {
+        if self
+            .memory()
+            .find(address)
+            .is_none_or(|range| range.address != address)
+        {
+            return false;
+        }
+        if self.captures.any() {
+            self.memory().free_after(address, None);
+            return true;
+        }
+        if self.gate.is_open() {
+            // What went wrong before says the next call too.
+            let _ = driver::synchronize();
+        }
+        let mut memory = self.memory();
+        let shrank = memory.free(address);
+        self.say_shrank(shrank.unwrap_or(0));
+        true
+    }
+
+    /// Frees it after what was submitted to the stream.
+    fn free_in_order(&self, address: u64, stream: Stream) -> bool {
+        if self
+            .memory()
+            .find(address)
+            .is_none_or(|range| range.address != address)
+        {
+            return false;
+        }
+        let event = Event::record(stream);
+        self.memory().free_after(address, event);
+        true
+    }
+
+    fn reap(&self, is_drained: bool) {
+        let mut memory = self.memory();
+        let shrank = memory.reap(is_drained);
+        self.say_shrank(shrank);
+    }
+
+    /// Frees what a context had that is no more.
+    fn forget(&self, is_gone: impl Fn(Context, i32) -> bool) {
+        let mut memory = self.memory();
+        let shrank = memory.forget(is_gone);
+        self.say_shrank(shrank);
+    }
+
+    /// To be said while the memory is held, so that a hello never counts it twice.
+    fn say_shrank(&self, bytes: u64) {
+        if bytes > 0 {
+            self.line.say(&FromSession::Shrank { bytes });
+        }
+    }
+
+    /// Lets the driver make what cannot leave the GPU. `make` says what it is freed with.
+    fn make_fixed(&self, bytes: u64, make: impl FnOnce() -> Result<u64, Code>) -> Code {
+        let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.line.ask_to_grow(bytes) == Answer::No {
+            return OUT_OF_MEMORY;
+        }
+        let made = make();
+        let mut memory = self.memory();
+        if let Ok(key) = made {
+            memory.fix(key, bytes);
+        }
+        self.line.say(&FromSession::Shrank { bytes });
+        self.say_fixed(&memory);
+        made.err().unwrap_or(SUCCESS)
+    }
+
+    fn forget_fixed(&self, key: u64) {
+        let mut memory = self.memory();
+        if memory.unfix(key) {
+            self.say_fixed(&memory);
+        }
+    }
+
+    fn say_fixed(&self, memory: &Memory) {
+        let bytes = memory.fixed_bytes();
+        self.line.say(&FromSession::Fixed { bytes });
+    }
+
+    fn memory(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn contexts(&self) -> MutexGuard<'_, BTreeSet<Context>> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

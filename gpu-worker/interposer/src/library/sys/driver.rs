@@ -1,0 +1,355 @@
+//! The driver's functions that the interposer calls itself, under their real names and past its own wrappers.
+//!
+//! A code is a plain number, because newer drivers return new ones.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::transmute;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use super::host::{RTLD_LAZY, dlopen};
+use super::look_up::real_dlsym;
+
+pub(in super::super) type Code = i32;
+pub(in super::super) const SUCCESS: Code = 0;
+pub(in super::super) const INVALID_VALUE: Code = 1;
+pub(in super::super) const OUT_OF_MEMORY: Code = 2;
+const INVALID_CONTEXT: Code = 201;
+pub(in super::super) const NOT_FOUND: Code = 500;
+pub(in super::super) const NOT_SUPPORTED: Code = 801;
+pub(in super::super) const SYSTEM_NOT_READY: Code = 802;
+
+/// After one of these the driver answers nothing else until the process ends.
+pub(in super::super) const fn is_sticky(code: Code) -> bool {
+    matches!(code, 700 | 702 | 709 | 710 | 714..=719)
+}
+
+/// A function that the driver exports, found when it is first needed.
+pub(super) struct Export {
+    name: &'static CStr,
+    address: AtomicUsize,
+}
+
+impl Export {
+    pub(super) const fn new(name_and_nul: &'static str) -> Self {
+        let Ok(name) = CStr::from_bytes_with_nul(name_and_nul.as_bytes()) else {
+            panic!("it ends with its only nul");
+        };
+        Self {
+            name,
+            address: AtomicUsize::new(0),
+        }
+    }
+
+    /// `None` where the driver is older or newer than the function.
+    #[inline]
+    pub(super) fn address(&self) -> Option<usize> {
+        match self.address.load(Relaxed) {
+            0 => self.find(),
+            address => Some(address),
+        }
+    }
+
+    #[cold]
+    fn find(&self) -> Option<usize> {
+        let driver = library(0)?;
+        // SAFETY: the name ends with nul, and the library stays loaded.
+        let found = unsafe { real_dlsym(driver, self.name.as_ptr()) };
+        self.address.store(found as usize, Relaxed);
+        (!found.is_null()).then_some(found as usize)
+    }
+}
+
+/// The driver, loaded if need be and `flags` do not say otherwise.
+pub(super) fn library(flags: c_int) -> Option<*mut c_void> {
+    static LIBRARY: AtomicUsize = AtomicUsize::new(0);
+    let known = LIBRARY.load(Relaxed);
+    if known != 0 {
+        return Some(known as *mut c_void);
+    }
+    // SAFETY: the name ends with nul.
+    let found = unsafe { dlopen(c"libcuda.so.1".as_ptr(), RTLD_LAZY | flags) };
+    LIBRARY.store(found as usize, Relaxed);
+    (!found.is_null()).then_some(found)
+}
+
+/// Of the function that the driver exports under this name.
+pub(super) fn export_address(name: &str) -> Option<usize> {
+    let mut with_nul = [0; 64];
+    with_nul.get_mut(..name.len() + 1)?[..name.len()].copy_from_slice(name.as_bytes());
+    // SAFETY: the name ends with nul.
+    let found = unsafe { real_dlsym(library(0)?, with_nul.as_ptr().cast()) };
+    (!found.is_null()).then_some(found as usize)
+}
+
+/// Makes functions that call the driver's of a name, and are its `NOT_FOUND` where it has none.
+macro_rules! driver {
+    ($($visible:vis fn $function:ident($($argument:ident: $kind:ty),*) = $name:ident;)*) => {$(
+        $visible fn $function($($argument: $kind),*) -> Code {
+            static EXPORT: Export = Export::new(concat!(stringify!($name), "\0"));
+            let Some(address) = EXPORT.address() else { return NOT_FOUND };
+            // SAFETY: the driver's function of this name has this signature; whoever calls it passes what is valid.
+            unsafe {
+                let function: unsafe extern "C" fn($($kind),*) -> Code = transmute(address);
+                function($($argument),*)
+            }
+        }
+    )*};
+}
+
+driver! {
+    fn primary_state(device: c_int, flags: *mut u32, is_active: *mut c_int) = cuDevicePrimaryCtxGetState;
+    fn device_get_attribute(value: *mut c_int, attribute: c_int, device: c_int) = cuDeviceGetAttribute;
+    fn device_total_mem(bytes: *mut usize, device: c_int) = cuDeviceTotalMem_v2;
+    fn ctx_get_current(context: *mut usize) = cuCtxGetCurrent;
+    fn ctx_get_device(device: *mut c_int) = cuCtxGetDevice;
+    fn ctx_push_current(context: usize) = cuCtxPushCurrent_v2;
+    fn ctx_pop_current(context: *mut usize) = cuCtxPopCurrent_v2;
+    fn ctx_synchronize() = cuCtxSynchronize;
+    fn thread_exchange_capture_mode(mode: *mut c_int) = cuThreadExchangeStreamCaptureMode;
+    fn stream_create(stream: *mut usize, flags: u32) = cuStreamCreate;
+    fn stream_synchronize(stream: usize) = cuStreamSynchronize;
+    fn event_create(event: *mut usize, flags: u32) = cuEventCreate;
+    fn event_record(event: usize, stream: usize) = cuEventRecord;
+    fn event_query(event: usize) = cuEventQuery;
+    fn event_synchronize(event: usize) = cuEventSynchronize;
+    fn event_destroy(event: usize) = cuEventDestroy_v2;
+    fn mem_address_reserve(address: *mut u64, bytes: usize, aligned: usize, at: u64, flags: u64) = cuMemAddressReserve;
+    fn mem_address_free(address: u64, bytes: usize) = cuMemAddressFree;
+    fn mem_create(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) = cuMemCreate;
+    fn mem_release(handle: u64) = cuMemRelease;
+    fn mem_map(address: u64, bytes: usize, from: usize, handle: u64, flags: u64) = cuMemMap;
+    fn mem_unmap(address: u64, bytes: usize) = cuMemUnmap;
+    fn mem_set_access(address: u64, bytes: usize, access: *const Access, count: usize) = cuMemSetAccess;
+    fn memcpy_from_device(to: usize, from: u64, bytes: usize, stream: usize) = cuMemcpyDtoHAsync_v2;
+    fn memcpy_to_device(to: u64, from: usize, bytes: usize, stream: usize) = cuMemcpyHtoDAsync_v2;
+    fn mem_host_register(address: usize, bytes: usize, flags: u32) = cuMemHostRegister_v2;
+    pub(super) fn host_unregister(address: usize) = cuMemHostUnregister;
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Location {
+    kind: c_int,
+    id: c_int,
+}
+
+/// Of an allocation; what is not named is zero.
+#[repr(C)]
+struct Properties {
+    kind: c_int,
+    handle_types: c_int,
+    location: Location,
+    _windows: *mut c_void,
+    _flags: [u8; 8],
+}
+
+#[repr(C)]
+struct Access {
+    location: Location,
+    flags: c_int,
+}
+
+const ON_DEVICE: c_int = 1;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) struct Context(pub(super) usize);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) struct Stream(pub(in super::super) usize);
+
+/// The thread's own default stream.
+pub(in super::super) const PER_THREAD: Stream = Stream(2);
+
+pub(super) fn host_register(address: usize, bytes: usize) -> Code {
+    mem_host_register(address, bytes, 0)
+}
+
+/// The calling thread's context, and its device.
+pub(in super::super) fn current() -> Result<(Context, c_int), Code> {
+    let (mut context, mut device) = (0, 0);
+    match ctx_get_current(&raw mut context) {
+        SUCCESS if context == 0 => Err(INVALID_CONTEXT),
+        SUCCESS => match ctx_get_device(&raw mut device) {
+            SUCCESS => Ok((Context(context), device)),
+            code => Err(code),
+        },
+        code => Err(code),
+    }
+}
+
+pub(in super::super) fn total_bytes(device: c_int) -> u64 {
+    let mut bytes = 0;
+    device_total_mem(&raw mut bytes, device);
+    bytes as u64
+}
+
+pub(in super::super) fn has_primary_context(device: c_int) -> bool {
+    let (mut flags, mut is_active) = (0, 0);
+    primary_state(device, &raw mut flags, &raw mut is_active) == SUCCESS && is_active != 0
+}
+
+/// Whether addresses can be reserved and memory put behind them.
+pub(in super::super) fn can_map_memory(device: c_int) -> bool {
+    const VIRTUAL_MEMORY_MANAGEMENT: c_int = 102;
+    let mut value = 0;
+    device_get_attribute(&raw mut value, VIRTUAL_MEMORY_MANAGEMENT, device);
+    value != 0
+}
+
+pub(in super::super) fn as_result(code: Code) -> Result<(), Code> {
+    match code {
+        SUCCESS => Ok(()),
+        code => Err(code),
+    }
+}
+
+/// The calling thread never disturbs a capture of another.
+pub(in super::super) fn relax_captures() {
+    let mut relaxed = 2;
+    thread_exchange_capture_mode(&raw mut relaxed);
+}
+
+/// Waits until the calling thread's context has nothing to do.
+pub(in super::super) fn synchronize() -> Result<(), Code> {
+    as_result(ctx_synchronize())
+}
+
+impl Context {
+    /// Runs `action` with this context as the calling thread's.
+    pub(in super::super) fn with<T>(
+        self,
+        action: impl FnOnce() -> Result<T, Code>,
+    ) -> Result<T, Code> {
+        as_result(ctx_push_current(self.0))?;
+        let result = action();
+        let mut context = 0;
+        ctx_pop_current(&raw mut context);
+        result
+    }
+}
+
+/// A mark in a stream.
+#[derive(Debug)]
+pub(in super::super) struct Event(usize);
+
+impl Event {
+    pub(in super::super) fn record(stream: Stream) -> Option<Self> {
+        const BLOCKING_WITHOUT_TIMES: u32 = 1 | 2;
+        let mut event = 0;
+        if event_create(&raw mut event, BLOCKING_WITHOUT_TIMES) != SUCCESS {
+            return None;
+        }
+        let event = Self(event);
+        (event_record(event.0, stream.0) == SUCCESS).then_some(event)
+    }
+
+    pub(in super::super) fn is_reached(&self) -> bool {
+        const NOT_READY: Code = 600;
+        event_query(self.0) != NOT_READY
+    }
+
+    pub(in super::super) fn wait(&self) -> Result<(), Code> {
+        as_result(event_synchronize(self.0))
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        event_destroy(self.0);
+    }
+}
+
+/// Addresses without memory behind them.
+pub(in super::super) fn reserve(bytes: u64) -> Result<u64, Code> {
+    let mut address = 0;
+    match mem_address_reserve(&raw mut address, bytes as usize, 0, 0, 0) {
+        SUCCESS => Ok(address),
+        code => Err(code),
+    }
+}
+
+pub(in super::super) fn unreserve(address: u64, bytes: u64) {
+    mem_address_free(address, bytes as usize);
+}
+
+/// Memory of the GPU behind reserved addresses; giving it back takes both.
+pub(in super::super) fn back(address: u64, bytes: u64, device: c_int) -> Result<u64, Code> {
+    const PINNED: c_int = 1;
+    const READ_WRITE: c_int = 3;
+    let location = Location {
+        kind: ON_DEVICE,
+        id: device,
+    };
+    let properties = Properties {
+        kind: PINNED,
+        handle_types: 0,
+        location,
+        _windows: std::ptr::null_mut(),
+        _flags: [0; 8],
+    };
+    let access = Access {
+        location,
+        flags: READ_WRITE,
+    };
+    let (mut handle, bytes) = (0, bytes as usize);
+    let code = mem_create(&raw mut handle, bytes, &raw const properties, 0);
+    if code != SUCCESS {
+        return Err(code);
+    }
+    let mut code = mem_map(address, bytes, 0, handle, 0);
+    if code == SUCCESS {
+        code = mem_set_access(address, bytes, &raw const access, 1);
+        if code == SUCCESS {
+            return Ok(handle);
+        }
+        mem_unmap(address, bytes);
+    }
+    mem_release(handle);
+    Err(code)
+}
+
+pub(in super::super) fn unback(address: u64, bytes: u64, handle: u64) {
+    mem_unmap(address, bytes as usize);
+    mem_release(handle);
+}
+
+/// A stream that waits for no other.
+pub(in super::super) fn own_stream() -> Result<Stream, Code> {
+    const NON_BLOCKING: u32 = 1;
+    let mut stream = 0;
+    match stream_create(&raw mut stream, NON_BLOCKING) {
+        SUCCESS => Ok(Stream(stream)),
+        code => Err(code),
+    }
+}
+
+pub(in super::super) fn copy_out(
+    to: usize,
+    from: u64,
+    bytes: u64,
+    stream: Stream,
+) -> Result<(), Code> {
+    as_result(memcpy_from_device(to, from, bytes as usize, stream.0))
+}
+
+pub(in super::super) fn copy_in(
+    to: u64,
+    from: usize,
+    bytes: u64,
+    stream: Stream,
+) -> Result<(), Code> {
+    as_result(memcpy_to_device(to, from, bytes as usize, stream.0))
+}
+
+pub(in super::super) fn wait_for(stream: Stream) -> Result<(), Code> {
+    as_result(stream_synchronize(stream.0))
+}
+
+/// What a look-up asks for: a name, as C has it.
+pub(super) unsafe fn name<'a>(name: *const c_char) -> Option<&'a str> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's.
+    unsafe { CStr::from_ptr(name) }.to_str().ok()
+}

@@ -1,0 +1,112 @@
+//! What is needed of the C library.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ptr::null_mut;
+
+use super::driver;
+
+pub(super) const RTLD_LAZY: c_int = 1;
+pub(super) const RTLD_NOLOAD: c_int = 4;
+pub(super) const RTLD_NEXT: *mut c_void = -1_isize as *mut c_void;
+
+unsafe extern "C" {
+    pub(super) fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
+    pub(super) fn dlvsym(
+        handle: *mut c_void,
+        name: *const c_char,
+        version: *const c_char,
+    ) -> *mut c_void;
+    fn mmap(
+        at: *mut c_void,
+        bytes: usize,
+        access: c_int,
+        flags: c_int,
+        file: c_int,
+        from: i64,
+    ) -> *mut c_void;
+    fn munmap(at: *mut c_void, bytes: usize) -> c_int;
+    fn madvise(at: *mut c_void, bytes: usize, advice: c_int) -> c_int;
+    fn close(file: c_int) -> c_int;
+    fn sigfillset(set: *mut SignalSet) -> c_int;
+    fn pthread_sigmask(how: c_int, set: *const SignalSet, before: *mut SignalSet) -> c_int;
+    fn pthread_atfork(
+        before: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> c_int;
+}
+
+#[repr(C)]
+struct SignalSet([u64; 16]);
+
+/// Memory of the host that stays where it is, for what leaves the GPU. It is pinned where the driver can do that.
+#[derive(Debug)]
+pub(in super::super) struct HostMemory {
+    address: usize,
+    bytes: usize,
+    is_pinned: bool,
+}
+
+impl HostMemory {
+    pub(in super::super) fn new(bytes: u64) -> Option<Self> {
+        const READ_WRITE: c_int = 1 | 2;
+        const PRIVATE_ANONYMOUS: c_int = 0x2 | 0x20;
+        const HUGE_PAGES: c_int = 14;
+        let bytes = usize::try_from(bytes).ok()?;
+        // SAFETY: new pages at an address of the kernel's choice.
+        let address = unsafe {
+            let address = mmap(null_mut(), bytes, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0);
+            if address as isize == -1 {
+                return None;
+            }
+            madvise(address, bytes, HUGE_PAGES);
+            address as usize
+        };
+        let is_pinned = driver::host_register(address, bytes) == driver::SUCCESS;
+        Some(Self {
+            address,
+            bytes,
+            is_pinned,
+        })
+    }
+
+    pub(in super::super) fn address(&self) -> usize {
+        self.address
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        if self.is_pinned {
+            driver::host_unregister(self.address);
+        }
+        // SAFETY: these pages are this value's own.
+        unsafe { munmap(self.address as *mut c_void, self.bytes) };
+    }
+}
+
+/// Runs `action` with all signals blocked, as threads inherit them that it starts.
+pub(in super::super) fn without_signals<T>(action: impl FnOnce() -> T) -> T {
+    const SET: c_int = 2;
+    let (mut all, mut before) = (SignalSet([0; 16]), SignalSet([0; 16]));
+    // SAFETY: sets of the C library's size, which it fills.
+    unsafe {
+        sigfillset(&raw mut all);
+        pthread_sigmask(SET, &raw const all, &raw mut before);
+    }
+    let result = action();
+    // SAFETY: as above.
+    unsafe { pthread_sigmask(SET, &raw const before, null_mut()) };
+    result
+}
+
+/// `action` runs in each child that this process forks, and may do only what a signal handler may.
+pub(in super::super) fn in_forked_children(action: extern "C" fn()) {
+    // SAFETY: a function that lives as long as the library.
+    unsafe { pthread_atfork(None, None, Some(action)) };
+}
+
+pub(super) fn close_descriptor(descriptor: c_int) {
+    // SAFETY: closing what is not open is an error that harms nobody.
+    unsafe { close(descriptor) };
+}

@@ -1,0 +1,261 @@
+//! How programs find the driver's functions, and how they find the wrappers instead.
+//!
+//! A program asks the dynamic loader (`dlsym`) or the driver (`cuGetProcAddress`). Both answer themselves; only an
+//! answer that is the address of a wrapped function is replaced. So names, versions and kinds of default stream mean
+//! what they mean to the driver.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::transmute;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+use super::super::PROCESS;
+use super::super::symbols;
+use super::driver::{self, Code, Export, NOT_FOUND, SUCCESS};
+use super::host::{RTLD_NEXT, RTLD_NOLOAD, dlvsym};
+use super::{table, wrapper, wrappers};
+
+type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+/// The dynamic loader's `dlsym`, once it was found; until then, what finds it.
+static REAL: AtomicPtr<()> = AtomicPtr::new(find_and_jump as *mut ());
+
+/// # Safety
+/// As for `dlsym`, but for the caller's place, which is this library.
+pub(super) unsafe fn real_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    // SAFETY: it holds nothing but functions of this type.
+    unsafe { transmute::<*mut (), Dlsym>(REAL.load(Relaxed))(handle, name) }
+}
+
+/// The loader looks at who calls it, so a name that is none of the wrapped is asked for by the caller itself: the
+/// registers and the stack are left as they were. Nothing here allocates, locks or looks at the environment.
+///
+/// # Safety
+/// As for the C library's function.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code))]
+pub(super) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    core::arch::naked_asm!(
+        "cmp byte ptr [rsi], 'c'",
+        "jne 2f",
+        "cmp byte ptr [rsi + 1], 'u'",
+        "jne 2f",
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {wrapped}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "test rax, rax",
+        "jz 2f",
+        "ret",
+        "2:",
+        "jmp qword ptr [rip + {real}]",
+        wrapped = sym wrapped,
+        real = sym REAL,
+    )
+}
+
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+unsafe extern "C" fn find_and_jump() {
+    core::arch::naked_asm!(
+        "push rdi",
+        "push rsi",
+        "sub rsp, 8",
+        "call {find}",
+        "add rsp, 8",
+        "pop rsi",
+        "pop rdi",
+        "jmp rax",
+        find = sym find,
+    )
+}
+
+/// # Safety
+/// As for the C library's function.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code))]
+pub(super) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
+    core::arch::naked_asm!(
+        "ldrb w9, [x1]",
+        "cmp w9, #0x63",
+        "b.ne 2f",
+        "ldrb w9, [x1, #1]",
+        "cmp w9, #0x75",
+        "b.ne 2f",
+        "stp x29, x30, [sp, #-32]!",
+        "stp x0, x1, [sp, #16]",
+        "bl {wrapped}",
+        "mov x9, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        "cbz x9, 2f",
+        "mov x0, x9",
+        "ret",
+        "2:",
+        "adrp x9, {real}",
+        "ldr x9, [x9, :lo12:{real}]",
+        "br x9",
+        wrapped = sym wrapped,
+        real = sym REAL,
+    )
+}
+
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+unsafe extern "C" fn find_and_jump() {
+    core::arch::naked_asm!(
+        "stp x29, x30, [sp, #-32]!",
+        "stp x0, x1, [sp, #16]",
+        "bl {find}",
+        "mov x9, x0",
+        "ldp x0, x1, [sp, #16]",
+        "ldp x29, x30, [sp], #32",
+        "br x9",
+        find = sym find,
+    )
+}
+
+/// The loader has had its `dlsym` under one of these versions.
+extern "C" fn find() -> *mut () {
+    for version in [c"GLIBC_2.34", c"GLIBC_2.2.5", c"GLIBC_2.17"] {
+        // SAFETY: strings that end with nul.
+        let found = unsafe { dlvsym(RTLD_NEXT, c"dlsym".as_ptr(), version.as_ptr()) };
+        if !found.is_null() {
+            REAL.store(found.cast(), Relaxed);
+            return found.cast();
+        }
+    }
+    absent as *mut ()
+}
+
+extern "C" fn absent(_handle: *mut c_void, _name: *const c_char) -> *mut c_void {
+    std::ptr::null_mut()
+}
+
+/// The wrapper, where the loader's answer would be the driver's function; null where the caller is to ask itself.
+///
+/// # Safety
+/// As for `dlsym`.
+unsafe extern "C" fn wrapped(handle: *mut c_void, asked: *const c_char) -> *mut c_void {
+    // SAFETY: the caller's.
+    let Some(wrapper) = unsafe { driver::name(asked) }.and_then(wrapper) else {
+        return std::ptr::null_mut();
+    };
+    // SAFETY: the caller's; the driver is asked for by its name.
+    let (found, export) = unsafe {
+        let Some(driver) = driver::library(RTLD_NOLOAD) else {
+            return std::ptr::null_mut();
+        };
+        (real_dlsym(handle, asked), real_dlsym(driver, asked))
+    };
+    match found == export && !found.is_null() {
+        true => wrapper.address as *mut c_void,
+        false => std::ptr::null_mut(),
+    }
+}
+
+#[allow(non_snake_case)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn cuInit(flags: u32) -> Code {
+    static EXPORT: Export = Export::new("cuInit\0");
+    let Some(address) = EXPORT.address() else {
+        return NOT_FOUND;
+    };
+    // SAFETY: the driver's function.
+    let code = unsafe { transmute::<usize, unsafe extern "C" fn(u32) -> Code>(address)(flags) };
+    if code == SUCCESS {
+        PROCESS.start();
+    }
+    code
+}
+
+type LookUp = unsafe extern "C" fn(*const c_char, *mut usize, c_int, u64) -> Code;
+type LookUpWithStatus =
+    unsafe extern "C" fn(*const c_char, *mut usize, c_int, u64, *mut c_int) -> Code;
+
+#[allow(non_snake_case)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn cuGetProcAddress(
+    name: *const c_char,
+    function: *mut usize,
+    version: c_int,
+    flags: u64,
+) -> Code {
+    static EXPORT: Export = Export::new("cuGetProcAddress\0");
+    let Some(address) = EXPORT.address() else {
+        return NOT_FOUND;
+    };
+    // SAFETY: the driver's function, and the caller's arguments.
+    unsafe {
+        let code = transmute::<usize, LookUp>(address)(name, function, version, flags);
+        replace(code, name, function, version, flags);
+        code
+    }
+}
+
+#[allow(non_snake_case)]
+#[cfg_attr(not(test), unsafe(no_mangle))]
+unsafe extern "C" fn cuGetProcAddress_v2(
+    name: *const c_char,
+    function: *mut usize,
+    version: c_int,
+    flags: u64,
+    status: *mut c_int,
+) -> Code {
+    static EXPORT: Export = Export::new("cuGetProcAddress_v2\0");
+    let Some(address) = EXPORT.address() else {
+        return NOT_FOUND;
+    };
+    // SAFETY: the driver's function, and the caller's arguments.
+    unsafe {
+        let code =
+            transmute::<usize, LookUpWithStatus>(address)(name, function, version, flags, status);
+        replace(code, name, function, version, flags);
+        code
+    }
+}
+
+/// Puts the wrapper where the driver put the function that it wraps.
+///
+/// # Safety
+/// `name` and `function` are what the driver took.
+unsafe fn replace(
+    code: Code,
+    asked: *const c_char,
+    function: *mut usize,
+    version: c_int,
+    flags: u64,
+) {
+    if code != SUCCESS || function.is_null() {
+        return;
+    }
+    // SAFETY: the caller's.
+    let (asked, found) = unsafe { (driver::name(asked), *function) };
+    let Some(asked) = asked.filter(|_| found != 0) else {
+        return;
+    };
+    let of_that_name = || wrappers().filter(|one| one.name.starts_with(asked));
+    let same = of_that_name().find(|one| driver::export_address(one.name) == Some(found));
+    // A driver that answers with an address of its own inside: then the version says which function it is.
+    let version = version.cast_unsigned();
+    let meant = || {
+        let suffixes = symbols::suffixes(asked, version, flags).into_iter();
+        suffixes
+            .filter_map(|suffixes| {
+                of_that_name().find(|one| symbols::is(one.name, asked, suffixes))
+            })
+            .find(|one| driver::export_address(one.name).is_some())
+    };
+    if let Some(wrapper) = same.or_else(meant) {
+        // SAFETY: the caller's.
+        unsafe { *function = wrapper.address as usize };
+    }
+}
+
+table! { cuInit cuGetProcAddress cuGetProcAddress_v2 }

@@ -1,0 +1,391 @@
+//! Wrappers of the calls that allocate and free, and of those that ask about memory.
+//!
+//! What can leave the GPU is allocated by the interposer; the rest is the driver's, and counted. Where the gate is not
+//! in use, every call is the driver's.
+#![allow(non_snake_case)]
+
+use std::ffi::{c_int, c_void};
+use std::mem::transmute;
+
+use super::super::PROCESS;
+use super::driver::{
+    Code, Export, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, PER_THREAD, SUCCESS, Stream, current,
+    has_primary_context,
+};
+use super::table;
+
+/// Makes wrappers; within, `driver` is the driver's function of that name.
+macro_rules! wrappers {
+    ($(fn $name:ident($($argument:ident: $kind:ty),*) |$driver:ident| $body:block)*) => {
+        $(#[cfg_attr(not(test), unsafe(no_mangle))]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> Code {
+            static EXPORT: Export = Export::new(concat!(stringify!($name), "\0"));
+            let Some(address) = EXPORT.address() else {
+                return NOT_FOUND;
+            };
+            // SAFETY: the driver's function of this name has this signature, and the caller's arguments.
+            let $driver = || unsafe {
+                transmute::<usize, unsafe extern "C" fn($($kind),*) -> Code>(address)($($argument),*)
+            };
+            $body
+        })*
+        table! { $($name)* }
+    };
+}
+
+wrappers! {
+    fn cuMemAlloc_v2(address: *mut u64, bytes: usize) |driver| {
+        if is_ours(address.is_null() || bytes == 0) { allocate(address, bytes as u64) } else { driver() }
+    }
+
+    fn cuMemAllocPitch_v2(address: *mut u64, pitch: *mut usize, width: usize, height: usize, element: u32) |driver| {
+        let _ = element;
+        if !is_ours(address.is_null() || pitch.is_null() || width == 0 || height == 0) {
+            return driver();
+        }
+        let row = width.next_multiple_of(PITCH);
+        let code = row.checked_mul(height).map_or(INVALID_VALUE, |bytes| allocate(address, bytes as u64));
+        if code == SUCCESS {
+            // SAFETY: the caller's.
+            unsafe { *pitch = row };
+        }
+        code
+    }
+
+    fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: usize) |driver| {
+        if goes_into_graph(Stream(stream), address, bytes) { driver() } else { allocate(address, bytes as u64) }
+    }
+
+    fn cuMemAllocAsync_ptsz(address: *mut u64, bytes: usize, stream: usize) |driver| {
+        if goes_into_graph(own_default(stream), address, bytes) { driver() } else { allocate(address, bytes as u64) }
+    }
+
+    fn cuMemAllocFromPoolAsync(address: *mut u64, bytes: usize, pool: usize, stream: usize) |driver| {
+        let _ = pool;
+        if goes_into_graph(Stream(stream), address, bytes) { driver() } else { allocate(address, bytes as u64) }
+    }
+
+    fn cuMemAllocFromPoolAsync_ptsz(address: *mut u64, bytes: usize, pool: usize, stream: usize) |driver| {
+        let _ = pool;
+        if goes_into_graph(own_default(stream), address, bytes) { driver() } else { allocate(address, bytes as u64) }
+    }
+
+    fn cuMemFree_v2(address: u64) |driver| {
+        if is_in_use() && PROCESS.free(address) {
+            return SUCCESS;
+        }
+        forgetting(address, driver())
+    }
+
+    fn cuMemFreeAsync(address: u64, stream: usize) |driver| {
+        if is_in_use() && PROCESS.free_in_order(address, Stream(stream)) { SUCCESS } else { driver() }
+    }
+
+    fn cuMemFreeAsync_ptsz(address: u64, stream: usize) |driver| {
+        if is_in_use() && PROCESS.free_in_order(address, own_default(stream)) { SUCCESS } else { driver() }
+    }
+
+    // ---- what cannot leave the GPU
+
+    fn cuMemAllocManaged(address: *mut u64, bytes: usize, flags: u32) |driver| {
+        let _ = flags;
+        fixed(address, bytes as u64, driver)
+    }
+
+    fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const c_void, flags: u64) |driver| {
+        let _ = (properties, flags);
+        fixed(handle, bytes as u64, driver)
+    }
+
+    fn cuMemRelease(handle: u64) |driver| { forgetting(handle, driver()) }
+
+    fn cuArrayCreate_v2(array: *mut u64, description: *const ArrayDescription) |driver| {
+        // SAFETY: the caller's.
+        let bytes = unsafe { description.as_ref() }.map_or(0, ArrayDescription::bytes);
+        fixed(array, bytes, driver)
+    }
+
+    fn cuArray3DCreate_v2(array: *mut u64, description: *const Array3dDescription) |driver| {
+        // SAFETY: the caller's.
+        let bytes = unsafe { description.as_ref() }.map_or(0, Array3dDescription::bytes);
+        fixed(array, bytes, driver)
+    }
+
+    fn cuArrayDestroy(array: u64) |driver| { forgetting(array, driver()) }
+
+    fn cuMipmappedArrayCreate(array: *mut u64, description: *const Array3dDescription, levels: u32) |driver| {
+        let _ = levels;
+        // SAFETY: the caller's. All smaller levels together are less than the first.
+        let bytes = unsafe { description.as_ref() }.map_or(0, |one| one.bytes() * 2);
+        fixed(array, bytes, driver)
+    }
+
+    fn cuMipmappedArrayDestroy(array: u64) |driver| { forgetting(array, driver()) }
+
+    // ---- what would keep memory where it is
+
+    fn cuIpcGetMemHandle(handle: *mut c_void, address: u64) |driver| {
+        let _ = handle;
+        refusing(address, "shared with another process (cuIpcGetMemHandle)", driver)
+    }
+
+    fn cuMemGetHandleForAddressRange(
+        handle: *mut c_void, address: u64, bytes: usize, kind: c_int, flags: u64
+    ) |driver| {
+        let _ = (handle, bytes, kind, flags);
+        refusing(address, "given to another device (cuMemGetHandleForAddressRange)", driver)
+    }
+
+    fn cuMemRetainAllocationHandle(handle: *mut u64, address: u64) |driver| {
+        let _ = handle;
+        refusing(address, "mapped a second time (cuMemRetainAllocationHandle)", driver)
+    }
+
+    fn cuMemPoolExportPointer(data: *mut c_void, address: u64) |driver| {
+        let _ = data;
+        refusing(address, "shared with another process (cuMemPoolExportPointer)", driver)
+    }
+
+    fn cuMulticastBindAddr(handle: u64, offset: usize, address: u64, bytes: usize, flags: u64) |driver| {
+        let _ = (handle, offset, bytes, flags);
+        refusing(address, "bound to several GPUs (cuMulticastBindAddr)", driver)
+    }
+
+    fn cuMulticastBindAddr_v2(
+        handle: u64, device: c_int, offset: usize, address: u64, bytes: usize, flags: u64
+    ) |driver| {
+        let _ = (handle, device, offset, bytes, flags);
+        refusing(address, "bound to several GPUs (cuMulticastBindAddr)", driver)
+    }
+
+    // ---- information
+
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |driver| {
+        let code = driver();
+        if code == SUCCESS && is_in_use() {
+            let (free_bytes, total_bytes) = PROCESS.free_and_total();
+            // SAFETY: the caller's; both may be null.
+            unsafe {
+                if let Some(free) = free.as_mut() {
+                    *free = free_bytes as usize;
+                }
+                if let Some(total) = total.as_mut() {
+                    *total = total_bytes as usize;
+                }
+            }
+        }
+        code
+    }
+
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) |driver| {
+        let _ = device;
+        let code = driver();
+        if code == SUCCESS && is_in_use() {
+            // SAFETY: the driver has just written there.
+            unsafe { *bytes = (PROCESS.free_and_total().1 as usize).min(*bytes) };
+        }
+        code
+    }
+
+    fn cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, address: u64) |driver| {
+        let Some(range) = find(address) else { return driver() };
+        // SAFETY: the caller's; both may be null.
+        unsafe {
+            if let Some(base) = base.as_mut() {
+                *base = range.address;
+            }
+            if let Some(bytes) = bytes.as_mut() {
+                *bytes = range.bytes as usize;
+            }
+        }
+        SUCCESS
+    }
+
+    fn cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: u64) |driver| {
+        if find(address).is_none() {
+            return driver();
+        }
+        // The driver knows of memory that is on the GPU.
+        let code = PROCESS.submit(None, driver);
+        if code == SUCCESS {
+            correct(value, attribute, address);
+        }
+        code
+    }
+
+    fn cuPointerGetAttributes(count: u32, attributes: *const c_int, values: *const *mut c_void, address: u64) |driver| {
+        if find(address).is_none() {
+            return driver();
+        }
+        let code = PROCESS.submit(None, driver);
+        if code == SUCCESS {
+            for index in 0..count as usize {
+                // SAFETY: the caller's: there are so many of both.
+                let (attribute, value) = unsafe { (*attributes.add(index), *values.add(index)) };
+                correct(value, attribute, address);
+            }
+        }
+        code
+    }
+
+    // ---- the end of contexts
+
+    fn cuCtxDestroy_v2(context: usize) |driver| { destroying(context, driver) }
+
+    fn cuCtxDestroy(context: usize) |driver| { destroying(context, driver) }
+
+    fn cuDevicePrimaryCtxReset(device: c_int) |driver| { resetting(device, driver) }
+
+    fn cuDevicePrimaryCtxReset_v2(device: c_int) |driver| { resetting(device, driver) }
+
+    fn cuDevicePrimaryCtxRelease(device: c_int) |driver| { resetting(device, driver) }
+
+    fn cuDevicePrimaryCtxRelease_v2(device: c_int) |driver| { resetting(device, driver) }
+}
+
+const PITCH: usize = 512;
+
+fn is_in_use() -> bool {
+    PROCESS.gate.is_in_use()
+}
+
+/// Nonsense is the driver's to answer.
+fn is_ours(is_nonsense: bool) -> bool {
+    is_in_use() && !is_nonsense && PROCESS.can_move()
+}
+
+/// What is allocated while a stream is captured is memory of the graph.
+fn goes_into_graph(stream: Stream, address: *const u64, bytes: usize) -> bool {
+    !is_ours(address.is_null() || bytes == 0) || PROCESS.captures.has(stream)
+}
+
+fn own_default(stream: usize) -> Stream {
+    match stream {
+        0 => PER_THREAD,
+        stream => Stream(stream),
+    }
+}
+
+fn allocate(address: *mut u64, bytes: u64) -> Code {
+    match PROCESS.allocate(bytes) {
+        Ok(allocated) => {
+            // SAFETY: the caller's, and it is not null.
+            unsafe { *address = allocated };
+            SUCCESS
+        }
+        Err(code) => code,
+    }
+}
+
+/// `driver` writes to `key` what the memory is freed with.
+fn fixed(key: *const u64, bytes: u64, driver: impl FnOnce() -> Code) -> Code {
+    if !is_in_use() || key.is_null() {
+        return driver();
+    }
+    PROCESS.make_fixed(bytes, || match driver() {
+        // SAFETY: the driver has just written there.
+        SUCCESS => Ok(unsafe { *key }),
+        code => Err(code),
+    })
+}
+
+fn forgetting(key: u64, code: Code) -> Code {
+    if code == SUCCESS && is_in_use() {
+        PROCESS.forget_fixed(key);
+    }
+    code
+}
+
+fn refusing(address: u64, what: &str, driver: impl FnOnce() -> Code) -> Code {
+    if find(address).is_none() {
+        return driver();
+    }
+    eprintln!(
+        "Baton: memory of a GPU that is shared can not be {what}: it moves between the GPU and the host"
+    );
+    NOT_SUPPORTED
+}
+
+fn find(address: u64) -> Option<super::super::heap::Range> {
+    is_in_use().then(|| PROCESS.memory().find(address))?
+}
+
+/// What the driver says of a whole region, said of one allocation in it.
+fn correct(value: *mut c_void, attribute: c_int, address: u64) {
+    const RANGE_START: c_int = 11;
+    const RANGE_BYTES: c_int = 12;
+    let Some(range) = find(address).filter(|_| !value.is_null()) else {
+        return;
+    };
+    // SAFETY: the driver has just written a number of this width there.
+    unsafe {
+        match attribute {
+            RANGE_START => *value.cast::<u64>() = range.address,
+            RANGE_BYTES => *value.cast::<usize>() = range.bytes as usize,
+            _ => {}
+        }
+    }
+}
+
+fn destroying(context: usize, driver: impl FnOnce() -> Code) -> Code {
+    let gone = match context {
+        0 => current().map_or(0, |(context, _)| context.0),
+        context => context,
+    };
+    let code = driver();
+    if code == SUCCESS && is_in_use() {
+        PROCESS.forget(|context, _| context.0 == gone);
+    }
+    code
+}
+
+/// Also giving back the last hold of a device's own context ends it.
+fn resetting(device: c_int, driver: impl FnOnce() -> Code) -> Code {
+    let code = driver();
+    if code == SUCCESS && is_in_use() && !has_primary_context(device) {
+        PROCESS.forget(|_, of| of == device);
+    }
+    code
+}
+
+/// Of an array, as the driver defines it.
+#[repr(C)]
+struct ArrayDescription {
+    width: usize,
+    height: usize,
+    format: c_int,
+    channels: u32,
+}
+
+#[repr(C)]
+struct Array3dDescription {
+    width: usize,
+    height: usize,
+    depth: usize,
+    format: c_int,
+    channels: u32,
+    flags: u32,
+}
+
+impl ArrayDescription {
+    fn bytes(&self) -> u64 {
+        (self.width * self.height.max(1)) as u64 * element_bytes(self.format, self.channels)
+    }
+}
+
+impl Array3dDescription {
+    fn bytes(&self) -> u64 {
+        let elements = self.width * self.height.max(1) * self.depth.max(1);
+        elements as u64 * element_bytes(self.format, self.channels)
+    }
+}
+
+/// Unknown formats have at most this.
+fn element_bytes(format: c_int, channels: u32) -> u64 {
+    let each = match format {
+        0x01 | 0x08 => 1,
+        0x02 | 0x09 | 0x10 => 2,
+        _ => 4,
+    };
+    each * u64::from(channels)
+}

@@ -1,0 +1,63 @@
+//! All that touches foreign code: the driver, the C library, and those who call this library.
+#![allow(unsafe_code)]
+
+pub(super) mod driver;
+pub(super) mod host;
+mod look_up;
+mod memory_calls;
+mod submissions;
+
+use super::PROCESS;
+
+/// A child that was forked cannot use what its parent initialised; the driver says so to it, past the gate.
+pub(super) fn forget_in_forked_children() {
+    extern "C" fn forget() {
+        PROCESS.gate.give_up();
+        host::close_descriptor(
+            PROCESS
+                .descriptor
+                .load(std::sync::atomic::Ordering::Relaxed),
+        );
+    }
+    host::in_forked_children(forget);
+}
+
+/// A function of this library that stands for the driver's of the same name.
+struct Wrapper {
+    name: &'static str,
+    address: *const (),
+}
+
+// SAFETY: the address of a function.
+unsafe impl Sync for Wrapper {}
+
+/// The wrapper of a driver's function.
+fn wrapper(name: &str) -> Option<&'static Wrapper> {
+    wrappers().find(|wrapper| wrapper.name == name)
+}
+
+fn wrappers() -> impl Iterator<Item = &'static Wrapper> {
+    let tables = [
+        submissions::SHORT,
+        submissions::LONG,
+        submissions::CONFIGURED,
+        submissions::CAPTURE_BEGINS,
+        submissions::CAPTURE_ENDS,
+        memory_calls::WRAPPERS,
+        look_up::WRAPPERS,
+    ];
+    tables.into_iter().flatten()
+}
+
+/// Makes a table of functions that are defined elsewhere in the module.
+macro_rules! table {
+    ($($name:ident)*) => {
+        pub(super) static WRAPPERS: &[super::Wrapper] = &[$(
+            super::Wrapper { name: stringify!($name), address: $name as *const () },
+        )*];
+    };
+}
+use table;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+//! How much work may be outstanding, so that a hand-over is soon through with it.
+//!
+//! After every so many submissions to a stream a mark is left in it; who is two marks ahead of the GPU waits for it.
+//! How many submissions lie between marks follows from how long the GPU takes for them.
+//!
+//! **Invariant:** between marks a submission costs one addition and no lock.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use super::sys::driver::{Event, Stream};
+
+/// The work between two marks aims at half of what may be outstanding.
+const AIM: Duration = Duration::from_millis(25);
+const FIRST: u32 = 16;
+const MOST: u32 = 64;
+
+const LANES: usize = 64;
+
+/// Streams share lanes by chance; that makes marks more frequent, no more.
+pub(super) struct Windows([Lane; LANES]);
+
+struct Lane {
+    count: AtomicU32,
+    between: AtomicU32,
+    marks: Mutex<Marks>,
+}
+
+struct Marks {
+    outstanding: VecDeque<Event>,
+    /// When the GPU was last waited for.
+    reached_at: Option<Instant>,
+}
+
+impl Windows {
+    pub(super) const fn new() -> Self {
+        Self([const { Lane::new() }; LANES])
+    }
+
+    #[inline]
+    pub(super) fn submitted(&self, stream: Stream) {
+        let lane = &self.0[(stream.0 ^ stream.0 >> 6 ^ stream.0 >> 12) % LANES];
+        let count = lane.count.fetch_add(1, Relaxed) + 1;
+        if count >= lane.between.load(Relaxed) {
+            lane.mark(stream);
+        }
+    }
+}
+
+impl Lane {
+    const fn new() -> Self {
+        Self {
+            count: AtomicU32::new(0),
+            between: AtomicU32::new(FIRST),
+            marks: Mutex::new(Marks {
+                outstanding: VecDeque::new(),
+                reached_at: None,
+            }),
+        }
+    }
+
+    #[cold]
+    fn mark(&self, stream: Stream) {
+        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        self.count.store(0, Relaxed);
+        if let Some(event) = Event::record(stream) {
+            marks.outstanding.push_back(event);
+        }
+        while marks.outstanding.len() > 2 {
+            let oldest = marks.outstanding.pop_front().expect("there are three");
+            if oldest.is_reached() {
+                marks.reached_at = None;
+                self.aim(Duration::ZERO);
+            } else {
+                // What went wrong says the next call too.
+                let _ = oldest.wait();
+                let now = Instant::now();
+                if let Some(before) = marks.reached_at.replace(now) {
+                    self.aim(now - before);
+                }
+            }
+        }
+    }
+
+    fn aim(&self, took: Duration) {
+        self.between
+            .store(next(self.between.load(Relaxed), took), Relaxed);
+    }
+}
+
+/// How many submissions the next mark comes after, if the GPU took so long for those since the last.
+fn next(between: u32, took: Duration) -> u32 {
+    let fitting = f64::from(between) * AIM.as_secs_f64() / took.as_secs_f64().max(1e-9);
+    // At most twice as many, because it can be the first of many long ones.
+    (fitting as u32).clamp(1, MOST.min(between * 2))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_follow_how_long_the_work_takes() {
+        assert_eq!(next(16, Duration::from_millis(25)), 16);
+        assert_eq!(next(16, Duration::from_millis(400)), 1);
+        assert_eq!(next(1, Duration::from_secs(5)), 1);
+        assert_eq!(next(16, Duration::ZERO), 32);
+        assert_eq!(next(60, Duration::ZERO), MOST);
+    }
+}

@@ -1,0 +1,261 @@
+//! What a session's interposer and the worker say to each other: frames of 64 bytes over a Unix stream socket.
+//!
+//! A frame is a mark with the version, a kind, and seven numbers, little endian. Both ends are of one version, because
+//! the worker brings the library along.
+
+/// The variables that tell a session where its worker listens, and with which words it introduces itself.
+pub const SOCKET: &str = "BATON_GPU_SOCKET";
+pub const TOKEN: &str = "BATON_GPU_TOKEN";
+
+pub const FRAME_BYTES: usize = 64;
+pub type Frame = [u8; FRAME_BYTES];
+
+/// A lease's number; see the arbiter.
+pub type Epoch = u64;
+
+const MARK: u32 = u32::from_le_bytes(*b"BtG1");
+const WORDS: usize = 7;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hello {
+    pub token: u128,
+    /// Of the GPU; 0 where there is none.
+    pub total_bytes: u64,
+    /// What it has allocated already and can move: after the worker's end was gone for a while.
+    pub bytes: u64,
+    pub fixed_bytes: u64,
+    /// Those bytes are not on the GPU.
+    pub is_away: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FromSession {
+    Hello(Hello),
+    /// A thread stands at the gate.
+    Want,
+    /// Nothing is in flight any more, and the gate is closed.
+    Yielded {
+        epoch: Epoch,
+        submissions: u64,
+    },
+    /// It allocates, and waits for the answer.
+    Grew {
+        bytes: u64,
+    },
+    Shrank {
+        bytes: u64,
+    },
+    /// It asked for these bytes and found that they cannot leave the GPU: all that cannot, from now on.
+    Fixed {
+        bytes: u64,
+    },
+    SwappedOut {
+        bytes: u64,
+        nanoseconds: u64,
+    },
+    SwappedIn {
+        bytes: u64,
+        nanoseconds: u64,
+    },
+    /// Somebody else uses the memory.
+    NotSwappedIn,
+    /// The driver answers every call with this error until the process ends.
+    Fault {
+        code: u32,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ToSession {
+    /// How much the session may allocate; what the driver calls total.
+    Welcome {
+        cap_bytes: u64,
+    },
+    Grant {
+        epoch: Epoch,
+    },
+    Drop {
+        epoch: Epoch,
+    },
+    SwapOut,
+    SwapIn,
+    Grow {
+        bytes: u64,
+    },
+    Refuse {
+        bytes: u64,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotAFrame;
+
+impl FromSession {
+    #[must_use]
+    pub fn encode(&self) -> Frame {
+        match *self {
+            Self::Hello(hello) => frame(
+                0,
+                &[
+                    hello.token as u64,
+                    (hello.token >> 64) as u64,
+                    hello.total_bytes,
+                    hello.bytes,
+                    hello.fixed_bytes,
+                    u64::from(hello.is_away),
+                ],
+            ),
+            Self::Want => frame(1, &[]),
+            Self::Yielded { epoch, submissions } => frame(2, &[epoch, submissions]),
+            Self::Grew { bytes } => frame(3, &[bytes]),
+            Self::Shrank { bytes } => frame(4, &[bytes]),
+            Self::Fixed { bytes } => frame(5, &[bytes]),
+            Self::SwappedOut { bytes, nanoseconds } => frame(6, &[bytes, nanoseconds]),
+            Self::SwappedIn { bytes, nanoseconds } => frame(7, &[bytes, nanoseconds]),
+            Self::NotSwappedIn => frame(8, &[]),
+            Self::Fault { code } => frame(9, &[u64::from(code)]),
+        }
+    }
+
+    pub fn decode(frame: &Frame) -> Result<Self, NotAFrame> {
+        let (kind, words) = parts(frame)?;
+        Ok(match kind {
+            0 => Self::Hello(Hello {
+                token: u128::from(words[0]) | u128::from(words[1]) << 64,
+                total_bytes: words[2],
+                bytes: words[3],
+                fixed_bytes: words[4],
+                is_away: words[5] != 0,
+            }),
+            1 => Self::Want,
+            2 => Self::Yielded {
+                epoch: words[0],
+                submissions: words[1],
+            },
+            3 => Self::Grew { bytes: words[0] },
+            4 => Self::Shrank { bytes: words[0] },
+            5 => Self::Fixed { bytes: words[0] },
+            6 => Self::SwappedOut {
+                bytes: words[0],
+                nanoseconds: words[1],
+            },
+            7 => Self::SwappedIn {
+                bytes: words[0],
+                nanoseconds: words[1],
+            },
+            8 => Self::NotSwappedIn,
+            9 => Self::Fault {
+                code: words[0] as u32,
+            },
+            _ => return Err(NotAFrame),
+        })
+    }
+}
+
+impl ToSession {
+    #[must_use]
+    pub fn encode(&self) -> Frame {
+        match *self {
+            Self::Welcome { cap_bytes } => frame(0, &[cap_bytes]),
+            Self::Grant { epoch } => frame(1, &[epoch]),
+            Self::Drop { epoch } => frame(2, &[epoch]),
+            Self::SwapOut => frame(3, &[]),
+            Self::SwapIn => frame(4, &[]),
+            Self::Grow { bytes } => frame(5, &[bytes]),
+            Self::Refuse { bytes } => frame(6, &[bytes]),
+        }
+    }
+
+    pub fn decode(frame: &Frame) -> Result<Self, NotAFrame> {
+        let (kind, words) = parts(frame)?;
+        Ok(match kind {
+            0 => Self::Welcome {
+                cap_bytes: words[0],
+            },
+            1 => Self::Grant { epoch: words[0] },
+            2 => Self::Drop { epoch: words[0] },
+            3 => Self::SwapOut,
+            4 => Self::SwapIn,
+            5 => Self::Grow { bytes: words[0] },
+            6 => Self::Refuse { bytes: words[0] },
+            _ => return Err(NotAFrame),
+        })
+    }
+}
+
+fn frame(kind: u32, words: &[u64]) -> Frame {
+    let mut frame = [0; FRAME_BYTES];
+    frame[..4].copy_from_slice(&MARK.to_le_bytes());
+    frame[4..8].copy_from_slice(&kind.to_le_bytes());
+    for (place, word) in frame[8..].chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    frame
+}
+
+fn parts(frame: &Frame) -> Result<(u32, [u64; WORDS]), NotAFrame> {
+    let number = |from: usize| {
+        let bytes = frame[from..from + 4].try_into().expect("four bytes");
+        u32::from_le_bytes(bytes)
+    };
+    if number(0) != MARK {
+        return Err(NotAFrame);
+    }
+    let mut words = [0; WORDS];
+    for (word, bytes) in words.iter_mut().zip(frame[8..].chunks_exact(8)) {
+        *word = u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+    }
+    Ok((number(4), words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_what_is_heard() {
+        let hello = Hello {
+            token: u128::MAX - 7,
+            total_bytes: 1,
+            bytes: 2,
+            fixed_bytes: 3,
+            is_away: true,
+        };
+        for message in [
+            FromSession::Hello(hello),
+            FromSession::Want,
+            FromSession::Yielded {
+                epoch: 4,
+                submissions: 5,
+            },
+            FromSession::Grew { bytes: 6 },
+            FromSession::Shrank { bytes: 7 },
+            FromSession::Fixed { bytes: 8 },
+            FromSession::SwappedOut {
+                bytes: 9,
+                nanoseconds: 10,
+            },
+            FromSession::SwappedIn {
+                bytes: 11,
+                nanoseconds: 12,
+            },
+            FromSession::NotSwappedIn,
+            FromSession::Fault { code: 700 },
+        ] {
+            assert_eq!(FromSession::decode(&message.encode()), Ok(message));
+        }
+        for message in [
+            ToSession::Welcome { cap_bytes: 1 },
+            ToSession::Grant { epoch: 2 },
+            ToSession::Drop { epoch: 3 },
+            ToSession::SwapOut,
+            ToSession::SwapIn,
+            ToSession::Grow { bytes: 4 },
+            ToSession::Refuse { bytes: 5 },
+        ] {
+            assert_eq!(ToSession::decode(&message.encode()), Ok(message));
+        }
+        assert_eq!(ToSession::decode(&[0; FRAME_BYTES]), Err(NotAFrame));
+        assert_eq!(ToSession::decode(&frame(99, &[])), Err(NotAFrame));
+    }
+}

@@ -1,0 +1,92 @@
+//! The interposers' connections: frames in, frames out.
+
+use std::io;
+
+use baton_interposer::wire::{FRAME_BYTES, FromSession, ToSession};
+use nix::unistd::{Pid, Uid};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{
+        UnixListener, UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+    sync::mpsc,
+    task::JoinSet,
+};
+
+use super::arbitration::{Arrival, Input};
+
+pub(super) async fn accept_all(listener: UnixListener, inputs: mpsc::UnboundedSender<Input>) {
+    let mut connections = JoinSet::new();
+    let mut count = 0;
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => {
+                let Ok((stream, _)) = accepted else { continue };
+                count += 1;
+                connections.spawn(serve(count, stream, inputs.clone()));
+            }
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+async fn serve(number: u64, stream: UnixStream, inputs: mpsc::UnboundedSender<Input>) {
+    let end = converse(number, stream, &inputs).await;
+    tracing::debug!("A session's connection to the GPU ended: {end:?}");
+    let _ = inputs.send(Input::Left(number));
+}
+
+async fn converse(
+    number: u64,
+    stream: UnixStream,
+    inputs: &mpsc::UnboundedSender<Input>,
+) -> io::Result<()> {
+    let peer = stream.peer_cred()?;
+    if peer.uid() != Uid::effective().as_raw() {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let (mut reader, writer) = stream.into_split();
+    let FromSession::Hello(hello) = receive(&mut reader).await? else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let (outgoing, messages) = mpsc::unbounded_channel();
+    let _ = inputs.send(Input::Arrived(Arrival {
+        number,
+        hello,
+        process: Pid::from_raw(peer.pid().unwrap_or_default()),
+        outgoing,
+    }));
+    tokio::select! {
+        end = forward(number, &mut reader, inputs) => end,
+        end = send_all(writer, messages) => end,
+    }
+}
+
+async fn forward(
+    number: u64,
+    reader: &mut OwnedReadHalf,
+    inputs: &mpsc::UnboundedSender<Input>,
+) -> io::Result<()> {
+    loop {
+        let message = receive(reader).await?;
+        let _ = inputs.send(Input::Said(number, message));
+    }
+}
+
+async fn receive(reader: &mut OwnedReadHalf) -> io::Result<FromSession> {
+    let mut frame = [0; FRAME_BYTES];
+    reader.read_exact(&mut frame).await?;
+    FromSession::decode(&frame).map_err(|_| io::ErrorKind::InvalidData.into())
+}
+
+/// Ends when the loop wants no more of this process.
+async fn send_all(
+    mut writer: OwnedWriteHalf,
+    mut messages: mpsc::UnboundedReceiver<ToSession>,
+) -> io::Result<()> {
+    while let Some(message) = messages.recv().await {
+        writer.write_all(&message.encode()).await?;
+    }
+    Ok(())
+}

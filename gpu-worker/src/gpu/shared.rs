@@ -1,0 +1,127 @@
+//! A worker's GPU: where its sessions find it, and each session's part in it.
+
+use std::{
+    env, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use baton_arbiter::{Memory, Settings, UserId};
+use baton_interposer::wire::{SOCKET, TOKEN};
+use baton_jupyter_link::folder::{FolderError, PrivateFolder};
+use tokio::process::Command;
+
+use super::{Admission, Cell, Gpu, Token, Usage};
+use crate::device;
+
+const DRIVER: &str = "libcuda.so.1";
+const PRELOAD: &str = "LD_PRELOAD";
+
+/// What contexts of sessions take beside what they allocate: the library cannot move that.
+const CONTEXTS: u64 = 20;
+
+/// Of the host's memory: how much of it sessions may have on the GPU or moved out of it.
+const HOST_SHARE: u64 = 2;
+
+pub(crate) struct SharedGpu {
+    gpu: Gpu,
+    folder: PrivateFolder,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum OpenError {
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error("Failed to listen for sessions that use the GPU")]
+    Listen(#[from] io::Error),
+}
+
+impl SharedGpu {
+    /// `None` where programs would find no driver.
+    pub(crate) fn open(runtime_folder: &Path) -> Result<Option<Arc<Self>>, OpenError> {
+        if !driver_is_here() {
+            return Ok(None);
+        }
+        std::fs::create_dir_all(runtime_folder)?;
+        let folder = PrivateFolder::create_in(runtime_folder, "gpu")?;
+        let gpu = Gpu::start(&folder.path().join("gpu"), settings)?;
+        tracing::info!("Sessions take turns on this machine's GPU");
+        Ok(Some(Arc::new(Self { gpu, folder })))
+    }
+
+    /// Lets the session that `command` starts take part. `folder` is its own.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        user: UserId,
+        command: &mut Command,
+        folder: &Path,
+    ) -> io::Result<Membership> {
+        let token = uuid::Uuid::new_v4().as_u128();
+        let interposer = baton_interposer::install(folder)?;
+        command
+            .env(PRELOAD, with_others(interposer))
+            .env(SOCKET, self.folder.path().join("gpu"))
+            .env(TOKEN, format!("{token:x}"));
+        self.gpu.admit(Admission {
+            token,
+            user,
+            cap_bytes: None,
+        });
+        Ok(Membership {
+            shared: self.clone(),
+            token,
+        })
+    }
+}
+
+/// A session's part in the GPU, until it is dropped.
+pub(crate) struct Membership {
+    shared: Arc<SharedGpu>,
+    token: Token,
+}
+
+impl Membership {
+    pub(crate) fn cell(&self, cell: Cell) {
+        self.shared.gpu.cell(self.token, cell);
+    }
+
+    /// Since it was last asked.
+    pub(crate) async fn usage(&self) -> Usage {
+        self.shared.gpu.usage(self.token).await
+    }
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        self.shared.gpu.dismiss(self.token);
+    }
+}
+
+fn settings(total_bytes: u64) -> Settings {
+    let usable_bytes = total_bytes - total_bytes / CONTEXTS;
+    let mut settings = Settings::new(Memory {
+        usable_bytes,
+        reserve_bytes: usable_bytes / 10,
+        host_bytes: device::memory().total_bytes / HOST_SHARE,
+    });
+    settings.drain_limit = Duration::from_secs(60);
+    settings
+}
+
+/// On the loader's path, or because the system's driver has its device.
+fn driver_is_here() -> bool {
+    let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    env::split_paths(&path).any(|folder| folder.join(DRIVER).is_file())
+        || Path::new("/dev/nvidiactl").exists()
+}
+
+/// What is loaded first already goes on to be.
+fn with_others(interposer: PathBuf) -> std::ffi::OsString {
+    let mut libraries = interposer.into_os_string();
+    if let Some(others) = env::var_os(PRELOAD).filter(|others| !others.is_empty()) {
+        libraries.push(":");
+        libraries.push(others);
+    }
+    libraries
+}

@@ -1,0 +1,58 @@
+//! The cell's turns on a GPU that sessions share.
+//!
+//! In: when the cell comes, starts and is over. Out: what it used, and whether the session can go on.
+
+use std::time::Duration;
+
+use baton_protocol::GpuUsage;
+
+use super::Run;
+use crate::gpu::{Cell, Membership, Usage};
+use crate::job::Ending;
+use crate::notice;
+
+/// The cell is on its way: the session's memory may come back to the GPU already.
+pub(super) async fn begin(gpu: Option<&Membership>) {
+    if let Some(gpu) = gpu {
+        // What the session has done since its last cell is nobody's.
+        gpu.usage().await;
+        gpu.cell(Cell::Expected);
+    }
+}
+
+impl Run<'_> {
+    pub(super) fn turns(&self, cell: Cell) {
+        if let Some(gpu) = &self.session.gpu {
+            gpu.cell(cell);
+        }
+    }
+
+    /// Puts down what the cell used. `false`: the session can use the GPU no more, and the student is told.
+    pub(super) async fn end_turns(&mut self, ending: &mut Ending) -> bool {
+        let Some(gpu) = &self.session.gpu else {
+            return true;
+        };
+        gpu.cell(Cell::Ended);
+        let used = gpu.usage().await;
+        if used.peak_bytes > 0 || !used.held.is_zero() {
+            self.usage.gpu = Some(told(used));
+        }
+        if used.overstayed && ending.state.is_none() {
+            ending.error = Some(notice::kept_the_gpu());
+        }
+        if let Some(code) = used.fault {
+            self.batcher.push(notice::warning(&notice::gpu_fault(code)));
+        }
+        used.fault.is_none() && !used.overstayed
+    }
+}
+
+fn told(used: Usage) -> GpuUsage {
+    let milliseconds = |time: Duration| time.as_millis().try_into().unwrap_or(u64::MAX);
+    GpuUsage {
+        held_ms: milliseconds(used.held),
+        waited_ms: milliseconds(used.waited),
+        swaps: used.swaps,
+        peak_memory_bytes: used.peak_bytes,
+    }
+}

@@ -1,0 +1,199 @@
+//! A course as it was, beside what the model says of it, and of one GPU fewer or more.
+
+use crate::{
+    fit::Fit,
+    forecast::{Effort, Forecast, PARTS, forecast, simulated},
+    plot::{Axis, Line, Plot},
+    words::duration,
+};
+
+/// Who waits less does not notice it, in seconds.
+const NOTICED: f64 = 1.0;
+
+#[derive(Debug)]
+pub struct Capacity {
+    pub fit: Fit,
+    pub gpus: usize,
+    /// Cells that run at once on all GPUs.
+    pub places: usize,
+    /// With the times of edits and cells as they were, simulated.
+    pub as_they_were: Forecast,
+    /// With exponential times of the same means.
+    pub exponential: Forecast,
+    /// With a GPU fewer; `None` for the last one.
+    pub fewer: Option<Forecast>,
+    pub more: Forecast,
+}
+
+/// One way to look at the course. Times are in seconds.
+#[derive(Debug)]
+pub struct Row {
+    pub name: String,
+    /// The part of cells that start within a second.
+    pub at_once: f64,
+    pub wait: f64,
+    /// Within which 50, 90 and 99 of 100 cells start; `None` where not so many were seen to start.
+    pub waits: [Option<f64>; 3],
+    /// The part of the time that a place for cells is busy.
+    pub busy: f64,
+    pub cells_per_hour: f64,
+}
+
+impl Capacity {
+    /// `None` when the chain's solver did not get to twelve digits.
+    #[must_use]
+    pub fn of(fit: Fit, gpus: usize, places: usize, effort: Effort) -> Option<Self> {
+        let (gpus, people) = (gpus.max(1), fit.people);
+        let of_one = places.div_ceil(gpus);
+        let life = fit.life();
+        let with = |places: usize| simulated(&life, people, places, effort);
+        Some(Self {
+            as_they_were: with(places),
+            exponential: forecast(&fit.rates, people, places, effort)?,
+            fewer: (gpus > 1).then(|| with(places - of_one)),
+            more: with(places + of_one),
+            gpus,
+            places,
+            fit,
+        })
+    }
+
+    #[must_use]
+    pub fn rows(&self) -> Vec<Row> {
+        let Fit {
+            waits, span, busy, ..
+        } = &self.fit;
+        let seen = Row {
+            name: "as it was".to_owned(),
+            at_once: 1.0 - waits.longer_than(NOTICED),
+            wait: waits.mean(),
+            waits: PARTS.map(|part| waits.percentile(part)),
+            busy: busy / span / self.places as f64,
+            cells_per_hour: 3600.0 * self.fit.runs.ended() as f64 / span,
+        };
+        let model = |name: &str, forecast: &Forecast| Row {
+            name: name.to_owned(),
+            at_once: 1.0 - forecast.longer_than(NOTICED),
+            wait: forecast.wait,
+            waits: forecast.waits.map(Some),
+            busy: forecast.utilisation,
+            cells_per_hour: 3600.0 * forecast.throughput,
+        };
+        let mut rows = vec![
+            seen,
+            model("predicted, times as they were", &self.as_they_were),
+            model("predicted, exponential times", &self.exponential),
+        ];
+        let fewer = self.fewer.as_ref();
+        rows.extend(fewer.map(|fewer| model("with 1 GPU fewer", fewer)));
+        rows.push(model("with 1 GPU more", &self.more));
+        rows
+    }
+
+    /// What the table says, in sentences.
+    #[must_use]
+    pub fn sentences(&self) -> Vec<String> {
+        let wait = |forecast: &Forecast| {
+            let [.., longest] = forecast.waits;
+            format!(
+                "{} on average, and 1 in 100 longer than {}",
+                duration(forecast.wait),
+                duration(longest)
+            )
+        };
+        let gpus = |count: usize| match count {
+            1 => "1 GPU".to_owned(),
+            _ => format!("{count} GPUs"),
+        };
+        let mut sentences = vec![format!(
+            "With {}, {} people are predicted to wait {}.",
+            gpus(self.gpus),
+            self.fit.people,
+            wait(&self.as_they_were)
+        )];
+        let others = [
+            (self.gpus - 1, self.fewer.as_ref()),
+            (self.gpus + 1, Some(&self.more)),
+        ];
+        for (count, other) in others {
+            sentences
+                .extend(other.map(|other| format!("With {} it is {}.", gpus(count), wait(other))));
+        }
+        sentences.push(self.goodness());
+        sentences
+    }
+
+    /// How good exponential times are for this course.
+    fn goodness(&self) -> String {
+        let distance = self.fit.distance();
+        let verdict = match distance {
+            ..0.05 => "so the exact model describes this course well",
+            ..0.15 => "so the exact model is roughly right",
+            _ => "so trust the prediction with times as they were",
+        };
+        format!(
+            "The cells' own times and exponential ones differ by {:.1} % of cells at most, {verdict}.",
+            100.0 * distance
+        )
+    }
+
+    /// Times of cells as they were and as the exact model takes them.
+    #[must_use]
+    pub fn plot_of_runs(&self) -> Plot {
+        let rate = self.fit.rates.execution;
+        let percentile = self.fit.runs.percentile(0.99);
+        let end = percentile
+            .unwrap_or_else(|| self.fit.runs.longest())
+            .max(5.0 / rate);
+        let exponential = (0..=100).map(|step| end * f64::from(step) / 100.0);
+        Plot {
+            title: "How long cells run: as they were, and exponential".to_owned(),
+            across: axis("seconds", end),
+            up: axis("part of cells that run longer", 1.0),
+            lines: vec![
+                line("as they were", self.fit.runs.curve()),
+                line(
+                    "exponential",
+                    exponential
+                        .map(|time| (time, (-rate * time).exp()))
+                        .collect(),
+                ),
+            ],
+        }
+    }
+
+    /// Waits as they were and as predicted.
+    #[must_use]
+    pub fn plot_of_waits(&self) -> Plot {
+        let seen = self.fit.waits.percentile(0.99);
+        let predicted = self.as_they_were.waits[2].max(self.exponential.waits[2]);
+        let end =
+            (1.1 * predicted.max(seen.unwrap_or_else(|| self.fit.waits.longest()))).max(NOTICED);
+        Plot {
+            title: "How long cells wait: as it was, and predicted".to_owned(),
+            across: axis("seconds", end),
+            up: axis("part of cells that wait longer", 1.0),
+            lines: vec![
+                line("as it was", self.fit.waits.curve()),
+                line(
+                    "predicted, times as they were",
+                    self.as_they_were.curve.clone(),
+                ),
+                line(
+                    "predicted, exponential times",
+                    self.exponential.curve.clone(),
+                ),
+            ],
+        }
+    }
+}
+
+fn axis(label: &str, end: f64) -> Axis {
+    let label = label.to_owned();
+    Axis { label, end }
+}
+
+fn line(name: &str, points: Vec<(f64, f64)>) -> Line {
+    let name = name.to_owned();
+    Line { name, points }
+}

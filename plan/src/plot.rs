@@ -1,0 +1,229 @@
+//! Lines over two axes as SVG, for reports and pages.
+//!
+//! Colours and sizes of letters are the page's: lines have the classes `line-1`, `line-2` and so on, and different dashes,
+//! so that they can be told apart without colours.
+
+use std::fmt::Write;
+
+#[derive(Debug, Clone)]
+pub struct Plot {
+    /// What it shows, for who cannot see it.
+    pub title: String,
+    pub across: Axis,
+    pub up: Axis,
+    pub lines: Vec<Line>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Axis {
+    pub label: String,
+    /// Where the axis ends; it begins at zero.
+    pub end: f64,
+}
+
+#[derive(Debug, Clone)]
+pub struct Line {
+    pub name: String,
+    pub points: Vec<(f64, f64)>,
+}
+
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 320.0;
+const LEFT: f64 = 64.0;
+const RIGHT: f64 = 16.0;
+const TOP: f64 = 16.0;
+const BOTTOM: f64 = 48.0;
+const DASHES: [&str; 4] = ["none", "8 4", "2 3", "10 3 2 3"];
+const LEGEND_STEP: f64 = 20.0;
+
+impl Plot {
+    #[must_use]
+    pub fn svg(&self) -> String {
+        let title = escaped(&self.title);
+        let mut out = format!(
+            "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\"><title>{title}</title>"
+        );
+        self.grid(&mut out);
+        for (number, line) in self.lines.iter().enumerate() {
+            self.line(number, line, &mut out);
+        }
+        out.push_str("</svg>");
+        out
+    }
+
+    fn grid(&self, out: &mut String) {
+        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        for value in ticks(self.across.end) {
+            let x = self.x(value);
+            let _ = write!(
+                out,
+                "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>\
+                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                bottom + 18.0,
+                number(value)
+            );
+        }
+        for value in ticks(self.up.end) {
+            let y = self.y(value);
+            let _ = write!(
+                out,
+                "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\"/>\
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                LEFT - 6.0,
+                y + 4.0,
+                number(value)
+            );
+        }
+        let (middle, centre) = ((LEFT + right) / 2.0, (TOP + bottom) / 2.0);
+        let _ = write!(
+            out,
+            "<text x=\"{middle}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
+             <text x=\"14\" y=\"{centre}\" text-anchor=\"middle\" transform=\"rotate(-90 14 {centre})\">{}</text>",
+            HEIGHT - 8.0,
+            escaped(&self.across.label),
+            escaped(&self.up.label)
+        );
+    }
+
+    fn line(&self, place: usize, line: &Line, out: &mut String) {
+        let class = format!("line-{}", place % DASHES.len() + 1);
+        let dashes = DASHES[place % DASHES.len()];
+        let points = self.visible(&line.points);
+        let mut path = String::new();
+        for (x, y) in points {
+            let _ = write!(path, "{:.1},{:.1} ", self.x(x), self.y(y));
+        }
+        let begin = if self.rises() {
+            LEFT + 16.0
+        } else {
+            WIDTH - RIGHT - 216.0
+        };
+        let end = begin + 28.0;
+        let y = TOP + 12.0 + LEGEND_STEP * place as f64;
+        let _ = write!(
+            out,
+            "<polyline class=\"{class}\" fill=\"none\" stroke-width=\"2\" stroke-dasharray=\"{dashes}\" points=\"{}\"/>\
+             <line class=\"{class}\" stroke-width=\"2\" stroke-dasharray=\"{dashes}\" x1=\"{begin}\" y1=\"{y}\" x2=\"{end}\" y2=\"{y}\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            path.trim_end(),
+            end + 6.0,
+            y + 4.0,
+            escaped(&line.name)
+        );
+    }
+
+    /// Whether there is more room for the names of lines on the left than on the right.
+    fn rises(&self) -> bool {
+        let height = |point: Option<&(f64, f64)>| point.map_or(0.0, |(_, y)| *y);
+        let rise = |line: &Line| height(line.points.last()) - height(line.points.first());
+        self.lines.iter().map(rise).sum::<f64>() > 0.0
+    }
+
+    /// A line is cut off where it leaves the plot.
+    fn visible(&self, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+        let mut visible = Vec::new();
+        for &(x, y) in points {
+            if let Some(&(before_x, before_y)) = visible.last()
+                && (x > self.across.end || y > self.up.end)
+            {
+                let part = |from: f64, to: f64, end: f64| {
+                    if to > end {
+                        (end - from) / (to - from)
+                    } else {
+                        1.0
+                    }
+                };
+                let part = part(before_x, x, self.across.end).min(part(before_y, y, self.up.end));
+                visible.push((
+                    before_x + part * (x - before_x),
+                    before_y + part * (y - before_y),
+                ));
+                break;
+            }
+            visible.push((x, y.min(self.up.end)));
+        }
+        visible
+    }
+
+    fn x(&self, value: f64) -> f64 {
+        LEFT + value / self.across.end * (WIDTH - RIGHT - LEFT)
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        HEIGHT - BOTTOM - value / self.up.end * (HEIGHT - BOTTOM - TOP)
+    }
+}
+
+/// Four to ten round numbers from zero to the end.
+fn ticks(end: f64) -> Vec<f64> {
+    let size = 10.0_f64.powf((end / 4.0).log10().floor());
+    let step = [5.0, 2.0, 1.0]
+        .map(|times| times * size)
+        .into_iter()
+        .find(|step| end / step >= 4.0)
+        .unwrap_or(size);
+    let count = (end / step + 1e-9).floor() as usize;
+    (0..=count).map(|tick| tick as f64 * step).collect()
+}
+
+fn number(value: f64) -> String {
+    let rounded = format!("{value:.3}");
+    rounded
+        .trim_end_matches('0')
+        .trim_end_matches('.')
+        .to_owned()
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Axis, Line, Plot, number, ticks};
+
+    #[test]
+    fn axes_have_round_numbers() {
+        let told = |end: f64| {
+            ticks(end)
+                .into_iter()
+                .map(number)
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        assert_eq!(told(1.0), "0 0.2 0.4 0.6 0.8 1");
+        assert_eq!(told(40.0), "0 10 20 30 40");
+        assert_eq!(told(137.0), "0 20 40 60 80 100 120");
+    }
+
+    #[test]
+    fn a_line_ends_where_it_leaves_the_plot() {
+        let axis = |end| Axis {
+            label: "a < b".to_owned(),
+            end,
+        };
+        let points = vec![(0.0, 0.0), (5.0, 5.0), (10.0, 25.0), (11.0, 30.0)];
+        let line = Line {
+            name: "\"steep\"".to_owned(),
+            points,
+        };
+        let plot = Plot {
+            title: "steep".to_owned(),
+            across: axis(20.0),
+            up: axis(10.0),
+            lines: vec![line],
+        };
+        assert_eq!(
+            plot.visible(&plot.lines[0].points),
+            [(0.0, 0.0), (5.0, 5.0), (6.25, 10.0)]
+        );
+        let svg = plot.svg();
+        assert!(
+            svg.contains("a &lt; b") && svg.contains("&quot;steep&quot;"),
+            "{svg}"
+        );
+    }
+}

@@ -1,0 +1,202 @@
+//! `baton plan --from-broker`: what a course's own past says about it, and about one GPU fewer or more.
+
+use std::fmt::Write;
+
+use anyhow::Context;
+use baton_link::Api;
+use baton_plan::{Capacity, Effort, PastCell, Row, duration, fit};
+use baton_protocol::api::{self, History};
+use clap::{ArgMatches, parser::ValueSource};
+use serde_json::json;
+
+use super::{html::Report, report::PERCENTILES};
+use crate::{service, settings::Settings};
+
+pub(super) struct Told {
+    days: u32,
+    cells: usize,
+    capacity: Capacity,
+}
+
+pub(super) fn ask(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<Told> {
+    let days = *matches.get_one::<u32>("days").expect("it has a default");
+    let mut query = vec![("days", days.to_string())];
+    let course: Option<&String> = matches.get_one("course");
+    query.extend(course.map(|course| ("course", course.clone())));
+    let api = Api::new(&service::dial(settings)?)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("Failed to start")?;
+    let history: History = runtime.block_on(api.ask("/v1/history", &query))?;
+
+    let (gpus, places) = places(&history, matches)?;
+    let cells: Vec<_> = history.cells.iter().map(past).collect();
+    let fit = fit(&cells, places, seconds(history.now_ms)).context(
+        "The broker's history is too short\nhint: look at more --days, or say --edit and --run instead of --from-broker",
+    )?;
+    let capacity = Capacity::of(fit, gpus, places, Effort::THOROUGH)
+        .context("The chain was not solved to twelve digits\nhint: look at more --days")?;
+    Ok(Told {
+        days,
+        cells: cells.len(),
+        capacity,
+    })
+}
+
+/// GPUs, and cells that run on them at once.
+fn places(history: &History, matches: &ArgMatches) -> anyhow::Result<(usize, usize)> {
+    let said = usize::from(*matches.get_one::<u16>("gpus").expect("it has a default"));
+    if matches.value_source("gpus") == Some(ValueSource::CommandLine) {
+        return Ok((said, said));
+    }
+    anyhow::ensure!(
+        history.slots > 0,
+        "No worker is connected, so it is not known how many GPUs there are\n\
+         hint: say it with --gpus, for GPUs that run one cell at a time"
+    );
+    Ok((history.gpus as usize, history.slots as usize))
+}
+
+fn past(cell: &api::PastCell) -> PastCell {
+    PastCell {
+        person: cell.person.into(),
+        submitted: seconds(cell.submitted_ms),
+        started: cell.started_ms.map(seconds),
+        finished: cell.finished_ms.map(seconds),
+        ended_itself: cell.ended_itself,
+    }
+}
+
+fn seconds(ms: i64) -> f64 {
+    ms as f64 / 1000.0
+}
+
+impl Told {
+    pub(super) fn text(&self) -> String {
+        let mut out = self.assumptions().join("\n") + "\n\n";
+        let _ = writeln!(
+            out,
+            "{:<33}{:>10}{:>11}{:>10}{:>10}{:>10}{:>7}{:>9}",
+            "", "within 1 s", "mean wait", "p50", "p90", "p99", "busy", "cells/h"
+        );
+        for row in self.capacity.rows() {
+            let [name, at_once, wait, p50, p90, p99, busy, cells] = cells(&row);
+            let _ = writeln!(
+                out,
+                "{name:<33}{at_once:>10}{wait:>11}{p50:>10}{p90:>10}{p99:>10}{busy:>7}{cells:>9}"
+            );
+        }
+        out.push('\n');
+        for sentence in self.capacity.sentences() {
+            let _ = writeln!(out, "{sentence}");
+        }
+        out
+    }
+
+    fn assumptions(&self) -> Vec<String> {
+        let Capacity {
+            fit, gpus, places, ..
+        } = &self.capacity;
+        let rates = &fit.rates;
+        let mut told = vec![
+            format!(
+                "From the last {} days: {} cells of {} people; {gpus} {} with room for {places} {} at once.",
+                self.days,
+                self.cells,
+                fit.people,
+                if *gpus == 1 { "GPU" } else { "GPUs" },
+                if *places == 1 { "cell" } else { "cells" },
+            ),
+            format!(
+                "Everybody edits {} between cells of {}, on average; a hand-over takes {}.",
+                duration(1.0 / rates.submission),
+                duration(1.0 / rates.execution),
+                duration(1.0 / rates.hand_over),
+            ),
+        ];
+        if rates.departure > 0.0 {
+            told.push(format!(
+                "Who edits leaves after {} and comes back {} later.",
+                duration(1.0 / rates.departure),
+                duration(1.0 / rates.arrival)
+            ));
+        }
+        told
+    }
+
+    pub(super) fn json(&self) -> String {
+        let Capacity {
+            fit, gpus, places, ..
+        } = &self.capacity;
+        let rates = &fit.rates;
+        let rows = self.capacity.rows().into_iter().map(|row| {
+            let mut value = json!({
+                "what": row.name,
+                "within_a_second": row.at_once,
+                "wait_mean_seconds": row.wait,
+                "busy": row.busy,
+                "cells_per_hour": row.cells_per_hour,
+            });
+            for (name, wait) in PERCENTILES.iter().zip(row.waits) {
+                value[format!("wait_{name}_seconds")] = json!(wait);
+            }
+            value
+        });
+        let told = json!({
+            "days": self.days,
+            "cells": self.cells,
+            "people": fit.people,
+            "gpus": gpus,
+            "places": places,
+            "mean_seconds": {
+                "edit": 1.0 / rates.submission,
+                "run": 1.0 / rates.execution,
+                "hand_over": 1.0 / rates.hand_over,
+                "stay": (rates.departure > 0.0).then(|| 1.0 / rates.departure),
+                "away": 1.0 / rates.arrival,
+            },
+            "distance_from_exponential": fit.distance(),
+            "rows": rows.collect::<Vec<_>>(),
+        });
+        format!("{told}\n")
+    }
+
+    pub(super) fn html(&self) -> String {
+        let heads = [
+            "",
+            "within 1 s",
+            "mean wait",
+            "p50",
+            "p90",
+            "p99",
+            "busy",
+            "cells/h",
+        ];
+        let rows = self.capacity.rows();
+        Report {
+            title: "Are there enough GPUs?",
+            sentences: [self.capacity.sentences(), self.assumptions()].concat(),
+            heads: heads.map(str::to_owned).to_vec(),
+            rows: rows.iter().map(|row| cells(row).to_vec()).collect(),
+            plots: vec![self.capacity.plot_of_waits(), self.capacity.plot_of_runs()],
+        }
+        .html()
+    }
+}
+
+fn cells(row: &Row) -> [String; 8] {
+    let [p50, p90, p99] = row
+        .waits
+        .map(|wait| wait.map_or_else(|| "-".to_owned(), duration));
+    [
+        row.name.clone(),
+        format!("{:.1}%", 100.0 * row.at_once),
+        duration(row.wait),
+        p50,
+        p90,
+        p99,
+        format!("{:.1}%", 100.0 * row.busy),
+        format!("{:.1}", row.cells_per_hour),
+    ]
+}

@@ -1,0 +1,230 @@
+//! A program that computes on a GPU, and does what it reads.
+//!
+//! A line on standard input is a command, a line on standard output its answer: `ok …`, or `error` with the driver's
+//! code. Buffers are arrays of 64-bit numbers, which have names.
+
+use std::collections::HashMap;
+use std::io::{self, BufRead as _, Write as _};
+use std::time::Instant;
+
+use baton_gpu_tests::sys::{Answer, Driver, Kernel, Refusal, in_child};
+
+struct Client {
+    driver: Driver,
+    add: Kernel,
+    buffers: HashMap<String, Buffer>,
+    stream: usize,
+    graph: usize,
+}
+
+struct Buffer {
+    address: u64,
+    numbers: usize,
+    /// What all its numbers should be.
+    value: u64,
+}
+
+fn main() -> io::Result<()> {
+    let mut client = match Client::open() {
+        Ok(client) => client,
+        Err(Refusal(code)) => return say(&format!("error {code}")),
+    };
+    say("ok ready")?;
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let words: Vec<&str> = line.split_whitespace().collect();
+        say(&match client.obey(&words) {
+            Ok(answer) => format!("ok {answer}"),
+            Err(Refusal(code)) => format!("error {code}"),
+        })?;
+    }
+    Ok(())
+}
+
+fn say(line: &str) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    writeln!(output, "{}", line.trim_end())?;
+    output.flush()
+}
+
+const INVALID: Refusal = Refusal(1);
+
+impl Client {
+    fn open() -> Answer<Self> {
+        let driver = Driver::open()?;
+        Ok(Self {
+            add: driver.kernel("add")?,
+            stream: driver.stream()?,
+            driver,
+            buffers: HashMap::new(),
+            graph: 0,
+        })
+    }
+
+    fn obey(&mut self, words: &[&str]) -> Answer<String> {
+        let driver = self.driver;
+        match *words {
+            ["allocate", name, bytes] => self.keep(name, bytes, Driver::allocate),
+            ["allocate-in-order", name, bytes] => self.keep(name, bytes, Driver::allocate_in_order),
+            ["allocate-managed", name, bytes] => self.keep(name, bytes, Driver::allocate_managed),
+            ["free", name] => nothing(driver.free(self.take(name)?)),
+            ["free-in-order", name] => nothing(driver.free_in_order(self.take(name)?)),
+            ["set", name, value] => self.set(name, number(value)?),
+            ["add", name, value] => self.add(name, number(value)?, 0),
+            ["check", name] => self.check(name),
+            ["rounds", name, count] => self.rounds(name, number(count)?),
+            ["launch", kernel, count] => self.launch(kernel, number(count)?),
+            ["time-submissions", batches] => self.time_submissions(number(batches)?),
+            ["synchronize"] => nothing(self.driver.synchronize()),
+            ["memory"] => self
+                .driver
+                .memory()
+                .map(|(free, total)| format!("{free} {total}")),
+            ["range", name] => self.range(name),
+            ["share", name] => nothing(self.driver.share(self.buffer(name)?.address)),
+            ["begin-capture"] => nothing(self.driver.begin_capture(self.stream)),
+            ["captured-add", name, value] => self.add(name, number(value)?, self.stream),
+            ["end-capture"] => {
+                self.graph = self.driver.end_capture(self.stream)?;
+                Ok(String::new())
+            }
+            ["launch-graph", name, value] => {
+                self.driver.launch_graph(self.graph)?;
+                self.buffers.get_mut(name).ok_or(INVALID)?.value += number(value)?;
+                Ok(String::new())
+            }
+            ["fork"] => Ok(in_child(|| {
+                self.driver
+                    .allocate(512)
+                    .map_or_else(|no| no.0 as u8, |_| 0)
+            })
+            .to_string()),
+            ["look-up", name, version, flags, export] => self.look_up(name, version, flags, export),
+            _ => Err(INVALID),
+        }
+    }
+
+    fn keep(
+        &mut self,
+        name: &str,
+        bytes: &str,
+        allocate: impl Fn(&Driver, usize) -> Answer<u64>,
+    ) -> Answer<String> {
+        let bytes = number(bytes)? as usize;
+        let address = allocate(&self.driver, bytes)?;
+        let buffer = Buffer {
+            address,
+            numbers: bytes / 8,
+            value: 0,
+        };
+        self.buffers.insert(name.to_owned(), buffer);
+        Ok(address.to_string())
+    }
+
+    fn take(&mut self, name: &str) -> Answer<u64> {
+        let buffer = self.buffers.remove(name);
+        buffer.map(|buffer| buffer.address).ok_or(INVALID)
+    }
+
+    fn buffer(&self, name: &str) -> Answer<&Buffer> {
+        self.buffers.get(name).ok_or(INVALID)
+    }
+
+    fn set(&mut self, name: &str, value: u64) -> Answer<String> {
+        let buffer = self.buffers.get_mut(name).ok_or(INVALID)?;
+        buffer.value = value;
+        nothing(
+            self.driver
+                .write(buffer.address, &vec![value; buffer.numbers]),
+        )
+    }
+
+    fn add(&mut self, name: &str, value: u64, stream: usize) -> Answer<String> {
+        let buffer = self.buffers.get_mut(name).ok_or(INVALID)?;
+        // What is captured is added when it runs.
+        buffer.value += if stream == 0 { value } else { 0 };
+        nothing(
+            self.add
+                .launch(stream, &[buffer.address, buffer.numbers as u64, value]),
+        )
+    }
+
+    fn check(&self, name: &str) -> Answer<String> {
+        let buffer = self.buffer(name)?;
+        let mut numbers = vec![0; buffer.numbers];
+        self.driver.read(buffer.address, &mut numbers)?;
+        let wrong = numbers.iter().position(|number| *number != buffer.value);
+        Ok(match wrong {
+            None => "right".to_owned(),
+            Some(place) => format!(
+                "wrong: {} and not {} at {place}",
+                numbers[place], buffer.value
+            ),
+        })
+    }
+
+    /// Computes and looks whether all is as it was, again and again.
+    fn rounds(&mut self, name: &str, count: u64) -> Answer<String> {
+        let sleep = self.driver.kernel("sleep_20ms")?;
+        for round in 1..=count {
+            self.add(name, round, 0)?;
+            for _ in 0..3 {
+                sleep.launch(0, &[])?;
+            }
+            self.driver.synchronize()?;
+            let checked = self.check(name)?;
+            if checked != "right" {
+                return Ok(format!("{checked} in round {round}"));
+            }
+        }
+        Ok("right".to_owned())
+    }
+
+    fn launch(&self, kernel: &str, count: u64) -> Answer<String> {
+        let kernel = self.driver.kernel(kernel)?;
+        for _ in 0..count {
+            kernel.launch(0, &[])?;
+        }
+        Ok(String::new())
+    }
+
+    /// Nanoseconds for each, of the fastest of many batches.
+    fn time_submissions(&self, batches: u64) -> Answer<String> {
+        const BATCH: u32 = 4096;
+        let address = self.driver.allocate(512)?;
+        let mut fastest = f64::MAX;
+        for _ in 0..batches {
+            let since = Instant::now();
+            self.driver.submit_nothing(address, BATCH)?;
+            fastest = fastest.min(since.elapsed().as_secs_f64() * 1e9 / f64::from(BATCH));
+        }
+        Ok(format!("{fastest:.1}"))
+    }
+
+    /// An address in the middle of the buffer is known to belong to it.
+    fn range(&self, name: &str) -> Answer<String> {
+        let buffer = self.buffer(name)?;
+        let [base, start, bytes] = self
+            .driver
+            .range_of(buffer.address + buffer.numbers as u64 * 4)?;
+        let is_right =
+            base == buffer.address && start == base && bytes >= buffer.numbers as u64 * 8;
+        Ok(is_right.to_string())
+    }
+
+    /// Whether a look-up finds what the loader finds under the name of an export.
+    fn look_up(&self, name: &str, version: &str, flags: &str, export: &str) -> Answer<String> {
+        let found = self
+            .driver
+            .address_of(name, number(version)? as i32, number(flags)?)?;
+        Ok((found != 0 && found == self.driver.export(export)).to_string())
+    }
+}
+
+fn number(word: &str) -> Answer<u64> {
+    word.parse().map_err(|_| INVALID)
+}
+
+fn nothing(answer: Answer) -> Answer<String> {
+    answer.map(|()| String::new())
+}

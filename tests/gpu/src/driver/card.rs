@@ -1,0 +1,154 @@
+//! The card that processes share: a file with how much memory it has, and who has how much of it.
+//!
+//! Locks of the open file guard it. The system lets go of them when their process ends, however it ends; so what a
+//! dead process had is noticed and taken back.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard};
+
+use crate::lock;
+use crate::sys::{self, LockKind};
+
+pub(crate) struct Card {
+    file: File,
+    numbers: &'static [AtomicU64],
+    slot: usize,
+    /// Locks are the process', so its threads take turns here.
+    ledger: Mutex<()>,
+    processors: Mutex<()>,
+}
+
+const MEMORY: usize = 0;
+const OVERLAPS: usize = 1;
+const KERNELS: usize = 2;
+const FIRST_SLOT: usize = 8;
+const SLOTS: usize = 120;
+
+/// In the file: where processes lock for what.
+const LEDGER: i64 = 1 << 20;
+const PROCESSORS: i64 = LEDGER + 1;
+const ALIVE: i64 = LEDGER + 100;
+
+static CARD: OnceLock<Card> = OnceLock::new();
+
+pub(crate) fn card() -> &'static Card {
+    CARD.get().expect("it was opened when the driver was initialised")
+}
+
+pub(crate) fn open() -> io::Result<()> {
+    if CARD.get().is_some() {
+        return Ok(());
+    }
+    let path = std::env::var_os("BATON_TEST_GPU").ok_or(io::ErrorKind::NotFound)?;
+    let file = File::options().read(true).write(true).open(path)?;
+    let numbers = sys::map_numbers(&file)?;
+    let slot = (0..SLOTS).find(|slot| {
+        sys::lock(file.as_raw_fd(), ALIVE + *slot as i64, LockKind::Try).is_ok()
+    });
+    let slot = slot.ok_or(io::ErrorKind::QuotaExceeded)?;
+    let card = Card {
+        file,
+        numbers,
+        slot,
+        ledger: Mutex::new(()),
+        processors: Mutex::new(()),
+    };
+    card.own(0).store(0, SeqCst);
+    card.own(1).store(0, SeqCst);
+    let _ = CARD.set(card);
+    Ok(())
+}
+
+impl Card {
+    pub(crate) fn total_bytes(&self) -> u64 {
+        self.numbers[MEMORY].load(SeqCst)
+    }
+
+    pub(crate) fn free_bytes(&self) -> u64 {
+        let _held = self.hold(&self.ledger, LEDGER);
+        self.total_bytes().saturating_sub(self.used_bytes())
+    }
+
+    pub(crate) fn take(&self, bytes: u64) -> bool {
+        let _held = self.hold(&self.ledger, LEDGER);
+        let fits = self.used_bytes() + bytes <= self.total_bytes();
+        if fits {
+            self.own(0).fetch_add(bytes, SeqCst);
+        }
+        fits
+    }
+
+    pub(crate) fn give(&self, bytes: u64) {
+        let _held = self.hold(&self.ledger, LEDGER);
+        self.own(0).fetch_sub(bytes, SeqCst);
+    }
+
+    /// Runs what one process at a time may.
+    pub(crate) fn compute(&self, work: impl FnOnce()) {
+        let _held = self.hold(&self.processors, PROCESSORS);
+        work();
+    }
+
+    /// A kernel comes: another process' kernels should not be there.
+    pub(crate) fn kernel_comes(&self) {
+        self.numbers[KERNELS].fetch_add(1, SeqCst);
+        self.own(1).fetch_add(1, SeqCst);
+        let others = (0..SLOTS).filter(|slot| *slot != self.slot);
+        let is_busy = |slot: &usize| {
+            self.numbers[FIRST_SLOT + 2 * slot + 1].load(SeqCst) > 0 && self.is_alive(*slot)
+        };
+        if others.into_iter().any(|slot| is_busy(&slot)) {
+            self.numbers[OVERLAPS].fetch_add(1, SeqCst);
+        }
+    }
+
+    pub(crate) fn kernel_ends(&self) {
+        self.own(1).fetch_sub(1, SeqCst);
+    }
+
+    /// By processes that live.
+    fn used_bytes(&self) -> u64 {
+        let has = |slot: usize| match self.numbers[FIRST_SLOT + 2 * slot].load(SeqCst) {
+            0 => 0,
+            bytes if slot == self.slot || self.is_alive(slot) => bytes,
+            _ => 0,
+        };
+        (0..SLOTS).map(has).sum()
+    }
+
+    fn is_alive(&self, slot: usize) -> bool {
+        sys::is_locked(self.file.as_raw_fd(), ALIVE + slot as i64)
+    }
+
+    /// 0: bytes, 1: kernels.
+    fn own(&self, what: usize) -> &AtomicU64 {
+        &self.numbers[FIRST_SLOT + 2 * self.slot + what]
+    }
+
+    fn hold<'a>(&'a self, mutex: &'a Mutex<()>, at: i64) -> Held<'a> {
+        let guard = lock(mutex);
+        let file = self.file.as_raw_fd();
+        sys::lock(file, at, LockKind::Wait).expect("the card can be locked");
+        Held {
+            file,
+            at,
+            _guard: guard,
+        }
+    }
+}
+
+struct Held<'a> {
+    file: i32,
+    at: i64,
+    _guard: MutexGuard<'a, ()>,
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let _ = sys::lock(self.file, self.at, LockKind::Unlock);
+    }
+}

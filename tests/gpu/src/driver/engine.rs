@@ -1,0 +1,127 @@
+//! What a process gives its GPU to do: one thread does it, in order.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
+
+use crate::card::card;
+use crate::{STICKY, lock, sys};
+
+#[derive(Clone, Debug)]
+pub(crate) enum Work {
+    Kernel(Kernel),
+    Copy { to: u64, from: u64, bytes: usize },
+    Fill { to: u64, value: Vec<u8>, count: usize },
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Kernel {
+    Nothing,
+    Sleep(Duration),
+    /// Adds to each of so many numbers.
+    Add { to: u64, count: u64, value: u64 },
+    /// Fails, for good.
+    Fail(i32),
+    Forever,
+}
+
+struct Queue {
+    works: VecDeque<Work>,
+    submitted: u64,
+    done: u64,
+}
+
+static QUEUE: Mutex<Queue> = Mutex::new(Queue {
+    works: VecDeque::new(),
+    submitted: 0,
+    done: 0,
+});
+static CHANGED: Condvar = Condvar::new();
+static THREAD: OnceLock<()> = OnceLock::new();
+
+/// The number of the work.
+pub(crate) fn submit(work: Work) -> u64 {
+    THREAD.get_or_init(|| {
+        std::thread::spawn(run);
+    });
+    if matches!(work, Work::Kernel(_)) {
+        card().kernel_comes();
+    }
+    let mut queue = lock(&QUEUE);
+    queue.works.push_back(work);
+    queue.submitted += 1;
+    CHANGED.notify_all();
+    queue.submitted
+}
+
+pub(crate) fn submitted() -> u64 {
+    lock(&QUEUE).submitted
+}
+
+pub(crate) fn is_done(number: u64) -> bool {
+    lock(&QUEUE).done >= number
+}
+
+pub(crate) fn wait_for(number: u64) {
+    let mut queue = lock(&QUEUE);
+    while queue.done < number {
+        queue = wait(queue);
+    }
+}
+
+fn wait(queue: MutexGuard<'_, Queue>) -> MutexGuard<'_, Queue> {
+    CHANGED.wait(queue).unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn run() {
+    loop {
+        let mut queue = lock(&QUEUE);
+        let work = loop {
+            match queue.works.pop_front() {
+                Some(work) => break work,
+                None => queue = wait(queue),
+            }
+        };
+        drop(queue);
+        do_it(work);
+        lock(&QUEUE).done += 1;
+        CHANGED.notify_all();
+    }
+}
+
+fn do_it(work: Work) {
+    match work {
+        Work::Kernel(kernel) => {
+            match kernel {
+                Kernel::Nothing => {}
+                kernel => card().compute(|| compute(kernel)),
+            }
+            card().kernel_ends();
+        }
+        Work::Copy { to, from, bytes } => {
+            sys::copy(to, from, bytes);
+            if let Some(speed) = megabytes_per_second() {
+                std::thread::sleep(Duration::from_secs_f64(bytes as f64 / 1e6 / speed));
+            }
+        }
+        Work::Fill { to, value, count } => sys::fill(to, &value, count),
+    }
+}
+
+fn compute(kernel: Kernel) {
+    match kernel {
+        Kernel::Nothing => {}
+        Kernel::Sleep(time) => std::thread::sleep(time),
+        Kernel::Add { to, count, value } => sys::add(to, count, value),
+        Kernel::Fail(code) => STICKY.store(code, std::sync::atomic::Ordering::SeqCst),
+        Kernel::Forever => loop {
+            std::thread::park();
+        },
+    }
+}
+
+fn megabytes_per_second() -> Option<f64> {
+    static SPEED: OnceLock<Option<f64>> = OnceLock::new();
+    let read = || std::env::var("BATON_TEST_GPU_MBPS").ok()?.parse().ok();
+    *SPEED.get_or_init(read)
+}

@@ -1,0 +1,149 @@
+//! A `libcuda.so.1` that computes in the memory of the host.
+//!
+//! Not a module of this crate: `build.rs` compiles it alone, for processes that look for a driver. It declares what it
+//! needs of the interface itself. What libraries of the vendor ask of a real driver beyond that it does not have.
+
+#![allow(non_snake_case)]
+
+mod card;
+mod engine;
+mod sys;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use engine::Work;
+
+pub(crate) type Code = i32;
+pub(crate) const SUCCESS: Code = 0;
+pub(crate) const INVALID_VALUE: Code = 1;
+pub(crate) const OUT_OF_MEMORY: Code = 2;
+pub(crate) const NOT_INITIALIZED: Code = 3;
+pub(crate) const INVALID_DEVICE: Code = 101;
+pub(crate) const INVALID_CONTEXT: Code = 201;
+pub(crate) const INVALID_HANDLE: Code = 400;
+pub(crate) const NOT_FOUND: Code = 500;
+pub(crate) const NOT_READY: Code = 600;
+pub(crate) const NOT_SUPPORTED: Code = 801;
+pub(crate) const CAPTURE_UNSUPPORTED: Code = 900;
+pub(crate) const CAPTURE_INVALIDATED: Code = 901;
+
+/// The process that initialised it; a forked child is another one.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// What every call returns from now on.
+pub(crate) static STICKY: AtomicI32 = AtomicI32::new(0);
+
+pub(crate) fn is_initialized() -> bool {
+    OWNER.load(SeqCst) == std::process::id()
+}
+
+pub(crate) fn initialize() -> Code {
+    match OWNER.load(SeqCst) {
+        0 => OWNER.store(std::process::id(), SeqCst),
+        owner if owner != std::process::id() => return NOT_INITIALIZED,
+        _ => {}
+    }
+    match card::open() {
+        Ok(()) => SUCCESS,
+        Err(_) => 100,
+    }
+}
+
+/// `NAME:N:CODE,…`
+static FAULTS: LazyLock<Mutex<Vec<(String, u32, Code)>>> = LazyLock::new(|| {
+    let text = std::env::var("BATON_TEST_GPU_FAULTS").unwrap_or_default();
+    let parse = |fault: &str| {
+        let mut parts = fault.split(':');
+        Some((
+            parts.next()?.to_owned(),
+            parts.next()?.parse().ok()?,
+            parts.next()?.parse().ok()?,
+        ))
+    };
+    Mutex::new(text.split(',').filter_map(parse).collect())
+});
+
+/// The code of the fault that this call has.
+pub(crate) fn fault(name: &str) -> Option<Code> {
+    let mut faults = lock(&FAULTS);
+    for (of, left, code) in faults.iter_mut().filter(|(of, left, _)| of == name && *left > 0) {
+        *left -= 1;
+        if *left == 0 {
+            return Some(*code);
+        }
+    }
+    None
+}
+
+thread_local! {
+    pub(crate) static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// 0: a capture anywhere forbids unsafe calls; 1: one of this thread; 2: none.
+    pub(crate) static CAPTURE_MODE: Cell<i32> = const { Cell::new(0) };
+}
+
+pub(crate) const PRIMARY: usize = 0x1000;
+
+pub(crate) struct Objects {
+    pub(crate) last: usize,
+    pub(crate) primary_holds: u32,
+    /// By stream: what was submitted while it is captured, and whether that is spoilt.
+    pub(crate) captures: BTreeMap<usize, (Vec<Work>, bool)>,
+    pub(crate) graphs: BTreeMap<usize, Vec<Work>>,
+    /// By stream and by event: the number of the work that it waits for.
+    pub(crate) streams: BTreeMap<usize, u64>,
+    pub(crate) events: BTreeMap<usize, u64>,
+    pub(crate) functions: BTreeMap<usize, String>,
+}
+
+static OBJECTS: Mutex<Objects> = Mutex::new(Objects {
+    last: 0x2000,
+    primary_holds: 0,
+    captures: BTreeMap::new(),
+    graphs: BTreeMap::new(),
+    streams: BTreeMap::new(),
+    events: BTreeMap::new(),
+    functions: BTreeMap::new(),
+});
+
+pub(crate) fn objects() -> MutexGuard<'static, Objects> {
+    lock(&OBJECTS)
+}
+
+impl Objects {
+    pub(crate) fn number(&mut self) -> usize {
+        self.last += 16;
+        self.last
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Work for a stream: now, or with its graph later.
+pub(crate) fn submit(stream: usize, work: Work) -> Code {
+    let mut objects = objects();
+    if let Some((works, _)) = objects.captures.get_mut(&stream) {
+        works.push(work);
+        return SUCCESS;
+    }
+    let number = engine::submit(work);
+    objects.streams.insert(stream, number);
+    SUCCESS
+}
+
+/// A call that a capture forbids spoils it.
+pub(crate) fn spoils_captures(also_relaxed: bool) -> bool {
+    let mut objects = objects();
+    let is_relaxed = CAPTURE_MODE.get() == 2 && !also_relaxed;
+    if objects.captures.is_empty() || is_relaxed {
+        return false;
+    }
+    for (_, is_spoilt) in objects.captures.values_mut() {
+        *is_spoilt = true;
+    }
+    true
+}

@@ -1,0 +1,164 @@
+//! Devices, contexts, modules, and what codes are called.
+
+use std::ffi::{CStr, c_char, c_int, c_void};
+
+use super::{api, put};
+use crate::card::card;
+use crate::{
+    CAPTURE_UNSUPPORTED, CONTEXTS, Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND,
+    PRIMARY, SUCCESS, engine, objects, spoils_captures,
+};
+
+pub(crate) const VERSION: c_int = 13000;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuInit(_flags: u32) -> Code {
+    crate::initialize()
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Code {
+    unsafe { put(version, VERSION) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorName(code: Code, name: *mut *const c_char) -> Code {
+    let known: &CStr = match code {
+        0 => c"CUDA_SUCCESS",
+        1 => c"CUDA_ERROR_INVALID_VALUE",
+        2 => c"CUDA_ERROR_OUT_OF_MEMORY",
+        3 => c"CUDA_ERROR_NOT_INITIALIZED",
+        700 => c"CUDA_ERROR_ILLEGAL_ADDRESS",
+        _ => c"CUDA_ERROR_UNKNOWN",
+    };
+    unsafe { put(name, known.as_ptr()) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetErrorString(code: Code, text: *mut *const c_char) -> Code {
+    unsafe { cuGetErrorName(code, text) }
+}
+
+api! {
+    fn cuDeviceGetCount(count: *mut c_int) { put(count, 1) }
+
+    fn cuDeviceGet(device: *mut c_int, ordinal: c_int) {
+        if ordinal == 0 { put(device, 0) } else { INVALID_DEVICE }
+    }
+
+    fn cuDeviceGetName(name: *mut c_char, room: c_int, _device: c_int) {
+        let text = b"Host memory, no GPU\0";
+        let bytes = text.len().min(room as usize);
+        std::ptr::copy_nonoverlapping(text.as_ptr(), name.cast(), bytes);
+        SUCCESS
+    }
+
+    fn cuDeviceGetUuid(uuid: *mut [u8; 16], _device: c_int) { put(uuid, *b"host-memory-card") }
+
+    fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], _device: c_int) { put(uuid, *b"host-memory-card") }
+
+    fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) { put(bytes, card().total_bytes() as usize) }
+
+    fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) {
+        put(value, match attribute {
+            // Threads in a block; of a warp; processors.
+            1 => 1024,
+            10 => 32,
+            16 => 1,
+            // One engine for copies; compute capability 9.0.
+            40 => 1,
+            75 => 9,
+            76 => 0,
+            // Unified addresses, memory behind reserved addresses, pools.
+            41 | 102 | 115 => 1,
+            _ => 0,
+        })
+    }
+
+    fn cuDevicePrimaryCtxRetain(context: *mut usize, _device: c_int) {
+        objects().primary_holds += 1;
+        put(context, PRIMARY)
+    }
+
+    fn cuDevicePrimaryCtxRelease_v2(_device: c_int) {
+        let mut objects = objects();
+        objects.primary_holds = objects.primary_holds.saturating_sub(1);
+        SUCCESS
+    }
+
+    fn cuDevicePrimaryCtxReset_v2(_device: c_int) { objects().primary_holds = 0; SUCCESS }
+
+    fn cuDevicePrimaryCtxGetState(_device: c_int, flags: *mut u32, is_active: *mut c_int) {
+        put(flags, 0);
+        put(is_active, c_int::from(objects().primary_holds > 0))
+    }
+
+    fn cuCtxCreate_v2(context: *mut usize, _flags: u32, _device: c_int) {
+        let number = objects().number();
+        CONTEXTS.with_borrow_mut(|stack| stack.push(number));
+        put(context, number)
+    }
+
+    fn cuCtxDestroy_v2(context: usize) {
+        CONTEXTS.with_borrow_mut(|stack| stack.retain(|one| *one != context));
+        SUCCESS
+    }
+
+    fn cuCtxGetCurrent(context: *mut usize) {
+        put(context, CONTEXTS.with_borrow(|stack| stack.last().copied().unwrap_or(0)))
+    }
+
+    fn cuCtxSetCurrent(context: usize) {
+        CONTEXTS.with_borrow_mut(|stack| {
+            stack.pop();
+            if context != 0 {
+                stack.push(context);
+            }
+        });
+        SUCCESS
+    }
+
+    fn cuCtxPushCurrent_v2(context: usize) {
+        if context == 0 {
+            return INVALID_CONTEXT;
+        }
+        CONTEXTS.with_borrow_mut(|stack| stack.push(context));
+        SUCCESS
+    }
+
+    fn cuCtxPopCurrent_v2(context: *mut usize) {
+        match CONTEXTS.with_borrow_mut(Vec::pop) {
+            Some(popped) => { put(context, popped); SUCCESS }
+            None => INVALID_CONTEXT,
+        }
+    }
+
+    fn cuCtxGetDevice(device: *mut c_int) {
+        if CONTEXTS.with_borrow(Vec::is_empty) { INVALID_CONTEXT } else { put(device, 0) }
+    }
+
+    fn cuCtxSynchronize() {
+        if spoils_captures(true) {
+            return CAPTURE_UNSUPPORTED;
+        }
+        engine::wait_for(engine::submitted());
+        crate::STICKY.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    fn cuModuleLoadData(module: *mut usize, image: *const c_void) {
+        if image.is_null() { INVALID_VALUE } else { put(module, 0x100) }
+    }
+
+    fn cuModuleUnload(_module: usize) { SUCCESS }
+
+    fn cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char) {
+        if module != 0x100 || name.is_null() {
+            return INVALID_HANDLE;
+        }
+        let Ok(name) = CStr::from_ptr(name).to_str() else { return NOT_FOUND };
+        let mut objects = objects();
+        let number = objects.number();
+        objects.functions.insert(number, name.to_owned());
+        put(function, number)
+    }
+}

@@ -1,0 +1,118 @@
+//! Look-ups by name, version and kind of default stream.
+
+use std::ffi::{CStr, c_char, c_int};
+
+use super::contexts::*;
+use super::mapping::*;
+use super::memory::*;
+use super::streams::*;
+use crate::{Code, INVALID_VALUE, NOT_FOUND, SUCCESS};
+
+/// Since which version a name means a function, newest first; and whether it is the one of the thread's own stream.
+struct Entry(&'static str, c_int, bool, *const ());
+
+unsafe impl Sync for Entry {}
+
+const PER_THREAD_STREAM: u64 = 2;
+
+/// Functions that have been what they are since their first version.
+macro_rules! entries {
+    ($($name:literal $since:literal $is_per_thread:literal $function:ident;)* = $($same:ident)*) => {
+        &[
+            $(Entry($name, $since, $is_per_thread, $function as *const ()),)*
+            $(Entry(stringify!($same), 2000, false, $same as *const ()),)*
+        ]
+    };
+}
+
+static ENTRIES: &[Entry] = entries! {
+    "cuArrayCreate" 3020 false cuArrayCreate_v2;
+    "cuCtxCreate" 3020 false cuCtxCreate_v2;
+    "cuCtxDestroy" 4000 false cuCtxDestroy_v2;
+    "cuCtxPopCurrent" 4000 false cuCtxPopCurrent_v2;
+    "cuCtxPushCurrent" 4000 false cuCtxPushCurrent_v2;
+    "cuDeviceGetUuid" 11040 false cuDeviceGetUuid_v2;
+    "cuDeviceGetUuid" 9020 false cuDeviceGetUuid;
+    "cuDevicePrimaryCtxRelease" 11000 false cuDevicePrimaryCtxRelease_v2;
+    "cuDevicePrimaryCtxReset" 11000 false cuDevicePrimaryCtxReset_v2;
+    "cuDeviceTotalMem" 3020 false cuDeviceTotalMem_v2;
+    "cuEventDestroy" 4000 false cuEventDestroy_v2;
+    "cuGetProcAddress" 12000 false cuGetProcAddress_v2;
+    "cuGetProcAddress" 11030 false cuGetProcAddress;
+    "cuGraphInstantiate" 12000 false cuGraphInstantiateWithFlags;
+    "cuLaunchKernel" 7000 true cuLaunchKernel_ptsz;
+    "cuLaunchKernel" 4000 false cuLaunchKernel;
+    "cuLaunchKernelEx" 11060 false cuLaunchKernelEx;
+    "cuMemAlloc" 3020 false cuMemAlloc_v2;
+    "cuMemFree" 3020 false cuMemFree_v2;
+    "cuMemGetAddressRange" 3020 false cuMemGetAddressRange_v2;
+    "cuMemGetInfo" 3020 false cuMemGetInfo_v2;
+    "cuMemHostRegister" 6050 false cuMemHostRegister_v2;
+    "cuMemcpyDtoD" 3020 false cuMemcpyDtoD_v2;
+    "cuMemcpyDtoDAsync" 3020 false cuMemcpyDtoDAsync_v2;
+    "cuMemcpyDtoH" 3020 false cuMemcpyDtoH_v2;
+    "cuMemcpyDtoHAsync" 3020 false cuMemcpyDtoHAsync_v2;
+    "cuMemcpyHtoD" 3020 false cuMemcpyHtoD_v2;
+    "cuMemcpyHtoDAsync" 3020 false cuMemcpyHtoDAsync_v2;
+    "cuMemsetD32" 3020 false cuMemsetD32_v2;
+    "cuMemsetD8" 3020 false cuMemsetD8_v2;
+    "cuStreamBeginCapture" 10010 false cuStreamBeginCapture_v2;
+    "cuStreamDestroy" 4000 false cuStreamDestroy_v2;
+    = cuArrayDestroy cuCtxGetCurrent cuCtxGetDevice cuCtxSetCurrent cuCtxSynchronize cuDeviceGet cuDeviceGetAttribute
+      cuDeviceGetCount cuDeviceGetName cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRetain cuDriverGetVersion
+      cuEventCreate cuEventQuery cuEventRecord cuEventSynchronize cuGetErrorName cuGetErrorString cuGraphDestroy
+      cuGraphExecDestroy cuGraphInstantiateWithFlags cuGraphLaunch cuInit cuIpcGetMemHandle cuMemAddressFree
+      cuMemAddressReserve cuMemAllocAsync cuMemAllocManaged cuMemCreate cuMemFreeAsync cuMemFreeHost
+      cuMemGetAllocationGranularity cuMemHostAlloc cuMemHostUnregister cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap
+      cuMemcpy cuMemcpyAsync cuMemsetD32Async cuMemsetD8Async cuModuleGetFunction cuModuleLoadData cuModuleUnload
+      cuPointerGetAttribute cuStreamCreate cuStreamEndCapture cuStreamIsCapturing cuStreamQuery cuStreamSynchronize
+      cuThreadExchangeStreamCaptureMode
+};
+
+/// A name that there is not, and one that there is in a newer version.
+const ABSENT: c_int = 1;
+const TOO_OLD: c_int = 2;
+
+fn look_up(name: &CStr, version: c_int, flags: u64) -> Result<*const (), c_int> {
+    let of_that_name = ENTRIES.iter().filter(|entry| entry.0.as_bytes() == name.to_bytes());
+    let mut fitting: Vec<&Entry> = of_that_name.clone().filter(|entry| version >= entry.1).collect();
+    let is_per_thread = flags & PER_THREAD_STREAM != 0;
+    // What knows no default stream is the same for both.
+    fitting.sort_by_key(|entry| entry.2 != is_per_thread);
+    match fitting.first() {
+        Some(entry) => Ok(entry.3),
+        None if of_that_name.count() > 0 => Err(TOO_OLD),
+        None => Err(ABSENT),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress_v2(
+    name: *const c_char,
+    function: *mut *const (),
+    version: c_int,
+    flags: u64,
+    status: *mut c_int,
+) -> Code {
+    if name.is_null() || function.is_null() {
+        return INVALID_VALUE;
+    }
+    let found = look_up(unsafe { CStr::from_ptr(name) }, version, flags);
+    unsafe {
+        *function = found.unwrap_or(std::ptr::null());
+        if !status.is_null() {
+            *status = found.err().unwrap_or(0);
+        }
+    }
+    if found.is_ok() { SUCCESS } else { NOT_FOUND }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetProcAddress(
+    name: *const c_char,
+    function: *mut *const (),
+    version: c_int,
+    flags: u64,
+) -> Code {
+    unsafe { cuGetProcAddress_v2(name, function, version, flags, std::ptr::null_mut()) }
+}

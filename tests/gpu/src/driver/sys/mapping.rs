@@ -1,0 +1,98 @@
+//! Memory behind reserved addresses: each piece is a file in memory, mapped where the program says. Addresses without
+//! memory cannot be touched, so a program that does ends at once.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::Mutex;
+
+use super::{
+    ANONYMOUS, FIXED, NO_ACCESS, NO_RESERVE, PRIVATE, READ_WRITE, SHARED, api, close, ftruncate, memfd_create, mmap,
+    mprotect, munmap, put,
+};
+use crate::card::card;
+use crate::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, lock};
+
+pub(crate) const GRANULE_BYTES: usize = 2 << 20;
+
+/// By handle: the file, and how large.
+static PIECES: Mutex<BTreeMap<u64, (c_int, usize)>> = Mutex::new(BTreeMap::new());
+
+/// What is mapped where.
+pub(crate) static MAPPED: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
+
+api! {
+    fn cuMemGetAllocationGranularity(bytes: *mut usize, _properties: *const c_void, _option: c_int) {
+        put(bytes, GRANULE_BYTES)
+    }
+
+    fn cuMemAddressReserve(address: *mut u64, bytes: usize, _aligned: usize, _at: u64, _flags: u64) {
+        if bytes == 0 || bytes % GRANULE_BYTES != 0 {
+            return INVALID_VALUE;
+        }
+        let room = bytes + GRANULE_BYTES;
+        let start = mmap(null_mut(), room, NO_ACCESS, PRIVATE | ANONYMOUS | NO_RESERVE, -1, 0);
+        if start as isize == -1 {
+            return OUT_OF_MEMORY;
+        }
+        let aligned = (start as usize).next_multiple_of(GRANULE_BYTES);
+        let before = aligned - start as usize;
+        if before > 0 {
+            munmap(start, before);
+        }
+        munmap((aligned + bytes) as *mut c_void, GRANULE_BYTES - before);
+        put(address, aligned as u64)
+    }
+
+    fn cuMemAddressFree(address: u64, bytes: usize) {
+        munmap(address as *mut c_void, bytes);
+        SUCCESS
+    }
+
+    fn cuMemCreate(handle: *mut u64, bytes: usize, _properties: *const c_void, _flags: u64) {
+        if bytes == 0 || bytes % GRANULE_BYTES != 0 {
+            return INVALID_VALUE;
+        }
+        if !card().take(bytes as u64) {
+            return OUT_OF_MEMORY;
+        }
+        let file = memfd_create(c"gpu".as_ptr(), 1);
+        if file < 0 || ftruncate(file, bytes as i64) != 0 {
+            card().give(bytes as u64);
+            return OUT_OF_MEMORY;
+        }
+        let number = crate::objects().number() as u64;
+        lock(&PIECES).insert(number, (file, bytes));
+        put(handle, number)
+    }
+
+    fn cuMemRelease(handle: u64) {
+        let Some((file, bytes)) = lock(&PIECES).remove(&handle) else { return INVALID_VALUE };
+        close(file);
+        card().give(bytes as u64);
+        SUCCESS
+    }
+
+    fn cuMemMap(address: u64, bytes: usize, from: usize, handle: u64, _flags: u64) {
+        let Some((file, _)) = lock(&PIECES).get(&handle).copied() else { return INVALID_VALUE };
+        let at = address as *mut c_void;
+        if mmap(at, bytes, NO_ACCESS, SHARED | FIXED, file, from as i64) as isize == -1 {
+            return INVALID_VALUE;
+        }
+        lock(&MAPPED).insert(address, bytes);
+        SUCCESS
+    }
+
+    fn cuMemSetAccess(address: u64, bytes: usize, _access: *const c_void, _count: usize) {
+        if mprotect(address as *mut c_void, bytes, READ_WRITE) == 0 { SUCCESS } else { INVALID_VALUE }
+    }
+
+    fn cuMemUnmap(address: u64, bytes: usize) {
+        lock(&MAPPED).remove(&address);
+        let flags = PRIVATE | ANONYMOUS | NO_RESERVE | FIXED;
+        if mmap(address as *mut c_void, bytes, NO_ACCESS, flags, -1, 0) as isize == -1 {
+            return INVALID_VALUE;
+        }
+        SUCCESS
+    }
+}

@@ -1,0 +1,183 @@
+//! Allocations, copies and sets.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_uint, c_void};
+use std::ptr::null_mut;
+use std::sync::Mutex;
+
+use super::{ANONYMOUS, PRIVATE, READ_WRITE, api, mapping::MAPPED, mmap, munmap, put};
+use crate::card::card;
+use crate::engine::{self, Work};
+use crate::{
+    CAPTURE_UNSUPPORTED, Code, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, lock, spoils_captures, submit,
+};
+
+/// By address: how large.
+static ALLOCATIONS: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
+static HOST: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
+
+unsafe fn pages(bytes: usize) -> Option<u64> {
+    let memory = unsafe { mmap(null_mut(), bytes, READ_WRITE, PRIVATE | ANONYMOUS, -1, 0) };
+    (memory as isize != -1).then_some(memory as u64)
+}
+
+unsafe fn allocate(address: *mut u64, bytes: usize) -> Code {
+    if bytes == 0 || address.is_null() {
+        return INVALID_VALUE;
+    }
+    if !card().take(bytes as u64) {
+        return OUT_OF_MEMORY;
+    }
+    let Some(pages) = (unsafe { pages(bytes) }) else { return OUT_OF_MEMORY };
+    lock(&ALLOCATIONS).insert(pages, bytes);
+    unsafe { put(address, pages) }
+}
+
+unsafe fn free(address: u64) -> Code {
+    if address == 0 {
+        return SUCCESS;
+    }
+    let Some(bytes) = lock(&ALLOCATIONS).remove(&address) else { return INVALID_VALUE };
+    engine::wait_for(engine::submitted());
+    unsafe { munmap(address as *mut c_void, bytes) };
+    card().give(bytes as u64);
+    SUCCESS
+}
+
+/// What the address lies in, of the driver's own allocations or of what is mapped.
+fn find(address: u64) -> Option<(u64, usize)> {
+    [&ALLOCATIONS, &MAPPED].into_iter().find_map(|known| {
+        let known = lock(known);
+        let (start, bytes) = known.range(..=address).next_back()?;
+        (address < start + *bytes as u64).then_some((*start, *bytes))
+    })
+}
+
+fn copy_now(to: u64, from: u64, bytes: usize) -> Code {
+    let code = submit(0, Work::Copy { to, from, bytes });
+    engine::wait_for(engine::submitted());
+    code
+}
+
+fn fill(stream: usize, to: u64, value: &[u8], count: usize) -> Code {
+    submit(stream, Work::Fill { to, value: value.to_vec(), count })
+}
+
+api! {
+    fn cuMemAlloc_v2(address: *mut u64, bytes: usize) {
+        if spoils_captures(false) { CAPTURE_UNSUPPORTED } else { allocate(address, bytes) }
+    }
+
+    fn cuMemAllocManaged(address: *mut u64, bytes: usize, _flags: c_uint) { allocate(address, bytes) }
+
+    fn cuMemAllocAsync(address: *mut u64, bytes: usize, _stream: usize) { allocate(address, bytes) }
+
+    fn cuMemFree_v2(address: u64) { free(address) }
+
+    fn cuMemFreeAsync(address: u64, _stream: usize) { free(address) }
+
+    fn cuArrayCreate_v2(array: *mut u64, description: *const [usize; 2]) {
+        let [width, height] = *description;
+        allocate(array, width * height.max(1) * 4)
+    }
+
+    fn cuArrayDestroy(array: u64) { free(array) }
+
+    fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) {
+        if !free.is_null() {
+            put(free, card().free_bytes() as usize);
+        }
+        if !total.is_null() {
+            put(total, card().total_bytes() as usize);
+        }
+        SUCCESS
+    }
+
+    fn cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, address: u64) {
+        let Some((start, length)) = find(address) else { return INVALID_VALUE };
+        if !base.is_null() {
+            put(base, start);
+        }
+        if !bytes.is_null() {
+            put(bytes, length);
+        }
+        SUCCESS
+    }
+
+    fn cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: u64) {
+        let Some((start, bytes)) = find(address) else { return INVALID_VALUE };
+        match attribute {
+            // Of the device.
+            2 => put(value.cast::<c_uint>(), 2),
+            3 => put(value.cast::<u64>(), address),
+            9 => put(value.cast::<c_int>(), 0),
+            11 => put(value.cast::<u64>(), start),
+            12 => put(value.cast::<usize>(), bytes),
+            _ => INVALID_VALUE,
+        }
+    }
+
+    fn cuIpcGetMemHandle(_handle: *mut c_void, _address: u64) { NOT_SUPPORTED }
+
+    // ---- of the host
+
+    fn cuMemHostAlloc(address: *mut u64, bytes: usize, _flags: c_uint) {
+        let Some(pages) = pages(bytes) else { return OUT_OF_MEMORY };
+        lock(&HOST).insert(pages, bytes);
+        put(address, pages)
+    }
+
+    fn cuMemFreeHost(address: u64) {
+        let Some(bytes) = lock(&HOST).remove(&address) else { return INVALID_VALUE };
+        munmap(address as *mut c_void, bytes);
+        SUCCESS
+    }
+
+    fn cuMemHostRegister_v2(_address: u64, _bytes: usize, _flags: c_uint) { SUCCESS }
+
+    fn cuMemHostUnregister(_address: u64) { SUCCESS }
+
+    // ---- copies and sets
+
+    fn cuMemcpy(to: u64, from: u64, bytes: usize) { copy_now(to, from, bytes) }
+
+    fn cuMemcpyHtoD_v2(to: u64, from: u64, bytes: usize) { copy_now(to, from, bytes) }
+
+    fn cuMemcpyDtoH_v2(to: u64, from: u64, bytes: usize) { copy_now(to, from, bytes) }
+
+    fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) { copy_now(to, from, bytes) }
+
+    fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: usize) { submit(stream, Work::Copy { to, from, bytes }) }
+
+    fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) {
+        submit(stream, Work::Copy { to, from, bytes })
+    }
+
+    fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) {
+        submit(stream, Work::Copy { to, from, bytes })
+    }
+
+    fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) {
+        submit(stream, Work::Copy { to, from, bytes })
+    }
+
+    fn cuMemsetD8_v2(to: u64, value: u8, count: usize) {
+        fill(0, to, &[value], count);
+        engine::wait_for(engine::submitted());
+        SUCCESS
+    }
+
+    fn cuMemsetD32_v2(to: u64, value: c_uint, count: usize) {
+        fill(0, to, &value.to_ne_bytes(), count);
+        engine::wait_for(engine::submitted());
+        SUCCESS
+    }
+
+    fn cuMemsetD8Async(to: u64, value: u8, count: usize, stream: usize) {
+        if count == 0 { SUCCESS } else { fill(stream, to, &[value], count) }
+    }
+
+    fn cuMemsetD32Async(to: u64, value: c_uint, count: usize, stream: usize) {
+        fill(stream, to, &value.to_ne_bytes(), count)
+    }
+}

@@ -1,0 +1,138 @@
+//! The driver's exported functions, and what they need of the C library.
+
+mod contexts;
+mod look_up;
+mod mapping;
+mod memory;
+mod streams;
+
+use std::ffi::{c_char, c_int, c_long, c_void};
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd as _;
+use std::ptr::null_mut;
+use std::sync::atomic::AtomicU64;
+
+unsafe extern "C" {
+    fn mmap(at: *mut c_void, bytes: usize, access: c_int, flags: c_int, file: c_int, from: c_long) -> *mut c_void;
+    fn munmap(at: *mut c_void, bytes: usize) -> c_int;
+    fn mprotect(at: *mut c_void, bytes: usize, access: c_int) -> c_int;
+    fn memfd_create(name: *const c_char, flags: u32) -> c_int;
+    fn ftruncate(file: c_int, bytes: c_long) -> c_int;
+    fn close(file: c_int) -> c_int;
+    fn fcntl(file: c_int, command: c_int, ...) -> c_int;
+}
+
+const READ_WRITE: c_int = 1 | 2;
+const NO_ACCESS: c_int = 0;
+const SHARED: c_int = 1;
+const PRIVATE: c_int = 2;
+const FIXED: c_int = 0x10;
+const ANONYMOUS: c_int = 0x20;
+const NO_RESERVE: c_int = 0x4000;
+
+/// Makes exported functions: after a fork, after a fatal error and for a fault on demand they return that.
+macro_rules! api {
+    ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($argument: $kind),*) -> crate::Code {
+            if !crate::is_initialized() {
+                return crate::NOT_INITIALIZED;
+            }
+            let sticky = crate::STICKY.load(std::sync::atomic::Ordering::SeqCst);
+            if sticky != 0 {
+                return sticky;
+            }
+            if let Some(code) = crate::fault(stringify!($name)) {
+                return code;
+            }
+            #[allow(unused_unsafe)]
+            unsafe { $body }
+        }
+    )*};
+}
+use api;
+
+pub(crate) enum LockKind {
+    Try,
+    Wait,
+    Unlock,
+}
+
+#[repr(C)]
+struct FileLock {
+    kind: i16,
+    whence: i16,
+    start: i64,
+    bytes: i64,
+    process: i32,
+}
+
+const WRITE_LOCK: i16 = 1;
+const UNLOCKED: i16 = 2;
+const GET: c_int = 36;
+const SET: c_int = 37;
+const SET_AND_WAIT: c_int = 38;
+
+/// Of one byte, for the open file.
+pub(crate) fn lock(file: c_int, at: i64, kind: LockKind) -> io::Result<()> {
+    let (kind, command) = match kind {
+        LockKind::Try => (WRITE_LOCK, SET),
+        LockKind::Wait => (WRITE_LOCK, SET_AND_WAIT),
+        LockKind::Unlock => (UNLOCKED, SET),
+    };
+    let mut lock = FileLock { kind, whence: 0, start: at, bytes: 1, process: 0 };
+    loop {
+        if unsafe { fcntl(file, command, &raw mut lock) } == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// By another open file.
+pub(crate) fn is_locked(file: c_int, at: i64) -> bool {
+    let mut lock = FileLock { kind: WRITE_LOCK, whence: 0, start: at, bytes: 1, process: 0 };
+    unsafe { fcntl(file, GET, &raw mut lock) };
+    lock.kind != UNLOCKED
+}
+
+pub(crate) fn map_numbers(file: &File) -> io::Result<&'static [AtomicU64]> {
+    const BYTES: usize = 4096;
+    let memory = unsafe { mmap(null_mut(), BYTES, READ_WRITE, SHARED, file.as_raw_fd(), 0) };
+    if memory as isize == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(unsafe { std::slice::from_raw_parts(memory.cast(), BYTES / 8) })
+}
+
+pub(crate) fn copy(to: u64, from: u64, bytes: usize) {
+    unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+}
+
+pub(crate) fn fill(to: u64, value: &[u8], count: usize) {
+    for index in 0..count {
+        unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), (to as *mut u8).add(index * value.len()), value.len()) };
+    }
+}
+
+pub(crate) fn add(to: u64, count: u64, value: u64) {
+    for index in 0..count as usize {
+        unsafe {
+            let number = (to as *mut u64).add(index);
+            *number = (*number).wrapping_add(value);
+        }
+    }
+}
+
+/// Writes a result where the caller wants it.
+unsafe fn put<T>(at: *mut T, value: T) -> crate::Code {
+    if at.is_null() {
+        return crate::INVALID_VALUE;
+    }
+    unsafe { at.write(value) };
+    crate::SUCCESS
+}

@@ -1,0 +1,155 @@
+//! Streams, events, launches, captures and graphs.
+
+use std::ffi::{c_int, c_uint, c_void};
+use std::time::Duration;
+
+use super::{api, put};
+use crate::engine::{self, Kernel, Work};
+use crate::{
+    CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, Code, INVALID_HANDLE, NOT_READY, SUCCESS, objects,
+    spoils_captures, submit,
+};
+
+/// The kernel of a name, for example `add` or `sleep_20ms`. `words` points to its arguments, as a launch has them.
+unsafe fn kernel(name: &str, words: *const *const u64) -> Option<Kernel> {
+    let word = |index: usize| unsafe { **words.add(index) };
+    let time = name.strip_prefix("sleep_");
+    let milliseconds = time.and_then(|time| time.strip_suffix("ms")?.parse().ok());
+    Some(match name {
+        "nothing" => Kernel::Nothing,
+        "add" => Kernel::Add { to: word(0), count: word(1), value: word(2) },
+        "touch_what_is_not_there" => Kernel::Fail(700),
+        "forever" => Kernel::Forever,
+        _ => Kernel::Sleep(Duration::from_millis(milliseconds?)),
+    })
+}
+
+unsafe fn launch(function: usize, stream: usize, words: *const *const u64) -> Code {
+    let name = objects().functions.get(&function).cloned();
+    let kernel = name.and_then(|name| unsafe { kernel(&name, words) });
+    match kernel {
+        Some(kernel) => submit(stream, Work::Kernel(kernel)),
+        None => INVALID_HANDLE,
+    }
+}
+
+fn number_of(stream: usize) -> u64 {
+    objects().streams.get(&stream).copied().unwrap_or(0)
+}
+
+const PER_THREAD: usize = 2;
+
+api! {
+    fn cuLaunchKernel(
+        function: usize, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint,
+        _shared: c_uint, stream: usize, words: *const *const u64, _extra: *const c_void,
+    ) { launch(function, stream, words) }
+
+    fn cuLaunchKernel_ptsz(
+        function: usize, _gx: c_uint, _gy: c_uint, _gz: c_uint, _bx: c_uint, _by: c_uint, _bz: c_uint,
+        _shared: c_uint, stream: usize, words: *const *const u64, _extra: *const c_void,
+    ) { launch(function, if stream == 0 { PER_THREAD } else { stream }, words) }
+
+    fn cuLaunchKernelEx(
+        configuration: *const usize, function: usize, words: *const *const u64, _extra: *const c_void,
+    ) { launch(function, *configuration.add(4), words) }
+
+    fn cuStreamCreate(stream: *mut usize, _flags: c_uint) {
+        let number = objects().number();
+        put(stream, number)
+    }
+
+    fn cuStreamDestroy_v2(stream: usize) { objects().streams.remove(&stream); SUCCESS }
+
+    fn cuStreamSynchronize(stream: usize) {
+        if spoils_captures(false) {
+            return CAPTURE_UNSUPPORTED;
+        }
+        engine::wait_for(number_of(stream));
+        crate::STICKY.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    fn cuStreamQuery(stream: usize) { if engine::is_done(number_of(stream)) { SUCCESS } else { NOT_READY } }
+
+    // ---- events
+
+    fn cuEventCreate(event: *mut usize, _flags: c_uint) {
+        let mut objects = objects();
+        let number = objects.number();
+        objects.events.insert(number, 0);
+        put(event, number)
+    }
+
+    fn cuEventDestroy_v2(event: usize) { objects().events.remove(&event); SUCCESS }
+
+    fn cuEventRecord(event: usize, stream: usize) {
+        let mut objects = objects();
+        if objects.captures.contains_key(&stream) {
+            return SUCCESS;
+        }
+        let number = objects.streams.get(&stream).copied().unwrap_or(0);
+        objects.events.insert(event, number);
+        SUCCESS
+    }
+
+    fn cuEventQuery(event: usize) {
+        if spoils_captures(false) {
+            return CAPTURE_UNSUPPORTED;
+        }
+        let number = objects().events.get(&event).copied().unwrap_or(0);
+        if engine::is_done(number) { SUCCESS } else { NOT_READY }
+    }
+
+    fn cuEventSynchronize(event: usize) {
+        let number = objects().events.get(&event).copied().unwrap_or(0);
+        engine::wait_for(number);
+        SUCCESS
+    }
+
+    // ---- captures and graphs
+
+    fn cuThreadExchangeStreamCaptureMode(mode: *mut c_int) {
+        let before = CAPTURE_MODE.replace(*mode);
+        put(mode, before)
+    }
+
+    fn cuStreamBeginCapture_v2(stream: usize, _mode: c_int) {
+        objects().captures.insert(stream, (Vec::new(), false));
+        SUCCESS
+    }
+
+    fn cuStreamIsCapturing(stream: usize, status: *mut c_int) {
+        put(status, c_int::from(objects().captures.contains_key(&stream)))
+    }
+
+    fn cuStreamEndCapture(stream: usize, graph: *mut usize) {
+        let mut objects = objects();
+        let Some((works, is_spoilt)) = objects.captures.remove(&stream) else { return 401 };
+        if is_spoilt {
+            return CAPTURE_INVALIDATED;
+        }
+        let number = objects.number();
+        objects.graphs.insert(number, works);
+        put(graph, number)
+    }
+
+    fn cuGraphInstantiateWithFlags(executable: *mut usize, graph: usize, _flags: u64) {
+        let mut objects = objects();
+        let Some(works) = objects.graphs.get(&graph).cloned() else { return INVALID_HANDLE };
+        let number = objects.number();
+        objects.graphs.insert(number, works);
+        put(executable, number)
+    }
+
+    fn cuGraphLaunch(executable: usize, stream: usize) {
+        let Some(works) = objects().graphs.get(&executable).cloned() else { return INVALID_HANDLE };
+        for work in works {
+            submit(stream, work);
+        }
+        SUCCESS
+    }
+
+    fn cuGraphExecDestroy(executable: usize) { objects().graphs.remove(&executable); SUCCESS }
+
+    fn cuGraphDestroy(graph: usize) { objects().graphs.remove(&graph); SUCCESS }
+}

@@ -1,0 +1,67 @@
+//! A CUDA driver without a GPU: its memory is the host's, and its kernels are a few functions with known names.
+//!
+//! All processes that are given one card share its memory, its processors and its faults; see `driver/card.rs`.
+
+pub mod sys;
+
+use std::{
+    fs,
+    io::{self, Read as _, Seek as _, SeekFrom},
+    path::{Path, PathBuf},
+};
+
+/// Tells a process which card it has.
+pub const CARD: &str = "BATON_TEST_GPU";
+
+/// `NAME:N:CODE`, with commas between: the N-th call of a function fails.
+pub const FAULTS: &str = "BATON_TEST_GPU_FAULTS";
+
+/// How fast it copies, in MB/s.
+pub const MEGABYTES_PER_SECOND: &str = "BATON_TEST_GPU_MBPS";
+
+/// A machine with one GPU, in a folder.
+#[derive(Debug)]
+pub struct Machine {
+    folder: PathBuf,
+}
+
+impl Machine {
+    pub fn create(folder: &Path, memory_bytes: u64) -> io::Result<Self> {
+        let driver = include_bytes!(concat!(env!("OUT_DIR"), "/libcuda.so.1"));
+        fs::write(folder.join("libcuda.so.1"), driver)?;
+        let mut card = vec![0; 4096];
+        card[..8].copy_from_slice(&memory_bytes.to_le_bytes());
+        fs::write(folder.join("card"), card)?;
+        Ok(Self {
+            folder: folder.to_owned(),
+        })
+    }
+
+    /// For the loader's path.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    #[must_use]
+    pub fn card(&self) -> PathBuf {
+        self.folder.join("card")
+    }
+
+    /// How often a kernel came while another process' kernels were there.
+    pub fn overlaps(&self) -> io::Result<u64> {
+        self.number(1)
+    }
+
+    pub fn kernels(&self) -> io::Result<u64> {
+        self.number(2)
+    }
+
+    fn number(&self, index: u64) -> io::Result<u64> {
+        let mut card = fs::File::open(self.card())?;
+        card.seek(SeekFrom::Start(8 * index))?;
+        let mut number = [0; 8];
+        card.read_exact(&mut number)?;
+        Ok(u64::from_le_bytes(number))
+    }
+}

@@ -1,0 +1,328 @@
+//! The CUDA driver as programs find it: opened by name, asked for each function by its version.
+#![allow(unsafe_code)]
+
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::mem::transmute_copy;
+use std::ptr::{null, null_mut};
+
+type Code = i32;
+pub const SUCCESS: Code = 0;
+
+unsafe extern "C" {
+    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn fork() -> c_int;
+    fn waitpid(process: c_int, status: *mut c_int, options: c_int) -> c_int;
+    fn _exit(status: c_int) -> !;
+}
+
+/// As a program built for this version asks.
+const VERSION: c_int = 12000;
+const LAZY: c_int = 1;
+
+/// What the driver said to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refusal(pub Code);
+
+pub type Answer<T = ()> = Result<T, Refusal>;
+
+#[derive(Debug, Clone, Copy)]
+pub struct Driver {
+    library: *mut c_void,
+}
+
+/// Calls the function of a name with these arguments.
+macro_rules! call {
+    ($driver:expr, $name:literal, $($argument:expr => $kind:ty),*) => {{
+        let address = $driver.look_up($name)?;
+        // SAFETY: the driver's function of this name has this signature, and the arguments are valid.
+        let code = unsafe {
+            let function: unsafe extern "C" fn($($kind),*) -> Code = transmute_copy(&address);
+            function($($argument),*)
+        };
+        match code {
+            SUCCESS => Ok(()),
+            code => Err(Refusal(code)),
+        }
+    }};
+}
+
+impl Driver {
+    /// With the first device's own context for this thread.
+    ///
+    /// # Errors
+    /// What the driver says; 100 where there is none.
+    pub fn open() -> Answer<Self> {
+        // SAFETY: the name ends with nul.
+        let library = unsafe { dlopen(c"libcuda.so.1".as_ptr(), LAZY) };
+        if library.is_null() {
+            return Err(Refusal(100));
+        }
+        let driver = Self { library };
+        call!(driver, "cuInit", 0 => u32)?;
+        let mut context = 0;
+        call!(driver, "cuDevicePrimaryCtxRetain", &raw mut context => *mut usize, 0 => c_int)?;
+        call!(driver, "cuCtxSetCurrent", context => usize)?;
+        Ok(driver)
+    }
+
+    /// By the driver's own look-up, which is found by the loader's.
+    fn look_up(&self, name: &str) -> Answer<usize> {
+        type LookUp =
+            unsafe extern "C" fn(*const c_char, *mut usize, c_int, u64, *mut c_int) -> Code;
+        let name = CString::new(name).map_err(|_| Refusal(1))?;
+        let mut address = 0;
+        // SAFETY: the names end with nul, and the driver's function has this signature.
+        let code = unsafe {
+            let found = dlsym(self.library, c"cuGetProcAddress_v2".as_ptr());
+            if found.is_null() {
+                return Err(Refusal(500));
+            }
+            let look_up: LookUp = transmute_copy(&found);
+            look_up(name.as_ptr(), &raw mut address, VERSION, 0, null_mut())
+        };
+        match code {
+            SUCCESS => Ok(address),
+            code => Err(Refusal(code)),
+        }
+    }
+
+    /// Of the function that a look-up with this version and these flags finds.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn address_of(&self, name: &str, version: i32, flags: u64) -> Answer<usize> {
+        let name = CString::new(name).map_err(|_| Refusal(1))?;
+        let mut address = 0;
+        call!(
+            self, "cuGetProcAddress", name.as_ptr() => *const c_char, &raw mut address => *mut usize,
+            version => c_int, flags => u64, null_mut() => *mut c_int
+        )?;
+        Ok(address)
+    }
+
+    /// Of the function that the loader finds under this name; 0 where there is none.
+    #[must_use]
+    pub fn export(&self, name: &str) -> usize {
+        let Ok(name) = CString::new(name) else {
+            return 0;
+        };
+        // SAFETY: the name ends with nul.
+        unsafe { dlsym(self.library, name.as_ptr()) as usize }
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn allocate(&self, bytes: usize) -> Answer<u64> {
+        let mut address = 0;
+        call!(self, "cuMemAlloc", &raw mut address => *mut u64, bytes => usize)?;
+        Ok(address)
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn allocate_in_order(&self, bytes: usize) -> Answer<u64> {
+        let mut address = 0;
+        call!(self, "cuMemAllocAsync", &raw mut address => *mut u64, bytes => usize, 0 => usize)?;
+        Ok(address)
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn allocate_managed(&self, bytes: usize) -> Answer<u64> {
+        let mut address = 0;
+        call!(self, "cuMemAllocManaged", &raw mut address => *mut u64, bytes => usize, 1 => u32)?;
+        Ok(address)
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn free(&self, address: u64) -> Answer {
+        call!(self, "cuMemFree", address => u64)
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn free_in_order(&self, address: u64) -> Answer {
+        call!(self, "cuMemFreeAsync", address => u64, 0 => usize)
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn write(&self, address: u64, numbers: &[u64]) -> Answer {
+        let bytes = size_of_val(numbers);
+        call!(self, "cuMemcpyHtoD", address => u64, numbers.as_ptr() => *const u64, bytes => usize)
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn read(&self, address: u64, numbers: &mut [u64]) -> Answer {
+        let bytes = size_of_val(numbers);
+        call!(self, "cuMemcpyDtoH", numbers.as_mut_ptr() => *mut u64, address => u64, bytes => usize)
+    }
+
+    /// Gives the GPU nothing to do, so many times. The driver is soon through with that.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn submit_nothing(&self, address: u64, count: u32) -> Answer {
+        type Set = unsafe extern "C" fn(u64, u8, usize, usize) -> Code;
+        let found = self.look_up("cuMemsetD8Async")?;
+        for _ in 0..count {
+            // SAFETY: the driver's function has this signature, and nothing is written.
+            let code = unsafe {
+                let set: Set = transmute_copy(&found);
+                set(address, 0, 0, 0)
+            };
+            if code != SUCCESS {
+                return Err(Refusal(code));
+            }
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn kernel(&self, name: &str) -> Answer<Kernel> {
+        let name = CString::new(name).map_err(|_| Refusal(1))?;
+        let (mut module, mut function) = (0, 0);
+        let image = c"image".as_ptr();
+        call!(self, "cuModuleLoadData", &raw mut module => *mut usize, image => *const c_char)?;
+        call!(
+            self, "cuModuleGetFunction", &raw mut function => *mut usize, module => usize,
+            name.as_ptr() => *const c_char
+        )?;
+        Ok(Kernel {
+            function,
+            launch: self.look_up("cuLaunchKernel")?,
+        })
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn synchronize(&self) -> Answer {
+        call!(self, "cuCtxSynchronize",)
+    }
+
+    /// Free and total bytes.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn memory(&self) -> Answer<(usize, usize)> {
+        let (mut free, mut total) = (0, 0);
+        call!(self, "cuMemGetInfo", &raw mut free => *mut usize, &raw mut total => *mut usize)?;
+        call!(self, "cuMemGetInfo", null_mut() => *mut usize, &raw mut total => *mut usize)?;
+        Ok((free, total))
+    }
+
+    /// Where the allocation begins that an address lies in, by both ways to ask, and how long it is.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn range_of(&self, address: u64) -> Answer<[u64; 3]> {
+        let (mut base, mut bytes, mut start) = (0, 0, 0);
+        call!(
+            self, "cuMemGetAddressRange", &raw mut base => *mut u64, &raw mut bytes => *mut u64,
+            address => u64
+        )?;
+        call!(self, "cuPointerGetAttribute", &raw mut start => *mut u64, 11 => c_int, address => u64)?;
+        Ok([base, start, bytes])
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn share(&self, address: u64) -> Answer {
+        let mut handle = [0; 64];
+        call!(self, "cuIpcGetMemHandle", handle.as_mut_ptr() => *mut u8, address => u64)
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn stream(&self) -> Answer<usize> {
+        let mut stream = 0;
+        call!(self, "cuStreamCreate", &raw mut stream => *mut usize, 1 => u32)?;
+        Ok(stream)
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn begin_capture(&self, stream: usize) -> Answer {
+        call!(self, "cuStreamBeginCapture", stream => usize, 0 => c_int)
+    }
+
+    /// What was captured, ready to run.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn end_capture(&self, stream: usize) -> Answer<usize> {
+        let (mut graph, mut executable) = (0, 0);
+        call!(self, "cuStreamEndCapture", stream => usize, &raw mut graph => *mut usize)?;
+        call!(
+            self, "cuGraphInstantiate", &raw mut executable => *mut usize, graph => usize, 0 => u64
+        )?;
+        Ok(executable)
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn launch_graph(&self, executable: usize) -> Answer {
+        call!(self, "cuGraphLaunch", executable => usize, 0 => usize)
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Kernel {
+    function: usize,
+    launch: usize,
+}
+
+impl Kernel {
+    /// # Errors
+    /// What the driver says.
+    pub fn launch(&self, stream: usize, words: &[u64]) -> Answer {
+        #[rustfmt::skip]
+        type Launch = unsafe extern "C" fn(
+            usize, u32, u32, u32, u32, u32, u32, u32, usize, *const *const u64, *const c_void,
+        ) -> Code;
+        let mut addresses = [null(); 4];
+        for (address, word) in addresses.iter_mut().zip(words) {
+            *address = std::ptr::from_ref(word);
+        }
+        // SAFETY: the driver's function, and as many words as the kernel takes.
+        let code = unsafe {
+            let launch: Launch = transmute_copy(&self.launch);
+            launch(
+                self.function,
+                1,
+                1,
+                1,
+                1,
+                1,
+                1,
+                0,
+                stream,
+                addresses.as_ptr(),
+                null(),
+            )
+        };
+        match code {
+            SUCCESS => Ok(()),
+            code => Err(Refusal(code)),
+        }
+    }
+}
+
+/// What `action` returns in a forked child.
+pub fn in_child(action: impl FnOnce() -> u8) -> i32 {
+    // SAFETY: the child calls `action`, and ends without the parent's handlers.
+    unsafe {
+        match fork() {
+            0 => _exit(action().into()),
+            process => {
+                let mut status = 0;
+                waitpid(process, &raw mut status, 0);
+                status >> 8
+            }
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! Interposer, arbiter and driver together: programs on a card that is too small for them.
+#![allow(clippy::unwrap_used)]
+
+mod programs;
+mod sharing;
+mod world;

@@ -1,0 +1,162 @@
+//! Several programs on one card.
+
+use std::time::Duration;
+
+use baton_gpu_tests::MEGABYTES_PER_SECOND;
+use baton_gpu_worker::gpu::Cell;
+
+use crate::world::{Client, MIB, World, eventually};
+
+#[test]
+fn eight_programs_have_three_times_the_memory_and_find_it_as_they_left_it() {
+    let mut world = World::new(64 * MIB);
+    let mut clients: Vec<Client> = (0..8).map(|_| world.client()).collect();
+    for client in &mut clients {
+        client.does(&format!("allocate a {}", 24 * MIB));
+        client.does("set a 1");
+    }
+    for client in &mut clients {
+        client.send("rounds a 6");
+    }
+    for client in &mut clients {
+        assert_eq!(client.answer().unwrap(), "ok right");
+    }
+    assert_eq!(world.machine.overlaps().unwrap(), 0);
+    let usages = world.tokens.iter().map(|token| world.usage(*token));
+    let usages: Vec<_> = usages.collect();
+    let swaps: u64 = usages.iter().map(|usage| usage.swaps).sum();
+    assert!(swaps >= 8, "{usages:?}");
+    assert!(
+        usages
+            .iter()
+            .all(|usage| usage.held >= Duration::from_millis(300)),
+        "{usages:?}"
+    );
+}
+
+#[test]
+fn programs_with_the_vendor_s_bindings_share_it_too() {
+    let mut world = World::new(64 * MIB);
+    let mut clients = [world.bindings(40 * MIB, 3), world.bindings(40 * MIB, 3)];
+    for _ in 0..3 {
+        for client in &mut clients {
+            assert_eq!(client.does("go"), "right");
+        }
+    }
+    assert_eq!(world.machine.overlaps().unwrap(), 0);
+    assert!(world.usage(world.tokens[0]).swaps >= 2);
+}
+
+#[test]
+fn each_may_use_the_whole_card() {
+    let mut world = World::new(64 * MIB);
+    let mut clients = [world.client(), world.client()];
+    for client in &mut clients {
+        client.does(&format!("allocate a {}", 60 * MIB));
+        client.does("set a 3");
+    }
+    for client in &mut clients {
+        client.does("add a 2");
+        assert_eq!(client.does("check a"), "right");
+    }
+}
+
+#[test]
+fn a_program_that_dies_while_its_memory_moves_harms_nobody() {
+    let mut world = World::new(64 * MIB);
+    let token = world.admit(None);
+    // Its 40 MiB leave within two seconds.
+    let mut dying = world.client_of(token, &[(MEGABYTES_PER_SECOND, "20")]);
+    dying.does(&format!("allocate a {}", 40 * MIB));
+    dying.does("launch nothing 1");
+    let mut other = world.client();
+    other.send(&format!("allocate a {}", 40 * MIB));
+    // It has the GPU no more, so its memory is on its way.
+    assert!(eventually(|| world.usage(token).held.is_zero()));
+    assert_eq!(world.usage(token).moved_bytes, 0);
+    dying.kill();
+    assert!(other.answer().unwrap().starts_with("ok"));
+    other.does("set a 1");
+    assert_eq!(other.does("rounds a 2"), "right");
+}
+
+#[test]
+fn a_program_that_dies_with_the_lease_gives_it_back() {
+    let mut world = World::new(64 * MIB);
+    let mut dying = world.client();
+    dying.does("launch sleep_20ms 50");
+    let mut other = world.client();
+    other.send("launch nothing 1");
+    dying.kill();
+    assert_eq!(other.answer().unwrap(), "ok");
+}
+
+#[test]
+fn programs_outlive_their_worker() {
+    let mut world = World::new(64 * MIB);
+    let mut clients: Vec<Client> = (0..3).map(|_| world.client()).collect();
+    for client in &mut clients {
+        client.does(&format!("allocate a {}", 30 * MIB));
+        client.does("set a 1");
+        client.send("rounds a 10");
+    }
+    world.stop_worker();
+    world.start_worker();
+    for client in &mut clients {
+        assert_eq!(client.answer().unwrap(), "ok right");
+        client.does("free a");
+        client.does(&format!("allocate a {}", 50 * MIB));
+    }
+}
+
+#[test]
+fn who_keeps_the_gpu_when_its_turn_is_over_is_ended() {
+    let mut world = World::with_settings(64 * MIB, |settings| {
+        settings.drain_limit = Duration::from_secs(3);
+    });
+    let mut endless = world.client();
+    endless.does("launch forever 1");
+    let mut other = world.client();
+    other.does("launch nothing 1");
+    assert_eq!(other.does("synchronize"), "");
+    assert_eq!(endless.answer(), None);
+    assert!(world.usage(world.tokens[0]).overstayed);
+}
+
+#[test]
+fn a_capture_is_let_through_and_its_graph_runs_after_the_memory_moved() {
+    let mut world = World::new(64 * MIB);
+    let mut capturing = world.client();
+    capturing.does(&format!("allocate a {}", 40 * MIB));
+    capturing.does("set a 1");
+    capturing.does("begin-capture");
+    let mut other = world.client();
+    other.send(&format!("allocate a {}", 40 * MIB));
+    // Allocating during a capture does not stop either.
+    capturing.does("allocate b 512");
+    capturing.does("captured-add a 4");
+    capturing.does("end-capture");
+    assert!(other.answer().unwrap().starts_with("ok"));
+    other.does("set a 2");
+    assert_eq!(other.does("rounds a 2"), "right");
+    capturing.does("launch-graph a 4");
+    assert_eq!(capturing.does("check a"), "right");
+    assert_eq!(world.machine.overlaps().unwrap(), 0);
+    assert!(world.usage(world.tokens[0]).swaps >= 1);
+}
+
+#[test]
+fn the_lease_comes_back_with_the_end_of_a_cell() {
+    let mut world = World::new(64 * MIB);
+    let mut first = world.client();
+    let token = world.tokens[0];
+    world.cell(token, Cell::Expected);
+    world.cell(token, Cell::Started);
+    first.does("launch sleep_20ms 3");
+    world.cell(token, Cell::Ended);
+    let mut second = world.client();
+    second.does("launch nothing 1");
+    let usage = world.usage(token);
+    assert!(usage.held >= Duration::from_millis(30), "{usage:?}");
+    assert!(usage.fault.is_none() && !usage.overstayed);
+}

@@ -1,0 +1,222 @@
+//! A machine with one card, its worker's end, and programs on it.
+
+use std::collections::HashMap;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use baton_arbiter::{Memory, Settings};
+use baton_gpu_tests::{CARD, Machine};
+use baton_gpu_worker::gpu::{Admission, Cell, Gpu, Token, Usage};
+use baton_interposer::wire::{SOCKET, TOKEN};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+pub(crate) const MIB: u64 = 1 << 20;
+
+pub(crate) struct World {
+    pub(crate) machine: Machine,
+    folder: TempDir,
+    runtime: Runtime,
+    gpu: Option<Gpu>,
+    settings: Settings,
+    interposer: PathBuf,
+    pub(crate) tokens: Vec<Token>,
+}
+
+impl World {
+    pub(crate) fn new(memory_bytes: u64) -> Self {
+        Self::with_settings(memory_bytes, |_| {})
+    }
+
+    /// Time on the GPU is measured in tenths, so that turns are short.
+    pub(crate) fn with_settings(memory_bytes: u64, change: impl Fn(&mut Settings)) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let machine = Machine::create(folder.path(), memory_bytes).unwrap();
+        let interposer = baton_interposer::install(folder.path()).unwrap();
+        let mut settings = Settings::new(Memory {
+            usable_bytes: memory_bytes,
+            reserve_bytes: 0,
+            host_bytes: 64 * memory_bytes,
+        });
+        settings.levels = [100, 400, 1600].map(Duration::from_millis);
+        settings.slice = Duration::from_millis(400);
+        settings.together = 1;
+        change(&mut settings);
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let mut world = Self {
+            machine,
+            folder,
+            runtime,
+            gpu: None,
+            settings,
+            interposer,
+            tokens: Vec::new(),
+        };
+        world.start_worker();
+        world
+    }
+
+    pub(crate) fn start_worker(&mut self) {
+        let _entered = self.runtime.enter();
+        let settings = self.settings.clone();
+        let gpu = Gpu::start(&self.folder.path().join("gpu"), |_| settings).unwrap();
+        for token in &self.tokens {
+            gpu.admit(admission(*token, None));
+        }
+        self.gpu = Some(gpu);
+    }
+
+    /// All connections end at once.
+    pub(crate) fn stop_worker(&mut self) {
+        self.gpu = None;
+    }
+
+    fn gpu(&self) -> &Gpu {
+        self.gpu.as_ref().unwrap()
+    }
+
+    pub(crate) fn cell(&self, token: Token, cell: Cell) {
+        self.gpu().cell(token, cell);
+    }
+
+    pub(crate) fn usage(&self, token: Token) -> Usage {
+        self.runtime.block_on(self.gpu().usage(token))
+    }
+
+    pub(crate) fn admit(&mut self, cap_bytes: Option<u64>) -> Token {
+        let token = Token::from(u64::MAX) + 1 + self.tokens.len() as Token;
+        self.tokens.push(token);
+        self.gpu().admit(admission(token, cap_bytes));
+        token
+    }
+
+    /// What every process of a session gets.
+    pub(crate) fn environment(&self, token: Token) -> HashMap<String, String> {
+        let text = |path: PathBuf| path.to_str().unwrap().to_owned();
+        let folder = self.folder.path();
+        HashMap::from([
+            ("LD_PRELOAD".to_owned(), text(self.interposer.clone())),
+            ("LD_LIBRARY_PATH".to_owned(), text(folder.to_owned())),
+            (CARD.to_owned(), text(self.machine.card())),
+            (SOCKET.to_owned(), text(folder.join("gpu"))),
+            (TOKEN.to_owned(), format!("{token:x}")),
+        ])
+    }
+
+    /// A program of a session of its own.
+    pub(crate) fn client(&mut self) -> Client {
+        let token = self.admit(None);
+        self.client_of(token, &[])
+    }
+
+    /// The same with the vendor's bindings for Python.
+    pub(crate) fn bindings(&mut self, bytes: u64, rounds: u32) -> Client {
+        let token = self.admit(None);
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let packages = here.join("../../.venv/cuda");
+        assert!(packages.exists(), "Missing: make .venv/.requirements-cuda");
+        let python = std::env::var_os("BATON_TEST_PYTHON").unwrap_or_else(|| "python3".into());
+        let mut command = Command::new(python);
+        command
+            .arg(here.join("tests/integration/bindings.py"))
+            .args([bytes.to_string(), rounds.to_string()])
+            .envs(self.environment(token))
+            .env("PYTHONPATH", packages);
+        Client::start(command)
+    }
+
+    pub(crate) fn client_of(&self, token: Token, variables: &[(&str, &str)]) -> Client {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-client"));
+        command.envs(self.environment(token));
+        command.envs(variables.iter().copied());
+        Client::start(command)
+    }
+}
+
+fn admission(token: Token, cap_bytes: Option<u64>) -> Admission {
+    Admission {
+        token,
+        user: token as u64,
+        cap_bytes,
+    }
+}
+
+pub(crate) struct Client {
+    pub(crate) child: Child,
+    input: Option<ChildStdin>,
+    output: BufReader<ChildStdout>,
+}
+
+impl Client {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut client = Self {
+            input: child.stdin.take(),
+            output: BufReader::new(child.stdout.take().unwrap()),
+            child,
+        };
+        assert_eq!(client.answer().unwrap(), "ok ready");
+        client
+    }
+
+    /// Gives a command and does not wait for the answer.
+    pub(crate) fn send(&mut self, command: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{command}").unwrap();
+    }
+
+    /// `None` when it ended.
+    pub(crate) fn answer(&mut self) -> Option<String> {
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line).unwrap();
+        (read > 0).then(|| line.trim_end().to_owned())
+    }
+
+    /// The answer to a command without the word `ok`.
+    pub(crate) fn does(&mut self, command: &str) -> String {
+        let answer = self.says(command);
+        let result = answer
+            .strip_prefix("ok")
+            .map(|rest| rest.trim_start().to_owned());
+        result.unwrap_or_else(|| panic!("{command}: {answer}"))
+    }
+
+    pub(crate) fn says(&mut self, command: &str) -> String {
+        self.send(command);
+        let answer = self.answer();
+        answer.unwrap_or_else(|| panic!("{command}: it ended with {:?}", self.child.wait()))
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.input = None;
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn eventually(condition: impl Fn() -> bool) -> bool {
+    let until = Instant::now() + Duration::from_secs(10);
+    while !condition() {
+        if Instant::now() > until {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
