@@ -12,7 +12,7 @@ from end_to_end.lab import CHROMIUM, FLAGS
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 PREFIX = "/services/baton"
-PAGES = ("", "people", "workers", "courses", "course?name=ml101", "audit")
+PAGES = ("", "people", "workers", "capacity", "courses", "course?name=ml101", "audit")
 expect.set_options(timeout=30_000)
 
 
