@@ -12,7 +12,7 @@ from end_to_end.lab import CHROMIUM, FLAGS
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 PREFIX = "/services/baton"
-PAGES = ("", "people", "workers", "courses", "course?name=ml101", "audit")
+PAGES = ("", "people", "workers", "capacity", "courses", "course?name=ml101", "audit")
 expect.set_options(timeout=30_000)
 
 
@@ -90,9 +90,10 @@ def test_it_says_who_runs_who_waits_and_why(tia: Page) -> None:
     gpu = tia.locator(".worker", has=tia.get_by_role("heading", name="gpu-1"))
     expect(gpu).to_contain_text("4 of 4 places busy")
     expect(gpu.locator(".slot")).to_have_count(4)
-    expect(gpu).to_contain_text("somebody of another course")
+    expect(tia.locator("#machines")).to_contain_text("somebody of another course")
     label = gpu.locator(".memory svg").get_attribute("aria-label") or ""
-    assert label.startswith("Memory by session: Ada: ")
+    assert label.startswith("Memory by session: ")
+    assert label.count(" GiB") == 5
     assert "everything else: " in label
     expect(tia.locator("#queue")).to_contain_text("of other courses")
     drained = tia.locator(".worker", has=tia.get_by_role("heading", name="gpu-3"))

@@ -32,13 +32,17 @@ fn because(ahead: &Job, behind: &Job) -> AheadBecause {
         let (mut ahead, mut behind) = (ahead, behind);
         without(&mut ahead);
         without(&mut behind);
-        ahead.rank() > behind.rank()
+        ahead.rank().total_cmp(&behind.rank())
     };
-    if turns(|standing| standing.boost = 1.0) {
+    if turns(|standing| standing.boost = 1.0).is_gt() {
         AheadBecause::Deadline
-    } else if !ahead.low_priority && turns(|standing| standing.low_priority = false) {
+    // Two that came in one millisecond are not told apart by their waiting.
+    } else if !ahead.low_priority
+        && behind.low_priority
+        && turns(|standing| standing.low_priority = false).is_ge()
+    {
         AheadBecause::LowPriority
-    } else if turns(|standing| standing.used_ms = 0.0) {
+    } else if turns(|standing| standing.used_ms = 0.0).is_gt() {
         AheadBecause::UsedLess
     } else {
         AheadBecause::WaitedLonger

@@ -153,7 +153,7 @@ fn table(rows: &[Row]) -> Markup {
         div.scroll tabindex="0" role="region" aria-label="The course" { table {
             caption { "The course" }
             thead { tr {
-                th scope="col" { "" }
+                th scope="col" { "Case" }
                 @for title in ["Start within 1 s", "Mean wait", "p50", "p90", "p99", "Places busy", "Cells per hour"] {
                     th.number scope="col" { (title) }
                 }
