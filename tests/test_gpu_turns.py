@@ -83,7 +83,9 @@ def machine(service: Service) -> Path:
 @pytest.fixture
 def notebook(service: Service, machine: Path, new_kernel: Callable[..., Kernel]) -> Callable[[], Kernel]:
     service.start_broker()
-    service.start_worker(slots=4, BATON_WORKER_GPU_TURNS="true", LD_LIBRARY_PATH=str(machine), BATON_TEST_GPU=str(machine / "card"))
+    service.start_worker(
+        slots=4, BATON_WORKER_GPU_TURNS="true", LD_LIBRARY_PATH=str(machine), BATON_TEST_GPU=str(machine / "card")
+    )
     folder = service.place.work / "gpu"
     folder.mkdir()
     (folder / "card.py").write_text(LIBRARY)

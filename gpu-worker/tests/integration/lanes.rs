@@ -158,7 +158,7 @@ async fn asks_for_bytes(worker: &mut Worker, proxy: &mut Proxy, submission: Subm
 async fn a_result_that_cannot_be_brought_goes_through_the_broker() {
     let mut worker = Worker::start().await;
     let mut proxy = Proxy::new();
-    let (submission, held) = proxy.cell("y = input() * 5000", &json!({}), &[]);
+    let (submission, held) = proxy.cell("y = input() * 2500", &json!({}), &[]);
     let job = submission.job;
     worker.assign(submission).await;
     let is_question = |event: &JobEvent| matches!(event, JobEvent::InputWanted { .. });
@@ -172,7 +172,7 @@ async fn a_result_that_cannot_be_brought_goes_through_the_broker() {
     };
     worker.line.send(answer).await;
     let ran = worker.until_finished(job).await.ok();
-    assert_eq!(ran.value("y"), "home".repeat(5000));
+    assert_eq!(ran.value("y"), "home".repeat(2500));
     let version: StateVersion = ran.state.unwrap().base;
     assert_eq!(version.messages, 1);
 }

@@ -215,6 +215,7 @@ class Baton:
         self.session: Kernel | None = None
         self.remote: list[tuple[str, dict[str, Any]]] = []
         self.calls: list[dict[str, Any]] = []
+        self.question = 0
         self.asked: list[list[str]] = []
         """Names that cells looked up and were not given, a list for each question."""
         self.before_names: Callable[[], None] = lambda: None
@@ -390,6 +391,7 @@ class Baton:
             if name == "started":
                 started = True
             if name == "input_wanted":
+                self.question = body["question"]
                 self.home.send("input_wanted", {"call": call, "prompt": body["prompt"], "password": body["password"]})
             if name == "names_wanted":
                 self.asked.append(body["names"])
@@ -425,11 +427,14 @@ class Baton:
 
     def _serve_rest(self, session: Kernel, call: int) -> dict[str, Any] | None:
         """Until it is here, or another call begins."""
-        name, body = self.away.receive()
-        assert name == "settled"
+        try:
+            name, body = self.away.receive()
+            assert name == "settled"
+        except (EOFError, OSError):
+            self.session = None
         told = False
         while True:
-            if self.follow.is_set() and not told:
+            if self.session is not None and self.follow.is_set() and not told:
                 told = True
                 known = dict(self.mover.segments)
                 delta, file = self.mover.move(session.pid, body["state"])
@@ -504,7 +509,7 @@ class Baton:
             if name == "cancel":
                 os.kill(session.pid, signal.SIGINT)
             elif name == "input":
-                self.away.send("input", {"value": body["value"]})
+                self.away.send("input", {"question": self.question, "value": body["value"]})
             elif name == "names":
                 delta, file = self.mover.move(self.notebook.pid, body["state"])
                 self.home.send("released", {"call": call})

@@ -136,7 +136,10 @@ class Kernel(IPythonKernel):
         }
 
     def raw_input(self, prompt=""):
-        self.link.send("input_wanted", message_id=self.message_id, prompt=prompt, password=False)
+        self.questions = getattr(self, "questions", 0) + 1
+        self.link.send(
+            "input_wanted", message_id=self.message_id, question=self.questions, prompt=prompt, password=False
+        )
         name, body = self.link.receive()
         assert name == "input", name
         if body["value"] is None:
