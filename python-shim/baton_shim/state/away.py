@@ -39,7 +39,16 @@ class Budget(NamedTuple):
 class Away:
     """What one table knows of it, on either end."""
 
-    def __init__(self, segments: Segments, views: Views, numbering: Numbering, kinds: Kinds, walker: Walker) -> None:
+    def __init__(
+        self,
+        namespace: Mapping[str, Any],
+        segments: Segments,
+        views: Views,
+        numbering: Numbering,
+        kinds: Kinds,
+        walker: Walker,
+    ) -> None:
+        self._namespace = namespace
         self._segments, self._views, self._numbering = segments, views, numbering
         self._kinds, self._walker = kinds, walker
         self.numbers: set[int] = set()
@@ -144,10 +153,11 @@ class Away:
         users = (objects[number] for number in segment.users)
         return segment.device is not None or any(self._kinds.of(user) is tensor and on_gpu(user) for user in users)
 
-    def _read_by_others(self, reached: Iterable[int]) -> set[int]:
+    def _read_by_others(self, reached: Set[int]) -> set[int]:
         """Segments that code which is not the table's own may read while the message is decoded."""
         objects, kinds, dropped = self._numbering.objects, self._kinds, self._numbering.dropped
         waiting = [n for n in reached if n not in dropped and not kinds.of(objects[n]).is_blind(objects[n])]
+        waiting += self._of_nobody(reached)
         seen: set[int] = set()
         while waiting:
             number = waiting.pop()
@@ -155,3 +165,17 @@ class Away:
                 seen.add(number)
                 waiting += self._walker.children_of(number)
         return {segment for number, segment in self._views.segment_of.items() if number in seen}
+
+    def _of_nobody(self, reached: Set[int]) -> set[int]:
+        """Views on memory that exist for a reduction only, which is undone while the message is decoded."""
+        objects, kinds, walker = self._numbering.objects, self._kinds, self._walker
+        named = (self._numbering.number(value) for value in self._namespace.values())
+        waiting = [number for number in named if number in reached]
+        held: set[int | None] = set()
+        while waiting:
+            number = waiting.pop()
+            if number is not None and number not in held:
+                held.add(number)
+                if number in walker.states or not kinds.of(objects[number]).changes:
+                    waiting += walker.children_of(number)
+        return self._views.segment_of.keys() - held

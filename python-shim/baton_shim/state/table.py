@@ -58,7 +58,7 @@ class Table:
         self._given: Set[int] = frozenset()  # what the last snapshot and its supplements brought up to date
         self._pace = Pace()
         self._bindings = Bindings(namespace, self._numbering)
-        self.away = Away(self._segments, self._views, self._numbering, self._kinds, self._walker)
+        self.away = Away(namespace, self._segments, self._views, self._numbering, self._kinds, self._walker)
         self._pins: list[Any] = []
         self._undo: Undo | None = None
         self._reserved: list[Any] = []
