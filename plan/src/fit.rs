@@ -8,6 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use baton_protocol::api;
+
 use crate::{
     rates::Rates,
     simulation::{Life, Times},
@@ -36,6 +38,24 @@ pub struct PastCell {
     pub finished: Option<f64>,
     /// It ended by itself: it was not stopped, and its worker was not lost.
     pub ended_itself: bool,
+}
+
+impl From<&api::PastCell> for PastCell {
+    fn from(cell: &api::PastCell) -> Self {
+        Self {
+            person: cell.person.into(),
+            submitted: seconds(cell.submitted_ms),
+            started: cell.started_ms.map(seconds),
+            finished: cell.finished_ms.map(seconds),
+            ended_itself: cell.ended_itself,
+        }
+    }
+}
+
+/// A moment of the broker's history, as a [`PastCell`] has it.
+#[must_use]
+pub fn seconds(ms: i64) -> f64 {
+    ms as f64 / 1000.0
 }
 
 #[derive(Debug, Clone)]

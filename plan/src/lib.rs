@@ -34,7 +34,7 @@ mod words;
 
 pub use answer::Answer;
 pub use capacity::{Capacity, Row};
-pub use fit::{AWAY, Fit, PastCell, TooLittle, fit, people_here};
+pub use fit::{AWAY, Fit, PastCell, TooLittle, fit, people_here, seconds};
 pub use forecast::{Effort, Forecast, Method, PARTS, forecast, simulated};
 pub use plot::{Axis, Line, Plot};
 pub use rates::{BadRate, Rates};

@@ -10,7 +10,7 @@ use crate::{
 };
 use axum::{Extension, extract::State, response::Response};
 use baton_plan::{
-    Capacity, Effort, Forecast, PastCell, Rates, Row, duration, fit, forecast, people_here,
+    Capacity, Effort, Forecast, PastCell, Rates, Row, duration, fit, forecast, people_here, seconds,
 };
 use baton_protocol::api::History;
 use maud::{Markup, PreEscaped, html};
@@ -49,7 +49,7 @@ pub(super) async fn fragments(shared: &Shared, caller: &Caller) -> Result<Vec<Fr
 
 fn content(history: &History) -> Markup {
     let now = seconds(history.now_ms);
-    let cells: Vec<PastCell> = history.cells.iter().map(past).collect();
+    let cells: Vec<PastCell> = history.cells.iter().map(PastCell::from).collect();
     let places = history.slots as usize;
     if places == 0 {
         return html! { section.card { "No worker is connected, so there is no capacity to speak of." } };
@@ -172,18 +172,4 @@ fn table(rows: &[Row]) -> Markup {
             }
         } }
     }
-}
-
-fn past(cell: &baton_protocol::api::PastCell) -> PastCell {
-    PastCell {
-        person: cell.person.into(),
-        submitted: seconds(cell.submitted_ms),
-        started: cell.started_ms.map(seconds),
-        finished: cell.finished_ms.map(seconds),
-        ended_itself: cell.ended_itself,
-    }
-}
-
-fn seconds(ms: i64) -> f64 {
-    ms as f64 / 1000.0
 }

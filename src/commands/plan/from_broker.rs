@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use anyhow::Context;
 use baton_link::Api;
-use baton_plan::{Capacity, Effort, PastCell, Row, duration, fit};
-use baton_protocol::api::{self, History};
+use baton_plan::{Capacity, Effort, PastCell, Row, duration, fit, seconds};
+use baton_protocol::api::History;
 use clap::{ArgMatches, parser::ValueSource};
 use serde_json::json;
 
@@ -31,7 +31,7 @@ pub(super) fn ask(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<T
     let history: History = runtime.block_on(api.ask("/v1/history", &query))?;
 
     let (gpus, places) = places(&history, matches)?;
-    let cells: Vec<_> = history.cells.iter().map(past).collect();
+    let cells: Vec<_> = history.cells.iter().map(PastCell::from).collect();
     let fit = fit(&cells, places, seconds(history.now_ms)).context(
         "The broker's history is too short\nhint: look at more --days, or say --edit and --run instead of --from-broker",
     )?;
@@ -56,20 +56,6 @@ fn places(history: &History, matches: &ArgMatches) -> anyhow::Result<(usize, usi
          hint: say it with --gpus, for GPUs that run one cell at a time"
     );
     Ok((history.gpus as usize, history.slots as usize))
-}
-
-fn past(cell: &api::PastCell) -> PastCell {
-    PastCell {
-        person: cell.person.into(),
-        submitted: seconds(cell.submitted_ms),
-        started: cell.started_ms.map(seconds),
-        finished: cell.finished_ms.map(seconds),
-        ended_itself: cell.ended_itself,
-    }
-}
-
-fn seconds(ms: i64) -> f64 {
-    ms as f64 / 1000.0
 }
 
 impl Told {
