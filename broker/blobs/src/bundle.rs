@@ -63,10 +63,9 @@ impl Bundle {
         if self.file_bytes > MOST_BYTES {
             return Ok(None);
         }
-        let mut file = Vec::new();
         let source = File::from(self.file.try_clone().map_err(BlobError::Assemble)?);
         #[expect(clippy::cast_possible_truncation, reason = "at most MOST_BYTES")]
-        file.resize(self.file_bytes as usize, 0);
+        let mut file = vec![0; self.file_bytes as usize];
         source
             .read_exact_at(&mut file, 0)
             .map_err(BlobError::Assemble)?;

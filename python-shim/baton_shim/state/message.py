@@ -22,7 +22,6 @@ from baton_shim.state import memory
 from baton_shim.state.kinds.base import ATOMS
 from baton_shim.state.refusal import TableBroken
 from baton_shim.state.scanner import Seen
-from baton_shim.state.segments import Segment
 
 _LENGTH = struct.Struct("<I")
 _LEAST_LEFT_BYTES = 64 << 10  # a smaller part of the stream goes over the socket
@@ -47,10 +46,6 @@ class SegmentView:
             "fresh": self.fresh,
             "digests": digests,
         }
-
-
-def view_of(segment: Segment, fresh: bool, seen: Seen | None) -> SegmentView:
-    return SegmentView(segment.number, segment.address, segment.bytes, fresh, seen)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Set
 from typing import Any
 
 from baton_shim.state.kinds import Here, Kinds
-from baton_shim.state.message import SegmentView, view_of
+from baton_shim.state.message import SegmentView
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.scanner import look
 from baton_shim.state.segments import Segment
@@ -89,7 +89,10 @@ class Views:
         for segment in known:
             self._segments.bring_down(segment)
         seen = look(known)
-        return [view_of(segment, segment.number in fresh, seen.get(segment.number)) for segment in segments]
+        return [
+            SegmentView(one.number, one.address, one.bytes, one.number in fresh, seen.get(one.number))
+            for one in segments
+        ]
 
     def move(self, moved: dict[int, int]) -> None:
         """Take over the numbers of a compacted table."""
