@@ -107,4 +107,4 @@ def widgets() -> dict[str, Any]:
 
 def keep_open() -> None:
     """A comm says goodbye when its last reference goes; but the copy in the other kernel may be shown."""
-    BaseComm.__del__ = lambda comm: None  # type: ignore[method-assign]
+    BaseComm.__del__ = lambda comm: None
