@@ -21,6 +21,7 @@ FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parent / "tests"))
 
 from end_to_end import Kernel, Place  # noqa: E402
+from end_to_end.place import is_service  # noqa: E402
 
 RESULTS = FOLDER / "results"
 
@@ -69,8 +70,11 @@ def repeated(work: Callable[[], object], before: Callable[[], object] = lambda: 
 
 
 def sides(kernel: Kernel) -> tuple[list[psutil.Process], list[psutil.Process]]:
-    """The processes of the notebook, and those of the machine that its cells run on."""
-    home = [kernel.proxy, *kernel.proxy.children(recursive=True)]
+    """The processes of the notebook, and those of the machine that its cells run on.
+
+    The service of one user alone is a child of the first proxy that needed it.
+    """
+    home = [kernel.proxy, *(child for child in kernel.proxy.children() if not is_service(child))]
     return home, [process for process in kernel.place.processes() if process not in home]
 
 
