@@ -15,6 +15,7 @@ mod dispatch;
 mod engine;
 mod history;
 mod http;
+mod hub;
 mod listen;
 mod metrics;
 mod minutes;
@@ -30,6 +31,7 @@ mod watched;
 mod words;
 
 pub use config::{Activity, Config, Listen};
+pub use hub::HubConfig;
 pub use people::{People, Person, Role};
 
 use anyhow::Context;
@@ -40,6 +42,7 @@ use courses::Courses;
 use dispatch::Graces;
 use engine::{Engine, INBOX};
 use http::{Access, Limits, Shared};
+use hub::Hub;
 use listen::Listener;
 use metrics::Metrics;
 use std::{sync::Arc, time::Duration};
@@ -83,8 +86,13 @@ pub async fn run(
         Some(path) => Some(Watched::open(path.clone(), Courses::read)?),
         None => None,
     };
-    // Without a list of people nobody knows whether two notebooks are of one person.
-    let jobs_per_person = if people.is_some() { 1 } else { u32::MAX };
+    let hub = match config.hub.clone() {
+        Some(hub) => Some(Arc::new(Hub::new(hub)?)),
+        None => None,
+    };
+    // Without people nobody knows whether two notebooks are of one person.
+    let knows_people = people.is_some() || hub.is_some();
+    let jobs_per_person = if knows_people { 1 } else { u32::MAX };
     let unlimited = watch::Sender::new(Arc::new(Courses::unlimited(jobs_per_person)));
 
     let (inbox, events) = mpsc::channel(INBOX);
@@ -113,6 +121,7 @@ pub async fn run(
         Arc::new(Access {
             token: config.token.clone(),
             people: people.clone(),
+            hub: hub.clone(),
             only_this_user,
         })
     };
