@@ -17,4 +17,5 @@ mod metrics;
 mod order;
 mod pages;
 mod people;
+mod postgres;
 mod reconnect;
