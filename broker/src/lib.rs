@@ -1,8 +1,8 @@
 //! The broker: queue, policy, history, API and dashboard.
 //!
 //! Proxies and workers dial in with one WebSocket each. What they say becomes [`engine`] events; [`dispatch`] decides
-//! with the help of [`order`]; [`store`] keeps it in a database before anybody is told. Chunks of state go past the loop
-//! through [`http`], and [`page`] shows people what goes on.
+//! with the help of [`baton_order`]; [`store`] keeps it in a database before anybody is told. Chunks of state go past the
+//! loop through [`http`], and [`page`] shows people what goes on.
 //!
 //! **Invariant:** all state is in the database and the chunk folder: the process may be killed at any instant.
 //! No chunk is ever decoded.
@@ -20,7 +20,6 @@ mod lead;
 mod listen;
 mod metrics;
 mod minutes;
-pub mod order;
 mod page;
 mod people;
 #[cfg(test)]
