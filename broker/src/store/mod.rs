@@ -81,16 +81,15 @@ pub(crate) enum StoreError {
 impl StoreError {
     /// Whether waiting may help. Everything else a person must mend.
     pub(crate) fn may_pass(&self) -> bool {
-        let starting = |source: &sqlx::Error| match source {
-            // "The database system is starting up", or shutting down.
-            sqlx::Error::Database(refused) => refused
-                .code()
-                .is_some_and(|code| ["57P03", "57P01"].contains(&&*code)),
-            sqlx::Error::Io(_) => true,
-            _ => false,
-        };
         match self {
-            Self::Unreachable { source, .. } => starting(source),
+            Self::Database(source) | Self::Unreachable { source, .. } => match source {
+                // "The database system is starting up", or shutting down.
+                sqlx::Error::Database(refused) => refused
+                    .code()
+                    .is_some_and(|code| ["57P01", "57P02", "57P03"].contains(&&*code)),
+                sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut => true,
+                _ => false,
+            },
             Self::Silent { .. } | Self::NotLeading => true,
             _ => false,
         }
