@@ -17,6 +17,7 @@ NAMES = (
     "latency",
     "plan",
     "broker_chaos",
+    "broker_load",
 )
 
 
