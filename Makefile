@@ -50,15 +50,16 @@ test: browser lint test-rust test-python
 test-rust: export PYTHONPATH := $(CURDIR)/python-shim
 test-rust: export BATON_TEST_PYTHON := $(BIN)/python
 test-rust: $(VENV)/.requirements-test $(VENV)/.requirements-cuda $(INSTALLED)
+	scripts/install-system-packages postgres
 	if cargo nextest --version >/dev/null 2>&1; \
 	then cargo nextest run --no-fail-fast --workspace --locked --cargo-profile $(PROFILE); \
 	else cargo test --no-fail-fast --workspace --locked --profile $(PROFILE); fi
 
-# The shim's tests share nothing but processors. Those of the whole have the machine to themselves.
+# Two at a time, which share nothing but processors; those of one file are one user's, in order.
 .PHONY: test-python
 test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(INSTALLED)
 	$(BIN)/pytest -m "not gpu" -n 2 python-shim/tests
-	$(BIN)/pytest -m "not gpu" tests
+	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile tests
 
 .PHONY: test-gpu
 test-gpu: $(VENV)/.requirements-test $(INSTALLED)

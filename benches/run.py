@@ -16,6 +16,7 @@ NAMES = (
     "gpu_gate",
     "plan",
     "broker_chaos",
+    "broker_load",
 )
 
 

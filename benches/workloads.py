@@ -143,7 +143,7 @@ SMALL_NEW = Workload(
     takes=("table",),
     gives=("count",),
     before="table = {number: f'name {number}' for number in range(1_000_000)}",
-    state=130_000_000,
+    state=138_000_000,
 )
 
 SMALL_SAME = Workload(
@@ -153,7 +153,7 @@ SMALL_SAME = Workload(
     takes=("table",),
     gives=("count",),
     warm_up=1,
-    state=130_000_000,
+    state=138_000_000,
     tidy=("table",),
 )
 

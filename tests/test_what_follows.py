@@ -225,3 +225,22 @@ def test_a_next_cell_that_is_refused_loses_nothing(running: Service, open_notebo
     assert refused.error is not None
     assert "ValueError: not there" in refused.plain_traceback
     notebook.check(1)
+
+
+def test_a_restart_does_not_wait_for_it(running: Service, open_notebook: Callable[..., Notebook]) -> None:
+    notebook = open_notebook()
+    left = psutil.Process(notebook.kernel.session_pid)
+    notebook.step()
+    notebook.kernel.restart()
+    wait_until(lambda: not left.is_running(), "the session has ended")
+    notebook.kernel.run(MAKE).ok()
+    notebook.kernel.gpu(STEP, seconds=60).ok()
+    notebook.check(1)
+
+
+def test_a_notebook_that_is_closed_leaves_nothing(running: Service, open_notebook: Callable[..., Notebook]) -> None:
+    notebook = open_notebook()
+    left = psutil.Process(notebook.kernel.session_pid)
+    notebook.step()
+    notebook.kernel.shutdown()
+    wait_until(lambda: not left.is_running(), "the session has ended")

@@ -7,6 +7,7 @@
 //! **Invariant:** pure; at most [`MOST_RUNS`] runs are remembered.
 
 use crate::people::Account;
+use baton_order::Spread;
 use baton_protocol::CellKey;
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,14 +23,6 @@ pub(crate) struct Run {
     pub(crate) cell: Option<CellKey>,
     pub(crate) account: Account,
     pub(crate) run_ms: u64,
-}
-
-/// In milliseconds: nine runs of ten take longer, half of them do, one of ten does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spread {
-    pub lower: u64,
-    pub middle: u64,
-    pub upper: u64,
 }
 
 #[derive(Debug, Default)]
@@ -123,17 +116,6 @@ impl<Key: Hash + Eq> Recent<Key> {
         let mut runs: Vec<u64> = runs.filter(|run_ms| *run_ms >= already_ms).collect();
         runs.sort_unstable();
         (!runs.is_empty()).then_some(runs)
-    }
-}
-
-impl Spread {
-    #[must_use]
-    pub fn map(self, change: impl Fn(u64) -> u64) -> Self {
-        Self {
-            lower: change(self.lower),
-            middle: change(self.middle),
-            upper: change(self.upper),
-        }
     }
 }
 

@@ -23,9 +23,10 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let chunks = settings.broker_chunks.clone();
     let mut config = Config::new(
         listen,
-        database.unwrap_or_else(|| in_state_folder("broker.db")),
+        database.unwrap_or_else(|| in_state_folder("broker.db").into()),
         chunks.unwrap_or_else(|| in_state_folder("chunks")),
     );
+    config.advertise = settings.broker_advertise.clone();
     config.blob_limit_bytes = settings.broker_chunk_limit.bytes;
     config.requests_a_second = settings.broker_request_rate;
     config.url_prefix = settings.broker_url_prefix.clone().map(|prefix| prefix.0);

@@ -2,7 +2,10 @@
 //!
 //! **Invariant:** after a message was sent and applied, the ledgers of both ends are equal.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 use baton_protocol::shim::SegmentView;
 
@@ -16,7 +19,8 @@ pub struct Ledger {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Record {
     bytes: u64,
-    digests: Vec<u128>,
+    /// Shared by copies of the ledger until one of them notes something new.
+    digests: Arc<Vec<u128>>,
 }
 
 impl Ledger {
@@ -37,7 +41,7 @@ impl Ledger {
 
     /// A segment that the other end has not seen; its blocks are noted one after the other.
     pub(crate) fn begin(&mut self, segment: u32, bytes: u64) {
-        let digests = Vec::new();
+        let digests = Arc::default();
         self.segments.insert(segment, Record { bytes, digests });
     }
 
@@ -90,10 +94,11 @@ impl Ledger {
         if record.digests.get(first..end) == Some(digests) {
             return false;
         }
-        if record.digests.len() < end {
-            record.digests.resize(end, 0);
+        let known = Arc::make_mut(&mut record.digests);
+        if known.len() < end {
+            known.resize(end, 0);
         }
-        record.digests[first..end].copy_from_slice(digests);
+        known[first..end].copy_from_slice(digests);
         true
     }
 

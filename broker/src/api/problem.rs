@@ -75,7 +75,8 @@ impl ApiError {
             }
             Self::UnknownJob { .. } | Self::UnknownPath => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Store(error) if !error.may_pass() => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
         }
     }

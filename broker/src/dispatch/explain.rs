@@ -1,10 +1,8 @@
 //! What the order of a job is made of, and what courses may use: for programs that ask.
 
 use super::{Dispatch, Job, Now, Phase};
-use crate::{
-    order,
-    people::{Account, Identity},
-};
+use crate::people::{Account, Identity};
+use baton_order as order;
 use baton_protocol::{BudgetLeft, JobId, api};
 use std::collections::{BTreeMap, BTreeSet};
 

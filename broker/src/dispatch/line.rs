@@ -1,10 +1,8 @@
 //! The line: who is assigned, and what those who wait are told.
 
 use super::{Action, Dispatch, Job, Now, Phase};
-use crate::{
-    order::{self, Place, Reason, Spread, Standing},
-    store::Write,
-};
+use crate::store::Write;
+use baton_order::{self as order, Place, Reason, Spread, Standing};
 use baton_protocol::{
     JobEvent, JobId, Priority, WorkerId,
     proxy::{Estimate, ToProxy, WaitingReason},

@@ -84,17 +84,22 @@ class Watch:
         start, end = _pages_of(address, size)
         place = ctypes.addressof(ctypes.c_char.from_buffer(self._regions))
         flags = _SCAN_PROTECTS | _SCAN_CHECKS
-        question = bytearray(
-            _SCAN.pack(_SCAN.size, flags, start, end, 0, place, _MOST_RANGES, 0, 0, _WRITTEN, 0, _WRITTEN)
-        )
-        try:
-            count = fcntl.ioctl(self._pages, _PAGEMAP_SCAN, question)
-        except OSError:  # other memory lies there now
-            return None
-        if _SCAN.unpack(question)[4] != end:
-            return None
-        regions = memoryview(self._regions)[: count * _REGION.size]
-        return [(begin, finish) for begin, finish, _ in _REGION.iter_unpack(regions)]
+        found: Ranges = []
+        while start < end:
+            question = bytearray(
+                _SCAN.pack(_SCAN.size, flags, start, end, 0, place, _MOST_RANGES, 0, 0, _WRITTEN, 0, _WRITTEN)
+            )
+            try:
+                count = fcntl.ioctl(self._pages, _PAGEMAP_SCAN, question)
+            except OSError:  # other memory lies there now
+                return None
+            if count == _MOST_RANGES:
+                return None
+            regions = memoryview(self._regions)[: count * _REGION.size]
+            found += ((begin, finish) for begin, finish, _ in _REGION.iter_unpack(regions))
+            # With many regions it may name a place ahead of where it ended; what was told already is not told again.
+            start = _SCAN.unpack(question)[4]
+        return found
 
     def end(self, address: int, size: int) -> None:
         start, end = _pages_of(address, size)

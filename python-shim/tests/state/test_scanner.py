@@ -90,6 +90,19 @@ def test_everything_may_be_written() -> None:
     looked.assert_right()
 
 
+def test_many_places_may_be_written() -> None:
+    """More than the system keeps for itself before it tells of them (512)."""
+    looked = Looked(16_384 * BLOCK)
+    looked.look()
+    looked.array[: 6000 * BLOCK : 10 * BLOCK] += 1
+    looked.assert_right()
+    if (watching := watch()) is not None:
+        looked.array[: 6000 * BLOCK : 10 * BLOCK] += 1
+        written = watching.written(looked.segment.address, looked.segment.bytes)
+        assert written is not None
+        assert len(written) == 600
+
+
 def test_the_system_may_write(tmp_path: Path) -> None:
     """A read into the array is no instruction of this process."""
     (tmp_path / "data").write_bytes(b"z" * 9000)

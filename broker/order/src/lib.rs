@@ -15,7 +15,6 @@ mod ahead;
 mod forward;
 mod line;
 
-pub use crate::history::Spread;
 pub use ahead::ahead_of;
 
 use baton_protocol::{JobId, NotebookId, WorkerId};
@@ -44,6 +43,14 @@ pub struct Job {
     pub front: Option<i64>,
     /// What it takes from now on; `None`: nobody knows.
     pub takes: Option<Spread>,
+}
+
+/// In milliseconds: nine runs of ten take longer, half of them do, one of ten does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Spread {
+    pub lower: u64,
+    pub middle: u64,
+    pub upper: u64,
 }
 
 /// What decides about the order between two jobs.
@@ -100,6 +107,17 @@ pub struct Plan {
     pub assignments: Vec<(JobId, WorkerId)>,
     /// The next one first.
     pub places: Vec<(JobId, Place)>,
+}
+
+impl Spread {
+    #[must_use]
+    pub fn map(self, change: impl Fn(u64) -> u64) -> Self {
+        Self {
+            lower: change(self.lower),
+            middle: change(self.middle),
+            upper: change(self.upper),
+        }
+    }
 }
 
 impl Standing {

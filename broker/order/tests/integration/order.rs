@@ -1,6 +1,6 @@
 //! The order keeps its promises whatever the jobs and workers are.
 
-use baton_broker::order::{Job, Place, Plan, Reason, Spread, Standing, Worker, ahead_of, plan};
+use baton_order::{Job, Place, Plan, Reason, Spread, Standing, Worker, ahead_of, plan};
 use baton_protocol::{JobId, NotebookId, WorkerId, api::AheadBecause};
 use proptest::prelude::*;
 use std::{

@@ -1,6 +1,6 @@
 //! A class on a simulated clock: who gets how much, whether everybody's turn comes, and whether estimates hold.
 
-use baton_broker::order::{Job, Spread, Standing, Worker, plan};
+use baton_order::{Job, Spread, Standing, Worker, plan};
 use baton_protocol::{JobId, NotebookId, WorkerId};
 use proptest::{
     prelude::Rng,

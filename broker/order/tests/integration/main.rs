@@ -1,0 +1,5 @@
+//! The order as everybody sees it who calls it.
+#![allow(clippy::unwrap_used)]
+
+mod fairness;
+mod order;
