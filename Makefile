@@ -91,7 +91,7 @@ clean:
 
 .PHONY: browser
 browser:
-	scripts/install-system-packages browser
+	scripts/install-system-packages browser qt
 
 $(INSTALLED): $(VENV)/.requirements-build $(VENV)/.requirements-examples $(SOURCES)
 	@command -v cargo >/dev/null || { echo "Rust is missing: install it with rustup, then try again" >&2; exit 1; }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use baton_broker::{Config, Listen};
 use baton_protocol::address::BrokerAddress;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::{
     service::token_in,
@@ -36,6 +37,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let (token, kept_in) = token.unzip();
     config.token = token;
 
+    allow_many_connections();
     let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
     runtime.block_on(async {
         let signals = EndSignals::listen().context("Failed to listen for signals")?;
@@ -43,6 +45,15 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
         baton_broker::run(config, ready, signals.received()).await
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Each is an open file, and a service may usually have 1024 unless it asks for more.
+fn allow_many_connections() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
+    if let Err(error) = raised {
+        tracing::warn!("The broker takes no more connections than usual: {error}");
+    }
 }
 
 /// The secret and the words for where it is kept. On TCP there is always one: every user of a machine can connect to
