@@ -1,7 +1,9 @@
 //! What the broker is told before it starts, and what it tells its caller while it runs.
 
 use crate::hub::HubConfig;
+use sqlx::postgres::PgConnectOptions;
 use std::{
+    fmt,
     net::{SocketAddr, TcpListener},
     path::PathBuf,
     sync::Arc,
@@ -17,6 +19,55 @@ pub enum Listen {
     Tcp(SocketAddr),
 }
 
+/// Where the jobs are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Database {
+    /// A file, for one broker. A lock file beside it keeps a second one away.
+    Sqlite(PathBuf),
+    /// A server, for brokers of which one takes over when another dies.
+    Postgres(PostgresUrl),
+}
+
+impl Database {
+    /// `postgres://...`, or the path of a file.
+    #[must_use]
+    pub fn named(text: &str) -> Self {
+        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+            Self::Postgres(PostgresUrl(text.to_owned()))
+        } else {
+            Self::Sqlite(text.into())
+        }
+    }
+}
+
+impl From<PathBuf> for Database {
+    fn from(path: PathBuf) -> Self {
+        Self::Sqlite(path)
+    }
+}
+
+/// May hold a password, so it is never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct PostgresUrl(String);
+
+impl fmt::Debug for PostgresUrl {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("PostgresUrl(hidden)")
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "The address of the database is not valid: {0}\nhint: it looks like postgres://USER:PASSWORD@HOST:PORT/DATABASE; the password may stand in PGPASSWORD instead"
+)]
+pub struct DatabaseError(#[source] sqlx::Error);
+
+impl PostgresUrl {
+    pub(crate) fn options(&self) -> Result<PgConnectOptions, DatabaseError> {
+        self.0.parse().map_err(DatabaseError)
+    }
+}
+
 /// Not `Debug`: it holds tokens.
 #[derive(Clone)]
 pub struct Config {
@@ -24,8 +75,9 @@ pub struct Config {
     /// Where people see the pages besides, with the token in the address. Bound already, so that the caller knows
     /// the port.
     pub dashboard: Option<Arc<TcpListener>>,
-    /// The SQLite file. A lock file beside it keeps a second broker away.
-    pub database: PathBuf,
+    pub database: Database,
+    /// Where other brokers on the same PostgreSQL reach this one; where it listens when nothing is said.
+    pub advertise: Option<String>,
     /// The folder of the chunks.
     pub blobs: PathBuf,
     pub blob_limit_bytes: u64,
@@ -58,11 +110,12 @@ pub struct Config {
 
 impl Config {
     #[must_use]
-    pub fn new(listen: Listen, database: PathBuf, blobs: PathBuf) -> Self {
+    pub fn new(listen: Listen, database: impl Into<Database>, blobs: PathBuf) -> Self {
         Self {
             listen,
             dashboard: None,
-            database,
+            database: database.into(),
+            advertise: None,
             blobs,
             blob_limit_bytes: 64 << 30,
             url_prefix: None,

@@ -3,6 +3,7 @@
 //! In: [`Event`]s from connections and pages. Out: frames into the connections' queues.
 //! A batch of events becomes one transaction; only when it is stored is anything sent. When storing fails, every
 //! connection is closed and the state is loaded again: the peers come back and resume by number.
+//! The same happens when another broker takes the lead; until this one has it back, it turns everybody away.
 //!
 //! No send waits. A queue that is full: events for a proxy are read from the store when it has room again, anything
 //! else closes the connection, whose peer then comes back and resumes.
@@ -13,6 +14,7 @@ use crate::{
     dispatch::{
         Action, Command, ConnectionId, Dispatch, Graces, NotDone, Now, Overview, WorkerHello,
     },
+    lead::{self, Standing},
     metrics::Metrics,
     people::{Account, Identity},
     store::{Store, StoreError, Write},
@@ -29,7 +31,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
-    time::Instant,
+    time::{Instant, MissedTickBehavior},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -39,6 +41,8 @@ pub(crate) const INBOX: usize = 1024;
 const BATCH: usize = 64;
 /// After a failed transaction.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How often one that leads looks whether it still does, also when there is nothing to store.
+const LEAD_LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Everything that can wake the loop, besides time.
 pub(crate) enum Event {
@@ -74,34 +78,51 @@ pub(crate) struct Engine {
     pub(crate) caught_up: mpsc::WeakSender<Event>,
     pub(crate) activity: watch::Sender<Activity>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) standing: watch::Sender<Standing>,
+    /// Where other brokers reach this one.
+    pub(crate) address: String,
 }
 
 /// Runs until it is cancelled or nobody can send events any more.
 pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(), StoreError> {
     let mut pause = Duration::ZERO;
+    let mut said = String::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            () = tokio::time::sleep(pause) => {}
+            () = lead::turn_away(&mut engine.inbox, pause) => {}
         }
-        let loaded = match engine.store.load().await {
+        let loaded = match lead::take(&engine).await {
             Ok(loaded) => loaded,
+            Err(StoreError::Standby { leader }) => {
+                lead::stand_by(&engine, leader);
+                pause = lead::LOOK_EVERY;
+                continue;
+            }
             // At the start there is nothing to go back to.
-            Err(error) if pause.is_zero() => return Err(error),
+            Err(error) if pause.is_zero() && !error.may_pass() => return Err(error),
             Err(error) => {
-                tracing::error!(
-                    error = &error as &dyn std::error::Error,
-                    "The jobs cannot be read: {error}"
-                );
+                engine.standing.send_replace(Standing::Unknown);
+                let words = error.to_string();
+                if said != words {
+                    tracing::error!(
+                        error = &error as &dyn std::error::Error,
+                        "The jobs cannot be read: {words}. This is tried again and again"
+                    );
+                    said = words;
+                }
+                pause = PAUSE;
                 continue;
             }
         };
+        said.clear();
         let dispatch = Dispatch::new(
             loaded,
             engine.graces,
             engine.courses.borrow_and_update().clone(),
             now(),
         );
+        engine.standing.send_replace(Standing::Leads);
         let mut connections = Connections::default();
         let served = serve(&mut engine, dispatch, &mut connections, &stop).await;
         for outgoing in connections.open.values() {
@@ -110,6 +131,7 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
         match served {
             Ok(()) => return Ok(()),
             Err(error) => {
+                engine.standing.send_replace(Standing::Unknown);
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     "A change could not be stored: {error}. All connections are closed and the jobs read again"
@@ -133,6 +155,8 @@ async fn serve(
     stop: &CancellationToken,
 ) -> Result<(), StoreError> {
     let mut batch = Vec::with_capacity(BATCH);
+    let mut looks = tokio::time::interval(LEAD_LOOK_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let deadline = dispatch.next_deadline();
         tokio::select! {
@@ -143,6 +167,10 @@ async fn serve(
                 }
             }
             () = sleep_until(deadline) => {}
+            _ = looks.tick() => {
+                engine.store.still_leads().await?;
+                continue;
+            }
             Ok(()) = engine.courses.changed() => {
                 dispatch.courses_changed(engine.courses.borrow_and_update().clone());
             }

@@ -1,8 +1,8 @@
 //! The broker: queue, policy, history, API and dashboard.
 //!
 //! Proxies and workers dial in with one WebSocket each. What they say becomes [`engine`] events; [`dispatch`] decides
-//! with the help of [`baton_order`]; [`store`] keeps it in SQLite before anybody is told. Chunks of state go past the loop
-//! through [`http`], and [`page`] shows people what goes on.
+//! with the help of [`baton_order`]; [`store`] keeps it in a database before anybody is told. Chunks of state go past the
+//! loop through [`http`], and [`page`] shows people what goes on.
 //!
 //! **Invariant:** all state is in the database and the chunk folder: the process may be killed at any instant.
 //! No chunk is ever decoded.
@@ -13,9 +13,11 @@ mod connection;
 mod courses;
 mod dispatch;
 mod engine;
+mod forward;
 mod history;
 mod http;
 mod hub;
+mod lead;
 mod listen;
 mod metrics;
 mod minutes;
@@ -30,7 +32,7 @@ mod usage;
 mod watched;
 mod words;
 
-pub use config::{Activity, Config, Listen};
+pub use config::{Activity, Config, Database, DatabaseError, Listen, PostgresUrl};
 pub use hub::HubConfig;
 pub use people::{People, Person, Role};
 
@@ -41,8 +43,10 @@ use baton_protocol::address::BrokerAddress;
 use courses::Courses;
 use dispatch::Graces;
 use engine::{Engine, INBOX};
+use forward::Gate;
 use http::{Access, Limits, Shared};
 use hub::Hub;
+use lead::Standing;
 use listen::Listener;
 use metrics::Metrics;
 use std::{sync::Arc, time::Duration};
@@ -64,13 +68,19 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     // Dropped last, after everything that writes.
-    let _alone = listen::lock(&config.database)?;
+    let _alone = match &config.database {
+        Database::Sqlite(path) => Some(listen::lock(path)?),
+        Database::Postgres(_) => None,
+    };
     let stop = CancellationToken::new();
     let _stop_when_dropped = stop.clone().drop_guard();
 
     let store = Store::open(&config.database)
         .await
-        .with_context(|| format!("Failed to open the database {}", config.database.display()))?;
+        .with_context(|| match &config.database {
+            Database::Sqlite(path) => format!("Failed to open the database {}", path.display()),
+            Database::Postgres(_) => "Failed to open the database".to_owned(),
+        })?;
     let blobs = config.blobs.clone();
     let limit = config.blob_limit_bytes;
     let chunks = tokio::task::spawn_blocking(move || ChunkDirectory::open(blobs, limit))
@@ -95,7 +105,17 @@ pub async fn run(
     let jobs_per_person = if knows_people { 1 } else { u32::MAX };
     let unlimited = watch::Sender::new(Arc::new(Courses::unlimited(jobs_per_person)));
 
+    let (listener, address) = listen::bind(&config.listen, config.token.is_some()).await?;
     let (inbox, events) = mpsc::channel(INBOX);
+    let own_address = config
+        .advertise
+        .or_else(|| forward::address(&config.listen, &address));
+    let own_address = match &config.database {
+        Database::Sqlite(_) => own_address.unwrap_or_default(),
+        Database::Postgres(_) => own_address
+            .context("Other brokers cannot reach this one at every address: set broker.advertise to its HOST:PORT")?,
+    };
+    let standing = watch::Sender::new(Standing::Unknown);
     let metrics = Arc::<Metrics>::default();
     let engine = Engine {
         store: store.clone(),
@@ -111,6 +131,8 @@ pub async fn run(
         caught_up: inbox.downgrade(),
         activity: config.activity.clone().unwrap_or_default(),
         metrics: Arc::clone(&metrics),
+        standing: standing.clone(),
+        address: own_address,
     };
     let terms = sweep::Terms {
         chunks: config.chunk_retention,
@@ -136,6 +158,7 @@ pub async fn run(
         prefix: config.url_prefix.as_deref().map(Arc::from),
         metrics,
         limits: Arc::new(Limits::new(config.requests_a_second)),
+        standing: standing.subscribe(),
     };
 
     let on_dashboard = Shared {
@@ -143,18 +166,18 @@ pub async fn run(
         ..shared.clone()
     };
 
-    let (listener, address) = listen::bind(&config.listen, config.token.is_some()).await?;
     tracing::info!("The broker listens on {address}");
     ready(address);
     let ended = tokio::select! {
         () = shutdown => Ok(()),
         ended = engine::run(engine, stop.clone()) => ended.context("The jobs cannot be read"),
-        ended = serve(listener, shared, stop.clone()) => ended.context("Connections can no longer be taken"),
-        ended = serve_dashboard(config.dashboard, on_dashboard, stop.clone()) => ended.context("The dashboard can no longer be shown"),
+        ended = serve(listener, shared, &standing, stop.clone()) => ended.context("Connections can no longer be taken"),
+        ended = serve_dashboard(config.dashboard, on_dashboard, &standing, stop.clone()) => ended.context("The dashboard can no longer be shown"),
         () = keep(people.as_deref()) => Ok(()),
         () = keep(courses.as_ref()) => Ok(()),
+        () = count_chunks(Arc::clone(&chunks), standing.subscribe()) => Ok(()),
         () = sweep::run(store.clone(), chunks, terms) => Ok(()),
-        () = store.keep_log_short() => Ok(()),
+        () = store.maintain() => Ok(()),
         () = looks => Ok(()),
     };
     stop.cancel();
@@ -172,6 +195,25 @@ pub async fn run(
     ended
 }
 
+/// Counts the chunks again that another broker stored while it led.
+async fn count_chunks(chunks: Arc<ChunkDirectory>, mut standing: watch::Receiver<Standing>) {
+    let stands_by = |standing: &Standing| matches!(standing, Standing::StandsBy { .. });
+    loop {
+        // It ends with the broker.
+        drop(standing.wait_for(stands_by).await);
+        drop(
+            standing
+                .wait_for(|standing| *standing == Standing::Leads)
+                .await,
+        );
+        let chunks = Arc::clone(&chunks);
+        let counted = tokio::task::spawn_blocking(move || chunks.list().map(drop));
+        if let Ok(Err(error)) = counted.await {
+            tracing::error!("The chunks cannot be counted: {error}");
+        }
+    }
+}
+
 async fn keep<T>(file: Option<&Watched<T>>) {
     match file {
         Some(file) => file.keep().await,
@@ -182,6 +224,7 @@ async fn keep<T>(file: Option<&Watched<T>>) {
 async fn serve_dashboard(
     listener: Option<Arc<std::net::TcpListener>>,
     shared: Shared,
+    standing: &watch::Sender<Standing>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     let Some(listener) = listener else {
@@ -189,14 +232,19 @@ async fn serve_dashboard(
     };
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
-    serve(Listener::Tcp(listener), shared, stop).await
+    serve(Listener::Tcp(listener), shared, standing, stop).await
 }
 
-async fn serve(listener: Listener, shared: Shared, stop: CancellationToken) -> std::io::Result<()> {
+async fn serve(
+    listener: Listener,
+    shared: Shared,
+    standing: &watch::Sender<Standing>,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
     let router = http::router(shared);
     match listener {
         Listener::Unix(listener, _socket_file) => {
-            axum::serve(listener, router)
+            axum::serve(Gate::new(listener, standing, stop.clone()), router)
                 .with_graceful_shutdown(stop.cancelled_owned())
                 .await
         }
@@ -206,7 +254,7 @@ async fn serve(listener: Listener, shared: Shared, stop: CancellationToken) -> s
                     tracing::debug!("A connection keeps its delay: {error}");
                 }
             });
-            axum::serve(listener, router)
+            axum::serve(Gate::new(listener, standing, stop.clone()), router)
                 .with_graceful_shutdown(stop.cancelled_owned())
                 .await
         }

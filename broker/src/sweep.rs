@@ -29,7 +29,8 @@ pub(crate) async fn run(store: Store, chunks: Arc<ChunkDirectory>, terms: Terms)
     loop {
         ticks.tick().await;
         match sweep(&store, &chunks, terms, unix_ms()).await {
-            Ok(0) => {}
+            // Another broker sweeps.
+            Ok(0) | Err(StoreError::NotLeading) => {}
             Ok(deleted) => tracing::info!(chunks.deleted = deleted, "{deleted} chunks deleted"),
             Err(error) => tracing::error!("Nothing could be swept: {error}"),
         }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use baton_broker::{Config, HubConfig, Listen};
 use baton_protocol::address::BrokerAddress;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::{
     service::token_in,
@@ -23,9 +24,10 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let chunks = settings.broker_chunks.clone();
     let mut config = Config::new(
         listen,
-        database.unwrap_or_else(|| in_state_folder("broker.db")),
+        database.unwrap_or_else(|| in_state_folder("broker.db").into()),
         chunks.unwrap_or_else(|| in_state_folder("chunks")),
     );
+    config.advertise = settings.broker_advertise.clone();
     config.blob_limit_bytes = settings.broker_chunk_limit.bytes;
     config.requests_a_second = settings.broker_request_rate;
     config.hub = hub(settings)?;
@@ -41,6 +43,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let (token, kept_in) = token.unzip();
     config.token = token;
 
+    allow_many_connections();
     let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
     runtime.block_on(async {
         let signals = EndSignals::listen().context("Failed to listen for signals")?;
@@ -67,6 +70,15 @@ fn hub(settings: &Settings) -> anyhow::Result<Option<HubConfig>> {
         staff_groups: settings.broker_hub_staff_groups.0.clone(),
         remembered: settings.broker_hub_remembered,
     }))
+}
+
+/// Each is an open file, and a service may usually have 1024 unless it asks for more.
+fn allow_many_connections() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
+    if let Err(error) = raised {
+        tracing::warn!("The broker takes no more connections than usual: {error}");
+    }
 }
 
 /// The secret and the words for where it is kept. On TCP there is always one: every user of a machine can connect to

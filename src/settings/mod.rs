@@ -15,6 +15,7 @@ use std::{
     time::Duration,
 };
 
+use baton_broker::Database;
 use baton_gpu_worker::FilesChoice;
 use baton_link::{LaneChoice, Token};
 use baton_protocol::address::BrokerAddress;
@@ -145,10 +146,15 @@ settings! {
     flag: Some(("request-rate", &["broker"])),
     default: Text("50");
 
-    #[doc = "The SQLite file of the broker."]
-    broker_database: Option<PathBuf> = "broker.database",
+    #[doc = "Where the broker keeps its jobs: an SQLite file, or PostgreSQL as `postgres://USER@HOST/DATABASE`, on which a second broker takes over when the first one dies. The password may stand in `PGPASSWORD` instead."]
+    broker_database: Option<Database> = "broker.database",
     flag: Some(("database", &["broker"])),
     default: Nothing { described: "`broker.db` in `state_folder`" };
+
+    #[doc = "The `HOST:PORT` at which other brokers on the same PostgreSQL reach this one."]
+    broker_advertise: Option<String> = "broker.advertise",
+    flag: Some(("advertise", &["broker"])),
+    default: Nothing { described: "where it listens" };
 
     #[doc = "The folder in which the broker keeps chunks of state."]
     broker_chunks: Option<PathBuf> = "broker.chunks",
@@ -441,12 +447,28 @@ pub(crate) fn show(surroundings: &Surroundings) -> Result<Vec<Shown>, SettingsEr
         let value = match text.as_str() {
             "" => format!("({})", setting.default.described()),
             _ if setting.secret => "hidden".to_owned(),
-            _ => text,
+            _ => without_password(text),
         };
         let key = setting.key;
         Shown { key, value, origin }
     };
     Ok(TABLE.iter().map(shown).collect())
+}
+
+/// Of an address such as `postgres://USER:PASSWORD@HOST/DATABASE`.
+fn without_password(text: String) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text;
+    };
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    match authority
+        .rsplit_once('@')
+        .map(|(user, host)| (user.split_once(':'), host))
+    {
+        Some((Some((user, _)), host)) => format!("{scheme}://{user}:hidden@{host}{path}"),
+        _ => text,
+    }
 }
 
 /// The settings that are flags of a command.

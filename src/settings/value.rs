@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
+use baton_broker::Database;
 use baton_gpu_worker::FilesChoice;
 use baton_link::LaneChoice;
 use baton_protocol::address::BrokerAddress;
@@ -79,6 +80,18 @@ impl Value for PathBuf {
     fn parse(text: &str) -> Option<Self> {
         let path = Self::from(text);
         path.is_absolute().then_some(path)
+    }
+}
+
+impl Value for Database {
+    const EXPECTED: &'static str = "an absolute path or postgres://USER@HOST/DATABASE";
+
+    fn parse(text: &str) -> Option<Self> {
+        match Self::named(text) {
+            Self::Sqlite(path) if !path.is_absolute() => None,
+            // What is wrong with an address, the broker says without showing the password in it.
+            database => Some(database),
+        }
     }
 }
 
@@ -215,6 +228,10 @@ mod tests {
         refuse::<ListenAddress>("unix:a");
         refuse::<ListenAddress>("8470");
         refuse::<PathBuf>("relative/path");
+        check("/a/b.db", Database::Sqlite("/a/b.db".into()));
+        let server = "postgres://ada@db.example/baton";
+        check(server, Database::named(server));
+        refuse::<Database>("mysql://db.example/baton");
         check("", None::<PathBuf>);
         check("/a", Some(Some(PathBuf::from("/a"))));
     }

@@ -77,8 +77,8 @@ impl ApiError {
             }
             Self::UnknownJob { .. } | Self::UnknownPath => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Store(_) => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Hub(_) | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Store(error) if !error.may_pass() => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Store(_) | Self::Hub(_) | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 

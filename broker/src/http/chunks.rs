@@ -71,6 +71,8 @@ impl IntoResponse for ChunkError {
                 tracing::error!("{self}");
                 StatusCode::INSUFFICIENT_STORAGE
             }
+            // Whoever asks tries again.
+            Self::Store(error) if error.may_pass() => StatusCode::SERVICE_UNAVAILABLE,
             Self::Blob(_) | Self::Store(_) => {
                 tracing::error!("A request for chunks failed: {self}");
                 StatusCode::INTERNAL_SERVER_ERROR

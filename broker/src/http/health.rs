@@ -1,7 +1,13 @@
 //! For whatever watches the broker.
 
 use super::Shared;
+use crate::lead::Standing;
 use axum::{Router, extract::State, http::StatusCode, routing::get};
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// How long reading the jobs at the start may take before somebody is told.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
@@ -14,9 +20,16 @@ pub(super) fn routes() -> Router<Shared> {
 }
 
 /// The database answers and the loop runs.
-async fn ready(State(shared): State<Shared>) -> (StatusCode, &'static str) {
+async fn ready(State(mut shared): State<Shared>) -> (StatusCode, &'static str) {
     if shared.inbox.is_closed() || shared.stop.is_cancelled() {
         return (StatusCode::SERVICE_UNAVAILABLE, "the broker is ending\n");
+    }
+    let leads = shared
+        .standing
+        .wait_for(|standing| *standing == Standing::Leads);
+    if timeout(PATIENCE, leads).await.is_err() {
+        let text = "the database does not answer, or another broker uses it\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, text);
     }
     match shared.store.answers().await {
         Ok(()) => (StatusCode::OK, "ready\n"),

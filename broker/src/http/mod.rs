@@ -10,20 +10,22 @@ mod sockets;
 use crate::{
     api,
     engine::Event,
+    lead::Standing,
     metrics::{self, Metrics},
     page,
     store::Store,
 };
 use axum::{
     Router,
-    extract::{DefaultBodyLimit, RawQuery},
+    extract::{DefaultBodyLimit, RawQuery, State},
+    http::{HeaderValue, StatusCode, header},
     middleware,
-    response::Redirect,
+    response::{Redirect, Response},
     routing::get,
 };
 use baton_blobs::ChunkDirectory;
 use std::sync::Arc;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use access::{Access, Caller};
@@ -42,6 +44,7 @@ pub(crate) struct Shared {
     pub(crate) prefix: Option<Arc<str>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: Arc<Limits>,
+    pub(crate) standing: watch::Receiver<Standing>,
 }
 
 /// Of a form or an action. Chunks have limits of their own.
@@ -78,11 +81,28 @@ pub(crate) fn router(shared: Shared) -> Router {
         .merge(page::files())
         .merge(sign_in::routes())
         .merge(health::routes())
+        .layer(middleware::map_response_with_state(
+            shared.standing.clone(),
+            no_more_from_here,
+        ))
         .with_state(shared.clone());
     match shared.prefix {
         Some(prefix) => below(&prefix, router),
         None => router,
     }
+}
+
+/// A connection that was taken while nobody led, or before another broker did, is not kept: the next one is forwarded.
+async fn no_more_from_here(
+    State(standing): State<watch::Receiver<Standing>>,
+    mut response: Response,
+) -> Response {
+    let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if !upgraded && *standing.borrow() != Standing::Leads {
+        let close = HeaderValue::from_static("close");
+        response.headers_mut().insert(header::CONNECTION, close);
+    }
+    response
 }
 
 /// The same at the root and below a prefix.

@@ -1,9 +1,13 @@
 //! What staff did and changed.
 
-use super::{Store, StoreError, read::count, write::number};
+use super::{
+    Store, StoreError, Writer,
+    read::count,
+    statement::{Row, Statement, sql},
+    write::number,
+};
 use crate::{courses::Changes, people::Identity};
 use baton_protocol::api;
-use sqlx::{QueryBuilder, Row, Sqlite, SqliteConnection, sqlite::SqliteRow};
 
 /// One act of one person.
 #[derive(Debug, Clone)]
@@ -34,7 +38,7 @@ impl Store {
         before: Option<u64>,
         limit: u32,
     ) -> Result<Vec<AuditRow>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new(
+        let mut query = sql(
             "SELECT number, at_ms, person, action, course, subject, detail FROM audit WHERE 1 = 1",
         );
         if let Some((_, courses)) = seen_by.sees_only() {
@@ -53,97 +57,72 @@ impl Store {
         query
             .push(" ORDER BY number DESC LIMIT ")
             .push_bind(i64::from(limit));
-        let rows = query.build().fetch_all(&self.readers).await?;
+        let rows = self.fetch(query).await?;
         rows.iter().map(audit_row).collect()
     }
 }
 
-pub(super) async fn changes(reader: &mut SqliteConnection) -> Result<Changes, StoreError> {
+pub(super) async fn changes(writer: &mut Writer) -> Result<Changes, StoreError> {
     let mut changes = Changes::default();
-    let courses: Vec<(String, String)> =
-        sqlx::query_as("SELECT course, change FROM course_changes")
-            .fetch_all(&mut *reader)
-            .await?;
-    for (course, change) in courses {
+    let courses = sql("SELECT course, change FROM course_changes");
+    for row in writer.fetch(courses).await? {
         let damaged = |_| StoreError::Damaged {
             what: "a change of a course",
         };
+        let change: String = row.get("change")?;
         let change = serde_json::from_str(&change).map_err(damaged)?;
-        changes.courses.insert(course, change);
+        changes.courses.insert(row.get("course")?, change);
     }
-    let workers: Vec<(String, Option<String>)> =
-        sqlx::query_as("SELECT name, paused FROM worker_changes")
-            .fetch_all(&mut *reader)
-            .await?;
-    changes.workers = workers.into_iter().collect();
+    let workers = sql("SELECT name, paused FROM worker_changes");
+    for row in writer.fetch(workers).await? {
+        changes.workers.insert(row.get("name")?, row.get("paused")?);
+    }
     Ok(changes)
 }
 
-pub(super) async fn record(
-    connection: &mut SqliteConnection,
-    entry: &AuditEntry,
-) -> Result<(), StoreError> {
-    sqlx::query(
+pub(super) fn record(entry: &AuditEntry) -> Statement {
+    sql(
         "INSERT INTO audit (at_ms, person, action, course, subject, detail) VALUES (?, ?, ?, ?, ?, ?)",
     )
     .bind(entry.at_ms)
-    .bind(&entry.person)
+    .bind(entry.person.clone())
     .bind(entry.action.name())
     .bind(&entry.course)
     .bind(&entry.subject)
-    .bind(&entry.detail)
-    .execute(connection)
-    .await?;
-    Ok(())
+    .bind(entry.detail.clone())
 }
 
-pub(super) async fn change_worker(
-    connection: &mut SqliteConnection,
-    name: &str,
-    paused: Option<&str>,
-) -> Result<(), StoreError> {
-    sqlx::query(
-        "INSERT INTO worker_changes (name, paused) VALUES (?, ?)
-         ON CONFLICT (name) DO UPDATE SET paused = excluded.paused",
-    )
+pub(super) fn change_worker(name: &str, paused: Option<String>) -> Statement {
+    sql("INSERT INTO worker_changes (name, paused) VALUES (?, ?)
+         ON CONFLICT (name) DO UPDATE SET paused = excluded.paused")
     .bind(name)
     .bind(paused)
-    .execute(connection)
-    .await?;
-    Ok(())
 }
 
-pub(super) async fn change_course(
-    connection: &mut SqliteConnection,
+pub(super) fn change_course(
     course: &str,
     change: &api::CourseChange,
-) -> Result<(), StoreError> {
+) -> Result<Statement, StoreError> {
     let text = serde_json::to_string(change).map_err(|_| StoreError::Damaged {
         what: "a change of a course",
     })?;
-    sqlx::query(
-        "INSERT INTO course_changes (course, change) VALUES (?, ?)
-         ON CONFLICT (course) DO UPDATE SET change = excluded.change",
-    )
-    .bind(course)
-    .bind(text)
-    .execute(connection)
-    .await?;
-    Ok(())
+    let insert = sql("INSERT INTO course_changes (course, change) VALUES (?, ?)
+         ON CONFLICT (course) DO UPDATE SET change = excluded.change");
+    Ok(insert.bind(course).bind(text))
 }
 
-fn audit_row(row: &SqliteRow) -> Result<AuditRow, StoreError> {
-    let action: &str = row.try_get("action")?;
+fn audit_row(row: &Row) -> Result<AuditRow, StoreError> {
+    let action: String = row.get("action")?;
     let damaged = StoreError::Damaged { what: "an action" };
     Ok(AuditRow {
-        number: count(row.try_get("number")?)?,
+        number: count(row.get("number")?)?,
         entry: AuditEntry {
-            at_ms: row.try_get("at_ms")?,
-            person: row.try_get("person")?,
-            action: api::Action::from_name(action).ok_or(damaged)?,
-            course: row.try_get("course")?,
-            subject: row.try_get("subject")?,
-            detail: row.try_get("detail")?,
+            at_ms: row.get("at_ms")?,
+            person: row.get("person")?,
+            action: api::Action::from_name(&action).ok_or(damaged)?,
+            course: row.get("course")?,
+            subject: row.get("subject")?,
+            detail: row.get("detail")?,
         },
     })
 }

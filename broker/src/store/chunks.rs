@@ -3,9 +3,8 @@
 //! **Invariant:** a chunk's row exists before its file and outlives it, and a file is removed while the writer is
 //! held. So whoever touches a chunk and *then* looks for its file cannot lose it to a sweep that runs at the time.
 
-use super::{Store, StoreError};
+use super::{Store, StoreError, statement::sql};
 use baton_protocol::ChunkHash;
-use sqlx::Connection;
 use std::collections::HashSet;
 
 /// Chunks deleted in one transaction; the queue waits for so long.
@@ -19,19 +18,14 @@ impl Store {
         now_ms: i64,
     ) -> Result<(), StoreError> {
         for batch in hashes.chunks(256) {
-            let mut writer = self.writer.lock().await;
-            let mut transaction = writer.begin_with("BEGIN IMMEDIATE").await?;
-            for hash in batch {
-                sqlx::query(
-                    "INSERT INTO chunks (hash, touched_ms) VALUES (?, ?)
-                     ON CONFLICT (hash) DO UPDATE SET touched_ms = excluded.touched_ms",
-                )
+            let touch = |hash: &ChunkHash| {
+                sql("INSERT INTO chunks (hash, touched_ms) VALUES (?, ?)
+                     ON CONFLICT (hash) DO UPDATE SET touched_ms = excluded.touched_ms")
                 .bind(hash.0.as_slice())
                 .bind(now_ms)
-                .execute(&mut *transaction)
-                .await?;
-            }
-            transaction.commit().await?;
+            };
+            let writer = self.writer().await?;
+            writer.apply(batch.iter().map(touch).collect()).await?;
         }
         Ok(())
     }
@@ -42,13 +36,11 @@ impl Store {
         touched_before_ms: i64,
         live: &HashSet<ChunkHash>,
     ) -> Result<Vec<ChunkHash>, StoreError> {
-        let rows: Vec<Vec<u8>> = sqlx::query_scalar("SELECT hash FROM chunks WHERE touched_ms < ?")
-            .bind(touched_before_ms)
-            .fetch_all(&self.readers)
-            .await?;
+        let old = sql("SELECT hash FROM chunks WHERE touched_ms < ?").bind(touched_before_ms);
         let mut stale = Vec::new();
-        for row in rows {
-            let hash = ChunkHash(row.try_into().map_err(|_| StoreError::Damaged {
+        for row in self.fetch(old).await? {
+            let hash: Vec<u8> = row.get("hash")?;
+            let hash = ChunkHash(hash.try_into().map_err(|_| StoreError::Damaged {
                 what: "a chunk's name",
             })?);
             if !live.contains(&hash) {
@@ -67,40 +59,27 @@ impl Store {
     ) -> Result<usize, StoreError> {
         let mut deleted = 0;
         for batch in stale.chunks(DELETE_BATCH) {
-            let mut writer = self.writer.lock().await;
-            let mut transaction = writer.begin_with("BEGIN IMMEDIATE").await?;
+            let mut writer = self.writer().await?;
+            let mut gone = Vec::new();
             for hash in batch {
-                let untouched: Option<i64> =
-                    sqlx::query_scalar("SELECT 1 FROM chunks WHERE hash = ? AND touched_ms < ?")
-                        .bind(hash.0.as_slice())
-                        .bind(touched_before_ms)
-                        .fetch_optional(&mut *transaction)
-                        .await?;
-                if untouched.is_none() || !remove_file(*hash) {
-                    continue;
-                }
-                sqlx::query("DELETE FROM chunks WHERE hash = ?")
+                let untouched = sql("SELECT 1 FROM chunks WHERE hash = ? AND touched_ms < ?")
                     .bind(hash.0.as_slice())
-                    .execute(&mut *transaction)
-                    .await?;
-                deleted += 1;
+                    .bind(touched_before_ms);
+                if !writer.fetch(untouched).await?.is_empty() && remove_file(*hash) {
+                    gone.push(sql("DELETE FROM chunks WHERE hash = ?").bind(hash.0.as_slice()));
+                }
             }
-            transaction.commit().await?;
+            deleted += gone.len();
+            writer.apply(gone).await?;
         }
         Ok(deleted)
     }
 
     /// Rows of jobs that ended before a time and that nobody waits for.
-    pub(crate) async fn delete_old_jobs(&self, finished_before_ms: i64) -> Result<u64, StoreError> {
-        let mut writer = self.writer.lock().await;
-        let deleted = sqlx::query("DELETE FROM jobs WHERE closed = 1 AND finished_ms < ?")
-            .bind(finished_before_ms)
-            .execute(&mut *writer)
-            .await?;
-        let seen = sqlx::query("DELETE FROM workers WHERE gone_ms < ?")
-            .bind(finished_before_ms)
-            .execute(&mut *writer)
-            .await?;
-        Ok(deleted.rows_affected() + seen.rows_affected())
+    pub(crate) async fn delete_old_jobs(&self, finished_before_ms: i64) -> Result<(), StoreError> {
+        let jobs = sql("DELETE FROM jobs WHERE closed = 1 AND finished_ms < ?");
+        let workers = sql("DELETE FROM workers WHERE gone_ms < ?");
+        let old = [jobs, workers].map(|old| old.bind(finished_before_ms));
+        self.writer().await?.apply(old.into()).await
     }
 }

@@ -2,12 +2,12 @@
 
 use super::{
     Phase, Store, StoreError,
-    read::{account, count, id},
+    read::{account, count, id, small},
+    statement::{Row, Statement, sql},
     write::number,
 };
 use crate::people::{Account, Identity};
 use baton_protocol::{JobId, Outcome, Priority, decode};
-use sqlx::{QueryBuilder, Row, Sqlite, sqlite::SqliteRow};
 
 pub(super) const JOB_COLUMNS: &str = "job, sequence, notebook_name, owner, course, state, outcome, worker_name, priority, \
      timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes, execution_count";
@@ -90,22 +90,17 @@ impl Store {
         filter: &HistoryFilter,
         limit: u32,
     ) -> Result<Vec<HistoryRow>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new(
+        let mut query = sql(
             "SELECT owner, submitted_ms, started_ms, finished_ms, outcome FROM jobs WHERE submitted_ms >= ",
         );
         query.push_bind(filter.since_ms);
         if let Some(courses) = &filter.courses {
-            query.push(" AND course IN (");
-            let mut names = query.separated(", ");
-            for course in courses {
-                names.push_bind(course.clone());
-            }
-            query.push(")");
+            query.push(" AND course IN ").push_list(courses);
         }
         query
             .push(" ORDER BY sequence DESC LIMIT ")
             .push_bind(i64::from(limit));
-        let rows = query.build().fetch_all(&self.readers).await?;
+        let rows = self.fetch(query).await?;
         rows.iter().map(history_row).collect()
     }
 
@@ -116,16 +111,11 @@ impl Store {
         filter: &JobFilter,
         limit: u32,
     ) -> Result<Vec<JobRow>, StoreError> {
-        let mut query =
-            QueryBuilder::<Sqlite>::new(format!("SELECT {JOB_COLUMNS} FROM jobs WHERE 1 = 1"));
+        let mut query = sql(format!("SELECT {JOB_COLUMNS} FROM jobs WHERE 1 = 1"));
         seen_only(&mut query, seen_by);
         if !filter.phases.is_empty() {
-            query.push(" AND state IN (");
-            let mut names = query.separated(", ");
-            for phase in &filter.phases {
-                names.push_bind(phase.name());
-            }
-            query.push(")");
+            let names = filter.phases.iter().map(|phase| phase.name());
+            query.push(" AND state IN ").push_list(names);
         }
         only(&mut query, "owner", filter.person.as_ref());
         only(&mut query, "course", filter.course.as_ref());
@@ -136,10 +126,8 @@ impl Store {
                     .push(" AND job = ")
                     .push_bind(job.0.as_bytes().to_vec()),
                 Err(_) => query
-                    .push(" AND substr(lower(hex(job)), ")
-                    .push_bind(-number(digits.len() as u64))
-                    .push(") = ")
-                    .push_bind(digits.clone()),
+                    .push(" AND lower(hex(job)) LIKE ")
+                    .push_bind(format!("%{digits}")),
             };
         }
         if let Some(before) = filter.before {
@@ -148,7 +136,7 @@ impl Store {
         query
             .push(" ORDER BY sequence DESC LIMIT ")
             .push_bind(i64::from(limit));
-        let rows = query.build().fetch_all(&self.readers).await?;
+        let rows = self.fetch(query).await?;
         rows.iter().map(job_row).collect()
     }
 
@@ -159,9 +147,7 @@ impl Store {
         filter: &UsageFilter,
         limit: u32,
     ) -> Result<Vec<UsageRow>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new(
-            "SELECT day, owner, course, run_ms, runs FROM usage WHERE 1 = 1",
-        );
+        let mut query = sql("SELECT day, owner, course, run_ms, runs FROM usage WHERE 1 = 1");
         seen_only(&mut query, seen_by);
         only(&mut query, "owner", filter.person.as_ref());
         only(&mut query, "course", filter.course.as_ref());
@@ -174,7 +160,7 @@ impl Store {
         if let Some((day, account)) = &filter.after {
             query
                 .push(" AND (day, course, owner) > (")
-                .push_bind(day)
+                .push_bind(*day)
                 .push(", ")
                 .push_bind(&account.course)
                 .push(", ")
@@ -184,7 +170,7 @@ impl Store {
         query
             .push(" ORDER BY day, course, owner LIMIT ")
             .push_bind(i64::from(limit));
-        let rows = query.build().fetch_all(&self.readers).await?;
+        let rows = self.fetch(query).await?;
         rows.iter().map(usage_row).collect()
     }
 
@@ -194,20 +180,20 @@ impl Store {
         seen_by: &Identity,
         limit: u32,
     ) -> Result<Vec<JobRow>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new(format!(
+        let mut query = sql(format!(
             "SELECT {JOB_COLUMNS} FROM jobs WHERE state = 'finished'"
         ));
         seen_only(&mut query, seen_by);
         query
             .push(" ORDER BY finished_ms DESC LIMIT ")
             .push_bind(i64::from(limit));
-        let rows = query.build().fetch_all(&self.readers).await?;
+        let rows = self.fetch(query).await?;
         rows.iter().map(job_row).collect()
     }
 }
 
 /// The same rule as [`Identity::may_see`].
-pub(super) fn seen_only(query: &mut QueryBuilder<Sqlite>, seen_by: &Identity) {
+pub(super) fn seen_only(query: &mut Statement, seen_by: &Identity) {
     let Some((person, courses)) = seen_by.sees_only() else {
         return;
     };
@@ -218,61 +204,61 @@ pub(super) fn seen_only(query: &mut QueryBuilder<Sqlite>, seen_by: &Identity) {
     query.push(")");
 }
 
-fn only(query: &mut QueryBuilder<Sqlite>, column: &str, value: Option<&String>) {
+fn only(query: &mut Statement, column: &str, value: Option<&String>) {
     if let Some(value) = value {
         query
-            .push(format!(" AND {column} = "))
+            .push(&format!(" AND {column} = "))
             .push_bind(value.clone());
     }
 }
 
-fn history_row(row: &SqliteRow) -> Result<HistoryRow, StoreError> {
+fn history_row(row: &Row) -> Result<HistoryRow, StoreError> {
     Ok(HistoryRow {
-        owner: row.try_get("owner")?,
-        submitted_ms: row.try_get("submitted_ms")?,
-        started_ms: row.try_get("started_ms")?,
-        finished_ms: row.try_get("finished_ms")?,
+        owner: row.get("owner")?,
+        submitted_ms: row.get("submitted_ms")?,
+        started_ms: row.get("started_ms")?,
+        finished_ms: row.get("finished_ms")?,
         outcome: outcome(row)?,
     })
 }
 
-fn outcome(row: &SqliteRow) -> Result<Option<Outcome>, StoreError> {
-    let outcome: Option<&str> = row.try_get("outcome")?;
+fn outcome(row: &Row) -> Result<Option<Outcome>, StoreError> {
+    let outcome: Option<String> = row.get("outcome")?;
     outcome
-        .map(|name| Outcome::from_name(name).ok_or(StoreError::Damaged { what: "an outcome" }))
+        .map(|name| Outcome::from_name(&name).ok_or(StoreError::Damaged { what: "an outcome" }))
         .transpose()
 }
 
-pub(super) fn job_row(row: &SqliteRow) -> Result<JobRow, StoreError> {
-    let state: &str = row.try_get("state")?;
+pub(super) fn job_row(row: &Row) -> Result<JobRow, StoreError> {
+    let state: String = row.get("state")?;
     let counted = |column| {
-        let value: Option<i64> = row.try_get(column)?;
+        let value: Option<i64> = row.get(column)?;
         value.map(count).transpose()
     };
     Ok(JobRow {
         job: JobId(id(row, "job")?),
-        sequence: count(row.try_get("sequence")?)?,
-        notebook_name: row.try_get("notebook_name")?,
-        execution_count: row.try_get("execution_count")?,
+        sequence: count(row.get("sequence")?)?,
+        notebook_name: row.get("notebook_name")?,
+        execution_count: small(row, "execution_count")?,
         account: account(row)?,
-        phase: Phase::from_name(state).ok_or(StoreError::Damaged { what: "a state" })?,
+        phase: Phase::from_name(&state).ok_or(StoreError::Damaged { what: "a state" })?,
         outcome: outcome(row)?,
-        worker_name: row.try_get("worker_name")?,
-        priority: decode(row.try_get("priority")?)?,
+        worker_name: row.get("worker_name")?,
+        priority: decode(&row.get::<Vec<u8>>("priority")?)?,
         timeout_ms: counted("timeout_ms")?,
-        submitted_ms: row.try_get("submitted_ms")?,
-        started_ms: row.try_get("started_ms")?,
-        finished_ms: row.try_get("finished_ms")?,
+        submitted_ms: row.get("submitted_ms")?,
+        started_ms: row.get("started_ms")?,
+        finished_ms: row.get("finished_ms")?,
         run_ms: counted("run_ms")?,
         peak_memory_bytes: counted("peak_memory_bytes")?,
     })
 }
 
-fn usage_row(row: &SqliteRow) -> Result<UsageRow, StoreError> {
+fn usage_row(row: &Row) -> Result<UsageRow, StoreError> {
     Ok(UsageRow {
-        day: row.try_get("day")?,
+        day: row.get("day")?,
         account: account(row)?,
-        run_ms: count(row.try_get("run_ms")?)?,
-        runs: count(row.try_get("runs")?)?,
+        run_ms: count(row.get("run_ms")?)?,
+        runs: count(row.get("runs")?)?,
     })
 }

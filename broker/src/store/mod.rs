@@ -3,19 +3,18 @@
 //! In: [`Write`]s, many in one transaction, so that a state and the event that tells of it are stored together.
 //! Out: what a restarted broker needs ([`OpenJob`]), events by number, submissions, rows for the pages.
 //!
-//! SQLite with a write-ahead log and `synchronous = NORMAL`: a committed transaction survives the death of the
-//! process at any instant (kill -9). Only a crash of the whole machine may lose the last few transactions; never
-//! does it lose half of one.
-//! One connection writes, a pool of others reads, so that pages never hold up the queue; one folds the log, so that
-//! the disk does not either.
-//! Nothing outside this module knows SQL: a second engine joins by serving the same methods.
+//! Two engines serve it: `sqlite` for a broker that is alone, `postgres` for brokers that take over from each other.
+//! Both understand the same statements (`statement`), so all other modules here speak to either.
+//! Nothing outside this module knows SQL.
 
 mod actions;
 mod chunks;
-mod fold;
 mod listing;
 mod past;
+mod postgres;
 mod read;
+mod sqlite;
+mod statement;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -24,28 +23,24 @@ pub(crate) use actions::{AuditEntry, AuditRow};
 pub(crate) use listing::{HistoryFilter, HistoryRow, JobFilter, JobRow, UsageFilter, UsageRow};
 pub(crate) use past::{JobDetail, Look, Span};
 
-use crate::{courses::Changes, dispatch::MemoryCurve, history::Run, people::Account, usage::Spent};
+use crate::{
+    config::{Database, DatabaseError},
+    courses::Changes,
+    dispatch::MemoryCurve,
+    history::Run,
+    people::Account,
+    usage::Spent,
+};
 use baton_protocol::{
     CellKey, DecodeError, FencingNumber, JobId, NotebookId, NumberedEvent, Outcome, Priority,
     RemoteError, State, Submission, Usage, WorkerId, api::CourseChange, worker::Device,
 };
-use sqlx::{
-    ConnectOptions, SqliteConnection, SqlitePool,
-    migrate::{MigrateError, Migrator},
-    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
-};
-use std::{
-    collections::HashSet,
-    fs,
-    io::ErrorKind,
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt},
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
-use tokio::sync::Mutex;
-
-static MIGRATIONS: Migrator = sqlx::migrate!("./migrations");
+use futures_util::{TryStreamExt, stream::BoxStream};
+use postgres::{PostgresStore, PostgresWriter};
+use sqlite::{SqliteStore, SqliteWriter};
+use sqlx::migrate::MigrateError;
+use statement::{Row, Statement};
+use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
 
 /// Pages and reconnecting proxies read at the same time; more of them wait.
 const READERS: u32 = 4;
@@ -63,12 +58,42 @@ pub(crate) enum StoreError {
     Decode(#[from] DecodeError),
     #[error("The database holds {what} that is not valid")]
     Damaged { what: &'static str },
+    #[error(transparent)]
+    Address(#[from] DatabaseError),
+    #[error("PostgreSQL on {server} cannot be reached: {source}")]
+    Unreachable { server: String, source: sqlx::Error },
+    #[error("This is PostgreSQL {version}, and the broker needs {oldest} or later")]
+    OldServer { version: i32, oldest: i32 },
+    #[error("The database did not answer within {} s", after.as_secs())]
+    Silent { after: Duration },
+    #[error("Another broker leads")]
+    Standby { leader: Option<String> },
+    #[error("This broker has lost the database, or another one leads")]
+    NotLeading,
     #[error("Failed to create {}", path.display())]
     Create {
         path: PathBuf,
         #[source]
         source: std::io::Error,
     },
+}
+
+impl StoreError {
+    /// Whether waiting may help. Everything else a person must mend.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Database(source) | Self::Unreachable { source, .. } => match source {
+                // "The database system is starting up", or shutting down.
+                sqlx::Error::Database(refused) => refused
+                    .code()
+                    .is_some_and(|code| ["57P01", "57P02", "57P03"].contains(&&*code)),
+                sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut => true,
+                _ => false,
+            },
+            Self::Silent { .. } | Self::NotLeading => true,
+            _ => false,
+        }
+    }
 }
 
 /// One change. Each is refused with [`StoreError::Conflict`] when the stored job is not where it should be.
@@ -218,74 +243,104 @@ pub(crate) struct Loaded {
     pub(crate) changes: Changes,
 }
 
+/// One of the two engines. What differs between them stands in their modules.
 #[derive(Clone)]
-pub(crate) struct Store {
-    /// An async lock because a transaction is held across its statements; it *is* the rule "one writer".
-    writer: Arc<Mutex<SqliteConnection>>,
-    readers: SqlitePool,
-    /// Folds the log, which takes as long as the disk does.
-    folder: Arc<Mutex<SqliteConnection>>,
-    growth: Arc<fold::Growth>,
+pub(crate) enum Store {
+    Sqlite(SqliteStore),
+    Postgres(PostgresStore),
+}
+
+/// The only way to change anything. Nobody else changes anything as long as it is there.
+enum Writer {
+    Sqlite(SqliteWriter),
+    Postgres(PostgresWriter),
 }
 
 impl Store {
-    pub(crate) async fn open(database: &Path) -> Result<Self, StoreError> {
-        create_private_file(database)?;
-        let options = SqliteConnectOptions::new()
-            .filename(database)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Normal)
-            .foreign_keys(true)
-            .busy_timeout(Duration::from_secs(10))
-            .pragma("journal_size_limit", "67108864")
-            // In pages: only where `keep_log_short` does not keep up.
-            .pragma("wal_autocheckpoint", "16384")
-            .disable_statement_logging();
-        let mut writer = options.connect().await?;
-        // `run` takes the connection in a way that makes the future of the caller impossible to spawn.
-        MIGRATIONS.run_direct(None, &mut writer, false).await?;
-        let folder = options.connect().await?;
-        let readers = SqlitePoolOptions::new()
-            .max_connections(READERS)
-            .test_before_acquire(false)
-            .connect_with(options.read_only(true))
-            .await?;
-        Ok(Self {
-            writer: Arc::new(Mutex::new(writer)),
-            readers,
-            folder: Arc::new(Mutex::new(folder)),
-            growth: Arc::default(),
+    pub(crate) async fn open(database: &Database) -> Result<Self, StoreError> {
+        Ok(match database {
+            Database::Sqlite(path) => Self::Sqlite(SqliteStore::open(path, READERS).await?),
+            Database::Postgres(url) => Self::Postgres(PostgresStore::new(url.options()?, READERS)),
         })
     }
 
-    /// Folds the log into the database file. Not needed for safety.
+    /// Nothing can be written before, nor after another broker took the lead. Doing it again does no harm.
+    ///
+    /// # Errors
+    /// [`StoreError::Standby`] when another broker leads.
+    pub(crate) async fn lead(&self) -> Result<(), StoreError> {
+        match self {
+            // Its file is locked.
+            Self::Sqlite(_) => Ok(()),
+            Self::Postgres(store) => store.lead().await,
+        }
+    }
+
+    /// Whether what was loaded is still what is stored.
+    pub(crate) async fn still_leads(&self) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(_) => Ok(()),
+            Self::Postgres(store) => store.still_leads().await,
+        }
+    }
+
+    /// Tells brokers that stand by where the leader can be reached.
+    pub(crate) async fn announce(&self, address: &str) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(_) => Ok(()),
+            Self::Postgres(store) => store.announce(address).await,
+        }
+    }
+
+    /// Runs until it is dropped.
+    pub(crate) async fn maintain(&self) {
+        match self {
+            Self::Sqlite(store) => store.keep_log_short().await,
+            Self::Postgres(_) => std::future::pending().await,
+        }
+    }
+
     pub(crate) async fn close(&self) -> Result<(), StoreError> {
-        self.readers.close().await;
-        let mut writer = self.writer.lock().await;
-        sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
-            .execute(&mut *writer)
-            .await?;
-        Ok(())
+        match self {
+            Self::Sqlite(store) => store.close().await,
+            Self::Postgres(store) => store.close().await,
+        }
+    }
+
+    async fn writer(&self) -> Result<Writer, StoreError> {
+        Ok(match self {
+            Self::Sqlite(store) => Writer::Sqlite(store.writer().await),
+            Self::Postgres(store) => Writer::Postgres(store.writer().await?),
+        })
+    }
+
+    /// Reads beside the writer.
+    fn rows(&self, statement: Statement) -> BoxStream<'_, sqlx::Result<Row>> {
+        match self {
+            Self::Sqlite(store) => store.rows(statement),
+            Self::Postgres(store) => store.rows(statement),
+        }
+    }
+
+    async fn fetch(&self, statement: Statement) -> Result<Vec<Row>, StoreError> {
+        Ok(self.rows(statement).try_collect().await?)
     }
 }
 
-/// SQLite gives its log files the mode of the database file.
-fn create_private_file(path: &Path) -> Result<(), StoreError> {
-    let failed = |source| StoreError::Create {
-        path: path.to_owned(),
-        source,
-    };
-    if let Some(folder) = path.parent() {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(folder)
-            .map_err(failed)?;
+impl Writer {
+    async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError> {
+        match self {
+            Self::Sqlite(writer) => Ok(writer.fetch(statement).await?),
+            Self::Postgres(writer) => writer.fetch(statement).await,
+        }
     }
-    let mut options = fs::OpenOptions::new();
-    match options.write(true).create_new(true).mode(0o600).open(path) {
-        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(failed(error)),
-        _ => Ok(()),
+
+    /// All of it or nothing. Goes on to its end when the caller is dropped.
+    async fn apply(self, statements: Vec<Statement>) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(writer) => writer.apply(statements).await,
+            Self::Postgres(writer) => writer.apply(statements).await,
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use super::{
     JobRow, Store, StoreError,
     listing::{JOB_COLUMNS, job_row, seen_only},
     read::{account, count},
+    statement::{Row, sql},
     write::number,
 };
 use crate::{
@@ -11,7 +12,6 @@ use crate::{
     people::{Account, Identity},
 };
 use baton_protocol::{JobEvent, JobId, Output, RemoteError, decode};
-use sqlx::{QueryBuilder, Row, Sqlite};
 
 const DAY_MINUTES: i64 = 24 * 60;
 const WEEK_MINUTES: i64 = 7 * DAY_MINUTES;
@@ -55,23 +55,23 @@ impl Store {
         seen_by: &Identity,
         job: JobId,
     ) -> Result<Option<JobDetail>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new(format!(
+        let mut query = sql(format!(
             "SELECT {JOB_COLUMNS}, assigned_ms, sent_bytes, returned_bytes, error, memory FROM jobs WHERE job = "
         ));
         query.push_bind(job.0.as_bytes().to_vec());
         seen_only(&mut query, seen_by);
-        let Some(row) = query.build().fetch_optional(&self.readers).await? else {
+        let Some(row) = self.fetch(query).await?.pop() else {
             return Ok(None);
         };
         let bytes = |column| {
-            let value: Option<i64> = row.try_get(column)?;
+            let value: Option<i64> = row.get(column)?;
             value.map(count).transpose()
         };
-        let error: Option<Vec<u8>> = row.try_get("error")?;
-        let memory: Option<Vec<u8>> = row.try_get("memory")?;
+        let error: Option<Vec<u8>> = row.get("error")?;
+        let memory: Option<Vec<u8>> = row.get("memory")?;
         Ok(Some(JobDetail {
             row: job_row(&row)?,
-            assigned_ms: row.try_get("assigned_ms")?,
+            assigned_ms: row.get("assigned_ms")?,
             sent_bytes: bytes("sent_bytes")?,
             returned_bytes: bytes("returned_bytes")?,
             error: error.map(|error| decode(&error)).transpose()?,
@@ -85,16 +85,15 @@ impl Store {
         job: JobId,
         limit: u32,
     ) -> Result<Vec<Output>, StoreError> {
-        let bodies: Vec<Vec<u8>> = sqlx::query_scalar(
+        let query = sql(
             "SELECT body FROM events WHERE job = ? AND kind = 'output' ORDER BY number DESC LIMIT ?",
         )
         .bind(job.0.as_bytes().as_slice())
-        .bind(i64::from(limit))
-        .fetch_all(&self.readers)
-        .await?;
-        let mut outputs = Vec::with_capacity(bodies.len());
-        for body in bodies.iter().rev() {
-            if let JobEvent::Output(output) = decode(body)? {
+        .bind(i64::from(limit));
+        let rows = self.fetch(query).await?;
+        let mut outputs = Vec::with_capacity(rows.len());
+        for row in rows.iter().rev() {
+            if let JobEvent::Output(output) = decode(&row.get::<Vec<u8>>("body")?)? {
                 outputs.push(output);
             }
         }
@@ -108,7 +107,7 @@ impl Store {
         course: Option<&str>,
         since_ms: i64,
     ) -> Result<Vec<(Account, u64)>, StoreError> {
-        let mut query = QueryBuilder::<Sqlite>::new(
+        let mut query = sql(
             "SELECT owner, course, started_ms - submitted_ms AS waited_ms FROM jobs WHERE started_ms >= ",
         );
         query.push_bind(since_ms);
@@ -116,9 +115,9 @@ impl Store {
         if let Some(course) = course {
             query.push(" AND course = ").push_bind(course.to_owned());
         }
-        let rows = query.build().fetch_all(&self.readers).await?;
-        let wait = |row| {
-            let waited_ms: i64 = sqlx::Row::try_get(row, "waited_ms")?;
+        let rows = self.fetch(query).await?;
+        let wait = |row: &Row| {
+            let waited_ms: i64 = row.get("waited_ms")?;
             Ok((account(row)?, waited_ms.max(0).unsigned_abs()))
         };
         rows.iter().map(wait).collect()
@@ -127,8 +126,7 @@ impl Store {
     /// Adds one look to its minute, and forgets what is older than a week.
     pub(crate) async fn look(&self, look: Look) -> Result<(), StoreError> {
         let minute = look.at_ms.div_euclid(60_000);
-        let mut writer = self.writer.lock().await;
-        sqlx::query(
+        let add = sql(
             "INSERT INTO minutes (minute, looks, running, waiting, slots) VALUES (?, 1, ?, ?, ?)
              ON CONFLICT (minute) DO UPDATE SET looks = minutes.looks + 1,
              running = minutes.running + excluded.running, slots = excluded.slots, waiting =
@@ -137,39 +135,33 @@ impl Store {
         .bind(minute)
         .bind(number(look.running))
         .bind(number(look.waiting))
-        .bind(number(look.slots))
-        .execute(&mut *writer)
-        .await?;
-        sqlx::query("DELETE FROM minutes WHERE minute < ?")
-            .bind(minute - WEEK_MINUTES - DAY_MINUTES)
-            .execute(&mut *writer)
-            .await?;
-        self.growth.add();
-        Ok(())
+        .bind(number(look.slots));
+        let forget = sql("DELETE FROM minutes WHERE minute < ?");
+        let forget = forget.bind(minute - WEEK_MINUTES - DAY_MINUTES);
+        self.writer().await?.apply(vec![add, forget]).await
     }
 
     /// The day before this time, in steps of ten minutes. Steps in which no broker ran are left out.
     pub(crate) async fn last_day(&self, now_ms: i64) -> Result<Vec<Span>, StoreError> {
         let minute = now_ms.div_euclid(60_000);
         let first = (minute - DAY_MINUTES).div_euclid(STEP_MINUTES) + 1;
-        let rows: Vec<(i64, f64, i64, i64)> = sqlx::query_as(
-            "SELECT minute / ? AS step, CAST(SUM(running) AS REAL) / SUM(looks), MAX(waiting), MAX(slots)
-             FROM minutes WHERE minute >= ? AND minute <= ? GROUP BY minute / ? ORDER BY step",
+        let query = sql(
+            "SELECT minute / ? AS step, CAST(SUM(running) AS DOUBLE PRECISION) / SUM(looks) AS running,
+             MAX(waiting) AS waiting, MAX(slots) AS slots
+             FROM minutes WHERE minute >= ? AND minute <= ? GROUP BY step ORDER BY step",
         )
         .bind(STEP_MINUTES)
         .bind(first * STEP_MINUTES)
-        .bind(minute)
-        .bind(STEP_MINUTES)
-        .fetch_all(&self.readers)
-        .await?;
-        let span = |(step, running, waiting, slots): (i64, f64, i64, i64)| {
+        .bind(minute);
+        let span = |row: &Row| {
+            let step: i64 = row.get("step")?;
             Ok(Span {
                 start_ms: step * STEP_MINUTES * 60_000,
-                running,
-                waiting: count(waiting)?,
-                slots: count(slots)?,
+                running: row.get("running")?,
+                waiting: count(row.get("waiting")?)?,
+                slots: count(row.get("slots")?)?,
             })
         };
-        rows.into_iter().map(span).collect()
+        self.fetch(query).await?.iter().map(span).collect()
     }
 }

@@ -1,6 +1,10 @@
 //! What is asked of the store.
 
-use super::{Loaded, OpenJob, Phase, Store, StoreError, write::number};
+use super::{
+    Loaded, OpenJob, Phase, Store, StoreError, Writer,
+    statement::{Row, sql},
+    write::number,
+};
 use crate::{
     history::{MOST_RUNS, Run},
     people::Account,
@@ -9,7 +13,7 @@ use crate::{
 use baton_protocol::{
     CellKey, JobEvent, JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode,
 };
-use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
+use futures_util::TryStreamExt;
 use uuid::Uuid;
 
 /// A page of events holds at most this many, and not much more than [`PAGE_BYTES`].
@@ -20,30 +24,30 @@ impl Store {
     /// Everything that a broker keeps in memory.
     pub(crate) async fn load(&self) -> Result<Loaded, StoreError> {
         // Read by the writer's connection: nothing can be written between the questions.
-        let mut writer = self.writer.lock().await;
-        let rows = sqlx::query(
+        let mut writer = self.writer().await?;
+        let open = sql(
             "SELECT job, sequence, notebook, notebook_name, owner, course, state, cancel_wanted, worker, worker_name, fencing,
              acknowledged, state_fencing, cell_key, priority, timeout_ms, submitted_ms, started_ms,
              execution_count, stopped, held, front_ms,
              (SELECT COALESCE(MAX(number), 0) FROM events WHERE events.job = jobs.job) AS last_event,
              (SELECT kind FROM events WHERE events.job = jobs.job ORDER BY number DESC LIMIT 1) AS last_kind
              FROM jobs WHERE closed = 0 ORDER BY sequence",
-        )
-        .fetch_all(&mut *writer)
-        .await?;
-        let closed: Vec<Vec<u8>> = sqlx::query_scalar("SELECT job FROM jobs WHERE closed = 1")
-            .fetch_all(&mut *writer)
-            .await?;
-        let last: i64 = sqlx::query_scalar("SELECT COALESCE(MAX(sequence), 0) FROM jobs")
-            .fetch_one(&mut *writer)
-            .await?;
+        );
+        let open = writer.fetch(open).await?;
+        let closed = sql("SELECT job FROM jobs WHERE closed = 1");
+        let closed = writer.fetch(closed).await?;
+        let last = sql("SELECT MAX(sequence) AS last FROM jobs");
+        let last: Option<i64> = match writer.fetch(last).await?.first() {
+            Some(row) => row.get("last")?,
+            None => None,
+        };
         Ok(Loaded {
-            jobs: rows.iter().map(open_job).collect::<Result<_, _>>()?,
+            jobs: open.iter().map(open_job).collect::<Result<_, _>>()?,
             closed: closed
                 .iter()
-                .map(|job| uuid_of(job).map(JobId))
+                .map(|row| id(row, "job").map(JobId))
                 .collect::<Result<_, _>>()?,
-            next_sequence: count(last)? + 1,
+            next_sequence: count(last.unwrap_or(0))? + 1,
             spent: spent(&mut writer).await?,
             runs: last_runs(&mut writer).await?,
             changes: super::actions::changes(&mut writer).await?,
@@ -52,22 +56,22 @@ impl Store {
 
     /// `None` when the job is finished or unknown.
     pub(crate) async fn submission(&self, job: JobId) -> Result<Option<Submission>, StoreError> {
-        let row = sqlx::query(
+        let query = sql(
             "SELECT notebook, notebook_name, cell_key, priority, cell, manifest FROM jobs
              WHERE job = ? AND cell IS NOT NULL AND manifest IS NOT NULL",
         )
-        .bind(job.0.as_bytes().as_slice())
-        .fetch_optional(&self.readers)
-        .await?;
-        let Some(row) = row else { return Ok(None) };
+        .bind(job.0.as_bytes().as_slice());
+        let Some(row) = self.fetch(query).await?.pop() else {
+            return Ok(None);
+        };
         Ok(Some(Submission {
             job,
             notebook: NotebookId(id(&row, "notebook")?),
-            notebook_name: row.try_get("notebook_name")?,
+            notebook_name: row.get("notebook_name")?,
             cell_key: cell_key(&row)?,
-            priority: decode(row.try_get("priority")?)?,
-            cell: decode(row.try_get("cell")?)?,
-            state: decode(row.try_get("manifest")?)?,
+            priority: decode(&row.get::<Vec<u8>>("priority")?)?,
+            cell: decode(&row.get::<Vec<u8>>("cell")?)?,
+            state: decode(&row.get::<Vec<u8>>("manifest")?)?,
         }))
     }
 
@@ -77,25 +81,24 @@ impl Store {
         job: JobId,
         after: u64,
     ) -> Result<Vec<NumberedEvent>, StoreError> {
-        use futures_util::TryStreamExt;
-        let mut rows = sqlx::query(
+        let query = sql(
             "SELECT number, body FROM events WHERE job = ? AND number > ? ORDER BY number LIMIT ?",
         )
         .bind(job.0.as_bytes().as_slice())
         .bind(number(after))
-        .bind(PAGE_EVENTS)
-        .fetch(&self.readers);
+        .bind(PAGE_EVENTS);
+        let mut rows = self.rows(query);
         let mut events = Vec::new();
         let mut bytes = 0;
         while bytes < PAGE_BYTES {
             let Some(row) = rows.try_next().await? else {
                 break;
             };
-            let body: &[u8] = row.try_get("body")?;
+            let body: Vec<u8> = row.get("body")?;
             bytes += body.len();
             events.push(NumberedEvent {
-                number: count(row.try_get("number")?)?,
-                event: decode(body)?,
+                number: count(row.get("number")?)?,
+                event: decode(&body)?,
             });
         }
         Ok(events)
@@ -104,22 +107,17 @@ impl Store {
     /// The states that somebody may still ask for: of jobs that have not finished, and results not yet home.
     pub(crate) async fn live_states(&self) -> Result<Vec<State>, StoreError> {
         let mut live = Vec::new();
-        let states: Vec<Vec<u8>> =
-            sqlx::query_scalar("SELECT manifest FROM jobs WHERE manifest IS NOT NULL")
-                .fetch_all(&self.readers)
-                .await?;
-        for state in states {
-            live.push(decode(&state)?);
+        let states = sql("SELECT manifest FROM jobs WHERE manifest IS NOT NULL");
+        for row in self.fetch(states).await? {
+            live.push(decode(&row.get::<Vec<u8>>("manifest")?)?);
         }
-        let ends: Vec<Vec<u8>> =
-            sqlx::query_scalar("SELECT body FROM events WHERE kind IN (?, ?, ?)")
-                .bind(super::write::FINISHED)
-                .bind(super::write::RETURNED)
-                .bind(super::write::REST)
-                .fetch_all(&self.readers)
-                .await?;
-        for end in ends {
-            if let JobEvent::Finished { state, .. } | JobEvent::Rest { state, .. } = decode(&end)? {
+        let ends = sql("SELECT body FROM events WHERE kind IN (?, ?, ?)")
+            .bind(super::write::FINISHED)
+            .bind(super::write::RETURNED)
+            .bind(super::write::REST);
+        for row in self.fetch(ends).await? {
+            let end = decode(&row.get::<Vec<u8>>("body")?)?;
+            if let JobEvent::Finished { state, .. } | JobEvent::Rest { state, .. } = end {
                 live.extend(state);
             }
         }
@@ -128,88 +126,84 @@ impl Store {
 
     /// Whether the database can be read.
     pub(crate) async fn answers(&self) -> Result<(), StoreError> {
-        sqlx::query("SELECT 1 FROM jobs LIMIT 1")
-            .fetch_optional(&self.readers)
-            .await?;
+        self.fetch(sql("SELECT 1 FROM jobs LIMIT 1")).await?;
         Ok(())
     }
 }
 
-fn open_job(row: &SqliteRow) -> Result<OpenJob, StoreError> {
-    let state: &str = row.try_get("state")?;
-    let worker: Option<&[u8]> = row.try_get("worker")?;
+fn open_job(row: &Row) -> Result<OpenJob, StoreError> {
+    let state: String = row.get("state")?;
+    let worker: Option<Vec<u8>> = row.get("worker")?;
     Ok(OpenJob {
         job: JobId(id(row, "job")?),
-        sequence: count(row.try_get("sequence")?)?,
+        sequence: count(row.get("sequence")?)?,
         notebook: NotebookId(id(row, "notebook")?),
-        notebook_name: row.try_get("notebook_name")?,
-        execution_count: row.try_get("execution_count")?,
+        notebook_name: row.get("notebook_name")?,
+        execution_count: small(row, "execution_count")?,
         account: account(row)?,
-        phase: Phase::from_name(state).ok_or(StoreError::Damaged { what: "a state" })?,
-        cancel_wanted: row.try_get("cancel_wanted")?,
-        stopped: row.try_get("stopped")?,
-        held: row.try_get("held")?,
-        front_ms: row.try_get("front_ms")?,
+        phase: Phase::from_name(&state).ok_or(StoreError::Damaged { what: "a state" })?,
+        cancel_wanted: row.get::<i64>("cancel_wanted")? != 0,
+        stopped: row.get("stopped")?,
+        held: row.get("held")?,
+        front_ms: row.get("front_ms")?,
         worker: match worker {
             Some(_) => Some(WorkerId(id(row, "worker")?)),
             None => None,
         },
         worker_name: row
-            .try_get::<Option<String>, _>("worker_name")?
+            .get::<Option<String>>("worker_name")?
             .unwrap_or_default(),
-        fencing: count(row.try_get("fencing")?)?,
-        acknowledged: count(row.try_get("acknowledged")?)?,
-        last_event: count(row.try_get("last_event")?)?,
-        rest_due: row.try_get::<Option<&str>, _>("last_kind")? == Some(super::write::RETURNED),
-        state_fencing: count(row.try_get("state_fencing")?)?,
+        fencing: count(row.get("fencing")?)?,
+        acknowledged: count(row.get("acknowledged")?)?,
+        last_event: count(row.get("last_event")?)?,
+        rest_due: row.get::<Option<String>>("last_kind")?.as_deref()
+            == Some(super::write::RETURNED),
+        state_fencing: count(row.get("state_fencing")?)?,
         cell_key: cell_key(row)?,
-        priority: decode(row.try_get("priority")?)?,
+        priority: decode(&row.get::<Vec<u8>>("priority")?)?,
         timeout_ms: row
-            .try_get::<Option<i64>, _>("timeout_ms")?
+            .get::<Option<i64>>("timeout_ms")?
             .map(count)
             .transpose()?,
-        submitted_ms: row.try_get("submitted_ms")?,
-        started_ms: row.try_get("started_ms")?,
+        submitted_ms: row.get("submitted_ms")?,
+        started_ms: row.get("started_ms")?,
     })
 }
 
-async fn spent(reader: &mut SqliteConnection) -> Result<Vec<(Account, Spent)>, StoreError> {
-    let rows =
-        sqlx::query("SELECT owner, course, faded_ms, at_ms, period_start_ms, period_ms FROM spent")
-            .fetch_all(reader)
-            .await?;
-    let spent = |row: &SqliteRow| {
+async fn spent(writer: &mut Writer) -> Result<Vec<(Account, Spent)>, StoreError> {
+    let rows = sql("SELECT owner, course, faded_ms, at_ms, period_start_ms, period_ms FROM spent");
+    let rows = writer.fetch(rows).await?;
+    let spent = |row: &Row| {
         let spent = Spent {
-            faded_ms: row.try_get("faded_ms")?,
-            at_ms: row.try_get("at_ms")?,
-            period_start_ms: row.try_get("period_start_ms")?,
-            period_ms: count(row.try_get("period_ms")?)?,
+            faded_ms: row.get("faded_ms")?,
+            at_ms: row.get("at_ms")?,
+            period_start_ms: row.get("period_start_ms")?,
+            period_ms: count(row.get("period_ms")?)?,
         };
         Ok((account(row)?, spent))
     };
     rows.iter().map(spent).collect()
 }
 
-async fn last_runs(reader: &mut SqliteConnection) -> Result<Vec<Run>, StoreError> {
-    let rows = sqlx::query(
+async fn last_runs(writer: &mut Writer) -> Result<Vec<Run>, StoreError> {
+    let rows = sql(
         "SELECT cell_key, owner, course, run_ms FROM jobs
          WHERE state = 'finished' AND outcome IN ('ok', 'error', 'timed_out') ORDER BY finished_ms DESC LIMIT ?",
     )
-    .bind(i64::try_from(MOST_RUNS).unwrap_or(i64::MAX))
-    .fetch_all(reader)
-    .await?;
-    let run = |row: &SqliteRow| {
+    .bind(i64::try_from(MOST_RUNS).unwrap_or(i64::MAX));
+    let rows = writer.fetch(rows).await?;
+    let run = |row: &Row| {
         Ok(Run {
             cell: cell_key(row)?,
             account: account(row)?,
-            run_ms: count(row.try_get("run_ms")?)?,
+            run_ms: count(row.get("run_ms")?)?,
         })
     };
     rows.iter().rev().map(run).collect()
 }
 
-fn cell_key(row: &SqliteRow) -> Result<Option<CellKey>, StoreError> {
-    let key: Option<Vec<u8>> = row.try_get("cell_key")?;
+fn cell_key(row: &Row) -> Result<Option<CellKey>, StoreError> {
+    let key: Option<Vec<u8>> = row.get("cell_key")?;
     let known = |key: Vec<u8>| key.try_into().map(CellKey);
     let damaged = |_| StoreError::Damaged {
         what: "a cell's key",
@@ -217,21 +211,27 @@ fn cell_key(row: &SqliteRow) -> Result<Option<CellKey>, StoreError> {
     key.map(known).transpose().map_err(damaged)
 }
 
-pub(super) fn account(row: &SqliteRow) -> Result<Account, StoreError> {
+pub(super) fn account(row: &Row) -> Result<Account, StoreError> {
     Ok(Account {
-        owner: row.try_get("owner")?,
-        course: row.try_get("course")?,
+        owner: row.get("owner")?,
+        course: row.get("course")?,
     })
 }
 
-pub(super) fn id(row: &SqliteRow, column: &'static str) -> Result<Uuid, StoreError> {
-    uuid_of(row.try_get(column)?)
-}
-
-fn uuid_of(bytes: &[u8]) -> Result<Uuid, StoreError> {
-    Uuid::from_slice(bytes).map_err(|_| StoreError::Damaged {
+pub(super) fn id(row: &Row, column: &str) -> Result<Uuid, StoreError> {
+    let bytes: Vec<u8> = row.get(column)?;
+    Uuid::from_slice(&bytes).map_err(|_| StoreError::Damaged {
         what: "an identifier",
     })
+}
+
+/// A number of no more than 32 bits.
+pub(super) fn small(row: &Row, column: &str) -> Result<Option<u32>, StoreError> {
+    let value: Option<i64> = row.get(column)?;
+    let damaged = |_| StoreError::Damaged {
+        what: "a number that is too large",
+    };
+    value.map(u32::try_from).transpose().map_err(damaged)
 }
 
 pub(super) fn count(value: i64) -> Result<u64, StoreError> {

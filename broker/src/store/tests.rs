@@ -1,49 +1,340 @@
+//! One test for both engines: the same changes, then every question, and the answers compared.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::samples::{naming, submit};
-use baton_protocol::{ChunkHash, JobEvent};
+use crate::{
+    people::Identity,
+    samples::{finish, naming, submission},
+};
+use baton_postgres_tests::{Disk, Server};
+use baton_protocol::{
+    CellKey, ChunkHash, JobEvent, Output,
+    api::{self, CourseChange},
+    worker::DeviceKind,
+};
+use std::fmt::Debug;
 
 #[tokio::test]
-async fn a_change_from_another_state_than_the_stored_one_is_refused_whole() {
+async fn both_engines_keep_the_same() {
     let folder = tempfile::tempdir().unwrap();
-    let store = Store::open(&folder.path().join("broker.db")).await.unwrap();
-    let apply = async |write| store.apply(&[write]).await.unwrap();
-    let job = JobId::random();
-    apply(submit(job, naming(ChunkHash([0; 32])))).await;
-    let assign = |fencing| Write::Assign {
-        job,
-        worker: WorkerId::random(),
-        worker_name: "gpu-2".to_owned(),
-        fencing,
-        timeout_ms: None,
-        at_ms: 0,
-    };
-    let start = |fencing| Write::Start {
-        job,
-        fencing,
-        at_ms: 0,
-    };
-    apply(assign(1)).await;
-    for wrong in [assign(2), start(2), Write::Close { job }] {
-        let event = NumberedEvent {
-            number: 1,
-            event: JobEvent::StateWanted {},
+    let server = Server::start(Disk::NoSync);
+    let story = Story::new();
+    let path = folder.path().join("broker.db");
+    let sqlite = story.told_by(Database::Sqlite(path)).await;
+    let postgres = story.told_by(Database::named(&server.url())).await;
+    for (sqlite, postgres) in sqlite.iter().zip(&postgres) {
+        assert_eq!(sqlite, postgres);
+    }
+    assert_eq!(sqlite.len(), postgres.len());
+}
+
+/// What happens is made once, so that both engines hear of the same jobs.
+struct Story {
+    ada: Account,
+    /// It runs to its end.
+    first: Arc<Submission>,
+    /// It waits.
+    second: Arc<Submission>,
+    worker: WorkerId,
+    /// What the first is given instead.
+    state: State,
+}
+
+impl Story {
+    fn new() -> Self {
+        let named = |name: &str, hash| {
+            let mut submission = submission(JobId::random(), naming(ChunkHash([hash; 32])));
+            submission.notebook_name = name.to_owned();
+            submission.cell_key = Some(CellKey([7; 16]));
+            submission.cell.timeout_ms = Some(60_000);
+            Arc::new(submission)
+        };
+        let account = |owner: &str| Account {
+            owner: owner.to_owned(),
+            course: "ml".to_owned(),
+        };
+        Self {
+            ada: account("ada"),
+            first: named("größe ?.ipynb", 1),
+            second: named("b.ipynb", 2),
+            worker: WorkerId::random(),
+            state: naming(ChunkHash([3; 32])),
+        }
+    }
+
+    async fn told_by(&self, database: Database) -> Vec<String> {
+        let store = Store::open(&database).await.unwrap();
+        store.lead().await.unwrap();
+        // Doing it again does no harm.
+        store.lead().await.unwrap();
+        store.announce("127.0.0.1:1").await.unwrap();
+        self.changes(&store).await;
+        self.refused_changes(&store).await;
+        let mut told = self.answers(&store).await;
+        self.end(&store).await;
+        told.extend(self.answers(&store).await);
+        store.close().await.unwrap();
+
+        let store = Store::open(&database).await.unwrap();
+        store.lead().await.unwrap();
+        let again = self.answers(&store).await;
+        assert_eq!(again, told[told.len() - again.len()..]);
+        told
+    }
+
+    async fn changes(&self, store: &Store) {
+        let (first, second) = (self.first.job, self.second.job);
+        let worker = Write::SeeWorker {
+            worker: self.worker,
+            name: "gpu-2".to_owned(),
+            devices: vec![Device {
+                kind: DeviceKind::Cpu,
+                model: "Test CPU".to_owned(),
+                memory_bytes: 8 << 30,
+            }],
+            slots: 2,
+            at_ms: 10,
+        };
+        let seen_again = Write::LoseWorker {
+            worker: self.worker,
+            at_ms: 11,
+        };
+        store.apply(&[worker, seen_again]).await.unwrap();
+        let submit = |sequence, submission: &Arc<Submission>| Write::Submit {
+            sequence,
+            account: self.ada.clone(),
+            submission: Arc::clone(submission),
+            at_ms: 1000,
         };
         let batch = [
-            Write::Events {
-                job,
-                acknowledged: Some(1),
-                events: vec![event],
-            },
-            wrong,
+            submit(1, &self.first),
+            submit(2, &self.second),
+            self.assign(first, 1),
+            self.events(first, 1, None, vec![JobEvent::StateWanted {}]),
         ];
-        let refused = store.apply(&batch).await;
-        assert!(
-            matches!(refused, Err(StoreError::Conflict { .. })),
-            "{refused:?}"
-        );
-        assert!(store.events(job, 0).await.unwrap().is_empty());
+        store.apply(&batch).await.unwrap();
+        let requeue = Write::Requeue {
+            job: first,
+            fencing: 1,
+        };
+        let replace = Write::ReplaceState {
+            job: first,
+            fencing: 2,
+            state: Box::new(self.state.clone()),
+        };
+        store
+            .apply(&[requeue, self.assign(first, 2), replace, start(first, 2)])
+            .await
+            .unwrap();
+        let outputs = (0..600).map(|line| output(&line.to_string())).collect();
+        store
+            .apply(&[self.events(first, 2, Some(600), outputs)])
+            .await
+            .unwrap();
+        let steer = Write::Steer {
+            job: second,
+            held: Some("the demo is next".to_owned()),
+            front_ms: None,
+        };
+        let cancel = Write::WantCancel {
+            job: second,
+            stopped: Some("stopped by grace".to_owned()),
+        };
+        let pause = |reason: Option<&str>| Write::ChangeWorker {
+            name: "gpu-2".to_owned(),
+            paused: reason.map(str::to_owned),
+        };
+        let course = Write::ChangeCourse {
+            course: "ml".to_owned(),
+            change: Box::new(CourseChange {
+                weight: Some(1.5),
+                ..CourseChange::default()
+            }),
+        };
+        let audit = Write::Audit(AuditEntry {
+            at_ms: 5,
+            person: Some("grace".to_owned()),
+            action: api::Action::Hold,
+            course: "ml".to_owned(),
+            subject: second.to_string(),
+            detail: None,
+        });
+        store
+            .apply(&[
+                steer,
+                cancel,
+                pause(Some("dust")),
+                pause(None),
+                course,
+                audit,
+            ])
+            .await
+            .unwrap();
+        for (running, waiting) in [(1, 0), (2, 5)] {
+            let look = Look {
+                at_ms: 3_600_000,
+                running,
+                waiting,
+                slots: 2,
+            };
+            store.look(look).await.unwrap();
+        }
+        let chunks = [1, 2, 3].map(|byte| ChunkHash([byte; 32]));
+        store.touch_chunks(&chunks, 100).await.unwrap();
+        store.touch_chunks(&chunks[..1], 200).await.unwrap();
     }
-    apply(start(1)).await;
+
+    /// Each is refused with everything that was to be stored with it.
+    async fn refused_changes(&self, store: &Store) {
+        let (first, second) = (self.first.job, self.second.job);
+        let wrong = [
+            self.assign(first, 3),
+            start(first, 1),
+            start(second, 0),
+            Write::Close { job: first },
+            Write::Requeue {
+                job: first,
+                fencing: 2,
+            },
+        ];
+        for wrong in wrong {
+            let before = self.events(first, 602, Some(601), vec![output("lost")]);
+            let refused = store.apply(&[before, wrong]).await;
+            assert!(
+                matches!(refused, Err(StoreError::Conflict { .. })),
+                "{refused:?}"
+            );
+        }
+        assert!(store.events(first, 601).await.unwrap().is_empty());
+    }
+
+    async fn end(&self, store: &Store) {
+        let first = self.first.job;
+        let charge = |run_ms| Write::Charge {
+            account: self.ada.clone(),
+            spent: Spent {
+                faded_ms: 0.1 + 0.2,
+                at_ms: 3000,
+                period_start_ms: 0,
+                period_ms: run_ms,
+            },
+            run_ms,
+            at_ms: 3000,
+        };
+        let batch = [finish(first, 3000), charge(7), charge(8)];
+        store.apply(&batch).await.unwrap();
+        store.apply(&[Write::Close { job: first }]).await.unwrap();
+        let stale = store.stale_chunks(150, &HashSet::new()).await.unwrap();
+        assert_eq!(stale.len(), 2);
+        let keep = ChunkHash([2; 32]);
+        let deleted = store
+            .delete_chunks(&stale, 150, &|hash| hash != keep)
+            .await
+            .unwrap();
+        assert_eq!(deleted, 1);
+        store.delete_old_jobs(2000).await.unwrap();
+    }
+
+    /// What every question is answered.
+    async fn answers(&self, store: &Store) -> Vec<String> {
+        let (first, everybody) = (self.first.job, &Identity::operator());
+        let mut told = Vec::new();
+        fn tell<T: Debug, E: Debug>(told: &mut Vec<String>, answer: Result<T, E>) {
+            told.push(format!("{:?}", answer.unwrap()));
+        }
+        tell(&mut told, store.answers().await);
+        tell(&mut told, store.load().await);
+        tell(&mut told, store.submission(first).await);
+        tell(&mut told, store.submission(JobId::random()).await);
+        tell(&mut told, store.live_states().await);
+        for after in [0, 256, 512] {
+            tell(&mut told, store.events(first, after).await);
+        }
+        tell(&mut told, store.last_outputs(first, 3).await);
+        tell(&mut told, store.job_detail(everybody, first).await);
+        tell(&mut told, store.finished_jobs(everybody, 9).await);
+        tell(&mut told, store.waits(everybody, Some("ml"), 0).await);
+        tell(&mut told, store.last_day(3_700_000).await);
+        tell(
+            &mut told,
+            store.audit(everybody, Some("ml"), Some(9), 5).await,
+        );
+        let digits = first.to_string();
+        let jobs = [
+            JobFilter::default(),
+            JobFilter {
+                phases: vec![Phase::Queued, Phase::Finished],
+                person: Some("ada".to_owned()),
+                course: Some("ml".to_owned()),
+                ends_with: Some(digits[digits.len() - 5..].to_owned()),
+                before: Some(2),
+            },
+            JobFilter {
+                ends_with: Some(digits),
+                ..JobFilter::default()
+            },
+        ];
+        for filter in jobs {
+            let found = store.jobs(everybody, &filter, 10).await.unwrap();
+            assert!(found.iter().any(|row| row.job == first) || filter.before.is_some());
+            told.push(format!("{found:?}"));
+        }
+        let usage = UsageFilter {
+            from: Some(0),
+            to: Some(1),
+            person: Some("ada".to_owned()),
+            course: Some("ml".to_owned()),
+            after: Some((0, Account::default())),
+        };
+        tell(&mut told, store.usage(everybody, &usage, 10).await);
+        let history = HistoryFilter {
+            courses: Some(vec!["ml".to_owned(), "physics".to_owned()]),
+            since_ms: 0,
+        };
+        tell(&mut told, store.history(&history, 10).await);
+        told
+    }
+
+    fn assign(&self, job: JobId, fencing: FencingNumber) -> Write {
+        Write::Assign {
+            job,
+            worker: self.worker,
+            worker_name: "gpu-2".to_owned(),
+            fencing,
+            timeout_ms: Some(5),
+            at_ms: 1500,
+        }
+    }
+
+    fn events(
+        &self,
+        job: JobId,
+        first: u64,
+        acknowledged: Option<u64>,
+        events: Vec<JobEvent>,
+    ) -> Write {
+        let numbered = |(number, event)| NumberedEvent { number, event };
+        Write::Events {
+            job,
+            acknowledged,
+            events: (first..).zip(events).map(numbered).collect(),
+        }
+    }
+}
+
+fn start(job: JobId, fencing: FencingNumber) -> Write {
+    Write::Start {
+        job,
+        fencing,
+        at_ms: 2000,
+    }
+}
+
+fn output(text: &str) -> JobEvent {
+    JobEvent::Output(Output {
+        kind: "stream".to_owned(),
+        content: text.to_owned().into(),
+        metadata: "{}".into(),
+        buffers: Vec::new(),
+    })
 }

@@ -1,35 +1,36 @@
 //! Changes: a batch of [`Write`]s is one transaction.
 
-use super::{Store, StoreError, Write, actions};
+use super::{
+    Store, StoreError, Write, actions,
+    statement::{Statement, sql},
+};
 use crate::{people::Account, usage::Spent};
-use baton_protocol::{JobEvent, JobId, RemoteError, encode};
-use sqlx::{Connection, Sqlite, SqliteConnection, query::Query, sqlite::SqliteArguments};
+use baton_protocol::{JobEvent, JobId, NumberedEvent, RemoteError, encode};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
+/// A statement takes so many; each has four values.
+const INSERTED_EVENTS: usize = 256;
 
 impl Store {
     /// All of it or nothing.
     pub(crate) async fn apply(&self, writes: &[Write]) -> Result<(), StoreError> {
-        let mut writer = self.writer.lock().await;
-        let mut transaction = writer.begin_with("BEGIN IMMEDIATE").await?;
+        let mut statements = Vec::with_capacity(2 * writes.len());
         for write in writes {
-            apply_one(&mut transaction, write).await?;
+            say(write, &mut statements)?;
         }
-        transaction.commit().await?;
-        self.growth.add();
-        Ok(())
+        self.writer().await?.apply(statements).await
     }
 }
 
-async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(), StoreError> {
-    match write {
+fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError> {
+    let statement = match write {
         Write::Submit {
             sequence,
             account,
             submission,
             at_ms,
         } => {
-            let insert = sqlx::query(
+            sql(
                 "INSERT INTO jobs (job, sequence, notebook, notebook_name, owner, course, state, cell, manifest,
                  cell_key, priority, timeout_ms, submitted_ms, execution_count, sent_bytes)
                  VALUES (?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -45,10 +46,9 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
             .bind(submission.cell_key.map(|key| key.0.to_vec()))
             .bind(encode(&submission.priority))
             .bind(submission.cell.timeout_ms.map(number))
-            .bind(at_ms)
+            .bind(*at_ms)
             .bind(submission.cell.execution_count)
-            .bind(number(submission.state.bytes()));
-            change(connection, submission.job, insert).await
+            .bind(number(submission.state.bytes())).changing(submission.job)
         }
         Write::Assign {
             job,
@@ -58,7 +58,7 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
             timeout_ms,
             at_ms,
         } => {
-            let update = sqlx::query(
+            sql(
                 "UPDATE jobs SET state = 'assigned', worker = ?, worker_name = ?, fencing = ?, timeout_ms = ?, assigned_ms = ?,
                  acknowledged = 0
                  WHERE job = ? AND state = 'queued' AND fencing < ?",
@@ -67,88 +67,75 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
             .bind(worker_name)
             .bind(number(*fencing))
             .bind(timeout_ms.map(number))
-            .bind(at_ms)
+            .bind(*at_ms)
             .bind(job.0.as_bytes().as_slice())
-            .bind(number(*fencing));
-            change(connection, *job, update).await
+            .bind(number(*fencing)).changing(*job)
         }
         Write::Requeue { job, fencing } => {
-            let update = sqlx::query(
+            sql(
                 "UPDATE jobs SET state = 'queued', worker = NULL, worker_name = NULL, acknowledged = 0
                  WHERE job = ? AND state = 'assigned' AND fencing = ?",
             )
             .bind(job.0.as_bytes().as_slice())
-            .bind(number(*fencing));
-            change(connection, *job, update).await
+            .bind(number(*fencing)).changing(*job)
         }
         Write::Start {
             job,
             fencing,
             at_ms,
         } => {
-            let update = sqlx::query(
+            sql(
                 "UPDATE jobs SET state = 'started', started_ms = ? WHERE job = ? AND state = 'assigned' AND fencing = ?",
             )
-            .bind(at_ms)
+            .bind(*at_ms)
             .bind(job.0.as_bytes().as_slice())
-            .bind(number(*fencing));
-            change(connection, *job, update).await
+            .bind(number(*fencing)).changing(*job)
         }
         Write::Events {
             job,
             acknowledged,
             events,
         } => {
-            for event in events {
-                sqlx::query("INSERT INTO events (job, number, kind, body) VALUES (?, ?, ?, ?)")
-                    .bind(job.0.as_bytes().as_slice())
-                    .bind(number(event.number))
-                    .bind(event_kind(&event.event))
-                    .bind(encode(&event.event))
-                    .execute(&mut *connection)
-                    .await?;
+            for events in events.chunks(INSERTED_EVENTS) {
+                statements.push(insert_events(*job, events));
             }
             let Some(acknowledged) = acknowledged else {
                 return Ok(());
             };
-            let update = sqlx::query("UPDATE jobs SET acknowledged = ? WHERE job = ?")
+            sql("UPDATE jobs SET acknowledged = ? WHERE job = ?")
                 .bind(number(*acknowledged))
-                .bind(job.0.as_bytes().as_slice());
-            change(connection, *job, update).await
+                .bind(job.0.as_bytes().as_slice())
+                .changing(*job)
         }
         Write::ReplaceState {
             job,
             fencing,
             state,
         } => {
-            let update = sqlx::query(
+            sql(
                 "UPDATE jobs SET manifest = ?, state_fencing = ?, sent_bytes = ? WHERE job = ? AND state IN ('queued', 'assigned')",
             )
             .bind(encode(state))
             .bind(number(*fencing))
             .bind(number(state.bytes()))
-            .bind(job.0.as_bytes().as_slice());
-            change(connection, *job, update).await
+            .bind(job.0.as_bytes().as_slice()).changing(*job)
         }
         Write::WantCancel { job, stopped } => {
-            let update =
-                sqlx::query("UPDATE jobs SET cancel_wanted = 1, stopped = ? WHERE job = ?")
-                    .bind(stopped)
-                    .bind(job.0.as_bytes().as_slice());
-            change(connection, *job, update).await
+            sql("UPDATE jobs SET cancel_wanted = 1, stopped = ? WHERE job = ?")
+                    .bind(stopped.clone())
+                    .bind(job.0.as_bytes().as_slice()).changing(*job)
         }
         Write::Steer {
             job,
             held,
             front_ms,
         } => {
-            let update = sqlx::query(
+            sql(
                 "UPDATE jobs SET held = ?, front_ms = ? WHERE job = ? AND state = 'queued'",
             )
-            .bind(held)
-            .bind(front_ms)
-            .bind(job.0.as_bytes().as_slice());
-            change(connection, *job, update).await
+            .bind(held.clone())
+            .bind(*front_ms)
+            .bind(job.0.as_bytes().as_slice()).changing(*job)
         }
         Write::Finish {
             job,
@@ -160,7 +147,7 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
             memory,
             at_ms,
         } => {
-            let update = sqlx::query(
+            sql(
                 "UPDATE jobs SET state = 'finished', fencing = ?, outcome = ?, run_ms = ?, peak_memory_bytes = ?,
                  finished_ms = ?, error = ?, returned_bytes = ?, memory = ?, cell = NULL, manifest = NULL WHERE job = ? AND state <> 'finished'",
             )
@@ -168,28 +155,26 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
             .bind(outcome.name())
             .bind(number(usage.run_ms))
             .bind(number(usage.peak_memory_bytes))
-            .bind(at_ms)
+            .bind(*at_ms)
             .bind(error.as_ref().map(kept))
             .bind(returned_bytes.map(number))
             .bind((!memory.0.is_empty()).then(|| encode(&memory.0)))
-            .bind(job.0.as_bytes().as_slice());
-            change(connection, *job, update).await
+            .bind(job.0.as_bytes().as_slice()).changing(*job)
         }
         Write::Charge {
             account,
             spent,
             run_ms,
             at_ms,
-        } => charge(connection, account, spent, *run_ms, *at_ms).await,
+        } => {
+            statements.push(spend(account, spent));
+            add_usage(account, *run_ms, *at_ms)
+        }
         Write::Close { job } => {
-            sqlx::query("DELETE FROM events WHERE job = ?")
-                .bind(job.0.as_bytes().as_slice())
-                .execute(&mut *connection)
-                .await?;
-            let update =
-                sqlx::query("UPDATE jobs SET closed = 1 WHERE job = ? AND state = 'finished'")
-                    .bind(job.0.as_bytes().as_slice());
-            change(connection, *job, update).await
+            let events = sql("DELETE FROM events WHERE job = ?");
+            statements.push(events.bind(job.0.as_bytes().as_slice()));
+            sql("UPDATE jobs SET closed = 1 WHERE job = ? AND state = 'finished'")
+                    .bind(job.0.as_bytes().as_slice()).changing(*job)
         }
         Write::SeeWorker {
             worker,
@@ -198,7 +183,7 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
             slots,
             at_ms,
         } => {
-            sqlx::query(
+            sql(
                 "INSERT INTO workers (worker, name, devices, slots, seen_ms) VALUES (?, ?, ?, ?, ?)
                  ON CONFLICT (worker) DO UPDATE SET name = excluded.name, devices = excluded.devices,
                  slots = excluded.slots, seen_ms = excluded.seen_ms, gone_ms = NULL",
@@ -207,27 +192,43 @@ async fn apply_one(connection: &mut SqliteConnection, write: &Write) -> Result<(
             .bind(name)
             .bind(encode(devices))
             .bind(i64::from(*slots))
-            .bind(at_ms)
-            .execute(&mut *connection)
-            .await?;
-            Ok(())
+            .bind(*at_ms)
         }
         Write::LoseWorker { worker, at_ms } => {
-            sqlx::query("UPDATE workers SET gone_ms = ? WHERE worker = ?")
-                .bind(at_ms)
+            sql("UPDATE workers SET gone_ms = ? WHERE worker = ?")
+                .bind(*at_ms)
                 .bind(worker.0.as_bytes().as_slice())
-                .execute(&mut *connection)
-                .await?;
-            Ok(())
         }
         Write::ChangeWorker { name, paused } => {
-            actions::change_worker(connection, name, paused.as_deref()).await
+            actions::change_worker(name, paused.clone())
         }
         Write::ChangeCourse { course, change } => {
-            actions::change_course(connection, course, change).await
+            actions::change_course(course, change)?
         }
-        Write::Audit(entry) => actions::record(connection, entry).await,
+        Write::Audit(entry) => actions::record(entry),
+    };
+    statements.push(statement);
+    Ok(())
+}
+
+fn insert_events(job: JobId, events: &[NumberedEvent]) -> Statement {
+    let mut insert = sql("INSERT INTO events (job, number, kind, body) VALUES ");
+    for (index, event) in events.iter().enumerate() {
+        if index > 0 {
+            insert.push(", ");
+        }
+        insert
+            .push("(")
+            .push_bind(job.0.as_bytes().as_slice())
+            .push(", ")
+            .push_bind(number(event.number))
+            .push(", ")
+            .push_bind(event_kind(&event.event))
+            .push(", ")
+            .push_bind(encode(&event.event))
+            .push(")");
     }
+    insert
 }
 
 /// The error for the pages. A long one keeps its name and its words.
@@ -246,14 +247,8 @@ fn kept(error: &RemoteError) -> Vec<u8> {
     })
 }
 
-async fn charge(
-    connection: &mut SqliteConnection,
-    account: &Account,
-    spent: &Spent,
-    run_ms: u64,
-    at_ms: i64,
-) -> Result<(), StoreError> {
-    sqlx::query(
+fn spend(account: &Account, spent: &Spent) -> Statement {
+    sql(
         "INSERT INTO spent (owner, course, faded_ms, at_ms, period_start_ms, period_ms) VALUES (?, ?, ?, ?, ?, ?)
          ON CONFLICT (owner, course) DO UPDATE SET faded_ms = excluded.faded_ms, at_ms = excluded.at_ms,
          period_start_ms = excluded.period_start_ms, period_ms = excluded.period_ms",
@@ -264,35 +259,21 @@ async fn charge(
     .bind(spent.at_ms)
     .bind(spent.period_start_ms)
     .bind(number(spent.period_ms))
-    .execute(&mut *connection)
-    .await?;
-    sqlx::query(
+}
+
+fn add_usage(account: &Account, run_ms: u64, at_ms: i64) -> Statement {
+    sql(
         "INSERT INTO usage (day, owner, course, run_ms, runs) VALUES (?, ?, ?, ?, 1)
-         ON CONFLICT (day, owner, course) DO UPDATE SET run_ms = run_ms + excluded.run_ms, runs = runs + 1",
+         ON CONFLICT (day, owner, course) DO UPDATE SET run_ms = usage.run_ms + excluded.run_ms,
+         runs = usage.runs + 1",
     )
     .bind(at_ms.div_euclid(DAY_MS))
     .bind(&account.owner)
     .bind(&account.course)
     .bind(number(run_ms))
-    .execute(&mut *connection)
-    .await?;
-    Ok(())
 }
 
-async fn change(
-    connection: &mut SqliteConnection,
-    job: JobId,
-    query: Query<'_, Sqlite, SqliteArguments>,
-) -> Result<(), StoreError> {
-    let changed = query.execute(connection).await?.rows_affected();
-    if changed == 1 {
-        Ok(())
-    } else {
-        Err(StoreError::Conflict { job })
-    }
-}
-
-/// SQLite's integers are signed. Counts stay far below 2^63; a measured number that does not is cut.
+/// The engines' integers are signed. Counts stay far below 2^63; a measured number that does not is cut.
 pub(super) fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -24,7 +24,9 @@ async fn place() -> Place {
     let folder = tempfile::tempdir().unwrap();
     let chunks = ChunkDirectory::open(folder.path().join("blobs"), 1 << 20).unwrap();
     Place {
-        store: Store::open(&folder.path().join("broker.db")).await.unwrap(),
+        store: Store::open(&folder.path().join("broker.db").into())
+            .await
+            .unwrap(),
         chunks: Arc::new(chunks),
         _folder: folder,
     }

@@ -15,4 +15,5 @@ mod line;
 mod metrics;
 mod pages;
 mod people;
+mod postgres;
 mod reconnect;

@@ -1,7 +1,7 @@
 //! A broker in this process, and one in a process of its own that can be killed.
 
 use super::within;
-use baton_broker::{Activity, Config, Listen};
+use baton_broker::{Activity, Config, Database, Listen};
 use baton_link::{Api, Dial, Token};
 use baton_protocol::address::BrokerAddress;
 use std::{
@@ -33,6 +33,8 @@ pub(crate) struct Rules {
     pub(crate) people: Option<String>,
     /// The text of the courses file.
     pub(crate) courses: Option<String>,
+    /// The address of a PostgreSQL.
+    pub(crate) database: Option<String>,
 }
 
 impl Default for Rules {
@@ -47,6 +49,7 @@ impl Default for Rules {
             blob_limit_bytes: 1 << 30,
             people: None,
             courses: None,
+            database: None,
         }
     }
 }
@@ -72,6 +75,9 @@ impl Broker {
         let mut config = config_in(folder.path());
         if rules.tcp {
             config.listen = Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
+        }
+        if let Some(url) = &rules.database {
+            config.database = Database::named(url);
         }
         config.requests_a_second = rules.requests_a_second;
         config.url_prefix = rules.url_prefix.map(str::to_owned);
@@ -162,47 +168,90 @@ fn config_in(folder: &Path) -> Config {
 }
 
 const FOLDER: &str = "BATON_TEST_BROKER_FOLDER";
+const NAME: &str = "BATON_TEST_BROKER_NAME";
+const DATABASE: &str = "BATON_TEST_BROKER_DATABASE";
 
 /// A broker that dies by SIGKILL: this test program, started again.
 pub(crate) struct KilledBroker {
     pub(crate) dial: Dial,
     child: Child,
+    start: Start,
+}
+
+/// Which broker. Several may share a folder and a PostgreSQL.
+#[derive(Clone)]
+struct Start {
     folder: PathBuf,
+    name: &'static str,
+    database: Option<String>,
 }
 
 impl KilledBroker {
+    /// On SQLite.
     pub(crate) async fn start(folder: &Path) -> Self {
-        let child = Command::new(std::env::current_exe().unwrap())
+        let folder = folder.to_owned();
+        Self::start_as(Start {
+            folder,
+            name: "broker",
+            database: None,
+        })
+        .await
+    }
+
+    /// One of several.
+    pub(crate) async fn start_on(database: &str, folder: &Path, name: &'static str) -> Self {
+        Self::start_as(Start {
+            folder: folder.to_owned(),
+            name,
+            database: Some(database.to_owned()),
+        })
+        .await
+    }
+
+    async fn start_as(start: Start) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
             .args(["killed::broker_process", "--exact", "--nocapture"])
-            .env(FOLDER, folder)
+            .env(FOLDER, &start.folder)
+            .env(NAME, start.name)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let dial = Dial {
-            address: BrokerAddress::Unix(folder.join("broker.sock")),
-            token: None,
+            .stdout(Stdio::null());
+        if let Some(database) = &start.database {
+            command.env(DATABASE, database);
+        }
+        let broker = Self {
+            dial: Dial {
+                address: BrokerAddress::Unix(socket(&start.folder, start.name)),
+                token: None,
+            },
+            child: command.spawn().unwrap(),
+            start,
         };
-        let api = Api::new(&dial).unwrap();
+        broker.ready().await;
+        broker
+    }
+
+    /// It answers, or another one does for it.
+    pub(crate) async fn ready(&self) {
+        let api = Api::new(&self.dial).unwrap();
         within("a broker process", async {
             while api.get("/health/ready").await.is_err() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         })
         .await;
-        Self {
-            dial,
-            child,
-            folder: folder.to_owned(),
-        }
     }
 
     pub(crate) async fn kill_and_restart(mut self) -> Self {
+        self.kill();
+        let start = self.start.clone();
+        drop(self);
+        Self::start_as(start).await
+    }
+
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        let folder = self.folder.clone();
-        drop(self);
-        Self::start(&folder).await
     }
 }
 
@@ -219,8 +268,17 @@ pub(crate) fn serve_in_this_process() {
         return;
     };
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let config = config_in(Path::new(&folder));
+    let folder = Path::new(&folder);
+    let mut config = config_in(folder);
+    config.listen = Listen::Unix(socket(folder, &std::env::var(NAME).unwrap()));
+    if let Ok(database) = std::env::var(DATABASE) {
+        config.database = Database::named(&database);
+    }
     runtime
         .block_on(baton_broker::run(config, drop, std::future::pending()))
         .unwrap();
+}
+
+fn socket(folder: &Path, name: &str) -> PathBuf {
+    folder.join(name).with_extension("sock")
 }

@@ -1,0 +1,156 @@
+//! A notebook's proxy that submits a cell when it is told to, and checks everything that it hears of it.
+
+use crate::worker::LINES;
+use anyhow::Context;
+use baton_link::{Connection, Dial};
+use baton_protocol::{
+    Cell, JobEvent, JobId, Manifest, NotebookId, NumberedEvent, PROTOCOL_VERSION, Piece, Priority,
+    SessionId, State, StateVersion, Submission,
+    proxy::{FromProxy, ToProxy},
+};
+use std::time::Duration;
+use tokio::{sync::mpsc, time::Instant};
+
+pub(crate) struct Notebook {
+    connection: Connection<ToProxy, FromProxy>,
+    id: NotebookId,
+}
+
+/// One cell from the notebook's side, since it was sent.
+pub(crate) struct Run {
+    pub(crate) notebook: usize,
+    pub(crate) assigned: Duration,
+    pub(crate) finished: Duration,
+}
+
+impl Notebook {
+    pub(crate) async fn connect(dial: &Dial) -> anyhow::Result<Self> {
+        let id = NotebookId::random();
+        let mut connection = baton_link::connect(dial, "/v1/proxy").await?;
+        let hello = FromProxy::Hello {
+            protocol_version: PROTOCOL_VERSION,
+            notebook: id,
+            owner: "ada".to_owned(),
+            course: None,
+        };
+        connection.send(&hello).await?;
+        let welcome = connection.receive().await?;
+        anyhow::ensure!(
+            matches!(welcome, Some(ToProxy::Welcome { .. })),
+            "{welcome:?}"
+        );
+        Ok(Self { connection, id })
+    }
+
+    /// Until the connection ends, which is an error.
+    pub(crate) async fn idle(mut self) -> anyhow::Result<()> {
+        loop {
+            self.next().await?;
+        }
+    }
+
+    pub(crate) async fn run_cells(
+        mut self,
+        number: usize,
+        mut submissions: mpsc::Receiver<()>,
+        runs: mpsc::Sender<Run>,
+    ) -> anyhow::Result<()> {
+        loop {
+            tokio::select! {
+                message = self.next() => anyhow::bail!("Without a cell: {:?}", message?),
+                Some(()) = submissions.recv() => {
+                    let run = self.run_cell(number).await?;
+                    runs.send(run).await.ok().context("Nobody measures any more")?;
+                }
+            }
+        }
+    }
+
+    async fn run_cell(&mut self, number: usize) -> anyhow::Result<Run> {
+        let submission = submission(self.id);
+        let job = submission.job;
+        let sent = Instant::now();
+        self.connection.send(&FromProxy::Submit(submission)).await?;
+        let mut run = Run {
+            notebook: number,
+            assigned: Duration::ZERO,
+            finished: Duration::ZERO,
+        };
+        let mut heard = 0;
+        while run.finished.is_zero() {
+            let events = match self.next().await? {
+                ToProxy::Events { job: of, events } if of == job => events,
+                ToProxy::Place { .. } => continue,
+                other => anyhow::bail!("Unexpected: {other:?}"),
+            };
+            for event in events {
+                heard += 1;
+                check(heard, &event)?;
+                match event.event {
+                    JobEvent::Assigned { .. } => run.assigned = sent.elapsed(),
+                    JobEvent::Finished { .. } => run.finished = sent.elapsed(),
+                    _ => {}
+                }
+            }
+        }
+        self.connection.send(&FromProxy::Applied { job }).await?;
+        Ok(run)
+    }
+
+    async fn next(&mut self) -> anyhow::Result<ToProxy> {
+        let message = self.connection.receive().await?;
+        message.context("The broker has closed a notebook's connection")
+    }
+}
+
+/// Assigned, started, the lines in order, finished; each once.
+fn check(number: u64, event: &NumberedEvent) -> anyhow::Result<()> {
+    let right = match &event.event {
+        JobEvent::Assigned { .. } => number == 1,
+        JobEvent::Started { .. } => number == 2,
+        JobEvent::Output(output) => output.content == (number - 3).to_string().as_bytes(),
+        JobEvent::Finished { .. } => number == 3 + 2 * LINES,
+        _ => false,
+    };
+    anyhow::ensure!(
+        right && event.number == number,
+        "Lost, doubled or out of order: {event:?} as number {number}"
+    );
+    Ok(())
+}
+
+fn submission(notebook: NotebookId) -> Submission {
+    Submission {
+        job: JobId::random(),
+        notebook,
+        notebook_name: "lesson.ipynb".to_owned(),
+        cell_key: None,
+        priority: Priority::Normal,
+        cell: Cell {
+            code: "train(model)".to_owned(),
+            message_id: "message".to_owned(),
+            execution_count: 1,
+            silent: false,
+            timeout_ms: None,
+            longest_timeout_ms: None,
+            allow_stdin: true,
+            python: "/usr/bin/python3".to_owned(),
+            python_version: "3.13".to_owned(),
+            folder: "/home/ada".to_owned(),
+            notebook_folder: None,
+        },
+        state: state(),
+    }
+}
+
+pub(crate) fn state() -> State {
+    State::Chunks(Manifest {
+        base: StateVersion {
+            session: SessionId(uuid::Uuid::nil()),
+            messages: 0,
+        },
+        stream: vec![Piece::Inline(vec![7; 500].into())],
+        segments: Vec::new(),
+        dropped_segments: Vec::new(),
+    })
+}

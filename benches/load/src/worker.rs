@@ -1,0 +1,114 @@
+//! A worker that runs cells by a script: some lines at once, some at the end.
+
+use anyhow::Context;
+use baton_link::{Connection, Dial};
+use baton_protocol::{
+    FencingNumber, JobEvent, JobId, Outcome, Output, PROTOCOL_VERSION, Usage, WorkerId,
+    worker::{Device, DeviceKind, FromWorker, ToWorker},
+};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{sync::mpsc, time::sleep};
+
+/// Ten of the 32 slots are busy on average, so that one is free.
+pub(crate) const CELL: Duration = Duration::from_millis(500);
+/// At the beginning, and again at the end.
+pub(crate) const LINES: u64 = 3;
+
+type Link = Connection<ToWorker, FromWorker>;
+
+pub(crate) async fn connect(dial: &Dial, number: usize, slots: u32) -> anyhow::Result<Link> {
+    let mut connection: Link = baton_link::connect(dial, "/v1/worker").await?;
+    let hello = FromWorker::Hello {
+        protocol_version: PROTOCOL_VERSION,
+        worker: WorkerId::random(),
+        name: format!("gpu-{number}"),
+        devices: vec![Device {
+            kind: DeviceKind::Cpu,
+            model: "None".to_owned(),
+            memory_bytes: 8 << 30,
+        }],
+        slots,
+        sessions: Vec::new(),
+        assignments: Vec::new(),
+    };
+    connection.send(&hello).await?;
+    let welcome = connection.receive().await?;
+    anyhow::ensure!(
+        matches!(welcome, Some(ToWorker::Welcome { .. })),
+        "{welcome:?}"
+    );
+    Ok(connection)
+}
+
+/// Until the connection ends, which is an error.
+pub(crate) async fn work(mut connection: Link, started: Arc<AtomicU64>) -> anyhow::Result<()> {
+    let (due, mut ends) = mpsc::unbounded_channel();
+    loop {
+        tokio::select! {
+            message = connection.receive() => {
+                let message = message?.context("The broker has closed a worker's connection")?;
+                if let ToWorker::Assign { fencing, submission } = message {
+                    started.fetch_add(1, Ordering::Relaxed);
+                    let job = submission.job;
+                    connection.send(&beginning(job, fencing)).await?;
+                    let due = due.clone();
+                    tokio::spawn(async move {
+                        sleep(CELL).await;
+                        due.send((job, fencing))
+                    });
+                }
+            }
+            Some((job, fencing)) = ends.recv() => connection.send(&end(job, fencing)).await?,
+        }
+    }
+}
+
+fn beginning(job: JobId, fencing: FencingNumber) -> FromWorker {
+    let mut events = vec![JobEvent::Started {
+        worker: "gpu".to_owned(),
+    }];
+    events.extend((0..LINES).map(line));
+    FromWorker::Events {
+        job,
+        fencing,
+        first: 1,
+        events,
+    }
+}
+
+fn end(job: JobId, fencing: FencingNumber) -> FromWorker {
+    let mut events: Vec<JobEvent> = (LINES..2 * LINES).map(line).collect();
+    events.push(JobEvent::Finished {
+        outcome: Outcome::Ok,
+        error: None,
+        state: Some(crate::notebook::state()),
+        usage: Usage {
+            run_ms: 500,
+            peak_memory_bytes: 1 << 20,
+            gpu: None,
+        },
+        files: None,
+        away_bytes: 0,
+    });
+    FromWorker::Events {
+        job,
+        fencing,
+        first: 2 + LINES,
+        events,
+    }
+}
+
+fn line(number: u64) -> JobEvent {
+    JobEvent::Output(Output {
+        kind: "stream".to_owned(),
+        content: format!("{number}").into(),
+        metadata: "{}".into(),
+        buffers: Vec::new(),
+    })
+}

@@ -1,0 +1,275 @@
+//! PostgreSQL, for brokers of which one takes over when another dies.
+//!
+//! Of all brokers on one database one leads: its writing connection holds an advisory lock. Lock and connection are one
+//! session of the server, so who has lost the lead has lost the way to write, too, whatever it believes.
+//! The others ask again and again, and read where the leader can be reached.
+//!
+//! A connection on which anything went wrong is given up, and whatever was not committed with it.
+
+use super::{
+    StoreError,
+    statement::{Row, Statement, Value, check, sql},
+};
+use futures_util::{
+    StreamExt, TryStreamExt,
+    stream::{self, BoxStream},
+};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection, PgPool, Postgres,
+    migrate::Migrator,
+    postgres::{PgArguments, PgConnectOptions, PgPoolOptions},
+    query::Query,
+};
+use std::{io::ErrorKind, sync::Arc, time::Duration};
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard},
+    time::timeout,
+};
+
+static MIGRATIONS: Migrator = sqlx::migrate!("./migrations/postgres");
+
+/// Any number, the same in every version of the broker.
+const LEAD: i64 = 0x0062_6174_6f6e;
+/// The oldest on which it was tried.
+const OLDEST: i32 = 15;
+/// A server that says nothing for so long counts as gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How soon the server notices that a broker's machine is gone: after 5 + 3 * 2 s.
+const KEEPALIVES: [(&str, &str); 3] = [
+    ("tcp_keepalives_idle", "5"),
+    ("tcp_keepalives_interval", "2"),
+    ("tcp_keepalives_count", "3"),
+];
+
+#[derive(Clone)]
+pub(crate) struct PostgresStore {
+    options: Arc<PgConnectOptions>,
+    writer: Arc<Mutex<Writer>>,
+    readers: PgPool,
+}
+
+#[derive(Default)]
+struct Writer {
+    connection: Option<PgConnection>,
+    leads: bool,
+}
+
+pub(super) struct PostgresWriter(OwnedMutexGuard<Writer>);
+
+impl PostgresStore {
+    /// Connects when it is needed.
+    pub(super) fn new(options: PgConnectOptions, readers: u32) -> Self {
+        let options = options
+            .application_name("baton broker")
+            .options(KEEPALIVES)
+            .disable_statement_logging();
+        let readers = PgPoolOptions::new()
+            .max_connections(readers)
+            .acquire_timeout(PATIENCE)
+            .connect_lazy_with(options.clone());
+        Self {
+            options: Arc::new(options),
+            writer: Arc::default(),
+            readers,
+        }
+    }
+
+    /// Takes the lead among the brokers on this database, and brings it to this version's shape.
+    ///
+    /// # Errors
+    /// [`StoreError::Standby`] when another one leads.
+    pub(super) async fn lead(&self) -> Result<(), StoreError> {
+        let mut writer = self.writer.lock().await;
+        let found = self.take_lead(&mut writer).await;
+        writer.leads = found.is_ok();
+        if !matches!(found, Ok(()) | Err(StoreError::Standby { .. })) {
+            writer.connection = None;
+        }
+        found
+    }
+
+    async fn take_lead(&self, writer: &mut Writer) -> Result<(), StoreError> {
+        let connection = match &mut writer.connection {
+            Some(connection) => connection,
+            none => none.insert(in_time(self.connect()).await?),
+        };
+        if writer.leads {
+            return in_time(async { Ok(connection.ping().await?) }).await;
+        }
+        in_time(ask_for_lead(connection)).await?;
+        // This takes as long as it takes.
+        MIGRATIONS.run_direct(None, connection, false).await?;
+        Ok(())
+    }
+
+    /// Whether the lead was never lost since it was taken.
+    pub(super) async fn still_leads(&self) -> Result<(), StoreError> {
+        self.writer().await?.fetch(sql("SELECT 1")).await?;
+        Ok(())
+    }
+
+    /// Tells the other brokers where this one can be reached.
+    pub(super) async fn announce(&self, address: &str) -> Result<(), StoreError> {
+        let announce = sql("INSERT INTO leader (number, address) VALUES (1, ?)
+             ON CONFLICT (number) DO UPDATE SET address = excluded.address")
+        .bind(address);
+        self.writer().await?.apply(vec![announce]).await
+    }
+
+    pub(super) async fn writer(&self) -> Result<PostgresWriter, StoreError> {
+        let writer = Arc::clone(&self.writer).lock_owned().await;
+        if writer.leads && writer.connection.is_some() {
+            Ok(PostgresWriter(writer))
+        } else {
+            Err(StoreError::NotLeading)
+        }
+    }
+
+    pub(super) fn rows(&self, statement: Statement) -> BoxStream<'_, sqlx::Result<Row>> {
+        let rows = query(statement).fetch(&self.readers).map_ok(Row::Postgres);
+        Box::pin(stream::unfold(rows, async |mut rows| {
+            let late = |_| Some(Err(std::io::Error::from(ErrorKind::TimedOut).into()));
+            let row = timeout(PATIENCE, rows.next()).await.unwrap_or_else(late)?;
+            Some((row, rows))
+        }))
+    }
+
+    /// Another broker may lead from now on.
+    pub(super) async fn close(&self) -> Result<(), StoreError> {
+        self.readers.close().await;
+        let connection = std::mem::take(&mut *self.writer.lock().await).connection;
+        if let Some(connection) = connection {
+            connection.close().await?;
+        }
+        Ok(())
+    }
+
+    async fn connect(&self) -> Result<PgConnection, StoreError> {
+        let mut connection = self.options.connect().await.map_err(|source| {
+            let server = self.options.get_host().to_owned();
+            StoreError::Unreachable { server, source }
+        })?;
+        let version: String = sqlx::query_scalar("SHOW server_version_num")
+            .fetch_one(&mut connection)
+            .await?;
+        // 150004 is 15.4.
+        let version = version.parse::<i32>().unwrap_or(0) / 10_000;
+        if version < OLDEST {
+            return Err(StoreError::OldServer {
+                version,
+                oldest: OLDEST,
+            });
+        }
+        Ok(connection)
+    }
+}
+
+async fn ask_for_lead(connection: &mut PgConnection) -> Result<(), StoreError> {
+    let leads: bool = sqlx::query_scalar("SELECT pg_try_advisory_lock($1)")
+        .bind(LEAD)
+        .fetch_one(&mut *connection)
+        .await?;
+    if leads {
+        return Ok(());
+    }
+    let known: bool = sqlx::query_scalar("SELECT to_regclass('leader') IS NOT NULL")
+        .fetch_one(&mut *connection)
+        .await?;
+    let leader = if known {
+        sqlx::query_scalar("SELECT address FROM leader")
+            .fetch_optional(connection)
+            .await?
+    } else {
+        None
+    };
+    Err(StoreError::Standby { leader })
+}
+
+impl PostgresWriter {
+    pub(super) async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError> {
+        let Some(connection) = &mut self.0.connection else {
+            return Err(StoreError::NotLeading);
+        };
+        let rows = query(statement).fetch(connection).map_ok(Row::Postgres);
+        let rows = in_time(async { Ok(rows.try_collect().await?) }).await;
+        self.keep_if_sound(rows)
+    }
+
+    /// All of it or nothing. Goes on to its end when the caller is dropped.
+    pub(super) async fn apply(mut self, statements: Vec<Statement>) -> Result<(), StoreError> {
+        let applied = tokio::spawn(async move {
+            let Some(connection) = &mut self.0.connection else {
+                return Err(StoreError::NotLeading);
+            };
+            let applied = in_time(apply(connection, statements)).await;
+            self.keep_if_sound(applied)
+        });
+        applied.await.unwrap_or_else(|failed| {
+            Err(StoreError::from(sqlx::Error::Io(std::io::Error::other(
+                failed,
+            ))))
+        })
+    }
+
+    fn keep_if_sound<T>(&mut self, done: Result<T, StoreError>) -> Result<T, StoreError> {
+        if !matches!(done, Ok(_) | Err(StoreError::Conflict { .. })) {
+            *self.0 = Writer::default();
+        }
+        done
+    }
+}
+
+async fn apply(
+    connection: &mut PgConnection,
+    statements: Vec<Statement>,
+) -> Result<(), StoreError> {
+    // One statement is a transaction of its own.
+    let alone = statements.len() == 1;
+    if !alone {
+        connection.execute("BEGIN").await?;
+    }
+    let mut changed = Ok(());
+    for statement in statements {
+        let job = statement.changes;
+        let result = query(statement).execute(&mut *connection).await?;
+        changed = check(job, result.rows_affected());
+        if changed.is_err() {
+            break;
+        }
+    }
+    if !alone {
+        let end = if changed.is_ok() {
+            "COMMIT"
+        } else {
+            "ROLLBACK"
+        };
+        connection.execute(end).await?;
+    }
+    changed
+}
+
+async fn in_time<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    timeout(PATIENCE, work)
+        .await
+        .unwrap_or(Err(StoreError::Silent { after: PATIENCE }))
+}
+
+/// `?` becomes `$1`, `$2` and so on.
+fn query(statement: Statement) -> Query<'static, Postgres, PgArguments> {
+    let mut text = String::with_capacity(statement.sql.len() + 2 * statement.values.len());
+    for (number, part) in statement.sql.split('?').enumerate() {
+        if number > 0 {
+            text.push_str(&format!("${number}"));
+        }
+        text.push_str(part);
+    }
+    let query = sqlx::query(AssertSqlSafe(text));
+    let values = statement.values.into_iter();
+    values.fold(query, |query, value| match value {
+        Value::Integer(integer) => query.bind(integer),
+        Value::Real(real) => query.bind(real),
+        // PostgreSQL has no zero character in texts, and no honest name has one.
+        Value::Text(text) => query.bind(text.map(|text| text.replace('\0', ""))),
+        Value::Bytes(bytes) => query.bind(bytes),
+    })
+}

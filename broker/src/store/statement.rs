@@ -1,0 +1,177 @@
+//! SQL that both engines understand, with its values, and the rows that it gives.
+//!
+//! Values stand as `?`. What the engines spell differently is evened out in their migrations (`hex` is a function in
+//! both), and integers are 64 bits wide everywhere.
+
+use super::StoreError;
+use baton_protocol::JobId;
+use sqlx::{Postgres, Sqlite, postgres::PgRow, sqlite::SqliteRow};
+use std::borrow::Cow;
+
+#[derive(Debug, Clone)]
+pub(super) struct Statement {
+    pub(super) sql: Cow<'static, str>,
+    pub(super) values: Vec<Value>,
+    /// The job of which exactly one row must change.
+    pub(super) changes: Option<JobId>,
+}
+
+/// Each with its own null, because PostgreSQL wants to know of what kind it is.
+#[derive(Debug, Clone)]
+pub(super) enum Value {
+    Integer(Option<i64>),
+    Real(f64),
+    Text(Option<String>),
+    Bytes(Option<Vec<u8>>),
+}
+
+pub(super) fn sql(text: impl Into<Cow<'static, str>>) -> Statement {
+    Statement {
+        sql: text.into(),
+        values: Vec::new(),
+        changes: None,
+    }
+}
+
+impl Statement {
+    /// For a `?` of the text.
+    pub(super) fn bind(mut self, value: impl Into<Value>) -> Self {
+        self.values.push(value.into());
+        self
+    }
+
+    /// Refused with [`StoreError::Conflict`] when it changes nothing.
+    pub(super) fn changing(mut self, job: JobId) -> Self {
+        self.changes = Some(job);
+        self
+    }
+
+    pub(super) fn push(&mut self, text: &str) -> &mut Self {
+        self.sql.to_mut().push_str(text);
+        self
+    }
+
+    pub(super) fn push_bind(&mut self, value: impl Into<Value>) -> &mut Self {
+        self.values.push(value.into());
+        self.push("?")
+    }
+
+    /// `(?, ?, ?)`
+    pub(super) fn push_list<V: Into<Value>>(
+        &mut self,
+        values: impl IntoIterator<Item = V>,
+    ) -> &mut Self {
+        let mut before = "(";
+        for value in values {
+            self.push(before).push_bind(value);
+            before = ", ";
+        }
+        self.push(")")
+    }
+}
+
+/// Whether a change was one that it may be.
+pub(super) fn check(changes: Option<JobId>, rows_affected: u64) -> Result<(), StoreError> {
+    match changes {
+        Some(job) if rows_affected != 1 => Err(StoreError::Conflict { job }),
+        _ => Ok(()),
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum Row {
+    Sqlite(SqliteRow),
+    Postgres(PgRow),
+}
+
+/// What both engines can give.
+pub(super) trait Column:
+    for<'row> sqlx::Decode<'row, Sqlite>
+    + sqlx::Type<Sqlite>
+    + for<'row> sqlx::Decode<'row, Postgres>
+    + sqlx::Type<Postgres>
+{
+}
+
+impl<T> Column for T where
+    T: for<'row> sqlx::Decode<'row, Sqlite>
+        + sqlx::Type<Sqlite>
+        + for<'row> sqlx::Decode<'row, Postgres>
+        + sqlx::Type<Postgres>
+{
+}
+
+impl Row {
+    pub(super) fn get<T: Column>(&self, column: &str) -> Result<T, StoreError> {
+        Ok(match self {
+            Self::Sqlite(row) => sqlx::Row::try_get(row, column)?,
+            Self::Postgres(row) => sqlx::Row::try_get(row, column)?,
+        })
+    }
+}
+
+impl From<i64> for Value {
+    fn from(value: i64) -> Self {
+        Self::Integer(Some(value))
+    }
+}
+
+impl From<u32> for Value {
+    fn from(value: u32) -> Self {
+        Self::Integer(Some(value.into()))
+    }
+}
+
+impl From<Option<i64>> for Value {
+    fn from(value: Option<i64>) -> Self {
+        Self::Integer(value)
+    }
+}
+
+impl From<f64> for Value {
+    fn from(value: f64) -> Self {
+        Self::Real(value)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(value: &str) -> Self {
+        Self::Text(Some(value.to_owned()))
+    }
+}
+
+impl From<&String> for Value {
+    fn from(value: &String) -> Self {
+        Self::Text(Some(value.clone()))
+    }
+}
+
+impl From<String> for Value {
+    fn from(value: String) -> Self {
+        Self::Text(Some(value))
+    }
+}
+
+impl From<Option<String>> for Value {
+    fn from(value: Option<String>) -> Self {
+        Self::Text(value)
+    }
+}
+
+impl From<&[u8]> for Value {
+    fn from(value: &[u8]) -> Self {
+        Self::Bytes(Some(value.to_vec()))
+    }
+}
+
+impl From<Vec<u8>> for Value {
+    fn from(value: Vec<u8>) -> Self {
+        Self::Bytes(Some(value))
+    }
+}
+
+impl From<Option<Vec<u8>>> for Value {
+    fn from(value: Option<Vec<u8>>) -> Self {
+        Self::Bytes(value)
+    }
+}

@@ -1,0 +1,118 @@
+//! Brokers on PostgreSQL: one leads, the others stand by, and each of them and the database may die.
+
+use crate::harness::{
+    Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, output, started, within,
+};
+use baton_broker::{Config, Database, Listen};
+use baton_link::Api;
+use baton_postgres_tests::{Disk, Server};
+use baton_protocol::{
+    JobEvent, Outcome,
+    proxy::{FromProxy, WaitingReason},
+    worker::ToWorker,
+};
+use std::{net::SocketAddr, time::Duration};
+
+/// Whoever leads is killed after every event; worker and proxy come back to the other one.
+#[tokio::test]
+async fn two_brokers_lose_and_double_nothing() {
+    let server = Server::start(Disk::NoSync);
+    let url = server.url();
+    let folder = tempfile::tempdir().unwrap();
+    let mut leader = KilledBroker::start_on(&url, folder.path(), "a").await;
+    let mut other = KilledBroker::start_on(&url, folder.path(), "b").await;
+    // Both are there for everybody, whichever leads.
+    let mut worker = FakeWorker::new(&other.dial).await;
+    let mut proxy = FakeProxy::new(&leader.dial).await;
+    let (notebook, id) = (proxy.notebook, worker.id);
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    let events = [started(), output("1"), finished(Outcome::Ok)];
+    for (number, event) in (1..).zip(&events) {
+        worker
+            .report(job, fencing, number, vec![event.clone()])
+            .await;
+        leader.kill();
+        worker.expect_closed().await;
+        other.ready().await;
+        leader = other;
+        let name = if number % 2 == 1 { "a" } else { "b" };
+        other = KilledBroker::start_on(&url, folder.path(), name).await;
+        worker = FakeWorker::back(&other.dial, id, &[(job, fencing)]).await;
+        assert!(matches!(worker.next().await, ToWorker::Acknowledge { .. }));
+        // As far as the worker knows it was not stored.
+        worker
+            .report(job, fencing, number, vec![event.clone()])
+            .await;
+    }
+    for broker in [&leader, &other] {
+        let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
+        proxy.say(FromProxy::Resume { job, after: 0 }).await;
+        let heard = proxy.events_after(job, 0).await;
+        assert!(matches!(heard[0], JobEvent::Assigned { .. }));
+        assert_eq!(heard[1..], events);
+    }
+}
+
+#[tokio::test]
+async fn a_broker_outlives_its_database() {
+    let mut server = Server::start(Disk::NoSync);
+    let rules = Rules {
+        database: Some(server.url()),
+        ..Rules::default()
+    };
+    let broker = Broker::start_with(rules).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    assert_eq!(proxy.place(job).await, (1, WaitingReason::NoWorker));
+
+    server.kill();
+    // What cannot be stored is not answered, and its sender hears that it has to come back.
+    proxy.submit().await;
+    proxy.expect_closed().await;
+    let api = Api::new(&broker.dial).unwrap();
+    assert!(api.get("/health/ready").await.is_err());
+    api.get("/health/live").await.unwrap();
+
+    server.start_again();
+    within("a database", async {
+        while api.get("/health/ready").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;
+    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    assert_eq!(proxy.place(job).await, (1, WaitingReason::NoWorker));
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    assert_eq!(worker.run_to_end().await, job);
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_person_must_mend_is_said_at_the_start_and_without_the_password() {
+    let server = Server::start(Disk::NoSync);
+    let folder = tempfile::tempdir().unwrap();
+    let socket = Listen::Unix(folder.path().join("broker.sock"));
+    let start_on = async |listen: &Listen, url: &str| {
+        let database = Database::named(url);
+        let blobs = folder.path().join("blobs");
+        let mut config = Config::new(listen.clone(), database, blobs);
+        config.token = Some("a token".to_owned());
+        let run = baton_broker::run(config, drop, std::future::pending());
+        let error = within("a refusal", run).await.unwrap_err();
+        format!("{error:#}")
+    };
+    let start = async |url: &str| start_on(&socket, url).await;
+    let unknown = start(&server.url().replace("/postgres", "/nothing")).await;
+    assert!(unknown.contains("\"nothing\" does not exist"), "{unknown}");
+    let wrong = start("postgres://ada:secret@[/baton").await;
+    assert!(wrong.contains("postgres://USER:PASSWORD@HOST"), "{wrong}");
+    assert!(!wrong.contains("secret"), "{wrong}");
+    let everywhere = Listen::Tcp(SocketAddr::from(([0, 0, 0, 0], 0)));
+    let unreachable = start_on(&everywhere, &server.url()).await;
+    assert!(
+        unreachable.contains("set broker.advertise"),
+        "{unreachable}"
+    );
+}
