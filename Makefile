@@ -55,16 +55,19 @@ test-rust: $(VENV)/.requirements-test $(VENV)/.requirements-cuda $(INSTALLED)
 	then cargo nextest run --no-fail-fast --workspace --locked --cargo-profile $(PROFILE); \
 	else cargo test --no-fail-fast --workspace --locked --profile $(PROFILE); fi
 
-# The shim's tests share nothing but processors. Those of the whole have the machine to themselves.
+# Two at a time, which share nothing but processors; those of one file are one user's, in order.
 .PHONY: test-python
 test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(INSTALLED)
 	$(BIN)/pytest -m "not gpu" -n 2 python-shim/tests
-	$(BIN)/pytest -m "not gpu" tests
+	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile tests
 
 .PHONY: test-gpu
-test-gpu: $(VENV)/.requirements-test $(INSTALLED)
-	@[[ -e /dev/nvidia0 ]] || { echo "This machine has no NVIDIA GPU (no /dev/nvidia0): nothing was checked" >&2; exit 1; }
+test-gpu: gpu $(VENV)/.requirements-gpu $(INSTALLED)
 	$(BIN)/pytest -m gpu
+
+.PHONY: gpu
+gpu:
+	@[[ -e /dev/nvidia0 ]] || { echo "This machine has no NVIDIA GPU (no /dev/nvidia0): nothing was checked" >&2; exit 1; }
 
 .PHONY: lint
 lint: $(VENV)/.requirements-dev
@@ -88,7 +91,7 @@ clean:
 
 .PHONY: browser
 browser:
-	scripts/install-system-packages browser
+	scripts/install-system-packages browser qt
 
 $(INSTALLED): $(VENV)/.requirements-build $(VENV)/.requirements-examples $(SOURCES)
 	@command -v cargo >/dev/null || { echo "Rust is missing: install it with rustup, then try again" >&2; exit 1; }
@@ -100,6 +103,13 @@ $(INSTALLED): $(VENV)/.requirements-build $(VENV)/.requirements-examples $(SOURC
 $(VENV)/.requirements-frameworks: requirements/frameworks.txt scripts/stub_cuda.py $(VENV)/.requirements-test
 	scripts/install-system-packages stubs
 	$(BIN)/pip install --quiet --no-deps -r $<
+	$(BIN)/python scripts/stub_cuda.py
+	touch $@
+
+# The same with the CUDA libraries that torch names: of the stand-ins none is left.
+$(VENV)/.requirements-gpu: requirements/frameworks.txt scripts/stub_cuda.py $(VENV)/.requirements-test
+	scripts/install-system-packages stubs
+	$(BIN)/pip install --quiet -r $<
 	$(BIN)/python scripts/stub_cuda.py
 	touch $@
 

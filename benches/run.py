@@ -14,6 +14,7 @@ NAMES = (
     "moving_state",
     "virtual_cuda",
     "gpu_gate",
+    "latency",
     "plan",
     "broker_chaos",
     "broker_load",

@@ -19,8 +19,10 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-KNOWN = set("cublas cublasLt cudart cudnn cufft cufile cupti cusparse cusparseLt nccl nvrtc nvshmem_host".split())
-OF_CUDA = re.compile(r"(__)?(cuda|cublas|cudnn|cufft|cuFile|cupti|cusparse|nccl|nvrtc|nvshmem)")
+KNOWN = set(
+    "cublas cublasLt cudart cudnn cufft cufile cupti curand cusparse cusparseLt nccl nvrtc nvshmem_host".split()
+)
+OF_CUDA = re.compile(r"(__)?(cuda|cublas|cudnn|cufft|cuFile|cupti|curand|cusparse|nccl|nvrtc|nvshmem)")
 NO_DEVICE = 100  # of CUDA's error numbers
 TRIAL = "import torch; assert (torch.ones(2, 2) @ torch.ones(2)).tolist() == [2, 2]; torch.cuda.is_available()"
 

@@ -21,13 +21,20 @@ NAMES = [
     "05-pytorch-mnist",
     "06-jax",
     "07-two-students",
+    "08-pytorch-from-data-to-model",
+    "09-pytorch-in-an-hour",
 ]
+ANY_CELL = NAMES[-2:]
+"""Written for a machine with a GPU, without a line of Baton."""
 
 
 @cache
-def results_of(name: str, folder: Path) -> list[Result]:
-    """What each code cell showed."""
+def results_of(name: str, folder: Path, *, first_line: str = "") -> list[Result]:
+    """What each code cell showed. `first_line` goes on top of each of them."""
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.source = first_line + cell.source
     NotebookClient(notebook, timeout=100, resources={"metadata": {"path": str(folder)}}).execute()
     return [
         Result(cell.source, {}, [{"msg_type": output.output_type, "content": output} for output in cell.outputs])
@@ -144,3 +151,20 @@ def test_two_students(place: Place) -> None:
     assert all(others), told.stdout
     assert matched(r"(?s:.*)my cell began, (\d) of the others were still at work\n", told.stdout) in ("0", "1")
     assert left.stdout == "the others have left\n"
+
+
+@pytest.mark.parametrize("name", ANY_CELL)
+def test_written_for_a_gpu_it_shows_the_same_here_and_under_gpu(name: str, place: Place) -> None:
+    here, there = results_of(name, place.work), results_of(name, place.work, first_line="%%gpu\n")
+    assert all(any(line.startswith("GPU: ") for line in result.notices) for result in there)
+    assert [sorted(result.outputs) for result in there] == [sorted(result.outputs) for result in here]
+    assert "cuda:0" in here[0].stdout + here[1].stdout
+    assert not any("baton" in result.code.lower() or result.code[0] == "%" for result in here)
+
+
+def test_a_model_of_a_first_course_learns(place: Place) -> None:
+    *_, last, saved = results_of("08-pytorch-from-data-to-model", place.work)
+    assert float(matched(r"(?s:.*)Right: ([\d.]+)%, mean loss: [\d.]+\n\n", last.stdout)) > 90
+    matched(r'Predicted: "(\w+)", actual: "\w+"\n', saved.stdout)
+    *_, tested = results_of("09-pytorch-in-an-hour", place.work)
+    assert int(matched(r"(?s:.*)of all 120: (\d+)%\n", tested.stdout)) > 80

@@ -50,7 +50,7 @@ class Suite:
 SUITES = [
     Suite("ipykernel", "tests", 91),
     Suite("nbclient", "tests", 127),
-    Suite("jupyter_server", "tests/services/kernels", 86),
+    Suite("jupyter_server", "tests/services/kernels", 85),
 ]
 OPTIONS = (
     "-q -r fE -p no:cacheprovider -W ignore -o asyncio_default_fixture_loop_scope=function -o addopts= --timeout 120"

@@ -25,7 +25,7 @@ fn main() {
     let [in_order, in_turn, ours] = [Policy::FirstCome, Policy::RoundRobin(20.0), Policy::Baton]
         .map(|policy| {
             let begin = Instant::now();
-            let told = share(&class(), policy, hours(240.0), runs);
+            let told = share(&Class::practical(), policy, hours(240.0), runs);
             told.cells as f64 / begin.elapsed().as_secs_f64()
         });
     println!(
@@ -58,23 +58,5 @@ fn life() -> Life {
         hand_over: Times::Exponential(0.5),
         stay: Times::Exponential(5400.0),
         away: Times::Exponential(HOUR),
-    }
-}
-
-/// 88 % of cells are short, and 1.5 % long, which are two thirds of the work.
-fn class() -> Class {
-    let cells = [(0.88, 0.7, 0.7), (0.105, 15.0, 0.6), (0.015, 400.0, 0.5)];
-    Class {
-        people: PEOPLE,
-        edit: Times::Exponential(90.0),
-        run: Times::Mix(
-            cells
-                .map(|(weight, median, spread)| (weight, Times::LogNormal { median, spread }))
-                .to_vec(),
-        ),
-        session_bytes: 4_000_000_000,
-        gpu_bytes: 140_000_000_000,
-        bandwidth: 50e9,
-        drain: 0.02,
     }
 }

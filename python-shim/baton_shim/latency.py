@@ -185,6 +185,12 @@ def hand_over(rows: list[dict[str, Any]]) -> float:
     return float(row["move"] + row["return"])
 
 
+def cold(rows: list[dict[str, Any]]) -> float:
+    """Seconds that a notebook's first cell adds where its session is not."""
+    rows = [row for row in rows if row["state"] == "cold" and row["megabytes"] <= HAND_OVER_MEGABYTES]
+    return float(max(rows, key=lambda row: int(row["megabytes"]))["adds"])
+
+
 def text(rows: list[dict[str, Any]]) -> str:
     columns = (*PARTS, "total", "adds")
     lines = [f"{'data':>7}  {'state':<12}" + "".join(f"{column:>11}" for column in columns)]
@@ -208,7 +214,7 @@ def shown(seconds: float) -> str:
 def main(arguments: list[str]) -> None:
     most_bytes, runs = int(arguments[0]), int(arguments[1])
     rows = measure(most_bytes, runs)
-    told = {"rows": rows, "hand_over_seconds": hand_over(rows)}
+    told = {"rows": rows, "hand_over_seconds": hand_over(rows), "cold_seconds": cold(rows)}
     sys.stdout.write((json.dumps(told) if "--json" in arguments else text(rows)) + "\n")
 
 

@@ -77,7 +77,7 @@ pub(super) fn plan() -> Command {
         ))
         .arg(switch(
             "policies",
-            "Simulate one GPU, and compare the ways to share it",
+            "Simulate so many people and GPUs, and compare the ways to share them",
         ))
         .arg(
             Arg::new("cells")
@@ -87,6 +87,15 @@ pub(super) fn plan() -> Command {
                 .default_value("88%:700ms,10.5%:15s,1.5%:400s")
                 .help("GPU times of cells for --policies: parts and their medians"),
         )
+        .arg(count(
+            "slots",
+            "Cells that take turns on a GPU, for --policies; others wait in line; all if not given",
+        ))
+        .arg(time(
+            "cold",
+            Some("5s"),
+            "Time in which a session begins on another GPU, for --policies",
+        ))
         .arg(size(
             "session-memory",
             "4GB",
@@ -95,7 +104,7 @@ pub(super) fn plan() -> Command {
         .arg(size(
             "gpu-memory",
             "80GB",
-            "Memory of the GPU for --policies",
+            "Memory of each GPU for --policies",
         ))
         .arg(size(
             "link",
@@ -131,7 +140,7 @@ pub(super) fn plan() -> Command {
         .arg(path_argument(
             "latency",
             "FILE",
-            "What `baton bench latency --json` printed, instead of --hand-over",
+            "What `baton bench latency --json` printed, instead of --hand-over and --cold",
         ))
         .arg(path_argument(
             "report",

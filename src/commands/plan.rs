@@ -113,37 +113,42 @@ fn rows(users: usize) -> Vec<usize> {
 fn read_rates(matches: &ArgMatches) -> anyhow::Result<Rates> {
     let seconds = |name| matches.get_one::<Duration>(name).map(Duration::as_secs_f64);
     let rate = |name| 1.0 / seconds(name).expect("it has a default");
-    let measured = matches
-        .get_one::<PathBuf>("latency")
-        .map(hand_over)
-        .transpose()?;
+    let measured = Latency::read(matches)?;
     let rates = Rates {
         arrival: rate("away"),
         departure: seconds("stay").map_or(0.0, |stay| 1.0 / stay),
         submission: rate("edit"),
         execution: rate("run"),
-        hand_over: measured.map_or_else(|| rate("hand-over"), |seconds| 1.0 / seconds),
+        hand_over: measured.map_or_else(|| rate("hand-over"), |told| 1.0 / told.hand_over_seconds),
     };
     rates
         .checked()
         .context("A time of zero has no rate; the shortest is 1 ms")
 }
 
-/// Seconds, from what `baton bench latency --json` said.
-fn hand_over(path: &PathBuf) -> anyhow::Result<f64> {
-    #[derive(serde::Deserialize)]
-    struct Measured {
-        hand_over_seconds: f64,
+/// From what `baton bench latency --json` said.
+#[derive(serde::Deserialize)]
+struct Latency {
+    hand_over_seconds: f64,
+    cold_seconds: f64,
+}
+
+impl Latency {
+    /// `None` where it was not measured.
+    fn read(matches: &ArgMatches) -> anyhow::Result<Option<Self>> {
+        let Some(path) = matches.get_one::<PathBuf>("latency") else {
+            return Ok(None);
+        };
+        let text = fs::read_to_string(path)
+            .with_context(|| format!("Failed to read {}", path.display()))?;
+        let measured = serde_json::from_str(&text).with_context(|| {
+            format!(
+                "{} does not say what a hand-over takes\nhint: baton bench latency --json > {0}",
+                path.display()
+            )
+        })?;
+        Ok(Some(measured))
     }
-    let text =
-        fs::read_to_string(path).with_context(|| format!("Failed to read {}", path.display()))?;
-    let measured: Measured = serde_json::from_str(&text).with_context(|| {
-        format!(
-            "{} does not say what a hand-over takes\nhint: baton bench latency --json > {0}",
-            path.display()
-        )
-    })?;
-    Ok(measured.hand_over_seconds)
 }
 
 impl Question {

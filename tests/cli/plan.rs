@@ -83,7 +83,7 @@ fn what_has_no_answer_is_said() {
 }
 
 #[test]
-fn the_ways_to_share_a_gpu_are_compared() {
+fn the_ways_to_share_gpus_are_compared() {
     let class = [
         "--policies",
         "--users",
@@ -101,8 +101,17 @@ fn the_ways_to_share_a_gpu_are_compared() {
     let told = plan(&[&class[..], &["--json"]].concat());
     let told: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
     let short = |row: usize| told[row]["short_mean_seconds"]["mean"].as_f64().unwrap();
-    assert_eq!(told[2]["policy"], "Baton's arbiter");
+    assert_eq!(told[2]["policy"], "Baton's own rules");
     assert!(short(2) < 2.0 && short(2) * 20.0 < short(0), "{told}");
+
+    let said = plan(&[&class[..], &["--gpus", "2", "--slots", "3"]].concat());
+    assert!(
+        said.stdout.contains(
+            "12 people share 2 GPUs; cells compute 10 s on average. 3 take turns on each GPU."
+        ),
+        "{}",
+        said.stdout
+    );
 
     let said = plan(&["--policies", "--session-memory", "90GB"]);
     assert!(
@@ -166,7 +175,7 @@ fn a_measured_hand_over_is_taken() {
     let home = Home::new();
     let file = home.write(
         "latency.json",
-        r#"{"rows": [], "hand_over_seconds": 0.035}"#,
+        r#"{"rows": [], "hand_over_seconds": 0.035, "cold_seconds": 2.5}"#,
     );
     let said = home.run(&["plan", "--users", "2", "--latency", file.to_str().unwrap()]);
     assert!(

@@ -101,14 +101,9 @@ impl Arbiter {
         self.accounts.decay(elapsed, self.settings.half_life);
         self.settle_the_lowest(elapsed);
         let each = elapsed / (self.sessions.count_computing() as u32).max(1);
-        for id in self.sessions.ids_computing() {
-            let user = self.sessions.change(id, |session| {
-                session.attained += each;
-                session.used_at = now;
-                session.user
-            });
-            self.accounts.charge(user.expect("it computes"), each);
-        }
+        let accounts = &mut self.accounts;
+        let charged = |account| accounts.charge(account, each);
+        self.sessions.charge(each, now, charged);
     }
 
     fn settle_the_lowest(&mut self, elapsed: Duration) {
@@ -132,7 +127,8 @@ impl Arbiter {
                 user,
                 fixed_bytes,
             } => {
-                let joined = Session::new(user, fixed_bytes, now);
+                let account = self.accounts.open(user);
+                let joined = Session::new(account, fixed_bytes, now);
                 self.sessions.insert(session, joined);
             }
             Event::Left(id) => {
@@ -268,7 +264,7 @@ impl Arbiter {
         let lets_in = |session: &Session| session.holds() && self.settings.level(session) == lowest;
         computing == 0
             || (computing < self.settings.together
-                && (0..lowest).all(|level| self.sessions.waiting(level).is_empty())
+                && !(0..lowest).any(|level| self.sessions.any_waits_in(level))
                 && self
                     .sessions
                     .computing()
@@ -286,8 +282,7 @@ impl Arbiter {
         let overdue = self.is_overdue.then_some(lowest);
         let mut levels = overdue.into_iter().chain(0..=lowest);
         levels.find_map(|level| {
-            let waiting = self.sessions.waiting(level).iter();
-            let waiting = waiting.map(|id| (*id, &self.sessions[id]));
+            let waiting = self.sessions.waiting(level);
             let meant = waiting.filter(|(id, session)| is_meant(*id, session));
             best(meant.map(|(id, session)| (id, self.place(session))))
         })
@@ -310,7 +305,7 @@ impl Arbiter {
             } else {
                 Rank::Level(level)
             },
-            used: self.accounts.used(session.user),
+            used: self.accounts.used(session.account),
             since: session.waits_since(),
         }
     }
@@ -322,7 +317,7 @@ impl Arbiter {
     }
 
     fn lowest_waits(&self) -> bool {
-        !self.sessions.waiting(self.settings.lowest()).is_empty()
+        self.sessions.any_waits_in(self.settings.lowest())
     }
 
     fn wakes_of(&self, session: &Session, wanted: bool, computing: u32) -> [Option<Duration>; 5] {

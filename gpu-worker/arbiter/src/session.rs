@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::{Epoch, UserId};
+use crate::{Epoch, accounts::Account};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
-    pub(crate) user: UserId,
+    pub(crate) account: Account,
     pub(crate) activity: Activity,
     pub(crate) turn: Turn,
     /// GPU time that its cell has had.
@@ -67,9 +67,9 @@ pub(crate) enum Residency {
 }
 
 impl Session {
-    pub(crate) fn new(user: UserId, fixed_bytes: u64, now: Duration) -> Self {
+    pub(crate) fn new(account: Account, fixed_bytes: u64, now: Duration) -> Self {
         Self {
-            user,
+            account,
             activity: Activity::Editing,
             turn: Turn::Idle,
             attained: Duration::ZERO,

@@ -14,6 +14,8 @@ pub(super) struct OutputQueue {
     runs: VecDeque<Run>,
     /// Of all runs, not yet taken.
     bytes: usize,
+    /// Of which the end has not been taken.
+    messages: usize,
     /// The bytes taken last were in the middle of a message.
     front_is_begun: bool,
 }
@@ -32,12 +34,18 @@ impl OutputQueue {
     pub(super) fn push(&mut self, bytes: Bytes, ends: VecDeque<usize>) {
         if !bytes.is_empty() {
             self.bytes += bytes.len();
+            self.messages += ends.len();
             self.runs.push_back(Run {
                 bytes,
                 taken: 0,
                 ends,
             });
         }
+    }
+
+    /// How many messages end in what waits.
+    pub(super) fn messages(&self) -> usize {
+        self.messages
     }
 
     pub(super) fn push_message(&mut self, message: Bytes) {
@@ -68,6 +76,7 @@ impl OutputQueue {
             }
         }
         self.bytes = 0;
+        self.messages = 0;
         let head_ends = !head.is_empty();
         for (index, piece) in head.iter().enumerate() {
             let is_last = head_ends && index + 1 == head.len();
@@ -130,6 +139,7 @@ impl Buf for OutputQueue {
             self.front_is_begun = true;
             while let Some(end) = run.ends.front().copied().filter(|end| *end <= run.taken) {
                 run.ends.pop_front();
+                self.messages -= 1;
                 self.front_is_begun = end < run.taken;
             }
             if run.taken == run.bytes.len() {

@@ -1,8 +1,8 @@
 //! The way from the kernel to one client on iopub.
 //!
 //! In: the kernel's bytes, and messages of our own. Out: the same bytes in the same order, with our messages between
-//! them where their cell has begun. The kernel is always drained; what the client does not take at once waits in its
-//! queue, and when that is full, relief makes room.
+//! them where their cell has begun. What the client does not take at once waits in its queue. When that is full, the
+//! kernel is not read for a moment, which is all that a client needs that reads; then relief makes room.
 //!
 //! **Invariant:** what was injected before something was read from the kernel is written before it.
 
@@ -30,23 +30,29 @@ const LEAST_READ_BYTES: usize = 16 << 10;
 /// What may wait for cells to begin. More than that waits for a cell that this client will never hear of.
 const MOST_HELD_BYTES: usize = 16 << 20;
 
+/// A kernel that is not read keeps 1000 messages for a client and drops the next ones, whatever they say. So it may be
+/// left alone only while what comes are large ones, of which it makes fewer.
+const FEW_MESSAGES: usize = 256;
+
 /// How much may wait for one client, and for how long.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// When its queue is made smaller.
+    /// When its connection to the kernel waits, and its queue is about to be made smaller.
     pub(super) relief_bytes: usize,
-    /// When a queue that cannot be made smaller makes its connection to the kernel wait.
+    /// How long a client may take to make room by reading.
+    pub(super) patience: Duration,
+    /// What a queue that cannot be made smaller may hold.
     pub(super) queued_bytes: usize,
-    /// When a client whose queue is full loses its connection, if it takes nothing.
+    /// When a client with such a queue loses its connection, if it takes nothing.
     pub(super) standstill: Duration,
 }
 
 impl Default for Limits {
-    /// Large enough for a burst that a client which reads will take.
     fn default() -> Self {
         Self {
-            relief_bytes: 128 << 20,
-            queued_bytes: 256 << 20,
+            relief_bytes: 12 << 20,
+            patience: Duration::from_secs(1),
+            queued_bytes: 24 << 20,
             standstill: Duration::from_secs(10),
         }
     }
@@ -109,21 +115,26 @@ pub(super) async fn show(
     let mut chunk = BytesMut::with_capacity(BUFFER_BYTES);
     let mut kernel_is_open = true;
     let mut last_progress = Instant::now();
+    let mut had_room = last_progress;
     while kernel_is_open || view.queue.has_remaining() {
-        let is_full = view.queue.remaining() > limits.queued_bytes;
+        let is_full = view.is_full();
+        if !is_full {
+            had_room = Instant::now();
+        }
         // Writing comes before reading, so that the queue only grows while the client takes nothing.
         tokio::select! {
             biased;
             Some(injection) = injections.recv() => {
                 view.hold(injection);
                 view.release();
-                view.relieve();
+                view.make_room();
             }
             written = client.write_buf(&mut view.queue), if view.queue.has_remaining() => {
                 if written? == 0 {
                     return Err(std::io::Error::from(std::io::ErrorKind::WriteZero).into());
                 }
                 last_progress = Instant::now();
+                view.regain_room();
             }
             count = kernel.read_buf(&mut chunk), if kernel_is_open && !is_full => {
                 // A kernel that was killed may leave an error instead of an end; what it said before is here.
@@ -133,12 +144,15 @@ pub(super) async fn show(
                 }
                 view.take_all(&mut injections);
                 view.pass_on(chunk.split().freeze())?;
-                view.relieve();
+                view.make_room();
                 if chunk.capacity() < LEAST_READ_BYTES {
                     chunk.reserve(BUFFER_BYTES);
                 }
             }
-            () = tokio::time::sleep_until(last_progress + limits.standstill), if is_full => {
+            () = tokio::time::sleep_until(had_room + limits.patience), if is_full && view.can_be_relieved() => {
+                view.relieve();
+            }
+            () = tokio::time::sleep_until(last_progress + limits.standstill), if is_full && !view.can_be_relieved() => {
                 return Err(ViewError::Standstill {
                     seconds: limits.standstill.as_secs(),
                     queued_bytes: view.queue.remaining(),
@@ -158,12 +172,14 @@ struct View<'a> {
     /// Messages of our own whose cell has not begun here, or that came in the middle of a message.
     held: VecDeque<Arc<Injection>>,
     held_bytes: usize,
-    /// How large the queue has to be for relief.
-    relief_bytes: usize,
+    limits: Limits,
+    /// How large the queue may become before something is done about it.
+    room_bytes: usize,
 }
 
 impl<'a> View<'a> {
     fn new(relay: &'a Relay, audience: &'a Audience) -> Self {
+        let limits = relay.shared.limits;
         Self {
             relay,
             audience,
@@ -172,7 +188,8 @@ impl<'a> View<'a> {
             queue: OutputQueue::default(),
             held: VecDeque::new(),
             held_bytes: 0,
-            relief_bytes: relay.shared.limits.relief_bytes,
+            limits,
+            room_bytes: usual_room(relay, limits),
         }
     }
 
@@ -262,25 +279,57 @@ impl<'a> View<'a> {
             })
     }
 
+    fn is_full(&self) -> bool {
+        self.queue.remaining() > self.room_bytes
+    }
+
+    fn can_be_relieved(&self) -> bool {
+        self.room_bytes < self.limits.queued_bytes
+    }
+
+    /// Where waiting for the client would do harm.
+    fn make_room(&mut self) {
+        let cannot_wait = self.queue.messages() > FEW_MESSAGES
+            || self.queue.remaining() > self.limits.queued_bytes;
+        if self.is_full() && self.can_be_relieved() && cannot_wait {
+            self.relieve();
+        }
+    }
+
     fn relieve(&mut self) {
-        let before = self.queue.remaining();
         let Some(scribe) = self.relay.scribe() else {
             return;
         };
-        if before <= self.relief_bytes {
-            return;
-        }
         // Far enough that it is not needed again at once; when that cannot be, not before much more has come.
-        let limit = self.relay.shared.limits.relief_bytes;
+        let Limits {
+            relief_bytes,
+            queued_bytes,
+            ..
+        } = self.limits;
+        let before = self.queue.remaining();
         self.queue
-            .exchange(|messages| relieve(messages, scribe, limit / 2));
+            .exchange(|messages| relieve(messages, scribe, relief_bytes / 2));
         let after = self.queue.remaining();
-        self.relief_bytes = limit.max(after + limit / 4);
+        self.room_bytes = (after + relief_bytes / 4).clamp(relief_bytes, queued_bytes);
         tracing::warn!(
             queued_bytes.before = before,
             queued_bytes.after = after,
             "A client reads its output too slowly and does not get all of it"
         );
+    }
+
+    fn regain_room(&mut self) {
+        if self.queue.remaining() < self.limits.relief_bytes / 2 {
+            self.room_bytes = usual_room(self.relay, self.limits);
+        }
+    }
+}
+
+/// Where nothing can be signed, nothing can be exchanged.
+fn usual_room(relay: &Relay, limits: Limits) -> usize {
+    match relay.scribe() {
+        Some(_) => limits.relief_bytes,
+        None => limits.queued_bytes,
     }
 }
 

@@ -74,12 +74,12 @@ fn a_client_that_stands_still_stops_nobody_else() {
     let mut stuck = proxy.client();
     let mut client = proxy.client();
     let display = "from IPython.display import publish_display_data as show\n\
-                   for _ in range(64): show({'text/plain': 'x' * 1_000_000})";
+                   for _ in range(100): show({'text/plain': 'x' * 100_000})";
     let asked = stuck.execute(display);
     let seen = client.collect_until_idle(&asked);
     assert_eq!(
         seen.iter().filter(|word| *word == "display_data").count(),
-        64
+        100
     );
     assert_eq!(client.run("1").reply["status"], "ok");
     let late = stuck.collect_until_idle(&asked);

@@ -1,7 +1,7 @@
 //! The simulation against the chains where both can speak, and against what the policies are for.
 
 use baton_plan::{
-    Rates, shared,
+    Rates, repairman, shared,
     simulation::{Class, Length, Policy, Runs, Times, first_come, share},
 };
 
@@ -55,24 +55,6 @@ fn a_seed_says_it_all() {
     assert_eq!(told(), told());
 }
 
-/// 88 % of cells are short, and 1.5 % long, which are two thirds of the work.
-fn class() -> Class {
-    let cells = [(0.88, 0.7, 0.7), (0.105, 15.0, 0.6), (0.015, 400.0, 0.5)];
-    Class {
-        people: 30,
-        edit: Times::Exponential(90.0),
-        run: Times::Mix(
-            cells
-                .map(|(weight, median, spread)| (weight, Times::LogNormal { median, spread }))
-                .to_vec(),
-        ),
-        session_bytes: 4_000_000_000,
-        gpu_bytes: 140_000_000_000,
-        bandwidth: 50e9,
-        drain: 0.02,
-    }
-}
-
 #[test]
 fn short_cells_feel_instant_only_under_our_policy() {
     let length = Length {
@@ -81,7 +63,7 @@ fn short_cells_feel_instant_only_under_our_policy() {
     };
     let runs = Runs { count: 6, seed: 1 };
     let short = |policy| {
-        let seen = share(&class(), policy, length, runs);
+        let seen = share(&Class::practical(), policy, length, runs);
         eprintln!("{policy:?} {seen:#?}");
         [seen.short[0].mean, seen.short[3].mean]
     };
@@ -93,8 +75,70 @@ fn short_cells_feel_instant_only_under_our_policy() {
     assert!(in_order > 40.0 * ours, "{in_order}");
 }
 
+/// The broker's order and the arbiter, told to serve cells in order of arrival, are the machine repairman.
+#[test]
+fn the_real_rules_are_the_closed_form_where_it_holds() {
+    let (people, gpus) = (12, 3);
+    let class = Class {
+        people,
+        gpus,
+        slots: 1,
+        edit: Times::Exponential(40.0),
+        run: Times::Exponential(10.0),
+        drain: 0.0,
+        cold: 0.0,
+        ..Class::practical()
+    };
+    let rates = Rates {
+        submission: 1.0 / 40.0,
+        execution: 1.0 / 10.0,
+        ..CLASS
+    };
+    let length = Length {
+        warm_up: HOUR,
+        measured: 25.0 * HOUR,
+    };
+    let runs = Runs { count: 10, seed: 1 };
+    let exact = repairman(&rates, people, gpus);
+    let told = share(&class, Policy::FirstCome, length, runs);
+    let utilisation = told.utilisation;
+    assert!(
+        utilisation.contains(exact.utilisation),
+        "{utilisation:?} {exact:?}"
+    );
+    assert!(told.moved.mean > 0.1 && told.moved.mean < 0.7, "{told:?}");
+}
+
+#[test]
+fn a_notebook_stays_on_its_gpu_while_that_takes_its_cells() {
+    let length = Length {
+        warm_up: HOUR,
+        measured: 8.0 * HOUR,
+    };
+    let runs = Runs { count: 6, seed: 1 };
+    let of = |people, gpus, slots| {
+        let class = Class {
+            people,
+            gpus,
+            slots,
+            ..Class::practical()
+        };
+        share(&class, Policy::Baton, length, runs)
+    };
+    let (alone, pair) = (of(15, 1, 15), of(30, 2, 30));
+    assert_eq!(pair.moved.mean, 0.0);
+    let margin = alone.utilisation.margin + pair.utilisation.margin;
+    let distance = (alone.utilisation.mean - pair.utilisation.mean).abs();
+    assert!(distance <= margin, "{alone:?} {pair:?}");
+
+    let few = of(30, 2, 4);
+    assert!(few.moved.mean > 0.0, "{few:?}");
+    // Where long cells fill all places, short ones wait at the broker.
+    assert!(few.short[3].mean > pair.short[3].mean, "{few:?} {pair:?}");
+}
+
 #[test]
 fn means_are_those_of_their_distributions() {
-    close(class().run.mean(), 9.8, 0.1);
+    close(Class::practical().run.mean(), 9.8, 0.1);
     close(Times::Measured(vec![1.0, 2.0, 6.0]).mean(), 3.0, 1e-12);
 }

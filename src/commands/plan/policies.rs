@@ -1,4 +1,4 @@
-//! `baton plan --policies`: the ways to share one GPU, side by side, in a simulated class.
+//! `baton plan --policies`: the ways to share GPUs, side by side, in a simulated class.
 
 use std::{fmt::Write, time::Duration};
 
@@ -9,12 +9,13 @@ use baton_plan::{
 use clap::ArgMatches;
 use serde_json::{Value as Json, json};
 
+use super::{Latency, report::gpus};
 use crate::settings::{Size, Value};
 
 const POLICIES: [(&str, Policy); 3] = [
     ("first come, first served", Policy::FirstCome),
     ("in turn, 20 s each", Policy::RoundRobin(20.0)),
-    ("Baton's arbiter", Policy::Baton),
+    ("Baton's own rules", Policy::Baton),
 ];
 
 const HOUR: f64 = 3600.0;
@@ -49,10 +50,19 @@ fn read(matches: &ArgMatches) -> anyhow::Result<Class> {
             .expect("it has a default")
             .bytes
     };
-    let edit: &Duration = matches.get_one("edit").expect("it has a default");
+    let time = |name| -> f64 {
+        let time: &Duration = matches.get_one(name).expect("it has a default");
+        time.as_secs_f64()
+    };
+    let count = |name| matches.get_one::<u16>(name).copied();
+    let measured = Latency::read(matches)?;
+    let people = count("users").expect("it has a default");
     let class = Class {
-        people: usize::from(*matches.get_one::<u16>("users").expect("it has a default")),
-        edit: Times::Exponential(edit.as_secs_f64()),
+        people: people.into(),
+        gpus: count("gpus").expect("it has a default").into(),
+        slots: count("slots").unwrap_or(people).into(),
+        edit: Times::Exponential(time("edit")),
+        cold: measured.map_or_else(|| time("cold"), |told| told.cold_seconds),
         run: matches
             .get_one::<Cells>("cells")
             .expect("it has a default")
@@ -68,7 +78,7 @@ fn read(matches: &ArgMatches) -> anyhow::Result<Class> {
         "A session that needs more memory than the GPU has never runs\nhint: --session-memory is of one session, --gpu-memory of the GPU"
     );
     anyhow::ensure!(
-        class.bandwidth > 0.0 && !edit.is_zero(),
+        class.bandwidth > 0.0 && time("edit") > 0.0,
         "A link that moves nothing and people who never stop to think cannot be simulated"
     );
     Ok(class)
@@ -76,11 +86,13 @@ fn read(matches: &ArgMatches) -> anyhow::Result<Class> {
 
 fn text(class: &Class, runs: Runs, length: Length, told: &[(&str, Shared)]) -> String {
     let mut out = format!(
-        "{} people share 1 GPU; cells compute {} on average.\n\
+        "{} people share {}; cells compute {} on average.{}\n\
          Simulated: {} courses of {}; ± says how sure a number is, in 99 of 100 cases.\n\n\
-         {:<26}{:>22}{:>9}{:>9}{:>9}{:>12}{:>10}{:>8}\n",
+         {:<26}{:>22}{:>9}{:>9}{:>9}{:>12}{:>10}{:>8}{:>8}\n",
         class.people,
+        gpus(class.gpus),
         duration(class.run.mean()),
+        turns(class),
         runs.count,
         duration(length.measured),
         "",
@@ -91,12 +103,13 @@ fn text(class: &Class, runs: Runs, length: Length, told: &[(&str, Shared)]) -> S
         "medium",
         "long",
         "busy",
+        "moved",
     );
     for (name, shared) in told {
         let [mean, p50, p95, p99] = shared.short;
         let _ = writeln!(
             out,
-            "{name:<26}{:>22}{:>9}{:>9}{:>9}{:>11.1}x{:>9.1}x{:>7.0}%",
+            "{name:<26}{:>22}{:>9}{:>9}{:>9}{:>11.1}x{:>9.1}x{:>7.0}%{:>7.1}%",
             format!("{} ± {}", duration(mean.mean), duration(mean.margin)),
             duration(p50.mean),
             duration(p95.mean),
@@ -104,13 +117,21 @@ fn text(class: &Class, runs: Runs, length: Length, told: &[(&str, Shared)]) -> S
             shared.medium_slowdown.mean,
             shared.long_slowdown.mean,
             100.0 * shared.utilisation.mean,
+            100.0 * shared.moved.mean,
         );
     }
     out.push_str(
         "\nShort cells compute up to 5 s, and long ones over 60 s. Times are from submission to end; 2x means twice as \
-         long as alone on the GPU.\n",
+         long as alone on the GPU.\nMoved are cells that began on another GPU than the last one of their notebook.\n",
     );
     out
+}
+
+fn turns(class: &Class) -> String {
+    if class.slots as usize >= class.people {
+        return String::new();
+    }
+    format!(" {} take turns on each GPU.", class.slots)
 }
 
 fn row((name, shared): &(&str, Shared)) -> Json {
@@ -124,6 +145,7 @@ fn row((name, shared): &(&str, Shared)) -> Json {
         "short_p99_seconds": estimate(shared.short[3]),
         "medium_slowdown": estimate(shared.medium_slowdown),
         "long_slowdown": estimate(shared.long_slowdown),
+        "moved": estimate(shared.moved),
         "utilisation": estimate(shared.utilisation),
     })
 }

@@ -114,7 +114,7 @@ fn sentence(most: &Most, question: &Question) -> String {
     }
 }
 
-fn gpus(count: usize) -> String {
+pub(super) fn gpus(count: usize) -> String {
     if count == 1 {
         "1 GPU".to_owned()
     } else {

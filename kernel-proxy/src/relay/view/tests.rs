@@ -245,7 +245,7 @@ async fn a_client_gets_what_it_asked_for() {
     check(&[SUBSCRIBE], &[]).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_that_reads_too_slowly_gets_what_matters() {
     let limits = Limits {
         relief_bytes: 100 << 10,
@@ -266,6 +266,27 @@ async fn a_client_that_reads_too_slowly_gets_what_matters() {
     assert_eq!(words[words.len() - 2..], ["remote", "idle"]);
     assert!(words.iter().any(|word| word.contains("left out")));
     assert!(words.len() < 60, "{} messages", words.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_only_pauses_gets_everything() {
+    let limits = Limits {
+        relief_bytes: 100 << 10,
+        queued_bytes: 200 << 10,
+        ..Limits::default()
+    };
+    let pair = start(&relay(limits), &[SUBSCRIBE]);
+    let (mut kernel, mut client) = (pair.kernel, pair.client);
+    tokio::spawn(async move {
+        kernel.write_all(&greeting()).await.unwrap();
+        for _ in 0..100 {
+            kernel.write_all(&display("a", 10_000)).await.unwrap();
+        }
+    });
+    tokio::time::sleep(limits.patience / 2).await;
+    let mut bytes = Vec::new();
+    client.read_to_end(&mut bytes).await.unwrap();
+    assert_eq!(words(&bytes), ["display_data"; 100]);
 }
 
 #[tokio::test(start_paused = true)]

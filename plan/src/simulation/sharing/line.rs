@@ -1,0 +1,134 @@
+//! The line before the GPUs: who begins next, and on which GPU, is decided by the broker's own library.
+
+use std::{sync::Arc, time::Duration};
+
+use baton_order::{Job, Standing, Worker, plan};
+use baton_protocol::{JobId, NotebookId, WorkerId};
+use uuid::Uuid;
+
+/// Everybody has one notebook, and runs one cell at a time.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// Those who wait and those who run, in order of arrival.
+    jobs: Vec<Job>,
+    /// One for each GPU.
+    workers: Vec<Worker>,
+    people: Vec<Person>,
+    /// By what each person used lately, as the broker does; else in order of arrival.
+    is_fair: bool,
+}
+
+#[derive(Debug)]
+struct Person {
+    owner: Arc<str>,
+    since: Duration,
+    used_ms: f64,
+    used_at: Duration,
+}
+
+/// What somebody used counts half after this many seconds, if a site does not choose otherwise.
+const HALF_LIFE: f64 = 12.0 * 3600.0;
+
+impl Line {
+    pub(super) fn new(people: usize, gpus: usize, slots: u32, is_fair: bool) -> Self {
+        let worker = |gpu: usize| Worker {
+            worker: worker(gpu),
+            slots,
+            warm: (gpu..people).step_by(gpus).map(notebook).collect(),
+            open: true,
+        };
+        let person = |person: usize| Person {
+            owner: person.to_string().into(),
+            since: Duration::ZERO,
+            used_ms: 0.0,
+            used_at: Duration::ZERO,
+        };
+        Self {
+            jobs: Vec::new(),
+            workers: (0..gpus).map(worker).collect(),
+            people: (0..people).map(person).collect(),
+            is_fair,
+        }
+    }
+
+    pub(super) fn submit(&mut self, person: usize, now: Duration) {
+        self.people[person].since = now;
+        self.jobs.push(Job {
+            job: JobId(Uuid::from_u128(person as u128)),
+            notebook: notebook(person),
+            owner: Arc::clone(&self.people[person].owner),
+            worker: None,
+            standing: Standing {
+                used_ms: 0.0,
+                weight: 1.0,
+                boost: 1.0,
+                low_priority: false,
+                waited_ms: 0,
+            },
+            held: false,
+            paused: false,
+            front: None,
+            takes: None,
+        });
+    }
+
+    /// The person's cell ran for `run`.
+    pub(super) fn end(&mut self, person: usize, run: Duration, now: Duration) {
+        let ended = |job: &Job| job.notebook == notebook(person);
+        let place = self.jobs.iter().position(ended);
+        self.jobs.remove(place.expect("it ran"));
+        let person = &mut self.people[person];
+        person.used_ms = person.used_ms(now) + 1e3 * run.as_secs_f64();
+        person.used_at = now;
+    }
+
+    /// People and the GPUs on which their cells begin now.
+    pub(super) fn begin(&mut self, now: Duration) -> Vec<(usize, usize)> {
+        let mut waiting = self.jobs.iter_mut().filter(|job| job.worker.is_none());
+        let mut anybody = false;
+        for job in &mut waiting {
+            anybody = true;
+            let person = &self.people[number(job.notebook.0)];
+            job.standing.waited_ms = (now - person.since).as_millis() as u64;
+            if self.is_fair {
+                job.standing.used_ms = person.used_ms(now);
+            }
+        }
+        if !anybody {
+            return Vec::new();
+        }
+        let assignments = plan(&self.jobs, &self.workers, 1).assignments;
+        for (id, worker) in &assignments {
+            let assigned = self.jobs.iter_mut().find(|job| job.job == *id);
+            assigned.expect("it waited").worker = Some(*worker);
+        }
+        let begins = |(job, worker): (JobId, WorkerId)| (number(job.0), number(worker.0));
+        assignments.into_iter().map(begins).collect()
+    }
+
+    /// The person's session is on this GPU now, and no longer on another.
+    pub(super) fn moves(&mut self, person: usize, to: usize) {
+        for worker in &mut self.workers {
+            worker.warm.remove(&notebook(person));
+        }
+        self.workers[to].warm.insert(notebook(person));
+    }
+}
+
+impl Person {
+    fn used_ms(&self, now: Duration) -> f64 {
+        self.used_ms * (-(now - self.used_at).as_secs_f64() / HALF_LIFE).exp2()
+    }
+}
+
+fn notebook(person: usize) -> NotebookId {
+    NotebookId(Uuid::from_u128(person as u128))
+}
+
+fn worker(gpu: usize) -> WorkerId {
+    WorkerId(Uuid::from_u128(gpu as u128))
+}
+
+fn number(id: Uuid) -> usize {
+    id.as_u128() as usize
+}

@@ -1,0 +1,350 @@
+//! GPUs and the sessions on them, event by event: cells come from the [`Line`] and compute as the arbiters say.
+
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
+
+use baton_arbiter::{Action, Arbiter, Epoch, Event, Memory, SessionId};
+use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
+
+use super::{Class, LONG, Policy, SHORT, line::Line};
+use crate::simulation::{Length, statistics::Spread};
+
+/// Work that is left over by rounding times to nanoseconds, in seconds.
+const PRECISION: f64 = 1e-6;
+
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) cells: u64,
+    /// Cells that began where their session was not.
+    pub(super) moved: u64,
+    pub(super) short: Spread,
+    /// Slowdowns, not times.
+    pub(super) medium: Spread,
+    pub(super) long: Spread,
+    /// Seconds, of all GPUs together.
+    pub(super) busy: f64,
+}
+
+/// What ended sessions were to do is of no effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    Submits(usize),
+    IsReady(SessionId),
+    /// With the number of the lease: of no effect when it ended before, or when others slowed it down.
+    Ends(SessionId, Epoch),
+    ComesToRest(SessionId, Epoch),
+    MovedOut(SessionId),
+    MovedIn(SessionId),
+    /// Of this GPU's arbiter.
+    Wakes(usize),
+}
+
+#[derive(Debug)]
+struct Gpu {
+    arbiter: Arbiter,
+    wake_at: Option<Duration>,
+    /// People whose sessions have a lease.
+    computing: Vec<usize>,
+}
+
+/// A person's session, with its cell.
+#[derive(Debug, Clone)]
+struct Session {
+    /// The person's number, and so many times the number of people as the person had sessions before.
+    id: SessionId,
+    gpu: usize,
+    cell: f64,
+    left: f64,
+    submitted: Duration,
+    begun: Duration,
+    /// While it computes.
+    lease: Option<Epoch>,
+}
+
+pub(super) struct World<'class> {
+    class: &'class Class,
+    line: Line,
+    random: Xoshiro256PlusPlus,
+    now: Duration,
+    settled: Duration,
+    gpus: Vec<Gpu>,
+    /// By person.
+    sessions: Vec<Session>,
+    calendar: BinaryHeap<Reverse<(Duration, Happening)>>,
+    length: Length,
+    seen: Seen,
+}
+
+impl<'class> World<'class> {
+    pub(super) fn new(class: &'class Class, policy: Policy, length: Length, seed: u64) -> Self {
+        let memory = Memory {
+            usable_bytes: class.gpu_bytes,
+            reserve_bytes: 0,
+            host_bytes: class.session_bytes * class.people as u64,
+        };
+        let gpu = |_| Gpu {
+            arbiter: Arbiter::new(policy.settings(memory.clone())),
+            wake_at: None,
+            computing: Vec::new(),
+        };
+        let session = |person: usize| Session {
+            id: person as SessionId,
+            gpu: person % class.gpus,
+            cell: 0.0,
+            left: 0.0,
+            submitted: Duration::ZERO,
+            begun: Duration::ZERO,
+            lease: None,
+        };
+        let is_fair = policy == Policy::Baton;
+        Self {
+            class,
+            line: Line::new(class.people, class.gpus, class.slots, is_fair),
+            random: Xoshiro256PlusPlus::seed_from_u64(seed),
+            now: Duration::ZERO,
+            settled: Duration::ZERO,
+            gpus: (0..class.gpus).map(gpu).collect(),
+            sessions: (0..class.people).map(session).collect(),
+            calendar: BinaryHeap::new(),
+            length,
+            seen: Seen {
+                cells: 0,
+                moved: 0,
+                short: Spread::new(),
+                medium: Spread::new(),
+                long: Spread::new(),
+                busy: 0.0,
+            },
+        }
+    }
+
+    pub(super) fn run(mut self) -> Seen {
+        for person in 0..self.class.people {
+            self.join(person);
+            self.edit(person);
+        }
+        let end = Duration::from_secs_f64(self.length.warm_up + self.length.measured);
+        while let Some(Reverse((time, happening))) = self.calendar.pop() {
+            if time > end {
+                break;
+            }
+            self.now = time;
+            self.settle();
+            self.happen(happening);
+        }
+        self.seen
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Submits(person) => self.submit(person),
+            Happening::IsReady(id) => self.start(self.person_of(id)),
+            Happening::Ends(id, epoch) => {
+                let person = self.person_of(id);
+                let Session {
+                    id: own,
+                    lease,
+                    left,
+                    ..
+                } = self.sessions[person];
+                if own == id && lease == Some(epoch) && left < PRECISION {
+                    self.end(person);
+                }
+            }
+            Happening::ComesToRest(session, epoch) => {
+                self.tell_of(session, Event::Wanted(session));
+                self.tell_of(session, Event::Yielded { session, epoch });
+            }
+            Happening::MovedOut(id) => self.tell_of(id, Event::SwappedOut(id)),
+            Happening::MovedIn(id) => self.tell_of(id, Event::SwappedIn(id)),
+            Happening::Wakes(gpu) => {
+                if self.gpus[gpu].wake_at == Some(self.now) {
+                    self.gpus[gpu].wake_at = None;
+                    self.tell(gpu, Event::Woke);
+                }
+            }
+        }
+    }
+
+    fn join(&mut self, person: usize) {
+        let Session { id, gpu, .. } = self.sessions[person];
+        let joined = Event::Joined {
+            session: id,
+            user: person as u64,
+            fixed_bytes: 0,
+        };
+        self.tell(gpu, joined);
+        let bytes = self.class.session_bytes;
+        self.tell(gpu, Event::Grew { session: id, bytes });
+    }
+
+    fn edit(&mut self, person: usize) {
+        let time = self.class.edit.draw(&mut self.random);
+        self.enter(time, Happening::Submits(person));
+    }
+
+    fn submit(&mut self, person: usize) {
+        let cell = self.class.run.draw(&mut self.random);
+        let session = &mut self.sessions[person];
+        (session.cell, session.left) = (cell, cell);
+        session.submitted = self.now;
+        self.line.submit(person, self.now);
+        self.begin();
+    }
+
+    /// Those whose turn it is at the broker.
+    fn begin(&mut self) {
+        for (person, gpu) in self.line.begin(self.now) {
+            self.sessions[person].begun = self.now;
+            if self.sessions[person].gpu == gpu {
+                self.start(person);
+            } else {
+                self.move_to(gpu, person);
+            }
+        }
+    }
+
+    /// The session ends, and a new one with the notebook's state begins elsewhere.
+    fn move_to(&mut self, gpu: usize, person: usize) {
+        let Session { id, gpu: last, .. } = self.sessions[person];
+        self.tell(last, Event::Left(id));
+        let session = &mut self.sessions[person];
+        session.id += self.class.people as SessionId;
+        session.gpu = gpu;
+        let id = session.id;
+        self.line.moves(person, gpu);
+        self.join(person);
+        self.enter(self.class.cold, Happening::IsReady(id));
+        if self.now.as_secs_f64() > self.length.warm_up {
+            self.seen.moved += 1;
+        }
+    }
+
+    fn start(&mut self, person: usize) {
+        let Session { id, gpu, .. } = self.sessions[person];
+        self.tell(gpu, Event::CellStarted(id));
+        self.tell(gpu, Event::Wanted(id));
+    }
+
+    fn end(&mut self, person: usize) {
+        let session = &mut self.sessions[person];
+        let epoch = session.lease.take().expect("it computed");
+        let Session {
+            id,
+            gpu,
+            cell,
+            submitted,
+            begun,
+            ..
+        } = *session;
+        self.gpus[gpu].computing.retain(|other| *other != person);
+        let now = self.now.as_secs_f64();
+        let response = now - submitted.as_secs_f64();
+        if now > self.length.warm_up {
+            self.seen.cells += 1;
+            if cell < SHORT {
+                self.seen.short.add(response);
+            } else if cell < LONG {
+                self.seen.medium.add(response / cell);
+            } else {
+                self.seen.long.add(response / cell);
+            }
+        }
+        self.reschedule(gpu);
+        self.tell(gpu, Event::CellEnded(id));
+        self.tell(gpu, Event::Yielded { session: id, epoch });
+        self.edit(person);
+        self.line.end(person, self.now - begun, self.now);
+        self.begin();
+    }
+
+    /// Nothing, of a session that has ended.
+    fn tell_of(&mut self, id: SessionId, event: Event) {
+        let session = &self.sessions[self.person_of(id)];
+        if session.id == id {
+            self.tell(session.gpu, event);
+        }
+    }
+
+    fn tell(&mut self, gpu: usize, event: Event) {
+        for action in self.gpus[gpu].arbiter.handle(event, self.now) {
+            self.obey(gpu, action);
+        }
+        let wake_at = self.gpus[gpu].arbiter.wake_at();
+        if wake_at != self.gpus[gpu].wake_at {
+            self.gpus[gpu].wake_at = wake_at;
+            if let Some(time) = wake_at {
+                self.calendar.push(Reverse((time, Happening::Wakes(gpu))));
+            }
+        }
+    }
+
+    fn obey(&mut self, gpu: usize, action: Action) {
+        match action {
+            Action::Grant { session, epoch } => {
+                let person = self.person_of(session);
+                self.sessions[person].lease = Some(epoch);
+                self.gpus[gpu].computing.push(person);
+                self.reschedule(gpu);
+            }
+            Action::Drop { session, epoch, .. } => {
+                let person = self.person_of(session);
+                // A cell that has ended has nothing in flight, and says so itself.
+                if self.sessions[person].lease.take().is_some() {
+                    self.gpus[gpu].computing.retain(|other| *other != person);
+                    self.enter(self.class.drain, Happening::ComesToRest(session, epoch));
+                    self.reschedule(gpu);
+                }
+            }
+            Action::SwapOut(id) => self.enter(self.move_time(), Happening::MovedOut(id)),
+            Action::SwapIn(id) => self.enter(self.move_time(), Happening::MovedIn(id)),
+            Action::Grow { .. } => {}
+            Action::Refuse { .. } | Action::End(_) => {
+                unreachable!("each session fits, and comes to rest in time: {action:?}")
+            }
+        }
+    }
+
+    fn move_time(&self) -> f64 {
+        self.class.session_bytes as f64 / self.class.bandwidth
+    }
+
+    /// Those who compute together share their GPU.
+    fn settle(&mut self) {
+        let elapsed = (self.now - self.settled).as_secs_f64();
+        self.settled = self.now;
+        let counts = self.now.as_secs_f64() > self.length.warm_up;
+        for gpu in &self.gpus {
+            let computing = gpu.computing.len();
+            if computing > 0 && counts {
+                self.seen.busy += elapsed;
+            }
+            for person in &gpu.computing {
+                self.sessions[*person].left -= elapsed / computing as f64;
+            }
+        }
+    }
+
+    fn reschedule(&mut self, gpu: usize) {
+        let computing = &self.gpus[gpu].computing;
+        for person in computing {
+            let Session {
+                id, left, lease, ..
+            } = self.sessions[*person];
+            if let Some(epoch) = lease {
+                let left = left.max(0.0) * computing.len() as f64;
+                let time = self.now + Duration::from_secs_f64(left);
+                self.calendar
+                    .push(Reverse((time, Happening::Ends(id, epoch))));
+            }
+        }
+    }
+
+    fn person_of(&self, id: SessionId) -> usize {
+        id as usize % self.class.people
+    }
+
+    fn enter(&mut self, delay: f64, happening: Happening) {
+        let time = self.now + Duration::from_secs_f64(delay);
+        self.calendar.push(Reverse((time, happening)));
+    }
+}

@@ -1,0 +1,109 @@
+"""One small notebook through the clients that people use: each shows the same.
+
+`test_browser` has JupyterLab.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pexpect
+import pytest
+from end_to_end import Place
+from end_to_end.results import ESCAPES
+from nbclient import NotebookClient
+
+CELLS = [
+    "number = 20\nprint('here', number)",
+    "%%gpu --quiet\nnumber += 1\nprint('there', number)\n[number]",
+    "%%gpu --quiet\nprint('answer', input('Well? ').upper())",
+    "%%gpu --quiet\nnumber / 0",
+    "print('after', number)",
+]
+NOBODY_ANSWERS = "StdinNotImplementedError"
+COLOURS = rf"(?:{ESCAPES.pattern})*"
+QT_CLIENT = Path(__file__).parent / "end_to_end/qt_client.py"
+
+
+@pytest.fixture
+def notebook(tmp_path: Path) -> Path:
+    """Errors are meant, so clients go on behind them."""
+    metadata = {"tags": ["raises-exception"]}
+    cells = [nbformat.v4.new_code_cell(code, metadata=metadata) for code in CELLS]
+    written = nbformat.v4.new_notebook(cells=cells)
+    written.metadata.kernelspec = {"name": "baton", "display_name": "Python (shared GPU)", "language": "python"}
+    path = tmp_path / "notebook.ipynb"
+    nbformat.write(written, path)
+    return path
+
+
+def check(shown: str, answer: str = NOBODY_ANSWERS) -> None:
+    """All of it is there, in this order."""
+    expected = ["here 20", "there 21", "[21]", answer, "ZeroDivisionError", "after 21"]
+    assert re.search(".*".join(map(re.escape, expected)), shown, re.DOTALL), shown
+
+
+def shown_in(path: Path) -> str:
+    outputs = [output for cell in nbformat.read(path, as_version=4).cells for output in cell.get("outputs", [])]
+    return "\n".join(output.get("text") or output.get("ename") or output.data["text/plain"] for output in outputs)
+
+
+def run(place: Place, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *arguments]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 100, "check": False}
+    return subprocess.run(command, env=place.environment, cwd=place.work, **options)
+
+
+def test_nbclient_and_nbval(place: Place, notebook: Path) -> None:
+    """nbval compares what the cells show now with what they showed before."""
+    executed = nbformat.read(notebook, as_version=4)
+    NotebookClient(executed, timeout=60).execute()
+    nbformat.write(executed, notebook)
+    check(shown_in(notebook))
+    result = run(place, "-m", "pytest", "--nbval", "-p", "no:cacheprovider", "--rootdir", notebook.parent, notebook)
+    assert f"{len(CELLS)} passed" in result.stdout, result.stdout
+
+
+def test_papermill(place: Place, notebook: Path) -> None:
+    done = notebook.with_name("done.ipynb")
+    result = run(place, "-m", "papermill", notebook, done, "--no-progress-bar")
+    check(shown_in(done))
+    assert "ZeroDivisionError" in result.stderr
+
+
+def test_jupyter_console(place: Place) -> None:
+    """Typed into its terminal."""
+    command = ["-m", "jupyter_console", "--kernel=baton", "--ZMQTerminalInteractiveShell.kernel_is_complete_timeout=30"]
+    # Without answers about the cursor, which a terminal would give.
+    environment = place.environment | {"PROMPT_TOOLKIT_NO_CPR": "1", "TERM": "xterm"}
+    console = pexpect.spawn(sys.executable, command, env=environment, cwd=str(place.work), encoding="utf-8", timeout=60)
+    shown = ""
+
+    def until(pattern: str) -> None:
+        nonlocal shown
+        console.expect(pattern)
+        shown += f"{console.before}{console.after}"
+
+    try:
+        for number, code in enumerate(CELLS, 1):
+            until(rf"In \[{COLOURS}{number}{COLOURS}\]: ")
+            console.send(f"\x1b[200~{code}\n\n\x1b[201~\r")  # pasted, then Enter
+            if "input" in code:
+                until(r"Well\? ")
+                console.sendline("yes")
+        until("after 21")
+    finally:
+        console.close(force=True)
+    check(ESCAPES.sub("", shown), "answer YES")
+
+
+def test_qtconsole_client(place: Place, notebook: Path) -> None:
+    """Its client is that of Spyder, too; it needs Qt, but no window."""
+    result = run(place, QT_CLIENT, notebook)
+    assert result.returncode == 0, result.stderr
+    check(result.stdout, "answer YES")
