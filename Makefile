@@ -57,7 +57,7 @@ test-rust: $(VENV)/.requirements-test $(VENV)/.requirements-cuda $(INSTALLED)
 
 # Two at a time, which share nothing but processors; those of one file are one user's, in order.
 .PHONY: test-python
-test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(INSTALLED)
+test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(VENV)/.hub $(INSTALLED)
 	$(BIN)/pytest -m "not gpu" -n 2 python-shim/tests
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile tests
 
@@ -125,6 +125,13 @@ $(VENV)/.suites: requirements/suites.txt requirements/suite-plugins.txt $(VENV)/
 		--dest $(VENV)/suites -r requirements/suites.txt
 	for archive in $(VENV)/suites/*.tar.gz; do tar -xzf $$archive -C $(VENV)/suites; done
 	$(BIN)/pip install --quiet --no-deps --target $(VENV)/suites/plugins -r requirements/suite-plugins.txt
+	touch $@
+
+# The proxy of a JupyterHub, for tests/test_hub.py. No script of a package is run.
+$(VENV)/.hub: requirements/hub/package.json requirements/hub/package-lock.json $(VENV)/.requirements-hub
+	mkdir -p $(VENV)/hub
+	cp requirements/hub/*.json $(VENV)/hub
+	$(BIN)/npm ci --prefix $(VENV)/hub --silent --ignore-scripts --no-audit --no-fund
 	touch $@
 
 $(VENV)/.requirements-%: requirements/%.txt | $(BIN)/python

@@ -1,5 +1,6 @@
 //! What the broker is told before it starts, and what it tells its caller while it runs.
 
+use crate::hub::HubConfig;
 use sqlx::postgres::PgConnectOptions;
 use std::{
     fmt,
@@ -67,7 +68,7 @@ impl PostgresUrl {
     }
 }
 
-/// Not `Debug`: it holds the token.
+/// Not `Debug`: it holds tokens.
 #[derive(Clone)]
 pub struct Config {
     pub listen: Listen,
@@ -88,6 +89,8 @@ pub struct Config {
     pub token: Option<String>,
     /// Who else has a token, and what for.
     pub people: Option<PathBuf>,
+    /// The JupyterHub that knows who has which token besides.
+    pub hub: Option<HubConfig>,
     /// What each course may use.
     pub courses: Option<PathBuf>,
     /// How long a worker may be gone before its jobs are taken from it.
@@ -119,6 +122,7 @@ impl Config {
             requests_a_second: 50,
             token: None,
             people: None,
+            hub: None,
             courses: None,
             worker_grace: Duration::from_secs(5),
             proxy_grace: Duration::from_secs(30),

@@ -16,6 +16,7 @@ mod engine;
 mod forward;
 mod history;
 mod http;
+mod hub;
 mod lead;
 mod listen;
 mod metrics;
@@ -32,6 +33,7 @@ mod watched;
 mod words;
 
 pub use config::{Activity, Config, Database, DatabaseError, Listen, PostgresUrl};
+pub use hub::HubConfig;
 pub use people::{People, Person, Role};
 
 use anyhow::Context;
@@ -43,6 +45,7 @@ use dispatch::Graces;
 use engine::{Engine, INBOX};
 use forward::Gate;
 use http::{Access, Limits, Shared};
+use hub::Hub;
 use lead::Standing;
 use listen::Listener;
 use metrics::Metrics;
@@ -93,8 +96,13 @@ pub async fn run(
         Some(path) => Some(Watched::open(path.clone(), Courses::read)?),
         None => None,
     };
-    // Without a list of people nobody knows whether two notebooks are of one person.
-    let jobs_per_person = if people.is_some() { 1 } else { u32::MAX };
+    let hub = match config.hub.clone() {
+        Some(hub) => Some(Arc::new(Hub::new(hub)?)),
+        None => None,
+    };
+    // Without people nobody knows whether two notebooks are of one person.
+    let knows_people = people.is_some() || hub.is_some();
+    let jobs_per_person = if knows_people { 1 } else { u32::MAX };
     let unlimited = watch::Sender::new(Arc::new(Courses::unlimited(jobs_per_person)));
 
     let (listener, address) = listen::bind(&config.listen, config.token.is_some()).await?;
@@ -135,6 +143,7 @@ pub async fn run(
         Arc::new(Access {
             token: config.token.clone(),
             people: people.clone(),
+            hub: hub.clone(),
             only_this_user,
         })
     };

@@ -1,6 +1,6 @@
-//! Who is who without a Hub: tokens, persons, and their roles in courses.
+//! Who is who: tokens, persons, and their roles in courses.
 //!
-//! In: a file that only its owner may read. It holds hashes of tokens, so a copy of it opens nothing.
+//! In: a file that only its owner may read; where a JupyterHub knows people, [`crate::hub`]. It holds hashes of tokens, so a copy of it opens nothing.
 //! Out: an [`Identity`] for a token, and what that identity may do.
 
 use anyhow::Context;
@@ -138,7 +138,7 @@ impl People {
     }
 }
 
-fn hash_of(token: &str) -> String {
+pub(crate) fn hash_of(token: &str) -> String {
     baton_blobs::hash(token.as_bytes()).to_string()
 }
 
@@ -165,6 +165,14 @@ impl Identity {
             person: None,
             admin: true,
             courses: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn of_hub(name: String, admin: bool, courses: BTreeMap<String, Role>) -> Self {
+        Self {
+            person: Some(name),
+            admin,
+            courses,
         }
     }
 

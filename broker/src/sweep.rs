@@ -2,6 +2,7 @@
 //!
 //! This is the only module that deletes chunks. A chunk lives when an unfinished job's state or a result that is not
 //! yet home names it, or when it was uploaded or asked for within the term: its job may be on the way.
+//! `docs/concepts/chunks.md` says why nothing is deleted that is needed.
 //! What the rows say is read first and checked again for each chunk while nobody else can write.
 
 use crate::{engine::unix_ms, store::Store, store::StoreError};
@@ -20,6 +21,9 @@ pub(crate) struct Terms {
 
 /// Runs until it is dropped.
 pub(crate) async fn run(store: Store, chunks: Arc<ChunkDirectory>, terms: Terms) {
+    if let Err(error) = adopt(&store, &chunks, unix_ms()).await {
+        tracing::error!("The chunks that are there could not be counted in: {error:#}");
+    }
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -31,6 +35,19 @@ pub(crate) async fn run(store: Store, chunks: Arc<ChunkDirectory>, terms: Terms)
             Err(error) => tracing::error!("Nothing could be swept: {error}"),
         }
     }
+}
+
+/// Gives each file a row and another term. A database that was restored from a copy knows nothing of the files that
+/// came later, and without a row they would stay for ever.
+pub(crate) async fn adopt(
+    store: &Store,
+    chunks: &Arc<ChunkDirectory>,
+    now_ms: i64,
+) -> anyhow::Result<()> {
+    let chunks = Arc::clone(chunks);
+    let stored = tokio::task::spawn_blocking(move || chunks.list()).await??;
+    let hashes: Vec<ChunkHash> = stored.iter().map(|chunk| chunk.hash).collect();
+    Ok(store.touch_chunks(&hashes, now_ms).await?)
 }
 
 /// The number of chunks that were deleted.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use baton_broker::{Config, Listen};
+use baton_broker::{Config, HubConfig, Listen};
 use baton_protocol::address::BrokerAddress;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -30,7 +30,13 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     config.advertise = settings.broker_advertise.clone();
     config.blob_limit_bytes = settings.broker_chunk_limit.bytes;
     config.requests_a_second = settings.broker_request_rate;
-    config.url_prefix = settings.broker_url_prefix.clone().map(|prefix| prefix.0);
+    config.hub = hub(settings)?;
+    let of_hub = config
+        .hub
+        .as_ref()
+        .map(|hub| format!("/services/{}", hub.service));
+    let set = settings.broker_url_prefix.clone().map(|prefix| prefix.0);
+    config.url_prefix = set.or(of_hub);
     config.people = settings.broker_people_file.clone();
     config.courses = settings.broker_courses_file.clone();
     config.worker_grace = settings.broker_worker_grace;
@@ -45,6 +51,25 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
         baton_broker::run(config, ready, signals.received()).await
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+fn hub(settings: &Settings) -> anyhow::Result<Option<HubConfig>> {
+    let Some(api_url) = settings.broker_hub_api_url.clone() else {
+        return Ok(None);
+    };
+    let token = settings.hub_service_token()?.context(
+        "The JupyterHub is named, but not the token of the broker as its service\nhint: set broker.hub.token_file",
+    )?;
+    Ok(Some(HubConfig {
+        api_url: api_url.0,
+        token,
+        service: settings.broker_hub_service.clone(),
+        public_api_url: settings.broker_hub_public_api_url.clone().map(|url| url.0),
+        callback_url: settings.broker_hub_callback_url.clone().map(|url| url.0),
+        student_groups: settings.broker_hub_student_groups.0.clone(),
+        staff_groups: settings.broker_hub_staff_groups.0.clone(),
+        remembered: settings.broker_hub_remembered,
+    }))
 }
 
 /// Each is an open file, and a service may usually have 1024 unless it asks for more.

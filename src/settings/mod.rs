@@ -9,7 +9,11 @@ mod surroundings;
 mod table;
 mod value;
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use baton_broker::Database;
 use baton_gpu_worker::FilesChoice;
@@ -82,6 +86,14 @@ settings! {
     token_file: Option<PathBuf> = "token_file",
     flag: Some(("token-file", &["broker", "worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "plan", "bench latency"])),
     default: Nothing { described: "for a broker that listens on TCP, `token` in `state_folder`, made at the first start" };
+
+    #[doc = "The token of JupyterHub with which notebooks, and commands in a terminal of JupyterLab, say whose they are where no other token is set. It is sent to the broker that `broker_address` names, and to no other."]
+    hub_token: Option<String> = "hub_token",
+    flag: None,
+    default: Computed {
+        text: |surroundings| surroundings.of_notebook_server("JUPYTERHUB_API_TOKEN"),
+        described: "`$JUPYTERHUB_API_TOKEN` in a notebook server of JupyterHub",
+    }, secret: true;
 
     #[doc = "The course that `%%gpu` cells are for. A person of one course need not say it."]
     course: Option<String> = "course",
@@ -158,6 +170,63 @@ settings! {
     broker_people_file: Option<PathBuf> = "broker.people_file",
     flag: Some(("people-file", &["broker", "people"])),
     default: Nothing { described: "none: whoever has the broker's token may do everything" };
+
+    #[doc = "The API of the JupyterHub whose people may come in with the tokens that the Hub gave them."]
+    broker_hub_api_url: Option<HttpUrl> = "broker.hub.api_url",
+    flag: Some(("hub-api-url", &["broker"])),
+    default: Computed {
+        text: |surroundings| surroundings.of_hub_service("JUPYTERHUB_API_URL"),
+        described: "`$JUPYTERHUB_API_URL` where the Hub itself starts the broker; otherwise none",
+    };
+
+    #[doc = "The API token that the Hub has for the broker as its service. Never in the configuration file: use `broker.hub.token_file`."]
+    broker_hub_token: Option<String> = "broker.hub.token",
+    flag: None,
+    default: Computed {
+        text: |surroundings| surroundings.of_hub_service("JUPYTERHUB_API_TOKEN"),
+        described: "what `broker.hub.token_file` holds; `$JUPYTERHUB_API_TOKEN` where the Hub itself starts the broker",
+    }, secret: true;
+
+    #[doc = "A file that holds the API token that the Hub has for the broker as its service."]
+    broker_hub_token_file: Option<PathBuf> = "broker.hub.token_file",
+    flag: Some(("hub-token-file", &["broker"])),
+    default: Nothing { described: "none" };
+
+    #[doc = "The name of that service. The pages are served below `/services/NAME` then, unless `broker.url_prefix` says otherwise."]
+    broker_hub_service: String = "broker.hub.service",
+    flag: Some(("hub-service", &["broker"])),
+    default: Computed {
+        text: |surroundings| match surroundings.of_hub_service("JUPYTERHUB_SERVICE_NAME") {
+            name if name.is_empty() => "baton".to_owned(),
+            name => name,
+        },
+        described: "`baton`; `$JUPYTERHUB_SERVICE_NAME` where the Hub itself starts the broker",
+    };
+
+    #[doc = "The Hub's groups of a course's students: the name of the group, with `{course}` where the name of the course stands."]
+    broker_hub_student_groups: GroupPattern = "broker.hub.student_groups",
+    flag: Some(("hub-student-groups", &["broker"])),
+    default: Text("{course}");
+
+    #[doc = "The same of a course's staff, which goes before."]
+    broker_hub_staff_groups: GroupPattern = "broker.hub.staff_groups",
+    flag: Some(("hub-staff-groups", &["broker"])),
+    default: Text("{course}-staff");
+
+    #[doc = "How long an answer of the Hub counts: so long after the Hub has withdrawn a token it still opens the door."]
+    broker_hub_remembered: Duration = "broker.hub.remembered",
+    flag: Some(("hub-remembered", &["broker"])),
+    default: Text("60s");
+
+    #[doc = "The Hub's API as browsers reach it, for a Hub that has other hosts for its services."]
+    broker_hub_public_api_url: Option<PublicUrl> = "broker.hub.public_api_url",
+    flag: Some(("hub-public-api-url", &["broker"])),
+    default: Nothing { described: "on the host of the pages" };
+
+    #[doc = "Where the Hub sends people back to after they signed in: the `oauth_redirect_uri` of the service."]
+    broker_hub_callback_url: Option<PublicUrl> = "broker.hub.callback_url",
+    flag: Some(("hub-callback-url", &["broker"])),
+    default: Nothing { described: "`oauth_callback` below the prefix of the pages" };
 
     #[doc = "The file that says what each course may use: weight, time limits, budget, deadlines, pause. It is read again when it changes."]
     broker_courses_file: Option<PathBuf> = "broker.courses_file",
@@ -261,6 +330,51 @@ impl Value for UrlPrefix {
     }
 }
 
+/// An address without encryption, on this machine or in a private network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HttpUrl(pub(crate) String);
+
+impl Value for HttpUrl {
+    const EXPECTED: &'static str = "an address such as http://127.0.0.1:8081/hub/api";
+
+    fn parse(text: &str) -> Option<Self> {
+        let host = text.strip_prefix("http://")?;
+        let valid = !host.is_empty() && !host.starts_with('/') && is_plain(host);
+        valid.then(|| Self(text.to_owned()))
+    }
+}
+
+/// An address as a browser is given it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PublicUrl(pub(crate) String);
+
+impl Value for PublicUrl {
+    const EXPECTED: &'static str = "an address such as https://hub.example.edu/hub/api";
+
+    fn parse(text: &str) -> Option<Self> {
+        let known = ["http://", "https://", "/"];
+        let rest = known.iter().find_map(|start| text.strip_prefix(start))?;
+        let valid = !rest.starts_with('/') && is_plain(rest);
+        valid.then(|| Self(text.to_owned()))
+    }
+}
+
+fn is_plain(text: &str) -> bool {
+    text.chars().all(|letter| letter.is_ascii_graphic())
+}
+
+/// What the groups of courses are called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GroupPattern(pub(crate) String);
+
+impl Value for GroupPattern {
+    const EXPECTED: &'static str = "a name with {course} in it";
+
+    fn parse(text: &str) -> Option<Self> {
+        (text.matches("{course}").count() == 1).then(|| Self(text.to_owned()))
+    }
+}
+
 /// Where a page for people is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dashboard {
@@ -290,23 +404,37 @@ impl Settings {
 
     /// The secret itself, from the environment or from its file.
     pub(crate) fn token_text(&self) -> Result<Option<String>, SettingsError> {
-        if let Some(token) = &self.token {
-            return Ok(Some(token.trim().to_owned()));
-        }
-        let Some(path) = &self.token_file else {
-            return Ok(None);
-        };
-        match std::fs::read_to_string(path) {
-            Ok(text) => Ok(Some(text.trim().to_owned())),
-            Err(source) => Err(SettingsError::TokenFile {
-                path: path.clone(),
-                source,
-            }),
-        }
+        secret(self.token.as_deref(), self.token_file.as_deref())
     }
 
+    /// What the Hub knows the broker by.
+    pub(crate) fn hub_service_token(&self) -> Result<Option<String>, SettingsError> {
+        let file = self.broker_hub_token_file.as_deref();
+        secret(self.broker_hub_token.as_deref(), file)
+    }
+
+    /// With which this program comes to the broker.
     pub(crate) fn token(&self) -> Result<Option<Token>, SettingsError> {
-        Ok(self.token_text()?.as_deref().map(Token::new))
+        let of_hub = self.hub_token.as_deref();
+        let of_hub = of_hub.filter(|_| self.broker_address.is_some());
+        let own = self.token_text()?;
+        Ok(own.as_deref().or(of_hub).map(Token::new))
+    }
+}
+
+fn secret(text: Option<&str>, file: Option<&Path>) -> Result<Option<String>, SettingsError> {
+    if let Some(text) = text {
+        return Ok(Some(text.trim().to_owned()));
+    }
+    let Some(path) = file else {
+        return Ok(None);
+    };
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(source) => Err(SettingsError::TokenFile {
+            path: path.to_owned(),
+            source,
+        }),
     }
 }
 

@@ -34,6 +34,21 @@ impl Surroundings {
         (!value.is_empty()).then_some(value.as_str())
     }
 
+    /// What JupyterHub says to the notebook server of a person, and so to its kernels; empty elsewhere.
+    pub(crate) fn of_notebook_server(&self, variable: &str) -> String {
+        self.said_with("JUPYTERHUB_USER", variable)
+    }
+
+    /// What JupyterHub says to a service that it starts; empty elsewhere.
+    pub(crate) fn of_hub_service(&self, variable: &str) -> String {
+        self.said_with("JUPYTERHUB_SERVICE_NAME", variable)
+    }
+
+    fn said_with(&self, mark: &str, variable: &str) -> String {
+        let value = self.variable(mark).and_then(|_| self.variable(variable));
+        value.unwrap_or_default().to_owned()
+    }
+
     /// Where this user's sockets, lock and token are. It goes with the session or the machine.
     pub(crate) fn runtime_folder(&self) -> PathBuf {
         let private = self.folder("XDG_RUNTIME_DIR");

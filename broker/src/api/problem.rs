@@ -1,6 +1,6 @@
 //! Refusals in the form of RFC 9457.
 
-use crate::{dispatch::NotDone, store::StoreError};
+use crate::{dispatch::NotDone, hub::HubError, store::StoreError};
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
@@ -42,6 +42,8 @@ pub(crate) enum ApiError {
     Method,
     #[error("The broker's database does not answer")]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Hub(#[from] HubError),
     #[error("The broker is ending")]
     Ending,
 }
@@ -76,8 +78,7 @@ impl ApiError {
             Self::UnknownJob { .. } | Self::UnknownPath => StatusCode::NOT_FOUND,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Store(error) if !error.may_pass() => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Store(_) | Self::Hub(_) | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -98,6 +99,7 @@ impl ApiError {
             Self::UnknownPath => "unknown-path",
             Self::Method => "method",
             Self::Store(_) => "database",
+            Self::Hub(_) => "hub",
             Self::Ending => "ending",
         }
     }
@@ -113,6 +115,7 @@ impl ApiError {
                 Some("/v1/openapi.json says what can be asked")
             }
             Self::Store(_) => Some("the broker's log says more"),
+            Self::Hub(_) => Some("try again in a minute, or tell whoever runs the JupyterHub"),
             Self::Ending => Some("try again in a second"),
             Self::Form => Some("open the page again and repeat it"),
             Self::TooOften => Some("ask again in a second"),
@@ -151,11 +154,13 @@ fn hint_of(not_done: &NotDone) -> &'static str {
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
-        if let Self::Store(error) = &self {
-            tracing::error!(
-                error = error as &dyn std::error::Error,
-                "A question cannot be answered: {error}"
-            );
+        let logged: Option<&dyn std::error::Error> = match &self {
+            Self::Store(error) => Some(error),
+            Self::Hub(error) => Some(error),
+            _ => None,
+        };
+        if let Some(error) = logged {
+            tracing::error!(error, "A question cannot be answered: {error}");
         }
         let status = self.status();
         let problem = Problem {

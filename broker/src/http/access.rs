@@ -1,13 +1,16 @@
 //! Who may ask.
 //!
-//! Programs carry a token as `Authorization: Bearer`. People open `/?token=…` once, which turns into a cookie that
-//! scripts cannot read. The broker's own token opens everything; the tokens of people open what their roles allow.
+//! Programs carry a token as `Authorization: Bearer`. People open `/?token=…` once, or sign in with the JupyterHub
+//! ([`sign_in`]); either turns into a cookie that scripts cannot read. The broker's own token opens everything; the
+//! tokens of people and of the Hub open what their roles allow.
 //! Behind a Unix socket pages are open without one, because only this user can connect.
 //!
 //! In: a request. Out: the same request with a [`Caller`] in it, or a refusal.
 
+use super::{Shared, sign_in};
 use crate::{
     api::ApiError,
+    hub::{Hub, HubError},
     people::{Identity, People},
     watched::Watched,
 };
@@ -19,12 +22,13 @@ use axum::{
 };
 use std::sync::Arc;
 
-const COOKIE: &str = "baton_token";
+pub(super) const COOKIE: &str = "baton_token";
 
 /// Not `Debug`: it holds the token.
 pub(crate) struct Access {
     pub(crate) token: Option<String>,
     pub(crate) people: Option<Arc<Watched<People>>>,
+    pub(crate) hub: Option<Arc<Hub>>,
     /// Whoever can connect is the user who runs the broker.
     pub(crate) only_this_user: bool,
 }
@@ -52,6 +56,13 @@ impl Caller {
             .map_or(self.alone, |person| person == owner)
     }
 
+    /// After this the Hub is asked anew.
+    pub(crate) fn forget(&self, access: &Access) {
+        if let (Some(token), Some(hub)) = (&self.token, &access.hub) {
+            hub.forget(token);
+        }
+    }
+
     pub(crate) fn is_form_key(&self, given: &str) -> bool {
         is_same(given, &self.form_key())
     }
@@ -64,50 +75,78 @@ pub(super) struct TokenQuery {
 
 impl Access {
     /// Where nobody has a token, there is nothing to check.
-    fn admit(&self, given: Option<&str>, open: bool) -> Option<Caller> {
+    async fn admit(&self, given: Option<&str>, open: bool) -> Result<Option<Caller>, HubError> {
         match given {
-            _ if self.token.is_none() && self.people.is_none() => Some(self.caller_without_token()),
-            Some(token) => self.caller(token),
-            None => open.then(|| self.caller_without_token()),
+            _ if self.token.is_none() && !self.knows_people() => {
+                Ok(Some(self.caller_without_token()))
+            }
+            Some(token) => self.caller(token).await,
+            None => Ok(open.then(|| self.caller_without_token())),
         }
+    }
+
+    fn knows_people(&self) -> bool {
+        self.people.is_some() || self.hub.is_some()
     }
 
     fn caller_without_token(&self) -> Caller {
         Caller {
             identity: Identity::operator(),
             token: None,
-            alone: self.people.is_none(),
+            alone: !self.knows_people(),
         }
     }
 
-    fn caller(&self, token: &str) -> Option<Caller> {
-        let own = self.token.as_ref().is_some_and(|own| is_same(token, own));
-        let identity = match &self.people {
-            _ if own => Identity::operator(),
-            Some(people) => people.newest().of_token(token)?,
-            None => return None,
-        };
-        let token = Some(token.to_owned());
-        Some(Caller {
+    async fn caller(&self, token: &str) -> Result<Option<Caller>, HubError> {
+        let identity = self.identity(token).await?;
+        Ok(identity.map(|identity| Caller {
             identity,
-            token,
-            alone: self.people.is_none(),
-        })
+            token: Some(token.to_owned()),
+            alone: !self.knows_people(),
+        }))
     }
 
-    /// Ends when the caller's token means something else than at the time of the request.
+    /// What is known here goes first, so that it does not depend on the Hub.
+    async fn identity(&self, token: &str) -> Result<Option<Identity>, HubError> {
+        if self.token.as_ref().is_some_and(|own| is_same(token, own)) {
+            return Ok(Some(Identity::operator()));
+        }
+        let people = self.people.as_ref();
+        let of_file = people.and_then(|people| people.newest().of_token(token));
+        match &self.hub {
+            Some(hub) if of_file.is_none() => hub.of_token(token).await,
+            _ => Ok(of_file),
+        }
+    }
+
+    /// Ends when the caller's token means something else than at the time of the request. A silent Hub changes nothing.
     pub(crate) async fn until_changed(&self, caller: &Caller) {
-        let (Some(token), Some(people)) = (&caller.token, &self.people) else {
+        let Some(token) = caller.token.as_deref().filter(|_| self.knows_people()) else {
             return std::future::pending().await;
         };
-        let mut changes = people.subscribe();
-        while self
-            .caller(token)
-            .is_some_and(|now| now.identity == caller.identity)
-        {
-            // The file is watched as long as there are requests.
-            if changes.changed().await.is_err() {
+        let mut file = self.people.as_ref().map(|people| people.subscribe());
+        loop {
+            if let Ok(now) = self.identity(token).await
+                && now.as_ref() != Some(&caller.identity)
+            {
                 return;
+            }
+            let file_changes = async {
+                match &mut file {
+                    Some(file) => file.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let hub_forgets = async {
+                match &self.hub {
+                    Some(hub) => tokio::time::sleep(hub.remembered()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // The file is watched as long as there are requests.
+                changed = file_changes => if changed.is_err() { return },
+                () = hub_forgets => {}
             }
         }
     }
@@ -123,10 +162,10 @@ pub(super) async fn programs_need_token(
         return ApiError::WebPage.into_response();
     }
     let open = access.only_this_user && access.token.is_none();
-    let caller = access.admit(bearer(request.headers()), open);
-    match caller {
-        Some(caller) => pass_on(caller, request, next).await,
-        None => ApiError::Token.into_response(),
+    match access.admit(bearer(request.headers()), open).await {
+        Ok(Some(caller)) => pass_on(caller, request, next).await,
+        Ok(None) => ApiError::Token.into_response(),
+        Err(error) => ApiError::Hub(error).into_response(),
     }
 }
 
@@ -139,29 +178,42 @@ pub(super) async fn workers_need_the_own_token(request: Request, next: Next) -> 
 }
 
 pub(super) async fn people_need_token(
-    State(access): State<Arc<Access>>,
+    State(shared): State<Shared>,
     query: Query<TokenQuery>,
     request: Request,
     next: Next,
 ) -> Response {
+    let access = &shared.access;
     let headers = request.headers();
-    let given = bearer(headers).or_else(|| cookie(headers));
+    let given = bearer(headers).or_else(|| cookie(headers, COOKIE));
     let open = access.only_this_user && query.token.is_none();
-    if let Some(caller) = access.admit(given, open) {
-        return pass_on(caller, request, next).await;
+    match access.admit(given, open).await {
+        Ok(Some(caller)) => return pass_on(caller, request, next).await,
+        Ok(None) => {}
+        Err(error) => return ApiError::Hub(error).into_response(),
     }
-    if let Some(token) = query.0.token.filter(|token| access.caller(token).is_some()) {
-        // The token leaves the address bar and the history.
-        // Without a path it is for the folder of this page, so that a prefix of another program never sees it.
-        let cookie = format!("{COOKIE}={token}; HttpOnly; SameSite=Strict");
-        let home = [
-            (header::SET_COOKIE, cookie),
-            (header::LOCATION, "./".to_owned()),
-        ];
-        return (StatusCode::SEE_OTHER, home).into_response();
+    if let Some(token) = query.0.token {
+        match access.caller(&token).await {
+            Ok(Some(_)) => return enter(&token),
+            Ok(None) => {}
+            Err(error) => return ApiError::Hub(error).into_response(),
+        }
+    } else if let Some(to_hub) = sign_in::to_hub(&shared, &request) {
+        return to_hub;
     }
     let text = "This page needs a token: open it as /?token=TOKEN. The file that holds the broker's own token stands in the broker's settings";
     (StatusCode::UNAUTHORIZED, text).into_response()
+}
+
+/// The token leaves the address bar and the history.
+/// Without a path the cookie is for the folder of this page, so that a prefix of another program never sees it.
+fn enter(token: &str) -> Response {
+    let cookie = format!("{COOKIE}={token}; HttpOnly; SameSite=Strict");
+    let home = [
+        (header::SET_COOKIE, cookie),
+        (header::LOCATION, "./".to_owned()),
+    ];
+    (StatusCode::SEE_OTHER, home).into_response()
 }
 
 async fn pass_on(caller: Caller, mut request: Request, next: Next) -> Response {
@@ -177,19 +229,19 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
         .strip_prefix("Bearer ")
 }
 
-fn cookie(headers: &HeaderMap) -> Option<&str> {
+pub(super) fn cookie<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
     headers
         .get_all(header::COOKIE)
         .into_iter()
         .filter_map(|value| value.to_str().ok())
         .flat_map(|value| value.split(';'))
         .filter_map(|pair| pair.trim().split_once('='))
-        .find(|(name, _)| *name == COOKIE)
+        .find(|(name, _)| *name == wanted)
         .map(|(_, value)| value)
 }
 
 /// Takes as long for a wrong first letter as for a wrong last one.
-fn is_same(given: &str, token: &str) -> bool {
+pub(super) fn is_same(given: &str, token: &str) -> bool {
     let difference = given
         .bytes()
         .zip(token.bytes())

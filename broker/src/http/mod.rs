@@ -4,6 +4,7 @@ mod access;
 mod chunks;
 mod health;
 mod limits;
+mod sign_in;
 mod sockets;
 
 use crate::{
@@ -29,6 +30,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use access::{Access, Caller};
 pub(crate) use limits::Limits;
+pub(crate) use sign_in::sign_out;
 
 /// What requests share. No request holds a lock.
 #[derive(Clone)]
@@ -70,12 +72,14 @@ pub(crate) fn router(shared: Shared) -> Router {
             access::programs_need_token,
         ));
     let for_people = limited(page::routes()).layer(middleware::from_fn_with_state(
-        Arc::clone(&shared.access),
+        shared.clone(),
         access::people_need_token,
     ));
     let router = Router::new()
         .merge(for_programs)
         .merge(for_people)
+        .merge(page::files())
+        .merge(sign_in::routes())
         .merge(health::routes())
         .layer(middleware::map_response_with_state(
             shared.standing.clone(),

@@ -7,7 +7,7 @@ use super::{courses, layout::Page};
 use crate::{
     api::{ApiError, act},
     dispatch::{Command, NotDone},
-    http::{Caller, Shared},
+    http::{self, Caller, Shared},
     words,
 };
 use axum::{
@@ -28,15 +28,34 @@ pub(super) async fn post(
     headers: HeaderMap,
     form: Result<Form<Fields>, FormRejection>,
 ) -> Result<Response, ApiError> {
-    let wrong =
-        |rejection: FormRejection| ApiError::of_body(rejection.status(), rejection.body_text());
-    let Form(fields) = form.map_err(wrong)?;
-    if !is_own(&headers, &caller, &fields) {
-        return Err(ApiError::Form);
-    }
+    let fields = own_fields(&headers, &caller, form)?;
     let then = carry_out(&shared, &caller, &fields).await?;
     // The answer to a form is another page, so that going back sends nothing again.
     Ok((StatusCode::SEE_OTHER, [(header::LOCATION, then)]).into_response())
+}
+
+pub(super) async fn sign_out(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    form: Result<Form<Fields>, FormRejection>,
+) -> Result<Response, ApiError> {
+    own_fields(&headers, &caller, form)?;
+    Ok(http::sign_out(&shared, &caller))
+}
+
+fn own_fields(
+    headers: &HeaderMap,
+    caller: &Caller,
+    form: Result<Form<Fields>, FormRejection>,
+) -> Result<Fields, ApiError> {
+    let wrong =
+        |rejection: FormRejection| ApiError::of_body(rejection.status(), rejection.body_text());
+    let Form(fields) = form.map_err(wrong)?;
+    match is_own(headers, caller, &fields) {
+        true => Ok(fields),
+        false => Err(ApiError::Form),
+    }
 }
 
 fn is_own(headers: &HeaderMap, caller: &Caller, fields: &Fields) -> bool {

@@ -7,7 +7,7 @@ use axum::{
 };
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
+pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
 /// Address, relative to each page, and name.
 const PAGES: [(&str, &str); 6] = [
@@ -80,6 +80,12 @@ impl Page {
                                    }
                                } }
                                span.who { (who) }
+                               @if caller.identity.person().is_some() {
+                                   form action="sign-out" method="post" {
+                                       (form_key(caller))
+                                       button.plain type="submit" { "Sign out" }
+                                   }
+                               }
                                button #pause type="button" aria-pressed="false" hidden { "Pause updates" }
                            } }
                            main #main tabindex="-1" { (self.main) }

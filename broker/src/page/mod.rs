@@ -39,8 +39,10 @@ use axum::{
 use baton_protocol::api::Problem;
 use layout::Page;
 
+pub(crate) use layout::POLICY;
+
 pub(crate) fn routes() -> Router<Shared> {
-    let router = Router::new()
+    Router::new()
         .route("/", get(show_now))
         .route("/job", get(show_job))
         .route("/people", get(people::show))
@@ -51,10 +53,16 @@ pub(crate) fn routes() -> Router<Shared> {
         .route("/capacity", get(capacity::show))
         .route("/audit", get(audit::show))
         .route("/act", post(act::post))
+        .route("/sign-out", post(act::sign_out))
         .route("/live", get(live::live))
         .route("/status", get(status))
-        .layer(middleware::from_fn(refusals_are_pages));
-    FILES.iter().fold(router, |router, (path, kind, text)| {
+        .layer(middleware::from_fn(refusals_are_pages))
+}
+
+/// They are the same for everybody, also for who has not signed in.
+pub(crate) fn files() -> Router<Shared> {
+    let files = FILES.iter();
+    files.fold(Router::new(), |router, (path, kind, text)| {
         router.route(path, get(async || file(kind, text)))
     })
 }

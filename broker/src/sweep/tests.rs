@@ -160,3 +160,18 @@ async fn rows_of_jobs_go_after_their_term_and_never_while_somebody_waits() {
     let left = place.store.load().await.unwrap();
     assert!(left.jobs.is_empty() && left.closed.is_empty());
 }
+
+#[tokio::test]
+async fn files_that_a_restored_database_does_not_know_go_as_well() {
+    let place = place().await;
+    let known = place.put("known", 0).await;
+    let unknown = place.chunks.put(b"unknown").unwrap();
+    assert_eq!(place.sweep(11 * MINUTE).await, 1);
+    adopt(&place.store, &place.chunks, 12 * MINUTE)
+        .await
+        .unwrap();
+    assert_eq!(place.sweep(13 * MINUTE).await, 0);
+    assert!(!place.chunks.contains(known) && place.chunks.contains(unknown));
+    assert_eq!(place.sweep(23 * MINUTE).await, 1);
+    assert!(!place.chunks.contains(unknown));
+}

@@ -1,0 +1,225 @@
+//! Who is who where a JupyterHub knows it: the Hub is asked whose a token is, and its answer counts for a short time.
+//!
+//! In: tokens, as notebooks and browsers send them; and the codes with which the Hub sends people back. Out: an
+//! [`Identity`], nobody, or that the Hub does not answer.
+//!
+//! **Invariant:** a token is kept only as its hash, and sent only to the Hub.
+
+mod person;
+
+use crate::people::{Identity, hash_of};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use person::{Model, identity};
+use reqwest::{Client, StatusCode, header};
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::{sync::Semaphore, time::Instant};
+
+/// While the Hub is silent, for example because it restarts, what it said last holds so long.
+const SILENCE: Duration = Duration::from_secs(15 * 60);
+/// A Hub answers from its database.
+const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+/// A class that comes back all at once must not keep the Hub from its own work.
+const QUESTIONS_AT_ONCE: usize = 8;
+const MOST_KNOWN: usize = 10_000;
+const LONGEST_TOKEN: usize = 512;
+
+/// How the Hub is reached, and what its groups mean. Not `Debug`: it holds the token.
+#[derive(Clone)]
+pub struct HubConfig {
+    /// The Hub's API as the broker reaches it, such as `http://127.0.0.1:8081/hub/api`.
+    pub api_url: String,
+    /// What the Hub knows the broker by: the API token of its service.
+    pub token: String,
+    /// The name of that service.
+    pub service: String,
+    /// The Hub's API as browsers reach it. `None`: on the host of the pages, under the path of `api_url`.
+    pub public_api_url: Option<String>,
+    /// Where the Hub sends people back to. `None`: `oauth_callback` below the prefix of the pages.
+    pub callback_url: Option<String>,
+    /// The name of the group of a course's students and of its staff, with `{course}` for the course.
+    pub student_groups: String,
+    pub staff_groups: String,
+    /// How long an answer of the Hub counts.
+    pub remembered: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum HubError {
+    #[error("The JupyterHub does not answer, so nobody can be recognised")]
+    Silent(#[source] reqwest::Error),
+    #[error("The JupyterHub answered with status {0}, so nobody can be recognised")]
+    Status(StatusCode),
+    #[error("The answer of the JupyterHub cannot be read")]
+    Answer(#[from] serde_json::Error),
+}
+
+/// Not `Debug`: it holds the token.
+pub(crate) struct Hub {
+    config: HubConfig,
+    client: Client,
+    questions: Semaphore,
+    /// What the Hub said last, by the hash of the token. `None`: nobody has this token.
+    known: Mutex<HashMap<String, (Instant, Option<Identity>)>>,
+}
+
+impl Hub {
+    pub(crate) fn new(mut config: HubConfig) -> reqwest::Result<Self> {
+        config
+            .api_url
+            .truncate(config.api_url.trim_end_matches('/').len());
+        Ok(Self {
+            config,
+            // What a proxy of the environment would see are tokens.
+            client: Client::builder()
+                .no_proxy()
+                .timeout(ANSWER_WITHIN)
+                .redirect(reqwest::redirect::Policy::none())
+                .build()?,
+            questions: Semaphore::new(QUESTIONS_AT_ONCE),
+            known: Mutex::default(),
+        })
+    }
+
+    /// After so long the Hub is asked again.
+    pub(crate) fn remembered(&self) -> Duration {
+        self.config.remembered
+    }
+
+    /// Whose token this is; `None`: nobody's that may come in here.
+    pub(crate) async fn of_token(&self, token: &str) -> Result<Option<Identity>, HubError> {
+        let plain = token.bytes().all(|letter| letter.is_ascii_graphic());
+        if token.is_empty() || token.len() > LONGEST_TOKEN || !plain {
+            return Ok(None);
+        }
+        let hash = hash_of(token);
+        if let Some(known) = self.known(&hash, self.config.remembered) {
+            return Ok(known);
+        }
+        // Closed never.
+        let _turn = self.questions.acquire().await;
+        if let Some(known) = self.known(&hash, self.config.remembered) {
+            return Ok(known);
+        }
+        match self.ask(token).await {
+            Ok(identity) => {
+                self.remember(hash, identity.clone());
+                Ok(identity)
+            }
+            Err(error) => match self.known(&hash, SILENCE) {
+                Some(Some(identity)) => Ok(Some(identity)),
+                _ => Err(error),
+            },
+        }
+    }
+
+    pub(crate) fn forget(&self, token: &str) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.remove(&hash_of(token));
+    }
+
+    fn known(&self, hash: &str, not_older: Duration) -> Option<Option<Identity>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, identity) = known.get(hash)?;
+        (at.elapsed() < not_older).then(|| identity.clone())
+    }
+
+    fn remember(&self, hash: String, identity: Option<Identity>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MOST_KNOWN {
+            let remembered = self.config.remembered;
+            known.retain(|_, (at, identity)| identity.is_some() && at.elapsed() < remembered);
+        }
+        if known.len() >= MOST_KNOWN {
+            known.clear();
+        }
+        known.insert(hash, (Instant::now(), identity));
+    }
+
+    async fn ask(&self, token: &str) -> Result<Option<Identity>, HubError> {
+        let request = self
+            .client
+            .get(format!("{}/user", self.config.api_url))
+            .header(header::AUTHORIZATION, format!("token {token}"));
+        let response = request.send().await.map_err(HubError::Silent)?;
+        match response.status() {
+            StatusCode::OK => {}
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return Ok(None),
+            status => return Err(HubError::Status(status)),
+        }
+        let body = response.bytes().await.map_err(HubError::Silent)?;
+        let model: Model = serde_json::from_slice(&body)?;
+        Ok(identity(model, &self.config))
+    }
+
+    /// Where a browser asks the Hub who sits before it.
+    pub(crate) fn sign_in_url(&self, state: &str, prefix: &str) -> String {
+        let api = self.config.public_api_url.as_deref();
+        let api = api.unwrap_or_else(|| path_of(&self.config.api_url));
+        let encoded = |text: &str| utf8_percent_encode(text, NON_ALPHANUMERIC).to_string();
+        format!(
+            "{api}/oauth2/authorize?response_type=code&client_id={}&redirect_uri={}&state={}",
+            encoded(&self.client_id()),
+            encoded(&self.callback_url(prefix)),
+            encoded(state),
+        )
+    }
+
+    /// The token for a code with which the Hub sent somebody back; `None` for a wrong code.
+    pub(crate) async fn token_for(
+        &self,
+        code: &str,
+        prefix: &str,
+    ) -> Result<Option<String>, HubError> {
+        #[derive(serde::Deserialize)]
+        struct Granted {
+            access_token: String,
+        }
+        let url = format!("{}/oauth2/token", self.config.api_url);
+        let request = self.client.post(url).form(&[
+            ("grant_type", "authorization_code"),
+            ("code", code),
+            ("redirect_uri", &self.callback_url(prefix)),
+            ("client_id", &self.client_id()),
+            ("client_secret", &self.config.token),
+        ]);
+        let response = request.send().await.map_err(HubError::Silent)?;
+        match response.status() {
+            StatusCode::OK => {}
+            status if status.is_client_error() => return Ok(None),
+            status => return Err(HubError::Status(status)),
+        }
+        let body = response.bytes().await.map_err(HubError::Silent)?;
+        let granted: Granted = serde_json::from_slice(&body)?;
+        Ok(Some(granted.access_token))
+    }
+
+    fn client_id(&self) -> String {
+        format!("service-{}", self.config.service)
+    }
+
+    fn callback_url(&self, prefix: &str) -> String {
+        let set = self.config.callback_url.clone();
+        set.unwrap_or_else(|| format!("{prefix}/oauth_callback"))
+    }
+}
+
+fn path_of(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    rest.find('/').map_or("", |start| &rest[start..])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hub_is_on_the_host_of_the_pages() {
+        assert_eq!(path_of("http://127.0.0.1:8081/hub/api"), "/hub/api");
+        assert_eq!(path_of("http://hub:8081/base/hub/api"), "/base/hub/api");
+        assert_eq!(path_of("http://hub"), "");
+    }
+}

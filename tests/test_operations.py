@@ -1,0 +1,166 @@
+"""What the operator's guide tells people to do, done: units, configurations, backup and restore."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from configparser import RawConfigParser
+from pathlib import Path
+
+import pytest
+from end_to_end import Kernel, Place, Service
+from end_to_end.kernel import Cell
+from end_to_end.service import BINARY, run_binary
+from end_to_end.waiting import wait_until
+
+ROOT = Path(__file__).parent.parent
+GUIDE = (ROOT / "docs/guides/operators.md").read_text()
+UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
+
+
+def command_of_guide(beginning: str) -> str:
+    """The line of a console block that begins so."""
+    (line,) = [line.strip() for line in GUIDE.splitlines() if line.strip().startswith(beginning)]
+    return line
+
+
+def run_shell(line: str, replacements: dict[str, str]) -> None:
+    for old, new in replacements.items():
+        line = line.replace(old, new)
+    said = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+    assert said.returncode == 0, f"{line}\n{said.stderr}"
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_a_unit_starts_its_service_with_its_configuration(path: Path, place: Place) -> None:
+    unit = RawConfigParser(strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(path)
+    assert set(unit.sections()) == {"Unit", "Service", "Install"}
+    program, *arguments = unit["Service"]["ExecStart"].split()
+    assert program == "/opt/baton/bin/baton"
+    name, configured = unit["Service"]["Environment"].split("=")
+    assert name == "BATON_CONFIG"
+
+    etc = place.folder / f"etc-{path.stem}"
+    etc.mkdir()
+    for file in ("hub-token", "token", "courses.toml"):
+        (etc / file).write_text("")
+    (etc / "hub-token").write_text("a secret of the Hub")
+    text = (ROOT / "deploy" / Path(configured).name).read_text()
+    for old, new in {
+        "/etc/baton": etc,
+        "/var/": f"{etc}/var/",
+        "/run/baton-worker": etc / "run",
+        "/opt/course/bin/python": sys.executable,
+        "0.0.0.0:8470": "127.0.0.1:0",
+        "broker.example.edu:8470": "127.0.0.1:1",
+    }.items():
+        text = text.replace(old, str(new))
+    (etc / "config.toml").write_text(text)
+    shown = run_binary(place, "config", "show", BATON_CONFIG=str(etc / "config.toml"))
+    assert shown.returncode == 0, shown.stderr
+
+    log = etc / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [BINARY, *arguments],
+            env=place.environment | {"BATON_CONFIG": str(etc / "config.toml"), "BATON_LOG": "info"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        # The worker of this test finds no broker, and goes on looking for one.
+        words = "The broker listens on" if "broker" in path.name else "cannot be reached"
+        wait_until(lambda: words in log.read_text() or process.poll() is not None, "it has started")
+        assert process.poll() is None, log.read_text()
+    finally:
+        process.terminate()
+        assert process.wait(timeout=20) == 0, log.read_text()
+    if "broker" in path.name:
+        assert (etc / "var/lib/baton/broker.db").exists()
+
+
+def test_systemd_takes_the_units(tmp_path: Path) -> None:
+    """Every machine reads them as ini files; one with systemd also asks systemd."""
+    known = {"Type", "User", "Environment", "ExecStart", "Restart", "RestartSec", "KillMode", "TimeoutStopSec"}
+    known |= {"LimitNOFILE", "UMask", "NoNewPrivileges", "PrivateDevices", "PrivateTmp", "ProtectHome", "ProtectSystem"}
+    known |= {f"{kind}Directory{mode}" for kind in ("State", "Runtime", "Cache") for mode in ("", "Mode")}
+    assert len(UNITS) == 2
+    for path in UNITS:
+        unit = RawConfigParser()
+        unit.optionxform = str  # type: ignore[assignment,method-assign]
+        unit.read(path)
+        assert set(unit["Service"]) <= known, path.name
+        (tmp_path / path.name).write_text(path.read_text().replace("/opt/baton/bin/baton", str(BINARY)))
+    if shutil.which("systemd-analyze"):
+        copies = [str(tmp_path / path.name) for path in UNITS]
+        said = subprocess.run(["systemd-analyze", "verify", *copies], capture_output=True, text=True, check=False)
+        ours = [line for line in said.stderr.splitlines() if "baton" in line]
+        assert (said.returncode, ours) == (0, []), said.stderr
+
+
+def test_the_hubs_lines_are_python_and_name_what_the_guide_names() -> None:
+    text = (ROOT / "deploy/jupyterhub_config.py").read_text()
+    compile(text, "jupyterhub_config.py", "exec")
+    for name in ("/etc/baton/hub-token", "access:services!service=baton", "ml101-staff", "BATON_BROKER_ADDRESS"):
+        assert name in text
+        assert name in GUIDE or name == "BATON_BROKER_ADDRESS"
+
+
+def test_settings_and_commands_of_the_guide_exist() -> None:
+    reference = (ROOT / "docs/reference/configuration.md").read_text()
+    keys = set(re.findall(r"`((?:broker|worker|up)\.[a-z_.]+)`", GUIDE)) - {"broker.db"}
+    assert len(keys) > 8
+    assert [key for key in sorted(keys) if f"### `{key}`" not in reference] == []
+    commands = {line.split()[1] for line in GUIDE.splitlines() if line.strip().startswith("baton ")}
+    known = subprocess.run([BINARY, "--help"], capture_output=True, text=True, check=True).stdout
+    assert [command for command in sorted(commands) if not re.search(rf"^  {command}\b", known, re.MULTILINE)] == []
+
+
+def test_a_restored_copy_goes_on(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    """Copied while a cell runs and one waits; another one comes later. Then the machine's disk is lost."""
+    paths = {
+        "/var/lib/baton": str(service.data),
+        "/var/backups": str(service.place.folder),
+        "python3": sys.executable,
+        "-o baton ": "",
+    }
+    service.start_broker()
+    service.start_worker(slots=1)
+    running, later = (service.kernel(new_kernel) for _ in range(2))
+    far = service.kernel(new_kernel, BATON_LANE="http")
+    kernels = (running, later, far)
+    for kernel in kernels:
+        kernel.run("values = [1]").ok()
+    far.run("import numpy as np\nlarge = np.random.default_rng(1).random(200_000)").ok()
+    hold = "import os, time\nprint('runs', flush=True)\nwhile not os.path.exists('go'):\n    time.sleep(0.02)"
+    cell = running.begin(f"%%gpu\n{hold}\nvalues.append(2)\nprint('ends')")
+    cell.wait_for_text("runs")
+    without_bytes = begin_waiting(far)
+    run_shell(command_of_guide("python3 -c"), paths)
+    unknown = begin_waiting(later)
+
+    service.kill("broker")
+    run_shell(command_of_guide("rm -f"), paths)
+    run_shell(command_of_guide("install -m 600 -o baton /var/backups"), paths)
+    shutil.rmtree(service.data / "chunks")
+    service.start_broker()
+    (service.place.work / "go").touch()
+    assert cell.finish().ok().stdout.splitlines() == ["runs", "ends"]
+    unknown.finish().ok()
+    assert "Your variables are as they were before the cell" in without_bytes.finish().plain_traceback
+    assert far.evaluate("values") == [1]
+    far.gpu("values.append(2)\nlarge.sum()").ok()
+    for kernel in kernels:
+        assert kernel.evaluate("values") == [1, 2]
+
+
+def begin_waiting(kernel: Kernel) -> Cell:
+    cell = kernel.begin("%%gpu\nvalues.append(2)\n'large' in globals() and large.sum()")
+    cell.wait_for(lambda result: bool(result.notices), "the cell waits")
+    return cell
