@@ -1,8 +1,8 @@
 """What a `%%gpu` cell adds on this installation, part by part: `baton bench latency`.
 
-Real notebook kernels run real cells on NumPy arrays. In the notebook kernel three functions of the shim are watched, the cell itself
-says when it begins and ends, and the broker says when another job was in the way. Where the session is on another
-machine, the clocks are compared by the empty cells: there and back take equally long, on average.
+Real notebook kernels run real cells on NumPy arrays. In the notebook kernel three functions of the shim are watched,
+the cell itself says when it begins and ends, and the broker says when another job was in the way. Where the session is
+on another machine, the clocks are compared by the empty cells: there and back take equally long, on average.
 """
 
 from __future__ import annotations

@@ -107,7 +107,11 @@ mod tests {
             ("ml".to_owned(), Role::Staff),
             ("vision".to_owned(), Role::Student),
         ];
-        let all = Some(Identity::of_hub("tia".to_owned(), true, both.into()));
+        let all = Some(Identity::of_hub(
+            "tia".to_owned(),
+            true,
+            both.clone().into(),
+        ));
         let student = both.map(|(course, _)| (course, Role::Student));
         let own = Some(Identity::of_hub("tia".to_owned(), false, student.into()));
 
