@@ -13,6 +13,9 @@ use axum::{
 /// because what one of them sends goes on to the other in a larger message.
 const MESSAGE_BYTES: usize = 60 << 20;
 
+/// Each connection has that much for as long as it lasts, and most of them are silent.
+const READ_BUFFER_BYTES: usize = 16 << 10;
+
 pub(super) fn for_proxies() -> Router<Shared> {
     Router::new().route("/v1/proxy", get(proxy))
 }
@@ -55,4 +58,5 @@ fn limited(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
     upgrade
         .max_message_size(MESSAGE_BYTES)
         .max_frame_size(MESSAGE_BYTES)
+        .read_buffer_size(READ_BUFFER_BYTES)
 }
