@@ -12,6 +12,8 @@ from end_to_end import Place
 from end_to_end.results import Result
 from nbclient import NotebookClient
 
+pytestmark = pytest.mark.timeout(300)  # a whole notebook, on the CPU
+
 FOLDER = Path(__file__).parent.parent / "examples/notebooks"
 NAMES = [
     "01-first-gpu-cell",

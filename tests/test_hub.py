@@ -15,6 +15,8 @@ from end_to_end.lab import browser_page
 from end_to_end.waiting import wait_until
 from playwright.sync_api import expect
 
+pytestmark = pytest.mark.timeout(300)  # a Hub, its proxy, and a notebook server begin one after the other
+
 STAFF = "access:services!service=baton"
 DOORS = ("/v1/jobs", "/v1/usage", "/v1/audit", "/metrics", "/", "/people.csv", "/live?of=now", "/status")
 

@@ -88,7 +88,7 @@ class Hub:
         )
         (self.folder / "jupyterhub_config.py").write_text(settings)
         self.hub = self._run("hub", [sys.executable, "-m", "jupyterhub", "-f", "jupyterhub_config.py"])
-        wait_until(lambda: self._answers(f"{self.url}/hub/api/"), "the Hub is there", seconds=60)
+        wait_until(lambda: self._answers(f"{self.url}/hub/api/"), "the Hub is there", seconds=120)
 
     def _start_broker(self) -> None:
         (self.folder / "token").write_text(SECRETS["baton"])
@@ -168,7 +168,7 @@ class Hub:
         """A kernel "Python (shared GPU)" in this person's notebook server, as JupyterLab starts it."""
         self.api("POST", f"/users/{person}/server")
         server = f"{self.url}/user/{person}"
-        wait_until(lambda: self._answers(f"{server}/api"), f"the server of {person} is there", seconds=60)
+        wait_until(lambda: self._answers(f"{server}/api"), f"the server of {person} is there", seconds=120)
         headers = {"Authorization": f"token {SECRETS['tests']}"}
         answer = httpx.post(f"{server}/api/kernels", headers=headers, json={"name": "baton"}, timeout=60)
         assert answer.is_success, answer.text
