@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import mmap
 import os
 import platform
 import statistics
@@ -68,15 +67,6 @@ def repeated(work: Callable[[], object], before: Callable[[], object] = lambda: 
         before()
         times.append(milliseconds(work))
     return {"p50_ms": round(statistics.median(times), 1), "max_ms": round(max(times), 1), "runs": runs}
-
-
-def wake_memory(size: int) -> None:
-    """Makes sure that the machine has this many free bytes at hand.
-
-    A virtual machine may have given them back to its host, and the first touch of each page after that takes longer
-    than all that is measured here.
-    """
-    mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE).close()
 
 
 def sides(kernel: Kernel) -> tuple[list[psutil.Process], list[psutil.Process]]:

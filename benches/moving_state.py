@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 import numpy as np
-from measuring import Kernel, Peak, kernels, private_place, repeated, report, sides, wake_memory
+from measuring import Kernel, Peak, kernels, private_place, repeated, report, sides
 from workloads import ALL, COLD, DIRTY, EMPTY, GIGABYTE, HELD, SMALL_NEW, SMALL_SAME, TRAINING_STEP, Workload
 
 MOVED = re.compile(r"Last cell, (?:to the session|home): (.*)")
@@ -56,7 +56,6 @@ def measured(kernel: Kernel, workload: Workload, ordinary_ms: float) -> dict[str
 
     def before() -> None:
         kernel.run(workload.before).ok()
-        wake_memory(2 * workload.state)
 
     def cell() -> None:
         kernel.gpu(workload.cell).ok()
@@ -89,7 +88,7 @@ def floors() -> dict[str, dict[str, Any]]:
     source = np.random.default_rng().random(GIGABYTE // 4, dtype="float32")
     table = {number: f"name {number}" for number in range(1_000_000)}
     return {
-        "copy into fresh memory": repeated(lambda: source.copy(), lambda: wake_memory(2 * GIGABYTE)),
+        "copy into fresh memory": repeated(lambda: source.copy()),
         "copy into memory that is there": over(source),
         "reading once": repeated(lambda: source.view("int64").max()),
         "pickle": repeated(lambda: pickle.loads(pickle.dumps(table, protocol=5))),
