@@ -288,7 +288,10 @@ impl Store {
     pub(crate) async fn announce(&self, address: &str) -> Result<(), StoreError> {
         match self {
             Self::Sqlite(_) => Ok(()),
-            Self::Postgres(store) => store.announce(address).await,
+            Self::Postgres(_) => {
+                let announcement = postgres::announcement(address);
+                self.writer().await?.apply(vec![announcement]).await
+            }
         }
     }
 
@@ -337,10 +340,17 @@ impl Writer {
 
     /// All of it or nothing. Goes on to its end when the caller is dropped.
     async fn apply(self, statements: Vec<Statement>) -> Result<(), StoreError> {
-        match self {
-            Self::Sqlite(writer) => writer.apply(statements).await,
-            Self::Postgres(writer) => writer.apply(statements).await,
-        }
+        let applied = tokio::spawn(async move {
+            match self {
+                Self::Sqlite(writer) => writer.apply(statements).await,
+                Self::Postgres(writer) => writer.apply(statements).await,
+            }
+        });
+        applied.await.unwrap_or_else(|failed| {
+            Err(StoreError::from(sqlx::Error::Io(std::io::Error::other(
+                failed,
+            ))))
+        })
     }
 }
 

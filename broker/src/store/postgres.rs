@@ -108,14 +108,6 @@ impl PostgresStore {
         Ok(())
     }
 
-    /// Tells the other brokers where this one can be reached.
-    pub(super) async fn announce(&self, address: &str) -> Result<(), StoreError> {
-        let announce = sql("INSERT INTO leader (number, address) VALUES (1, ?)
-             ON CONFLICT (number) DO UPDATE SET address = excluded.address")
-        .bind(address);
-        self.writer().await?.apply(vec![announce]).await
-    }
-
     pub(super) async fn writer(&self) -> Result<PostgresWriter, StoreError> {
         let writer = Arc::clone(&self.writer).lock_owned().await;
         if writer.leads && writer.connection.is_some() {
@@ -164,6 +156,13 @@ impl PostgresStore {
     }
 }
 
+/// Tells the other brokers where this one can be reached.
+pub(super) fn announcement(address: &str) -> Statement {
+    sql("INSERT INTO leader (number, address) VALUES (1, ?)
+         ON CONFLICT (number) DO UPDATE SET address = excluded.address")
+    .bind(address)
+}
+
 async fn ask_for_lead(connection: &mut PgConnection) -> Result<(), StoreError> {
     let leads: bool = sqlx::query_scalar("SELECT pg_try_advisory_lock($1)")
         .bind(LEAD)
@@ -195,20 +194,13 @@ impl PostgresWriter {
         self.keep_if_sound(rows)
     }
 
-    /// All of it or nothing. Goes on to its end when the caller is dropped.
+    /// Must go on to its end, or the connection is left inside of a transaction.
     pub(super) async fn apply(mut self, statements: Vec<Statement>) -> Result<(), StoreError> {
-        let applied = tokio::spawn(async move {
-            let Some(connection) = &mut self.0.connection else {
-                return Err(StoreError::NotLeading);
-            };
-            let applied = in_time(apply(connection, statements)).await;
-            self.keep_if_sound(applied)
-        });
-        applied.await.unwrap_or_else(|failed| {
-            Err(StoreError::from(sqlx::Error::Io(std::io::Error::other(
-                failed,
-            ))))
-        })
+        let Some(connection) = &mut self.0.connection else {
+            return Err(StoreError::NotLeading);
+        };
+        let applied = in_time(apply(connection, statements)).await;
+        self.keep_if_sound(applied)
     }
 
     fn keep_if_sound<T>(&mut self, done: Result<T, StoreError>) -> Result<T, StoreError> {

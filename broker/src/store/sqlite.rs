@@ -133,18 +133,11 @@ impl SqliteWriter {
         rows.map_ok(Row::Sqlite).try_collect().await
     }
 
-    /// All of it or nothing. Goes on to its end when the caller is dropped.
+    /// Must go on to its end, or the connection is left inside of a transaction.
     pub(super) async fn apply(mut self, statements: Vec<Statement>) -> Result<(), StoreError> {
-        let applied = tokio::spawn(async move {
-            apply(&mut self.connection, statements).await?;
-            self.growth.add();
-            Ok(())
-        });
-        applied.await.unwrap_or_else(|failed| {
-            Err(StoreError::from(sqlx::Error::Io(std::io::Error::other(
-                failed,
-            ))))
-        })
+        apply(&mut self.connection, statements).await?;
+        self.growth.add();
+        Ok(())
     }
 }
 
