@@ -67,7 +67,7 @@ pub enum FromSession {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToSession {
-    /// How much the session may allocate; what the driver calls total.
+    /// How much the session may allocate; what the driver calls total. Said again, it holds from then on.
     Welcome {
         cap_bytes: u64,
     },

@@ -8,6 +8,7 @@
 use std::{
     io,
     os::unix::net::UnixStream,
+    sync::atomic::Ordering::Relaxed,
     thread,
     time::{Duration, Instant},
 };
@@ -15,7 +16,7 @@ use std::{
 use super::{
     Process,
     line::Frames,
-    sys::{driver, host},
+    sys::{driver, driver::SUCCESS, host},
     wire::{Epoch, FromSession, Hello, SOCKET, TOKEN, ToSession},
 };
 
@@ -155,7 +156,7 @@ impl Agent {
     fn handle(&mut self, message: ToSession) {
         let process = self.process;
         match message {
-            ToSession::Welcome { .. } => {}
+            ToSession::Welcome { cap_bytes } => process.cap_bytes.store(cap_bytes, Relaxed),
             ToSession::Grant { epoch } => {
                 self.lease = Some(Lease {
                     epoch,
@@ -173,7 +174,9 @@ impl Agent {
             ToSession::SwapOut => {
                 let since = Instant::now();
                 let (bytes, code) = process.memory().swap_out();
-                process.notice(code);
+                if code != SUCCESS {
+                    process.lose_memory(code);
+                }
                 let nanoseconds = since.elapsed().as_nanos() as u64;
                 process
                     .line

@@ -66,14 +66,25 @@ impl Gate {
             if self.state.load(SeqCst) == OPEN {
                 return Entry::Counted;
             }
-            self.leave();
+            self.turn_back();
             self.wait(&want);
         }
     }
 
     #[inline]
     pub(super) fn leave(&self) {
-        let before = self.calls.fetch_sub(1, SeqCst);
+        self.one_less(1);
+    }
+
+    /// As if it had never entered.
+    #[cold]
+    fn turn_back(&self) {
+        self.one_less(ONE_CALL);
+    }
+
+    #[inline]
+    fn one_less(&self, call: u64) {
+        let before = self.calls.fetch_sub(call, SeqCst);
         if before & IN_FLIGHT == 1 && self.state.load(SeqCst) != OPEN {
             self.tell();
         }
@@ -112,7 +123,7 @@ impl Gate {
         }
     }
 
-    /// All calls fail from now on.
+    /// All calls fail from now on, whatever else is said.
     pub(super) fn break_down(&self) {
         self.set(BROKEN);
     }
@@ -145,7 +156,9 @@ impl Gate {
 
     fn set(&self, state: u32) {
         let guard = self.guard();
-        self.state.store(state, SeqCst);
+        if self.state.load(SeqCst) != BROKEN {
+            self.state.store(state, SeqCst);
+        }
         drop(guard);
         self.changed.notify_all();
     }
@@ -196,10 +209,21 @@ mod tests {
     }
 
     #[test]
+    fn only_calls_that_pass_are_counted() {
+        let gate = Gate::new();
+        gate.close();
+        assert_eq!(gate.enter(|| gate.open()), Entry::Counted);
+        assert_eq!((gate.in_flight(), gate.submissions()), (1, 1));
+        gate.leave();
+        assert_eq!((gate.in_flight(), gate.submissions()), (0, 1));
+    }
+
+    #[test]
     fn a_gate_that_is_not_in_use_stops_nobody_and_a_broken_one_all() {
         let gate = Gate::new();
         assert_eq!(gate.enter(|| {}), Entry::NotInUse);
         gate.break_down();
+        gate.open();
         assert_eq!(gate.enter(|| {}), Entry::Refused);
         gate.give_up();
         assert!(!gate.is_in_use());

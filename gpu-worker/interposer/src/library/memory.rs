@@ -169,7 +169,8 @@ impl Memory {
 
     // ---- moving
 
-    /// Takes everything off the GPU. Nothing may be in flight. How many bytes, and whether they are whole.
+    /// Takes everything off the GPU. Nothing may be in flight. How many bytes, and whether they are whole: those that
+    /// are not are lost.
     pub(super) fn swap_out(&mut self) -> (u64, Code) {
         let mut code = SUCCESS;
         let mut moves = Vec::new();
@@ -182,6 +183,10 @@ impl Memory {
         for event in moves {
             code = first_error(code, event.wait());
         }
+        if code != SUCCESS {
+            // What was begun before it failed.
+            let _ = self.wait_for_moves();
+        }
         for region in self.regions.values_mut() {
             region.unback();
         }
@@ -189,16 +194,24 @@ impl Memory {
         (self.bytes, code)
     }
 
-    /// Brings everything back, or nothing where there is not enough memory.
+    /// Brings everything back, or nothing where that fails: then it can be tried again.
     pub(super) fn swap_in(&mut self) -> Result<u64, Code> {
-        for region in self.regions.values_mut() {
-            if let Err(code) = region.back() {
-                for region in self.regions.values_mut() {
-                    region.unback();
-                }
-                return Err(code);
+        let backed = self.regions.values_mut().try_for_each(Region::back);
+        let copied = backed.and_then(|()| self.copy_in());
+        if let Err(code) = copied {
+            for region in self.regions.values_mut() {
+                region.unback();
             }
+            return Err(code);
         }
+        for chunk in self.regions.values_mut().flat_map(|one| &mut one.chunks) {
+            chunk.has_left = false;
+        }
+        self.is_away = false;
+        Ok(self.bytes)
+    }
+
+    fn copy_in(&mut self) -> Result<(), Code> {
         let mut code = SUCCESS;
         for region in self.regions.values() {
             let context = region.context;
@@ -206,16 +219,21 @@ impl Memory {
             let copied = context.with(|| region.copy_in(stream?));
             code = first_error(code, copied);
         }
+        code = first_error(code, self.wait_for_moves());
+        match code {
+            SUCCESS => Ok(()),
+            code => Err(code),
+        }
+    }
+
+    fn wait_for_moves(&self) -> Result<(), Code> {
+        let mut code = SUCCESS;
         for (context, stream) in &self.streams {
             let waited = context.with(|| driver::wait_for(*stream));
             code = first_error(code, waited);
         }
-        for chunk in self.regions.values_mut().flat_map(|one| &mut one.chunks) {
-            chunk.has_left = false;
-        }
-        self.is_away = false;
         match code {
-            SUCCESS => Ok(self.bytes),
+            SUCCESS => Ok(()),
             code => Err(code),
         }
     }

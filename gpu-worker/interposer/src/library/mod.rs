@@ -127,7 +127,24 @@ impl Process {
     }
 
     fn notice(&self, code: Code) {
-        if driver::is_sticky(code) && !self.has_failed.swap(true, Relaxed) {
+        if driver::is_sticky(code) {
+            self.say_fault(code);
+        }
+    }
+
+    /// What was on the GPU is gone: nothing computes with it any more.
+    fn lose_memory(&self, code: Code) {
+        if !driver::is_sticky(code) {
+            self.gate.break_down();
+            eprintln!(
+                "Baton: the memory on the GPU could not be moved to the host (CUDA error {code}) and is lost"
+            );
+        }
+        self.say_fault(code);
+    }
+
+    fn say_fault(&self, code: Code) {
+        if !self.has_failed.swap(true, Relaxed) {
             let code = code.cast_unsigned();
             self.line.say(&FromSession::Fault { code });
         }

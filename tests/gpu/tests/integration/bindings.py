@@ -30,6 +30,7 @@ def main() -> None:
     check(driver.cuMemsetD8Async(memory, 0, 8 * count, stream))
     free, total = check(driver.cuMemGetInfo())
     assert free <= total - 8 * count, (free, total)
+    assert ctypes.CDLL(None).baton_gpu_submissions() == 1
     print("ok ready", flush=True)
 
     numbers = (ctypes.c_uint64 * count)()

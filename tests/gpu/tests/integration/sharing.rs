@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_gpu_tests::MEGABYTES_PER_SECOND;
+use baton_gpu_tests::{FAULTS, MEGABYTES_PER_SECOND};
 use baton_gpu_worker::gpu::Cell;
 
 use crate::world::{Client, MIB, World, eventually};
@@ -159,4 +159,36 @@ fn the_lease_comes_back_with_the_end_of_a_cell() {
     let usage = world.usage(token);
     assert!(usage.held >= Duration::from_millis(30), "{usage:?}");
     assert!(usage.fault.is_none() && !usage.overstayed);
+}
+
+#[test]
+fn memory_that_could_not_be_saved_is_never_computed_with() {
+    let mut world = World::new(64 * MIB);
+    let token = world.admit(None);
+    let faults = [(FAULTS, "cuMemcpyDtoHAsync_v2:1:2")];
+    let mut unlucky = world.client_of(token, &faults);
+    unlucky.does(&format!("allocate a {}", 40 * MIB));
+    unlucky.does("set a 1");
+    let mut other = world.client();
+    other.does(&format!("allocate b {}", 40 * MIB));
+    other.does("set b 2");
+    assert_eq!(unlucky.says("check a"), "error 802");
+    assert_eq!(world.usage(token).fault, Some(2));
+    assert_eq!(other.does("check b"), "right");
+}
+
+#[test]
+fn memory_that_does_not_come_back_at_once_comes_back_whole() {
+    let mut world = World::new(64 * MIB);
+    let token = world.admit(None);
+    let faults = [(FAULTS, "cuMemcpyHtoDAsync_v2:1:2")];
+    let mut first = world.client_of(token, &faults);
+    let mut second = world.client();
+    for (client, value) in [(&mut first, 1), (&mut second, 2)] {
+        client.does(&format!("allocate a {}", 40 * MIB));
+        client.does(&format!("set a {value}"));
+    }
+    for client in [&mut first, &mut second] {
+        assert_eq!(client.does("check a"), "right");
+    }
 }

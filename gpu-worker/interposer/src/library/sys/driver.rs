@@ -18,9 +18,10 @@ pub(in super::super) const NOT_FOUND: Code = 500;
 pub(in super::super) const NOT_SUPPORTED: Code = 801;
 pub(in super::super) const SYSTEM_NOT_READY: Code = 802;
 
-/// After one of these the driver answers nothing else until the process ends.
+/// After one of these the driver answers nothing else until the process ends, or what is on the GPU is not to be
+/// believed.
 pub(in super::super) const fn is_sticky(code: Code) -> bool {
-    matches!(code, 700 | 702 | 709 | 710 | 714..=719)
+    matches!(code, 214 | 220 | 700 | 702 | 709 | 710 | 714..=719 | 999)
 }
 
 /// A function that the driver exports, found when it is first needed.

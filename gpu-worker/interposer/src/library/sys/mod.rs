@@ -22,6 +22,13 @@ pub(super) fn forget_in_forked_children() {
     host::in_forked_children(forget);
 }
 
+/// How many submissions of this process have passed the gate, modulo 2^32: for checks beside a profiler.
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code))]
+extern "C" fn baton_gpu_submissions() -> u32 {
+    super::PROCESS.gate.submissions()
+}
+
 /// A function of this library that stands for the driver's of the same name.
 struct Wrapper {
     name: &'static str,
