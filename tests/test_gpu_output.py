@@ -27,6 +27,13 @@ def test_the_summary_line_says_where(kernel: Kernel) -> None:
     assert result.outputs == []
 
 
+def test_memory_of_a_gpu_that_nobody_limits_is_said(kernel: Kernel) -> None:
+    result = kernel.run("%%gpu --mem 1.5G\nprint('x')").ok()
+    assert result.stdout == "x\n"
+    assert result.stderr.startswith("warning: --mem 1.5 GiB limits nothing here: ")
+    assert "hint: write it as 8G" in str(kernel.run("%%gpu --mem much\npass").reply)
+
+
 def test_a_quiet_cell_has_no_summary_line(kernel: Kernel) -> None:
     assert kernel.run("%%gpu --quiet\nprint('x')").ok().notices == []
 

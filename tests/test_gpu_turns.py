@@ -1,8 +1,9 @@
-"""Notebooks that take turns on one GPU: a driver in host memory, whose card is too small for them together."""
+"""Notebooks that share one GPU: a driver in host memory, whose card is too small for them together."""
 
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +64,12 @@ def launch(name, *values):
     call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, addresses, None)
 
 
+def memory():
+    free, total = word(0), word(0)
+    call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    return free.value, total.value
+
+
 def values(address, count):
     numbers = (ctypes.c_uint64 * count)()
     call("cuMemcpyDtoH_v2", numbers, word(address), word(8 * count))
@@ -80,12 +87,33 @@ def machine(service: Service) -> Path:
     return folder
 
 
+# What stands where in the card's file.
+LOST, SLICES = 3, 4
+GPU_IS_LOST = 15
+
+
+def put(machine: Path, place: int, number: int) -> None:
+    with (machine / "card").open("r+b") as card:
+        card.seek(8 * place)
+        card.write(struct.pack("<Q", number))
+
+
+def start_worker(service: Service, machine: Path, **environment: str) -> str:
+    driver = {"LD_LIBRARY_PATH": str(machine), "BATON_TEST_GPU": str(machine / "card")}
+    return service.start_worker(slots=4, BATON_WORKER_CANCEL_GRACE="1s", **driver, **environment)
+
+
 @pytest.fixture
-def notebook(service: Service, machine: Path, new_kernel: Callable[..., Kernel]) -> Callable[[], Kernel]:
+def mode() -> str:
+    """How sessions share the GPU."""
+    return "turns"
+
+
+@pytest.fixture
+def notebook(service: Service, machine: Path, mode: str, new_kernel: Callable[..., Kernel]) -> Callable[[], Kernel]:
+    put(machine, SLICES, 1)
     service.start_broker()
-    service.start_worker(
-        slots=4, BATON_WORKER_GPU_TURNS="true", LD_LIBRARY_PATH=str(machine), BATON_TEST_GPU=str(machine / "card")
-    )
+    start_worker(service, machine, BATON_WORKER_GPU_MODE=mode)
     folder = service.place.work / "gpu"
     folder.mkdir()
     (folder / "card.py").write_text(LIBRARY)
@@ -111,9 +139,51 @@ def test_a_gpu_that_failed_is_said_and_the_next_cell_has_another_session(noteboo
     before = kernel.session_pid
     failed = kernel.gpu("x = 6\ncard.launch('touch_what_is_not_there')\ncard.call('cuCtxSynchronize')")
     assert failed.reply["ename"] == "RuntimeError"
-    if not failed.stderr:  # the interposer notices a moment after the cell has: then the next cell's end says it
-        failed = kernel.gpu("card.call('cuCtxSynchronize')")
+    if not failed.stderr:  # the interposer notices a moment after the cell has: then the next cell says it
+        failed = kernel.gpu("pass")
     assert "CUDA error 700" in failed.stderr
     assert kernel.evaluate("x") == 6
     assert kernel.gpu("import card\nprint(x, card.values(card.allocate(8), 8))").ok().stdout == "6 {0}\n"
     assert kernel.session_pid != before
+
+
+def test_a_cell_may_be_given_less_of_the_card(notebook: Callable[[], Kernel]) -> None:
+    kernel = notebook()
+    mebibyte = (1 << 20) // 8
+    kernel.gpu("import card").ok()
+    refused = kernel.run(
+        f"%%gpu --mem 16M\nprint(card.memory()[1] >> 20)\ncard.allocate({8 * mebibyte})\ncard.allocate({16 * mebibyte})"
+    )
+    assert refused.stdout == "16\n"
+    assert refused.reply["evalue"] == "cuMemAlloc_v2: 2"
+    assert kernel.gpu(f"_ = card.allocate({24 * mebibyte})\nprint(card.memory()[1] >> 20)").ok().stdout == "60\n"
+
+
+def test_a_kernel_that_never_ends_ends_with_its_cell_s_time(notebook: Callable[[], Kernel]) -> None:
+    kernel = notebook()
+    kernel.run("x = 5").ok()
+    endless = kernel.run("%%gpu --timeout 1s\nimport card\ncard.launch('forever')\ncard.call('cuCtxSynchronize')")
+    assert endless.reply["ename"] == "CellTimeout"
+    assert kernel.gpu("import card\nprint(x, card.values(card.allocate(8), 8))").ok().stdout == "5 {0}\n"
+
+
+def test_a_worker_whose_gpu_is_lost_takes_no_more_cells(
+    service: Service, machine: Path, notebook: Callable[[], Kernel]
+) -> None:
+    kernel = notebook()
+    kernel.gpu("import card\nx = 5\n_ = card.allocate(8)").ok()
+    lost = service.process("worker-0")
+    put(machine, LOST, GPU_IS_LOST)
+    lost.wait(timeout=30)
+    assert "The GPU is lost: GPU 0: device fell off the bus" in service.log("worker-0")
+    put(machine, LOST, 0)
+    start_worker(service, machine)
+    assert kernel.gpu("import card\nprint(x, card.values(card.allocate(8), 8))").ok().stdout == "5 {0}\n"
+
+
+@pytest.mark.parametrize("mode", ["mig", "exclusive"])
+def test_a_notebook_has_a_part_for_itself_until_another_waits_for_it(notebook: Callable[[], Kernel], mode: str) -> None:
+    show = "import os\nprint(os.environ['CUDA_VISIBLE_DEVICES'])"
+    name = {"mig": "MIG-00000000-0000-0000-0000-000000000002", "exclusive": "GPU-00000000-0000-0000-0000-000000000000"}
+    for kernel in (notebook(), notebook()):
+        assert kernel.gpu(show).ok().stdout == f"{name[mode]}\n"

@@ -33,6 +33,7 @@ pub(crate) fn submission(job: JobId, state: State) -> Submission {
             silent: false,
             timeout_ms: None,
             longest_timeout_ms: None,
+            gpu_memory_bytes: None,
             allow_stdin: false,
             python: String::new(),
             python_version: String::new(),

@@ -91,6 +91,8 @@ enum Event {
     Broker(Result<LineEvent, LinkError>),
     Report(Report),
     LoadDue,
+    /// A session waits for a GPU that others have.
+    GpuWanted,
     /// No session can compute any more: why.
     GpuLost(String),
     CullDue,
@@ -105,6 +107,7 @@ impl Agent {
         shutdown: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
         let mut reading = context.reading.clone();
+        let mut waiting = context.sharing.waiting();
         let (reports, mut reported) = mpsc::unbounded_channel();
         let mut agent = Self {
             line: Line::new(context.config.dial.clone()),
@@ -130,6 +133,7 @@ impl Agent {
                 message = agent.line.receive() => Event::Broker(message),
                 Some(report) = reported.recv() => Event::Report(report),
                 _ = load.tick() => Event::LoadDue,
+                Ok(()) = waiting.changed() => Event::GpuWanted,
                 reason = gpu::lost(&mut reading), if lost.is_none() => Event::GpuLost(reason),
                 () = at(cull) => Event::CullDue,
                 () = at(leave) => Event::LeaveDue,
@@ -145,6 +149,7 @@ impl Agent {
                 Event::Report(report) => agent.on_report(report).await,
                 Event::LoadDue => agent.say_load().await,
                 Event::CullDue => agent.cull().await,
+                Event::GpuWanted => agent.make_room().await,
                 Event::GpuLost(reason) => {
                     tracing::error!(
                         "The GPU is lost: {reason}. This worker takes no more cells and ends"
@@ -320,6 +325,7 @@ impl Agent {
             names: names_end,
             cancelled: assignment.cancelled.clone(),
             revoked: assignment.revoked.clone(),
+            warnings: Vec::new(),
         };
         self.assignments.insert(job, assignment);
         self.order(notebook, order);
@@ -404,6 +410,7 @@ impl Agent {
                     entry.jobs -= usize::from(job_over);
                 }
                 self.say_sessions(&before).await;
+                self.make_room().await;
             }
         }
     }
@@ -421,6 +428,24 @@ impl Agent {
         let idle = self.notebooks.values().filter(|entry| entry.is_idle());
         let last_used = idle.map(|entry| entry.last_used).min()?;
         last_used.checked_add(self.context.config.session_idle)
+    }
+
+    /// Ends the session that was idle for longest, where another waits for its GPU.
+    async fn make_room(&mut self) {
+        if *self.context.sharing.waiting().borrow() == 0 {
+            return;
+        }
+        let before = self.warm();
+        let idle = self
+            .notebooks
+            .iter()
+            .filter(|(_, entry)| entry.warm && entry.is_idle());
+        let longest = idle.min_by_key(|(_, entry)| entry.last_used);
+        if let Some(notebook) = longest.map(|(notebook, _)| *notebook) {
+            tracing::info!(%notebook, "The session of notebook {notebook} ends: another waits for its GPU");
+            self.notebooks.remove(&notebook);
+        }
+        self.say_sessions(&before).await;
     }
 
     async fn cull(&mut self) {

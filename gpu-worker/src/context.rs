@@ -13,7 +13,7 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use crate::Config;
-use crate::gpu::{Reading, SharedGpu};
+use crate::gpu::{Reading, Sharing};
 use crate::mirror::SessionMirror;
 use crate::session::{Session, StartError, StartOrder, start};
 
@@ -29,8 +29,8 @@ pub(crate) struct Context {
     pub(crate) stopping: CancellationToken,
     /// Counts the connections to the broker.
     pub(crate) connections: watch::Sender<u64>,
-    /// What sessions take turns on.
-    pub(crate) gpu: Option<Arc<SharedGpu>>,
+    /// How sessions share the GPU.
+    pub(crate) sharing: Sharing,
     /// What the machine's GPUs do.
     pub(crate) reading: watch::Receiver<Reading>,
 }
@@ -69,15 +69,15 @@ impl Context {
             .python
             .clone()
             .unwrap_or_else(|| cell.python.clone().into());
+        let place = self.sharing.place().await;
         start(StartOrder {
             notebook: submission.notebook,
             python,
             folder: cell.folder.clone().into(),
             mirror,
-            gpu: self
-                .gpu
-                .clone()
-                .map(|gpu| (gpu, account(submission.notebook))),
+            place,
+            sharing: &self.sharing,
+            account: account(submission.notebook),
             runtime_folder: self.config.runtime_folder.clone(),
         })
         .await

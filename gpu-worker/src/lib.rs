@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
 use crate::context::Context;
-use crate::gpu::{CUDA_VISIBLE_DEVICES, MONITORING, SharedGpu};
+use crate::gpu::{CUDA_VISIBLE_DEVICES, GpuMode, MONITORING, Sharing};
 pub use crate::mirror::FilesChoice;
 
 #[derive(Debug, Clone)]
@@ -64,8 +64,10 @@ pub struct Config {
     pub mirrors: PathBuf,
     /// How much a cell may bring home in files.
     pub files_limit_bytes: u64,
-    /// Whether sessions take turns on a GPU, where there is one.
-    pub gpu_turns: bool,
+    /// How sessions share a GPU, where there is one.
+    pub gpu_mode: GpuMode,
+    /// How much of its memory one session may have.
+    pub gpu_memory_bytes: Option<u64>,
     /// Where the sessions' sockets lie; its path must be short.
     pub runtime_folder: PathBuf,
 }
@@ -84,10 +86,12 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         .clone()
         .unwrap_or_else(|| device::default_name(&devices));
     let slots = Semaphore::new(config.slots.try_into().unwrap_or(Semaphore::MAX_PERMITS));
-    let gpu = match config.gpu_turns {
-        true => SharedGpu::open(&config.runtime_folder).context("Failed to share the GPU")?,
-        false => None,
-    };
+    let sharing = Sharing::open(
+        config.gpu_mode,
+        config.gpu_memory_bytes,
+        &config.runtime_folder,
+    );
+    let sharing = sharing.await.context("Failed to share the GPU")?;
     let context = Context {
         config,
         name,
@@ -96,7 +100,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         slots,
         stopping: CancellationToken::new(),
         connections: watch::Sender::default(),
-        gpu,
+        sharing,
         reading,
     };
     Agent::run(Arc::new(context), devices, shutdown).await

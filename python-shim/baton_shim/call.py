@@ -81,6 +81,7 @@ class Call:
             **self.cell.request(),
             "quiet": self.options.quiet,
             "timeout_ms": self.options.timeout_ms,
+            "gpu_memory_bytes": self.options.gpu_memory_bytes,
             "priority": self.options.priority,
             "state": departure.snapshot.as_wire(),
         }

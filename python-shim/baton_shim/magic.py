@@ -12,7 +12,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from baton_shim.options import Options, milliseconds, names
+from baton_shim.options import Options, gpu_bytes, milliseconds, names
 
 if TYPE_CHECKING:
     from baton_shim.home import Home
@@ -38,6 +38,9 @@ def register(shell: Any, home: Home | None) -> None:
     )
     @argument(  # type: ignore[untyped-decorator]
         "--timeout", metavar="DURATION", help="stop the cell after this time of running, as in 90s, 5m or 1h30m"
+    )
+    @argument(  # type: ignore[untyped-decorator]
+        "--mem", metavar="SIZE", help="how much of the GPU's memory the session may have during the cell, as in 8G"
     )
     @argument(  # type: ignore[untyped-decorator]
         "--priority", choices=("normal", "low"), default="normal", help="low: batch work that lets others go first"
@@ -71,6 +74,7 @@ def register(shell: Any, home: Home | None) -> None:
                 drop=names(options.drop, "--drop"),
                 returns=not options.no_return,
                 timeout_ms=milliseconds(options.timeout),
+                gpu_memory_bytes=gpu_bytes(options.mem),
                 priority=options.priority,
             ),
         )

@@ -13,6 +13,8 @@ from IPython.core.error import UsageError
 
 UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)")
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
+POWERS = {"K": 10, "M": 20, "G": 30, "T": 40}
 LONGEST_MS = 365 * 24 * UNITS["h"]
 
 
@@ -25,6 +27,8 @@ class Options(NamedTuple):
     returns: bool = True
     """Whether what the cell changed comes home."""
     timeout_ms: int | None = None
+    gpu_memory_bytes: int | None = None
+    """How much of a GPU's memory the session may have allocated."""
     priority: str = "normal"
     """`normal`, or `low` for batch work that lets others go first."""
 
@@ -47,3 +51,14 @@ def milliseconds(text: str | None) -> int | None:
         if 0 < total <= LONGEST_MS:
             return total
     raise UsageError(f"--timeout {text}: that is no duration\nhint: write it as 90s, 5m or 1h30m")
+
+
+def gpu_bytes(text: str | None) -> int | None:
+    """In powers of 1024, as libraries for GPUs count."""
+    if text is None:
+        return None
+    size = SIZE.fullmatch(text.strip())
+    total = round(float(size[1]) * 2 ** POWERS[size[2].upper()]) if size else 0
+    if 0 < total < 2**63:
+        return total
+    raise UsageError(f"--mem {text}: that is no size\nhint: write it as 8G or 500M")

@@ -38,7 +38,8 @@ pub(crate) fn config(settings: &Settings, dial: Dial, folder: &RuntimeFolder) ->
         files: settings.worker_files,
         mirrors: settings.worker_mirrors.clone(),
         files_limit_bytes: settings.worker_files_limit.bytes,
-        gpu_turns: settings.worker_gpu_turns,
+        gpu_mode: settings.worker_gpu_mode,
+        gpu_memory_bytes: settings.worker_gpu_memory.map(|size| size.bytes),
         runtime_folder: folder.path().to_owned(),
     }
 }

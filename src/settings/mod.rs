@@ -16,7 +16,7 @@ use std::{
 };
 
 use baton_broker::Database;
-use baton_gpu_worker::FilesChoice;
+use baton_gpu_worker::{FilesChoice, gpu::GpuMode};
 use baton_link::{LaneChoice, Token};
 use baton_protocol::address::BrokerAddress;
 
@@ -294,10 +294,15 @@ settings! {
         described: "`$XDG_CACHE_HOME/baton/mirrors`, else `~/.cache/baton/mirrors`",
     };
 
-    #[doc = "Whether sessions take turns on a GPU, so that each may use its whole memory. Off until it is asked for, because it has not been tried on a real GPU yet."]
-    worker_gpu_turns: bool = "worker.gpu_turns",
-    flag: Some(("gpu-turns", &["worker", "up"])),
-    default: Text("false");
+    #[doc = "How sessions share a GPU: `turns` lets them compute one after the other, each with its whole memory; `mps` side by side, through NVIDIA's server; `mig` gives each session a slice, `exclusive` a whole GPU; `open` leaves it to the driver."]
+    worker_gpu_mode: GpuMode = "worker.gpu_mode",
+    flag: Some(("gpu-mode", &["worker", "up"])),
+    default: Text("turns");
+
+    #[doc = "How much of a GPU's memory a session may allocate, where sessions take turns (`mps`: one process of it)."]
+    worker_gpu_memory: Option<Size> = "worker.gpu_memory",
+    flag: Some(("gpu-memory", &["worker", "up"])),
+    default: Nothing { described: "as much as the GPU has" };
 
     #[doc = "How long an interrupted cell may take to end before its session is killed."]
     worker_cancel_grace: Duration = "worker.cancel_grace",

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use baton_broker::Database;
-use baton_gpu_worker::FilesChoice;
+use baton_gpu_worker::{FilesChoice, gpu::GpuMode};
 use baton_link::LaneChoice;
 use baton_protocol::address::BrokerAddress;
 
@@ -61,6 +61,21 @@ impl Value for FilesChoice {
             "auto" => Some(Self::Auto),
             "mirror" => Some(Self::Mirror),
             "copy" => Some(Self::Copy),
+            _ => None,
+        }
+    }
+}
+
+impl Value for GpuMode {
+    const EXPECTED: &'static str = "turns, mps, mig, exclusive or open";
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "turns" => Some(Self::Turns),
+            "mps" => Some(Self::Mps),
+            "mig" => Some(Self::Mig),
+            "exclusive" => Some(Self::Exclusive),
+            "open" => Some(Self::Open),
             _ => None,
         }
     }

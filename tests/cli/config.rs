@@ -130,6 +130,36 @@ fn what_is_wrong_in_the_environment_or_on_the_command_line_is_named() {
     );
 }
 
+#[test]
+fn a_way_to_share_that_the_machine_does_not_have_is_refused() {
+    let home = Home::new();
+    let start = |mode: &str| {
+        let mut command = home.command(&[
+            "worker",
+            "--broker",
+            "http://127.0.0.1:9",
+            "--gpu-mode",
+            mode,
+        ]);
+        said(command.env("CUDA_MPS_PIPE_DIRECTORY", "/nowhere")).stderr
+    };
+    for (mode, reason) in [
+        (
+            "mps",
+            "no server of MPS listens in /nowhere: start it with `nvidia-cuda-mps-control -d`",
+        ),
+        ("mig", "there is no slice: make some with `nvidia-smi mig`"),
+        (
+            "exclusive",
+            "no GPU was found: see what `nvidia-smi -L` says",
+        ),
+        ("fair", "turns, mps, mig, exclusive or open"),
+    ] {
+        let stderr = start(mode);
+        assert!(stderr.contains(reason), "{stderr}");
+    }
+}
+
 /// Make it current with `baton config reference > docs/reference/configuration.md`.
 #[test]
 fn the_reference_is_current() {

@@ -55,6 +55,9 @@ pub struct Cell {
     pub timeout_ms: Option<u64>,
     /// What the student may ask for at most. Said by the broker.
     pub longest_timeout_ms: Option<u64>,
+    /// How much of a GPU's memory the session may have allocated while the cell runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_memory_bytes: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

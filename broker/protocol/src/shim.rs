@@ -210,6 +210,9 @@ pub struct Run {
     pub folder: String,
     /// How long the cell may run.
     pub timeout_ms: Option<u64>,
+    /// How much of a GPU's memory the session may have allocated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_memory_bytes: Option<u64>,
     pub priority: crate::Priority,
     pub state: Snapshot,
 }

@@ -25,6 +25,7 @@ use super::{Admission, Cell, Token, Usage};
 pub(super) enum Input {
     Admitted(Admission),
     Dismissed(Token),
+    Limited(Token, Option<u64>),
     Cell(Token, Cell),
     UsageAsked(Token, oneshot::Sender<Usage>),
     Arrived(Arrival),
@@ -52,6 +53,8 @@ pub(super) struct Arbitration {
 
 struct Session {
     admission: Admission,
+    /// For now.
+    limit_bytes: Option<u64>,
     is_running: bool,
     usage: Usage,
 }
@@ -62,7 +65,6 @@ struct Process {
     outgoing: mpsc::UnboundedSender<ToSession>,
     bytes: u64,
     fixed_bytes: u64,
-    cap_bytes: u64,
     /// What it had when it came is in the arbiter's ledger.
     is_welcome: bool,
     waits_since: Option<Instant>,
@@ -107,6 +109,7 @@ impl Arbitration {
                     admission.token,
                     Session {
                         admission,
+                        limit_bytes: None,
                         is_running: false,
                         usage: Usage::default(),
                     },
@@ -115,6 +118,7 @@ impl Arbitration {
             Input::Dismissed(token) => {
                 self.sessions.remove(&token);
             }
+            Input::Limited(token, bytes) => self.on_limit(token, bytes),
             Input::Cell(token, cell) => self.on_cell(token, cell),
             Input::UsageAsked(token, answer) => {
                 let _ = answer.send(self.usage(token));
@@ -139,13 +143,33 @@ impl Arbitration {
         }
     }
 
+    fn on_limit(&mut self, token: Token, limit_bytes: Option<u64>) {
+        let Some(session) = self.sessions.get_mut(&token) else {
+            return;
+        };
+        session.limit_bytes = limit_bytes;
+        let cap_bytes = self.cap_bytes(token);
+        for number in self.processes_of(token) {
+            if self.processes[&number].is_welcome {
+                self.tell(number, ToSession::Welcome { cap_bytes });
+            }
+        }
+    }
+
+    /// What the session may allocate, all its processes together.
+    fn cap_bytes(&self, token: Token) -> u64 {
+        let session = self.sessions.get(&token);
+        let caps = session.map(|session| [session.admission.cap_bytes, session.limit_bytes]);
+        let least = caps.into_iter().flatten().flatten().min();
+        least.map_or(self.usable_bytes, |cap| cap.min(self.usable_bytes))
+    }
+
     /// What was used until now, and from now on anew.
     fn usage(&mut self, token: Token) -> Usage {
-        let mut bytes = 0;
         for number in self.processes_of(token) {
             self.charge(number);
-            bytes += self.processes[&number].total_bytes();
         }
+        let bytes = self.allocated_bytes(token);
         let Some(session) = self.sessions.get_mut(&token) else {
             return Usage::default();
         };
@@ -177,8 +201,6 @@ impl Arbitration {
             self.usable_bytes = settings.memory.usable_bytes;
             self.arbiter = Some(Arbiter::new(settings));
         }
-        let cap = session.admission.cap_bytes.unwrap_or(u64::MAX);
-        let cap_bytes = cap.min(self.usable_bytes);
         let (user, is_running) = (session.admission.user, session.is_running);
         self.processes.insert(
             number,
@@ -188,7 +210,6 @@ impl Arbitration {
                 outgoing,
                 bytes: 0,
                 fixed_bytes: 0,
-                cap_bytes,
                 is_welcome: false,
                 waits_since: None,
                 holds_since: None,
@@ -235,20 +256,27 @@ impl Arbitration {
                 }
                 self.handle(Event::Yielded { session, epoch });
             }
-            FromSession::Grew { bytes } => self.handle(Event::Grew { session, bytes }),
+            FromSession::Grew { bytes } => {
+                let token = process.token;
+                if self.allocated_bytes(token).saturating_add(bytes) > self.cap_bytes(token) {
+                    self.tell(number, ToSession::Refuse { bytes });
+                } else {
+                    self.handle(Event::Grew { session, bytes });
+                }
+            }
             FromSession::Shrank { bytes } => {
                 process.bytes = process.bytes.saturating_sub(bytes);
                 self.handle(Event::Shrank { session, bytes });
             }
             FromSession::Fixed { bytes } => self.set_fixed(number, bytes),
-            FromSession::SwappedOut { bytes, .. } => {
-                self.note(number, |usage| usage.moved_bytes += bytes);
+            FromSession::SwappedOut { bytes, nanoseconds } => {
+                self.note(number, |usage| usage.moved(bytes, nanoseconds));
                 self.handle(Event::SwappedOut(number));
             }
-            FromSession::SwappedIn { bytes, .. } => {
+            FromSession::SwappedIn { bytes, nanoseconds } => {
                 self.note(number, |usage| {
                     usage.swaps += 1;
-                    usage.moved_bytes += bytes;
+                    usage.moved(bytes, nanoseconds);
                 });
                 self.handle(Event::SwappedIn(number));
             }
@@ -365,7 +393,8 @@ impl Arbitration {
             .filter(|one| !one.is_welcome);
         if let Some(process) = new {
             process.is_welcome = true;
-            let cap_bytes = process.cap_bytes;
+            let token = process.token;
+            let cap_bytes = self.cap_bytes(token);
             self.tell(number, ToSession::Welcome { cap_bytes });
         }
     }
@@ -401,15 +430,18 @@ impl Arbitration {
         let Some(process) = self.processes.get(&number) else {
             return;
         };
-        let token = process.token;
-        let of_it = self.processes.values();
-        let bytes: u64 = of_it
-            .filter(|process| process.token == token)
-            .map(Process::total_bytes)
-            .sum();
+        let bytes = self.allocated_bytes(process.token);
         self.note(number, |usage| {
             usage.peak_bytes = usage.peak_bytes.max(bytes)
         });
+    }
+
+    fn allocated_bytes(&self, token: Token) -> u64 {
+        let of_it = self.processes.values();
+        of_it
+            .filter(|process| process.token == token)
+            .map(Process::total_bytes)
+            .sum()
     }
 
     fn note(&mut self, number: u64, change: impl FnOnce(&mut Usage)) {
@@ -417,6 +449,13 @@ impl Arbitration {
         if let Some(session) = token.and_then(|token| self.sessions.get_mut(&token)) {
             change(&mut session.usage);
         }
+    }
+}
+
+impl Usage {
+    fn moved(&mut self, bytes: u64, nanoseconds: u64) {
+        self.moved_bytes += bytes;
+        self.moving += Duration::from_nanos(nanoseconds);
     }
 }
 

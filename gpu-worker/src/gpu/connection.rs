@@ -1,6 +1,6 @@
 //! The interposers' connections: frames in, frames out.
 
-use std::io;
+use std::{io, time::Duration};
 
 use baton_interposer::wire::{FRAME_BYTES, FromSession, ToSession};
 use nix::unistd::{Pid, Uid};
@@ -12,9 +12,12 @@ use tokio::{
     },
     sync::mpsc,
     task::JoinSet,
+    time::sleep,
 };
 
 use super::arbitration::{Arrival, Input};
+
+const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) async fn accept_all(listener: UnixListener, inputs: mpsc::UnboundedSender<Input>) {
     let mut connections = JoinSet::new();
@@ -22,7 +25,11 @@ pub(super) async fn accept_all(listener: UnixListener, inputs: mpsc::UnboundedSe
     loop {
         tokio::select! {
             accepted = listener.accept() => {
-                let Ok((stream, _)) = accepted else { continue };
+                let Ok((stream, _)) = accepted else {
+                    // Too many files are open.
+                    sleep(PAUSE).await;
+                    continue;
+                };
                 count += 1;
                 connections.spawn(serve(count, stream, inputs.clone()));
             }

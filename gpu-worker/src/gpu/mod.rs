@@ -8,7 +8,9 @@
 
 mod arbitration;
 mod connection;
+mod mode;
 mod monitor;
+mod places;
 mod shared;
 
 use std::{io, path::Path, time::Duration};
@@ -21,8 +23,11 @@ use tokio::{
 };
 
 use self::arbitration::{Arbitration, Input};
+pub use self::mode::GpuMode;
+pub(crate) use self::mode::{Part, Sharing};
 pub(crate) use self::monitor::{CUDA_VISIBLE_DEVICES, lost};
-pub use self::monitor::{MONITORING, Reading, monitor};
+pub use self::monitor::{MONITORING, Reading, gpus, monitor, slices};
+pub(crate) use self::places::{Place, Places};
 pub(crate) use self::shared::{Membership, SharedGpu};
 
 /// Which session a process belongs to; a secret between the two.
@@ -61,6 +66,8 @@ pub struct Usage {
     pub waited: Duration,
     pub swaps: u64,
     pub moved_bytes: u64,
+    /// How long its memory was on the move.
+    pub moving: Duration,
     /// The most that it had allocated.
     pub peak_bytes: u64,
     /// The driver's code of the error after which the session can compute no more.
@@ -96,6 +103,11 @@ impl Gpu {
     /// Lets a session's processes connect.
     pub fn admit(&self, admission: Admission) {
         self.say(Input::Admitted(admission));
+    }
+
+    /// How much the session may allocate from now on; `None`: what it was admitted with.
+    pub fn limit(&self, token: Token, bytes: Option<u64>) {
+        self.say(Input::Limited(token, bytes));
     }
 
     pub fn cell(&self, token: Token, cell: Cell) {

@@ -74,14 +74,49 @@ fn ask(library: OsString, visible: Option<&str>, readings: &watch::Sender<Readin
         Ok(nvml) => nvml,
         Err(error) => return tracing::debug!("No GPU is monitored: {error}"),
     };
-    while !readings.is_closed() {
-        let reading = read(&nvml, visible);
-        if !reading.is_known() {
-            return;
-        }
+    let mut reading = read(&nvml, visible);
+    while reading.is_known() && !readings.is_closed() {
         readings.send_replace(reading);
         thread::sleep(INTERVAL);
+        reading = read(&nvml, visible);
     }
+    // What is not known any more is not told any more.
+    readings.send_replace(Reading::default());
+}
+
+/// The names of the GPUs that are `visible` (`None`: all).
+#[must_use]
+pub fn gpus(library: &OsStr, visible: Option<&str>) -> Vec<String> {
+    names(library, visible, |device| vec![device.uuid()])
+}
+
+/// The names of the slices (MIG) of those GPUs, and of the slices that are `visible` themselves.
+#[must_use]
+pub fn slices(library: &OsStr, visible: Option<&str>) -> Vec<String> {
+    names(library, visible, |device| {
+        if device.mig_is_mig_device_handle().unwrap_or(false) {
+            return vec![device.uuid()];
+        }
+        let most = device.mig_device_count().unwrap_or(0);
+        let slices = (0..most).map(|index| device.mig_device_by_index(index));
+        slices.map(|slice| slice?.uuid()).collect()
+    })
+}
+
+fn names(
+    library: &OsStr,
+    visible: Option<&str>,
+    of: impl Fn(&Device<'_>) -> Vec<Result<String, NvmlError>>,
+) -> Vec<String> {
+    let nvml = match Nvml::builder().lib_path(library).init() {
+        Ok(nvml) => nvml,
+        Err(error) => {
+            tracing::warn!("The GPUs' driver does not say what there is: {error}");
+            return Vec::new();
+        }
+    };
+    let devices = devices(&nvml, visible).into_iter().flatten();
+    devices.flat_map(|device| of(&device)).flatten().collect()
 }
 
 fn read(nvml: &Nvml, visible: Option<&str>) -> Reading {

@@ -24,8 +24,16 @@ const CONTEXTS: u64 = 20;
 /// Of the host's memory: how much of it sessions may have on the GPU or moved out of it.
 const HOST_SHARE: u64 = 2;
 
+/// Sessions share memory; libraries that take most of it at once are told not to.
+const THRIFT: [(&str, &str); 2] = [
+    ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),
+    ("TF_FORCE_GPU_ALLOW_GROWTH", "true"),
+];
+
 pub(crate) struct SharedGpu {
     gpu: Gpu,
+    /// How much a session may allocate.
+    limit_bytes: Option<u64>,
     folder: PrivateFolder,
 }
 
@@ -38,16 +46,31 @@ pub(crate) enum OpenError {
 }
 
 impl SharedGpu {
-    /// `None` where programs would find no driver.
-    pub(crate) fn open(runtime_folder: &Path) -> Result<Option<Arc<Self>>, OpenError> {
+    /// `None` where programs would find no driver, or cannot load the interposer.
+    pub(crate) async fn open(
+        runtime_folder: &Path,
+        limit_bytes: Option<u64>,
+    ) -> Result<Option<Arc<Self>>, OpenError> {
         if !driver_is_here() {
             return Ok(None);
         }
         std::fs::create_dir_all(runtime_folder)?;
         let folder = PrivateFolder::create_in(runtime_folder, "gpu")?;
+        let interposer = baton_interposer::install(folder.path())?;
+        if let Some(complaint) = complaint(&interposer).await {
+            tracing::warn!(
+                "Sessions use the GPU without taking turns, because programs cannot load {}: {complaint}",
+                interposer.display()
+            );
+            return Ok(None);
+        }
         let gpu = Gpu::start(&folder.path().join("gpu"), settings)?;
         tracing::info!("Sessions take turns on this machine's GPU");
-        Ok(Some(Arc::new(Self { gpu, folder })))
+        Ok(Some(Arc::new(Self {
+            gpu,
+            limit_bytes,
+            folder,
+        })))
     }
 
     /// Lets the session that `command` starts take part. `folder` is its own.
@@ -63,10 +86,15 @@ impl SharedGpu {
             .env(PRELOAD, with_others(interposer))
             .env(SOCKET, self.folder.path().join("gpu"))
             .env(TOKEN, format!("{token:x}"));
+        for (name, value) in THRIFT {
+            if env::var_os(name).is_none() {
+                command.env(name, value);
+            }
+        }
         self.gpu.admit(Admission {
             token,
             user,
-            cap_bytes: None,
+            cap_bytes: self.limit_bytes,
         });
         Ok(Membership {
             shared: self.clone(),
@@ -82,8 +110,19 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
+    /// How much the session may allocate from now on; `None`: as much as any.
+    pub(crate) fn limit(&self, bytes: Option<u64>) {
+        self.shared.gpu.limit(self.token, bytes);
+    }
+
     pub(crate) fn cell(&self, cell: Cell) {
         self.shared.gpu.cell(self.token, cell);
+    }
+
+    /// Why it can use the GPU no more: the driver's code.
+    pub(crate) fn fault(&self) -> impl Future<Output = Option<u32>> + use<> {
+        let (shared, token) = (self.shared.clone(), self.token);
+        async move { shared.gpu.usage(token).await.fault }
     }
 
     /// Since it was last asked.
@@ -116,6 +155,17 @@ fn driver_is_here() -> bool {
         || Path::new("/dev/nvidiactl").exists()
 }
 
+/// What the loader says where it cannot load the library, for example from a folder that forbids programs.
+async fn complaint(interposer: &Path) -> Option<String> {
+    let mut command = Command::new("true");
+    let tried = command.env(PRELOAD, interposer).output().await;
+    let said = match tried {
+        Ok(tried) => String::from_utf8_lossy(&tried.stderr).trim().to_owned(),
+        Err(error) => error.to_string(),
+    };
+    (!said.is_empty()).then_some(said)
+}
+
 /// What is loaded first already goes on to be.
 fn with_others(interposer: PathBuf) -> std::ffi::OsString {
     let mut libraries = interposer.into_os_string();
@@ -124,4 +174,20 @@ fn with_others(interposer: PathBuf) -> std::ffi::OsString {
         libraries.push(others);
     }
     libraries
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_library_that_programs_cannot_load_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let interposer = baton_interposer::install(folder.path()).unwrap();
+        assert_eq!(complaint(&interposer).await, None);
+        std::fs::write(&interposer, "no library").unwrap();
+        let complaint = complaint(&interposer).await.unwrap();
+        assert!(complaint.contains("interposer.so"), "{complaint}");
+    }
 }

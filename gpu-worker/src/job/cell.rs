@@ -61,7 +61,7 @@ pub(crate) async fn run_cell(
     if let Some(away) = &mut session.away {
         away.pause();
     }
-    turns::begin(session.gpu.as_ref()).await;
+    turns::begin(session.gpu(), cell.gpu_memory_bytes).await;
     let told = tell(&mut session, &cell, state.delta, state.file.as_fd()).await;
     // From here on the file is the session's.
     drop(state.file);
@@ -92,6 +92,8 @@ pub(crate) async fn run_cell(
         refused: false,
         deadline: None,
     };
+    run.warn(std::mem::take(&mut order.warnings));
+    run.announce_limit(cell.gpu_memory_bytes);
     let mut ending = run.until_end(order, &cell).await;
     let can_go_on = run.end_turns(&mut ending).await;
     run.flush(order);
@@ -269,6 +271,12 @@ impl Run<'_> {
             Event::TooLate => return Some(self.on_too_late()),
         }
         None
+    }
+
+    fn warn(&mut self, warnings: Vec<String>) {
+        for warning in warnings {
+            self.batcher.push(notice::warning(&warning));
+        }
     }
 
     fn flush(&mut self, order: &Order) {

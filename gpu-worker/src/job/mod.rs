@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
+use crate::gpu::Membership;
 use crate::mirror::Questions;
 use crate::notice;
 use crate::outbox::event_bytes;
@@ -47,6 +48,8 @@ pub(crate) struct Order {
     pub(crate) cancelled: CancellationToken,
     /// The assignment is no longer this worker's.
     pub(crate) revoked: CancellationToken,
+    /// What the student is to read above the cell's output.
+    pub(crate) warnings: Vec<String>,
     pub(crate) last_word: LastWord,
 }
 
@@ -151,6 +154,10 @@ pub(crate) async fn run_job(
     mut session: Option<Session>,
     mut order: Order,
 ) -> Option<Session> {
+    if let Some(code) = gpu_fault(session.as_ref()).await {
+        order.warnings.push(notice::gpu_failed_before(code));
+        session = None;
+    }
     let revoked = order.revoked.clone();
     let (ending, used) = tokio::select! {
         end = prepare_and_run(context, &mut session, &mut order) => end,
@@ -158,6 +165,13 @@ pub(crate) async fn run_job(
     };
     order.last_word.say(ending);
     used.or(session.filter(Session::owes))
+}
+
+/// After its last cell the session lost the use of the GPU, and the notebook needs nothing of it.
+fn gpu_fault(session: Option<&Session>) -> impl Future<Output = Option<u32>> + use<> {
+    let session = session.filter(|session| !session.owes());
+    let fault = session.and_then(Session::gpu).map(Membership::fault);
+    async move { fault?.await }
 }
 
 /// As long as the cell has not been told to it, the session stays where it was.

@@ -24,7 +24,7 @@ use tokio::process::Child;
 pub(crate) use self::away::Away;
 pub(crate) use self::log::SessionLog;
 pub(crate) use self::start::{StartError, StartOrder, start};
-use crate::gpu::Membership;
+use crate::gpu::{Membership, Part};
 use crate::mirror::SessionMirror;
 use crate::processes;
 
@@ -42,14 +42,14 @@ pub(crate) struct Session {
     pub(crate) away: Option<Away>,
     /// Where it works, unless it works in the notebook's folder itself.
     pub(crate) mirror: Option<SessionMirror>,
-    /// Where sessions take turns on a GPU.
-    pub(crate) gpu: Option<Membership>,
     stream: KernelStream,
     shim_reader: ShimReader,
     child: Child,
     kernel: Pid,
     mark: String,
     log: SessionLog,
+    /// What it has of the GPU; goes when its processes have been ended.
+    gpu: Part,
     /// Where the kernel's sockets lie; goes last.
     _folder: PrivateFolder,
 }
@@ -157,6 +157,11 @@ impl Session {
     /// As a terminal's Ctrl-C: the kernel and what it started in its process group.
     pub(crate) fn interrupt(&self) {
         processes::interrupt(self.kernel);
+    }
+
+    /// Where sessions take turns on a GPU.
+    pub(crate) fn gpu(&self) -> Option<&Membership> {
+        self.gpu.membership()
     }
 
     pub(crate) fn kernel(&self) -> Pid {

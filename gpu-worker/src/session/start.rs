@@ -4,7 +4,6 @@
 
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
 use std::time::Duration;
 
 use baton_blobs::scanner::{self, SCANNER};
@@ -19,7 +18,7 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
 use super::{Session, SessionLog};
-use crate::gpu::SharedGpu;
+use crate::gpu::{Place, Sharing};
 use crate::mirror::SessionMirror;
 use crate::processes;
 
@@ -33,15 +32,17 @@ const MIRROR_FOLDER: &str = "BATON_MIRROR_FOLDER";
 /// How many lines of a failed start are told.
 const LINES: usize = 12;
 
-pub(crate) struct StartOrder {
+pub(crate) struct StartOrder<'a> {
     pub(crate) notebook: NotebookId,
     pub(crate) python: PathBuf,
     /// The working directory, where it exists here.
     pub(crate) folder: PathBuf,
     /// Where it works instead.
     pub(crate) mirror: Option<SessionMirror>,
-    /// What it takes turns on, and whose turns they are.
-    pub(crate) gpu: Option<(Arc<SharedGpu>, u64)>,
+    /// How it shares the GPU: what it has of it for itself, or whose turns it takes.
+    pub(crate) sharing: &'a Sharing,
+    pub(crate) place: Option<Place>,
+    pub(crate) account: u64,
     /// Where private folders are made.
     pub(crate) runtime_folder: PathBuf,
 }
@@ -92,7 +93,7 @@ pub(crate) enum StartError {
 }
 
 /// Dropping the future ends what was started.
-pub(crate) async fn start(order: StartOrder) -> Result<Session, StartError> {
+pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> {
     std::fs::create_dir_all(&order.runtime_folder).map_err(|source| StartError::RuntimeFolder {
         path: order.runtime_folder.clone(),
         source,
@@ -124,9 +125,9 @@ pub(crate) async fn start(order: StartOrder) -> Result<Session, StartError> {
             .env(MIRROR_FOLDER, mirror.root());
     }
     let gpu = order
-        .gpu
-        .map(|(gpu, user)| gpu.admit(user, &mut command, folder.path()));
-    let gpu = gpu.transpose().map_err(StartError::Library)?;
+        .sharing
+        .join(order.account, order.place, &mut command, folder.path())
+        .map_err(StartError::Library)?;
     let mut child = command
         .args(["-m", "baton_shim.session", "-f"])
         .arg(&connection_file)

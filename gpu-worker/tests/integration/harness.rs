@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use baton_gpu_worker::{Config, FilesChoice, run};
+use baton_gpu_worker::{Config, FilesChoice, gpu::GpuMode, run};
 use baton_link::{Dial, LaneChoice};
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{
@@ -107,7 +107,8 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         files: FilesChoice::Auto,
         mirrors: folder.join("mirrors"),
         files_limit_bytes: 1 << 30,
-        gpu_turns: false,
+        gpu_mode: GpuMode::Open,
+        gpu_memory_bytes: None,
         runtime_folder: folder.join("run"),
     }
 }
@@ -390,6 +391,7 @@ impl Notebook {
                 silent: false,
                 timeout_ms: None,
                 longest_timeout_ms: None,
+                gpu_memory_bytes: None,
                 allow_stdin: true,
                 python: "python3".to_owned(),
                 python_version: "3.test".to_owned(),

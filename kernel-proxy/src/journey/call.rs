@@ -188,6 +188,7 @@ impl Journey {
             silent: run.silent,
             timeout_ms: run.timeout_ms,
             longest_timeout_ms: None,
+            gpu_memory_bytes: run.gpu_memory_bytes,
             allow_stdin: run.allow_stdin,
             python: self.python.clone(),
             python_version: self.python_version.clone(),

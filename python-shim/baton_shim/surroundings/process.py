@@ -14,7 +14,7 @@ from baton_shim.surroundings.kind import Kind, Settings, edited, edits
 # Each machine, login and service has its own of these; a change of one stays where it was made.
 OF_THE_MACHINE = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|HOSTNAME|HOST|PWD|OLDPWD|SHLVL|_|TMPDIR|TMP|TEMP|TERM|COLUMNS|LINES|DISPLAY|"
-    r"MPLBACKEND|VIRTUAL_ENV|"
+    r"MPLBACKEND|VIRTUAL_ENV|TF_FORCE_GPU_ALLOW_GROWTH|XLA_PYTHON_CLIENT_PREALLOCATE|"
     r"(?:BATON|CONDA|CUDA|DBUS|DYLD|HIP|JPY|JUPYTER|JUPYTERHUB|KERNEL|KUBERNETES|LD|NVIDIA|PYTHON|ROCR|SLURM|SSH|"
     r"WAYLAND|XDG)_.*|PYTHON[A-Z]*"
 )

@@ -62,9 +62,18 @@ impl Machine {
 
     /// From now on the monitoring answers with this code, and the driver with one that says nothing.
     pub fn lose(&self, code: u64) -> io::Result<()> {
+        self.set(3, code)
+    }
+
+    /// It is cut into slices (MIG), of which only the monitoring tells.
+    pub fn cut(&self, slices: u64) -> io::Result<()> {
+        self.set(4, slices)
+    }
+
+    fn set(&self, index: u64, number: u64) -> io::Result<()> {
         let mut card = fs::File::options().write(true).open(self.card())?;
-        card.seek(SeekFrom::Start(8 * 3))?;
-        card.write_all(&code.to_le_bytes())
+        card.seek(SeekFrom::Start(8 * index))?;
+        card.write_all(&number.to_le_bytes())
     }
 
     fn number(&self, index: u64) -> io::Result<u64> {

@@ -98,6 +98,7 @@ pub(crate) fn submission() -> Submission {
             silent: false,
             timeout_ms: Some(300_000),
             longest_timeout_ms: Some(1_800_000),
+            gpu_memory_bytes: Some(8 << 30),
             allow_stdin: true,
             python: "/usr/bin/python3".to_owned(),
             python_version: "3.13".to_owned(),

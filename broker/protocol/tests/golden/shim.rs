@@ -84,6 +84,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
         quiet: false,
         folder: "/home/ada".to_owned(),
         timeout_ms: Some(300_000),
+        gpu_memory_bytes: Some(8 << 30),
         priority: baton_protocol::Priority::Low,
         state: snapshot(),
     }),

@@ -12,24 +12,32 @@ use crate::job::Ending;
 use crate::notice;
 
 /// The cell is on its way: the session's memory may come back to the GPU already.
-pub(super) async fn begin(gpu: Option<&Membership>) {
+pub(super) async fn begin(gpu: Option<&Membership>, limit_bytes: Option<u64>) {
     if let Some(gpu) = gpu {
         // What the session has done since its last cell is nobody's.
         gpu.usage().await;
+        gpu.limit(limit_bytes);
         gpu.cell(Cell::Expected);
     }
 }
 
 impl Run<'_> {
+    /// Says so where nobody keeps the session to the memory that the cell was given.
+    pub(super) fn announce_limit(&mut self, limit_bytes: Option<u64>) {
+        if let Some(bytes) = limit_bytes.filter(|_| self.session.gpu().is_none()) {
+            self.warn(vec![notice::no_gpu_limit(bytes)]);
+        }
+    }
+
     pub(super) fn turns(&self, cell: Cell) {
-        if let Some(gpu) = &self.session.gpu {
+        if let Some(gpu) = self.session.gpu() {
             gpu.cell(cell);
         }
     }
 
     /// Puts down what the cell used. `false`: the session can use the GPU no more, and the student is told.
     pub(super) async fn end_turns(&mut self, ending: &mut Ending) -> bool {
-        let Some(gpu) = &self.session.gpu else {
+        let Some(gpu) = self.session.gpu() else {
             return true;
         };
         gpu.cell(Cell::Ended);

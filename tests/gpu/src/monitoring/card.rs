@@ -11,6 +11,8 @@ pub(crate) struct Card {
     pub(crate) total_bytes: u64,
     /// What it answers everything with; 0: it is there.
     pub(crate) lost: c_int,
+    /// Into how many it was cut (MIG).
+    pub(crate) slices: u64,
     /// Kernels are on it.
     pub(crate) computes: bool,
     /// Process and bytes.
@@ -19,6 +21,7 @@ pub(crate) struct Card {
 
 const MEMORY: usize = 0;
 const LOST: usize = 3;
+const SLICES: usize = 4;
 const FIRST_SLOT: usize = 8;
 const SLOTS: usize = 120;
 const FIRST_PROCESS: usize = FIRST_SLOT + 2 * SLOTS;
@@ -37,6 +40,7 @@ impl Card {
         Ok(Self {
             total_bytes: number(MEMORY),
             lost: number(LOST) as c_int,
+            slices: number(SLICES),
             computes: alive.iter().any(|slot| number(FIRST_SLOT + 2 * slot + 1) > 0),
             processes: alive.iter().map(process).collect(),
         })

@@ -6,7 +6,7 @@
 
 mod card;
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong};
 use std::ptr::copy_nonoverlapping;
 
 use card::Card;
@@ -18,7 +18,13 @@ const INSUFFICIENT_SIZE: c_int = 7;
 const DRIVER_NOT_LOADED: c_int = 9;
 
 const NAME: &CStr = c"GPU of host memory";
+/// Of the card, and the beginning of those of its slices.
+const SLICE: &str = "MIG-00000000-0000-0000-0000-";
 const UUID: &CStr = c"GPU-00000000-0000-0000-0000-000000000000";
+
+/// Handles: the card's, and those of its slices after it.
+const CARD: usize = 1;
+const MOST_SLICES: c_uint = 7;
 
 #[repr(C)]
 pub struct Memory {
@@ -67,24 +73,55 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *m
     if index > 0 {
         return INVALID_ARGUMENT;
     }
-    ask(|_| unsafe { *device = 1 })
+    ask(|_| unsafe { *device = CARD })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut usize) -> c_int {
-    if unsafe { CStr::from_ptr(uuid) } != UUID {
+    let uuid = unsafe { CStr::from_ptr(uuid) };
+    let slice = || uuid.to_str().ok()?.strip_prefix(SLICE)?.parse::<usize>().ok();
+    let Some(found) = (uuid == UUID).then_some(CARD).or_else(slice) else {
         return NOT_FOUND;
-    }
-    ask(|_| unsafe { *device = 1 })
+    };
+    ask(|_| unsafe { *device = found })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetUUID(device: usize, text: *mut c_char, bytes: c_uint) -> c_int {
+    let uuid = match device {
+        CARD => UUID.to_owned(),
+        slice => CString::new(format!("{SLICE}{slice:012}")).expect("it has no nul"),
+    };
+    put(&uuid, text, bytes)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceIsMigDeviceHandle(device: usize, is_slice: *mut c_uint) -> c_int {
+    ask(|_| unsafe { *is_slice = c_uint::from(device != CARD) })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(_device: usize, count: *mut c_uint) -> c_int {
+    ask(|_| unsafe { *count = MOST_SLICES })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
+    _device: usize,
+    index: c_uint,
+    slice: *mut usize,
+) -> c_int {
+    let mut found = false;
+    let code = ask(|card| unsafe {
+        found = u64::from(index) < card.slices;
+        *slice = index as usize + CARD + 1;
+    });
+    if found { code } else { NOT_FOUND }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetName(_device: usize, text: *mut c_char, bytes: c_uint) -> c_int {
-    let name = NAME.to_bytes_with_nul();
-    if (bytes as usize) < name.len() {
-        return INSUFFICIENT_SIZE;
-    }
-    ask(|_| unsafe { copy_nonoverlapping(name.as_ptr().cast(), text, name.len()) })
+    put(NAME, text, bytes)
 }
 
 #[unsafe(no_mangle)]
@@ -128,6 +165,14 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
         }
     });
     if fits { code } else { INSUFFICIENT_SIZE }
+}
+
+fn put(words: &CStr, text: *mut c_char, bytes: c_uint) -> c_int {
+    let words = words.to_bytes_with_nul();
+    if (bytes as usize) < words.len() {
+        return INSUFFICIENT_SIZE;
+    }
+    ask(|_| unsafe { copy_nonoverlapping(words.as_ptr().cast(), text, words.len()) })
 }
 
 /// A card that is lost answers nothing.

@@ -1,6 +1,6 @@
 //! What a worker hears of its GPU from the driver.
 
-use baton_gpu_worker::gpu::{MONITORING, Reading, monitor};
+use baton_gpu_worker::gpu::{MONITORING, Reading, gpus, monitor, slices};
 use tokio::sync::watch;
 
 use crate::world::{MIB, World};
@@ -90,4 +90,22 @@ fn a_machine_without_a_driver_has_no_gpu() {
     let world = World::new(64 * MIB);
     let reading = world.block_on(monitor("no-such-library.so".as_ref(), None));
     assert_eq!(*reading.borrow(), Reading::default());
+}
+
+#[test]
+fn sessions_can_have_a_gpu_or_a_slice_for_themselves() {
+    const GPU: &str = "GPU-00000000-0000-0000-0000-000000000000";
+    const SLICES: [&str; 2] = [
+        "MIG-00000000-0000-0000-0000-000000000002",
+        "MIG-00000000-0000-0000-0000-000000000003",
+    ];
+    let world = World::new(64 * MIB);
+    let library = world.machine.folder().join(MONITORING);
+    let library = library.as_os_str();
+    assert_eq!(gpus(library, None), [GPU]);
+    assert!(slices(library, None).is_empty());
+    world.machine.cut(2).unwrap();
+    assert_eq!(slices(library, None), SLICES);
+    assert_eq!(slices(library, Some("0")), SLICES);
+    assert_eq!(slices(library, Some(SLICES[1])), [SLICES[1]]);
 }

@@ -1,0 +1,135 @@
+//! GPUs, or slices of one, that a session has for itself.
+//!
+//! In: their names, as CUDA calls them. Out: one for each session, as long as that lives. Who finds none waits; the
+//! agent hears of that and ends sessions that have no cell.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::{
+    process::Command,
+    sync::{OwnedSemaphorePermit, Semaphore, watch},
+};
+
+use super::CUDA_VISIBLE_DEVICES;
+
+pub(crate) struct Places {
+    free: Mutex<Vec<String>>,
+    count: Arc<Semaphore>,
+    /// How many sessions wait for one.
+    waiting: watch::Sender<usize>,
+}
+
+/// Dropped when the session's processes have ended.
+pub(crate) struct Place {
+    places: Arc<Places>,
+    name: String,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl Places {
+    pub(crate) fn new(names: Vec<String>) -> Arc<Self> {
+        Arc::new(Self {
+            count: Arc::new(Semaphore::new(names.len())),
+            free: Mutex::new(names),
+            waiting: watch::Sender::default(),
+        })
+    }
+
+    pub(crate) async fn take(self: &Arc<Self>) -> Place {
+        let at_once = self.count.clone().try_acquire_owned();
+        let permit = match at_once {
+            Ok(permit) => Ok(permit),
+            Err(_) => {
+                let _waiting = Waiting::new(&self.waiting);
+                self.count.clone().acquire_owned().await
+            }
+        };
+        let _permit = permit.expect("nobody closes it");
+        let name = self.free().pop();
+        Place {
+            places: self.clone(),
+            name: name.expect("as many are free as there are permits"),
+            _permit,
+        }
+    }
+
+    pub(crate) fn waiting(&self) -> watch::Receiver<usize> {
+        self.waiting.subscribe()
+    }
+
+    fn free(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Place {
+    /// The session that `command` starts sees nothing else.
+    pub(crate) fn show_to(&self, command: &mut Command) {
+        command.env(CUDA_VISIBLE_DEVICES, &self.name);
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let name = std::mem::take(&mut self.name);
+        self.places.free().push(name);
+    }
+}
+
+struct Waiting<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Waiting<'a> {
+    fn new(count: &'a watch::Sender<usize>) -> Self {
+        count.send_modify(|count| *count += 1);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn visible(place: &Place) -> String {
+        let mut command = Command::new("true");
+        place.show_to(&mut command);
+        let (_, value) = command.as_std().get_envs().next().unwrap();
+        value.unwrap().to_str().unwrap().to_owned()
+    }
+
+    #[tokio::test]
+    async fn each_has_one_and_the_next_waits_for_it() {
+        let places = Places::new(vec!["MIG-b".to_owned(), "MIG-a".to_owned()]);
+        let (first, second) = (places.take().await, places.take().await);
+        assert_eq!([visible(&first), visible(&second)], ["MIG-a", "MIG-b"]);
+
+        let mut waiting = places.waiting();
+        let third = tokio::spawn({
+            let places = places.clone();
+            async move { places.take().await }
+        });
+        waiting.wait_for(|count| *count == 1).await.unwrap();
+        drop(first);
+        assert_eq!(visible(&third.await.unwrap()), "MIG-a");
+        assert_eq!(*waiting.borrow(), 0);
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_no_longer_waits() {
+        let places = Places::new(Vec::new());
+        let mut waiting = places.waiting();
+        let task = tokio::spawn({
+            let places = places.clone();
+            async move { drop(places.take().await) }
+        });
+        waiting.wait_for(|count| *count == 1).await.unwrap();
+        task.abort();
+        waiting.wait_for(|count| *count == 0).await.unwrap();
+    }
+}
