@@ -32,6 +32,7 @@ help:
 	@echo "make lint      formatting, clippy, ruff, mypy"
 	@echo "make bench     measure, into benches/results/"
 	@echo "make test-gpu  the checks that need an NVIDIA GPU"
+	@echo "make bench-gpu what needs one, measured into benches/results/"
 	@echo "make clean     remove .venv and target/"
 
 .PHONY: demo
@@ -62,12 +63,17 @@ test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(VENV)/.hub $(INS
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile tests
 
 .PHONY: test-gpu
-test-gpu: gpu $(VENV)/.requirements-gpu $(INSTALLED)
+test-gpu: gpu $(VENV)/.requirements-gpu $(VENV)/.requirements-cuda $(INSTALLED)
 	$(BIN)/pytest -m gpu
+
+.PHONY: bench-gpu
+bench-gpu: export PROFILE := release
+bench-gpu: gpu $(VENV)/.requirements-test $(VENV)/.requirements-cuda
+	$(BIN)/python benches/gpu/sharing.py
 
 .PHONY: gpu
 gpu:
-	@[[ -e /dev/nvidia0 ]] || { echo "This machine has no NVIDIA GPU (no /dev/nvidia0): nothing was checked" >&2; exit 1; }
+	@[[ -e /dev/nvidia0 ]] || { echo "This machine has no NVIDIA GPU (no /dev/nvidia0): nothing was run" >&2; exit 1; }
 
 .PHONY: lint
 lint: $(VENV)/.requirements-dev

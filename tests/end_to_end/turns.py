@@ -1,0 +1,56 @@
+"""Programs that take turns on a GPU without notebooks: the worker's end of `tests/gpu/examples/turns.rs`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+class Turns:
+    def __init__(self, process: subprocess.Popen[str], folder: str) -> None:
+        self._process, self._folder = process, folder
+        self._library = self._answer()
+        if not self._library:
+            raise RuntimeError("the worker's end did not start")
+
+    def environment(self, session: int) -> dict[str, str]:
+        """What each process of a session gets; the first session is 1."""
+        socket = f"{self._folder}/gpu"
+        return {"LD_PRELOAD": self._library, "BATON_GPU_SOCKET": socket, "BATON_GPU_TOKEN": f"{session:x}"}
+
+    def usage(self, session: int) -> dict[str, Any]:
+        """Since it was last asked."""
+        assert self._process.stdin
+        self._process.stdin.write(f"usage {session}\n")
+        self._process.stdin.flush()
+        used: dict[str, Any] = json.loads(self._answer())
+        return used
+
+    def _answer(self) -> str:
+        assert self._process.stdout
+        return self._process.stdout.readline().strip()
+
+
+@contextlib.contextmanager
+def turns(sessions: int, cap_bytes: int, host_bytes: int, quantum_ms: int | None = None) -> Iterator[Turns]:
+    """Together they may have `cap_bytes` of the GPU. Without a quantum each is a cell, as a worker's are."""
+    profile = os.environ.get("PROFILE", "dev")
+    command = ["cargo", "run", "--quiet", "--locked", "--profile", profile]
+    command += ["-p", "baton-gpu-tests", "--example", "turns", "--"]
+    with tempfile.TemporaryDirectory() as folder:
+        numbers = [sessions, cap_bytes, host_bytes, *([] if quantum_ms is None else [quantum_ms])]
+        command += [folder, *map(str, numbers)]
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                yield Turns(process, folder)
+            finally:
+                assert process.stdin
+                process.stdin.close()

@@ -1,0 +1,90 @@
+//! A worker's end for programs that take turns on this machine's GPU, without notebooks; for `benches/gpu/`.
+//!
+//! `turns FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS]` listens in FOLDER. With a quantum all programs are equal;
+//! without one they are cells, as a worker's are. Lines on standard input: `started N` and `ended N` for a session's
+//! cell, `usage N` for what it used since it was last asked, as JSON. It ends with its input.
+
+use std::io::{self, BufRead as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use baton_arbiter::{Memory, Settings};
+use baton_gpu_worker::gpu::{Admission, Cell, Gpu, Token, Usage};
+
+fn main() -> io::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (folder, numbers) = match &arguments[..] {
+        [folder, numbers @ ..] if (3..=4).contains(&numbers.len()) => (folder, numbers),
+        _ => {
+            return Err(io::Error::other(
+                "usage: turns FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS]",
+            ));
+        }
+    };
+    let numbers: Result<Vec<u64>, _> = numbers.iter().map(|number| number.parse()).collect();
+    let numbers = numbers.map_err(io::Error::other)?;
+    let (sessions, cap_bytes, host_bytes) = (numbers[0], numbers[1], numbers[2]);
+    let quantum = numbers.get(3).copied().map(Duration::from_millis);
+
+    let folder = PathBuf::from(folder);
+    let interposer = baton_interposer::install(&folder)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
+    let entered = runtime.enter();
+    let gpu = Gpu::start(&folder.join("gpu"), move |total_bytes| {
+        settings(total_bytes.min(cap_bytes), host_bytes, quantum)
+    })?;
+    for token in 1..=sessions {
+        gpu.admit(Admission {
+            token: Token::from(token),
+            user: token,
+            cap_bytes: None,
+        });
+    }
+    println!("{}", interposer.display());
+    for line in io::stdin().lock().lines() {
+        let line = line?;
+        let (verb, session) = line.split_once(' ').unwrap_or((&line, "0"));
+        let token = session.parse().map_err(io::Error::other)?;
+        match verb {
+            "started" => gpu.cell(token, Cell::Started),
+            "ended" => gpu.cell(token, Cell::Ended),
+            "usage" => println!("{}", json(runtime.block_on(gpu.usage(token)))),
+            _ => return Err(io::Error::other(format!("{line}: unknown"))),
+        }
+    }
+    drop(entered);
+    Ok(())
+}
+
+fn settings(usable_bytes: u64, host_bytes: u64, quantum: Option<Duration>) -> Settings {
+    let mut settings = Settings::new(Memory {
+        usable_bytes,
+        reserve_bytes: 0,
+        host_bytes,
+    });
+    if let Some(quantum) = quantum {
+        settings.levels = [Duration::ZERO; 3];
+        settings.slice = quantum;
+        settings.guaranteed_share = 0.0;
+        settings.swap_floor = 0.0;
+        settings.together = 1;
+    }
+    settings
+}
+
+fn json(usage: Usage) -> String {
+    let seconds = |time: Duration| time.as_secs_f64();
+    format!(
+        "{{\"held_s\": {:.3}, \"waited_s\": {:.3}, \"moving_s\": {:.3}, \"moved_bytes\": {}, \"swaps\": {}, \
+         \"peak_bytes\": {}}}",
+        seconds(usage.held),
+        seconds(usage.waited),
+        seconds(usage.moving),
+        usage.moved_bytes,
+        usage.swaps,
+        usage.peak_bytes
+    )
+}
