@@ -29,7 +29,6 @@ from measuring import RESULTS, field_bytes, report  # noqa: E402
 # name: part of the memory, part of the time on the GPU
 PROGRAMS = {"small_50": (0.45, 0.5), "small_90": (0.45, 0.9), "big_50": (0.956, 0.5), "big_90": (0.956, 0.9)}
 QUANTA_S = (20, 5)
-PHASES = 20
 CALIBRATION_PASSES = 20
 # Of two programs in turns against one after the other; of one alone in turns against alone.
 TARGETS = {
@@ -50,11 +49,15 @@ class Card(NamedTuple):
     usable_bytes: int
     host_bytes: int
     seconds: float
+    phases: int
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=60, help="how long a program takes alone")
+    parser.add_argument(
+        "--phases", type=int, default=1, help="1: on the GPU and then on the processor; 20: as cells of a notebook"
+    )
     parser.add_argument("--gib", type=float, help="how much of the GPU's memory may be used")
     parser.add_argument("--machine", type=Path, help="the folder of a driver in host memory")
     options = parser.parse_args()
@@ -96,14 +99,14 @@ def card_of(probed: dict[str, dict[str, Any]], environment: dict[str, str], opti
     # What has left the GPU lies in the host's memory, of both programs together.
     host = int(0.8 * field_bytes("/proc/meminfo", "MemAvailable"))
     usable = min(int(0.9 * free), host // 2, int((options.gib or 1024) * 2**30))
-    return Card(environment, usable >> 24 << 24, host, options.seconds)
+    return Card(environment, usable >> 24 << 24, host, options.seconds, options.phases)
 
 
 # ---- programs
 
 
 def start(card: Card, size: int, passes: int, cpu_seconds: float, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, FOLDER / "program.py", str(size), str(passes), str(cpu_seconds), str(PHASES)]
+    command = [sys.executable, FOLDER / "program.py", str(size), str(passes), str(cpu_seconds), str(card.phases)]
     process = subprocess.Popen(
         command, env=card.environment | environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -145,7 +148,7 @@ def measure(
             verdict[f"{program}, {arm}"] = f"{ratio} (target: at most {target}; {met})"
 
     pass_seconds = run([start(card, size, CALIBRATION_PASSES, 0)])[0] / CALIBRATION_PASSES
-    passes = max(PHASES, round(share * card.seconds / pass_seconds))
+    passes = max(card.phases, round(share * card.seconds / pass_seconds))
     work = (size, passes, (1 - share) * card.seconds)
     alone = run([start(card, *work)])
     row("alone", alone, alone[0])
