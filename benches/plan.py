@@ -27,13 +27,13 @@ def main() -> None:
     )
     program = Path(json.loads(folder.stdout)["target_directory"]) / "release/examples/speed"
     speed = json.loads(subprocess.run(program, check=True, capture_output=True).stdout)
-    seconds = speed["chain_seconds"]
     rows = {
-        "500 people and one GPU, exactly": {
+        f"500 people, one GPU {100 * busy:.0f} % busy, exactly": {
             "measured": f"{seconds} s",
             "target": f"below {CHAIN_SECONDS} s",
             "ratio": round(CHAIN_SECONDS / seconds, 2),
         }
+        for busy, seconds in speed["chain"]
     }
     for key, target in CELLS_A_SECOND.items():
         rows[f"simulated: {NAMES[key]}"] = {
@@ -41,7 +41,9 @@ def main() -> None:
             "target": f"at least {target:,} cells/s",
             "ratio": round(speed[key] / target, 2),
         }
-    report("plan", rows, {what: "met" if float(str(row["ratio"])) >= 1 else "missed" for what, row in rows.items()})
+    met = {what: seconds <= CHAIN_SECONDS for what, (_, seconds) in zip(rows, speed["chain"], strict=False)}
+    met |= {f"simulated: {NAMES[key]}": speed[key] >= target for key, target in CELLS_A_SECOND.items()}
+    report("plan", rows, {what: "met" if is_met else "missed" for what, is_met in met.items()})
 
 
 if __name__ == "__main__":

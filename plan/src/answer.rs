@@ -14,28 +14,38 @@ pub struct Answer {
     pub wait: f64,
     /// Mean seconds from submission to end.
     pub response: f64,
+    /// How likely so many wait at any moment.
+    pub line: Vec<f64>,
     pub waits: Waits,
 }
 
 impl Answer {
-    /// `busy` and `line`: how many cells run and how many wait, on average.
+    /// `busy`: how many cells run, on average.
     pub(crate) fn new(
         people: usize,
         gpus: usize,
         rates: &Rates,
         busy: f64,
-        line: f64,
+        line: Vec<f64>,
         waits: Waits,
     ) -> Self {
         let throughput = busy * rates.execution;
+        let waiting = mean(&line);
         Self {
             people,
             gpus,
             utilisation: busy / gpus as f64,
             throughput,
-            wait: line / throughput,
-            response: (line + busy) / throughput,
+            wait: waiting / throughput,
+            response: (waiting + busy) / throughput,
+            line,
             waits,
         }
     }
+}
+
+/// Of a number that is so likely 0, 1, 2 and so on.
+pub(crate) fn mean(parts: &[f64]) -> f64 {
+    let of = |(number, part): (usize, &f64)| number as f64 * part;
+    parts.iter().enumerate().map(of).sum()
 }

@@ -40,22 +40,21 @@ pub struct Row {
 }
 
 impl Capacity {
-    /// `None` when the chain's solver did not get to twelve digits.
     #[must_use]
-    pub fn of(fit: Fit, gpus: usize, places: usize, effort: Effort) -> Option<Self> {
+    pub fn of(fit: Fit, gpus: usize, places: usize, effort: Effort) -> Self {
         let (gpus, people) = (gpus.max(1), fit.people);
         let of_one = places.div_ceil(gpus);
         let life = fit.life();
         let with = |places: usize| simulated(&life, people, places, effort);
-        Some(Self {
+        Self {
             as_they_were: with(places),
-            exponential: forecast(&fit.rates, people, places, effort)?,
+            exponential: forecast(&fit.rates, people, places, effort),
             fewer: (gpus > 1).then(|| with(places - of_one)),
             more: with(places + of_one),
             gpus,
             places,
             fit,
-        })
+        }
     }
 
     #[must_use]

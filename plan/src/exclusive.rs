@@ -4,7 +4,7 @@
 //! first in line. Cells never wait, people do: the waits of the [`Answer`] are those from coming to having a GPU.
 
 use crate::{
-    answer::Answer,
+    answer::{Answer, mean},
     rates::Rates,
     solve::{Chain, Groups},
     wait::{Queueing, Waits},
@@ -36,11 +36,12 @@ pub fn solve(rates: &Rates, people: usize, gpus: usize) -> Option<Answer> {
     let probabilities = chain.stationary(&[space.by_line()])?;
 
     let mut arrivals = Queueing::new(space.held.len(), people);
-    let (mut busy, mut line, mut coming) = (0.0, 0.0, 0.0);
+    let (mut busy, mut coming) = (0.0, 0.0);
+    let mut line = vec![0.0; people + 1];
     for (index, probability) in probabilities.into_iter().enumerate() {
         let (waiting, held) = space.state(index);
         busy += probability * held.running as f64;
-        line += probability * waiting as f64;
+        line[waiting] += probability;
         let weight = probability * rates.arrival * space.asleep(waiting, held) as f64;
         coming += weight;
         if waiting == 0 && held.free > 0 {
@@ -54,7 +55,11 @@ pub fn solve(rates: &Rates, people: usize, gpus: usize) -> Option<Answer> {
             go(space.index_of(next), rate, handed)
         });
     });
-    let wait = if coming > 0.0 { line / coming } else { 0.0 };
+    let wait = if coming > 0.0 {
+        mean(&line) / coming
+    } else {
+        0.0
+    };
     Some(Answer {
         people,
         gpus,
@@ -62,6 +67,7 @@ pub fn solve(rates: &Rates, people: usize, gpus: usize) -> Option<Answer> {
         throughput: busy * rates.execution,
         wait,
         response: 1.0 / rates.execution,
+        line,
         waits,
     })
 }

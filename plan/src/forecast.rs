@@ -48,26 +48,33 @@ pub struct Effort {
 impl Effort {
     /// Some seconds at most: 500 people and one GPU are solved exactly.
     pub const THOROUGH: Self = Self {
-        most_work: 3_500_000,
+        most_work: 400_000,
+        cells: 1e6,
+    };
+    /// A part of a second, for one of many questions.
+    pub const QUICK: Self = Self {
+        most_work: 20_000,
         cells: 2e5,
     };
-    /// A part of a second.
-    pub const QUICK: Self = Self {
-        most_work: 150_000,
+    /// For a page that somebody else's program draws again and again.
+    pub const LIGHT: Self = Self {
         cells: 1e5,
+        ..Self::QUICK
     };
 }
 
 const CURVE: usize = 80;
 const RUNS: Runs = Runs { count: 10, seed: 1 };
 
-/// `None` when the chain's solver did not get to twelve digits.
+/// Simulated is also a chain that was not solved to twelve digits.
 #[must_use]
-pub fn forecast(rates: &Rates, people: usize, gpus: usize, effort: Effort) -> Option<Forecast> {
-    if shared::work(people, gpus) > effort.most_work {
-        return Some(simulated(&rates.life(), people, gpus, effort));
+pub fn forecast(rates: &Rates, people: usize, gpus: usize, effort: Effort) -> Forecast {
+    let is_small = shared::work(people, gpus) <= effort.most_work;
+    let answer = is_small.then(|| shared::solve(rates, people, gpus));
+    match answer.flatten() {
+        Some(answer) => Forecast::from(&answer),
+        None => simulated(&rates.life(), people, gpus, effort),
     }
-    shared::solve(rates, people, gpus).map(|answer| Forecast::from(&answer))
 }
 
 /// By simulation, with any times.

@@ -6,7 +6,7 @@
 //! Those behind do not change the wait of those before them, so a wait is a walk over (how the GPUs are held, how many
 //! are before me) until one more than those before me have been handed a GPU. Its Laplace transform follows step by step
 //! from a small linear system; the distribution from that numerically (Abate and Whitt 1995, "Euler"), to about
-//! eight digits.
+//! ten digits.
 
 use num_complex::Complex64;
 
@@ -61,8 +61,8 @@ pub struct Waits {
 const NEGLIGIBLE: f64 = 1e-12;
 
 /// Abate and Whitt's parameters: the discretisation error is `exp(-A)`.
-const A: f64 = 18.4;
-const EULER_TERMS: usize = 11;
+const A: f64 = 25.0;
+const EULER_TERMS: usize = 13;
 
 /// Of a percentile, relative to it; the distribution itself is not more exact.
 const PRECISION: f64 = 1e-9;
@@ -119,7 +119,7 @@ impl Waits {
         self.at_once
     }
 
-    /// The part of submissions that wait longer than `seconds`, to about eight digits.
+    /// The part of submissions that wait longer than `seconds`, to about ten digits.
     #[must_use]
     pub fn longer_than(&self, seconds: f64) -> f64 {
         let waiting = 1.0 - self.at_once;
@@ -149,7 +149,7 @@ impl Waits {
 
     /// Behind a long line the wait is nearly certain: its distribution is steep, and wants more terms.
     fn plain_terms(&self) -> usize {
-        15 + 5 * self.queued.len().isqrt()
+        40 + 5 * self.queued.len().isqrt()
     }
 
     /// The wait in seconds that all but `1 - part` of submissions stay below; `part` is below one.

@@ -23,9 +23,9 @@ impl<'jobs> Line<'jobs> {
         let mut line = Self {
             workers,
             jobs_per_person: jobs_per_person.max(1) as usize,
-            busy_notebooks: HashMap::new(),
-            busy_persons: HashMap::new(),
-            busy_slots: HashMap::new(),
+            busy_notebooks: HashMap::with_capacity(jobs.len()),
+            busy_persons: HashMap::with_capacity(jobs.len()),
+            busy_slots: HashMap::with_capacity(workers.len()),
         };
         for job in jobs {
             if let Some(worker) = job.worker {

@@ -7,7 +7,7 @@ use std::{
     collections::{BinaryHeap, VecDeque},
 };
 
-use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
+use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 
 use super::{Length, Life, Run};
 
@@ -68,13 +68,19 @@ pub(super) fn run(life: &Life, people: usize, gpus: usize, length: Length, seed:
         warm_up: length.warm_up,
         run: Run::new(length.measured),
     };
+    let asleep = life.away.mean() / (life.away.mean() + life.stay.mean());
     for person in 0..people {
         world.people.push(Person {
             phase: Phase::Editing,
             gpu: None,
             since: 0.0,
         });
-        world.edit(person);
+        // As many are away as in the long run, so that nobody has to recover from a rush.
+        if world.random.random::<f64>() < asleep {
+            world.happen(Happening::FallsAsleep(person));
+        } else {
+            world.edit(person);
+        }
     }
     let end = length.warm_up + length.measured;
     while let Some(Reverse((time, happening))) = world.calendar.pop() {

@@ -118,12 +118,12 @@ fn too_little_history_is_said() {
 
 #[test]
 fn a_chain_that_is_too_large_is_simulated_instead() {
-    let exact = forecast(&CLASS, 12, 2, Effort::THOROUGH).unwrap();
+    let exact = forecast(&CLASS, 12, 2, Effort::THOROUGH);
     let quick = Effort {
         most_work: 1,
         ..Effort::THOROUGH
     };
-    let simulated = forecast(&CLASS, 12, 2, quick).unwrap();
+    let simulated = forecast(&CLASS, 12, 2, quick);
     assert_eq!(
         (exact.method, simulated.method),
         (Method::Exact, Method::Simulated)
@@ -131,6 +131,8 @@ fn a_chain_that_is_too_large_is_simulated_instead() {
     close(simulated.wait, exact.wait, 0.05);
     close(simulated.waits[2], exact.waits[2], 0.05);
     close(simulated.at_once, exact.at_once, 0.05);
+    let many_gpus = forecast(&CLASS, 33, 30, Effort::THOROUGH);
+    assert_eq!(many_gpus.method, Method::Simulated);
     let solved = shared::solve(&CLASS, 12, 2).unwrap();
     for (seconds, longer) in simulated.curve {
         assert!((solved.waits.longer_than(seconds) - longer).abs() < 0.03);
@@ -151,7 +153,7 @@ fn times_as_they_were_are_not_taken_for_exponential() {
         .collect();
     let fit = fit(&cells, 1, 200_000.0).unwrap();
     assert!(fit.distance() > 0.5, "{}", fit.distance());
-    let as_exponential = forecast(&fit.rates, 10, 1, Effort::QUICK).unwrap();
+    let as_exponential = forecast(&fit.rates, 10, 1, Effort::QUICK);
     let as_they_were = simulated(&fit.life(), 10, 1, Effort::QUICK);
     assert!(as_they_were.waits[2] > 2.0 * as_exponential.waits[2]);
 }

@@ -68,11 +68,10 @@ fn counting_people_changes_no_answer() {
             mean(&|state| f64::from(state.runs())),
             1e-9,
         );
-        close(
-            answer.wait * answer.throughput,
-            mean(&|state| state.line.len() as f64),
-            1e-9,
-        );
+        for (waiting, likely) in answer.line.iter().enumerate() {
+            let counted = mean(&|state| f64::from(state.line.len() == waiting));
+            close(*likely, counted, 1e-9);
+        }
     }
 }
 
@@ -95,7 +94,7 @@ fn too_many_people_have_no_list_of_states() {
 
 #[test]
 fn without_sleep_and_with_instant_hand_over_it_is_the_machine_repairman() {
-    for (people, gpus) in [
+    let cases = [
         (1, 1),
         (2, 1),
         (5, 1),
@@ -104,45 +103,23 @@ fn without_sleep_and_with_instant_hand_over_it_is_the_machine_repairman() {
         (10, 2),
         (30, 3),
         (4, 8),
-    ] {
+    ];
+    for (people, gpus) in cases {
         let answer = shared::solve(&REPAIRMAN, people, gpus).unwrap();
         let expected = repairman(&REPAIRMAN, people, gpus);
         close(answer.utilisation, expected.utilisation, 1e-9);
         close(answer.throughput, expected.throughput, 1e-9);
         close(answer.wait, expected.wait, 1e-9);
-    }
-}
-
-/// Who submits finds what one person fewer would leave; behind `k` others the wait is `k + 1` cells long (Erlang).
-fn repairman_longer_than(seconds: f64, people: usize) -> f64 {
-    let load = REPAIRMAN.submission / REPAIRMAN.execution;
-    let others = people - 1;
-    let mut found = vec![1.0];
-    for ready in 0..others {
-        found.push(found[ready] * (others - ready) as f64 * load);
-    }
-    let total: f64 = found.iter().sum();
-    let expected = REPAIRMAN.execution * seconds;
-    let (mut poisson, mut tail, mut longer) = ((-expected).exp(), 0.0, 0.0);
-    for (step, weight) in found[1..].iter().enumerate() {
-        tail += poisson;
-        poisson *= expected / (step + 1) as f64;
-        longer += weight / total * tail;
-    }
-    longer
-}
-
-#[test]
-fn the_distribution_of_waits_is_that_of_the_machine_repairman() {
-    for people in [2, 5, 20, 80] {
-        let answer = shared::solve(&REPAIRMAN, people, 1).unwrap();
-        for times_mean in [0.1, 0.5, 0.9, 1.0, 1.1, 1.5, 2.0, 4.0] {
+        assert_eq!(answer.line.len(), expected.line.len());
+        for (seen, expected) in answer.line.iter().zip(&expected.line) {
+            assert!((seen - expected).abs() < 1e-9, "{seen} {expected}");
+        }
+        for times_mean in [0.05, 0.5, 0.9, 1.0, 1.1, 1.5, 2.0, 4.0] {
             let seconds = times_mean * answer.wait;
-            let difference =
-                answer.waits.longer_than(seconds) - repairman_longer_than(seconds, people);
+            let off = answer.waits.longer_than(seconds) - expected.longer_than(seconds);
             assert!(
-                difference.abs() < 1e-7,
-                "{people} people, {seconds} s: off by {difference:e}"
+                off.abs() < 1e-9,
+                "{people} people, {gpus} GPUs, {seconds} s: off by {off:e}"
             );
         }
     }
