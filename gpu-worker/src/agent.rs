@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::device;
+use crate::gpu;
 use crate::job::{EventSink, LastWord, Names, Order};
 use crate::line::{Line, LineEvent};
 use crate::mirror::Questions;
@@ -90,6 +91,8 @@ enum Event {
     Broker(Result<LineEvent, LinkError>),
     Report(Report),
     LoadDue,
+    /// No session can compute any more: why.
+    GpuLost(String),
     CullDue,
     LeaveDue,
     Shutdown,
@@ -98,14 +101,16 @@ enum Event {
 impl Agent {
     pub(crate) async fn run(
         context: Arc<Context>,
+        devices: Vec<Device>,
         shutdown: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
+        let mut reading = context.reading.clone();
         let (reports, mut reported) = mpsc::unbounded_channel();
         let mut agent = Self {
             line: Line::new(context.config.dial.clone()),
             context,
             worker: WorkerId::random(),
-            devices: device::detect(),
+            devices,
             assignments: HashMap::new(),
             notebooks: HashMap::new(),
             tasks: JoinSet::new(),
@@ -118,12 +123,14 @@ impl Agent {
         tokio::pin!(shutdown);
         // When a worker that was asked to leave stops what still runs.
         let mut leave: Option<Instant> = None;
+        let mut lost = None;
         while leave.is_none() || !agent.assignments.is_empty() {
             let cull = agent.next_cull();
             let event = tokio::select! {
                 message = agent.line.receive() => Event::Broker(message),
                 Some(report) = reported.recv() => Event::Report(report),
                 _ = load.tick() => Event::LoadDue,
+                reason = gpu::lost(&mut reading), if lost.is_none() => Event::GpuLost(reason),
                 () = at(cull) => Event::CullDue,
                 () = at(leave) => Event::LeaveDue,
                 () = &mut shutdown, if leave.is_none() => Event::Shutdown,
@@ -138,6 +145,14 @@ impl Agent {
                 Event::Report(report) => agent.on_report(report).await,
                 Event::LoadDue => agent.say_load().await,
                 Event::CullDue => agent.cull().await,
+                Event::GpuLost(reason) => {
+                    tracing::error!(
+                        "The GPU is lost: {reason}. This worker takes no more cells and ends"
+                    );
+                    lost = Some(reason);
+                    agent.drain().await;
+                    leave.get_or_insert(Instant::now() + DRAIN_GRACE);
+                }
                 Event::Shutdown => {
                     agent.drain().await;
                     leave = Some(Instant::now() + DRAIN_GRACE);
@@ -153,7 +168,9 @@ impl Agent {
             agent.send_events().await;
         }
         agent.leave().await;
-        Ok(())
+        lost.map_or(Ok(()), |reason| {
+            Err(anyhow::anyhow!("The GPU is lost: {reason}"))
+        })
     }
 
     fn hello(&self) -> FromWorker {
@@ -437,6 +454,7 @@ impl Agent {
             memory_bytes: memory.used_bytes,
             memory_total_bytes: memory.total_bytes,
             jobs: jobs.filter(|(_, bytes)| *bytes > 0).collect(),
+            gpus: self.context.reading.borrow().gpus.clone(),
         };
         self.line.send(&load).await;
     }

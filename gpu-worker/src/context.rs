@@ -13,7 +13,7 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use crate::Config;
-use crate::gpu::SharedGpu;
+use crate::gpu::{Reading, SharedGpu};
 use crate::mirror::SessionMirror;
 use crate::session::{Session, StartError, StartOrder, start};
 
@@ -33,6 +33,8 @@ pub(crate) struct Context {
     pub(crate) connections: watch::Sender<u64>,
     /// What sessions take turns on.
     pub(crate) gpu: Option<Arc<SharedGpu>>,
+    /// What the machine's GPUs do.
+    pub(crate) reading: watch::Receiver<Reading>,
 }
 
 /// State could not be moved.
@@ -77,6 +79,7 @@ impl Context {
             .clone()
             .unwrap_or_else(|| cell.python.clone().into());
         start(StartOrder {
+            notebook: submission.notebook,
             python,
             folder: cell.folder.clone().into(),
             mirror,

@@ -1,20 +1,28 @@
 //! What this machine offers.
 //!
-//! In: `/proc`. Out: the devices as people read them, and how much memory the machine has and uses.
-//! Today that is the processor, named so; a GPU's detection has its place here.
+//! In: `/proc`, and what the GPUs' driver says. Out: the devices as people read them, and how much memory the machine
+//! has and uses.
 
 use std::fs;
 
-use baton_protocol::worker::{Device, DeviceKind};
+use baton_protocol::worker::{Device, DeviceKind, GpuLoad};
 
-/// Never empty.
-pub(crate) fn detect() -> Vec<Device> {
-    let cpu_info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    vec![Device {
-        kind: DeviceKind::Cpu,
-        model: processor_model(&cpu_info),
-        memory_bytes: memory().total_bytes,
-    }]
+/// The GPUs, or else the processor; never empty.
+pub(crate) fn detect(gpus: &[GpuLoad]) -> Vec<Device> {
+    if gpus.is_empty() {
+        let cpu_info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        return vec![Device {
+            kind: DeviceKind::Cpu,
+            model: processor_model(&cpu_info),
+            memory_bytes: memory().total_bytes,
+        }];
+    }
+    let device = |gpu: &GpuLoad| Device {
+        kind: DeviceKind::Cuda,
+        model: gpu.name.clone(),
+        memory_bytes: gpu.memory_total_bytes,
+    };
+    gpus.iter().map(device).collect()
 }
 
 /// How a worker is called that got no name.
@@ -84,7 +92,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_device() {
-        let devices = detect();
+        let devices = detect(&[]);
         assert_eq!(default_name(&devices), "cpu-0");
         assert!(devices[0].memory_bytes > 0);
     }

@@ -37,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
 use crate::context::Context;
-use crate::gpu::SharedGpu;
+use crate::gpu::{CUDA_VISIBLE_DEVICES, MONITORING, SharedGpu};
 pub use crate::mirror::FilesChoice;
 
 #[derive(Debug, Clone)]
@@ -76,10 +76,13 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let cache = ChunkDirectory::open_cache(config.cache.clone(), config.cache_limit_bytes)
         .context("Failed to open the worker's cache")?;
     let lane = ChunkLane::new(&config.dial).context("Failed to prepare the way to the broker")?;
+    let visible = std::env::var(CUDA_VISIBLE_DEVICES).ok();
+    let reading = gpu::monitor(MONITORING.as_ref(), visible).await;
+    let devices = device::detect(&reading.borrow().gpus);
     let name = config
         .name
         .clone()
-        .unwrap_or_else(|| device::default_name(&device::detect()));
+        .unwrap_or_else(|| device::default_name(&devices));
     let slots = Semaphore::new(config.slots.try_into().unwrap_or(Semaphore::MAX_PERMITS));
     let gpu = match config.gpu_turns {
         true => SharedGpu::open(&config.runtime_folder).context("Failed to share the GPU")?,
@@ -94,6 +97,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         stopping: CancellationToken::new(),
         connections: watch::Sender::default(),
         gpu,
+        reading,
     };
-    Agent::run(Arc::new(context), shutdown).await
+    Agent::run(Arc::new(context), devices, shutdown).await
 }

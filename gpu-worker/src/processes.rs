@@ -10,12 +10,28 @@ use std::fs;
 use std::path::Path;
 
 use baton_jupyter_link::process::kill_tree;
+use baton_protocol::NotebookId;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
 /// The variable that says to which session a process belongs.
 pub(crate) const MARK: &str = "BATON_SESSION";
+
+/// What no other session has, and begins with its notebook.
+pub(crate) fn new_mark(notebook: NotebookId) -> String {
+    format!("{notebook}-{}", uuid::Uuid::new_v4().simple())
+}
+
+/// Whose session started this process.
+pub(crate) fn notebook_of(process: u32) -> Option<NotebookId> {
+    let environment = fs::read(format!("/proc/{process}/environ")).ok()?;
+    let mut entries = environment.split(|byte| *byte == 0);
+    let prefix = format!("{MARK}=");
+    let mark = entries.find_map(|entry| entry.strip_prefix(prefix.as_bytes()))?;
+    let (notebook, _) = str::from_utf8(mark).ok()?.split_once('-')?;
+    notebook.parse().ok()
+}
 
 /// Sends the signal to the session's process group, as a terminal's Ctrl-C would.
 pub(crate) fn interrupt(kernel: Pid) {
@@ -197,6 +213,21 @@ mod tests {
         assert!(!marked(&mark("orphan")).is_empty());
         end_all(kernel, &mark("orphan"));
         await_none_marked(&mark("orphan"));
+    }
+
+    #[test]
+    fn a_process_says_whose_session_it_is() {
+        let notebook = NotebookId::random();
+        let mark = new_mark(notebook);
+        let mut child = shell("sh -c 'echo ready; read line'; true", &mark);
+        let descendant = with_descendants(pid_of(&child)).pop().unwrap();
+        assert_eq!(
+            notebook_of(descendant.as_raw().cast_unsigned()),
+            Some(notebook)
+        );
+        end_all(pid_of(&child), &mark);
+        child.wait().unwrap();
+        assert_eq!(notebook_of(std::process::id()), None);
     }
 
     #[test]

@@ -41,6 +41,9 @@ pub enum FromWorker {
         memory_total_bytes: u64,
         /// Resident memory of the session in which each job runs.
         jobs: Vec<(JobId, u64)>,
+        /// None where the machine has no GPU, or its driver says nothing of them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        gpus: Vec<GpuLoad>,
     },
     /// Assign nothing more; the worker leaves when its jobs are done.
     Drain {},
@@ -110,6 +113,21 @@ pub struct Device {
     /// For example `NVIDIA H200`, or the processor's name.
     pub model: String,
     pub memory_bytes: u64,
+}
+
+/// What a GPU does, by its driver's word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuLoad {
+    /// Its place among the GPUs that this worker's sessions see.
+    pub index: u32,
+    /// For example `NVIDIA H200`.
+    pub name: String,
+    /// How much of the last moment it computed, 0 to 100. A slice (MIG) does not tell.
+    pub utilisation_percent: Option<u32>,
+    pub memory_used_bytes: u64,
+    pub memory_total_bytes: u64,
+    /// How much of its memory is whose session's, where the driver tells processes apart.
+    pub sessions: Vec<(NotebookId, u64)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

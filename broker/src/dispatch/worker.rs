@@ -116,6 +116,7 @@ impl Dispatch {
                 memory_bytes,
                 memory_total_bytes,
                 jobs,
+                gpus: _,
             } => {
                 if let Some(worker) = self.workers.get_mut(&id) {
                     worker.memory = Some((memory_bytes, memory_total_bytes));

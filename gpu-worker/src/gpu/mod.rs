@@ -8,6 +8,7 @@
 
 mod arbitration;
 mod connection;
+mod monitor;
 mod shared;
 
 use std::{io, path::Path, time::Duration};
@@ -20,6 +21,8 @@ use tokio::{
 };
 
 use self::arbitration::{Arbitration, Input};
+pub(crate) use self::monitor::{CUDA_VISIBLE_DEVICES, lost};
+pub use self::monitor::{MONITORING, Reading, monitor};
 pub(crate) use self::shared::{Membership, SharedGpu};
 
 /// Which session a process belongs to; a secret between the two.

@@ -13,6 +13,7 @@ use baton_jupyter_link::connection::{ConnectionError, ConnectionFile};
 use baton_jupyter_link::folder::{FolderError, PrivateFolder};
 use baton_jupyter_link::shim::{SHIM_SOCKET, ShimError, ShimListener, ShimReader, ShimWriter};
 use baton_link::frames::FrameError;
+use baton_protocol::NotebookId;
 use baton_protocol::shim::{FromSession, Hello};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
@@ -33,6 +34,7 @@ const MIRROR_FOLDER: &str = "BATON_MIRROR_FOLDER";
 const LINES: usize = 12;
 
 pub(crate) struct StartOrder {
+    pub(crate) notebook: NotebookId,
     pub(crate) python: PathBuf,
     /// The working directory, where it exists here.
     pub(crate) folder: PathBuf,
@@ -102,7 +104,7 @@ pub(crate) async fn start(order: StartOrder) -> Result<Session, StartError> {
     let connection_file = folder.path().join("connection.json");
     connection.write(&connection_file)?;
 
-    let mark = uuid::Uuid::new_v4().simple().to_string();
+    let mark = processes::new_mark(order.notebook);
     let mut mirror = order.mirror;
     let working_folder = match &mirror {
         Some(mirror) => mirror.working_folder(&order.folder),

@@ -1,4 +1,5 @@
-//! A CUDA driver without a GPU: its memory is the host's, and its kernels are a few functions with known names.
+//! A CUDA driver without a GPU: its memory is the host's, and its kernels are a few functions with known names. Its
+//! library for monitoring lies beside it.
 //!
 //! All processes that are given one card share its memory, its processors and its faults; see `driver/card.rs`.
 
@@ -6,7 +7,7 @@ pub mod sys;
 
 use std::{
     fs,
-    io::{self, Read as _, Seek as _, SeekFrom},
+    io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
 };
 
@@ -29,6 +30,8 @@ impl Machine {
     pub fn create(folder: &Path, memory_bytes: u64) -> io::Result<Self> {
         let driver = include_bytes!(concat!(env!("OUT_DIR"), "/libcuda.so.1"));
         fs::write(folder.join("libcuda.so.1"), driver)?;
+        let monitoring = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
+        fs::write(folder.join("libnvidia-ml.so.1"), monitoring)?;
         let mut card = vec![0; 4096];
         card[..8].copy_from_slice(&memory_bytes.to_le_bytes());
         fs::write(folder.join("card"), card)?;
@@ -55,6 +58,13 @@ impl Machine {
 
     pub fn kernels(&self) -> io::Result<u64> {
         self.number(2)
+    }
+
+    /// From now on the monitoring answers with this code, and the driver with one that says nothing.
+    pub fn lose(&self, code: u64) -> io::Result<()> {
+        let mut card = fs::File::options().write(true).open(self.card())?;
+        card.seek(SeekFrom::Start(8 * 3))?;
+        card.write_all(&code.to_le_bytes())
     }
 
     fn number(&self, index: u64) -> io::Result<u64> {

@@ -5,7 +5,7 @@ use baton_protocol::{
     HeldState, JobEvent, NumberedEvent, Outcome, PROTOCOL_VERSION, Refusal, State, Submission,
     memory::Enclosed,
     proxy::{Estimate, FromProxy, ToProxy, WaitingReason},
-    worker::{Device, DeviceKind, FromWorker, ToWorker},
+    worker::{Device, DeviceKind, FromWorker, GpuLoad, ToWorker},
 };
 use serde_bytes::ByteBuf;
 
@@ -156,7 +156,19 @@ golden!(messages_of_workers_are_read, "from_worker", FromWorker, [
     },
     FromWorker::Events { job: job(), fencing: 7, first: 1, events: events().split_off(1) },
     FromWorker::Sessions { warm: vec![notebook()] },
-    FromWorker::Load { memory_bytes: 5 << 30, memory_total_bytes: 64 << 30, jobs: vec![(job(), 3 << 30)] },
+    FromWorker::Load {
+        memory_bytes: 5 << 30,
+        memory_total_bytes: 64 << 30,
+        jobs: vec![(job(), 3 << 30)],
+        gpus: vec![GpuLoad {
+            index: 0,
+            name: "NVIDIA H200".to_owned(),
+            utilisation_percent: Some(87),
+            memory_used_bytes: 90 << 30,
+            memory_total_bytes: 141 << 30,
+            sessions: vec![(notebook(), 40 << 30)],
+        }],
+    },
     FromWorker::Drain {},
 ], {
     FromWorker::Hello { .. } => "hello",

@@ -25,8 +25,11 @@ pub(crate) struct Card {
 const MEMORY: usize = 0;
 const OVERLAPS: usize = 1;
 const KERNELS: usize = 2;
+const LOST: usize = 3;
 const FIRST_SLOT: usize = 8;
 const SLOTS: usize = 120;
+/// By slot: whose it is.
+const FIRST_PROCESS: usize = FIRST_SLOT + 2 * SLOTS;
 
 /// In the file: where processes lock for what.
 const LEDGER: i64 = 1 << 20;
@@ -59,6 +62,7 @@ pub(crate) fn open() -> io::Result<()> {
     };
     card.own(0).store(0, SeqCst);
     card.own(1).store(0, SeqCst);
+    card.numbers[FIRST_PROCESS + slot].store(std::process::id().into(), SeqCst);
     let _ = CARD.set(card);
     Ok(())
 }
@@ -66,6 +70,11 @@ pub(crate) fn open() -> io::Result<()> {
 impl Card {
     pub(crate) fn total_bytes(&self) -> u64 {
         self.numbers[MEMORY].load(SeqCst)
+    }
+
+    /// It fell off its bus.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.numbers[LOST].load(SeqCst) != 0
     }
 
     pub(crate) fn free_bytes(&self) -> u64 {

@@ -29,6 +29,7 @@ pub(crate) const NOT_READY: Code = 600;
 pub(crate) const NOT_SUPPORTED: Code = 801;
 pub(crate) const CAPTURE_UNSUPPORTED: Code = 900;
 pub(crate) const CAPTURE_INVALIDATED: Code = 901;
+pub(crate) const UNKNOWN: Code = 999;
 
 /// The process that initialised it; a forked child is another one.
 static OWNER: AtomicU32 = AtomicU32::new(0);

@@ -1,6 +1,7 @@
 //! Interposer, arbiter and driver together: programs on a card that is too small for them.
 #![allow(clippy::unwrap_used)]
 
+mod monitoring;
 mod programs;
 mod sharing;
 mod world;

@@ -85,6 +85,10 @@ impl World {
         self.gpu().cell(token, cell);
     }
 
+    pub(crate) fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
     pub(crate) fn usage(&self, token: Token) -> Usage {
         self.runtime.block_on(self.gpu().usage(token))
     }

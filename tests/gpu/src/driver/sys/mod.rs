@@ -43,6 +43,9 @@ macro_rules! api {
             if sticky != 0 {
                 return sticky;
             }
+            if crate::card::card().is_lost() {
+                return crate::UNKNOWN;
+            }
             if let Some(code) = crate::fault(stringify!($name)) {
                 return code;
             }

@@ -1,0 +1,154 @@
+//! What the driver says of its GPUs (NVML): what they do, whose memory is on them, whether they are still there.
+//!
+//! In: the driver's library for monitoring, where there is one. Out: the last reading. A thread of its own asks,
+//! because a driver in trouble takes its time.
+//!
+//! **Invariant:** asking makes no CUDA context.
+
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    thread,
+    time::Duration,
+};
+
+use baton_protocol::{NotebookId, worker::GpuLoad};
+use nvml_wrapper::{Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError};
+use tokio::{sync::watch, time::timeout};
+
+use crate::processes;
+
+/// As the loader finds it.
+pub const MONITORING: &str = "libnvidia-ml.so.1";
+
+/// Which GPUs programs see, and in which order; numbers and UUIDs, with commas between.
+pub(crate) const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
+
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a driver may take to wake its GPUs.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Reading {
+    pub gpus: Vec<GpuLoad>,
+    /// Why a GPU can no longer be used, until somebody repairs it.
+    pub lost: Option<String>,
+}
+
+/// Asks `library` once a second for the GPUs that are `visible` (`None`: all). Empty where there are none.
+pub async fn monitor(library: &OsStr, visible: Option<String>) -> watch::Receiver<Reading> {
+    let (readings, mut reading) = watch::channel(Reading::default());
+    let library = library.to_owned();
+    thread::spawn(move || ask(library, visible.as_deref(), &readings));
+    if timeout(PATIENCE, reading.wait_for(Reading::is_known))
+        .await
+        .is_err()
+    {
+        tracing::warn!("The GPUs' driver does not say what there is");
+    }
+    reading
+}
+
+/// Why a GPU can no longer be used, when that is so.
+pub(crate) async fn lost(reading: &mut watch::Receiver<Reading>) -> String {
+    let reason = match reading.wait_for(|reading| reading.lost.is_some()).await {
+        Ok(reading) => reading.lost.clone(),
+        Err(_) => None,
+    };
+    match reason {
+        Some(reason) => reason,
+        None => std::future::pending().await,
+    }
+}
+
+impl Reading {
+    fn is_known(&self) -> bool {
+        !self.gpus.is_empty() || self.lost.is_some()
+    }
+}
+
+/// Until nobody wants to know, or there is nothing to know.
+fn ask(library: OsString, visible: Option<&str>, readings: &watch::Sender<Reading>) {
+    let nvml = match Nvml::builder().lib_path(&library).init() {
+        Ok(nvml) => nvml,
+        Err(error) => return tracing::debug!("No GPU is monitored: {error}"),
+    };
+    while !readings.is_closed() {
+        let reading = read(&nvml, visible);
+        if !reading.is_known() {
+            return;
+        }
+        readings.send_replace(reading);
+        thread::sleep(INTERVAL);
+    }
+}
+
+fn read(nvml: &Nvml, visible: Option<&str>) -> Reading {
+    let mut reading = Reading::default();
+    for (index, device) in (0..).zip(devices(nvml, visible)) {
+        match device.and_then(|device| load(index, &device)) {
+            Ok(gpu) => reading.gpus.push(gpu),
+            Err(error) if is_loss(&error) => reading.lost = Some(format!("GPU {index}: {error}")),
+            // Somebody else's.
+            Err(error) => tracing::debug!("GPU {index} is not monitored: {error}"),
+        }
+    }
+    reading
+}
+
+fn devices<'nvml>(
+    nvml: &'nvml Nvml,
+    visible: Option<&str>,
+) -> Vec<Result<Device<'nvml>, NvmlError>> {
+    let Some(visible) = visible else {
+        let count = nvml.device_count().unwrap_or_default();
+        return (0..count)
+            .map(|index| nvml.device_by_index(index))
+            .collect();
+    };
+    let names = visible.split(',').map(str::trim);
+    names
+        .filter(|name| !name.is_empty())
+        .map(|name| match name.parse() {
+            Ok(index) => nvml.device_by_index(index),
+            Err(_) => nvml.device_by_uuid(name),
+        })
+        .collect()
+}
+
+fn load(index: u32, device: &Device<'_>) -> Result<GpuLoad, NvmlError> {
+    let memory = device.memory_info()?;
+    let rates = device.utilization_rates();
+    Ok(GpuLoad {
+        index,
+        name: device.name()?,
+        utilisation_percent: rates.ok().map(|rates| rates.gpu),
+        memory_used_bytes: memory.used,
+        memory_total_bytes: memory.total,
+        sessions: sessions(device),
+    })
+}
+
+/// What processes of this worker's sessions have. The driver tells nothing of processes in other namespaces.
+fn sessions(device: &Device<'_>) -> Vec<(NotebookId, u64)> {
+    let mut sessions = BTreeMap::new();
+    for process in device.running_compute_processes().unwrap_or_default() {
+        if let UsedGpuMemory::Used(bytes) = process.used_gpu_memory
+            && let Some(notebook) = processes::notebook_of(process.pid)
+        {
+            *sessions.entry(notebook).or_insert(0) += bytes;
+        }
+    }
+    sessions.into_iter().collect()
+}
+
+fn is_loss(error: &NvmlError) -> bool {
+    matches!(
+        error,
+        NvmlError::GpuLost
+            | NvmlError::ResetRequired
+            | NvmlError::DriverNotLoaded
+            | NvmlError::LibRmVersionMismatch
+    )
+}

@@ -1,0 +1,93 @@
+//! What a worker hears of its GPU from the driver.
+
+use baton_gpu_worker::gpu::{MONITORING, Reading, monitor};
+use tokio::sync::watch;
+
+use crate::world::{MIB, World};
+
+const NOTEBOOK: &str = "0193f2a4c5d67e8f9a0b1c2d3e4f5061";
+const GPU_IS_LOST: u64 = 15;
+
+impl World {
+    fn monitor(&self, visible: Option<&str>) -> watch::Receiver<Reading> {
+        let library = self.machine.folder().join(MONITORING);
+        self.block_on(monitor(library.as_os_str(), visible.map(str::to_owned)))
+    }
+
+    fn read(
+        &self,
+        reading: &mut watch::Receiver<Reading>,
+        until: impl Fn(&Reading) -> bool,
+    ) -> Reading {
+        self.block_on(async {
+            reading
+                .wait_for(|reading| until(reading))
+                .await
+                .unwrap()
+                .clone()
+        })
+    }
+}
+
+#[test]
+fn a_worker_knows_what_its_gpu_does_and_for_whom() {
+    let mut world = World::new(64 * MIB);
+    let mut reading = world.monitor(None);
+    let gpus = reading.borrow().gpus.clone();
+    assert_eq!(gpus[0].name, "GPU of host memory");
+    assert_eq!(gpus[0].memory_total_bytes, 64 * MIB);
+    assert_eq!((gpus[0].memory_used_bytes, &gpus[0].sessions), (0, &vec![]));
+
+    let token = world.admit(None);
+    let mark = format!("{NOTEBOOK}-1");
+    let mut client = world.client_of(token, &[("BATON_SESSION", &mark)]);
+    client.does(&format!("allocate a {}", 8 * MIB));
+    let used = world.read(&mut reading, |reading| {
+        reading.gpus[0].memory_used_bytes > 0
+    });
+    let gpu = &used.gpus[0];
+    assert!(gpu.memory_used_bytes >= 8 * MIB);
+    assert_eq!(
+        gpu.sessions,
+        [(NOTEBOOK.parse().unwrap(), gpu.memory_used_bytes)]
+    );
+
+    client.does("launch forever 1");
+    let is_busy = |reading: &Reading| reading.gpus[0].utilisation_percent == Some(100);
+    world.read(&mut reading, is_busy);
+    drop(client);
+    world.read(&mut reading, |reading| {
+        reading.gpus[0].memory_used_bytes == 0
+    });
+}
+
+#[test]
+fn a_worker_knows_only_of_gpus_that_its_sessions_see() {
+    let world = World::new(64 * MIB);
+    let count = |visible| world.monitor(Some(visible)).borrow().gpus.len();
+    assert_eq!(count("0"), 1);
+    assert_eq!(count("GPU-00000000-0000-0000-0000-000000000000"), 1);
+    for none in ["", "7", "GPU-of-somebody-else"] {
+        assert_eq!(count(none), 0, "{none}");
+    }
+}
+
+#[test]
+fn a_gpu_that_is_lost_is_said_to_be() {
+    let world = World::new(64 * MIB);
+    let mut reading = world.monitor(None);
+    world.machine.lose(GPU_IS_LOST).unwrap();
+    let lost = world.read(&mut reading, |reading| reading.lost.is_some());
+    assert!(
+        lost.lost
+            .unwrap()
+            .starts_with("GPU 0: device fell off the bus")
+    );
+}
+
+#[test]
+fn a_machine_without_a_driver_has_no_gpu() {
+    let world = World::new(64 * MIB);
+    let reading = world.block_on(monitor("no-such-library.so".as_ref(), None));
+    assert_eq!(*reading.borrow(), Reading::default());
+}
