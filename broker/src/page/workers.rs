@@ -6,6 +6,7 @@ use super::{
     now::{devices, worker_state},
 };
 use crate::{dispatch::WorkerView, http::Caller, words};
+use baton_protocol::worker::GpuLoad;
 use maud::{Markup, html};
 
 pub(super) fn page(facts: &Facts, caller: &Caller) -> Page {
@@ -38,6 +39,8 @@ fn table(workers: &[WorkerView]) -> Markup {
                 th scope="col" { "Devices" }
                 th.number scope="col" { "Cells" }
                 th.number scope="col" { "Warm sessions" }
+                th.number scope="col" { "GPU busy" }
+                th.number scope="col" { "GPU memory" }
                 th.number scope="col" { "Memory" }
             } }
             tbody {
@@ -49,6 +52,14 @@ fn table(workers: &[WorkerView]) -> Markup {
                         td { (devices(worker)) }
                         td.number { (worker.jobs) " of " (worker.slots) }
                         td.number { (worker.sessions) }
+                        td.number { (of_gpus(worker, |gpu| match gpu.utilisation_percent {
+                            Some(percent) => format!("{percent} %"),
+                            None => "–".to_owned(),
+                        })) }
+                        td.number { (of_gpus(worker, |gpu| {
+                            let [used, whole] = [gpu.memory_used_bytes, gpu.memory_total_bytes].map(words::gibibytes);
+                            format!("{used} of {whole}")
+                        })) }
                         td.number {
                             @match worker.memory {
                                 Some((used, whole)) => { (words::gibibytes(used)) " of " (words::gibibytes(whole)) }
@@ -58,10 +69,18 @@ fn table(workers: &[WorkerView]) -> Markup {
                     }
                 }
                 @if workers.is_empty() {
-                    tr { td.empty colspan="7" { "No worker is connected. Start one with " code { "baton worker" } ", or all on one machine with " code { "baton up" } "." } }
+                    tr { td.empty colspan="9" { "No worker is connected. Start one with " code { "baton worker" } ", or all on one machine with " code { "baton up" } "." } }
                 }
             }
         } }
+    }
+}
+
+/// A line for each.
+fn of_gpus(worker: &WorkerView, said: impl Fn(&GpuLoad) -> String) -> Markup {
+    html! {
+        @for (number, gpu) in worker.gpus.iter().enumerate() { @if number > 0 { br; } (said(gpu)) }
+        @if worker.gpus.is_empty() { "–" }
     }
 }
 

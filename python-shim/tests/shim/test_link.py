@@ -9,7 +9,6 @@ import threading
 from pathlib import Path
 
 import msgpack
-
 from baton_shim.link import Link
 
 LARGE = b"x" * 4_000_000
