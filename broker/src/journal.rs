@@ -72,5 +72,5 @@ impl Journal {
 
 fn span(job: JobId, account: &Account) -> Span {
     let Account { owner, course } = account;
-    info_span!("job", id = %job, person = owner, course, worker = field::Empty)
+    info_span!("job", job.id = %job, person = owner, course, worker = field::Empty)
 }

@@ -105,7 +105,7 @@ fn machine(worker: &WorkerView, facts: &Facts, caller: &Caller) -> Markup {
             @for job in &jobs { (slot(job, facts.now_ms, caller)) }
             @for _ in 0..free { li."slot free" { "free" } }
         }
-        @for gpu in &worker.gpus { div.memory { (gpu_load(gpu, worker.gpus.len(), &jobs, caller)) } }
+        @for gpu in &worker.gpus { (gpu_load(gpu, worker.gpus.len(), &jobs, caller)) }
         @if let Some((used, whole)) = worker.memory { div.memory { (memory(&jobs, used, whole, caller)) } }
     }
 }
@@ -148,16 +148,16 @@ fn gpu_load(gpu: &GpuLoad, of: usize, jobs: &[&JobView], caller: &Caller) -> Mar
         (who, *bytes)
     });
     let (parts, label) = by_session(sessions, gpu.memory_used_bytes);
-    let busy = gpu.utilisation_percent.map(u64::from);
     html! {
-        @if let Some(busy) = busy {
-            (chart::parts(&[("run", busy, format!("computes {busy} % of the time"))], 100, &format!("{name}: computes {busy} % of the time")))
+        @if let Some(busy) = gpu.utilisation_percent {
+            div.memory {
+                (chart::parts(&[("move", u64::from(busy), format!("{busy} %"))], 100, &format!("{name} busy: {busy} %")))
+                p."quiet small" { (name) " " (busy) " % busy" }
+            }
         }
-        (chart::parts(&parts, gpu.memory_total_bytes, &format!("{name}: memory by session: {label}")))
-        p."quiet small" {
-            (name)
-            @if let Some(busy) = busy { " " (busy) " % busy," }
-            " memory " (words::gibibytes(gpu.memory_used_bytes)) " of " (words::gibibytes(gpu.memory_total_bytes))
+        div.memory {
+            (chart::parts(&parts, gpu.memory_total_bytes, &format!("{name} memory by session: {label}")))
+            p."quiet small" { (name) " memory " (words::gibibytes(gpu.memory_used_bytes)) " of " (words::gibibytes(gpu.memory_total_bytes)) }
         }
     }
 }

@@ -6,7 +6,6 @@ use super::{
     now::{devices, worker_state},
 };
 use crate::{dispatch::WorkerView, http::Caller, words};
-use baton_protocol::worker::GpuLoad;
 use maud::{Markup, html};
 
 pub(super) fn page(facts: &Facts, caller: &Caller) -> Page {
@@ -38,9 +37,8 @@ fn table(workers: &[WorkerView]) -> Markup {
                 th scope="col" { "Why" }
                 th scope="col" { "Devices" }
                 th.number scope="col" { "Cells" }
-                th.number scope="col" { "Warm sessions" }
-                th.number scope="col" { "GPU busy" }
-                th.number scope="col" { "GPU memory" }
+                th.number scope="col" { "Sessions" }
+                th.number scope="col" { "GPU" }
                 th.number scope="col" { "Memory" }
             } }
             tbody {
@@ -52,14 +50,7 @@ fn table(workers: &[WorkerView]) -> Markup {
                         td { (devices(worker)) }
                         td.number { (worker.jobs) " of " (worker.slots) }
                         td.number { (worker.sessions) }
-                        td.number { (of_gpus(worker, |gpu| match gpu.utilisation_percent {
-                            Some(percent) => format!("{percent} %"),
-                            None => "–".to_owned(),
-                        })) }
-                        td.number { (of_gpus(worker, |gpu| {
-                            let [used, whole] = [gpu.memory_used_bytes, gpu.memory_total_bytes].map(words::gibibytes);
-                            format!("{used} of {whole}")
-                        })) }
+                        td.number { (gpus(worker)) }
                         td.number {
                             @match worker.memory {
                                 Some((used, whole)) => { (words::gibibytes(used)) " of " (words::gibibytes(whole)) }
@@ -69,17 +60,21 @@ fn table(workers: &[WorkerView]) -> Markup {
                     }
                 }
                 @if workers.is_empty() {
-                    tr { td.empty colspan="9" { "No worker is connected. Start one with " code { "baton worker" } ", or all on one machine with " code { "baton up" } "." } }
+                    tr { td.empty colspan="8" { "No worker is connected. Start one with " code { "baton worker" } ", or all on one machine with " code { "baton up" } "." } }
                 }
             }
         } }
     }
 }
 
-/// A line for each.
-fn of_gpus(worker: &WorkerView, said: impl Fn(&GpuLoad) -> String) -> Markup {
+/// A line for each: how busy it is, and how much of its memory is in use.
+fn gpus(worker: &WorkerView) -> Markup {
     html! {
-        @for (number, gpu) in worker.gpus.iter().enumerate() { @if number > 0 { br; } (said(gpu)) }
+        @for (number, gpu) in worker.gpus.iter().enumerate() {
+            @if number > 0 { br; }
+            @if let Some(busy) = gpu.utilisation_percent { (busy) " %, " }
+            (words::gibibytes(gpu.memory_used_bytes))
+        }
         @if worker.gpus.is_empty() { "–" }
     }
 }

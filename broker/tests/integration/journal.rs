@@ -55,8 +55,8 @@ async fn a_job_is_told_from_its_submission_to_its_end() {
     proxy.say(FromProxy::Applied { job }).await;
     broker.stop().await;
 
-    let queued = "INFO job{id=JOB person=\"ada\" course=\"ml\"}:";
-    let there = "INFO job{id=JOB person=\"ada\" course=\"ml\" worker=\"cpu-0\"}:";
+    let queued = "INFO job{job.id=JOB person=\"ada\" course=\"ml\"}:";
+    let there = "INFO job{job.id=JOB person=\"ada\" course=\"ml\" worker=\"cpu-0\"}:";
     assert_eq!(
         lines(&log, &job.to_string()),
         [
