@@ -91,10 +91,14 @@ def test_it_says_who_runs_who_waits_and_why(tia: Page) -> None:
     expect(gpu).to_contain_text("4 of 4 places busy")
     expect(gpu.locator(".slot")).to_have_count(4)
     expect(tia.locator("#machines")).to_contain_text("somebody of another course")
-    label = gpu.locator(".memory svg").get_attribute("aria-label") or ""
-    assert label.startswith("Memory by session: ")
-    assert label.count(" GiB") == 5
-    assert "everything else: " in label
+    expect(gpu).to_contain_text("GPU 83 % busy")
+    expect(gpu).to_contain_text("GPU memory 104.0 GiB of 141.0 GiB")
+    _, *memories = gpu.locator(".memory svg").all()
+    for memory, name in zip(memories, ("GPU memory", "Memory"), strict=True):
+        label = memory.get_attribute("aria-label") or ""
+        assert label.startswith(f"{name} by session: ")
+        assert label.count(" GiB") == 5
+        assert "everything else: " in label
     expect(tia.locator("#queue")).to_contain_text("of other courses")
     drained = tia.locator(".worker", has=tia.get_by_role("heading", name="gpu-3"))
     expect(drained).to_contain_text("A fan is being replaced")

@@ -81,6 +81,8 @@ pub struct Config {
     /// The folder of the chunks.
     pub blobs: PathBuf,
     pub blob_limit_bytes: u64,
+    /// How much of that may be one person's.
+    pub person_limit_bytes: Option<u64>,
     /// Where everything is besides at the root, for example `/services/baton`, for a proxy in front that keeps it.
     pub url_prefix: Option<String>,
     /// How often the token of a person may ask the pages and the API; four seconds' worth at once.
@@ -118,6 +120,7 @@ impl Config {
             advertise: None,
             blobs,
             blob_limit_bytes: 64 << 30,
+            person_limit_bytes: None,
             url_prefix: None,
             requests_a_second: 50,
             token: None,

@@ -6,14 +6,15 @@
 use crate::{
     dispatch::{ConnectionId, WorkerHello},
     engine::{Event, Outgoing},
-    people::Identity,
+    people::{Account, Identity},
+    store::{Store, StoreError},
 };
 use axum::{
     body::Bytes,
     extract::ws::{CloseFrame, Message, WebSocket, close_code},
 };
 use baton_protocol::{
-    PROTOCOL_VERSION, Refusal, decode, encode,
+    ChunkHash, PROTOCOL_VERSION, Refusal, Submission, decode, encode,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -23,7 +24,11 @@ use futures_util::{
 };
 use serde::de::DeserializeOwned;
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    future::ready,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 use tokio::{
@@ -47,6 +52,7 @@ pub(crate) async fn serve_proxy(
     inbox: mpsc::Sender<Event>,
     stop: CancellationToken,
     identity: &Identity,
+    store: Store,
 ) {
     match hello(&mut socket).await {
         Some(FromProxy::Hello {
@@ -56,10 +62,15 @@ pub(crate) async fn serve_proxy(
             course,
         }) => match identity.account(owner, course) {
             Ok(account) => {
-                let came = |connection, outgoing| {
-                    Event::ProxyCame(connection, outgoing, notebook, account)
+                let of = account.clone();
+                let came =
+                    |connection, outgoing| Event::ProxyCame(connection, outgoing, notebook, of);
+                let screen = Screen {
+                    account: Arc::new(account),
+                    store,
                 };
-                serve(socket, inbox, stop, came, Event::FromProxy).await;
+                let event = move |connection, message| screen.clone().event(connection, message);
+                serve(socket, inbox, stop, came, event).await;
             }
             Err(refusal) => refuse(socket, &ToProxy::Refused(refusal)).await,
         },
@@ -95,13 +106,50 @@ pub(crate) async fn serve_worker(
                 assignments,
             };
             let came = |connection, outgoing| Event::WorkerCame(connection, outgoing, hello);
-            serve(socket, inbox, stop, came, Event::FromWorker).await;
+            let event = |connection, message| ready(Some(Event::FromWorker(connection, message)));
+            serve(socket, inbox, stop, came, event).await;
         }
         Some(FromWorker::Hello {
             protocol_version: peer,
             ..
         }) => refuse(socket, &ToWorker::Refused(other_version(peer))).await,
         _ => refuse(socket, &ToWorker::Refused(Refusal::NoHello {})).await,
+    }
+}
+
+/// Sees to it that a notebook names no chunks but its person's: whatever is named, a worker may have.
+#[derive(Clone)]
+struct Screen {
+    account: Arc<Account>,
+    store: Store,
+}
+
+impl Screen {
+    /// `None` when the database does not say.
+    async fn event(self, connection: ConnectionId, message: FromProxy) -> Option<Event> {
+        match self.names_its_own(&message).await {
+            Ok(true) => Some(Event::FromProxy(connection, message)),
+            Ok(false) => Some(Event::NamesForeign(connection, message)),
+            Err(error) => {
+                tracing::error!("A notebook is disconnected: {error}");
+                None
+            }
+        }
+    }
+
+    async fn names_its_own(&self, message: &FromProxy) -> Result<bool, StoreError> {
+        let (FromProxy::Submit(Submission { state, .. })
+        | FromProxy::State { state, .. }
+        | FromProxy::Names { state, .. }) = message
+        else {
+            return Ok(true);
+        };
+        let named: Vec<ChunkHash> = state.chunks().collect();
+        if named.is_empty() {
+            return Ok(true);
+        }
+        let held = self.store.held_chunks(&self.account, &named).await?;
+        Ok(named.iter().all(|hash| held.contains_key(hash)))
     }
 }
 
@@ -191,12 +239,12 @@ async fn refuse(mut socket: WebSocket, reason: &impl serde::Serialize) {
     drop(timeout(HELLO_WITHIN, goodbye).await);
 }
 
-async fn serve<Incoming: DeserializeOwned>(
+async fn serve<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>>(
     socket: WebSocket,
     inbox: mpsc::Sender<Event>,
     stop: CancellationToken,
     came: impl FnOnce(ConnectionId, Outgoing) -> Event,
-    event: impl Fn(ConnectionId, Incoming) -> Event,
+    event: impl Fn(ConnectionId, Incoming) -> Coming,
 ) {
     let connection = ConnectionId(NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed));
     let (frames, queue) = mpsc::channel(OUTGOING);
@@ -217,16 +265,19 @@ async fn serve<Incoming: DeserializeOwned>(
     drop(inbox.send(Event::Closed(connection)).await);
 }
 
-async fn read<Incoming: DeserializeOwned>(
+async fn read<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>>(
     mut reader: SplitStream<WebSocket>,
     inbox: &mpsc::Sender<Event>,
-    event: impl Fn(Incoming) -> Event,
+    event: impl Fn(Incoming) -> Coming,
 ) {
     while let Ok(Some(Ok(message))) = timeout(SILENCE, reader.next()).await {
         match message {
             Message::Binary(frame) => match decode(&frame) {
                 Ok(message) => {
-                    if inbox.send(event(message)).await.is_err() {
+                    let Some(event) = event(message).await else {
+                        return;
+                    };
+                    if inbox.send(event).await.is_err() {
                         return;
                     }
                 }

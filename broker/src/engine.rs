@@ -14,6 +14,7 @@ use crate::{
     dispatch::{
         Action, Command, ConnectionId, Dispatch, Graces, NotDone, Now, Overview, WorkerHello,
     },
+    journal::Journal,
     lead::{self, Standing},
     metrics::Metrics,
     people::{Account, Identity},
@@ -49,6 +50,8 @@ pub(crate) enum Event {
     ProxyCame(ConnectionId, Outgoing, NotebookId, Account),
     WorkerCame(ConnectionId, Outgoing, WorkerHello),
     FromProxy(ConnectionId, FromProxy),
+    /// The message names chunks that its sender does not hold.
+    NamesForeign(ConnectionId, FromProxy),
     FromWorker(ConnectionId, FromWorker),
     Closed(ConnectionId),
     CaughtUp {
@@ -116,6 +119,7 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
             }
         };
         said.clear();
+        let journal = Journal::of(&loaded.jobs);
         let dispatch = Dispatch::new(
             loaded,
             engine.graces,
@@ -124,7 +128,7 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
         );
         engine.standing.send_replace(Standing::Leads);
         let mut connections = Connections::default();
-        let served = serve(&mut engine, dispatch, &mut connections, &stop).await;
+        let served = serve(&mut engine, dispatch, journal, &mut connections, &stop).await;
         for outgoing in connections.open.values() {
             outgoing.close.cancel();
         }
@@ -151,6 +155,7 @@ struct Connections {
 async fn serve(
     engine: &mut Engine,
     mut dispatch: Dispatch,
+    mut journal: Journal,
     connections: &mut Connections,
     stop: &CancellationToken,
 ) -> Result<(), StoreError> {
@@ -183,7 +188,7 @@ async fn serve(
         }
         dispatch.time_passed(now, &mut actions);
         dispatch.settle(now, &mut actions);
-        perform(engine, &mut dispatch, connections, actions).await?;
+        perform(engine, &mut dispatch, &mut journal, connections, actions).await?;
         publish(engine, &dispatch);
     }
 }
@@ -208,6 +213,9 @@ fn handle(
         }
         Event::FromProxy(connection, message) => {
             dispatch.proxy_said(connection, message, now, actions);
+        }
+        Event::NamesForeign(connection, message) => {
+            dispatch.proxy_named_foreign(connection, message, now, actions);
         }
         Event::FromWorker(connection, message) => {
             dispatch.worker_said(connection, message, now, actions);
@@ -234,7 +242,8 @@ fn handle(
 
 fn job_of(event: &Event) -> Option<JobId> {
     match event {
-        Event::FromProxy(_, FromProxy::Submit(submission)) => Some(submission.job),
+        Event::FromProxy(_, FromProxy::Submit(submission))
+        | Event::NamesForeign(_, FromProxy::Submit(submission)) => Some(submission.job),
         Event::FromProxy(
             _,
             FromProxy::State { job, .. }
@@ -257,6 +266,7 @@ fn job_of(event: &Event) -> Option<JobId> {
 async fn perform(
     engine: &Engine,
     dispatch: &mut Dispatch,
+    journal: &mut Journal,
     connections: &mut Connections,
     actions: Vec<Action>,
 ) -> Result<(), StoreError> {
@@ -276,6 +286,7 @@ async fn perform(
         }
         engine.metrics.stored(begun.elapsed());
         for write in &writes {
+            journal.note(write);
             engine.metrics.changed(write);
             if let Write::Start { job, at_ms, .. } = write
                 && let Some(waited_ms) = dispatch.waited_until(*job, *at_ms)

@@ -17,6 +17,7 @@ mod forward;
 mod history;
 mod http;
 mod hub;
+mod journal;
 mod lead;
 mod listen;
 mod metrics;
@@ -152,6 +153,7 @@ pub async fn run(
         access: access(matches!(config.listen, Listen::Unix(_))),
         store: store.clone(),
         chunks: Arc::clone(&chunks),
+        person_limit_bytes: config.person_limit_bytes,
         inbox,
         stop: stop.clone(),
         connections: connections.clone(),

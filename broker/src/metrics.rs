@@ -1,7 +1,8 @@
 //! What Prometheus reads at `/metrics`.
 //!
 //! In: changes that the engine stores, requests, and the present at the time of the question. Out: text.
-//! **Invariant:** labels are states, outcomes, workers' states and the courses of the file; no persons, no jobs.
+//! **Invariant:** labels are states, outcomes, workers' states, the courses of the file and the GPUs of connected workers; no persons,
+//! no jobs.
 
 use crate::{
     api::{ApiError, ask},
@@ -16,7 +17,7 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use baton_protocol::{Outcome, api::Course};
+use baton_protocol::{Outcome, api::Course, worker::GpuLoad};
 use std::{
     fmt::Write as _,
     sync::atomic::{AtomicU64, Ordering},
@@ -27,6 +28,7 @@ use std::{
 const BOUNDS: [u64; 12] = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 14_400];
 /// A file may name any number of courses; more than this is no use on a board.
 const MOST_COURSES: usize = 100;
+const MOST_GPUS: usize = 256;
 
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
@@ -149,6 +151,35 @@ impl Metrics {
             "Cells that open workers run at once.",
             &one(present.open_slots()),
         );
+        let gpus = present.workers.iter().flat_map(|worker| {
+            let labels = |gpu: &GpuLoad| {
+                let worker = escaped(&worker.name);
+                format!("worker=\"{worker}\",gpu=\"{}\"", gpu.index)
+            };
+            worker.gpus.iter().map(move |gpu| (labels(gpu), gpu))
+        });
+        let gpus: Vec<(String, &GpuLoad)> = gpus.take(MOST_GPUS).collect();
+        let of_gpus = |said: fn(&GpuLoad) -> Option<u64>| -> Vec<(String, u64)> {
+            let said = |(labels, gpu): &(String, &GpuLoad)| Some((labels.clone(), said(gpu)?));
+            gpus.iter().filter_map(said).collect()
+        };
+        if !gpus.is_empty() {
+            text.gauge(
+                "baton_gpu_utilisation_percent",
+                "How much of the last moment each GPU computed.",
+                &of_gpus(|gpu| gpu.utilisation_percent.map(u64::from)),
+            );
+            text.gauge(
+                "baton_gpu_memory_used_bytes",
+                "Memory that is in use on each GPU.",
+                &of_gpus(|gpu| Some(gpu.memory_used_bytes)),
+            );
+            text.gauge(
+                "baton_gpu_memory_bytes",
+                "Memory of each GPU.",
+                &of_gpus(|gpu| Some(gpu.memory_total_bytes)),
+            );
+        }
         text.gauge(
             "baton_desired_workers",
             "Workers with which those who wait now would wait a minute.",

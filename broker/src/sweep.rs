@@ -1,17 +1,20 @@
 //! Deletes what nobody needs: chunks that no open job names and nobody touched for a term, and old rows.
 //!
-//! This is the only module that deletes chunks. A chunk lives when an unfinished job's state or a result that is not
-//! yet home names it, or when it was uploaded or asked for within the term: its job may be on the way.
+//! This is the only module that deletes chunks. Somebody holds a chunk while the state of an unfinished job of theirs or
+//! a result that is not yet home names it, or when they uploaded or asked for it within the term: its job may be on the
+//! way. A chunk that nobody holds goes.
 //! `docs/concepts/chunks.md` says why nothing is deleted that is needed.
 //! What the rows say is read first and checked again for each chunk while nobody else can write.
 
 use crate::{engine::unix_ms, store::Store, store::StoreError};
 use baton_blobs::ChunkDirectory;
 use baton_protocol::ChunkHash;
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::time::{MissedTickBehavior, interval};
 
 const EVERY: Duration = Duration::from_secs(60);
+/// How long the last of what a job printed is kept after its end.
+const OUTPUTS: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Terms {
@@ -37,8 +40,8 @@ pub(crate) async fn run(store: Store, chunks: Arc<ChunkDirectory>, terms: Terms)
     }
 }
 
-/// Gives each file a row and another term. A database that was restored from a copy knows nothing of the files that
-/// came later, and without a row they would stay for ever.
+/// Gives each file a row, and everything another term. A database that was restored from a copy knows nothing of the
+/// files that came later, and without a row they would stay for ever.
 pub(crate) async fn adopt(
     store: &Store,
     chunks: &Arc<ChunkDirectory>,
@@ -46,8 +49,11 @@ pub(crate) async fn adopt(
 ) -> anyhow::Result<()> {
     let chunks = Arc::clone(chunks);
     let stored = tokio::task::spawn_blocking(move || chunks.list()).await??;
-    let hashes: Vec<ChunkHash> = stored.iter().map(|chunk| chunk.hash).collect();
-    Ok(store.touch_chunks(&hashes, now_ms).await?)
+    let files: Vec<(ChunkHash, u64)> = stored
+        .iter()
+        .map(|chunk| (chunk.hash, chunk.bytes))
+        .collect();
+    Ok(store.adopt_chunks(&files, now_ms).await?)
 }
 
 /// The number of chunks that were deleted.
@@ -57,13 +63,10 @@ pub(crate) async fn sweep(
     terms: Terms,
     now_ms: i64,
 ) -> Result<usize, StoreError> {
+    let outputs = terms.jobs.min(OUTPUTS);
+    store.delete_old_outputs(before(now_ms, outputs)).await?;
     store.delete_old_jobs(before(now_ms, terms.jobs)).await?;
-    let live: HashSet<ChunkHash> = store
-        .live_states()
-        .await?
-        .iter()
-        .flat_map(|state| state.chunks())
-        .collect();
+    let live = store.live_chunks().await?;
     let touched_before = before(now_ms, terms.chunks);
     let stale = store.stale_chunks(touched_before, &live).await?;
     store

@@ -316,7 +316,7 @@ impl Agent {
                 events.clone(),
                 files_end,
                 self.context.connections.subscribe(),
-                self.context.lane.clone(),
+                self.context.lane.clone().of_notebook(notebook),
             )),
             events,
             submission,
@@ -343,8 +343,9 @@ impl Agent {
                 task: self.task_count,
                 reports: self.reports.clone(),
             };
+            let context = Arc::new(self.context.of_notebook(notebook));
             self.tasks
-                .spawn(serve_notebook(self.context.clone(), orders_end, reporter));
+                .spawn(serve_notebook(context, orders_end, reporter));
             Notebook {
                 task: self.task_count,
                 orders,

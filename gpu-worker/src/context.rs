@@ -1,4 +1,4 @@
-//! What all jobs of a worker share.
+//! What all jobs of a notebook share, most of it with all jobs of the worker.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
@@ -17,14 +17,16 @@ use crate::gpu::{Reading, Sharing};
 use crate::mirror::SessionMirror;
 use crate::session::{Session, StartError, StartOrder, start};
 
+#[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) config: Config,
     /// How people call this worker.
     pub(crate) name: String,
+    /// The notebook's.
     pub(crate) lane: ChunkLane,
     pub(crate) cache: Arc<ChunkDirectory>,
     /// One permit for each job that may run at once.
-    pub(crate) slots: Semaphore,
+    pub(crate) slots: Arc<Semaphore>,
     /// Cancelled when running cells have had their time and the worker leaves.
     pub(crate) stopping: CancellationToken,
     /// Counts the connections to the broker.
@@ -57,6 +59,13 @@ pub(crate) enum MoveError {
 }
 
 impl Context {
+    pub(crate) fn of_notebook(&self, notebook: NotebookId) -> Self {
+        Self {
+            lane: self.lane.clone().of_notebook(notebook),
+            ..self.clone()
+        }
+    }
+
     /// A fresh session with the worker's own Python or else the notebook's.
     pub(crate) async fn start_session(
         &self,

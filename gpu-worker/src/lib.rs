@@ -97,7 +97,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         name,
         lane,
         cache: Arc::new(cache),
-        slots,
+        slots: Arc::new(slots),
         stopping: CancellationToken::new(),
         connections: watch::Sender::default(),
         sharing,

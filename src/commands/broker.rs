@@ -29,6 +29,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     );
     config.advertise = settings.broker_advertise.clone();
     config.blob_limit_bytes = settings.broker_chunk_limit.bytes;
+    config.person_limit_bytes = Some(settings.broker_person_chunk_limit.bytes);
     config.requests_a_second = settings.broker_request_rate;
     config.hub = hub(settings)?;
     let of_hub = config

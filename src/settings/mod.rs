@@ -166,6 +166,11 @@ settings! {
     flag: Some(("chunk-limit", &["broker", "up"])),
     default: Text("64GiB");
 
+    #[doc = "How much of that may be one person's; more of theirs is refused."]
+    broker_person_chunk_limit: Size = "broker.person_chunk_limit",
+    flag: Some(("person-chunk-limit", &["broker"])),
+    default: Text("16GiB");
+
     #[doc = "The file that says who has which token and which role in which course; `baton people add` writes it. Only its owner may be able to read it."]
     broker_people_file: Option<PathBuf> = "broker.people_file",
     flag: Some(("people-file", &["broker", "people"])),

@@ -120,6 +120,7 @@ class Worker(Peer):
     def __init__(self, room: Classroom, name: str, slots: int) -> None:
         super().__init__(room, "/v1/worker")
         self.name, self.slots = name, slots
+        self.notebooks: list[bytes] = []
 
     def hello(self) -> dict[str, Any]:
         return {
@@ -136,6 +137,7 @@ class Worker(Peer):
         if kind == "assign":
             job = body["submission"]["job"]
             self.held[job] = body["fencing"]
+            self.notebooks.append(body["submission"]["notebook"])
             lines = [{"name": "stdout", "text": f"epoch {epoch}: loss {1 / epoch:.3f}\n"} for epoch in range(1, 6)]
             outputs = [
                 {"output": {"kind": "stream", "content": json.dumps(line).encode(), "metadata": b"{}", "buffers": []}}
@@ -151,8 +153,19 @@ class Worker(Peer):
                 for place, job in enumerate(self.held)
             ]
             used = sum(size for _, size in jobs) + 9 * GIB
-            self.say("load", memory_bytes=used, memory_total_bytes=192 * GIB, jobs=jobs)
+            self.say("load", memory_bytes=used, memory_total_bytes=192 * GIB, jobs=jobs, gpus=[self.gpu(step)])
             time.sleep(0.01)  # so that the curve has a width
+
+    def gpu(self, step: int) -> dict[str, Any]:
+        sessions = [[notebook, (12 + 9 * place) * GIB] for place, notebook in enumerate(self.notebooks)]
+        return {
+            "index": 0,
+            "name": "NVIDIA H200",
+            "utilisation_percent": 60 + step,
+            "memory_used_bytes": sum(size for _, size in sessions) + 2 * GIB,
+            "memory_total_bytes": 141 * GIB,
+            "sessions": sessions,
+        }
 
 
 class Classroom:

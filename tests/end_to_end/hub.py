@@ -73,7 +73,11 @@ class Hub:
 
     def start(self) -> None:
         self._start_broker()
-        environment = self.place.environment | {"BATON_BROKER_ADDRESS": self.pages}
+        # Without JupyterLab, which takes long to begin and nobody opens.
+        environment = self.place.environment | {
+            "BATON_BROKER_ADDRESS": self.pages,
+            "JUPYTERHUB_SINGLEUSER_APP": "jupyter_server.serverapp.ServerApp",
+        }
         # The server gets its own home from the Hub.
         environment.pop("HOME")
         settings = SETTINGS.format(

@@ -37,7 +37,8 @@ pub async fn read_file(lane: &ChunkLane, file: File) -> Result<Content, FilesErr
     }
 }
 
-/// Fills a file. Chunks that are in the cache are not fetched; those that are fetched are kept there.
+/// Fills a file. Chunks that are in the cache are not fetched, but the broker has to say that they are the notebook's;
+/// those that are fetched are kept there.
 pub async fn write_file(
     lane: &ChunkLane,
     cache: Option<&Arc<ChunkDirectory>>,
@@ -46,21 +47,34 @@ pub async fn write_file(
 ) -> Result<File, FilesError> {
     let cache = cache.cloned();
     let from_cache = cache.clone();
-    let (mut writer, missing) = spawn_blocking(move || {
-        let mut writer = ContentWriter::new(file, &content)?;
-        let mut missing = Vec::new();
-        for hash in writer.wanted() {
+    let (writer, cached, mut missing) = spawn_blocking(move || {
+        let writer = ContentWriter::new(file, &content)?;
+        let is_cached = |hash: &ChunkHash| {
+            let cache = from_cache.as_ref();
+            cache.is_some_and(|cache| cache.contains(*hash))
+        };
+        let (cached, missing): (Vec<_>, Vec<_>) = writer.wanted().into_iter().partition(is_cached);
+        Ok::<_, FilesError>((writer, cached, missing))
+    })
+    .await??;
+    let foreign = lane.missing(&cached).await?;
+    let from_cache = cache.clone();
+    let (mut writer, lost) = spawn_blocking(move || {
+        let mut writer = writer;
+        let mut lost = foreign.clone();
+        for hash in cached.into_iter().filter(|hash| !foreign.contains(hash)) {
             match from_cache
                 .as_ref()
                 .map_or(Ok(None), |cache| cache.get(hash))?
             {
                 Some(bytes) => writer.place(hash, &bytes)?,
-                None => missing.push(hash),
+                None => lost.push(hash),
             }
         }
-        Ok::<_, FilesError>((writer, missing))
+        Ok::<_, FilesError>((writer, lost))
     })
     .await??;
+    missing.extend(lost);
     for group in missing.chunks(GROUP) {
         let fetched = download(lane, group).await?;
         let cache = cache.clone();

@@ -4,10 +4,10 @@
 
 use std::time::Duration;
 
-use baton_protocol::{CHUNK_BYTES, ChunkHash, decode, encode};
+use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, decode, encode};
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream;
-use reqwest::{Body, Method};
+use reqwest::{Body, Method, RequestBuilder};
 use tokio::time::{Instant, sleep};
 
 use crate::{Api, Backoff, Dial, LinkError};
@@ -21,16 +21,39 @@ const CHUNK_BATCH: usize = 32;
 /// How long a broker that cannot be reached is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// Of one notebook: the broker gives chunks to those only whose they are.
 #[derive(Debug, Clone)]
 pub struct ChunkLane {
     api: Api,
+    /// Whose chunks: a part of every request.
+    party: Vec<(&'static str, String)>,
 }
 
 impl ChunkLane {
     pub fn new(dial: &Dial) -> Result<Self, LinkError> {
         Ok(Self {
             api: Api::new(dial)?,
+            party: Vec::new(),
         })
+    }
+
+    /// For a proxy: the same that its hello says.
+    #[must_use]
+    pub fn of_owner(mut self, owner: String, course: Option<String>) -> Self {
+        self.party = vec![("owner", owner)];
+        self.party.extend(course.map(|course| ("course", course)));
+        self
+    }
+
+    /// For a worker, while it has a job of this notebook.
+    #[must_use]
+    pub fn of_notebook(mut self, notebook: NotebookId) -> Self {
+        self.party = vec![("notebook", notebook.to_string())];
+        self
+    }
+
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+        self.api.request(method, path).query(&self.party)
     }
 
     /// Which of these the broker does not have.
@@ -78,7 +101,7 @@ impl ChunkLane {
 
     async fn ask_missing(&self, hashes: &[ChunkHash]) -> Result<Vec<ChunkHash>, LinkError> {
         const PATH: &str = "/v1/chunks/missing";
-        let request = self.api.request(Method::POST, PATH).body(encode(&hashes));
+        let request = self.request(Method::POST, PATH).body(encode(&hashes));
         let response = self.api.send(request, PATH).await?;
         let body = response.bytes().await;
         Ok(decode(&body.map_err(|error| self.api.broke(error))?)?)
@@ -94,7 +117,7 @@ impl ChunkLane {
             parts.push(Ok(bytes.clone()));
         }
         let body = Body::wrap_stream(stream::iter(parts));
-        let request = self.api.request(Method::PUT, PATH).body(body);
+        let request = self.request(Method::PUT, PATH).body(body);
         self.api.send(request, PATH).await.map(drop)
     }
 
@@ -105,7 +128,7 @@ impl ChunkLane {
         each: &mut impl FnMut(ChunkHash, Bytes) -> Result<(), LinkError>,
     ) -> Result<(), LinkError> {
         const PATH: &str = "/v1/chunks/get";
-        let request = self.api.request(Method::POST, PATH).body(encode(left));
+        let request = self.request(Method::POST, PATH).body(encode(left));
         let mut response = match self.api.send(request, PATH).await {
             Err(LinkError::NotFound { .. }) => return Err(LinkError::UnknownChunk),
             response => response?,

@@ -167,6 +167,22 @@ pub struct Worker {
     pub warm_sessions: u32,
     pub memory_used_bytes: Option<u64>,
     pub memory_bytes: Option<u64>,
+    /// Empty where its driver does not tell.
+    #[serde(default)]
+    pub gpus: Vec<Gpu>,
+}
+
+/// What a GPU does now, by its driver's word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Gpu {
+    /// Its place among the GPUs of the worker.
+    pub index: u32,
+    /// For example `NVIDIA H200`.
+    pub name: String,
+    /// How much of the last moment it computed, 0 to 100. A slice (MIG) does not tell.
+    pub utilisation_percent: Option<u32>,
+    pub memory_used_bytes: u64,
+    pub memory_bytes: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

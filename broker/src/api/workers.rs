@@ -3,7 +3,10 @@
 use super::{ApiError, Refusal, ask, paging};
 use crate::{dispatch::WorkerView, engine::Event, http::Shared};
 use axum::{Json, extract::State};
-use baton_protocol::api::{Page, Worker, WorkerState};
+use baton_protocol::{
+    api::{Gpu, Page, Worker, WorkerState},
+    worker::GpuLoad,
+};
 
 /// Workers, by name
 #[utoipa::path(get, path = "/v1/workers", operation_id = "workers",
@@ -16,6 +19,13 @@ pub(super) async fn list(State(shared): State<Shared>) -> Result<Json<Page<Worke
 
 pub(super) fn worker(view: WorkerView) -> Worker {
     let (used, whole) = view.memory.unzip();
+    let gpu = |gpu: GpuLoad| Gpu {
+        index: gpu.index,
+        name: gpu.name,
+        utilisation_percent: gpu.utilisation_percent,
+        memory_used_bytes: gpu.memory_used_bytes,
+        memory_bytes: gpu.memory_total_bytes,
+    };
     let small = |count| u32::try_from(count).unwrap_or(u32::MAX);
     Worker {
         state: match (view.connected, view.draining, &view.paused) {
@@ -32,5 +42,6 @@ pub(super) fn worker(view: WorkerView) -> Worker {
         warm_sessions: small(view.sessions),
         memory_used_bytes: used,
         memory_bytes: whole,
+        gpus: view.gpus.into_iter().map(gpu).collect(),
     }
 }

@@ -4,7 +4,7 @@ use super::{Action, Dispatch, Now, Phase};
 use crate::{courses::Course, history::Run, people::Account, store::Write};
 use baton_protocol::{BudgetLeft, Cell, JobEvent, JobId, Outcome, Period, RemoteError, Usage};
 
-const SAFE: &str = "Your variables are as they were before the cell";
+pub(super) const SAFE: &str = "Your variables are as they were before the cell";
 
 pub(super) struct Budget {
     pub(super) left: BudgetLeft,

@@ -37,7 +37,7 @@ use baton_protocol::{
     FencingNumber, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Submission,
     WorkerId,
     proxy::ToProxy,
-    worker::{Device, ToWorker},
+    worker::{Device, GpuLoad, ToWorker},
 };
 use job::End;
 use std::{
@@ -122,6 +122,8 @@ struct Worker {
     warm: HashSet<NotebookId>,
     draining: bool,
     memory: Option<(u64, u64)>,
+    /// As it said last.
+    gpus: Vec<GpuLoad>,
     connection: Option<ConnectionId>,
     /// When its jobs are taken from it; `None` while it is connected.
     deadline: Option<Instant>,
@@ -180,6 +182,7 @@ impl Dispatch {
                     warm: HashSet::new(),
                     draining: false,
                     memory: None,
+                    gpus: Vec::new(),
                     connection: None,
                     deadline,
                     away_since_ms: None,

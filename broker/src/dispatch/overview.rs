@@ -2,7 +2,10 @@
 
 use super::{Dispatch, Job, MemoryCurve, Now, Phase, Waiting};
 use crate::people::Account;
-use baton_protocol::{JobId, worker::Device};
+use baton_protocol::{
+    JobId, NotebookId,
+    worker::{Device, GpuLoad},
+};
 
 /// A cell of which nothing is known.
 const UNKNOWN_RUN_MS: u64 = 30_000;
@@ -25,6 +28,7 @@ pub(crate) struct Overview {
 #[derive(Debug)]
 pub(crate) struct JobView {
     pub(crate) job: JobId,
+    pub(crate) notebook: NotebookId,
     pub(crate) notebook_name: String,
     pub(crate) execution_count: Option<u32>,
     pub(crate) account: Account,
@@ -55,6 +59,8 @@ pub(crate) struct WorkerView {
     pub(crate) sessions: usize,
     /// Used and whole, in bytes.
     pub(crate) memory: Option<(u64, u64)>,
+    /// Of a connected worker whose driver tells.
+    pub(crate) gpus: Vec<GpuLoad>,
 }
 
 impl Overview {
@@ -93,6 +99,10 @@ impl Dispatch {
                 slots: worker.slots,
                 sessions: worker.warm.len(),
                 memory: worker.memory,
+                gpus: match worker.connection {
+                    Some(_) => worker.gpus.clone(),
+                    None => Vec::new(),
+                },
             })
             .collect();
         workers.sort_by(|one, other| one.name.cmp(&other.name));
@@ -120,6 +130,7 @@ impl Dispatch {
         let worker = job.worker.and_then(|worker| self.workers.get(&worker));
         JobView {
             job: job.id,
+            notebook: job.notebook,
             notebook_name: job.notebook_name.clone(),
             execution_count: job.execution_count,
             account: job.account.clone(),

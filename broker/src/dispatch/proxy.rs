@@ -1,6 +1,8 @@
 //! What proxies say.
 
-use super::{Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Subscription};
+use super::{
+    Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Subscription, account::SAFE,
+};
 use crate::{people::Account, store::Write};
 use baton_protocol::{
     JobEvent, JobId, NotebookId, NumberedEvent, Outcome, Parcel, Refusal, RemoteError, State,
@@ -97,6 +99,58 @@ impl Dispatch {
             FromProxy::Names { job, number, state } => self.names(job, number, state, actions),
             FromProxy::Applied { job } => self.applied(job, now, actions),
             FromProxy::Goodbye {} => self.proxy_gone(notebook, now, actions),
+        }
+    }
+
+    /// What a proxy said names chunks that are not its person's, or no longer: nothing of it goes on to a worker, which
+    /// may have these chunks of somebody else.
+    pub(crate) fn proxy_named_foreign(
+        &mut self,
+        connection: ConnectionId,
+        message: FromProxy,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(Peer::Proxy(notebook)) = self.peers.get(&connection).copied() else {
+            return;
+        };
+        let id = match message {
+            FromProxy::Submit(submission) if submission.notebook == notebook => {
+                let id = submission.job;
+                let is_new = !self.jobs.contains_key(&id);
+                self.submit(connection, submission, now, actions);
+                if !is_new {
+                    return;
+                }
+                id
+            }
+            FromProxy::State { job, .. } | FromProxy::Names { job, .. }
+                if self.belongs(job, notebook) =>
+            {
+                job
+            }
+            _ => return,
+        };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        tracing::warn!(job.id = %id, "Job {id} names chunks that its person does not hold");
+        let what = "The broker does not have everything that this cell needs from this notebook";
+        match job.phase {
+            Phase::Finished => {}
+            Phase::Queued | Phase::Assigned => {
+                let error = RemoteError {
+                    name: "GpuServiceError".to_owned(),
+                    value: format!("{what}. {SAFE}"),
+                    traceback: Vec::new(),
+                    hint: Some(format!("run the cell again, or show a TA job {id}")),
+                };
+                self.finish(id, Outcome::Refused, Some(error), now, actions);
+            }
+            Phase::Started => {
+                job.stopped = Some(what.to_owned());
+                self.cancel(id, now, actions);
+            }
         }
     }
 

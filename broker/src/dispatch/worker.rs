@@ -47,6 +47,7 @@ impl Dispatch {
             warm: HashSet::new(),
             draining: false,
             memory: None,
+            gpus: Vec::new(),
             connection: Some(connection),
             deadline: None,
             away_since_ms: None,
@@ -116,10 +117,11 @@ impl Dispatch {
                 memory_bytes,
                 memory_total_bytes,
                 jobs,
-                gpus: _,
+                gpus,
             } => {
                 if let Some(worker) = self.workers.get_mut(&id) {
                     worker.memory = Some((memory_bytes, memory_total_bytes));
+                    worker.gpus = gpus;
                 }
                 for (job, bytes) in jobs {
                     let job = self.jobs.get_mut(&job);

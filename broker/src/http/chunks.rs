@@ -1,25 +1,30 @@
 //! The *http* lane: chunks by the name of their bytes.
 //!
 //! In: `POST /v1/chunks/missing`, `PUT /v1/chunks`, `POST /v1/chunks/get`. Lists of names are MessagePack; chunks are
-//! `[length: u32, big endian][bytes]`, again and again.
+//! `[length: u32, big endian][bytes]`, again and again. Every request is on an account: a notebook's own, or for a
+//! worker that of the notebook whose job it has ([`OnAccount`]).
 //!
-//! **Invariant:** a request holds a few chunks in memory at a time, however many it moves.
+//! **Invariant:** a chunk that the account does not hold is answered like one that is not there, and a request holds a
+//! few chunks in memory at a time, however many it moves.
 
-use super::Shared;
-use crate::{engine::unix_ms, store::StoreError};
+use super::{Caller, Shared};
+use crate::{engine::unix_ms, lead::Standing, people::Account, store::StoreError};
 use axum::{
-    Router,
+    Extension, Router,
     body::{Body, Bytes},
-    extract::{DefaultBodyLimit, State},
-    http::StatusCode,
+    extract::{DefaultBodyLimit, FromRequestParts, Query, State},
+    http::{StatusCode, request::Parts},
     response::{IntoResponse, Response},
     routing::{post, put},
 };
 use baton_blobs::{BlobError, ChunkDirectory};
-use baton_protocol::{CHUNK_BYTES, ChunkHash, decode, encode};
+use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, Refusal, decode, encode};
 use bytes::{Buf, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
-use std::sync::Arc;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 /// The names of a terabyte.
 const NAMES_BYTES: usize = 64 << 20;
@@ -50,6 +55,23 @@ enum ChunkError {
     TooLarge { bytes: usize },
     #[error("The request ended inside a chunk")]
     Cut,
+    #[error("Nobody is named whose chunks these are")]
+    Nobody,
+    #[error(transparent)]
+    NotInCourse(#[from] Refusal),
+    #[error("Only a worker may speak for a notebook")]
+    NotAWorker,
+    #[error("No worker has a job of notebook {notebook}")]
+    NoJob { notebook: NotebookId },
+    #[error(
+        "{owner} has {} there, and a person may have {}. What no cell needs any more goes after some minutes",
+        crate::words::bytes(*held_bytes), crate::words::bytes(*limit_bytes)
+    )]
+    Quota {
+        owner: String,
+        held_bytes: u64,
+        limit_bytes: u64,
+    },
     #[error("The request broke off")]
     Request(#[source] axum::Error),
     #[error(transparent)]
@@ -63,10 +85,13 @@ enum ChunkError {
 impl IntoResponse for ChunkError {
     fn into_response(self) -> Response {
         let status = match &self {
-            Self::List(_) | Self::TooLarge { .. } | Self::Cut | Self::Request(_) => {
+            Self::List(_) | Self::TooLarge { .. } | Self::Cut | Self::Request(_) | Self::Nobody => {
                 StatusCode::BAD_REQUEST
             }
             Self::Unknown { .. } => StatusCode::NOT_FOUND,
+            Self::NotInCourse(_) | Self::NotAWorker => StatusCode::FORBIDDEN,
+            Self::NoJob { .. } => StatusCode::CONFLICT,
+            Self::Quota { .. } => StatusCode::INSUFFICIENT_STORAGE,
             Self::Blob(BlobError::Full { .. }) => {
                 tracing::error!("{self}");
                 StatusCode::INSUFFICIENT_STORAGE
@@ -83,27 +108,84 @@ impl IntoResponse for ChunkError {
     }
 }
 
-/// Which of these chunks have to be sent. Those that are here stay for another term.
-async fn missing(State(shared): State<Shared>, body: Bytes) -> Result<Vec<u8>, ChunkError> {
+/// Whose chunks a request is about.
+struct OnAccount(Account);
+
+#[derive(serde::Deserialize)]
+struct Party {
+    /// Said by a proxy as in its hello.
+    owner: Option<String>,
+    course: Option<String>,
+    /// Said by a worker.
+    notebook: Option<NotebookId>,
+}
+
+impl FromRequestParts<Shared> for OnAccount {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Response> {
+        let Query(party) = Query::<Party>::from_request_parts(parts, shared)
+            .await
+            .map_err(IntoResponse::into_response)?;
+        let Extension(caller) = Extension::<Caller>::from_request_parts(parts, shared)
+            .await
+            .map_err(IntoResponse::into_response)?;
+        let account = account(shared, &caller, party).await;
+        account.map(Self).map_err(IntoResponse::into_response)
+    }
+}
+
+async fn account(shared: &Shared, caller: &Caller, party: Party) -> Result<Account, ChunkError> {
+    // What the database says before is not what holds.
+    if *shared.standing.borrow() != Standing::Leads {
+        return Err(StoreError::NotLeading.into());
+    }
+    let account = match party.notebook {
+        None => {
+            let said = party.owner.unwrap_or_default();
+            caller.identity.account(said, party.course)?
+        }
+        Some(_) if !caller.identity.may_be_worker() => return Err(ChunkError::NotAWorker),
+        Some(notebook) => {
+            let served = shared.store.served(notebook).await?;
+            served.ok_or(ChunkError::NoJob { notebook })?
+        }
+    };
+    match account.owner.is_empty() {
+        true => Err(ChunkError::Nobody),
+        false => Ok(account),
+    }
+}
+
+/// Which of these chunks have to be sent. The others stay for another term.
+async fn missing(
+    State(shared): State<Shared>,
+    OnAccount(account): OnAccount,
+    body: Bytes,
+) -> Result<Vec<u8>, ChunkError> {
     let hashes: Vec<ChunkHash> = decode(&body)?;
-    let here = present(&shared.chunks, hashes.clone()).await?;
-    let touched: Vec<ChunkHash> = hashes
-        .iter()
-        .zip(here)
-        .filter_map(|(hash, here)| here.then_some(*hash))
+    let held = shared.store.held_chunks(&account, &hashes).await?;
+    let here = present(&shared.chunks, held.keys().copied().collect()).await?;
+    let here: Vec<(ChunkHash, u64)> = held
+        .into_iter()
+        .filter(|(hash, _)| here.contains(hash))
         .collect();
-    shared.store.touch_chunks(&touched, unix_ms()).await?;
+    shared.store.hold_chunks(&account, &here, unix_ms()).await?;
     // Once more, because a sweep may have come between; from the touch on it leaves them.
-    let here = present(&shared.chunks, hashes.clone()).await?;
+    let here = here.into_iter().map(|(hash, _)| hash).collect();
+    let here = present(&shared.chunks, here).await?;
     let missing: Vec<ChunkHash> = hashes
         .into_iter()
-        .zip(here)
-        .filter_map(|(hash, here)| (!here).then_some(hash))
+        .filter(|hash| !here.contains(hash))
         .collect();
     Ok(encode(&missing))
 }
 
-async fn put_chunks(State(shared): State<Shared>, body: Body) -> Result<StatusCode, ChunkError> {
+async fn put_chunks(
+    State(shared): State<Shared>,
+    OnAccount(account): OnAccount,
+    body: Body,
+) -> Result<StatusCode, ChunkError> {
     let mut parts = body.into_data_stream();
     let mut waiting = BytesMut::new();
     let mut batch = Vec::new();
@@ -115,14 +197,14 @@ async fn put_chunks(State(shared): State<Shared>, body: Body) -> Result<StatusCo
             batch.push(chunk);
         }
         if batch_bytes >= BATCH_BYTES {
-            store_chunks(&shared, std::mem::take(&mut batch)).await?;
+            store_chunks(&shared, &account, std::mem::take(&mut batch)).await?;
             batch_bytes = 0;
         }
     }
     if !waiting.is_empty() {
         return Err(ChunkError::Cut);
     }
-    store_chunks(&shared, batch).await?;
+    store_chunks(&shared, &account, batch).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -143,13 +225,19 @@ fn next_chunk(waiting: &mut BytesMut) -> Result<Option<Bytes>, ChunkError> {
 }
 
 /// Rows first, then files: no sweep can come between, and no file is without a row.
-async fn store_chunks(shared: &Shared, batch: Vec<Bytes>) -> Result<(), ChunkError> {
-    let (hashes, batch) = blocking(move || {
-        let hashes: Vec<ChunkHash> = batch.iter().map(|chunk| baton_blobs::hash(chunk)).collect();
-        (hashes, batch)
+async fn store_chunks(
+    shared: &Shared,
+    account: &Account,
+    batch: Vec<Bytes>,
+) -> Result<(), ChunkError> {
+    let (named, batch) = blocking(move || {
+        let named = |chunk: &Bytes| (baton_blobs::hash(chunk), chunk.len() as u64);
+        let named: Vec<(ChunkHash, u64)> = batch.iter().map(named).collect();
+        (named, batch)
     })
     .await?;
-    shared.store.touch_chunks(&hashes, unix_ms()).await?;
+    within_quota(shared, account, &named).await?;
+    shared.store.hold_chunks(account, &named, unix_ms()).await?;
     let chunks = Arc::clone(&shared.chunks);
     blocking(move || {
         batch
@@ -160,10 +248,43 @@ async fn store_chunks(shared: &Shared, batch: Vec<Bytes>) -> Result<(), ChunkErr
     Ok(())
 }
 
-async fn get(State(shared): State<Shared>, body: Bytes) -> Result<Response, ChunkError> {
+async fn within_quota(
+    shared: &Shared,
+    account: &Account,
+    named: &[(ChunkHash, u64)],
+) -> Result<(), ChunkError> {
+    let Some(limit_bytes) = shared.person_limit_bytes else {
+        return Ok(());
+    };
+    let held_bytes = shared.store.held_bytes(&account.owner).await?;
+    let named: HashMap<ChunkHash, u64> = named.iter().copied().collect();
+    if held_bytes + named.values().sum::<u64>() <= limit_bytes {
+        return Ok(());
+    }
+    // What is sent again is there once.
+    let hashes: Vec<ChunkHash> = named.keys().copied().collect();
+    let held = shared.store.held_chunks(account, &hashes).await?;
+    let is_new = |(hash, _): &(&ChunkHash, &u64)| !held.contains_key(hash);
+    let new_bytes: u64 = named.iter().filter(is_new).map(|(_, bytes)| bytes).sum();
+    match held_bytes + new_bytes <= limit_bytes {
+        true => Ok(()),
+        false => Err(ChunkError::Quota {
+            owner: account.owner.clone(),
+            held_bytes,
+            limit_bytes,
+        }),
+    }
+}
+
+async fn get(
+    State(shared): State<Shared>,
+    OnAccount(account): OnAccount,
+    body: Bytes,
+) -> Result<Response, ChunkError> {
     let hashes: Vec<ChunkHash> = decode(&body)?;
-    let here = present(&shared.chunks, hashes.clone()).await?;
-    if let Some((hash, _)) = hashes.iter().zip(here).find(|(_, here)| !here) {
+    let held = shared.store.held_chunks(&account, &hashes).await?;
+    let here = present(&shared.chunks, held.into_keys().collect()).await?;
+    if let Some(hash) = hashes.iter().find(|hash| !here.contains(hash)) {
         return Err(ChunkError::Unknown { hash: *hash });
     }
     let frames = stream::iter(hashes)
@@ -187,9 +308,10 @@ async fn get(State(shared): State<Shared>, body: Bytes) -> Result<Response, Chun
 async fn present(
     chunks: &Arc<ChunkDirectory>,
     hashes: Vec<ChunkHash>,
-) -> Result<Vec<bool>, ChunkError> {
+) -> Result<HashSet<ChunkHash>, ChunkError> {
     let chunks = Arc::clone(chunks);
-    blocking(move || hashes.iter().map(|hash| chunks.contains(*hash)).collect()).await
+    let is_here = move |hash: &ChunkHash| chunks.contains(*hash);
+    blocking(move || hashes.into_iter().filter(is_here).collect()).await
 }
 
 async fn blocking<T: Send + 'static>(

@@ -35,7 +35,7 @@ async fn proxy(
         let end = shared.stop.child_token();
         let identity = caller.identity.clone();
         let serve = async move {
-            let serve = serve_proxy(socket, shared.inbox, end.clone(), &identity);
+            let serve = serve_proxy(socket, shared.inbox, end.clone(), &identity, shared.store);
             tokio::pin!(serve);
             tokio::select! {
                 () = &mut serve => return,

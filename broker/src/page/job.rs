@@ -220,9 +220,14 @@ fn output(job: &JobFacts) -> Markup {
         None => {
             html! { p.quiet { "What a cell prints is for the owner of its notebook. The course can let its staff read it." } }
         }
-        Some(text) if !text.is_empty() => html! { pre tabindex="0" { (text) } },
+        Some(text) if !text.is_empty() => html! {
+            pre tabindex="0" { (text) }
+            @if job.detail.row.phase == Phase::Finished {
+                p.quiet { "The last of it, for a day after its end. All of it is in the notebook." }
+            }
+        },
         Some(_) if job.detail.row.phase == Phase::Finished => {
-            html! { p.quiet { "Everything that it printed is in the notebook, and no longer here." } }
+            html! { p.quiet { "Nothing is kept here: what it printed is in the notebook." } }
         }
         Some(_) => html! { p.quiet { "Nothing yet." } },
     }

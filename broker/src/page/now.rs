@@ -10,7 +10,7 @@ use crate::{
     store::JobRow,
     words,
 };
-use baton_protocol::{JobId, Outcome};
+use baton_protocol::{JobId, Outcome, worker::GpuLoad};
 use maud::{Markup, html};
 
 pub(super) fn main(facts: &Facts, caller: &Caller) -> Markup {
@@ -105,6 +105,7 @@ fn machine(worker: &WorkerView, facts: &Facts, caller: &Caller) -> Markup {
             @for job in &jobs { (slot(job, facts.now_ms, caller)) }
             @for _ in 0..free { li."slot free" { "free" } }
         }
+        @for gpu in &worker.gpus { (gpu_load(gpu, worker.gpus.len(), &jobs, caller)) }
         @if let Some((used, whole)) = worker.memory { div.memory { (memory(&jobs, used, whole, caller)) } }
     }
 }
@@ -135,36 +136,66 @@ fn slot(job: &JobView, now_ms: i64, caller: &Caller) -> Markup {
     }
 }
 
-fn memory(jobs: &[&JobView], used: u64, whole: u64, caller: &Caller) -> Markup {
-    let mut parts = Vec::new();
-    let mut known = 0;
-    for job in jobs {
-        let Some((_, bytes)) = job.memory.0.last() else {
-            continue;
-        };
-        let who = match caller.identity.may_see(&job.account) {
-            true => &job.account.owner,
-            false => "somebody",
-        };
-        known += bytes;
-        parts.push((
-            "run edge",
-            *bytes,
-            format!("{who}: {}", words::gibibytes(*bytes)),
-        ));
-    }
-    let other = used.saturating_sub(known);
-    parts.push((
-        "other",
-        other,
-        format!("everything else: {}", words::gibibytes(other)),
-    ));
-    let sessions: Vec<&str> = parts.iter().map(|(_, _, words)| words.as_str()).collect();
-    let label = format!("Memory by session: {}", sessions.join(", "));
+/// How busy a GPU is, and whose memory is on it.
+fn gpu_load(gpu: &GpuLoad, of: usize, jobs: &[&JobView], caller: &Caller) -> Markup {
+    let name = match of {
+        1 => "GPU".to_owned(),
+        _ => format!("GPU {}", gpu.index),
+    };
+    let sessions = gpu.sessions.iter().map(|(notebook, bytes)| {
+        let job = jobs.iter().find(|job| job.notebook == *notebook);
+        let who = job.map_or("a warm session", |job| person(job, caller));
+        (who, *bytes)
+    });
+    let (parts, label) = by_session(sessions, gpu.memory_used_bytes);
     html! {
-        (chart::parts(&parts, whole, &label))
+        @if let Some(busy) = gpu.utilisation_percent {
+            div.memory {
+                (chart::parts(&[("move", u64::from(busy), format!("{busy} %"))], 100, &format!("{name} busy: {busy} %")))
+                p."quiet small" { (name) " " (busy) " % busy" }
+            }
+        }
+        div.memory {
+            (chart::parts(&parts, gpu.memory_total_bytes, &format!("{name} memory by session: {label}")))
+            p."quiet small" { (name) " memory " (words::gibibytes(gpu.memory_used_bytes)) " of " (words::gibibytes(gpu.memory_total_bytes)) }
+        }
+    }
+}
+
+fn memory(jobs: &[&JobView], used: u64, whole: u64, caller: &Caller) -> Markup {
+    let in_cells = jobs.iter().filter_map(|job| {
+        let (_, bytes) = job.memory.0.last()?;
+        Some((person(job, caller), *bytes))
+    });
+    let known: u64 = in_cells.clone().map(|(_, bytes)| bytes).sum();
+    let (parts, label) = by_session(in_cells, used);
+    html! {
+        (chart::parts(&parts, whole, &format!("Memory by session: {label}")))
         p."quiet small" { "Memory " (words::gibibytes(used)) " of " (words::gibibytes(whole)) @if known > 0 { ", " (words::gibibytes(known)) " in cells" } }
     }
+}
+
+fn person<'a>(job: &'a JobView, caller: &Caller) -> &'a str {
+    match caller.identity.may_see(&job.account) {
+        true => &job.account.owner,
+        false => "somebody",
+    }
+}
+
+/// The parts of a bar, and all of them in words.
+fn by_session<'a>(
+    sessions: impl Iterator<Item = (&'a str, u64)>,
+    used: u64,
+) -> (Vec<(&'static str, u64, String)>, String) {
+    let words = |who, bytes| format!("{who}: {}", words::gibibytes(bytes));
+    let part = |(who, bytes)| ("run edge", bytes, words(who, bytes));
+    let mut parts: Vec<_> = sessions.map(part).collect();
+    let known: u64 = parts.iter().map(|(_, bytes, _)| bytes).sum();
+    let other = used.saturating_sub(known);
+    parts.push(("other", other, words("everything else", other)));
+    let label: Vec<&str> = parts.iter().map(|(_, _, words)| words.as_str()).collect();
+    let label = label.join(", ");
+    (parts, label)
 }
 
 pub(super) fn worker_state(worker: &WorkerView) -> Markup {

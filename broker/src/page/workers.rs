@@ -37,7 +37,8 @@ fn table(workers: &[WorkerView]) -> Markup {
                 th scope="col" { "Why" }
                 th scope="col" { "Devices" }
                 th.number scope="col" { "Cells" }
-                th.number scope="col" { "Warm sessions" }
+                th.number scope="col" { "Sessions" }
+                th.number scope="col" { "GPU" }
                 th.number scope="col" { "Memory" }
             } }
             tbody {
@@ -49,6 +50,7 @@ fn table(workers: &[WorkerView]) -> Markup {
                         td { (devices(worker)) }
                         td.number { (worker.jobs) " of " (worker.slots) }
                         td.number { (worker.sessions) }
+                        td.number { (gpus(worker)) }
                         td.number {
                             @match worker.memory {
                                 Some((used, whole)) => { (words::gibibytes(used)) " of " (words::gibibytes(whole)) }
@@ -58,10 +60,22 @@ fn table(workers: &[WorkerView]) -> Markup {
                     }
                 }
                 @if workers.is_empty() {
-                    tr { td.empty colspan="7" { "No worker is connected. Start one with " code { "baton worker" } ", or all on one machine with " code { "baton up" } "." } }
+                    tr { td.empty colspan="8" { "No worker is connected. Start one with " code { "baton worker" } ", or all on one machine with " code { "baton up" } "." } }
                 }
             }
         } }
+    }
+}
+
+/// A line for each: how busy it is, and how much of its memory is in use.
+fn gpus(worker: &WorkerView) -> Markup {
+    html! {
+        @for (number, gpu) in worker.gpus.iter().enumerate() {
+            @if number > 0 { br; }
+            @if let Some(busy) = gpu.utilisation_percent { (busy) " %, " }
+            (words::gibibytes(gpu.memory_used_bytes))
+        }
+        @if worker.gpus.is_empty() { "–" }
     }
 }
 

@@ -1,85 +1,210 @@
-//! When each chunk was last named, and the only place where rows and files are deleted for good.
+//! Who holds which chunk and when they last named it, and the only place where rows and files are deleted for good.
 //!
-//! **Invariant:** a chunk's row exists before its file and outlives it, and a file is removed while the writer is
-//! held. So whoever touches a chunk and *then* looks for its file cannot lose it to a sweep that runs at the time.
+//! **Invariant:** a chunk's first row exists before its file and its last one outlives it, and a file is removed while
+//! the writer is held. So whoever touches a chunk and *then* looks for its file cannot lose it to a sweep that runs at
+//! the time.
 
-use super::{Store, StoreError, statement::sql};
-use baton_protocol::ChunkHash;
-use std::collections::HashSet;
+use super::{
+    Store, StoreError,
+    read::{account, count},
+    statement::{Row, sql},
+    write::number,
+};
+use crate::people::Account;
+use baton_protocol::{ChunkHash, NotebookId};
+use std::collections::{HashMap, HashSet};
 
 /// Chunks deleted in one transaction; the queue waits for so long.
 const DELETE_BATCH: usize = 64;
+/// Chunks named in one statement.
+const NAMED: usize = 256;
+/// What so many persons of a course brought, each by themselves, is the course's.
+const COMMON_FROM: i64 = 5;
+
+/// The chunks that each account's jobs name.
+pub(crate) type Live = HashMap<Account, HashSet<ChunkHash>>;
 
 impl Store {
-    /// The chunks are wanted now: a sweep leaves them for another term.
-    pub(crate) async fn touch_chunks(
+    /// Those of the chunks that this account may name and read, with their bytes: its own, and what its course has in
+    /// common.
+    pub(crate) async fn held_chunks(
         &self,
+        account: &Account,
         hashes: &[ChunkHash],
+    ) -> Result<HashMap<ChunkHash, u64>, StoreError> {
+        let mut held = HashMap::with_capacity(hashes.len());
+        for batch in hashes.chunks(NAMED) {
+            let mut own = sql(
+                "SELECT hash, bytes FROM chunks WHERE owner <> '' AND owner = ? AND course = ?",
+            )
+            .bind(&account.owner)
+            .bind(&account.course);
+            own.push(" AND hash IN ").push_list(names(batch.iter()));
+            for row in self.fetch(own).await? {
+                held.insert(hash(&row)?, count(row.get("bytes")?)?);
+            }
+            let others = batch.iter().filter(|hash| !held.contains_key(hash));
+            let others: Vec<&ChunkHash> = others.collect();
+            if others.is_empty() {
+                continue;
+            }
+            let mut common = sql(
+                "SELECT hash, MAX(bytes) AS bytes FROM chunks WHERE owner <> '' AND course = ?",
+            )
+            .bind(&account.course);
+            common.push(" AND hash IN ").push_list(names(others));
+            common
+                .push(" GROUP BY hash HAVING COUNT(*) >= ")
+                .push_bind(COMMON_FROM);
+            for row in self.fetch(common).await? {
+                held.insert(hash(&row)?, count(row.get("bytes")?)?);
+            }
+        }
+        Ok(held)
+    }
+
+    /// What a person holds, in all courses.
+    pub(crate) async fn held_bytes(&self, owner: &str) -> Result<u64, StoreError> {
+        let sum = sql(
+            "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) AS bytes FROM chunks WHERE owner = ?",
+        );
+        let rows = self.fetch(sum.bind(owner)).await?;
+        rows.first().map_or(Ok(0), |row| count(row.get("bytes")?))
+    }
+
+    /// The account holds these and wants them now: a sweep leaves them for another term.
+    pub(crate) async fn hold_chunks(
+        &self,
+        account: &Account,
+        chunks: &[(ChunkHash, u64)],
         now_ms: i64,
     ) -> Result<(), StoreError> {
-        for batch in hashes.chunks(256) {
-            let touch = |hash: &ChunkHash| {
-                sql("INSERT INTO chunks (hash, touched_ms) VALUES (?, ?)
-                     ON CONFLICT (hash) DO UPDATE SET touched_ms = excluded.touched_ms")
+        for batch in chunks.chunks(NAMED) {
+            let hold = |(hash, bytes): &(ChunkHash, u64)| {
+                sql("INSERT INTO chunks (hash, owner, course, bytes, touched_ms) VALUES (?, ?, ?, ?, ?)
+                     ON CONFLICT (hash, owner, course) DO UPDATE SET touched_ms = excluded.touched_ms")
                 .bind(hash.0.as_slice())
+                .bind(&account.owner)
+                .bind(&account.course)
+                .bind(number(*bytes))
                 .bind(now_ms)
             };
             let writer = self.writer().await?;
-            writer.apply(batch.iter().map(touch).collect()).await?;
+            writer.apply(batch.iter().map(hold).collect()).await?;
         }
         Ok(())
     }
 
-    /// Chunks that nobody touched since a time and that are not among those that live.
+    /// Whose notebook this is, as long as a worker has a job of it.
+    pub(crate) async fn served(&self, notebook: NotebookId) -> Result<Option<Account>, StoreError> {
+        let job = sql("SELECT owner, course FROM jobs WHERE notebook = ? AND closed = 0 AND worker IS NOT NULL LIMIT 1")
+            .bind(notebook.0.as_bytes().as_slice());
+        self.fetch(job).await?.first().map(account).transpose()
+    }
+
+    /// Another term for all that is held. These files are there, so each has a row.
+    pub(crate) async fn adopt_chunks(
+        &self,
+        files: &[(ChunkHash, u64)],
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        let all = sql("UPDATE chunks SET touched_ms = ?").bind(now_ms);
+        self.writer().await?.apply(vec![all]).await?;
+        self.hold_chunks(&Account::default(), files, now_ms).await
+    }
+
+    /// Chunks with the holders who have not touched them since a time and whose jobs do not name them.
     pub(crate) async fn stale_chunks(
         &self,
         touched_before_ms: i64,
-        live: &HashSet<ChunkHash>,
-    ) -> Result<Vec<ChunkHash>, StoreError> {
-        let old = sql("SELECT hash FROM chunks WHERE touched_ms < ?").bind(touched_before_ms);
-        let mut stale = Vec::new();
+        live: &Live,
+    ) -> Result<Vec<(ChunkHash, Vec<Account>)>, StoreError> {
+        let old = sql("SELECT hash, owner, course FROM chunks WHERE touched_ms < ? ORDER BY hash")
+            .bind(touched_before_ms);
+        let mut stale: Vec<(ChunkHash, Vec<Account>)> = Vec::new();
         for row in self.fetch(old).await? {
-            let hash: Vec<u8> = row.get("hash")?;
-            let hash = ChunkHash(hash.try_into().map_err(|_| StoreError::Damaged {
-                what: "a chunk's name",
-            })?);
-            if !live.contains(&hash) {
-                stale.push(hash);
+            let (hash, holder) = (hash(&row)?, account(&row)?);
+            let lives = live.get(&holder).is_some_and(|live| live.contains(&hash));
+            match stale.last_mut() {
+                _ if lives => {}
+                Some((last, holders)) if *last == hash => holders.push(holder),
+                _ => stale.push((hash, vec![holder])),
             }
         }
         Ok(stale)
     }
 
-    /// Deletes those of the chunks that were not touched in the meantime. `remove_file` runs while the writer is held.
+    /// Forgets those of the holders who have not touched their chunk in the meantime, and deletes chunks that nobody
+    /// holds any more. `remove_file` runs while the writer is held.
     pub(crate) async fn delete_chunks(
         &self,
-        stale: &[ChunkHash],
+        stale: &[(ChunkHash, Vec<Account>)],
         touched_before_ms: i64,
         remove_file: &(dyn Fn(ChunkHash) -> bool + Sync),
     ) -> Result<usize, StoreError> {
         let mut deleted = 0;
         for batch in stale.chunks(DELETE_BATCH) {
             let mut writer = self.writer().await?;
-            let mut gone = Vec::new();
-            for hash in batch {
-                let untouched = sql("SELECT 1 FROM chunks WHERE hash = ? AND touched_ms < ?")
-                    .bind(hash.0.as_slice())
-                    .bind(touched_before_ms);
-                if !writer.fetch(untouched).await?.is_empty() && remove_file(*hash) {
-                    gone.push(sql("DELETE FROM chunks WHERE hash = ?").bind(hash.0.as_slice()));
+            let mut forgotten = Vec::new();
+            for (hash, holders) in batch {
+                let rows = sql("SELECT owner, course, touched_ms FROM chunks WHERE hash = ?")
+                    .bind(hash.0.as_slice());
+                let rows = writer.fetch(rows).await?;
+                let mut going = Vec::new();
+                for row in &rows {
+                    let holder = account(row)?;
+                    if row.get::<i64>("touched_ms")? < touched_before_ms
+                        && holders.contains(&holder)
+                    {
+                        going.push(holder);
+                    }
                 }
+                let last = going.len() == rows.len() && !rows.is_empty();
+                if last && !remove_file(*hash) {
+                    continue;
+                }
+                deleted += usize::from(last);
+                forgotten.extend(going.iter().map(|holder| {
+                    sql("DELETE FROM chunks WHERE hash = ? AND owner = ? AND course = ?")
+                        .bind(hash.0.as_slice())
+                        .bind(&holder.owner)
+                        .bind(&holder.course)
+                }));
             }
-            deleted += gone.len();
-            writer.apply(gone).await?;
+            writer.apply(forgotten).await?;
         }
         Ok(deleted)
     }
 
-    /// Rows of jobs that ended before a time and that nobody waits for.
+    /// What jobs printed that ended before a time and that nobody waits for.
+    pub(crate) async fn delete_old_outputs(
+        &self,
+        finished_before_ms: i64,
+    ) -> Result<(), StoreError> {
+        let old = sql(
+            "DELETE FROM events WHERE job IN (SELECT job FROM jobs WHERE closed = 1 AND finished_ms < ?)",
+        );
+        let old = vec![old.bind(finished_before_ms)];
+        self.writer().await?.apply(old).await
+    }
+
+    /// Their rows, whose outputs are deleted.
     pub(crate) async fn delete_old_jobs(&self, finished_before_ms: i64) -> Result<(), StoreError> {
         let jobs = sql("DELETE FROM jobs WHERE closed = 1 AND finished_ms < ?");
         let workers = sql("DELETE FROM workers WHERE gone_ms < ?");
         let old = [jobs, workers].map(|old| old.bind(finished_before_ms));
         self.writer().await?.apply(old.into()).await
     }
+}
+
+fn names<'a>(hashes: impl IntoIterator<Item = &'a ChunkHash>) -> impl Iterator<Item = &'a [u8]> {
+    hashes.into_iter().map(|hash| hash.0.as_slice())
+}
+
+fn hash(row: &Row) -> Result<ChunkHash, StoreError> {
+    let hash: Vec<u8> = row.get("hash")?;
+    let damaged = |_| StoreError::Damaged {
+        what: "a chunk's name",
+    };
+    hash.try_into().map(ChunkHash).map_err(damaged)
 }

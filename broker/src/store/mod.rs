@@ -1,4 +1,4 @@
-//! The broker's memory: jobs, their events, workers, and when each chunk was last named.
+//! The broker's memory: jobs, their events, workers, who holds each chunk and when they last named it.
 //!
 //! In: [`Write`]s, many in one transaction, so that a state and the event that tells of it are stored together.
 //! Out: what a restarted broker needs ([`OpenJob`]), events by number, submissions, rows for the pages.
@@ -20,6 +20,7 @@ mod tests;
 mod write;
 
 pub(crate) use actions::{AuditEntry, AuditRow};
+pub(crate) use chunks::Live;
 pub(crate) use listing::{HistoryFilter, HistoryRow, JobFilter, JobRow, UsageFilter, UsageRow};
 pub(crate) use past::{JobDetail, Look, Span};
 

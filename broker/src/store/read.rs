@@ -1,7 +1,7 @@
 //! What is asked of the store.
 
 use super::{
-    Loaded, OpenJob, Phase, Store, StoreError, Writer,
+    Live, Loaded, OpenJob, Phase, Store, StoreError, Writer,
     statement::{Row, sql},
     write::number,
 };
@@ -104,21 +104,25 @@ impl Store {
         Ok(events)
     }
 
-    /// The states that somebody may still ask for: of jobs that have not finished, and results not yet home.
-    pub(crate) async fn live_states(&self) -> Result<Vec<State>, StoreError> {
-        let mut live = Vec::new();
-        let states = sql("SELECT manifest FROM jobs WHERE manifest IS NOT NULL");
+    /// The chunks that somebody may still ask for: of jobs that have not finished, and of results not yet home.
+    pub(crate) async fn live_chunks(&self) -> Result<Live, StoreError> {
+        let mut live = Live::new();
+        let states = sql("SELECT owner, course, manifest FROM jobs WHERE manifest IS NOT NULL");
         for row in self.fetch(states).await? {
-            live.push(decode(&row.get::<Vec<u8>>("manifest")?)?);
+            let state: State = decode(&row.get::<Vec<u8>>("manifest")?)?;
+            live.entry(account(&row)?)
+                .or_default()
+                .extend(state.chunks());
         }
-        let ends = sql("SELECT body FROM events WHERE kind IN (?, ?, ?)")
+        let ends = sql("SELECT owner, course, body FROM events JOIN jobs ON jobs.job = events.job WHERE kind IN (?, ?, ?)")
             .bind(super::write::FINISHED)
             .bind(super::write::RETURNED)
             .bind(super::write::REST);
         for row in self.fetch(ends).await? {
             let end = decode(&row.get::<Vec<u8>>("body")?)?;
             if let JobEvent::Finished { state, .. } | JobEvent::Rest { state, .. } = end {
-                live.extend(state);
+                let chunks = state.iter().flat_map(State::chunks);
+                live.entry(account(&row)?).or_default().extend(chunks);
             }
         }
         Ok(live)

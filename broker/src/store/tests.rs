@@ -12,7 +12,10 @@ use baton_protocol::{
     api::{self, CourseChange},
     worker::DeviceKind,
 };
-use std::fmt::Debug;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+};
 
 #[tokio::test]
 async fn both_engines_keep_the_same() {
@@ -48,10 +51,6 @@ impl Story {
             submission.cell_key = Some(CellKey([7; 16]));
             submission.cell.timeout_ms = Some(60_000);
             Arc::new(submission)
-        };
-        let account = |owner: &str| Account {
-            owner: owner.to_owned(),
-            course: "ml".to_owned(),
         };
         Self {
             ada: account("ada"),
@@ -180,8 +179,18 @@ impl Story {
             store.look(look).await.unwrap();
         }
         let chunks = [1, 2, 3].map(|byte| ChunkHash([byte; 32]));
-        store.touch_chunks(&chunks, 100).await.unwrap();
-        store.touch_chunks(&chunks[..1], 200).await.unwrap();
+        let chunks = chunks.map(|hash| (hash, 10));
+        store.hold_chunks(&self.ada, &chunks, 100).await.unwrap();
+        store
+            .hold_chunks(&self.ada, &chunks[..1], 200)
+            .await
+            .unwrap();
+        for person in ["bob", "cy", "dee", "eve"] {
+            let account = account(person);
+            let (old, young) = (&chunks[1..2], &chunks[2..]);
+            store.hold_chunks(&account, old, 100).await.unwrap();
+            store.hold_chunks(&account, young, 200).await.unwrap();
+        }
     }
 
     /// Each is refused with everything that was to be stored with it.
@@ -224,14 +233,22 @@ impl Story {
         let batch = [finish(first, 3000), charge(7), charge(8)];
         store.apply(&batch).await.unwrap();
         store.apply(&[Write::Close { job: first }]).await.unwrap();
-        let stale = store.stale_chunks(150, &HashSet::new()).await.unwrap();
-        assert_eq!(stale.len(), 2);
-        let keep = ChunkHash([2; 32]);
-        let deleted = store
-            .delete_chunks(&stale, 150, &|hash| hash != keep)
-            .await
-            .unwrap();
-        assert_eq!(deleted, 1);
+        let [one, two, three] = [1, 2, 3].map(|byte| ChunkHash([byte; 32]));
+        let ada = || self.ada.clone();
+        let live = Live::from([(ada(), HashSet::from([three]))]);
+        let stale = store.stale_chunks(150, &live).await.unwrap();
+        let all = ["ada", "bob", "cy", "dee", "eve"].map(account);
+        assert_eq!(stale, [(two, all.to_vec())]);
+        let stuck = store.delete_chunks(&stale, 150, &|_| false);
+        assert_eq!(stuck.await.unwrap(), 0);
+        let free = |hash| hash == two;
+        let deleted = store.delete_chunks(&stale, 150, &free);
+        assert_eq!(deleted.await.unwrap(), 1);
+        // The others still hold it.
+        let stale = [(three, vec![ada()]), (one, vec![ada()])];
+        let deleted = store.delete_chunks(&stale, 150, &|_| panic!());
+        assert_eq!(deleted.await.unwrap(), 0);
+        store.delete_old_outputs(3000).await.unwrap();
         store.delete_old_jobs(2000).await.unwrap();
     }
 
@@ -246,7 +263,19 @@ impl Story {
         tell(&mut told, store.load().await);
         tell(&mut told, store.submission(first).await);
         tell(&mut told, store.submission(JobId::random()).await);
-        tell(&mut told, store.live_states().await);
+        let live = store.live_chunks().await;
+        let sorted = |(account, chunks)| (account, BTreeSet::from_iter(chunks));
+        tell(
+            &mut told,
+            live.map(|live| BTreeMap::from_iter(live.into_iter().map(sorted))),
+        );
+        for person in ["ada", "bob", "zoe", ""] {
+            let chunks = [1, 2, 3, 4].map(|byte| ChunkHash([byte; 32]));
+            let held = store.held_chunks(&account(person), &chunks).await;
+            tell(&mut told, held.map(BTreeMap::from_iter));
+            tell(&mut told, store.held_bytes(person).await);
+        }
+        tell(&mut told, store.served(self.first.notebook).await);
         for after in [0, 256, 512] {
             tell(&mut told, store.events(first, after).await);
         }
@@ -319,6 +348,13 @@ impl Story {
             acknowledged,
             events: (first..).zip(events).map(numbered).collect(),
         }
+    }
+}
+
+fn account(owner: &str) -> Account {
+    Account {
+        owner: owner.to_owned(),
+        course: "ml".to_owned(),
     }
 }
 

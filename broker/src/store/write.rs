@@ -10,6 +10,9 @@ use baton_protocol::{JobEvent, JobId, NumberedEvent, RemoteError, encode};
 const DAY_MS: i64 = 24 * 3600 * 1000;
 /// A statement takes so many; each has four values.
 const INSERTED_EVENTS: usize = 256;
+/// Outputs among the last so many events stay when a job is forgotten, each of at most so many bytes.
+const KEPT_EVENTS: i64 = 16;
+const KEPT_OUTPUT_BYTES: i64 = 16 << 10;
 
 impl Store {
     /// All of it or nothing.
@@ -171,8 +174,7 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
             add_usage(account, *run_ms, *at_ms)
         }
         Write::Close { job } => {
-            let events = sql("DELETE FROM events WHERE job = ?");
-            statements.push(events.bind(job.0.as_bytes().as_slice()));
+            statements.push(forget_events(*job));
             sql("UPDATE jobs SET closed = 1 WHERE job = ? AND state = 'finished'")
                     .bind(job.0.as_bytes().as_slice()).changing(*job)
         }
@@ -259,6 +261,19 @@ fn spend(account: &Account, spent: &Spent) -> Statement {
     .bind(spent.at_ms)
     .bind(spent.period_start_ms)
     .bind(number(spent.period_ms))
+}
+
+/// All but the last of what it printed, which the page of the job shows for a while.
+fn forget_events(job: JobId) -> Statement {
+    let job = job.0.as_bytes().as_slice();
+    sql(
+        "DELETE FROM events WHERE job = ? AND NOT (kind = 'output' AND LENGTH(body) <= ?
+         AND number > (SELECT MAX(number) FROM events WHERE job = ?) - ?)",
+    )
+    .bind(job)
+    .bind(KEPT_OUTPUT_BYTES)
+    .bind(job)
+    .bind(KEPT_EVENTS)
 }
 
 fn add_usage(account: &Account, run_ms: u64, at_ms: i64) -> Statement {

@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::{
+    people::Account,
     samples::{finish, naming, submit},
-    store::Write,
+    store::{Live, Write},
 };
 use baton_protocol::{JobEvent, JobId, NumberedEvent, Outcome, Usage};
 use tempfile::TempDir;
@@ -35,8 +36,14 @@ async fn place() -> Place {
 impl Place {
     async fn put(&self, text: &str, now_ms: i64) -> ChunkHash {
         let hash = baton_blobs::hash(text.as_bytes());
-        self.store.touch_chunks(&[hash], now_ms).await.unwrap();
+        self.touch(hash, now_ms).await;
         self.chunks.put(text.as_bytes()).unwrap()
+    }
+
+    async fn touch(&self, hash: ChunkHash, now_ms: i64) {
+        let (nobody, chunks) = (Account::default(), [(hash, 1)]);
+        let touched = self.store.hold_chunks(&nobody, &chunks, now_ms);
+        touched.await.unwrap();
     }
 
     async fn apply(&self, write: Write) {
@@ -66,11 +73,7 @@ async fn what_nobody_names_goes_after_its_term() {
 async fn a_touch_gives_another_term() {
     let place = place().await;
     let chunk = place.put("wanted", 0).await;
-    place
-        .store
-        .touch_chunks(&[chunk], 8 * MINUTE)
-        .await
-        .unwrap();
+    place.touch(chunk, 8 * MINUTE).await;
     assert_eq!(place.sweep(17 * MINUTE).await, 0);
     assert_eq!(place.sweep(19 * MINUTE).await, 1);
 }
@@ -124,15 +127,11 @@ async fn a_chunk_that_is_wanted_during_the_sweep_stays() {
     let chunk = place.put("late", 0).await;
     let stale = place
         .store
-        .stale_chunks(10 * MINUTE, &HashSet::new())
+        .stale_chunks(10 * MINUTE, &Live::new())
         .await
         .unwrap();
-    assert_eq!(stale, [chunk]);
-    place
-        .store
-        .touch_chunks(&[chunk], 11 * MINUTE)
-        .await
-        .unwrap();
+    assert_eq!(stale, [(chunk, vec![Account::default()])]);
+    place.touch(chunk, 11 * MINUTE).await;
     let deleted = place.store.delete_chunks(&stale, 10 * MINUTE, &|_| true);
     assert_eq!(deleted.await.unwrap(), 0);
 }
@@ -141,7 +140,7 @@ async fn a_chunk_that_is_wanted_during_the_sweep_stays() {
 async fn a_chunk_whose_file_cannot_be_removed_is_tried_again() {
     let place = place().await;
     let chunk = place.put("stuck", 0).await;
-    let stale = [chunk];
+    let stale = [(chunk, vec![Account::default()])];
     let stuck = place.store.delete_chunks(&stale, MINUTE, &|_| false);
     assert_eq!(stuck.await.unwrap(), 0);
     assert_eq!(place.sweep(11 * MINUTE).await, 1);

@@ -1,9 +1,16 @@
 //! The *http* lane.
 
-use crate::harness::{Broker, Rules};
+use crate::harness::{
+    Broker, FakeProxy, FakeWorker, Rules, finished, started, state, submission, within,
+};
 use baton_blobs::hash;
+use baton_broker::{Person, Role};
 use baton_link::{ChunkLane, LinkError};
-use baton_protocol::{CHUNK_BYTES, ChunkHash};
+use baton_postgres_tests::{Disk, Server};
+use baton_protocol::{
+    CHUNK_BYTES, ChunkHash, JobEvent, Manifest, NotebookId, Outcome, Piece, State, Submission,
+    proxy::FromProxy, worker::ToWorker,
+};
 use bytes::Bytes;
 
 fn chunk(seed: u8, bytes: usize) -> (ChunkHash, Bytes) {
@@ -11,6 +18,11 @@ fn chunk(seed: u8, bytes: usize) -> (ChunkHash, Bytes) {
         .map(|index| seed.wrapping_add(u8::try_from(index % 251).unwrap()))
         .collect();
     (hash(&content), content)
+}
+
+fn lane(broker: &Broker) -> ChunkLane {
+    let lane = ChunkLane::new(&broker.dial).unwrap();
+    lane.of_owner("ada".to_owned(), None)
 }
 
 async fn fetched(
@@ -29,7 +41,7 @@ async fn fetched(
 #[tokio::test]
 async fn only_missing_chunks_are_wanted_and_what_was_put_comes_back() {
     let broker = Broker::start().await;
-    let lane = ChunkLane::new(&broker.dial).unwrap();
+    let lane = lane(&broker);
     let chunks: Vec<_> = (0..20)
         .map(|seed| chunk(seed, if seed == 7 { 3 } else { CHUNK_BYTES }))
         .collect();
@@ -44,7 +56,7 @@ async fn only_missing_chunks_are_wanted_and_what_was_put_comes_back() {
 #[tokio::test]
 async fn an_unknown_chunk_is_said_to_be_unknown() {
     let broker = Broker::start().await;
-    let lane = ChunkLane::new(&broker.dial).unwrap();
+    let lane = lane(&broker);
     let known = chunk(1, 100);
     lane.put(std::slice::from_ref(&known)).await.unwrap();
     let (unknown, _) = chunk(2, 100);
@@ -59,7 +71,7 @@ async fn a_full_store_says_so() {
         ..Rules::default()
     };
     let broker = Broker::start_with(rules).await;
-    let lane = ChunkLane::new(&broker.dial).unwrap();
+    let lane = lane(&broker);
     let chunks: Vec<_> = (0..5).map(|seed| chunk(seed, CHUNK_BYTES)).collect();
     match lane.put(&chunks).await {
         Err(LinkError::StoreFull { text }) => assert!(text.contains("no room"), "{text}"),
@@ -76,7 +88,7 @@ async fn a_chunk_that_is_too_large_or_cut_is_refused() {
         ..Rules::default()
     };
     let broker = Broker::start_with(rules).await;
-    let url = format!("{}/v1/chunks", broker.dial.address);
+    let url = format!("{}/v1/chunks?owner=ada", broker.dial.address);
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let put = async |body: Vec<u8>| {
         let answer = client.put(&url).body(body).send().await.unwrap();
@@ -88,4 +100,191 @@ async fn a_chunk_that_is_too_large_or_cut_is_refused() {
     let cut = put(vec![0, 0, 0, 9, 1, 2]).await;
     assert_eq!(cut.0, 400);
     assert!(cut.1.contains("inside a chunk"), "{cut:?}");
+}
+
+/// Six students, one of another course; everybody's token is their name.
+fn class() -> String {
+    let person = |name: &str, course: &str| {
+        let courses = [(course.to_owned(), Role::Student)].into();
+        Person::new(name.to_owned(), name, false, courses).entry()
+    };
+    let students = ["ada", "bob", "cy", "dee", "eve", "fay"];
+    let entries = students.map(|name| person(name, "ml"));
+    entries.concat() + &person("vic", "vision")
+}
+
+async fn broker_of_a_class(database: Option<String>) -> Broker {
+    let rules = Rules {
+        token: Some("sesame"),
+        people: Some(class()),
+        database,
+        person_limit_bytes: Some(3 << 20),
+        ..Rules::default()
+    };
+    Broker::start_with(rules).await
+}
+
+fn lane_of(broker: &Broker, token: &str) -> ChunkLane {
+    ChunkLane::new(&broker.dial_as(token)).unwrap()
+}
+
+fn naming(chunk: &(ChunkHash, Bytes)) -> State {
+    let State::Chunks(manifest) = state("") else {
+        unreachable!()
+    };
+    let (hash, bytes) = (chunk.0, u32::try_from(chunk.1.len()).unwrap());
+    State::Chunks(Manifest {
+        stream: vec![Piece::Stored { hash, bytes }],
+        ..manifest
+    })
+}
+
+async fn submit(proxy: &mut FakeProxy, state: State) -> Submission {
+    let submission = Submission {
+        state,
+        ..submission(proxy.notebook)
+    };
+    proxy.say(FromProxy::Submit(submission.clone())).await;
+    submission
+}
+
+#[tokio::test]
+async fn nobody_gets_at_the_chunks_of_another_person() {
+    let server = Server::start(Disk::NoSync);
+    for database in [None, Some(server.url())] {
+        nobody_cheats(&broker_of_a_class(database).await).await;
+    }
+}
+
+async fn nobody_cheats(broker: &Broker) {
+    let secret = chunk(1, 1000);
+    let ada = lane_of(broker, "ada");
+    ada.put(std::slice::from_ref(&secret)).await.unwrap();
+    assert_eq!(ada.missing(&[secret.0]).await.unwrap(), []);
+
+    let on_any_notebook = NotebookId::random();
+    let as_ada = |lane: ChunkLane| lane.of_owner("ada".to_owned(), Some("ml".to_owned()));
+    let cheats = [
+        ("somebody of the course", lane_of(broker, "bob")),
+        ("somebody of another course", lane_of(broker, "vic")),
+        (
+            "somebody who says to be ada",
+            as_ada(lane_of(broker, "bob")),
+        ),
+        (
+            "ada's course, of another one",
+            lane_of(broker, "vic").of_owner("vic".to_owned(), Some("ml".to_owned())),
+        ),
+        (
+            "a student who says to be a worker",
+            lane_of(broker, "bob").of_notebook(on_any_notebook),
+        ),
+        (
+            "a worker that has no job of this notebook",
+            lane_of(broker, "sesame").of_notebook(on_any_notebook),
+        ),
+        ("a worker that names nobody", lane_of(broker, "sesame")),
+    ];
+    for (who, lane) in cheats {
+        // What is foreign and what is not there are answered alike.
+        let nothing = chunk(2, 1000).0;
+        let answers = [secret.0, nothing].map(async |hash| {
+            let asked = lane.missing(&[hash]).await;
+            let read = fetched(&lane, &[hash]).await;
+            assert!(read.is_err(), "{who} read it");
+            assert_ne!(asked.as_deref().ok(), Some(&[][..]), "{who} was told of it");
+            (asked.is_ok(), read.unwrap_err().to_string())
+        });
+        let [foreign, nothing] = answers;
+        assert_eq!(foreign.await, nothing.await, "{who}");
+    }
+
+    // A job that names it comes to no worker; neither does an answer to one.
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut bob = FakeProxy::new(&broker.dial_as("bob")).await;
+    let job = submit(&mut bob, naming(&secret)).await.job;
+    let ends = bob.events_after(job, 0).await;
+    let [JobEvent::Finished { outcome, error, .. }] = &ends[..] else {
+        panic!("{ends:?}")
+    };
+    assert_eq!(*outcome, Outcome::Refused);
+    let words = &error.as_ref().unwrap().value;
+    assert!(words.contains("variables are as they were"), "{words}");
+    let honest = submit(&mut bob, state("honest")).await.job;
+    let (fencing, _) = worker.assignment().await;
+    bob.assigned(honest).await;
+    worker.report(honest, fencing, 1, vec![started()]).await;
+    bob.event(honest).await;
+    let state = naming(&secret);
+    let names = FromProxy::Names {
+        job: honest,
+        number: 1,
+        state,
+    };
+    bob.say(names).await;
+    assert_eq!(worker.next().await, ToWorker::Cancel { job: honest });
+    let end = vec![finished(Outcome::Cancelled)];
+    worker.report(honest, fencing, 2, end).await;
+    bob.events_after(honest, 2).await;
+    bob.say(FromProxy::Applied { job: honest }).await;
+
+    // Whose it is may name it; so the worker that has the job gets it, brings the result, and has nothing of it later.
+    let mut proxy = FakeProxy::new(&broker.dial_as("ada")).await;
+    let job = submit(&mut proxy, naming(&secret)).await.job;
+    let (fencing, submission) = worker.assignment().await;
+    let lane = lane_of(broker, "sesame").of_notebook(submission.notebook);
+    assert_eq!(
+        fetched(&lane, &[secret.0]).await.unwrap(),
+        std::slice::from_ref(&secret)
+    );
+    let result = chunk(3, 500);
+    lane.put(std::slice::from_ref(&result)).await.unwrap();
+    worker
+        .report(job, fencing, 1, vec![started(), finished(Outcome::Ok)])
+        .await;
+    assert_eq!(
+        fetched(&ada, &[result.0]).await.unwrap(),
+        std::slice::from_ref(&result)
+    );
+    proxy.events_after(job, 0).await;
+    proxy.say(FromProxy::Applied { job }).await;
+    within("the end of the job", async {
+        while fetched(&lane, &[secret.0]).await.is_ok() {}
+    })
+    .await;
+
+    // What five of a course brought, each by themselves, is the course's. Four are not enough.
+    for (already, name) in ["bob", "cy", "dee", "eve"].into_iter().enumerate() {
+        let fay = lane_of(broker, "fay").missing(&[secret.0]).await.unwrap();
+        assert_eq!(fay, [secret.0], "{already}");
+        let lane = lane_of(broker, name);
+        lane.put(std::slice::from_ref(&secret)).await.unwrap();
+    }
+    let fay = lane_of(broker, "fay");
+    assert_eq!(fay.missing(&[secret.0]).await.unwrap(), []);
+    assert_eq!(
+        fetched(&fay, &[secret.0]).await.unwrap(),
+        std::slice::from_ref(&secret)
+    );
+    let vic = lane_of(broker, "vic").missing(&[secret.0]).await.unwrap();
+    assert_eq!(vic, [secret.0]);
+}
+
+#[tokio::test]
+async fn one_person_cannot_fill_the_store() {
+    let broker = broker_of_a_class(None).await;
+    let chunks: Vec<_> = (0..4).map(|seed| chunk(seed, CHUNK_BYTES)).collect();
+    let ada = lane_of(&broker, "ada");
+    ada.put(&chunks[..3]).await.unwrap();
+    // What is there already needs no room.
+    ada.put(&chunks[..3]).await.unwrap();
+    match ada.put(&chunks[3..]).await {
+        Err(LinkError::StoreFull { text }) => {
+            let said = "ada has 3.0 MiB there, and a person may have 3.0 MiB";
+            assert!(text.starts_with(said), "{text}");
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(ada.missing(&[chunks[3].0]).await.unwrap(), [chunks[3].0]);
+    lane_of(&broker, "bob").put(&chunks[3..]).await.unwrap();
 }

@@ -9,6 +9,7 @@ mod capacity;
 mod chunks;
 mod courses;
 mod harness;
+mod journal;
 mod journey;
 mod killed;
 mod line;

@@ -5,6 +5,10 @@ use crate::{
     harness::{Broker, FakeWorker, PATIENCE, Rules},
 };
 use baton_broker::{Person, Role};
+use baton_protocol::{
+    api::{self, Page},
+    worker::{FromWorker, GpuLoad},
+};
 use std::{collections::BTreeSet, path::Path};
 
 async fn metrics(broker: &Broker) -> String {
@@ -22,6 +26,23 @@ async fn the_queue_and_the_workers_are_counted() {
     let broker = class().await;
     let mut worker = FakeWorker::new(&broker.dial).await;
     let (mut ada, mut bob) = (proxy(&broker, "ada").await, proxy(&broker, "bob").await);
+    assert!(!metrics(&broker).await.contains("baton_gpu_memory"));
+    let gpu = |index, utilisation_percent| GpuLoad {
+        index,
+        name: "Test GPU".to_owned(),
+        utilisation_percent,
+        memory_used_bytes: 10,
+        memory_total_bytes: 80,
+        sessions: Vec::new(),
+    };
+    worker
+        .say(FromWorker::Load {
+            memory_bytes: 1,
+            memory_total_bytes: 2,
+            jobs: Vec::new(),
+            gpus: vec![gpu(0, Some(87)), gpu(1, None)],
+        })
+        .await;
     run(&mut worker, &mut ada).await;
     hold(&mut worker, &mut ada).await;
     let waiting = bob.submit().await;
@@ -39,9 +60,23 @@ async fn the_queue_and_the_workers_are_counted() {
         ("baton_job_run_seconds_bucket{le=\"1\"}", "1"),
         ("baton_job_run_seconds_sum", "0.005"),
         ("baton_gpu_seconds_total", "0.005"),
+        (
+            "baton_gpu_utilisation_percent{worker=\"cpu-0\",gpu=\"0\"}",
+            "87",
+        ),
+        (
+            "baton_gpu_memory_used_bytes{worker=\"cpu-0\",gpu=\"1\"}",
+            "10",
+        ),
     ] {
         assert_eq!(value(&text, name), expected, "{name}");
     }
+    assert!(!text.contains("baton_gpu_utilisation_percent{worker=\"cpu-0\",gpu=\"1\"}"));
+    let workers: Page<api::Worker> =
+        serde_json::from_str(&broker.get("/v1/workers").await).unwrap();
+    let gpus = workers.items[0].gpus.iter();
+    let busy: Vec<Option<u32>> = gpus.map(|gpu| gpu.utilisation_percent).collect();
+    assert_eq!(busy, [Some(87), None]);
     for person in ["ada", "bob", "lesson"] {
         assert!(!text.contains(person), "{text}");
     }

@@ -6,7 +6,10 @@ use crate::{
         Broker, FakeProxy, FakeWorker, Rules, finished, output, started, submission, within,
     },
 };
-use baton_protocol::{JobEvent, Outcome, RemoteError, Usage, proxy::FromProxy};
+use baton_protocol::{
+    JobEvent, Outcome, RemoteError, Usage,
+    proxy::{FromProxy, ToProxy},
+};
 
 fn over_tcp() -> Rules {
     Rules {
@@ -321,6 +324,15 @@ async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() 
     assert_eq!(sees("tia-token").await, (200, false, false));
     assert_eq!(sees("ada-token").await, (200, true, false));
     assert!(tia.get(&page).await.1.contains("KeyError"));
+
+    // The end of it stays when the notebook has everything.
+    proxy.say(FromProxy::Applied { job }).await;
+    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    assert_eq!(proxy.next().await, ToProxy::UnknownJob { job });
+    let (_, after) = Browser::of(&broker, "ada-token").get(&page).await;
+    let output = after.split("The last of it").next().unwrap();
+    assert!(output.contains("<pre tabindex=\"0\">the secret of ada</pre>"));
+    assert_eq!(sees("tia-token").await, (200, false, false));
 }
 
 #[tokio::test]

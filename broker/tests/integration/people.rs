@@ -98,6 +98,7 @@ async fn who_gets_in_where() {
             "{token}"
         );
         let lane = baton_link::ChunkLane::new(&dial).unwrap();
+        let lane = lane.of_owner("said".to_owned(), None);
         let asked = lane.missing(&[baton_blobs::hash(b"x")]).await;
         assert_eq!(asked.is_ok(), notebook, "{token}");
         for path in ["/", "/status"] {

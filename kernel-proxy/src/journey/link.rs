@@ -286,6 +286,7 @@ impl Keeper {
         match answer {
             Some(ToProxy::Welcome { .. }) => {
                 let lane = ChunkLane::new(&dial).map_err(no_broker)?;
+                let lane = lane.of_owner(owner(), self.course.clone());
                 self.status.send_replace(Status::Up(Lanes {
                     chunks: lane,
                     near: dial.address.is_near(),

@@ -29,6 +29,7 @@ pub(crate) struct Rules {
     pub(crate) worker_grace: Duration,
     pub(crate) proxy_grace: Duration,
     pub(crate) blob_limit_bytes: u64,
+    pub(crate) person_limit_bytes: Option<u64>,
     /// The text of the people file.
     pub(crate) people: Option<String>,
     /// The text of the courses file.
@@ -47,6 +48,7 @@ impl Default for Rules {
             worker_grace: Duration::from_millis(300),
             proxy_grace: Duration::from_secs(30),
             blob_limit_bytes: 1 << 30,
+            person_limit_bytes: None,
             people: None,
             courses: None,
             database: None,
@@ -85,6 +87,7 @@ impl Broker {
         config.worker_grace = rules.worker_grace;
         config.proxy_grace = rules.proxy_grace;
         config.blob_limit_bytes = rules.blob_limit_bytes;
+        config.person_limit_bytes = rules.person_limit_bytes;
         if let Some(people) = &rules.people {
             let path = folder.path().join("people.toml");
             write_private(&path, people);
@@ -107,11 +110,13 @@ impl Broker {
         let Ok(address) = within("a start", address).await else {
             panic!("the broker ended: {:?}", task.await);
         };
+        let dial = Dial {
+            address,
+            token: rules.token.map(Token::new),
+        };
+        answers(&dial).await;
         Self {
-            dial: Dial {
-                address,
-                token: rules.token.map(Token::new),
-            },
+            dial,
             activity: activity_seen,
             shutdown: Some(shutdown),
             task,
@@ -233,13 +238,7 @@ impl KilledBroker {
 
     /// It answers, or another one does for it.
     pub(crate) async fn ready(&self) {
-        let api = Api::new(&self.dial).unwrap();
-        within("a broker process", async {
-            while api.get("/health/ready").await.is_err() {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        })
-        .await;
+        answers(&self.dial).await;
     }
 
     pub(crate) async fn kill_and_restart(mut self) -> Self {
@@ -253,6 +252,16 @@ impl KilledBroker {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
+}
+
+async fn answers(dial: &Dial) {
+    let api = Api::new(dial).unwrap();
+    within("a broker", async {
+        while api.get("/health/ready").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
 }
 
 impl Drop for KilledBroker {

@@ -1,0 +1,76 @@
+//! What happens to each job, as lines of the log: one span with who and where, from its submission to its end.
+//!
+//! In: changes that are stored. Out: log lines, which hold names and numbers, and nothing of a cell.
+
+use crate::{
+    people::Account,
+    store::{OpenJob, Write},
+};
+use baton_protocol::JobId;
+use std::collections::HashMap;
+use tracing::{Span, field, info, info_span};
+
+/// The spans of the jobs that have not ended.
+#[derive(Default)]
+pub(crate) struct Journal(HashMap<JobId, Span>);
+
+impl Journal {
+    /// The log of an earlier broker tells the beginning of these.
+    pub(crate) fn of(jobs: &[OpenJob]) -> Self {
+        let span = |job: &OpenJob| {
+            let span = span(job.job, &job.account);
+            if job.worker.is_some() {
+                span.record("worker", &job.worker_name);
+            }
+            (job.job, span)
+        };
+        Self(jobs.iter().map(span).collect())
+    }
+
+    pub(crate) fn note(&mut self, write: &Write) {
+        match write {
+            Write::Submit {
+                submission,
+                account,
+                ..
+            } => {
+                let span = span(submission.job, account);
+                span.in_scope(|| info!("Submitted"));
+                self.0.insert(submission.job, span);
+            }
+            Write::Assign {
+                job,
+                worker_name,
+                fencing,
+                ..
+            } => self.say(*job, |span| {
+                span.record("worker", worker_name);
+                info!(fencing, "Assigned");
+            }),
+            Write::Requeue { job, .. } => self.say(*job, |_| info!("Back in the queue")),
+            Write::Start { job, .. } => self.say(*job, |_| info!("Started")),
+            Write::Finish {
+                job,
+                outcome,
+                usage,
+                ..
+            } => {
+                let (outcome, run_ms) = (outcome.name(), usage.run_ms);
+                self.say(*job, |_| info!(outcome, run_ms, "Ended"));
+                self.0.remove(job);
+            }
+            _ => {}
+        }
+    }
+
+    fn say(&self, job: JobId, words: impl FnOnce(&Span)) {
+        if let Some(span) = self.0.get(&job) {
+            span.in_scope(|| words(span));
+        }
+    }
+}
+
+fn span(job: JobId, account: &Account) -> Span {
+    let Account { owner, course } = account;
+    info_span!("job", job.id = %job, person = owner, course, worker = field::Empty)
+}
