@@ -39,7 +39,7 @@ def connection_file(user: Place) -> Path:
 
 def run_kernel(place: Place, connection_file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The program as Jupyter's clients start it; it is expected to give up at once."""
-    command = [str(BINARY), "kernel", "--python", sys.executable, "-f", str(connection_file), *arguments]
+    command = [sys.executable, "-m", "baton_shim", "-f", str(connection_file), *arguments]
     return subprocess.run(command, env=place.environment, capture_output=True, text=True, timeout=20, check=False)
 
 
@@ -51,7 +51,7 @@ def check_refused(place: Place, connection_file: Path, *words: str) -> None:
     result = run_kernel(place, connection_file)
     assert result.returncode not in (0, -signal.SIGSEGV, 101), result
     assert all(word in result.stderr for word in words), result.stderr
-    assert not place.processes()
+    wait_until(lambda: not place.processes(), "nothing is left")
 
 
 # ---- starting
