@@ -164,6 +164,12 @@ def test_data(kernel: Kernel, here: str, there: str, expression: str, expected: 
     check(kernel, here, there, expression, expected)
 
 
+def test_so_many_arrays_that_their_list_alone_fills_a_socket(kernel: Kernel) -> None:
+    kernel.run("import numpy as np\nrows = [np.full(3, number) for number in range(6000)]").ok()
+    assert kernel.gpu("for row in rows: row += 1\nsum(row[0] for row in rows)").ok().value == "np.int64(18003000)"
+    assert kernel.evaluate("[int(row[2]) for row in rows] == [*range(1, 6001)]")
+
+
 def test_state_up_to_an_error_comes_home(kernel: Kernel) -> None:
     kernel.run("a = [1]").ok()
     assert kernel.gpu("a.append(2)\nb = 3\nraise ValueError('stop')").error == ("ValueError", "stop")

@@ -66,6 +66,7 @@ class Link:
         )
 
     def send(self, name: str, /, **body: Any) -> None:
+        """Listens meanwhile: the other end may itself wait until its frame is taken."""
         document = msgpack.packb({name: body}, unicode_errors="replace")
         for part in (_LENGTH.pack(len(document)) + document[:_READ_BYTES], memoryview(document)[_READ_BYTES:]):
             rest = memoryview(part)
@@ -73,7 +74,8 @@ class Link:
                 try:
                     rest = rest[self._socket.send(rest) :]
                 except BlockingIOError:
-                    self._wait(select.POLLOUT, None, None)
+                    self._wait(select.POLLOUT | select.POLLIN, None, None)
+                    self._read()
                 except (BrokenPipeError, ConnectionResetError) as error:
                     raise LinkClosed("The process that started this kernel is gone") from error
 

@@ -1,7 +1,7 @@
 """The kernel of a session.
 
-For each cell the worker sends `Prepare` with the state over the private socket, then an ordinary `execute_request`
-with the same message id. In: the notebook's objects. Out: outputs on iopub, and over the socket what changed.
+For each cell the worker sends an ordinary `execute_request`, and over the private socket `Prepare` with the state and
+the same message id. In: the notebook's objects. Out: outputs on iopub, and over the socket what changed.
 
 **Invariant:** a cell runs only after its state was applied, and only once; the state leaves the process only between
 `Finished` and `Released`.

@@ -62,13 +62,23 @@ pub(crate) async fn run_cell(
         away.pause();
     }
     turns::begin(session.gpu.as_ref()).await;
-    let told = tell(&mut session, &cell, state.delta, state.file.as_fd()).await;
+    let told = tokio::select! {
+        told = tell(&mut session, &cell, state.delta, state.file.as_fd()) => told.map_err(|error| {
+            tracing::warn!(%error, "A session could not be told its cell");
+            let error = notice::session_failed("The session could not be given the cell");
+            Ending::without_state(Outcome::WorkerLost, error)
+        }),
+        () = cancel_ignored(context, order) => {
+            Err(Ending::without_state(Outcome::Cancelled, notice::cancelled()))
+        }
+        () = context.stopping.cancelled() => {
+            Err(Ending::without_state(Outcome::WorkerLost, notice::shutting_down()))
+        }
+    };
     // From here on the file is the session's.
     drop(state.file);
-    if let Err(error) = told {
-        tracing::warn!(%error, "A session could not be told its cell");
-        let error = notice::session_failed("The session could not be given the cell");
-        return (Ending::without_state(Outcome::WorkerLost, error), None);
+    if let Err(ending) = told {
+        return (ending, None);
     }
     let mut run = Run {
         context,
@@ -286,6 +296,12 @@ impl Run<'_> {
         let whole = ending.state.is_some() && self.session.held.is_some();
         (whole || self.refused && self.session.owes()).then_some(self.session)
     }
+}
+
+/// A session that does not even take its cell.
+async fn cancel_ignored(context: &Context, order: &Order) {
+    order.cancelled.cancelled().await;
+    tokio::time::sleep(context.config.cancel_grace).await;
 }
 
 async fn at(instant: Option<Instant>) {

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+from baton_shim.state.collector import collector_paused
 from baton_shim.state.kinds import Kind
 from baton_shim.state.numbering import Numbering
 
@@ -30,18 +31,23 @@ _ANY_OF_THESE = (tuple, dict)  # Python's collector passes those by that hold ar
 class Pace:
     """When to look for circles: the table has doubled since the last time, or its memory has grown by half.
 
-    A look takes some microseconds for each object. It may take a fiftieth of the time, however the table grows.
+    A look takes some microseconds for each object. It may take a fiftieth of the time since the last one, however the
+    table grows.
     """
 
     def __init__(self) -> None:
-        self._objects, self._bytes, self._again = 0, 0, 0.0
+        self._objects, self._bytes = 0, 0
+        self._since = time.monotonic()
+        self._seconds_per_object = 10e-6
 
     def is_due(self, objects: int, bytes_: int) -> bool:
         grown = objects > self._objects * 2 + 1000 or bytes_ > self._bytes * 1.5 + (64 << 20)
-        return grown and time.monotonic() > self._again
+        return grown and time.monotonic() - self._since > 50 * objects * self._seconds_per_object
 
     def looked(self, objects: int, bytes_: int, seconds: float) -> None:
-        self._objects, self._bytes, self._again = objects, bytes_, time.monotonic() + 50 * seconds
+        """`objects` and `bytes_` are what was left, `seconds` what it took."""
+        self._objects, self._bytes, self._since = objects, bytes_, time.monotonic()
+        self._seconds_per_object = max(10e-6, seconds / max(1, objects))
 
 
 def unreachable(numbering: Numbering, states: Mapping[int, Any], kept: Callable[[int], bool]) -> list[int]:
@@ -107,12 +113,10 @@ def _reached(start: list[Any], nodes: set[int], state_of: Mapping[int, Any]) -> 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
     """Other threads and Python's collector wait, so that the counts and the references are of one moment."""
-    interval, collects = sys.getswitchinterval(), gc.isenabled()
+    interval = sys.getswitchinterval()
     sys.setswitchinterval(3600)
-    gc.disable()
     try:
-        yield
+        with collector_paused():
+            yield
     finally:
         sys.setswitchinterval(interval)
-        if collects:
-            gc.enable()

@@ -21,6 +21,7 @@ from typing import Any
 
 from baton_shim.state.away import Away, Budget
 from baton_shim.state.bindings import Bindings
+from baton_shim.state.collector import uncollected
 from baton_shim.state.cycles import Pace, unreachable
 from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.delta import Undo, read_segments
@@ -65,6 +66,7 @@ class Table:
 
     # ---- sending ----
 
+    @uncollected
     def snapshot(
         self,
         names: Iterable[str],
@@ -95,6 +97,7 @@ class Table:
         self._home = home
         return made
 
+    @uncollected
     def supplement(self, names: Iterable[str], *, extra: object) -> Snapshot:
         """What the session lacks to have these names, too, while it runs a cell.
 
@@ -340,6 +343,7 @@ class Table:
 
     # ---- receiving ----
 
+    @uncollected
     def apply(self, delta: Mapping[str, Any], file_descriptor: int, *, bound_stays: bool = False) -> object:
         """Do what the other end's snapshot says. Returns its `extra`. On an error everything is as it was before.
 

@@ -103,6 +103,21 @@ CASES: dict[str, tuple[str, str, str]] = {
 }
 
 NUMPY: dict[str, tuple[str, str, str]] = {
+    "many objects": (
+        "x = np.array([f'{n}' for n in range(20_000)], dtype=object).reshape(100, 200)",
+        "x[3, 4] = None; x[5, 6] = range(7)",
+        "x.tolist()",
+    ),
+    "many objects, then others": (
+        "x = np.array([f'{n}' for n in range(20_000)], dtype=object)",
+        "x[3] = [1, x[4]]; x[5] = x",
+        "(x[3], x[5] is x, x[6:].tolist())",
+    ),
+    "others, then many objects": (
+        "x = np.array([[]] + [2.5] * 20_000, dtype=object)",
+        "x[0] = ('a', 1)",
+        "x.tolist()",
+    ),
     "elements": ("x = np.arange(10)", "x[3] = 99", "x.tolist()"),
     "view": ("b = np.arange(10.); x = b[2:8:2]", "x += 1", "(b.tolist(), x.base is b)"),
     "reversed view": ("b = np.arange(10.); x = b[::-1]", "x[0] = -1", "b.tolist()"),

@@ -260,6 +260,16 @@ def test_dataframe_in_holders(pair: Pair) -> None:
     assert home["g"].tolist() == [1, 2] and home["col"].tolist() == [1, 2]
 
 
+@pytest.mark.parametrize("kind", ["list(names)", "dict(enumerate(names))", "np.array(names, dtype=object)"])
+def test_a_long_text_that_many_elements_share_travels_once(pair: Pair, kind: str) -> None:
+    pair.local(f"import numpy as np\nlong = 'text' * 1000\nnames = [long, None, 1] * 10_000\nx = {kind}")
+    values = "x.values() if type(x) is dict else x"
+    code = f"count = (len(x), len({{id(v) for v in ({values}) if type(v) is str}}))"
+    assert pair.remote(code, "x") == {"error": None}
+    assert pair.namespace["count"] == (30_000, 1)
+    assert pair.up[0] < 200_000
+
+
 CIRCLE = (
     "import numpy as np, weakref\n"
     "class N:\n"

@@ -25,18 +25,13 @@ pub(super) enum TellError {
     Client(#[from] ClientError),
 }
 
+/// The kernel first: only in a cell its shim listens, and a frame may be larger than what the socket holds.
 pub(super) async fn tell(
     session: &mut Session,
     cell: &Cell,
     delta: Delta,
     file: BorrowedFd<'_>,
 ) -> Result<(), TellError> {
-    let prepare = ToSession::Prepare {
-        message_id: cell.message_id.clone(),
-        execution_count: cell.execution_count,
-        delta,
-    };
-    session.shim.send_with_file(&prepare, file).await?;
     let request = ExecuteRequest {
         code: cell.code.clone(),
         silent: cell.silent,
@@ -46,7 +41,13 @@ pub(super) async fn tell(
         // One cell at a time: there is nothing behind it that could be stopped.
         stop_on_error: false,
     };
-    Ok(session.client.execute(&cell.message_id, &request).await?)
+    session.client.execute(&cell.message_id, &request).await?;
+    let prepare = ToSession::Prepare {
+        message_id: cell.message_id.clone(),
+        execution_count: cell.execution_count,
+        delta,
+    };
+    Ok(session.shim.send_with_file(&prepare, file).await?)
 }
 
 impl Run<'_> {

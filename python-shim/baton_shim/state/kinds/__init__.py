@@ -24,7 +24,7 @@ from baton_shim.state.kinds.base import ATOMS, Fixed, Here, Kind
 from baton_shim.state.kinds.caches import CachedFunctionKind
 from baton_shim.state.kinds.classes import MemberKind
 from baton_shim.state.kinds.code import CellKind, ClassKind, FunctionKind
-from baton_shim.state.kinds.containers import BytesKind, DictKind, LeafKind, ListKind, SetKind, is_leaf
+from baton_shim.state.kinds.containers import BytesKind, DictKind, ListKind, SetKind
 from baton_shim.state.kinds.frames import (
     BlockKind,
     FrameKind,
@@ -43,6 +43,7 @@ from baton_shim.state.kinds.instances import (
     slot_names,
 )
 from baton_shim.state.kinds.jitted import JittedKind, is_jitted_type
+from baton_shim.state.kinds.leaves import LeafKind, is_leaf
 from baton_shim.state.kinds.reduced import ReducedKind, RegistryKind, is_registry_type
 from baton_shim.state.kinds.references import (
     DICT_ITERATORS,

@@ -8,11 +8,13 @@ bytes: what the cell writes arrives in the notebook's own mapping, and so in the
 from __future__ import annotations
 
 import importlib
+import pickle
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State
+from baton_shim.state.kinds.leaves import LEAF_ELEMENTS, all_plain, pickled
 from baton_shim.state.kinds.trees import is_decision_tree_type, memory_of
 
 _READ_ONLY_MEMORY, _READ_ONLY, _WRITEABLE = 0, 1, 2
@@ -128,7 +130,7 @@ class ArrayKind(Kind):
 
     def fill(self, obj: Any, elements: tuple[Any, ...]) -> None:
         flat, flag, attributes = elements
-        set_elements(obj, flat)
+        set_elements(obj, pickle.loads(flat) if type(flat) is bytes else flat)
         obj.flags.writeable = flag
         if attributes is not None:
             self.set_attributes(obj, attributes)
@@ -138,7 +140,7 @@ class ArrayKind(Kind):
         obj.__dict__.update(attributes)
 
     def _elements(self, obj: Any) -> tuple[Any, ...]:
-        return elements_of(obj), obj.flags.writeable, getattr(obj, "__dict__", None)
+        return as_sent(elements_of(obj)), obj.flags.writeable, getattr(obj, "__dict__", None)
 
     def read(self, obj: Any) -> State:
         attributes = getattr(obj, "__dict__", None)
@@ -154,7 +156,8 @@ class ArrayKind(Kind):
             yield owner_of(obj)
         if is_decision_tree_type(type(owner_of(obj).base)):
             yield owner_of(obj).base
-        yield from elements or ()
+        if elements and not is_large_and_plain(elements):
+            yield from elements
         yield from (value for _, value in attributes)
 
     def must_be_replaced(self, obj: Any, old: State) -> bool:
@@ -169,6 +172,7 @@ class ArrayKind(Kind):
 
     def content(self, obj: Any, state: State) -> Any:
         (shape, _, dtype, writeable, _), elements, attributes = state
+        elements = None if elements is None else as_sent(elements)
         return shape, dtype, writeable, elements, dict(attributes) if hasattr(obj, "__dict__") else None
 
     def apply(self, obj: Any, content: Any) -> None:
@@ -196,12 +200,20 @@ def elements_of(array: Any) -> tuple[Any, ...]:
     return tuple(found)
 
 
+def is_large_and_plain(elements: tuple[Any, ...]) -> bool:
+    return len(elements) >= LEAF_ELEMENTS and all_plain(elements)
+
+
+def as_sent(elements: tuple[Any, ...]) -> tuple[Any, ...] | bytes:
+    """Many plain elements as one pickle, so that none of them gets a number."""
+    return pickled(elements, elements) if is_large_and_plain(elements) else elements
+
+
 def set_elements(array: Any, elements: Iterable[Any]) -> None:
     rest = iter(elements)
     for field in _fields(array):
         if field.dtype.hasobject:
-            for index, element in zip(numpy().ndindex(field.shape), rest, strict=False):
-                field[index] = element
+            field[...] = numpy().fromiter(rest, field.dtype, field.size).reshape(field.shape)
         elif data := next(rest):
             field[:] = numpy().frombuffer(data, field.dtype).reshape(field.shape)
 

@@ -102,7 +102,7 @@ def alike(left: Any, right: Any) -> bool:
     if type(left) is not type(right):
         return False
     if type(left) is tuple:
-        return len(left) == len(right) and all(map(alike, left, right))
+        return len(left) == len(right) and all_alike(left, right)
     if type(left) in _BY_VALUE:
         return bool(left == right) and (type(left) not in (float, complex) or repr(left) == repr(right))
     return False

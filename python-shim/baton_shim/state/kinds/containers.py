@@ -1,19 +1,14 @@
-"""Plain lists, dicts and sets, byte arrays, and large containers of plain values as one leaf."""
+"""Plain lists, dicts and sets, and byte arrays."""
 
 from __future__ import annotations
 
 import array
-import io
-import pickle
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import is_
 from typing import Any
 
-from baton_shim.state.kinds.base import ATOMS, Kind, State, all_alike, hold_the_same
-
-LEAF_ELEMENTS = 10_000
-LEAF_TYPES = (list, dict, set)
+from baton_shim.state.kinds.base import Kind, State, all_alike, hold_the_same
 
 
 class ListKind(Kind):
@@ -114,46 +109,3 @@ class BytesKind(Kind):
         if attributes is not None:
             obj.__dict__.clear()
             obj.__dict__.update(attributes)
-
-
-class LeafKind(Kind):
-    """How a large container of plain values travels: whole, as a pickle of its own whose objects get no numbers."""
-
-    name = "leaf"
-    blind = True
-    changes = True
-
-    def content(self, obj: Any, state: State) -> Any:
-        file = io.BytesIO()
-        pickler = pickle.Pickler(file, protocol=5)
-        pickler.fast = True
-        pickler.dump(obj)
-        return pickle.PickleBuffer(file.getvalue())
-
-    def apply(self, obj: Any, content: Any) -> None:
-        received = pickle.loads(content)
-        if type(obj) is list:
-            obj[:] = received
-        else:
-            obj.clear()
-            obj.update(received)
-
-
-def is_leaf(obj: Any) -> bool:
-    """A large container of plain values, or of tuples of them."""
-    kind = type(obj)
-    if kind not in LEAF_TYPES or len(obj) < LEAF_ELEMENTS:
-        return False
-    if kind is not dict:
-        return _all_plain(obj)
-    return _all_plain(obj) and _all_plain(obj.values())
-
-
-def _all_plain(elements: Any) -> bool:
-    kinds = set(map(type, elements))
-    if kinds <= ATOMS:
-        return True
-    if not kinds <= ATOMS | {tuple}:
-        return False
-    inner = chain.from_iterable(element for element in elements if type(element) is tuple)
-    return set(map(type, inner)) <= ATOMS

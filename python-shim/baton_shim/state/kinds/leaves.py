@@ -1,0 +1,66 @@
+"""Large containers of plain values: they travel whole, as a pickle of their own whose objects get no numbers."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Collection
+from itertools import chain, islice
+from typing import Any
+
+from baton_shim.state.kinds.base import ATOMS, Kind, State
+
+LEAF_ELEMENTS = 10_000
+LEAF_TYPES = (list, dict, set)
+_SAMPLE = 1000
+
+
+class LeafKind(Kind):
+    name = "leaf"
+    blind = True
+    changes = True
+
+    def content(self, obj: Any, state: State) -> Any:
+        return pickle.PickleBuffer(pickled(obj, obj.values() if type(obj) is dict else obj))
+
+    def apply(self, obj: Any, content: Any) -> None:
+        received = pickle.loads(content)
+        if type(obj) is list:
+            obj[:] = received
+        else:
+            obj.clear()
+            obj.update(received)
+
+
+def is_leaf(obj: Any) -> bool:
+    """A large container of plain values, or of tuples of them."""
+    kind = type(obj)
+    if kind not in LEAF_TYPES or len(obj) < LEAF_ELEMENTS:
+        return False
+    if kind is not dict:
+        return all_plain(obj)
+    return all_plain(obj) and all_plain(obj.values())
+
+
+def all_plain(elements: Collection[Any]) -> bool:
+    kinds = set(map(type, elements))
+    if kinds <= ATOMS:
+        return True
+    if not kinds <= ATOMS | {tuple}:
+        return False
+    inner = chain.from_iterable(element for element in elements if type(element) is tuple)
+    return set(map(type, inner)) <= ATOMS
+
+
+def pickled(obj: Any, elements: Collection[Any]) -> bytes:
+    """A pickle that is good for objects that many elements share, or, five times as fast, one that takes no notice."""
+    file = io.BytesIO()
+    pickler = pickle.Pickler(file, protocol=5)
+    pickler.fast = _are_seldom_shared(elements)
+    pickler.dump(obj)
+    return file.getvalue()
+
+
+def _are_seldom_shared(elements: Collection[Any]) -> bool:
+    sample = list(islice(elements, 0, None, len(elements) // _SAMPLE + 1))
+    return 2 * len(set(map(id, sample))) > len(sample)
