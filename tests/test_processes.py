@@ -20,6 +20,7 @@ from end_to_end.service import BINARY
 from jupyter_client.connect import write_connection_file
 from jupyter_client.session import Session
 
+STARTS = int(os.environ.get("BATON_TEST_STARTS", "8"))
 CHANNELS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 
 
@@ -153,7 +154,7 @@ def test_nothing_is_left_after_shutdown(user: Place) -> None:
 def test_many_starts_and_stops_leave_nothing(user: Place) -> None:
     """`BATON_TEST_STARTS=200` for more of them."""
     before = sorted((user.folder / "run").rglob("*"))
-    for number in range(int(os.environ.get("BATON_TEST_STARTS", "8"))):
+    for number in range(STARTS):
         kernel = Kernel.start(user)
         kernel.run("pass").ok()
         if number % 2:
