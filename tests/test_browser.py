@@ -1,16 +1,18 @@
-"""In JupyterLab, as a student sees it: pick the kernel, run an example, look at the service's page."""
+"""In JupyterLab and Notebook, as a student sees it: pick the kernel, run an example, look at the service's page."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import nbformat
 import pytest
-from end_to_end import Place
+from end_to_end import Place, wait_until
 from end_to_end.lab import browser_page, jupyter_lab
 from end_to_end.service import run_binary
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 EXAMPLE = Path(__file__).parent.parent / "examples/notebooks/02-train-a-model.ipynb"
 PATIENCE = 90_000
@@ -85,7 +87,7 @@ def expect_kernel(page: Page, state: str) -> None:
 
 def test_a_reload_while_a_gpu_cell_runs(address: str, page: Page, place: Place, artefacts: Path) -> None:
     """The cell goes on, for the reloaded page and for a second tab; its slider moves, and a callback answers."""
-    folder, go = place.folder / "notebooks", place.work / "go"
+    go = place.work / "go"
     cells = [
         "%%gpu\nimport os, time\nimport ipywidgets as widgets\nprint('begun', flush=True)\n"
         "slider = widgets.IntSlider(max=10)\nlabel = widgets.Label('still')\n"
@@ -93,9 +95,7 @@ def test_a_reload_while_a_gpu_cell_runs(address: str, page: Page, place: Place, 
         f"while not os.path.exists({str(go)!r}):\n    time.sleep(0.05)",
         "widgets.VBox([slider, label])",
     ]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
-    notebook.metadata.kernelspec = {"name": "baton", "display_name": "Python (shared GPU)", "language": "python"}
-    nbformat.write(notebook, folder / "reload.ipynb")
+    write_notebook(place, "reload.ipynb", cells)
     page.goto(f"{address}lab/tree/reload.ipynb?reset")
     expect_kernel(page, "Idle")
     page.locator(".jp-CodeCell").first.click()
@@ -122,3 +122,86 @@ def test_a_reload_while_a_gpu_cell_runs(address: str, page: Page, place: Place, 
     expect(page.locator(".jp-CodeCell").last.get_by_text("at 2")).to_be_visible()
     page.screenshot(path=artefacts / "reload.png", full_page=True)
     second.screenshot(path=artefacts / "second-tab.png", full_page=True)
+
+
+@pytest.mark.parametrize("front", ["lab/workspaces/{name}/tree", "notebooks"], ids=["lab", "notebook"])
+def test_the_toolbar_widgets_and_the_debugger(
+    address: str, page: Page, place: Place, artefacts: Path, front: str, request: pytest.FixtureRequest
+) -> None:
+    """Notebook 7 is made of the same parts, so both are asked the same."""
+    name = request.node.callspec.id
+    cells = [
+        "%%gpu\nimport ipywidgets as widgets\nbutton, label = widgets.Button(), widgets.Label('still')\n"
+        "button.on_click(lambda _: setattr(label, 'value', 'pressed'))\nwidgets.VBox([button, label])",
+        "%%gpu\nprint('begun', flush=True)\nwhile True:\n    pass",
+        "first = 1\nsecond = first + 1\nprint('second is', second)",
+        "print('label' in dir())",
+    ]
+    write_notebook(place, f"{name}.ipynb", cells)
+    page.goto(f"{address}{front.format(name=name)}/{name}.ipynb")
+    wait_until(lambda: has_kernel(address, f"{name}.ipynb"), "the page is connected to its kernel", seconds=60)
+
+    widget = run_cell(page, 0)
+    widget.locator(".widget-button").click()
+    expect(widget.get_by_text("pressed")).to_be_visible()
+
+    endless = run_cell(page, 1)
+    expect(endless.get_by_text("begun", exact=True)).to_be_visible()
+    toolbar(page, "interrupt").click()
+    expect(endless.get_by_text("KeyboardInterrupt").first).to_be_visible()
+    expect_idle(page)
+
+    toolbar(page, "debugger-icon").click()
+    gutter = page.locator(".jp-CodeCell").nth(2).locator(".cm-breakpoint-gutter .cm-gutterElement")
+    gutter.filter(visible=True).nth(1).click()
+    stopped = run_cell(page, 2)
+    go_on = page.get_by_role("button", name="Continue").first
+    expect(go_on).to_be_visible()
+    if name == "lab":  # Notebook hides the panel until it is asked for
+        expect(page.locator(".jp-DebuggerCallstack-body").get_by_text("module")).to_be_visible()
+        expect(page.locator(".jp-DebuggerVariables-body").get_by_text("first")).to_be_visible()
+    page.screenshot(path=artefacts / f"debugger-{name}.png", full_page=True)
+    expect(stopped.get_by_text("second is 2")).to_have_count(0)
+    go_on.click()
+    expect(stopped.get_by_text("second is 2")).to_be_visible()
+
+    toolbar(page, "restart").click()
+    page.locator(".jp-Dialog .jp-mod-accept").click()
+    expect_idle(page)
+    expect(run_cell(page, 3).get_by_text("False", exact=True)).to_be_visible()
+
+
+def write_notebook(place: Place, name: str, cells: list[str]) -> None:
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    notebook.metadata.kernelspec = {"name": "baton", "display_name": "Python (shared GPU)", "language": "python"}
+    nbformat.write(notebook, place.folder / "notebooks" / name)
+
+
+def has_kernel(address: str, notebook: str) -> bool:
+    """Until then what a page says of its kernel is a guess, and cells that are run are lost."""
+    sessions = httpx.get(f"{address}api/sessions", timeout=60).json()
+    kernels = [session["kernel"] for session in sessions if session["path"] == notebook]
+    return any(kernel["connections"] and kernel["execution_state"] == "idle" for kernel in kernels)
+
+
+def expect_idle(page: Page) -> None:
+    expect(page.locator(".jp-Notebook-ExecutionIndicator")).to_have_attribute("data-status", "idle")
+
+
+def run_cell(page: Page, number: int) -> Locator:
+    """The output of a cell that has not run yet. Keys are lost on a page that is still being put together."""
+    cell = page.locator(".jp-CodeCell").nth(number)
+    ran = cell.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[[\d*]+\]"))
+    for patience in (5_000, 20_000, 60_000):
+        cell.locator(".cm-content").click()
+        page.keyboard.press("Control+Enter")
+        try:
+            expect(ran).to_be_visible(timeout=patience)
+        except AssertionError:
+            continue
+        return cell.locator(".jp-OutputArea")
+    raise AssertionError(f"Cell {number} cannot be run")
+
+
+def toolbar(page: Page, item: str) -> Locator:
+    return page.locator(f'.jp-NotebookPanel-toolbar [data-jp-item-name="{item}"] jp-button').first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from end_to_end import Kernel
 from end_to_end.results import Result
@@ -128,6 +129,17 @@ def test_matplotlib(kernel: Kernel) -> None:
     assert "inline" in str(kernel.gpu("import matplotlib\nmatplotlib.get_backend()").ok().value)
     here, there = kernel.run("%matplotlib no-such-backend"), kernel.gpu("%matplotlib no-such-backend")
     assert here.error == there.error is not None
+
+
+def test_matplotlib_widget(new_kernel: Callable[..., Kernel]) -> None:
+    """A canvas of ipympl opens, and what a `%%gpu` cell changes of its figure is in the figure afterwards."""
+    kernel = new_kernel()
+    kernel.run("%matplotlib widget").ok()
+    plot = "import matplotlib.pyplot as plt\nfigure, axes = plt.subplots()\nline, = axes.plot([1, 2, 3])"
+    opened = kernel.run(plot).ok().of("comm_open")
+    assert "MPLCanvasModel" in [each["data"]["state"]["_model_name"] for each in opened]
+    kernel.gpu("line.set_ydata([3, 2, 1])").ok()
+    assert kernel.evaluate("line.get_ydata()") == [3, 2, 1]
 
 
 # ---- debuggers

@@ -20,6 +20,7 @@ from end_to_end.service import BINARY
 from jupyter_client.connect import write_connection_file
 from jupyter_client.session import Session
 
+STARTS = int(os.environ.get("BATON_TEST_STARTS", "8"))
 CHANNELS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 
 
@@ -39,7 +40,7 @@ def connection_file(user: Place) -> Path:
 
 def run_kernel(place: Place, connection_file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """The program as Jupyter's clients start it; it is expected to give up at once."""
-    command = [str(BINARY), "kernel", "--python", sys.executable, "-f", str(connection_file), *arguments]
+    command = [sys.executable, "-m", "baton_shim", "-f", str(connection_file), *arguments]
     return subprocess.run(command, env=place.environment, capture_output=True, text=True, timeout=20, check=False)
 
 
@@ -51,7 +52,7 @@ def check_refused(place: Place, connection_file: Path, *words: str) -> None:
     result = run_kernel(place, connection_file)
     assert result.returncode not in (0, -signal.SIGSEGV, 101), result
     assert all(word in result.stderr for word in words), result.stderr
-    assert not place.processes()
+    wait_until(lambda: not place.processes(), "nothing is left")
 
 
 # ---- starting
@@ -153,7 +154,7 @@ def test_nothing_is_left_after_shutdown(user: Place) -> None:
 def test_many_starts_and_stops_leave_nothing(user: Place) -> None:
     """`BATON_TEST_STARTS=200` for more of them."""
     before = sorted((user.folder / "run").rglob("*"))
-    for number in range(int(os.environ.get("BATON_TEST_STARTS", "8"))):
+    for number in range(STARTS):
         kernel = Kernel.start(user)
         kernel.run("pass").ok()
         if number % 2:

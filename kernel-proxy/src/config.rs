@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use baton_link::{Dial, LaneChoice};
 
+use crate::kernel::ForkedKernel;
+
 /// The Python module that starts the notebook kernel with the shim loaded.
 pub const LAUNCHER_MODULE: &str = "baton_shim.notebook";
 
@@ -18,6 +20,8 @@ pub struct Config {
     pub python: PathBuf,
     /// [`LAUNCHER_MODULE`], or another module that starts a kernel when it is run with `-f FILE`.
     pub launcher_module: String,
+    /// A notebook kernel that waits already; else `python` starts one.
+    pub forked: Option<ForkedKernel>,
     /// Everything else that the client said on the command line; it belongs to the kernel.
     pub kernel_arguments: Vec<OsString>,
     pub broker: BrokerChoice,

@@ -2,6 +2,8 @@
 //!
 //! **Invariant:** the kernel is never started again in place; Jupyter sees its end and does what its user wants.
 
+mod forked;
+
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -10,6 +12,8 @@ use baton_jupyter_link::process::{kill_tree, parent, parent_gone, terminate};
 use nix::unistd::Pid;
 use tokio::process::Child;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+pub use forked::ForkedKernel;
 
 /// How long the kernel may take to end when it is asked to.
 const GRACE: Duration = Duration::from_secs(2);
@@ -32,9 +36,32 @@ impl Signals {
     }
 }
 
+/// The notebook kernel, a child of this process.
+pub(crate) enum Kernel {
+    Started(Child),
+    Forked(forked::Running),
+}
+
+impl Kernel {
+    /// `None` when it has ended.
+    pub(crate) fn id(&self) -> Option<u32> {
+        match self {
+            Self::Started(child) => child.id(),
+            Self::Forked(kernel) => Some(kernel.id()),
+        }
+    }
+
+    async fn wait(&mut self) -> std::io::Result<ExitStatus> {
+        match self {
+            Self::Started(child) => child.wait().await,
+            Self::Forked(kernel) => kernel.wait().await,
+        }
+    }
+}
+
 /// Waits for the end of the kernel, and brings it about when this process is told to end or its parent is gone.
 pub(crate) async fn supervise(
-    kernel: &mut Child,
+    kernel: &mut Kernel,
     kernel_pid: u32,
     mut signals: Signals,
 ) -> std::io::Result<ExitStatus> {

@@ -11,6 +11,7 @@ mod journey;
 mod kernel;
 mod relay;
 
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::time::Duration;
 
@@ -25,7 +26,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use config::{BrokerChoice, Config, LAUNCHER_MODULE};
-use kernel::Signals;
+pub use kernel::ForkedKernel;
+use kernel::{Kernel, Signals};
 use relay::{Doors, KernelSide, Relay};
 
 /// How long a `%%gpu` cell may take to say goodbye to its broker once the notebook kernel is gone.
@@ -59,14 +61,8 @@ pub async fn run(config: Config) -> anyhow::Result<i32> {
         let (name, value) = config::NO_VIRTUAL_CUDA;
         environment.push((name, value.as_ref()));
     }
-    let mut kernel = start_kernel(&KernelCommand {
-        python: &config.python,
-        module: &config.launcher_module,
-        connection_file: &inner_file,
-        arguments: &config.kernel_arguments,
-        environment: &environment,
-    })
-    .context("Failed to start the notebook kernel")?;
+    let mut kernel =
+        start(&config, &inner_file, &environment).context("Failed to start the notebook kernel")?;
     let kernel_pid = kernel
         .id()
         .context("The notebook kernel has no process id")?;
@@ -102,6 +98,29 @@ pub async fn run(config: Config) -> anyhow::Result<i32> {
         return Err(never_ready(&config.python, &config.launcher_module, code));
     }
     Ok(kernel::exit_code(status))
+}
+
+fn start(
+    config: &Config,
+    connection_file: &Path,
+    environment: &[(&str, &OsStr)],
+) -> anyhow::Result<Kernel> {
+    Ok(match config.forked {
+        Some(forked) => {
+            let ours = ["-f".as_ref(), connection_file.as_os_str()];
+            let all = ours
+                .into_iter()
+                .chain(config.kernel_arguments.iter().map(OsString::as_os_str));
+            Kernel::Forked(forked.begin(environment, all)?)
+        }
+        None => Kernel::Started(start_kernel(&KernelCommand {
+            python: &config.python,
+            module: &config.launcher_module,
+            connection_file,
+            arguments: &config.kernel_arguments,
+            environment,
+        })?),
+    })
 }
 
 fn never_ready(python: &Path, module: &str, code: i32) -> anyhow::Error {

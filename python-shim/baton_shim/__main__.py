@@ -1,9 +1,9 @@
-"""`python -m baton_shim -f connection.json …`: becomes `baton kernel`, which starts the notebook kernel.
+"""`python -m baton_shim -f connection.json …`: forks the notebook kernel, and becomes `baton kernel`, its proxy.
 
 Jupyter's clients accept a kernel that is a module of a Python; the exec keeps the process id, so signals, the process
-group and the exit code stay those of the kernel.
+group and the exit code stay those of the kernel. The fork saves the start of a second Python.
 
-**Invariant:** only `os` and `sys` are imported on the way to the exec, because `-m` puts the notebook's folder,
+**Invariant:** only `os` and `sys` are imported on the way to fork and exec, because `-m` puts the notebook's folder,
 and with it the student's own modules, in front of the standard library.
 """
 
@@ -32,7 +32,20 @@ def main() -> None:
             "or say where it is with BATON_BINARY\n"
         )
         sys.exit(1)
-    execute([binary, "kernel", "--python", sys.executable, *arguments])
+    command = [binary, "kernel", "--python", sys.executable]
+    if sys.platform == "linux":
+        words, descriptor = os.pipe()
+        kernel = os.fork()
+        if kernel == 0:
+            os.close(descriptor)
+            from baton_shim import notebook
+
+            notebook.forked(words)
+            return
+        os.close(words)
+        os.set_inheritable(descriptor, True)
+        command.append(f"--forked={kernel}:{descriptor}")
+    execute([*command, *arguments])
 
 
 def leave_notebook_folder() -> None:

@@ -9,7 +9,6 @@ import functools
 import sys
 from typing import Any
 
-from baton_shim import errors
 from baton_shim.surroundings import warn
 
 BREAKPOINTS = (
@@ -37,6 +36,8 @@ def seam_debugger(shell: Any) -> None:
 
     @functools.wraps(debug_here)
     def debugger(force: bool = False) -> None:
+        from baton_shim import errors
+
         error = getattr(sys, "last_value", None)
         if force and isinstance(error, BaseException) and errors.rendered(error) is not None:
             sys.stderr.write(f"{FRAMES}\n")

@@ -2,7 +2,8 @@
 
 In: the body of a cell. Out: its value, or its exception. Between them `call.py` talks to the proxy.
 
-**Invariant:** one call at a time; after any failure the next cell begins a new object table.
+**Invariant:** one call at a time; after any failure the next cell begins a new object table. What only `%%gpu`
+cells need is loaded with the first of them, because a kernel's start waits for all that is imported here.
 """
 
 from __future__ import annotations
@@ -15,11 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from baton_shim import errors
 from baton_shim.debugging import seam_debugger
 from baton_shim.here import by_reference
 from baton_shim.link import Link
-from baton_shim.rest import Rest
 from baton_shim.surroundings import Surroundings
 from baton_shim.virtual import SWITCH
 from baton_shim.virtual.hint import WATCH
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from baton_shim.link import Message
     from baton_shim.local_modules import LocalModules
     from baton_shim.options import Options
+    from baton_shim.rest import Rest
     from baton_shim.state import Table
     from baton_shim.status import Transfer
 
@@ -57,7 +57,6 @@ class Home:
         self.unreleased: dict[int, list[Any]] = {}
         """What the proxy may still be reading, by call: it must not be freed."""
         self.surroundings = Surroundings()
-        self.rest = Rest(self)
         self._table: Table | None = None
         self._turn = threading.RLock()
         self.busy = False
@@ -74,7 +73,14 @@ class Home:
     def comms(self) -> HomeComms:
         from baton_shim.comms import HomeComms
 
+        _ = self.rest  # what that puts around the kernel's handlers is inside of what this puts there
         return HomeComms(self.shell.kernel)
+
+    @functools.cached_property
+    def rest(self) -> Rest:
+        from baton_shim.rest import Rest
+
+        return Rest(self)
 
     @property
     def namespace(self) -> dict[str, Any]:
@@ -195,6 +201,8 @@ def seam_traceback(shell: Any) -> None:
 
     @functools.wraps(show_here)
     def showtraceback(exc_tuple: Any = None, *arguments: Any, **options: Any) -> None:
+        from baton_shim import errors
+
         error = exc_tuple[1] if exc_tuple else sys.exc_info()[1] or getattr(sys, "last_value", None)
         lines = errors.rendered(error) if isinstance(error, BaseException) else None
         if lines is None or isinstance(error, UsageError):  # which IPython shows as one line on stderr

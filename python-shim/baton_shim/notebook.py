@@ -1,4 +1,4 @@
-"""`python -m baton_shim.notebook -f inner.json …`: starts the notebook kernel, which knows `%%gpu`.
+"""The notebook kernel, which knows `%%gpu`: forked by `__main__`, or `python -m baton_shim.notebook -f inner.json …`.
 
 **Invariant:** nothing of Baton is in the history, in the count or on iopub before the first `%%gpu` cell.
 """
@@ -6,14 +6,28 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from baton_shim.launch import SHIM_SOCKET, end_with_parent, leave_notebook_folder, run_kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def main() -> None:
     leave_notebook_folder()
+    run(lambda: None)
+
+
+def forked(words: int) -> None:
+    """Loads its libraries while the proxy starts, which then says on this pipe what it has to know."""
+    os.environ["JPY_PARENT_PID"] = str(os.getppid())
+    run(lambda: be_told(words))
+
+
+def run(prepare: Callable[[], None]) -> None:
     end_with_parent("SIGTERM")
-    socket_path = os.environ.pop(SHIM_SOCKET, None)
     from baton_shim.local_modules import LocalModules
 
     modules = LocalModules()
@@ -23,9 +37,22 @@ def main() -> None:
         from baton_shim.home import Home
         from baton_shim.magic import register
 
+        socket_path = os.environ.pop(SHIM_SOCKET, None)
         register(shell, Home(shell, socket_path, modules) if socket_path else None)
 
-    run_kernel(shell_ready)
+    run_kernel(shell_ready, lambda app: prepare())
+
+
+def be_told(words: int) -> None:
+    """The environment, then the arguments, each with a zero behind it and one between the two."""
+    with open(words, "rb") as pipe:
+        environment, end, arguments = pipe.read().partition(b"\0\0")
+    if not end:  # the proxy did not get as far, and has said why
+        sys.exit(1)
+    for entry in environment.split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        os.environb[name] = value
+    sys.argv[1:] = map(os.fsdecode, arguments.split(b"\0")[:-1])
 
 
 if __name__ == "__main__":

@@ -226,7 +226,7 @@ class Rest:
     # ---- before code of the student's runs ----
 
     def _seam(self, shell: Any) -> None:
-        shell.ast_transformers.append(Barrier(self))
+        shell.ast_transformers.insert(0, Barrier(self))
         evaluate = shell.user_expressions
 
         @functools.wraps(evaluate)

@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::Context;
-use baton_kernel_proxy::{BrokerChoice, Config, LAUNCHER_MODULE};
+use baton_kernel_proxy::{BrokerChoice, Config, ForkedKernel, LAUNCHER_MODULE};
 use baton_link::{Dial, LaneChoice};
 
 use crate::{
@@ -40,6 +40,7 @@ pub(crate) fn main(
             .context("Which connection file? Jupyter starts this as `baton kernel -f FILE`")?,
         python: arguments.python.unwrap_or_else(python::default_python),
         launcher_module: LAUNCHER_MODULE.to_owned(),
+        forked: arguments.forked,
         kernel_arguments: arguments.others,
         broker: choices.broker,
         course: choices.course,
@@ -115,6 +116,7 @@ fn start_command(settings: &Settings) -> anyhow::Result<Vec<OsString>> {
 struct Arguments {
     connection_file: Option<PathBuf>,
     python: Option<PathBuf>,
+    forked: Option<ForkedKernel>,
     others: Vec<OsString>,
 }
 
@@ -124,6 +126,10 @@ impl Arguments {
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             let (name, value) = split(argument);
+            if name == b"--forked" && read.forked.is_none() {
+                read.forked = value.and_then(|value| value.to_str()?.parse().ok());
+                continue;
+            }
             let place = match name {
                 b"-f" | b"--f" if read.connection_file.is_none() => &mut read.connection_file,
                 b"--python" if read.python.is_none() => &mut read.python,
@@ -163,6 +169,7 @@ mod tests {
         let expected = Arguments {
             connection_file: file.map(PathBuf::from),
             python: python.map(PathBuf::from),
+            forked: None,
             others: words(others),
         };
         assert_eq!(Arguments::read(&arguments), expected, "{line}");

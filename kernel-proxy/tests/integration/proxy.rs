@@ -31,6 +31,7 @@ fn proxy_process() {
         connection_file: text("connection_file").into(),
         python: text("python").into(),
         launcher_module: text("launcher"),
+        forked: None,
         kernel_arguments: arguments
             .iter()
             .map(|argument| OsString::from(argument.as_str().unwrap()))
