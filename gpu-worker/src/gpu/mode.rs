@@ -55,6 +55,7 @@ pub(crate) enum ModeError {
 }
 
 /// What all sessions of a worker share, or each takes one of.
+#[derive(Clone)]
 pub(crate) enum Sharing {
     Turns(Arc<SharedGpu>),
     Mps {
