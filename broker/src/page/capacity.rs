@@ -63,8 +63,7 @@ fn content(history: &History) -> Markup {
     let here = people_here(&cells, now);
     let rates = fit.rates;
     let lately = Lately::of(&cells, now);
-    let expected =
-        (here > 0).then(|| forecast(&while_here(rates), here, places, Effort::LIGHT));
+    let expected = (here > 0).then(|| forecast(&while_here(rates), here, places, Effort::LIGHT));
     let capacity = Capacity::of(fit, history.gpus as usize, places, Effort::LIGHT);
     html! {
         section.card { (now_part(here, &lately, expected.as_ref())) }
