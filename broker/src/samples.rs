@@ -2,8 +2,8 @@
 
 use crate::{people::Account, store::Write};
 use baton_protocol::{
-    Cell, ChunkHash, JobId, Manifest, NotebookId, Outcome, Piece, Priority, SessionId, State,
-    StateVersion, Submission, Usage,
+    Cell, ChunkHash, GpuUsage, JobId, Manifest, NotebookId, Outcome, Piece, Priority, SessionId,
+    State, StateVersion, Submission, Usage,
 };
 use std::sync::Arc;
 
@@ -58,7 +58,10 @@ pub(crate) fn finish(job: JobId, at_ms: i64) -> Write {
         job,
         fencing: 1,
         outcome: Outcome::Ok,
-        usage: Usage::default(),
+        usage: Usage {
+            gpu: Some(GpuUsage::default()),
+            ..Usage::default()
+        },
         error: None,
         returned_bytes: None,
         memory: crate::dispatch::MemoryCurve::default(),

@@ -40,7 +40,7 @@ pub(super) fn plan() -> Command {
     let plan = Command::new("plan")
         .about("Say how many people share GPUs well, and how long each of them waits")
         .arg(count("users", "People; the table goes up to them").default_value("40"))
-        .arg(count("gpus", "GPUs; the table goes up to them").default_value("1"))
+        .arg(count("gpus", "GPUs; the table goes up to them, above 9 in steps").default_value("1"))
         .arg(time(
             "edit",
             Some("2m"),

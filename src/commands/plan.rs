@@ -37,6 +37,9 @@ struct Most {
 /// More are not looked at.
 const MOST_PEOPLE: usize = 10_000;
 
+/// More are told in steps.
+const MANY_GPUS: usize = 9;
+
 /// A mean wait in seconds that nobody overlooks.
 const MINUTE: f64 = 60.0;
 
@@ -68,12 +71,14 @@ pub(crate) fn main(
         return Ok(ExitCode::SUCCESS);
     }
     let mut answers = Vec::new();
-    for gpus in 1..=question.gpus {
-        for users in rows(question.users) {
+    let gpu_counts = question.gpu_counts();
+    for &gpus in &gpu_counts {
+        for users in steps(question.users) {
             answers.push(question.solve(users, gpus, Effort::THOROUGH)?);
         }
     }
-    let most = (1..=question.gpus)
+    let most = gpu_counts
+        .into_iter()
         .map(|gpus| question.most(gpus))
         .collect::<anyhow::Result<Vec<_>>>()?;
     if json {
@@ -93,20 +98,20 @@ fn write_report(matches: &ArgMatches, html: impl FnOnce() -> String) -> anyhow::
         .with_context(|| format!("Failed to write the report {}", path.display()))
 }
 
-/// 1, 2, 5, 10, 20, 30 and so on, or five large steps: about a dozen numbers at most, the last of them `users`.
-fn rows(users: usize) -> Vec<usize> {
-    let rows: Vec<usize> = match users {
+/// 1, 2, 5, 10, 20, 30 and so on, or five large steps: about a dozen numbers at most, the last of them `most`.
+fn steps(most: usize) -> Vec<usize> {
+    let steps: Vec<usize> = match most {
         ..=80 => [1, 2, 5]
             .into_iter()
-            .chain((10..users).step_by(10))
+            .chain((10..most).step_by(10))
             .collect(),
         _ => [1]
             .into_iter()
-            .chain((1..5).map(|step| users * step / 5))
+            .chain((1..5).map(|step| most * step / 5))
             .collect(),
     };
-    let smaller = rows.into_iter().filter(|row| *row < users);
-    smaller.chain([users]).collect()
+    let smaller = steps.into_iter().filter(|step| *step < most);
+    smaller.chain([most]).collect()
 }
 
 /// Mean times in seconds as rates.
@@ -162,6 +167,14 @@ impl Question {
             exclusive: matches.get_flag("exclusive"),
             limit: limit.as_secs_f64(),
         })
+    }
+
+    /// Every number up to a few; of many GPUs one more or less makes no difference worth a line.
+    fn gpu_counts(&self) -> Vec<usize> {
+        match self.gpus {
+            ..=MANY_GPUS => (1..=self.gpus).collect(),
+            _ => steps(self.gpus),
+        }
     }
 
     /// Larger chains than can be solved are simulated.
@@ -226,13 +239,13 @@ impl Question {
 
 #[cfg(test)]
 mod tests {
-    use super::rows;
+    use super::steps;
 
     #[test]
     fn a_table_has_about_a_dozen_rows_and_ends_with_what_was_asked() {
-        assert_eq!(rows(1), [1]);
-        assert_eq!(rows(7), [1, 2, 5, 7]);
-        assert_eq!(rows(40), [1, 2, 5, 10, 20, 30, 40]);
-        assert_eq!(rows(500), [1, 100, 200, 300, 400, 500]);
+        assert_eq!(steps(1), [1]);
+        assert_eq!(steps(7), [1, 2, 5, 7]);
+        assert_eq!(steps(40), [1, 2, 5, 10, 20, 30, 40]);
+        assert_eq!(steps(500), [1, 100, 200, 300, 400, 500]);
     }
 }

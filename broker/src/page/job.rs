@@ -248,6 +248,12 @@ fn facts_of(job: &JobFacts) -> Markup {
             dt { "Time limit" } dd { (row.timeout_ms.map_or_else(|| "none".to_owned(), words::span)) }
             dt { "State sent" } dd { (bytes(detail.sent_bytes)) }
             dt { "State brought back" } dd { (bytes(detail.returned_bytes)) }
+            @if let Some(gpu) = &detail.gpu {
+                dt { "Had the GPU for" } dd { (words::exact(gpu.held_ms.cast_signed())) }
+                dt { "Waited for its turns" } dd { (words::exact(gpu.waited_ms.cast_signed())) }
+                dt { "Came back to the GPU" } dd { (gpu.swaps) @if gpu.swaps == 1 { " time" } @else { " times" } }
+                dt { "Most memory on the GPU" } dd { (words::bytes(gpu.peak_memory_bytes)) }
+            }
             dt { "Job" } dd { code { (row.job) } }
         }
     }

@@ -11,7 +11,7 @@ use crate::{
     dispatch::MemoryCurve,
     people::{Account, Identity},
 };
-use baton_protocol::{JobEvent, JobId, Output, RemoteError, decode};
+use baton_protocol::{GpuUsage, JobEvent, JobId, Output, RemoteError, decode};
 
 const DAY_MINUTES: i64 = 24 * 60;
 const WEEK_MINUTES: i64 = 7 * DAY_MINUTES;
@@ -27,6 +27,7 @@ pub(crate) struct JobDetail {
     pub(crate) returned_bytes: Option<u64>,
     pub(crate) error: Option<RemoteError>,
     pub(crate) memory: MemoryCurve,
+    pub(crate) gpu: Option<GpuUsage>,
 }
 
 /// What was seen at one look.
@@ -56,7 +57,7 @@ impl Store {
         job: JobId,
     ) -> Result<Option<JobDetail>, StoreError> {
         let mut query = sql(format!(
-            "SELECT {JOB_COLUMNS}, assigned_ms, sent_bytes, returned_bytes, error, memory FROM jobs WHERE job = "
+            "SELECT {JOB_COLUMNS}, assigned_ms, sent_bytes, returned_bytes, error, memory, gpu FROM jobs WHERE job = "
         ));
         query.push_bind(job.0.as_bytes().to_vec());
         seen_only(&mut query, seen_by);
@@ -69,6 +70,7 @@ impl Store {
         };
         let error: Option<Vec<u8>> = row.get("error")?;
         let memory: Option<Vec<u8>> = row.get("memory")?;
+        let gpu: Option<Vec<u8>> = row.get("gpu")?;
         Ok(Some(JobDetail {
             row: job_row(&row)?,
             assigned_ms: row.get("assigned_ms")?,
@@ -76,6 +78,7 @@ impl Store {
             returned_bytes: bytes("returned_bytes")?,
             error: error.map(|error| decode(&error)).transpose()?,
             memory: MemoryCurve(memory.map_or(Ok(Vec::new()), |memory| decode(&memory))?),
+            gpu: gpu.map(|gpu| decode(&gpu)).transpose()?,
         }))
     }
 

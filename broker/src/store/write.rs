@@ -152,7 +152,7 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
         } => {
             sql(
                 "UPDATE jobs SET state = 'finished', fencing = ?, outcome = ?, run_ms = ?, peak_memory_bytes = ?,
-                 finished_ms = ?, error = ?, returned_bytes = ?, memory = ?, cell = NULL, manifest = NULL WHERE job = ? AND state <> 'finished'",
+                 finished_ms = ?, error = ?, returned_bytes = ?, memory = ?, gpu = ?, cell = NULL, manifest = NULL WHERE job = ? AND state <> 'finished'",
             )
             .bind(number(*fencing))
             .bind(outcome.name())
@@ -162,6 +162,7 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
             .bind(error.as_ref().map(kept))
             .bind(returned_bytes.map(number))
             .bind((!memory.0.is_empty()).then(|| encode(&memory.0)))
+            .bind(usage.gpu.as_ref().map(encode))
             .bind(job.0.as_bytes().as_slice()).changing(*job)
         }
         Write::Charge {

@@ -7,7 +7,7 @@ use crate::{
     },
 };
 use baton_protocol::{
-    JobEvent, Outcome, RemoteError, Usage,
+    GpuUsage, JobEvent, Outcome, RemoteError, Usage,
     proxy::{FromProxy, ToProxy},
 };
 
@@ -313,7 +313,15 @@ async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() 
         outcome: Outcome::Error,
         error: Some(private),
         state: None,
-        usage: Usage::default(),
+        usage: Usage {
+            gpu: Some(GpuUsage {
+                held_ms: 2300,
+                waited_ms: 700,
+                swaps: 2,
+                peak_memory_bytes: 3 << 30,
+            }),
+            ..Usage::default()
+        },
         files: None,
         away_bytes: 0,
     };
@@ -323,7 +331,10 @@ async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() 
     assert_eq!(tia.send("/course?name=ml", settings).await.status(), 303);
     assert_eq!(sees("tia-token").await, (200, false, false));
     assert_eq!(sees("ada-token").await, (200, true, false));
-    assert!(tia.get(&page).await.1.contains("KeyError"));
+    let said = tia.get(&page).await.1;
+    for part in ["KeyError", "2.3 s", "0.7 s", "2 times", "3.0 GiB"] {
+        assert!(said.contains(part), "{part}");
+    }
 
     // The end of it stays when the notebook has everything.
     proxy.say(FromProxy::Applied { job }).await;

@@ -226,7 +226,7 @@ fn plots(question: &Question, answers: &[Forecast]) -> Vec<Plot> {
                 .map(|answer| (answer.people as f64, value(answer)))
                 .collect(),
         };
-        (1..=question.gpus).map(line).collect()
+        question.gpu_counts().into_iter().map(line).collect()
     };
     let mut waits = of_gpus("mean, ", |answer| answer.wait);
     waits.extend(of_gpus("1 in 100 longer, ", |answer| answer.waits[2]));
