@@ -440,15 +440,14 @@ class Baton:
                 delta, file = self.mover.move(session.pid, body["state"])
                 self.home.send("rest", {"call": call, "delta": delta}, file)
                 os.close(file)
-            if self.session is None and not told:
-                told = True
-                error = {"name": "SessionDied", "value": "The session died", "traceback": [], "hint": "again"}
-                self.home.send("rest_lost", {"call": call, "error": error})
-                return None
             try:
                 name, said = self.from_home.get(timeout=0.01)
             except queue.Empty:
-                continue
+                name, said = "", {}
+            if self.session is None and not told:
+                error = {"name": "SessionDied", "value": "The session died", "traceback": [], "hint": "again"}
+                self.home.send("rest_lost", {"call": call, "error": error})
+                return said if name == "run" else None
             if name == "applied":
                 assert said["error"] is None
                 self.follow_ups += 1
