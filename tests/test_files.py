@@ -181,11 +181,10 @@ def test_too_large_a_file_is_not_opened(kernel: Kernel, folder: Path) -> None:
 
 def test_both_versions_stay_when_two_write(kernel: Kernel, folder: Path) -> None:
     (folder / "shared.txt").write_text("before")
-    cell = kernel.begin(
-        "%%gpu\nopen('shared.txt', 'w').write('of the cell')\nprint('ready', flush=True)\ninput()", answers=["go"]
-    )
-    cell.wait_for_text("ready")
+    cell = kernel.begin("%%gpu\nopen('shared.txt', 'w').write('of the cell')\ninput()")
+    cell.wait_for_question()
     (folder / "shared.txt").write_text("of somebody else")
+    kernel.client.input("go")
     result = cell.finish().ok()
     assert "warning: 'shared.txt' was written by the cell" in result.stderr
     assert (folder / "shared.txt").read_text() == "of somebody else"
