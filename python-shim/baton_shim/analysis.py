@@ -21,7 +21,7 @@ from baton_shim.closure import reach
 from baton_shim.session_names import of_ipython
 
 # Attributes that are the namespace itself, where nothing can be asked for.
-NAMESPACES = frozenset({"user_ns", "user_global_ns", "f_globals", "f_locals", "__globals__"})
+NAMESPACES = frozenset({"user_ns", "user_module", "user_global_ns", "f_globals", "f_locals", "__globals__"})
 # Who loads one of these may look up names that only text shows.
 LOOK_UP = frozenset({"eval", "exec", "globals", "locals", "vars", "dir", "builtins", "__builtins__"})
 # Functions and methods whose text is Python.
