@@ -73,6 +73,7 @@ impl Agent {
         shutdown: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
         let mut reading = context.reading.clone();
+        let mut unserved = context.sharing.lost();
         let mut waiting = context.sharing.waiting();
         let (reports, mut reported) = mpsc::unbounded_channel();
         let mut agent = Self {
@@ -100,7 +101,7 @@ impl Agent {
                 Some(report) = reported.recv() => Event::Report(report),
                 _ = load.tick() => Event::LoadDue,
                 Ok(()) = waiting.changed() => Event::GpuWanted,
-                reason = gpu::lost(&mut reading), if lost.is_none() => Event::GpuLost(reason),
+                reason = gpu::lost(&mut reading, &mut unserved), if lost.is_none() => Event::GpuLost(reason),
                 () = at(cull) => Event::CullDue,
                 () = at(leave) => Event::LeaveDue,
                 () = &mut shutdown, if leave.is_none() => Event::Shutdown,

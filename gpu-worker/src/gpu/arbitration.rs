@@ -21,13 +21,19 @@ use tokio::{
 
 use super::{Admission, Cell, Token, Usage};
 
+/// What the worker says.
+#[derive(Debug)]
+pub(super) enum Order {
+    Admit(Admission),
+    Dismiss(Token),
+    Limit(Token, Option<u64>),
+    Cell(Token, Cell),
+    TellUsage(Token, oneshot::Sender<Usage>),
+}
+
+/// What comes from processes.
 #[derive(Debug)]
 pub(super) enum Input {
-    Admitted(Admission),
-    Dismissed(Token),
-    Limited(Token, Option<u64>),
-    Cell(Token, Cell),
-    UsageAsked(Token, oneshot::Sender<Usage>),
     Arrived(Arrival),
     Said(u64, FromSession),
     Left(u64),
@@ -38,7 +44,7 @@ pub(super) struct Arrival {
     pub(super) number: u64,
     pub(super) hello: Hello,
     pub(super) process: Pid,
-    pub(super) outgoing: mpsc::UnboundedSender<ToSession>,
+    pub(super) outgoing: mpsc::Sender<ToSession>,
 }
 
 pub(super) struct Arbitration {
@@ -62,7 +68,8 @@ struct Session {
 struct Process {
     token: Token,
     process: Pid,
-    outgoing: mpsc::UnboundedSender<ToSession>,
+    /// `None` once it is cut off.
+    outgoing: Option<mpsc::Sender<ToSession>>,
     bytes: u64,
     fixed_bytes: u64,
     /// What it had when it came is in the arbiter's ledger.
@@ -85,23 +92,30 @@ impl Arbitration {
         }
     }
 
-    pub(super) async fn run(mut self, mut inputs: mpsc::UnboundedReceiver<Input>) {
+    pub(super) async fn run(
+        mut self,
+        mut orders: mpsc::UnboundedReceiver<Order>,
+        mut inputs: mpsc::Receiver<Input>,
+    ) {
         loop {
             let wake_at = self.arbiter.as_ref().and_then(Arbiter::wake_at);
             let wake_at = wake_at.map(|time| self.since + time);
             tokio::select! {
-                input = inputs.recv() => match input {
-                    Some(input) => self.take_in(input),
+                // However much sessions say, time passes, and the worker is heard before its sessions.
+                biased;
+                () = at(wake_at) => self.handle(Event::Woke),
+                order = orders.recv() => match order {
+                    Some(order) => self.obey(order),
                     None => return,
                 },
-                () = at(wake_at) => self.handle(Event::Woke),
+                Some(input) = inputs.recv() => self.take_in(input),
             }
         }
     }
 
-    fn take_in(&mut self, input: Input) {
-        match input {
-            Input::Admitted(admission) => {
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Admit(admission) => {
                 self.sessions.insert(
                     admission.token,
                     Session {
@@ -112,14 +126,22 @@ impl Arbitration {
                     },
                 );
             }
-            Input::Dismissed(token) => {
+            Order::Dismiss(token) => {
                 self.sessions.remove(&token);
+                for number in self.processes_of(token) {
+                    self.cut_off(number);
+                }
             }
-            Input::Limited(token, bytes) => self.on_limit(token, bytes),
-            Input::Cell(token, cell) => self.on_cell(token, cell),
-            Input::UsageAsked(token, answer) => {
+            Order::Limit(token, bytes) => self.on_limit(token, bytes),
+            Order::Cell(token, cell) => self.on_cell(token, cell),
+            Order::TellUsage(token, answer) => {
                 let _ = answer.send(self.usage(token));
             }
+        }
+    }
+
+    fn take_in(&mut self, input: Input) {
+        match input {
             Input::Arrived(arrival) => self.on_arrival(arrival),
             Input::Said(number, message) => self.on_message(number, message),
             Input::Left(number) => self.on_end(number),
@@ -217,6 +239,7 @@ impl Arbitration {
                 let _ = kill(process, Signal::SIGKILL);
             }
         }
+        self.cut_off(number);
     }
 
     /// From now on it speaks.
@@ -233,10 +256,20 @@ impl Arbitration {
         }
     }
 
-    fn tell(&self, number: u64, message: ToSession) {
-        if let Some(process) = self.processes.get(&number) {
-            // Its end is on its way here.
-            let _ = process.outgoing.send(message);
+    /// Who does not listen is cut off.
+    fn tell(&mut self, number: u64, message: ToSession) {
+        if let Some(process) = self.processes.get(&number)
+            && let Some(outgoing) = &process.outgoing
+            && outgoing.try_send(message).is_err()
+        {
+            self.cut_off(number);
+        }
+    }
+
+    /// Its end is on its way here.
+    fn cut_off(&mut self, number: u64) {
+        if let Some(process) = self.processes.get_mut(&number) {
+            process.outgoing = None;
         }
     }
 }

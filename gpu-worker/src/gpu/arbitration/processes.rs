@@ -10,6 +10,9 @@ use crate::gpu::Token;
 /// Sessions of the arbiter that stand for what cannot leave the GPU.
 const FIXED: SessionId = 1 << 63;
 
+/// No GPU has more.
+const MOST_BYTES: u64 = 1 << 48;
+
 impl Arbitration {
     pub(super) fn on_arrival(&mut self, arrival: Arrival) {
         let Arrival {
@@ -24,8 +27,11 @@ impl Arbitration {
             );
             return;
         };
+        if self.arbiter.is_none() && hello.total_bytes == 0 {
+            return;
+        }
         if let Some(make) = self.settings.take() {
-            let settings = make(hello.total_bytes);
+            let settings = make(hello.total_bytes.min(MOST_BYTES));
             self.usable_bytes = settings.memory.usable_bytes;
             self.arbiter = Some(Arbiter::new(settings));
         }
@@ -35,7 +41,7 @@ impl Arbitration {
             Process {
                 token: hello.token,
                 process,
-                outgoing,
+                outgoing: Some(outgoing),
                 bytes: 0,
                 fixed_bytes: 0,
                 is_welcome: false,
@@ -51,13 +57,13 @@ impl Arbitration {
         if hello.is_away {
             self.handle(Event::NotSwappedIn(number));
         }
-        if hello.bytes > 0 {
+        let bytes = hello.bytes.min(self.usable_bytes);
+        if bytes > 0 {
             self.handle(Event::Grew {
                 session: number,
-                bytes: hello.bytes,
+                bytes,
             });
-        }
-        if hello.bytes == 0 {
+        } else {
             self.welcome(number);
         }
         self.set_fixed(number, hello.fixed_bytes);
@@ -124,6 +130,7 @@ impl Arbitration {
     }
 
     pub(super) fn set_fixed(&mut self, number: u64, bytes: u64) {
+        let bytes = bytes.min(self.usable_bytes);
         let Some(process) = self.processes.get_mut(&number) else {
             return;
         };

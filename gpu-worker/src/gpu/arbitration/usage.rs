@@ -71,8 +71,10 @@ impl Arbitration {
 
 impl Usage {
     pub(super) fn moved(&mut self, bytes: u64, nanoseconds: u64) {
-        self.moved_bytes += bytes;
-        self.moving += Duration::from_nanos(nanoseconds);
+        self.moved_bytes = self.moved_bytes.saturating_add(bytes);
+        self.moving = self
+            .moving
+            .saturating_add(Duration::from_nanos(nanoseconds));
     }
 }
 
