@@ -76,6 +76,7 @@ impl<'a> Call<'a> {
             parent: ParentCell {
                 header: Bytes::from(run.parent_header.clone().into_vec()),
                 message_id: run.message_id.clone(),
+                kernel_session: run.kernel_session.clone(),
                 silent: run.silent,
             },
             captured: run.captured,
