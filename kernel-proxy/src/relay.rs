@@ -28,13 +28,14 @@ use cells::CellLog;
 pub(crate) use doors::Doors;
 pub(crate) use splice::KernelSide;
 
-/// The cell that a message of our own belongs to.
+/// The cell, or callback of a widget, that a message of our own belongs to.
 #[derive(Debug, Clone)]
 pub(crate) struct ParentCell {
     /// The header of its `execute_request`, as JSON text.
     pub(crate) header: Bytes,
     pub(crate) message_id: String,
     pub(crate) kernel_session: String,
+    /// The kernel publishes no `execute_input` for it.
     pub(crate) silent: bool,
 }
 
