@@ -151,6 +151,7 @@ def test_nothing_is_left_after_shutdown(user: Place) -> None:
     assert left == before
 
 
+@pytest.mark.timeout(100 + 5 * STARTS)
 def test_many_starts_and_stops_leave_nothing(user: Place) -> None:
     """`BATON_TEST_STARTS=200` for more of them."""
     before = sorted((user.folder / "run").rglob("*"))
