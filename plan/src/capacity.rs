@@ -3,7 +3,7 @@
 use crate::{
     fit::Fit,
     forecast::{Effort, Forecast, PARTS, forecast, simulated},
-    plot::{Axis, Line, Plot},
+    plot::{Axis, Line, Plot, Scale},
     words::duration,
 };
 
@@ -188,8 +188,11 @@ impl Capacity {
 }
 
 fn axis(label: &str, end: f64) -> Axis {
-    let label = label.to_owned();
-    Axis { label, end }
+    Axis {
+        label: label.to_owned(),
+        end,
+        scale: Scale::Even,
+    }
 }
 
 fn line(name: &str, points: Vec<(f64, f64)>) -> Line {

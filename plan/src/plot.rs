@@ -1,7 +1,7 @@
 //! Lines over two axes as SVG, for reports and pages.
 //!
-//! Colours and sizes of letters are the page's: lines have the classes `line-1`, `line-2` and so on, and different dashes,
-//! so that they can be told apart without colours.
+//! Colours and sizes of letters are the page's: lines have the classes `line-1` to `line-6`, and different dashes, so that
+//! they can be told apart without colours. Their names stand below, where no line is in the way.
 
 use std::fmt::Write;
 
@@ -17,8 +17,17 @@ pub struct Plot {
 #[derive(Debug, Clone)]
 pub struct Axis {
     pub label: String,
-    /// Where the axis ends; it begins at zero.
+    /// Where the axis ends.
     pub end: f64,
+    pub scale: Scale,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// From zero.
+    Even,
+    /// Of seconds, from a tenth of one: each step is about ten times as long as the last.
+    Times,
 }
 
 #[derive(Debug, Clone)]
@@ -33,15 +42,30 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 48.0;
+const COLOURS: usize = 6;
 const DASHES: [&str; 4] = ["none", "8 4", "2 3", "10 3 2 3"];
-const LEGEND_STEP: f64 = 20.0;
+const LEGEND_COLUMNS: usize = 2;
+const LEGEND_STEP: f64 = 22.0;
+
+const SHORTEST: f64 = 0.1;
+const TIMES: [(f64, &str); 8] = [
+    (SHORTEST, "0.1 s"),
+    (1.0, "1 s"),
+    (10.0, "10 s"),
+    (60.0, "1 min"),
+    (600.0, "10 min"),
+    (3600.0, "1 h"),
+    (36_000.0, "10 h"),
+    (864_000.0, "10 days"),
+];
 
 impl Plot {
     #[must_use]
     pub fn svg(&self) -> String {
         let title = escaped(&self.title);
+        let height = HEIGHT + LEGEND_STEP * self.lines.len().div_ceil(LEGEND_COLUMNS) as f64;
         let mut out = format!(
-            "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\"><title>{title}</title>"
+            "<svg class=\"plot\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\"><title>{title}</title>"
         );
         self.grid(&mut out);
         for (number, line) in self.lines.iter().enumerate() {
@@ -53,25 +77,23 @@ impl Plot {
 
     fn grid(&self, out: &mut String) {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
-        for value in ticks(self.across.end) {
+        for (value, name) in self.across.ticks() {
             let x = self.x(value);
             let _ = write!(
                 out,
                 "<line class=\"grid\" x1=\"{x:.1}\" y1=\"{TOP}\" x2=\"{x:.1}\" y2=\"{bottom}\"/>\
-                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-                bottom + 18.0,
-                number(value)
+                 <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{name}</text>",
+                bottom + 18.0
             );
         }
-        for value in ticks(self.up.end) {
+        for (value, name) in self.up.ticks() {
             let y = self.y(value);
             let _ = write!(
                 out,
                 "<line class=\"grid\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\"/>\
-                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                 <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{name}</text>",
                 LEFT - 6.0,
-                y + 4.0,
-                number(value)
+                y + 4.0
             );
         }
         let (middle, centre) = ((LEFT + right) / 2.0, (TOP + bottom) / 2.0);
@@ -79,27 +101,24 @@ impl Plot {
             out,
             "<text x=\"{middle}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
              <text x=\"14\" y=\"{centre}\" text-anchor=\"middle\" transform=\"rotate(-90 14 {centre})\">{}</text>",
-            HEIGHT - 8.0,
+            HEIGHT - 10.0,
             escaped(&self.across.label),
             escaped(&self.up.label)
         );
     }
 
     fn line(&self, place: usize, line: &Line, out: &mut String) {
-        let class = format!("line-{}", place % DASHES.len() + 1);
+        let class = format!("line-{}", place % COLOURS + 1);
         let dashes = DASHES[place % DASHES.len()];
         let points = self.visible(&line.points);
         let mut path = String::new();
         for (x, y) in points {
             let _ = write!(path, "{:.1},{:.1} ", self.x(x), self.y(y));
         }
-        let begin = if self.rises() {
-            LEFT + 16.0
-        } else {
-            WIDTH - RIGHT - 216.0
-        };
+        let column = (WIDTH - LEFT - RIGHT) / LEGEND_COLUMNS as f64;
+        let begin = LEFT + column * (place % LEGEND_COLUMNS) as f64;
         let end = begin + 28.0;
-        let y = TOP + 12.0 + LEGEND_STEP * place as f64;
+        let y = HEIGHT + 8.0 + LEGEND_STEP * (place / LEGEND_COLUMNS) as f64;
         let _ = write!(
             out,
             "<polyline class=\"{class}\" fill=\"none\" stroke-width=\"2\" stroke-dasharray=\"{dashes}\" points=\"{}\"/>\
@@ -110,13 +129,6 @@ impl Plot {
             y + 4.0,
             escaped(&line.name)
         );
-    }
-
-    /// Whether there is more room for the names of lines on the left than on the right.
-    fn rises(&self) -> bool {
-        let height = |point: Option<&(f64, f64)>| point.map_or(0.0, |(_, y)| *y);
-        let rise = |line: &Line| height(line.points.last()) - height(line.points.first());
-        self.lines.iter().map(rise).sum::<f64>() > 0.0
     }
 
     /// A line is cut off where it leaves the plot.
@@ -146,11 +158,37 @@ impl Plot {
     }
 
     fn x(&self, value: f64) -> f64 {
-        LEFT + value / self.across.end * (WIDTH - RIGHT - LEFT)
+        LEFT + self.across.part(value) * (WIDTH - RIGHT - LEFT)
     }
 
     fn y(&self, value: f64) -> f64 {
-        HEIGHT - BOTTOM - value / self.up.end * (HEIGHT - BOTTOM - TOP)
+        HEIGHT - BOTTOM - self.up.part(value) * (HEIGHT - BOTTOM - TOP)
+    }
+}
+
+impl Axis {
+    /// Where a value lies on it: 0 at the beginning, 1 at the end.
+    fn part(&self, value: f64) -> f64 {
+        let decades = |value: f64| (value.max(SHORTEST) / SHORTEST).log10();
+        match self.scale {
+            Scale::Even => value / self.end,
+            Scale::Times => decades(value) / decades(self.end),
+        }
+    }
+
+    fn ticks(&self) -> Vec<(f64, String)> {
+        match self.scale {
+            Scale::Even => {
+                let named = |value: f64| (value, number(value));
+                ticks(self.end).into_iter().map(named).collect()
+            }
+            Scale::Times => {
+                let times = TIMES.iter().filter(|(time, _)| *time <= self.end);
+                times
+                    .map(|(time, name)| (*time, (*name).to_owned()))
+                    .collect()
+            }
+        }
     }
 }
 
@@ -183,7 +221,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Axis, Line, Plot, number, ticks};
+    use super::{Axis, Line, Plot, Scale, number, ticks};
 
     #[test]
     fn axes_have_round_numbers() {
@@ -200,10 +238,24 @@ mod tests {
     }
 
     #[test]
+    fn waits_of_seconds_and_of_hours_are_seen_on_one_axis() {
+        let axis = Axis {
+            label: String::new(),
+            end: 1000.0,
+            scale: Scale::Times,
+        };
+        let parts = [0.0, 0.1, 1.0, 10.0, 1000.0].map(|time| axis.part(time));
+        assert_eq!(parts, [0.0, 0.0, 0.25, 0.5, 1.0]);
+        let names: Vec<_> = axis.ticks().into_iter().map(|(_, name)| name).collect();
+        assert_eq!(names, ["0.1 s", "1 s", "10 s", "1 min", "10 min"]);
+    }
+
+    #[test]
     fn a_line_ends_where_it_leaves_the_plot() {
         let axis = |end| Axis {
             label: "a < b".to_owned(),
             end,
+            scale: Scale::Even,
         };
         let points = vec![(0.0, 0.0), (5.0, 5.0), (10.0, 25.0), (11.0, 30.0)];
         let line = Line {

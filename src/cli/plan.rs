@@ -35,6 +35,7 @@ pub(super) fn plan() -> Command {
             .value_name("SIZE")
             .value_parser(Size::from_text)
             .default_value(default)
+            .requires("policies")
             .help(help)
     };
     let plan = Command::new("plan")
@@ -71,31 +72,46 @@ pub(super) fn plan() -> Command {
             "exclusive",
             "Everybody keeps a GPU from coming to going; the waits are for that GPU",
         ))
-        .arg(switch(
-            "states",
-            "List each state of up to 5 people and its probability",
-        ))
-        .arg(switch(
-            "policies",
-            "Simulate so many people and GPUs, and compare the ways to share them",
-        ))
+        .arg(
+            switch(
+                "states",
+                "List each state of up to 5 people and its probability",
+            )
+            .conflicts_with_all(["gpus", "exclusive", "wait", "policies", "from-broker", "report"]),
+        )
+        .arg(
+            switch(
+                "policies",
+                "Simulate so many people and GPUs, and compare the ways to share them",
+            )
+            .conflicts_with_all([
+                "run", "hand-over", "stay", "away", "wait", "exclusive", "from-broker", "report",
+            ]),
+        )
         .arg(
             Arg::new("cells")
                 .long("cells")
                 .value_name("PARTS")
                 .value_parser(Cells::from_text)
                 .default_value("88%:700ms,10.5%:15s,1.5%:400s")
+                .requires("policies")
                 .help("GPU times of cells for --policies: parts and their medians"),
         )
-        .arg(count(
-            "slots",
-            "Cells that take turns on a GPU, for --policies; others wait in line; all if not given",
-        ))
-        .arg(time(
-            "cold",
-            Some("5s"),
-            "Time in which a session begins on another GPU, for --policies",
-        ))
+        .arg(
+            count(
+                "slots",
+                "Cells that take turns on a GPU, for --policies; others wait in line; all if not given",
+            )
+            .requires("policies"),
+        )
+        .arg(
+            time(
+                "cold",
+                Some("5s"),
+                "Time in which a session begins on another GPU, for --policies",
+            )
+            .requires("policies"),
+        )
         .arg(size(
             "session-memory",
             "4GB",
@@ -117,24 +133,32 @@ pub(super) fn plan() -> Command {
                 .value_name("NUMBER")
                 .value_parser(value_parser!(u64))
                 .default_value("1")
+                .requires("policies")
                 .help("Another number is another class, for --policies"),
         )
-        .arg(switch(
-            "from-broker",
-            "Estimate everything from the broker's history, and predict the course",
-        ))
+        .arg(
+            switch(
+                "from-broker",
+                "Estimate everything from the broker's history, and predict the course",
+            )
+            .conflicts_with_all([
+                "users", "edit", "run", "hand-over", "stay", "away", "wait", "exclusive", "latency",
+            ]),
+        )
         .arg(
             Arg::new("days")
                 .long("days")
                 .value_name("NUMBER")
                 .value_parser(value_parser!(u32).range(1..=366))
                 .default_value("7")
+                .requires("from-broker")
                 .help("How many days of history --from-broker looks at"),
         )
         .arg(
             Arg::new("course")
                 .long("course")
                 .value_name("NAME")
+                .requires("from-broker")
                 .help("Only the history of this course, for --from-broker"),
         )
         .arg(path_argument(

@@ -146,12 +146,19 @@ impl Latency {
         };
         let text = fs::read_to_string(path)
             .with_context(|| format!("Failed to read {}", path.display()))?;
-        let measured = serde_json::from_str(&text).with_context(|| {
+        let measured: Self = serde_json::from_str(&text).with_context(|| {
             format!(
                 "{} does not say what a hand-over takes\nhint: baton bench latency --json > {0}",
                 path.display()
             )
         })?;
+        anyhow::ensure!(
+            measured.hand_over_seconds > 0.0 && measured.cold_seconds >= 0.0,
+            "{} says that a hand-over takes {} s and a cold start {} s, which cannot be\nhint: baton bench latency --json > {0}",
+            path.display(),
+            measured.hand_over_seconds,
+            measured.cold_seconds
+        );
         Ok(Some(measured))
     }
 }

@@ -77,6 +77,23 @@ fn what_has_no_answer_is_said() {
         "Error: ",
     );
     check(
+        &["--policies", "--run", "15s"],
+        "'--policies' cannot be used with '--run <TIME>'",
+    );
+    check(
+        &["--states", "--gpus", "2"],
+        "'--states' cannot be used with '--gpus <NUMBER>'",
+    );
+    check(
+        &["--from-broker", "--edit", "1m"],
+        "'--from-broker' cannot be used with '--edit <TIME>'",
+    );
+    check(&["--seed", "2"], "--policies");
+    check(
+        &["--policies", "--cells", "80%:1s"],
+        "with parts that are 100 % together",
+    );
+    check(
         &["--users", "20", "--states"],
         "hint: --states lists those of up to 5 people",
     );
@@ -155,9 +172,10 @@ fn a_report_is_one_file_that_asks_for_no_other() {
     ]);
     assert!(said.status.success(), "{}", said.stderr);
     let report = std::fs::read_to_string(&file).unwrap();
-    assert_eq!(report.matches("<svg").count(), 3);
+    assert_eq!(report.matches("<svg").count(), 4);
     for expected in [
-        "How long a cell waits",
+        "How long a cell waits on average",
+        "How long 1 cell in 100 waits at least",
         "How busy a GPU is",
         "How long cells of 12 people wait",
     ] {
@@ -181,4 +199,10 @@ fn a_measured_hand_over_is_taken() {
         "{}",
         said.stderr
     );
+    let file = home.write(
+        "latency.json",
+        r#"{"rows": [], "hand_over_seconds": 0.035, "cold_seconds": -2.5}"#,
+    );
+    let said = home.run(&["plan", "--policies", "--latency", file.to_str().unwrap()]);
+    assert!(said.stderr.contains("which cannot be"), "{}", said.stderr);
 }

@@ -2,15 +2,24 @@
 
 use super::{Job, Reason, Worker};
 use baton_protocol::{JobId, NotebookId, WorkerId};
-use std::{collections::HashMap, sync::Arc};
+use foldhash::{HashMap, HashMapExt};
 
+/// It is made for each decision, so nothing in it is copied or allocated per job.
 #[derive(Debug, Clone)]
 pub(super) struct Line<'jobs> {
     workers: &'jobs [Worker],
-    jobs_per_person: usize,
+    jobs_per_person: u32,
     busy_notebooks: HashMap<NotebookId, JobId>,
-    busy_persons: HashMap<Arc<str>, Vec<JobId>>,
+    busy_persons: HashMap<&'jobs str, Jobs>,
     busy_slots: HashMap<WorkerId, u32>,
+}
+
+/// A person's that are taken.
+#[derive(Debug, Clone, Copy)]
+struct Jobs {
+    count: u32,
+    /// Which of them tells why others wait.
+    first: JobId,
 }
 
 pub(super) enum Taken {
@@ -19,10 +28,10 @@ pub(super) enum Taken {
 }
 
 impl<'jobs> Line<'jobs> {
-    pub(super) fn new(jobs: &[Job], workers: &'jobs [Worker], jobs_per_person: u32) -> Self {
+    pub(super) fn new(jobs: &'jobs [Job], workers: &'jobs [Worker], jobs_per_person: u32) -> Self {
         let mut line = Self {
             workers,
-            jobs_per_person: jobs_per_person.max(1) as usize,
+            jobs_per_person: jobs_per_person.max(1),
             busy_notebooks: HashMap::with_capacity(jobs.len()),
             busy_persons: HashMap::with_capacity(jobs.len()),
             busy_slots: HashMap::with_capacity(workers.len()),
@@ -36,7 +45,7 @@ impl<'jobs> Line<'jobs> {
     }
 
     /// From here on the job is one of those that are taken, if it can be.
-    pub(super) fn take(&mut self, job: &Job) -> Taken {
+    pub(super) fn take(&mut self, job: &'jobs Job) -> Taken {
         if job.held {
             return Taken::Not(Reason::Held);
         }
@@ -46,10 +55,10 @@ impl<'jobs> Line<'jobs> {
         if let Some(other) = self.busy_notebooks.get(&job.notebook) {
             return Taken::Not(Reason::OwnJobRuns(*other));
         }
-        if let Some(others) = self.busy_persons.get(&job.owner)
-            && others.len() >= self.jobs_per_person
+        if let Some(others) = self.busy_persons.get(&*job.owner)
+            && others.count >= self.jobs_per_person
         {
-            return Taken::Not(Reason::OwnJobRuns(others[0]));
+            return Taken::Not(Reason::OwnJobRuns(others.first));
         }
         match self.choose_worker(job.notebook) {
             Some(worker) => {
@@ -64,18 +73,21 @@ impl<'jobs> Line<'jobs> {
         }
     }
 
-    fn occupy(&mut self, job: &Job, worker: WorkerId) {
+    fn occupy(&mut self, job: &'jobs Job, worker: WorkerId) {
         self.busy_notebooks.insert(job.notebook, job.job);
-        let persons = self.busy_persons.entry(Arc::clone(&job.owner));
-        persons.or_default().push(job.job);
+        let none = Jobs {
+            count: 0,
+            first: job.job,
+        };
+        self.busy_persons.entry(&job.owner).or_insert(none).count += 1;
         *self.busy_slots.entry(worker).or_default() += 1;
     }
 
-    /// The job that a worker has ends.
-    pub(super) fn free(&mut self, job: &Job, worker: WorkerId) {
+    /// The job that a worker has ends. From here on nobody asks for reasons.
+    pub(super) fn free(&mut self, job: &'jobs Job, worker: WorkerId) {
         self.busy_notebooks.remove(&job.notebook);
-        if let Some(jobs) = self.busy_persons.get_mut(&job.owner) {
-            jobs.retain(|other| *other != job.job);
+        if let Some(jobs) = self.busy_persons.get_mut(&*job.owner) {
+            jobs.count = jobs.count.saturating_sub(1);
         }
         if let Some(slots) = self.busy_slots.get_mut(&worker) {
             *slots = slots.saturating_sub(1);

@@ -284,7 +284,7 @@ impl Arbiter {
         levels.find_map(|level| {
             let waiting = self.sessions.waiting(level);
             let meant = waiting.filter(|(id, session)| is_meant(*id, session));
-            best(meant.map(|(id, session)| (id, self.place(session))))
+            best(meant.map(|(id, session)| (id, self.place_in(level, session))))
         })
     }
 
@@ -297,7 +297,10 @@ impl Arbiter {
     }
 
     pub(crate) fn place(&self, session: &Session) -> Place {
-        let level = self.settings.level(session);
+        self.place_in(self.settings.level(session), session)
+    }
+
+    fn place_in(&self, level: usize, session: &Session) -> Place {
         let is_lowest = level == self.settings.lowest() && !session.computes();
         Place {
             rank: if is_lowest && self.is_overdue {

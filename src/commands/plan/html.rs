@@ -26,6 +26,8 @@ th:first-child, td:first-child { text-align: left; } thead th { color: var(--qui
 .plot .grid { stroke: var(--line); }
 .plot .line-1 { stroke: light-dark(#0550ae, #79c0ff); } .plot .line-2 { stroke: light-dark(#7a4d00, #e8b34b); }
 .plot .line-3 { stroke: light-dark(#116329, #6fdd8b); } .plot .line-4 { stroke: light-dark(#a40e26, #ff8182); }
+.plot .line-5 { stroke: light-dark(#6639ba, #c297ff); } .plot .line-6 { stroke: light-dark(#1b7c83, #5fd7dd); }
+@media (max-width: 40rem) { .plot text { font-size: 18px; } }
 ";
 
 impl Report {

@@ -109,13 +109,13 @@ fn text(class: &Class, runs: Runs, length: Length, told: &[(&str, Shared)]) -> S
         let [mean, p50, p95, p99] = shared.short;
         let _ = writeln!(
             out,
-            "{name:<26}{:>22}{:>9}{:>9}{:>9}{:>11.1}x{:>9.1}x{:>7.0}%{:>7.1}%",
+            "{name:<26}{:>22}{:>9}{:>9}{:>9}{:>12}{:>10}{:>7.0}%{:>7.1}%",
             format!("{} ± {}", duration(mean.mean), duration(mean.margin)),
             duration(p50.mean),
             duration(p95.mean),
             duration(p99.mean),
-            shared.medium_slowdown.mean,
-            shared.long_slowdown.mean,
+            slowdown(shared.medium_slowdown),
+            slowdown(shared.long_slowdown),
             100.0 * shared.utilisation.mean,
             100.0 * shared.moved.mean,
         );
@@ -125,6 +125,14 @@ fn text(class: &Class, runs: Runs, length: Length, told: &[(&str, Shared)]) -> S
          long as alone on the GPU.\nMoved are cells that began on another GPU than the last one of their notebook.\n",
     );
     out
+}
+
+/// A dash where there were no such cells.
+fn slowdown(estimate: Estimate) -> String {
+    if estimate.mean == 0.0 {
+        return "-".to_owned();
+    }
+    format!("{:.1}x", estimate.mean)
 }
 
 fn turns(class: &Class) -> String {
@@ -155,7 +163,8 @@ fn row((name, shared): &(&str, Shared)) -> Json {
 pub(crate) struct Cells(Times);
 
 impl Value for Cells {
-    const EXPECTED: &'static str = "parts and medians such as 88%:700ms,12%:30s";
+    const EXPECTED: &'static str =
+        "parts and medians such as 88%:700ms,12%:30s, with parts that are 100 % together";
 
     fn parse(text: &str) -> Option<Self> {
         let part = |part: &str| {
@@ -170,10 +179,14 @@ impl Value for Cells {
                 },
             ))
         };
-        let parts: Option<Vec<_>> = text.split(',').map(part).collect();
-        parts.map(|parts| Self(Times::Mix(parts)))
+        let parts: Vec<_> = text.split(',').map(part).collect::<Option<_>>()?;
+        let all: f64 = parts.iter().map(|(weight, _)| weight).sum();
+        ((all - 100.0).abs() < ROUNDING).then_some(Self(Times::Mix(parts)))
     }
 }
+
+/// Parts may be rounded to this many per cent together.
+const ROUNDING: f64 = 0.5;
 
 /// Two thirds of the cells of a part take between half and twice its median.
 const SPREAD: f64 = 0.7;
@@ -188,7 +201,15 @@ mod tests {
         let one = mean("100%:1s").expect("one part");
         assert!((one - 1.278).abs() < 0.001);
         assert!((mean("50%:1s, 50%: 3s").expect("two parts") - 2.0 * one).abs() < 1e-9);
-        for bad in ["", "1s", "50:1s", "0%:1s", "50%:soon", "50%:1s,"] {
+        for bad in [
+            "",
+            "1s",
+            "50:1s",
+            "0%:1s",
+            "100%:soon",
+            "100%:1s,",
+            "80%:1s",
+        ] {
             assert!(mean(bad).is_none(), "{bad}");
         }
     }

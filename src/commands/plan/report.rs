@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use baton_plan::{Axis, Forecast, Line, Method, Plot, duration, states::State};
+use baton_plan::{Axis, Forecast, Line, Method, Plot, Scale, duration, states::State};
 use serde_json::{Value, json};
 
 use super::{Most, Question, html::Report};
@@ -209,63 +209,74 @@ pub(super) fn html(question: &Question, answers: &[Forecast], most: &[Most]) -> 
 }
 
 fn plots(question: &Question, answers: &[Forecast]) -> Vec<Plot> {
-    let end_of = |lines: &[Line]| {
-        let values = lines.iter().flat_map(|line| &line.points);
-        values.map(|(_, value)| *value).fold(1e-3, f64::max)
-    };
-    let over_people = |title: &str, label: &str, lines: Vec<Line>, end: f64| Plot {
-        title: title.to_owned(),
-        across: axis("people", question.users as f64),
-        up: axis(label, end),
-        lines,
-    };
-    let of_gpus = |name: &str, value: fn(&Forecast) -> f64| -> Vec<Line> {
+    let of_gpus = |value: fn(&Forecast) -> f64| -> Vec<Line> {
         let line = |count: usize| Line {
-            name: format!("{name}{}", gpus(count)),
+            name: gpus(count),
             points: (answers.iter().filter(|answer| answer.gpus == count))
                 .map(|answer| (answer.people as f64, value(answer)))
                 .collect(),
         };
         question.gpu_counts().into_iter().map(line).collect()
     };
-    let mut waits = of_gpus("mean, ", |answer| answer.wait);
-    waits.extend(of_gpus("1 in 100 longer, ", |answer| answer.waits[2]));
-    let last = answers
+    let people = Axis {
+        label: "people".to_owned(),
+        end: question.users as f64,
+        scale: Scale::Even,
+    };
+    let waits = |title: &str, value: fn(&Forecast) -> f64| {
+        let lines = of_gpus(value);
+        let points = lines.iter().flat_map(|line| &line.points);
+        Plot {
+            title: title.to_owned(),
+            across: people.clone(),
+            up: times(points.map(|(_, wait)| *wait)),
+            lines,
+        }
+    };
+    let distribution: Vec<_> = answers
         .iter()
-        .filter(|answer| answer.people == question.users);
-    let distribution: Vec<_> = last
+        .filter(|answer| answer.people == question.users)
         .map(|answer| Line {
             name: gpus(answer.gpus),
             points: answer.curve.clone(),
         })
         .collect();
-    let longest = distribution.iter().flat_map(|line| &line.points);
-    let longest = longest.map(|(seconds, _)| *seconds).fold(1.0, f64::max);
+    let points = distribution.iter().flat_map(|line| &line.points);
     vec![
-        over_people(
-            "How long a cell waits",
-            "seconds",
-            waits.clone(),
-            end_of(&waits),
-        ),
-        over_people(
-            "How busy a GPU is",
-            "part of the time",
-            of_gpus("", |answer| answer.utilisation),
-            1.0,
-        ),
+        waits("How long a cell waits on average", |answer| answer.wait),
+        waits("How long 1 cell in 100 waits at least", |answer| {
+            answer.waits[2]
+        }),
+        Plot {
+            title: "How busy a GPU is".to_owned(),
+            across: people.clone(),
+            up: part("part of the time"),
+            lines: of_gpus(|answer| answer.utilisation),
+        },
         Plot {
             title: format!("How long cells of {} people wait", question.users),
-            across: axis("seconds", longest),
-            up: axis("part of cells that wait longer", 1.0),
+            across: times(points.map(|(wait, _)| *wait)),
+            up: part("part of cells that wait longer"),
             lines: distribution,
         },
     ]
 }
 
-fn axis(label: &str, end: f64) -> Axis {
-    let label = label.to_owned();
-    Axis { label, end }
+/// An axis of waits: of one GPU too few they are hours, of one too many parts of a second.
+fn times(waits: impl Iterator<Item = f64>) -> Axis {
+    Axis {
+        label: "wait".to_owned(),
+        end: waits.fold(1.0, f64::max),
+        scale: Scale::Times,
+    }
+}
+
+fn part(label: &str) -> Axis {
+    Axis {
+        label: label.to_owned(),
+        end: 1.0,
+        scale: Scale::Even,
+    }
 }
 
 pub(super) fn states(states: &[(State, f64)], json: bool) -> String {
