@@ -66,10 +66,11 @@ test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(VENV)/.hub $(INS
 test-gpu: gpu $(VENV)/.requirements-gpu $(VENV)/.requirements-cuda $(INSTALLED)
 	$(BIN)/pytest -m gpu
 
+# Also without a GPU: then the result says what was not run. `make bench-gpu GPU="--minutes 10 --seconds 15"` is a first look.
 .PHONY: bench-gpu
 bench-gpu: export PROFILE := release
-bench-gpu: gpu $(VENV)/.requirements-test $(VENV)/.requirements-cuda
-	$(BIN)/python benches/gpu/sharing.py
+bench-gpu: $(VENV)/.requirements-test $(VENV)/.requirements-cuda
+	$(BIN)/python benches/gpu/run.py $(GPU)
 
 .PHONY: gpu
 gpu:
@@ -113,9 +114,10 @@ $(VENV)/.requirements-frameworks: requirements/frameworks.txt scripts/stub_cuda.
 	touch $@
 
 # The same with the CUDA libraries that torch names: of the stand-ins none is left.
-$(VENV)/.requirements-gpu: requirements/frameworks.txt scripts/stub_cuda.py $(VENV)/.requirements-test
+$(VENV)/.requirements-gpu: requirements/frameworks.txt requirements/gpu.txt scripts/stub_cuda.py \
+		$(VENV)/.requirements-test
 	scripts/install-system-packages stubs
-	$(BIN)/pip install --quiet -r $<
+	$(BIN)/pip install --quiet -r requirements/frameworks.txt -r requirements/gpu.txt
 	$(BIN)/python scripts/stub_cuda.py
 	touch $@
 

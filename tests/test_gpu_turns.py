@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import struct
 import subprocess
 from collections.abc import Callable
@@ -187,3 +188,39 @@ def test_a_notebook_has_a_part_for_itself_until_another_waits_for_it(notebook: C
     name = {"mig": "MIG-00000000-0000-0000-0000-000000000002", "exclusive": "GPU-00000000-0000-0000-0000-000000000000"}
     for kernel in (notebook(), notebook()):
         assert kernel.gpu(show).ok().stdout == f"{name[mode]}\n"
+
+
+def listen(pipes: Path) -> socket.socket:
+    """As the server of MPS does."""
+    control = socket.socket(socket.AF_UNIX)
+    (pipes / "control").unlink(missing_ok=True)
+    control.bind(str(pipes / "control"))
+    control.listen()
+    return control
+
+
+def test_sessions_are_told_where_the_server_of_mps_is_and_its_end_is_said(
+    service: Service, new_kernel: Callable[..., Kernel]
+) -> None:
+    pipes = service.place.folder / "mps"
+    pipes.mkdir()
+    places = {"CUDA_MPS_PIPE_DIRECTORY": str(pipes), "CUDA_MPS_LOG_DIRECTORY": str(pipes / "log")}
+    mps = {"BATON_WORKER_GPU_MODE": "mps", "BATON_WORKER_GPU_MEMORY": "2GiB"} | places
+    service.start_broker()
+    with listen(pipes):
+        service.start_worker(**mps)
+        kernel = service.kernel(new_kernel)
+        show = "import os\nx = {name: value for name, value in os.environ.items() if name.startswith('CUDA_MPS')}"
+        kernel.gpu(show).ok()
+        assert kernel.evaluate("x") == places | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M"}
+    ended = service.process("worker-0")
+    kernel.kill_session()
+    cell = kernel.begin("%%gpu\nlen(x)", stop_on_error=False)
+    ended.wait(timeout=30)
+    assert f"no server of MPS listens in {pipes}: start it with `nvidia-cuda-mps-control -d`" in service.log("worker-0")
+    # The cell is run by the next worker, or said to have come to nothing.
+    with listen(pipes):
+        service.start_worker(**mps)
+        result = cell.finish()
+        assert result.reply["status"] == "ok" or "Your variables are as they were" in result.reply["evalue"]
+        assert kernel.gpu("len(x)").ok().value == "3"

@@ -1,8 +1,14 @@
-"""A program with phases on the GPU and on the processor, which checks its memory at its end.
+"""A program on the GPU that does what it reads: `program.py BYTES`.
 
-`program.py BYTES PASSES CPU_SECONDS PHASES`: buffers of so many bytes together. A pass writes every byte of them on the
-GPU; passes and seconds of the processor are spread over the phases. It says `ready`, waits for a line, and then says as
-JSON how long it took and whether every number is what the last pass wrote.
+It has so many bytes in a few buffers. A pass adds one to each of their numbers, so what they should be is known at any
+time. A line on standard input is a command, a line on standard output its answer, as JSON; the first one is about its
+start.
+
+    work PASSES CPU_SECONDS PHASES    passes, and seconds of the processor, spread over phases
+    touch                             one short kernel, to its end
+    launches COUNT                    what a kernel of nothing costs: submitted, and to its end
+    copies                            what the link can, with pinned memory
+    check                             whether every number is what it should be
 
 Only the driver is needed, through NVIDIA's bindings. It runs alike with and without the interposer.
 """
@@ -11,16 +17,26 @@ from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from cuda.bindings import driver
 
 BUFFERS = 8
-WORD = 4
+WORD = 8
+BLOCKS, THREADS = 1024, 256
 # So much of a buffer is compared at once.
 PART = 16 << 20
+COPIED = 256 << 20
+COPIES = 4
+# Few enough to wait for no others.
+BATCH = 16
+KERNELS = Path(__file__).with_name("kernels.ptx")
+ADD = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
 
 
 def check(result: Any) -> Any:
@@ -30,53 +46,124 @@ def check(result: Any) -> Any:
     return result[1] if len(result) == 2 else result[1:]
 
 
-def open_device() -> None:
-    check(driver.cuInit(0))
-    check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(check(driver.cuDeviceGet(0))))))
+def timed(work: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
 
 
-def write(buffers: list[Any], words: int, value: int) -> None:
-    for buffer in buffers:
-        check(driver.cuMemsetD32Async(buffer, value, words, 0))
+def finish() -> None:
+    check(driver.cuCtxSynchronize())
 
 
-def is_whole(buffer: Any, words: int, value: int) -> bool:
-    step = min(PART // WORD, words)
-    part = bytearray(WORD * step)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(part))
-    expected = value.to_bytes(WORD, sys.byteorder) * step
-    for first in (*range(0, words - step, step), words - step):
-        check(driver.cuMemcpyDtoH(address, int(buffer) + WORD * first, WORD * step))
-        if part != expected:
-            return False
-    return True
+class Program:
+    def __init__(self, size: int) -> None:
+        check(driver.cuInit(0))
+        check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(check(driver.cuDeviceGet(0))))))
+        module = check(driver.cuModuleLoadData(KERNELS.read_bytes() + b"\0"))
+        self._add = check(driver.cuModuleGetFunction(module, b"add"))
+        self._nothing = check(driver.cuModuleGetFunction(module, b"nothing"))
+        self._words = size // BUFFERS // WORD
+        self._buffers = [check(driver.cuMemAlloc(WORD * self._words)) for _ in range(BUFFERS)]
+        for buffer in self._buffers:
+            check(driver.cuMemsetD8(buffer, 0, WORD * self._words))
+        # Of all numbers, and further of the first one.
+        self._value, self._touched = 0, 0
+        finish()
+
+    def work(self, passes: int, cpu_seconds: float, phases: int) -> dict[str, Any]:
+        def phase(number: int) -> None:
+            for _ in range(passes * (number + 1) // phases - passes * number // phases):
+                self._value += 1
+                for buffer in self._buffers:
+                    self._launch_add(buffer, self._words)
+            finish()
+            until = time.process_time() + cpu_seconds / phases
+            while time.process_time() < until:
+                pass
+
+        return {"seconds": timed(lambda: [phase(number) for number in range(phases)])}
+
+    def touch(self) -> dict[str, Any]:
+        self._touched += 1
+        self._launch_add(self._buffers[0], 1)
+        finish()
+        return {"ended_at": time.perf_counter()}
+
+    def launches(self, count: int) -> dict[str, Any]:
+        def submit() -> None:
+            check(driver.cuLaunchKernel(self._nothing, 1, 1, 1, 1, 1, 1, 0, 0, ((), ()), 0))
+
+        def to_its_end() -> None:
+            submit()
+            finish()
+
+        # The first ones load the kernel and settle how much may be outstanding.
+        batches = []
+        for _ in range(0, count, BATCH):
+            batches.append(timed(lambda: [submit() for _ in range(BATCH)]) / BATCH)
+            finish()
+        ended = timed(lambda: [to_its_end() for _ in range(count)]) / count
+        return {"submitted_ns": 1e9 * min(batches), "ended_ns": 1e9 * ended}
+
+    def copies(self) -> dict[str, Any]:
+        size = min(COPIED, WORD * self._words)
+        memory = mmap.mmap(-1, size)
+        pinned = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        check(driver.cuMemHostRegister(pinned, size, 0))
+        device = self._buffers[0]
+
+        def out() -> None:
+            for _ in range(COPIES):
+                check(driver.cuMemcpyDtoHAsync(pinned, device, size, 0))
+            finish()
+
+        def back() -> None:
+            for _ in range(COPIES):
+                check(driver.cuMemcpyHtoDAsync(device, pinned, size, 0))
+            finish()
+
+        out()
+        seconds = {"out": timed(out), "in": timed(back)}
+        check(driver.cuMemHostUnregister(pinned))
+        return {f"{way}_gb_per_s": COPIES * size / taken / 1e9 for way, taken in seconds.items()}
+
+    def check(self) -> dict[str, Any]:
+        first = (self._value + self._touched).to_bytes(WORD, sys.byteorder)
+        found = bytearray(WORD)
+        self._read(self._buffers[0], found)
+        right = found == first
+        for place, buffer in enumerate(self._buffers):
+            right = right and self._is_whole(int(buffer), 1 if place == 0 else 0)
+        return {"right": right}
+
+    def _launch_add(self, buffer: Any, words: int) -> None:
+        blocks = min(BLOCKS, -(-words // THREADS))
+        arguments = ((int(buffer), words, 1), ADD)
+        check(driver.cuLaunchKernel(self._add, blocks, 1, 1, THREADS, 1, 1, 0, 0, arguments, 0))
+
+    def _is_whole(self, buffer: int, from_word: int) -> bool:
+        step = min(PART // WORD, self._words - from_word)
+        part = bytearray(WORD * step)
+        expected = self._value.to_bytes(WORD, sys.byteorder) * step
+        last = self._words - step
+        for first in (*range(from_word, last, step), last):
+            self._read(buffer + WORD * first, part)
+            if part != expected:
+                return False
+        return True
+
+    def _read(self, address: Any, into: bytearray) -> None:
+        check(driver.cuMemcpyDtoH(ctypes.addressof(ctypes.c_char.from_buffer(into)), address, len(into)))
 
 
 def main() -> None:
-    size, passes, phases = (int(sys.argv[index]) for index in (1, 2, 4))
-    cpu_seconds = float(sys.argv[3])
-    open_device()
-    words = size // BUFFERS // WORD
-    buffers = [check(driver.cuMemAlloc(WORD * words)) for _ in range(BUFFERS)]
-    write(buffers, words, 0)
-    check(driver.cuCtxSynchronize())
-    print("ready", flush=True)
-    sys.stdin.readline()
-
-    begin = time.perf_counter()
-    value = 0
-    for phase in range(phases):
-        until = passes * (phase + 1) // phases
-        while value < until:
-            value += 1
-            write(buffers, words, value)
-        check(driver.cuCtxSynchronize())
-        spent = time.process_time() + cpu_seconds / phases
-        while time.process_time() < spent:
-            pass
-    seconds = time.perf_counter() - begin
-    right = all(is_whole(buffer, words, value) for buffer in buffers)
-    print(json.dumps({"seconds": seconds, "right": right}), flush=True)
+    program = Program(int(sys.argv[1]))
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        command, *words = line.split()
+        answer = getattr(program, command)(*(float(word) if "." in word else int(word) for word in words))
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,30 @@
-"""Two programs on one GPU, side by side and in turns: `make bench-gpu`.
+"""Two programs on one GPU, side by side and in turns: `sharing.py small_50`.
 
 small = 0.45 and big = 0.956 of the memory that may be used, 50 and 90 = the part of their time that they spend on the
-GPU when alone: the programs of nvshare's thesis, scaled. First `probe.py`, whose output is kept.
+GPU when alone: the programs of nvshare's thesis, scaled.
 
-Arms: alone without and with the interposer; two at once as the driver shares the GPU (small only); two in turns with
-quanta of 20 and 5 seconds; and in the order in which a worker lets cells compute. Each program checks its memory.
-
-`--machine FOLDER` runs all of it on a driver in host memory, to try the programs; its times mean nothing.
+Arms: alone without and with the interposer; two at once as the driver shares the GPU and under MPS (small only); two
+under nvshare, whose libnvshare.so, nvshare-scheduler and nvsharectl are in `--nvshare FOLDER`; two in turns with quanta
+of 20 and 5 seconds; and in the order in which a worker lets cells compute. Each program checks its memory. An arm that
+fails says so, and the next one runs.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
+import shutil
 import subprocess
-import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-FOLDER = Path(__file__).parent
-ROOT = FOLDER.parent.parent
-sys.path[:0] = [str(FOLDER.parent), str(ROOT / "tests")]
+from programs import Card, Running, against, arguments, card, running, say
 
-from end_to_end.turns import turns  # noqa: E402
-from measuring import RESULTS, field_bytes, report  # noqa: E402
+from end_to_end.turns import Turns, turns  # isort: skip
 
 # name: part of the memory, part of the time on the GPU
 PROGRAMS = {"small_50": (0.45, 0.5), "small_90": (0.45, 0.9), "big_50": (0.956, 0.5), "big_90": (0.956, 0.9)}
@@ -39,148 +39,146 @@ TARGETS = {
     ("big_90", "in turns of 5 s"): 1.20,
 }
 ALONE_TARGET = 1.01
-LINK_TARGET = 0.8
+MPS = "nvidia-cuda-mps-control"
+NVSHARE = ("libnvshare.so", "nvshare-scheduler", "nvsharectl")
+NVSHARE_SOCKET = Path("/var/run/nvshare/scheduler.sock")
+START_SECONDS = 20
 
 
-class Card(NamedTuple):
-    """What the programs may use."""
+class NotRun(Exception):
+    """Why an arm was not run."""
 
-    environment: dict[str, str]
-    usable_bytes: int
-    host_bytes: int
-    seconds: float
-    phases: int
+
+class Bench:
+    def __init__(self, name: str, here: Card, options: argparse.Namespace) -> None:
+        self.name, self.card, self.options = name, here, options
+        part, self.share = PROGRAMS[name]
+        self.size = int(part * here.usable_bytes)
+        self.rows: dict[str, dict[str, Any]] = {}
+        self.verdict: dict[str, str] = {}
+        self.alone_seconds = 0.0
+        self.work: tuple[object, ...] = ()
+
+    def run(self) -> None:
+        self.arm("alone", self.alone)
+        if not self.alone_seconds:
+            return
+        self.arm("alone in turns", lambda: self.in_turns(1, None))
+        if self.name.startswith("small"):
+            self.arm("two as the driver shares", lambda: self.run_programs({}, {}))
+            self.arm("two under MPS", self.under_mps)
+        for quantum in QUANTA_S:
+            self.arm(f"two under nvshare, {quantum} s", lambda quantum=quantum: self.under_nvshare(quantum))
+        for quantum in QUANTA_S:
+            self.arm(f"in turns of {quantum} s", lambda quantum=quantum: self.in_turns(2, quantum))
+        self.arm("in turns, as cells", lambda: self.in_turns(2, None))
+
+    def arm(self, arm: str, measure: Callable[[], dict[str, Any]]) -> None:
+        what = f"{self.name}, {arm}"
+        try:
+            row = measure()
+        except NotRun as reason:
+            row = {"result": f"not run: {reason}"}
+        except Exception as error:  # whatever it is, the other arms run
+            row = {"result": f"failed: {error}"}
+        else:
+            serial = self.alone_seconds * (1 if arm.startswith("alone") else 2)
+            row["ratio"] = round(row["seconds"] / serial, 3)
+            target = ALONE_TARGET if arm == "alone in turns" else TARGETS.get((self.name, arm))
+            if target:
+                is_met = row["ratio"] <= target and row["result"] == "right"
+                self.verdict[what] = against(row["ratio"], target, is_met)
+        self.rows[what] = row
+        say(self.rows, self.verdict)
+
+    # ---- arms
+
+    def alone(self) -> dict[str, Any]:
+        with running(self.card, self.size, {}) as (program,):
+            pass_seconds = program.does("work", CALIBRATION_PASSES, 0.0, 1)["seconds"] / CALIBRATION_PASSES
+        phases, seconds = self.options.phases, self.options.seconds
+        passes = max(phases, round(self.share * seconds / pass_seconds))
+        self.work = (passes, float((1 - self.share) * seconds), phases)
+        row = self.run_programs({})
+        self.alone_seconds = row["seconds"]
+        return row
+
+    def in_turns(self, count: int, quantum: int | None) -> dict[str, Any]:
+        with turns(count, self.card.usable_bytes, self.card.host_bytes, quantum and 1000 * quantum) as end:
+            sessions = range(1, count + 1)
+            row = self.run_programs(*(end.environment(session) for session in sessions))
+            return row | movement(end, sessions)
+
+    def under_mps(self) -> dict[str, Any]:
+        control = shutil.which(MPS)
+        if not control:
+            raise NotRun(f"no {MPS} on PATH")
+        with tempfile.TemporaryDirectory() as folder:
+            places = {"CUDA_MPS_PIPE_DIRECTORY": f"{folder}/pipe", "CUDA_MPS_LOG_DIRECTORY": f"{folder}/log"}
+            server = self.card.environment | places
+            subprocess.run([control, "-d"], env=server, check=True, timeout=START_SECONDS)
+            try:
+                return self.run_programs(places, places)
+            finally:
+                subprocess.run([control], input="quit -t 5\n", text=True, env=server, timeout=START_SECONDS)
+
+    def under_nvshare(self, quantum: int) -> dict[str, Any]:
+        folder = self.options.nvshare
+        if not folder:
+            raise NotRun("no nvshare: name its folder with --nvshare")
+        missing = [name for name in NVSHARE if not (folder / name).is_file()]
+        if missing:
+            raise NotRun(f"no nvshare: {', '.join(missing)} not in {folder}")
+        with nvshare_scheduler(folder, quantum):
+            library = {"LD_PRELOAD": str(folder / NVSHARE[0])}
+            return self.run_programs(library, library)
+
+    def run_programs(self, *extra: dict[str, str]) -> dict[str, Any]:
+        """How long the last of them took, and whether all found what they wrote."""
+        with running(self.card, self.size, *extra) as programs:
+            ask_all(programs, "work", *self.work)
+            seconds = max(program.answer()["seconds"] for program in programs)
+            ask_all(programs, "check")
+            right = [program.answer()["right"] for program in programs]
+        return {"result": "right" if all(right) else "wrong numbers", "seconds": round(seconds, 2)}
+
+
+def ask_all(programs: list[Running], command: str, *words: object) -> None:
+    for program in programs:
+        program.ask(command, *words)
+
+
+def movement(end: Turns, sessions: range) -> dict[str, Any]:
+    used = [end.usage(session) for session in sessions]
+    if not all(one["held_s"] for one in used):
+        raise RuntimeError("the programs took no turns")
+    swaps, moved, seconds = (sum(one[key] for one in used) for key in ("swaps", "moved_bytes", "moving_s"))
+    rate = round(moved / seconds / 1e9, 1) if seconds else 0
+    return {"swaps": swaps, "moved_gb": round(moved / 1e9, 1), "gb_per_s": rate}
+
+
+@contextmanager
+def nvshare_scheduler(folder: Path, quantum: int) -> Iterator[None]:
+    with ExitStack() as ending:
+        scheduler = subprocess.Popen([folder / NVSHARE[1]], stdout=subprocess.DEVNULL)
+        ending.callback(scheduler.wait)
+        ending.callback(scheduler.terminate)
+        until = time.monotonic() + START_SECONDS
+        while not NVSHARE_SOCKET.exists():
+            if scheduler.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(f"nvshare-scheduler does not listen at {NVSHARE_SOCKET}")
+            os.sched_yield()
+        subprocess.run([folder / NVSHARE[2], "-T", str(quantum)], check=True, timeout=START_SECONDS)
+        yield
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=60, help="how long a program takes alone")
-    parser.add_argument(
-        "--phases", type=int, default=1, help="1: on the GPU and then on the processor; 20: as cells of a notebook"
-    )
-    parser.add_argument("--gib", type=float, help="how much of the GPU's memory may be used")
-    parser.add_argument("--machine", type=Path, help="the folder of a driver in host memory")
+    parser = arguments(__doc__)
+    parser.add_argument("program", choices=PROGRAMS)
+    parser.add_argument("--phases", type=int, default=1, help="1: the GPU and then the processor; 20: a notebook")
+    parser.add_argument("--nvshare", type=Path, help="the folder of nvshare's programs")
     options = parser.parse_args()
-    if not options.machine and not Path("/dev/nvidia0").exists():
-        raise SystemExit("This machine has no NVIDIA GPU (no /dev/nvidia0): nothing was measured")
-    environment = dict(os.environ) | {"PYTHONPATH": str(ROOT / ".venv/cuda")}
-    if options.machine:
-        environment |= {"LD_LIBRARY_PATH": str(options.machine), "BATON_TEST_GPU": str(options.machine / "card")}
-    name = "gpu-sharing-tried" if options.machine else "gpu-sharing"
-    probed = probe(environment, name)
-    card = card_of(probed, environment, options)
-    rows: dict[str, dict[str, Any]] = {}
-    verdict: dict[str, Any] = {}
-    for program, (part, share) in PROGRAMS.items():
-        measure(card, program, int(part * card.usable_bytes), share, rows, verdict)
-        report(name, rows, verdict)  # what is measured stays, whatever comes
-    verdict |= link_verdict(rows, probed)
-    verdict["not run"] = "MPS, nvshare, the time of a hand-over without moves, and a class of students on the GPU"
-    report(name, rows, verdict)
-
-
-# ---- what there is
-
-
-def probe(environment: dict[str, str], name: str) -> dict[str, dict[str, Any]]:
-    """Its parts by name; its output is kept."""
-    said = subprocess.run(
-        [sys.executable, FOLDER / "probe.py"], env=environment, stdout=subprocess.PIPE, text=True, check=True
-    ).stdout
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}-probe.jsonl").write_text(said)
-    return {part["part"]: part for part in map(json.loads, said.splitlines())}
-
-
-def card_of(probed: dict[str, dict[str, Any]], environment: dict[str, str], options: argparse.Namespace) -> Card:
-    if "error" in probed["device"]:
-        raise SystemExit(f"The GPU cannot be used: {probed['device']['error']}")
-    free = probed["device"]["free_mib"] << 20
-    # What has left the GPU lies in the host's memory, of both programs together.
-    host = int(0.8 * field_bytes("/proc/meminfo", "MemAvailable"))
-    usable = min(int(0.9 * free), host // 2, int((options.gib or 1024) * 2**30))
-    return Card(environment, usable >> 24 << 24, host, options.seconds, options.phases)
-
-
-# ---- programs
-
-
-def start(card: Card, size: int, passes: int, cpu_seconds: float, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, FOLDER / "program.py", str(size), str(passes), str(cpu_seconds), str(card.phases)]
-    process = subprocess.Popen(
-        command, env=card.environment | environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout
-    if process.stdout.readline() != "ready\n":
-        raise RuntimeError("a program could not start: see above")
-    return process
-
-
-def run(processes: list[subprocess.Popen[str]]) -> tuple[float, bool]:
-    """How long the last of them took, and whether all found what they wrote."""
-    for process in processes:
-        assert process.stdin
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    said = [process.communicate()[0] for process in processes]
-    if not all(said):
-        raise RuntimeError("a program failed: see above")
-    answers = [json.loads(answer) for answer in said]
-    return max(answer["seconds"] for answer in answers), all(answer["right"] for answer in answers)
-
-
-# ---- measuring
-
-
-def measure(
-    card: Card, program: str, size: int, share: float, rows: dict[str, dict[str, Any]], verdict: dict[str, Any]
-) -> None:
-    def row(arm: str, took: tuple[float, bool], against: float, used: dict[str, Any] | None = None) -> None:
-        seconds, right = took
-        ratio = round(seconds / against, 3)
-        moved = {"swaps": "", "moved_gb": "", "gb_per_s": ""} if used is None else movement(used)
-        if used is not None and not used["held_s"]:
-            raise RuntimeError(f"{program}, {arm}: the programs took no turns")
-        rows[f"{program}, {arm}"] = {"seconds": round(seconds, 2), "ratio": ratio, "right": right} | moved
-        target = ALONE_TARGET if arm == "alone in turns" else TARGETS.get((program, arm))
-        if target:
-            met = "met" if ratio <= target and right else "not met"
-            verdict[f"{program}, {arm}"] = f"{ratio} (target: at most {target}; {met})"
-
-    pass_seconds = run([start(card, size, CALIBRATION_PASSES, 0)])[0] / CALIBRATION_PASSES
-    passes = max(card.phases, round(share * card.seconds / pass_seconds))
-    work = (size, passes, (1 - share) * card.seconds)
-    alone = run([start(card, *work)])
-    row("alone", alone, alone[0])
-    with turns(1, card.usable_bytes, card.host_bytes) as end:
-        row("alone in turns", run([start(card, *work, **end.environment(1))]), alone[0], end.usage(1))
-    serial = 2 * alone[0]
-    row("one after the other", (serial, alone[1]), serial)
-    if program.startswith("small"):
-        row("two as the driver shares", run([start(card, *work) for _ in range(2)]), serial)
-    for quantum in (*QUANTA_S, None):
-        arm = "in turns, as cells" if quantum is None else f"in turns of {quantum} s"
-        with turns(2, card.usable_bytes, card.host_bytes, quantum and 1000 * quantum) as end:
-            took = run([start(card, *work, **end.environment(session)) for session in (1, 2)])
-            used = [end.usage(session) for session in (1, 2)]
-        row(arm, took, serial, {key: used[0][key] + used[1][key] for key in used[0]})
-
-
-def movement(used: dict[str, Any]) -> dict[str, Any]:
-    rate = used["moved_bytes"] / used["moving_s"] / 1e9 if used["moving_s"] else 0
-    return {"swaps": used["swaps"], "moved_gb": round(used["moved_bytes"] / 1e9, 1), "gb_per_s": round(rate, 1)}
-
-
-def link_verdict(rows: dict[str, dict[str, Any]], probed: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Moves, making and giving back of memory with them, against what the link can with pinned memory."""
-    bandwidth = probed["bandwidth"]
-    moved = [row["gb_per_s"] for what, row in rows.items() if what.startswith("big_") and row["gb_per_s"]]
-    if "error" in bandwidth or not moved:
-        return {"moves": "not run"}
-    link = (bandwidth["pinned_out_gb_s"] + bandwidth["pinned_in_gb_s"]) / 2
-    part = round(max(moved) / link, 2)
-    met = "met" if part >= LINK_TARGET else "not met"
-    return {"moves": f"{part} of the link's {link:.1f} GB/s (target: at least {LINK_TARGET}; {met})"}
+    Bench(options.program, card(options), options).run()
 
 
 if __name__ == "__main__":

@@ -26,13 +26,23 @@ class Turns:
         socket = f"{self._folder}/gpu"
         return {"LD_PRELOAD": self._library, "BATON_GPU_SOCKET": socket, "BATON_GPU_TOKEN": f"{session:x}"}
 
+    def started(self, session: int) -> None:
+        """Its cell."""
+        self._say(f"started {session}")
+
+    def ended(self, session: int) -> None:
+        self._say(f"ended {session}")
+
     def usage(self, session: int) -> dict[str, Any]:
         """Since it was last asked."""
-        assert self._process.stdin
-        self._process.stdin.write(f"usage {session}\n")
-        self._process.stdin.flush()
+        self._say(f"usage {session}")
         used: dict[str, Any] = json.loads(self._answer())
         return used
+
+    def _say(self, line: str) -> None:
+        assert self._process.stdin
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
 
     def _answer(self) -> str:
         assert self._process.stdout

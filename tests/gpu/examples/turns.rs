@@ -78,7 +78,7 @@ fn settings(usable_bytes: u64, host_bytes: u64, quantum: Option<Duration>) -> Se
 fn json(usage: Usage) -> String {
     let seconds = |time: Duration| time.as_secs_f64();
     format!(
-        "{{\"held_s\": {:.3}, \"waited_s\": {:.3}, \"moving_s\": {:.3}, \"moved_bytes\": {}, \"swaps\": {}, \
+        "{{\"held_s\": {:.6}, \"waited_s\": {:.9}, \"moving_s\": {:.6}, \"moved_bytes\": {}, \"swaps\": {}, \
          \"peak_bytes\": {}}}",
         seconds(usage.held),
         seconds(usage.waited),

@@ -1,0 +1,129 @@
+"""How long the GPU takes from one program to the next, and what a launch costs in turns.
+
+A hand-over: one program has the GPU and its cell ends, while another stands at the gate with a short kernel; from that
+end to the kernel's, less what the kernel takes alone. Where both fit nothing moves; else one's memory leaves and the
+other's comes back, which is held against what the link can with pinned memory.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+from programs import Card, Running, against, arguments, card, running, say
+
+from end_to_end.turns import Turns, turns  # isort: skip
+
+ROUNDS = 20
+LAUNCHES = 20_000
+FITS_TARGET_MS = 1.0
+LINK_TARGET = 0.8
+LAUNCH_TARGET_NS = 50
+# Parts of the memory that two programs may use together.
+SIZES = {"both fit": 0.02, "a tenth moves": 0.1, "half moves": 0.5}
+SMALL = 16 << 20
+PATIENCE_SECONDS = 10
+
+
+def main() -> None:
+    options = arguments(__doc__).parse_args()
+    here = card(options)
+    rows: dict[str, dict[str, Any]] = {}
+    verdict: dict[str, str] = {}
+
+    def arm(name: str, measure: Callable[[], dict[str, Any]]) -> None:
+        try:
+            rows[name] = measure()
+        except Exception as error:  # whatever it is, the other arms run
+            rows[name] = {"result": f"failed: {error}"}
+        say(rows, verdict)
+
+    arm("the link", lambda: link(here))
+    for name, part in SIZES.items():
+        arm(f"hand-over, {name}", lambda part=part: hand_over(here, part))
+    arm("launches, alone", lambda: launches(here, None))
+    arm("launches, in turns", lambda: launches(here, 1))
+    judge(rows, verdict)
+    say(rows, verdict)
+
+
+def link(here: Card) -> dict[str, Any]:
+    with running(here, max(SMALL, here.usable_bytes // 4), {}) as (program,):
+        found = program.does("copies")
+    return {"result": "measured"} | {key: round(value, 1) for key, value in found.items()}
+
+
+def hand_over(here: Card, part: float) -> dict[str, Any]:
+    """The cap lets both in only where that is what is measured."""
+    size = int(part * here.usable_bytes)
+    fits = part == SIZES["both fit"]
+    cap = here.usable_bytes if fits else int(1.5 * size)
+    with turns(2, cap, here.host_bytes) as end, running(here, size, end.environment(1), end.environment(2)) as programs:
+        alone = statistics.median(kernel_ms(programs[0]) for _ in range(ROUNDS))
+        end.usage(1), end.usage(2)
+        times = [one_hand_over(end, programs, count % 2) - alone for count in range(ROUNDS)]
+        used = [end.usage(session) for session in (1, 2)]
+        right = all(program.does("check")["right"] for program in programs)
+    moved, seconds = (sum(one[key] for one in used) for key in ("moved_bytes", "moving_s"))
+    if fits == bool(moved):
+        raise RuntimeError(f"{moved} bytes moved")
+    rate = {"gb_per_s": round(moved / seconds / 1e9, 1)} if moved else {}
+    found = {"p50_ms": round(statistics.median(times), 2), "max_ms": round(max(times), 2)}
+    return {"result": "right" if right else "wrong numbers"} | found | rate
+
+
+def kernel_ms(program: Running) -> float:
+    begin = time.perf_counter()
+    return 1e3 * (program.does("touch")["ended_at"] - begin)
+
+
+def one_hand_over(end: Turns, programs: list[Running], holder: int) -> float:
+    """Milliseconds. Processes of one machine have one clock."""
+    other = 1 - holder
+    end.started(holder + 1)
+    programs[holder].does("touch")
+    end.started(other + 1)
+    end.usage(other + 1)
+    programs[other].ask("touch")
+    until = time.monotonic() + PATIENCE_SECONDS
+    while not end.usage(other + 1)["waited_s"]:
+        if time.monotonic() > until:
+            raise RuntimeError("a program did not wait for its turn")
+    begin = time.perf_counter()
+    end.ended(holder + 1)
+    took = programs[other].answer()["ended_at"] - begin
+    end.ended(other + 1)
+    return 1e3 * took
+
+
+def launches(here: Card, session: int | None) -> dict[str, Any]:
+    def measured(extra: dict[str, str]) -> dict[str, Any]:
+        with running(here, SMALL, extra) as (program,):
+            found = program.does("launches", LAUNCHES)
+        return {"result": "measured"} | {key: round(value, 1) for key, value in found.items()}
+
+    if session is None:
+        return measured({})
+    with turns(1, here.usable_bytes, here.host_bytes) as end:
+        return measured(end.environment(session))
+
+
+def judge(rows: dict[str, dict[str, Any]], verdict: dict[str, str]) -> None:
+    fits = rows["hand-over, both fit"].get("p50_ms")
+    if fits is not None:
+        verdict["hand-over, both fit"] = against(fits, FITS_TARGET_MS, fits <= FITS_TARGET_MS, " ms")
+    rates = [row["gb_per_s"] for row in rows.values() if "gb_per_s" in row]
+    if rates and "out_gb_per_s" in rows["the link"]:
+        pinned = (rows["the link"]["out_gb_per_s"] + rows["the link"]["in_gb_per_s"]) / 2
+        part = round(max(rates) / pinned, 2)
+        verdict["moves against the link"] = against(part, LINK_TARGET, part >= LINK_TARGET)
+    alone, gated = (rows[f"launches, {how}"].get("submitted_ns") for how in ("alone", "in turns"))
+    if alone and gated:
+        extra = round(gated - alone, 1)
+        verdict["a launch in turns"] = against(extra, LAUNCH_TARGET_NS, extra <= LAUNCH_TARGET_NS, " ns")
+
+
+if __name__ == "__main__":
+    main()
