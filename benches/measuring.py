@@ -66,7 +66,11 @@ def repeated(work: Callable[[], object], before: Callable[[], object] = lambda: 
     for _ in range(runs):
         before()
         times.append(milliseconds(work))
-    return {"p50_ms": round(statistics.median(times), 1), "max_ms": round(max(times), 1), "runs": runs}
+    return summary(times)
+
+
+def summary(times: list[float]) -> dict[str, Any]:
+    return {"p50_ms": round(statistics.median(times), 1), "max_ms": round(max(times), 1), "runs": len(times)}
 
 
 def sides(kernel: Kernel) -> tuple[list[psutil.Process], list[psutil.Process]]:

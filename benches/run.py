@@ -12,6 +12,7 @@ NAMES = (
     "warm_gpu_cell",
     "large_array",
     "moving_state",
+    "peers",
     "virtual_cuda",
     "gpu_gate",
     "latency",

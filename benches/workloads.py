@@ -98,6 +98,7 @@ COLD = Workload(
     takes=("x",),
     gives=("first",),
     before=numbers(),
+    runs=9,
     state=GIGABYTE,
 )
 

@@ -157,7 +157,7 @@ fn people() -> Command {
             .help(help)
     };
     let add = Command::new("add")
-        .about("Make a token for a person, and print it")
+        .about("Make a token for a person or a worker, and print it")
         .arg(Arg::new("name").value_name("NAME").required(true))
         .arg(courses(
             "course",
@@ -165,6 +165,10 @@ fn people() -> Command {
         ))
         .arg(courses("staff-of", "A course of whose staff the person is"))
         .arg(switch("admin", "The person sees everything"))
+        .arg(
+            switch("worker", "It is no person but a worker")
+                .conflicts_with_all(["course", "staff-of", "admin"]),
+        )
         .args(flags_of("people").filter_map(flag));
     Command::new("people")
         .about("Say who may use the broker, where no Hub does")

@@ -125,30 +125,36 @@ def test_a_reload_while_a_gpu_cell_runs(address: str, page: Page, place: Place, 
 
 
 @pytest.mark.parametrize("front", ["lab/workspaces/{name}/tree", "notebooks"], ids=["lab", "notebook"])
-def test_the_toolbar_and_the_debugger(
+def test_the_toolbar_widgets_and_the_debugger(
     address: str, page: Page, place: Place, artefacts: Path, front: str, request: pytest.FixtureRequest
 ) -> None:
     """Notebook 7 is made of the same parts, so both are asked the same."""
     name = request.node.callspec.id
     cells = [
+        "%%gpu\nimport ipywidgets as widgets\nbutton, label = widgets.Button(), widgets.Label('still')\n"
+        "button.on_click(lambda _: setattr(label, 'value', 'pressed'))\nwidgets.VBox([button, label])",
         "%%gpu\nprint('begun', flush=True)\nwhile True:\n    pass",
         "first = 1\nsecond = first + 1\nprint('second is', second)",
-        "print('first' in dir())",
+        "print('label' in dir())",
     ]
     write_notebook(place, f"{name}.ipynb", cells)
     page.goto(f"{address}{front.format(name=name)}/{name}.ipynb")
     wait_until(lambda: has_kernel(address, f"{name}.ipynb"), "the page is connected to its kernel", seconds=60)
 
-    endless = run_cell(page, 0)
+    widget = run_cell(page, 0)
+    widget.locator(".widget-button").click()
+    expect(widget.get_by_text("pressed")).to_be_visible()
+
+    endless = run_cell(page, 1)
     expect(endless.get_by_text("begun", exact=True)).to_be_visible()
     toolbar(page, "interrupt").click()
     expect(endless.get_by_text("KeyboardInterrupt").first).to_be_visible()
     expect_idle(page)
 
     toolbar(page, "debugger-icon").click()
-    gutter = page.locator(".jp-CodeCell").nth(1).locator(".cm-breakpoint-gutter .cm-gutterElement")
+    gutter = page.locator(".jp-CodeCell").nth(2).locator(".cm-breakpoint-gutter .cm-gutterElement")
     gutter.filter(visible=True).nth(1).click()
-    stopped = run_cell(page, 1)
+    stopped = run_cell(page, 2)
     go_on = page.get_by_role("button", name="Continue").first
     expect(go_on).to_be_visible()
     if name == "lab":  # Notebook hides the panel until it is asked for
@@ -162,7 +168,7 @@ def test_the_toolbar_and_the_debugger(
     toolbar(page, "restart").click()
     page.locator(".jp-Dialog .jp-mod-accept").click()
     expect_idle(page)
-    expect(run_cell(page, 2).get_by_text("False", exact=True)).to_be_visible()
+    expect(run_cell(page, 3).get_by_text("False", exact=True)).to_be_visible()
 
 
 def write_notebook(place: Place, name: str, cells: list[str]) -> None:

@@ -102,6 +102,7 @@ def test_it_says_who_runs_who_waits_and_why(tia: Page) -> None:
     expect(tia.locator("#queue")).to_contain_text("of other courses")
     drained = tia.locator(".worker", has=tia.get_by_role("heading", name="gpu-3"))
     expect(drained).to_contain_text("A fan is being replaced")
+    expect(drained.locator(".slot")).to_have_text(["closed"] * 4)
     tia.get_by_role("link", name="People").click()
     expect(tia.get_by_role("row")).not_to_have_count(0)
     with tia.expect_download() as download:
@@ -177,4 +178,15 @@ def test_a_student_sees_their_own(browser: Browser, room: Classroom) -> None:
     expect(page.locator("#output")).to_contain_text("epoch 5: loss 0.200")
     expect(page.get_by_text("model.fit(images, labels, epochs=20)")).to_be_visible()
     expect(page.get_by_role("button", name="Hold back")).to_have_count(0)
+    context.close()
+
+
+def test_an_open_page_goes_on_after_a_restart_of_the_broker(browser: Browser, room: Classroom) -> None:
+    context = browser.new_context()
+    page = sign_in(context, room, "root")
+    room.restart_broker()
+    room.run("drain", "gpu-1", "--reason", "A new driver")
+    expect(page.locator("#machines")).to_contain_text("A new driver")
+    # The browser itself says that nobody was there.
+    complaints[:] = [text for text in complaints if "net::ERR_" not in text]
     context.close()

@@ -27,6 +27,14 @@ def test_the_summary_line_says_where(kernel: Kernel) -> None:
     assert result.outputs == []
 
 
+def test_everything_comes_from_one_kernel(kernel: Kernel) -> None:
+    """By the header. JupyterLab drops a message that waits while one of another kernel session comes in."""
+    shown = kernel.gpu("print('x')\ndisplay(1)\n2").ok().published
+    kinds = {message["msg_type"] for message in shown}
+    assert kinds >= {"execute_input", "stream", "display_data", "execute_result"}
+    assert len({message["header"]["session"] for message in shown}) == 1
+
+
 def test_memory_of_a_gpu_that_nobody_limits_is_said(kernel: Kernel) -> None:
     result = kernel.run("%%gpu --mem 1.5G\nprint('x')").ok()
     assert result.stdout == "x\n"

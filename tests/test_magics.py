@@ -132,14 +132,22 @@ def test_matplotlib(kernel: Kernel) -> None:
 
 
 def test_matplotlib_widget(new_kernel: Callable[..., Kernel]) -> None:
-    """A canvas of ipympl opens, and what a `%%gpu` cell changes of its figure is in the figure afterwards."""
+    """A canvas of ipympl stays alive when a `%%gpu` cell changes its figure; a figure of such a cell gets one."""
     kernel = new_kernel()
     kernel.run("%matplotlib widget").ok()
     plot = "import matplotlib.pyplot as plt\nfigure, axes = plt.subplots()\nline, = axes.plot([1, 2, 3])"
     opened = kernel.run(plot).ok().of("comm_open")
     assert "MPLCanvasModel" in [each["data"]["state"]["_model_name"] for each in opened]
-    kernel.gpu("line.set_ydata([3, 2, 1])").ok()
+    listening = "{signal: len(functions) for signal, functions in figure._canvas_callbacks.callbacks.items()}"
+    kernel.run(f"canvas, listening = figure.canvas, {listening}").ok()
+    changed = kernel.gpu("line.set_ydata([3, 2, 1])").ok()
+    assert (changed.of("comm_open"), changed.of("comm_close")) == ([], [])
+    assert any('"draw"' in content["data"]["content"]["data"] for content in changed.of("comm_msg"))
     assert kernel.evaluate("line.get_ydata()") == [3, 2, 1]
+    assert kernel.evaluate(f"figure.canvas is canvas and plt.gcf() is figure and {listening} == listening")
+    made = kernel.gpu("other = plt.figure()\n_ = plt.plot([2, 1])").ok()
+    assert "MPLCanvasModel" in [each["data"]["state"]["_model_name"] for each in made.of("comm_open")]
+    assert any("application/vnd.jupyter.widget-view+json" in display["data"] for display in made.displays)
 
 
 # ---- debuggers

@@ -52,10 +52,15 @@ def test_both_lanes_bring_the_same(running: Service, new_kernel: Callable[..., K
         "get_ipython().run_cell('y = ' + name)",
         "exec('y = ' + name)",
         "y = [value for key, value in globals().items() if key == name]",
+        "show = globals\ny = show()[name]",
+        "(lambda show=globals: y.append(show().get(name)))()",
+        "y = list(map(vars, [get_ipython().user_module]))[0][name]",
+        "y = tools['show']().get(name)",
+        "y = tools['run'](name)",
     ],
 )
 def test_inside_of_what_ipython_runs(kernel: Kernel, body: str) -> None:
-    kernel.run("x = [42]\nname = 'x'\ny = []").ok()
+    kernel.run("x = [42]\nname = 'x'\ny = []\ntools = {'show': globals, 'run': eval}").ok()
     kernel.gpu(body).ok()
     assert "42" in str(kernel.evaluate("y"))
 

@@ -50,6 +50,7 @@ def test_a_unit_starts_its_service_with_its_configuration(path: Path, place: Pla
     for file in ("hub-token", "token", "courses.toml"):
         (etc / file).write_text("")
     (etc / "hub-token").write_text("a secret of the Hub")
+    (etc / "people.toml").touch(0o600)
     text = (ROOT / "deploy" / Path(configured).name).read_text()
     for old, new in {
         "/etc/baton": etc,

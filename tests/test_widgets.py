@@ -167,6 +167,26 @@ def test_a_click_while_the_cell_runs_waits_for_its_end(kernel: Kernel) -> None:
     kernel.ask_control("delete_subshell_request", {"subshell_id": subshell})
 
 
+def test_a_callback_that_needs_a_gpu(kernel: Kernel) -> None:
+    """It runs a `%%gpu` cell itself, also on a subshell; the output is the callback's."""
+    made = kernel.run(
+        IMPORTS + "import os\nplaces = []\nbutton = widgets.Button()\n@button.on_click\ndef there(_):\n"
+        "    get_ipython().run_cell_magic('gpu', '', 'places.append(os.getpid()); print(\"there\")')\nbutton"
+    ).ok()
+    subshell = kernel.ask_control("create_subshell_request")["subshell_id"]
+    for place in (None, subshell):
+        request = kernel.client.session.msg(
+            "comm_msg",
+            {"comm_id": comm_of(made, "ButtonModel"), "data": {"method": "custom", "content": {"event": "click"}}},
+        )
+        request["header"]["subshell_id"] = place
+        clicked = kernel.send(request)
+        clicked.wait_for_idle()
+        assert clicked.so_far.stdout == "there\n"
+    kernel.ask_control("delete_subshell_request", {"subshell_id": subshell})
+    assert set(kernel.evaluate("places")) == {kernel.session_pid}
+
+
 def test_widgets_of_a_cell_that_came_to_nothing_are_closed(kernel: Kernel) -> None:
     flag = kernel.place.work / "end"
     cell = kernel.begin(

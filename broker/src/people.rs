@@ -20,13 +20,16 @@ pub enum Role {
     Staff,
 }
 
-/// What the file says of one person.
+/// What the file says of one person, or of workers that share a token.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Person {
     pub name: String,
     /// The BLAKE3 hash of the token, in hexadecimal digits.
     pub token_hash: String,
+    /// A worker, which may do what workers do and nothing else.
+    #[serde(default)]
+    pub worker: bool,
     #[serde(default)]
     pub admin: bool,
     #[serde(default)]
@@ -50,8 +53,17 @@ impl Person {
         Self {
             name,
             token_hash: hash_of(token),
+            worker: false,
             admin,
             courses,
+        }
+    }
+
+    #[must_use]
+    pub fn new_worker(name: String, token: &str) -> Self {
+        Self {
+            worker: true,
+            ..Self::new(name, token, false, BTreeMap::new())
         }
     }
 
@@ -62,6 +74,9 @@ impl Person {
         let mut entry = format!("[[person]]\nname = {}\n", quoted(&self.name));
         // Writing to a string cannot fail.
         let _ = writeln!(entry, "token_hash = {}", quoted(&self.token_hash));
+        if self.worker {
+            entry.push_str("worker = true\n");
+        }
         if self.admin {
             entry.push_str("admin = true\n");
         }
@@ -116,6 +131,10 @@ impl People {
                 people.values().all(|other: &Person| other.name != name),
                 "{name} is there twice"
             );
+            anyhow::ensure!(
+                !person.worker || !person.admin && person.courses.is_empty(),
+                "{name} is a worker, and workers are in no course and no admins"
+            );
             let before = people.insert(person.token_hash.clone(), person);
             anyhow::ensure!(before.is_none(), "{name} has the token of somebody else");
         }
@@ -132,6 +151,7 @@ impl People {
         let person = self.0.get(&hash_of(token))?;
         Some(Identity {
             person: Some(person.name.clone()),
+            worker: person.worker,
             admin: person.admin,
             courses: person.courses.clone(),
         })
@@ -147,6 +167,7 @@ pub(crate) fn hash_of(token: &str) -> String {
 pub(crate) struct Identity {
     /// `None`: whoever runs the service, by its own token or its private socket.
     person: Option<String>,
+    worker: bool,
     admin: bool,
     courses: BTreeMap<String, Role>,
 }
@@ -163,6 +184,7 @@ impl Identity {
     pub(crate) fn operator() -> Self {
         Self {
             person: None,
+            worker: false,
             admin: true,
             courses: BTreeMap::new(),
         }
@@ -171,6 +193,7 @@ impl Identity {
     pub(crate) fn of_hub(name: String, admin: bool, courses: BTreeMap<String, Role>) -> Self {
         Self {
             person: Some(name),
+            worker: false,
             admin,
             courses,
         }
@@ -178,7 +201,12 @@ impl Identity {
 
     /// A worker is given everybody's code and variables.
     pub(crate) fn may_be_worker(&self) -> bool {
-        self.person.is_none()
+        self.worker || self.person.is_none()
+    }
+
+    /// Everything but what a worker does.
+    pub(crate) fn may_be_person(&self) -> bool {
+        !self.worker
     }
 
     pub(crate) fn may_see(&self, account: &Account) -> bool {
@@ -279,9 +307,12 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         let root = Person::new("root".to_owned(), "open", true, BTreeMap::new());
-        let people = People::parse(&(ada().entry() + &root.entry())).unwrap();
+        let gpu = Person::new_worker("gpu-1".to_owned(), "compute");
+        let entries = [&ada(), &root, &gpu].map(Person::entry).concat();
+        let people = People::parse(&entries).unwrap();
         assert_eq!(people.0[&hash_of("sesame")], ada());
         assert_eq!(people.0[&hash_of("open")], root);
+        assert_eq!(people.0[&hash_of("compute")], gpu);
         assert!(people.of_token("sesamf").is_none());
         assert!(people.of_token("").is_none());
     }
@@ -292,11 +323,13 @@ mod tests {
         let same_token = ada().entry() + &ada().entry().replace("Ada L.", "Eve");
         let plain = ada().entry().replace(&hash_of("sesame"), "sesame");
         let unknown = ada().entry() + "colour = 1\n";
+        let both = ada().entry() + "worker = true\n";
         for (text, why) in [
             (twice, "there twice"),
             (same_token, "token of somebody else"),
             (plain, "hexadecimal"),
             (unknown, "list of [[person]]"),
+            (both, "in no course"),
         ] {
             let error = People::parse(&text).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

@@ -5,30 +5,29 @@
 //!
 //! **Invariant:** an event leaves its outbox only when the broker says that it is stored.
 
+mod jobs;
+mod notebooks;
+
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use baton_link::LinkError;
 use baton_protocol::worker::{Device, FromWorker, ToWorker};
-use baton_protocol::{
-    FencingNumber, JobEvent, JobId, NotebookId, Parcel, State, Submission, WorkerId,
-};
-use tokio::sync::{mpsc, watch};
+use baton_protocol::{JobEvent, JobId, NotebookId, WorkerId};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
-use tokio_util::sync::CancellationToken;
 
+use self::jobs::Assignment;
+use self::notebooks::Notebook;
 use crate::context::Context;
 use crate::device;
 use crate::gpu;
-use crate::job::{EventSink, LastWord, Names, Order};
+use crate::job::Names;
 use crate::line::{Line, LineEvent};
-use crate::mirror::Questions;
-use crate::notebook::{Reporter, serve_notebook};
-use crate::outbox::Outbox;
 use crate::report::Report;
 
 const LOAD_INTERVAL: Duration = Duration::from_secs(5);
@@ -54,39 +53,6 @@ pub(crate) struct Agent {
     reports: mpsc::UnboundedSender<Report>,
 }
 
-/// A job that this worker holds, until its last event is acknowledged.
-struct Assignment {
-    fencing: FencingNumber,
-    outbox: Outbox,
-    unsent_bytes: Arc<AtomicUsize>,
-    /// Of the session; 0 before the first look.
-    memory_bytes: Arc<AtomicU64>,
-    started: bool,
-    states: mpsc::Sender<State>,
-    inputs: mpsc::Sender<(u64, Option<String>)>,
-    files: mpsc::UnboundedSender<(u64, Parcel)>,
-    names: watch::Sender<Option<Names>>,
-    cancelled: CancellationToken,
-    revoked: CancellationToken,
-}
-
-struct Notebook {
-    task: u64,
-    orders: mpsc::UnboundedSender<Order>,
-    /// Orders that are not over yet.
-    jobs: usize,
-    warm: bool,
-    /// Its session still has what the notebook lacks.
-    owes: bool,
-    last_used: Instant,
-}
-
-impl Notebook {
-    fn is_idle(&self) -> bool {
-        self.jobs == 0 && !self.owes
-    }
-}
-
 enum Event {
     Broker(Result<LineEvent, LinkError>),
     Report(Report),
@@ -107,6 +73,7 @@ impl Agent {
         shutdown: impl Future<Output = ()>,
     ) -> anyhow::Result<()> {
         let mut reading = context.reading.clone();
+        let mut unserved = context.sharing.lost();
         let mut waiting = context.sharing.waiting();
         let (reports, mut reported) = mpsc::unbounded_channel();
         let mut agent = Self {
@@ -134,7 +101,7 @@ impl Agent {
                 Some(report) = reported.recv() => Event::Report(report),
                 _ = load.tick() => Event::LoadDue,
                 Ok(()) = waiting.changed() => Event::GpuWanted,
-                reason = gpu::lost(&mut reading), if lost.is_none() => Event::GpuLost(reason),
+                reason = gpu::lost(&mut reading, &mut unserved), if lost.is_none() => Event::GpuLost(reason),
                 () = at(cull) => Event::CullDue,
                 () = at(leave) => Event::LeaveDue,
                 () = &mut shutdown, if leave.is_none() => Event::Shutdown,
@@ -273,115 +240,6 @@ impl Agent {
         Ok(())
     }
 
-    fn assign(&mut self, fencing: FencingNumber, submission: Submission) {
-        let (job, notebook) = (submission.job, submission.notebook);
-        match self
-            .assignments
-            .get(&job)
-            .map(|assignment| assignment.fencing)
-        {
-            Some(held) if held >= fencing => return,
-            Some(_) => self.give_up(job),
-            None => {}
-        }
-        tracing::info!(%job, %notebook, "Job {job} of notebook {notebook} arrived");
-        let (states, states_end) = mpsc::channel(1);
-        let (inputs, inputs_end) = mpsc::channel(1);
-        // As many as the job has asked questions.
-        let (files, files_end) = mpsc::unbounded_channel();
-        let (names, names_end) = watch::channel(None);
-        let assignment = Assignment {
-            fencing,
-            outbox: Outbox::default(),
-            unsent_bytes: Arc::default(),
-            memory_bytes: Arc::default(),
-            started: false,
-            states,
-            inputs,
-            files,
-            names,
-            cancelled: CancellationToken::new(),
-            revoked: CancellationToken::new(),
-        };
-        let events = EventSink {
-            job,
-            fencing,
-            reports: self.reports.clone(),
-            unsent_bytes: assignment.unsent_bytes.clone(),
-            memory_bytes: assignment.memory_bytes.clone(),
-        };
-        let order = Order {
-            last_word: LastWord::new(events.clone(), assignment.revoked.clone()),
-            questions: Some(Questions::new(
-                events.clone(),
-                files_end,
-                self.context.connections.subscribe(),
-                self.context.lane.clone().of_notebook(notebook),
-            )),
-            events,
-            submission,
-            states: states_end,
-            inputs: inputs_end,
-            names: names_end,
-            cancelled: assignment.cancelled.clone(),
-            revoked: assignment.revoked.clone(),
-            warnings: Vec::new(),
-        };
-        self.assignments.insert(job, assignment);
-        self.order(notebook, order);
-    }
-
-    fn order(&mut self, notebook: NotebookId, order: Order) {
-        // A task that panicked took its session with it; the notebook gets another one.
-        self.notebooks
-            .retain(|of, entry| *of != notebook || !entry.orders.is_closed());
-        let entry = self.notebooks.entry(notebook).or_insert_with(|| {
-            self.task_count += 1;
-            let (orders, orders_end) = mpsc::unbounded_channel();
-            let reporter = Reporter {
-                notebook,
-                task: self.task_count,
-                reports: self.reports.clone(),
-            };
-            let context = Arc::new(self.context.of_notebook(notebook));
-            self.tasks
-                .spawn(serve_notebook(context, orders_end, reporter));
-            Notebook {
-                task: self.task_count,
-                orders,
-                jobs: 0,
-                warm: false,
-                owes: false,
-                last_used: Instant::now(),
-            }
-        });
-        entry.jobs += 1;
-        // An order that is not taken says so itself.
-        let _ = entry.orders.send(order);
-    }
-
-    /// Says nothing more about a job, and stops it.
-    fn give_up(&mut self, job: JobId) {
-        if let Some(assignment) = self.assignments.remove(&job) {
-            tracing::info!(%job, "Job {job} is no longer this worker's");
-            assignment.revoked.cancel();
-        }
-    }
-
-    fn acknowledge(&mut self, job: JobId, fencing: FencingNumber, number: u64) {
-        let Some(assignment) = self.assignments.get_mut(&job) else {
-            return;
-        };
-        if assignment.fencing != fencing {
-            return;
-        }
-        let bytes = assignment.outbox.acknowledge(number);
-        assignment.unsent_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        if assignment.outbox.is_done() {
-            self.assignments.remove(&job);
-        }
-    }
-
     async fn on_report(&mut self, report: Report) {
         match report {
             Report::Job {
@@ -416,59 +274,6 @@ impl Agent {
         }
     }
 
-    /// Notebooks with a session that can go on.
-    fn warm(&self) -> Vec<NotebookId> {
-        let warm = self.notebooks.iter().filter(|(_, entry)| entry.warm);
-        let mut warm: Vec<NotebookId> = warm.map(|(notebook, _)| *notebook).collect();
-        warm.sort_unstable();
-        warm
-    }
-
-    /// When the next notebook has been idle for long enough.
-    fn next_cull(&self) -> Option<Instant> {
-        let idle = self.notebooks.values().filter(|entry| entry.is_idle());
-        let last_used = idle.map(|entry| entry.last_used).min()?;
-        last_used.checked_add(self.context.config.session_idle)
-    }
-
-    /// Ends the session that was idle for longest, where another waits for its GPU.
-    async fn make_room(&mut self) {
-        if *self.context.sharing.waiting().borrow() == 0 {
-            return;
-        }
-        let before = self.warm();
-        let idle = self
-            .notebooks
-            .iter()
-            .filter(|(_, entry)| entry.warm && entry.is_idle());
-        let longest = idle.min_by_key(|(_, entry)| entry.last_used);
-        if let Some(notebook) = longest.map(|(notebook, _)| *notebook) {
-            tracing::info!(%notebook, "The session of notebook {notebook} ends: another waits for its GPU");
-            self.notebooks.remove(&notebook);
-        }
-        self.say_sessions(&before).await;
-    }
-
-    async fn cull(&mut self) {
-        let before = self.warm();
-        let (now, idle) = (Instant::now(), self.context.config.session_idle);
-        self.notebooks.retain(|notebook, entry| {
-            let keep = !entry.is_idle() || now.duration_since(entry.last_used) < idle;
-            if !keep && entry.warm {
-                tracing::info!(%notebook, "The session of notebook {notebook} ends: it was idle for long");
-            }
-            keep
-        });
-        self.say_sessions(&before).await;
-    }
-
-    async fn say_sessions(&mut self, before: &[NotebookId]) {
-        let warm = self.warm();
-        if warm != before {
-            self.line.send(&FromWorker::Sessions { warm }).await;
-        }
-    }
-
     async fn say_load(&mut self) {
         let memory = device::memory();
         let jobs = self.assignments.iter().map(|(job, assignment)| {
@@ -482,22 +287,6 @@ impl Agent {
             gpus: self.context.reading.borrow().gpus.clone(),
         };
         self.line.send(&load).await;
-    }
-
-    async fn send_events(&mut self) {
-        for (job, assignment) in &mut self.assignments {
-            while self.line.is_open()
-                && let Some((first, events)) = assignment.outbox.next_batch()
-            {
-                let message = FromWorker::Events {
-                    job: *job,
-                    fencing: assignment.fencing,
-                    first,
-                    events,
-                };
-                self.line.send(&message).await;
-            }
-        }
     }
 
     /// Takes nothing more; what has not started goes back to the queue.

@@ -61,9 +61,13 @@ pub(crate) enum MoveError {
 impl Context {
     pub(crate) fn of_notebook(&self, notebook: NotebookId) -> Self {
         Self {
-            lane: self.lane.clone().of_notebook(notebook),
+            lane: self.lane_of(notebook),
             ..self.clone()
         }
+    }
+
+    pub(crate) fn lane_of(&self, notebook: NotebookId) -> ChunkLane {
+        self.lane.clone().of_notebook(notebook)
     }
 
     /// A fresh session with the worker's own Python or else the notebook's.

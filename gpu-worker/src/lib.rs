@@ -80,15 +80,18 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let lane = ChunkLane::new(&config.dial).context("Failed to prepare the way to the broker")?;
     let visible = std::env::var(CUDA_VISIBLE_DEVICES).ok();
     let reading = gpu::monitor(MONITORING.as_ref(), visible).await;
-    let devices = device::detect(&reading.borrow().gpus);
+    let gpus = reading.borrow().gpus.clone();
+    let devices = device::detect(&gpus);
     let name = config
         .name
         .clone()
         .unwrap_or_else(|| device::default_name(&devices));
     let slots = Semaphore::new(config.slots.try_into().unwrap_or(Semaphore::MAX_PERMITS));
+    let gpu_bytes = gpus.iter().map(|gpu| gpu.memory_total_bytes).min();
     let sharing = Sharing::open(
         config.gpu_mode,
         config.gpu_memory_bytes,
+        gpu_bytes,
         &config.runtime_folder,
     );
     let sharing = sharing.await.context("Failed to share the GPU")?;

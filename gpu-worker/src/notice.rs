@@ -4,14 +4,20 @@
 //!
 //! **Invariant:** no I/O. No code, no values; the lines that a session wrote itself are the exception.
 
-use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::process::ExitStatus;
-use std::time::Duration;
+mod files;
+mod gpu;
+mod limit;
 
-use baton_protocol::files::RelativePath;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
+
 use baton_protocol::{Output, RemoteError};
 
+pub(crate) use self::files::{
+    file_not_opened, file_too_large, files_lost, files_not_copied, folder_cut, second_name,
+};
+pub(crate) use self::gpu::{gpu_failed_before, gpu_fault, kept_the_gpu, no_gpu_limit};
+pub(crate) use self::limit::{Limit, stopped_in_time, timed_out};
 use crate::session::{Death, StartError};
 
 const SAFE: &str = "Your variables are as they were before the cell";
@@ -86,38 +92,6 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// The arbiter took the GPU back, and the session did not let go of it.
-pub(crate) fn kept_the_gpu() -> RemoteError {
-    error(
-        "GpuKept",
-        "The cell was ended because work that it gave the GPU did not end when others had their turn",
-        "look for a kernel that never ends; many short kernels instead of a very long one share the GPU well",
-    )
-}
-
-/// `--mem` without turns.
-pub(crate) fn no_gpu_limit(bytes: u64) -> String {
-    format!(
-        "--mem {} limits nothing here: sessions on this machine do not take turns on a GPU",
-        self::bytes(bytes)
-    )
-}
-
-/// The driver's error `code` stays for as long as the process lives.
-pub(crate) fn gpu_fault(code: u32) -> String {
-    format!(
-        "the GPU reported an error after which this session cannot use it any more (CUDA error {code}); the next %%gpu \
-         cell starts a new session with your notebook's variables"
-    )
-}
-
-pub(crate) fn gpu_failed_before(code: u32) -> String {
-    format!(
-        "after the last cell the GPU reported an error (CUDA error {code}); this cell runs in a new session with your \
-         notebook's variables"
-    )
-}
-
 pub(crate) fn out_of_memory(memory_bytes: u64, limit_bytes: u64) -> RemoteError {
     error(
         "OutOfMemory",
@@ -136,81 +110,6 @@ pub(crate) fn cancelled() -> RemoteError {
         "The cell was interrupted before its changes could come back",
         "run the cell again",
     )
-}
-
-/// How long a cell may run, and what it could have asked for.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Limit {
-    pub(crate) time: Duration,
-    pub(crate) longest: Option<Duration>,
-}
-
-/// The limit passed, and the session did not end the cell when it was interrupted.
-pub(crate) fn timed_out(limit: Limit) -> RemoteError {
-    error(
-        "CellTimeout",
-        &stopped_after(limit),
-        &more_time(limit, "save progress to a file"),
-    )
-}
-
-/// The limit passed and the cell ended with its state. `interrupt` is how the session tells of it.
-pub(crate) fn stopped_in_time(limit: Limit, interrupt: Option<RemoteError>) -> RemoteError {
-    let value = format!(
-        "{}; what it did up to there is in your notebook",
-        stopped_after(limit)
-    );
-    let hint = more_time(limit, "go on from there in another cell");
-    let mut traceback = interrupt.map_or_else(Vec::new, |interrupt| interrupt.traceback);
-    traceback.push(format!("CellTimeout: {value}"));
-    traceback.push(format!("hint: {hint}"));
-    RemoteError {
-        name: "CellTimeout".to_owned(),
-        value,
-        traceback,
-        hint: Some(hint),
-    }
-}
-
-fn stopped_after(limit: Limit) -> String {
-    format!(
-        "Stopped after {}, the limit of this cell",
-        duration(limit.time)
-    )
-}
-
-fn more_time(limit: Limit, otherwise: &str) -> String {
-    let twice = limit.time.saturating_mul(2);
-    let most = limit.longest.map_or(twice, |longest| twice.min(longest));
-    if most <= limit.time {
-        return format!("{otherwise}; no cell of this course may take longer");
-    }
-    let twice = most.as_secs().max(1);
-    let wanted = match (twice % 3600, twice % 60) {
-        (0, _) => format!("{}h", twice / 3600),
-        (_, 0) => format!("{}m", twice / 60),
-        _ => format!("{twice}s"),
-    };
-    format!("{otherwise}, or ask for more with %%gpu --timeout {wanted}")
-}
-
-fn duration(time: Duration) -> String {
-    let (hours, minutes, seconds) = (
-        time.as_secs() / 3600,
-        time.as_secs() / 60 % 60,
-        time.as_secs() % 60,
-    );
-    let parts = [(hours, "h"), (minutes, "min"), (seconds, "s")];
-    let said: Vec<String> = parts
-        .iter()
-        .filter(|(number, _)| *number > 0)
-        .map(|(number, unit)| format!("{number} {unit}"))
-        .collect();
-    if said.is_empty() {
-        format!("{} ms", time.as_millis())
-    } else {
-        said.join(" ")
-    }
 }
 
 pub(crate) fn shutting_down() -> RemoteError {
@@ -258,59 +157,6 @@ pub(crate) fn warning(line: &str) -> Output {
         metadata: "{}".into(),
         buffers: Vec::new(),
     }
-}
-
-/// A file of a mirror does not go home.
-pub(crate) fn file_too_large(path: &RelativePath, file_bytes: u64, limit_bytes: u64) -> String {
-    format!(
-        "'{path}' ({}) stays on the GPU machine: the files of a cell may have {} together (worker.files_limit); \
-         write less, or copy what you need of it into a variable while this session lives",
-        bytes(file_bytes),
-        bytes(limit_bytes)
-    )
-}
-
-pub(crate) fn file_not_opened(path: &RelativePath, file_bytes: u64, limit_bytes: u64) -> String {
-    format!(
-        "'{path}' ({}) could not be opened: a file that a cell opens may have {} (worker.files_limit); \
-         read it in an ordinary cell, and use what you need of it",
-        bytes(file_bytes),
-        bytes(limit_bytes)
-    )
-}
-
-/// Where nothing tells what a cell opens.
-pub(crate) fn files_not_copied(limit_bytes: u64) -> String {
-    format!(
-        "The notebook's folder has more than {} of files (worker.files_limit), so the largest are empty on this \
-         GPU machine; read them in an ordinary cell",
-        bytes(limit_bytes)
-    )
-}
-
-pub(crate) fn folder_cut(folder: &Path) -> String {
-    format!(
-        "'{}' holds more files than a %%gpu cell sees; those in the deepest folders are not there",
-        folder.display()
-    )
-}
-
-pub(crate) fn second_name(path: &RelativePath) -> String {
-    format!(
-        "'{path}' stays on the GPU machine: it is another name (a hard link) of a file that no cell has opened; \
-         copy the file instead"
-    )
-}
-
-pub(crate) fn files_lost(problem: &(dyn std::error::Error + 'static)) -> RemoteError {
-    error(
-        "FilesLost",
-        &format!(
-            "The files of the notebook's folder could not be prepared on the GPU machine: {}",
-            chain(problem)
-        ),
-        "run the cell again",
-    )
 }
 
 pub(crate) fn not_started(problem: &StartError) -> RemoteError {
@@ -392,50 +238,6 @@ fn bytes(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn unbounded(seconds: u64) -> Limit {
-        Limit {
-            time: Duration::from_secs(seconds),
-            longest: None,
-        }
-    }
-
-    #[test]
-    fn limits_are_readable() {
-        let check = |seconds, time: &str, wanted: &str| {
-            let limit = unbounded(seconds);
-            assert_eq!(duration(limit.time), time);
-            let hint = more_time(limit, "wait");
-            assert_eq!(
-                hint,
-                format!("wait, or ask for more with %%gpu --timeout {wanted}")
-            );
-        };
-        check(45, "45 s", "90s");
-        check(300, "5 min", "10m");
-        check(5400, "1 h 30 min", "3h");
-        assert_eq!(duration(Duration::from_millis(200)), "200 ms");
-        let bounded = |longest| Limit {
-            longest: Some(Duration::from_secs(longest)),
-            ..unbounded(300)
-        };
-        assert_eq!(
-            more_time(bounded(480), "wait"),
-            "wait, or ask for more with %%gpu --timeout 8m"
-        );
-        assert_eq!(
-            more_time(bounded(300), "wait"),
-            "wait; no cell of this course may take longer"
-        );
-        let error = stopped_in_time(unbounded(300), None);
-        assert_eq!(
-            error.traceback,
-            [
-                "CellTimeout: Stopped after 5 min, the limit of this cell; what it did up to there is in your notebook",
-                "hint: go on from there in another cell, or ask for more with %%gpu --timeout 10m",
-            ]
-        );
-    }
 
     #[test]
     fn sizes_are_readable() {

@@ -169,6 +169,17 @@ pub fn message_id(header: &[u8]) -> Option<String> {
     Some(header.msg_id)
 }
 
+/// The same for its `msg_type`.
+#[must_use]
+pub fn message_type(header: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Header {
+        msg_type: String,
+    }
+    let header: Header = serde_json::from_slice(header).ok()?;
+    Some(header.msg_type)
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -206,6 +217,7 @@ mod tests {
         let header: jupyter_protocol::Header = serde_json::from_slice(&frames[2]).unwrap();
         assert_eq!(header.msg_type, "stream");
         assert_eq!(message_id(&frames[2]).unwrap(), header.msg_id);
+        assert_eq!(message_type(&frames[2]).as_deref(), Some("stream"));
         assert_eq!(message_id(&parent).as_deref(), Some("m"));
     }
 

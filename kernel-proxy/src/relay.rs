@@ -28,12 +28,14 @@ use cells::CellLog;
 pub(crate) use doors::Doors;
 pub(crate) use splice::KernelSide;
 
-/// The cell that a message of our own belongs to.
+/// The cell, or callback of a widget, that a message of our own belongs to.
 #[derive(Debug, Clone)]
 pub(crate) struct ParentCell {
     /// The header of its `execute_request`, as JSON text.
     pub(crate) header: Bytes,
     pub(crate) message_id: String,
+    pub(crate) kernel_session: String,
+    /// The kernel publishes no `execute_input` for it.
     pub(crate) silent: bool,
 }
 
@@ -69,13 +71,14 @@ struct Injection {
 #[derive(Clone)]
 struct Scribe {
     signer: Signer,
-    session: Arc<str>,
 }
 
 impl Scribe {
-    fn write(&self, topic: Bytes, draft: Draft) -> Bytes {
+    /// `kernel_session` is what the kernel's own headers bear: JupyterLab takes a message with another one for that of a
+    /// kernel before a restart, and drops it when more messages wait behind it.
+    fn write(&self, topic: Bytes, draft: Draft, kernel_session: &str) -> Bytes {
         let mut frames = vec![topic];
-        frames.extend(draft.sign(&self.signer, &self.session));
+        frames.extend(draft.sign(&self.signer, kernel_session));
         encode_message(&frames)
     }
 }
@@ -87,10 +90,7 @@ impl Relay {
 
     fn with_limits(connection: &ConnectionFile, limits: view::Limits) -> Self {
         let scribe = match Signer::new(&connection.key(), connection.signature_scheme()) {
-            Ok(signer) => Some(Scribe {
-                signer,
-                session: uuid::Uuid::new_v4().simple().to_string().into(),
-            }),
+            Ok(signer) => Some(Scribe { signer }),
             Err(error) => {
                 tracing::warn!(%error, "The output of %%gpu cells cannot be shown: {error}");
                 None
@@ -128,7 +128,7 @@ impl Relay {
         let injection = Arc::new(Injection {
             message_id: cell.message_id.clone(),
             silent: cell.silent,
-            wire: scribe.write(topic.clone().into(), draft),
+            wire: scribe.write(topic.clone().into(), draft, &cell.kernel_session),
             topic,
         });
         self.stage()

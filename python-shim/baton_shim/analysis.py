@@ -14,6 +14,7 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from baton_shim.bytecode import code_names
@@ -21,7 +22,7 @@ from baton_shim.closure import reach
 from baton_shim.session_names import of_ipython
 
 # Attributes that are the namespace itself, where nothing can be asked for.
-NAMESPACES = frozenset({"user_ns", "user_global_ns", "f_globals", "f_locals", "__globals__"})
+NAMESPACES = frozenset({"user_ns", "user_module", "user_global_ns", "f_globals", "f_locals", "__globals__"})
 # Who loads one of these may look up names that only text shows.
 LOOK_UP = frozenset({"eval", "exec", "globals", "locals", "vars", "dir", "builtins", "__builtins__"})
 # Functions and methods whose text is Python.
@@ -87,19 +88,17 @@ def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str]) -> 
 
 def visible_names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> set[str]:
     """The student's names and IPython's results; `hidden` are what IPython itself put there, with their values."""
-
-    def is_visible(name: str) -> bool:
-        if name in hidden and hidden[name] is namespace.get(name):  # most names are: IPython's, of each cell
-            return of_result(name)
-        return not OF_EVERY_MODULE.fullmatch(name)
-
-    return {name for name in tuple(namespace) if isinstance(name, str) and is_visible(name)}
+    # Most names are IPython's, of each cell.
+    own = {name for name, value in tuple(namespace.items()) if hidden.get(name, namespace) is not value}
+    results = {name for name in namespace.keys() - own if of_result(name)}
+    return results | {name for name in own if isinstance(name, str) and not OF_EVERY_MODULE.fullmatch(name)}
 
 
 def of_student(names: set[str]) -> set[str]:
     return {name for name in names if not of_ipython(name)}
 
 
+@lru_cache(maxsize=1 << 16)  # a notebook has thousands of `_i7` in the end, and each cell asks for all of them
 def of_result(name: str) -> bool:
     """`_`, `__`, `_7`, `Out`: IPython's, and yet for the student's use."""
     rest = name.lstrip("_")

@@ -73,14 +73,14 @@ NO_KEYS: frozenset[str] = frozenset()
 def keys_of_call(code: CodeType, offset: int) -> frozenset[str] | None:
     """Which entries are used of what a call without arguments returns, as in `globals()["x"]`; None: any of them.
 
-    The function is loaded at `offset`. Where it is not called there, or is given arguments, no entries are.
+    The function is loaded at `offset`. Raises LookupError where it is not called there, or is given arguments.
     """
     found = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
     place = next((n for n, each in enumerate(found) if each.offset == offset), len(found))
     before = found[place - 1] if place else None
     call, first, second = [*found[place + 1 : place + 4], None, None, None][:3]
     if call is None or call.opname not in _CALLS or call.arg != 0:
-        return NO_KEYS
+        raise LookupError(offset)
     if first is None or second is None:
         return None
     if first.opname == "CONTAINS_OP" and is_text(before):

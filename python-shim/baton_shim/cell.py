@@ -39,6 +39,7 @@ class NotebookCell:
             "code": self.code,
             "parent_header": json.dumps(header, default=json_default).encode(),
             "message_id": header["msg_id"],
+            "kernel_session": self.shell.kernel.session.session,
             "execution_count": self.number,
             "silent": bool(self.content.get("silent", False)),
             "allow_stdin": bool(self.content.get("allow_stdin", False)),

@@ -32,6 +32,9 @@ MOST_OBJECTS = 50_000
 # Of a long container only the first elements are looked at: what is long holds data.
 LONG_CONTAINER = 10_000
 EVALUATE = frozenset({"eval", "exec"})
+# Under whatever name, or in a list.
+EVALUATORS = frozenset(map(id, (eval, exec)))
+SHOWERS = frozenset(map(id, (globals, locals)))
 CLOSED = (ModuleType, BuiltinFunctionType, CodeType, FrameType, TracebackType, GeneratorType, CoroutineType)
 
 
@@ -42,7 +45,7 @@ class Reached:
     dynamic: bool = False
     """A function among them evaluates text."""
     everything: bool = False
-    """A function among them looks into the namespace itself."""
+    """A function among them looks into the namespace itself, or is one that shows it."""
 
 
 def reach(names: Iterable[str], namespace: Mapping[str, Any]) -> Reached:
@@ -56,6 +59,8 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any]) -> Reached:
         if id(value) in seen or not gc.is_tracked(value):
             continue
         seen.add(id(value))
+        reached.dynamic |= id(value) in EVALUATORS
+        reached.everything |= id(value) in SHOWERS
         if isinstance(value, FunctionType) and value.__globals__ is namespace:
             used = code_names(value.__code__)
             reached.files.add(value.__code__.co_filename)

@@ -25,6 +25,7 @@ from baton_shim.bytecode import NO_KEYS, keys_of_call
 from baton_shim.session_names import SessionNames
 
 SHOW_NAMESPACE = ("globals", "locals", "vars", "dir")
+NO_ARGUMENTS = ("globals", "locals")
 # Between two tries an interrupt gets through.
 TRY_SECONDS = 0.1
 
@@ -105,9 +106,13 @@ class NameFaults:
                 raise KeyError(name)
             return self._value(name)
         if name in SHOW_NAMESPACE and self._shows(name, frame):
-            keys = keys_of_call(frame.f_code, frame.f_lasti)
-            if name == "dir" and keys != NO_KEYS:
-                return self.names  # called right away, as `dir()`
+            try:
+                keys = keys_of_call(frame.f_code, frame.f_lasti)
+            except LookupError:  # `vars(x)`, `map(dir, xs)`, and `show = globals`, of which nobody knows who calls it
+                keys = None if name in NO_ARGUMENTS else NO_KEYS
+            else:
+                if name == "dir":
+                    return self.names
             if keys is None:
                 self.bring_all()
             else:

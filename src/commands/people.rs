@@ -1,4 +1,4 @@
-//! `baton people add`: gives a person a token, and writes what it opens into the people file.
+//! `baton people add`: gives a person or a worker a token, and writes what it opens into the people file.
 
 use std::{collections::BTreeMap, io::Write, process::ExitCode};
 
@@ -26,20 +26,30 @@ pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
         );
     }
     let token = new_token();
-    let person = Person::new(
-        name.clone(),
-        &token,
-        matches.get_flag("admin"),
-        roles(matches),
-    );
+    let is_worker = matches.get_flag("worker");
+    let person = if is_worker {
+        Person::new_worker(name.clone(), &token)
+    } else {
+        Person::new(
+            name.clone(),
+            &token,
+            matches.get_flag("admin"),
+            roles(matches),
+        )
+    };
     let mut options = std::fs::OpenOptions::new();
     let mut file = private_file(path, options.append(true).create(true)).with_context(failed)?;
     // In one write, because a broker may read the file at any time.
     file.write_all(format!("\n{}", person.entry()).as_bytes())
         .with_context(failed)?;
     println!("{token}");
+    let reader = if is_worker {
+        "the worker's user"
+    } else {
+        &name
+    };
     eprintln!(
-        "This is the token of {name}, shown once: it belongs into a file that only {name} can read, named with BATON_TOKEN_FILE"
+        "This is the token of {name}, shown once: it belongs into a file that only {reader} can read, named with BATON_TOKEN_FILE"
     );
     Ok(ExitCode::SUCCESS)
 }

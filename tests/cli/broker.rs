@@ -76,6 +76,10 @@ fn a_person_gets_a_token_that_opens_what_the_role_allows() {
     let again = add(&["ada", "--admin"]);
     assert!(again.stderr.contains("ada is in"), "{}", again.stderr);
     assert!(add(&["tia", "--staff-of", "ml101"]).status.success());
+    let both = add(&["gpu-1", "--worker", "--admin"]);
+    assert_eq!(both.status.code(), Some(2));
+    let gpu = add(&["gpu-1", "--worker"]);
+    let worker_file = home.write("gpu-1", &gpu.stdout).display().to_string();
 
     let state = home.path("state").display().to_string();
     let listen = ["broker", "--listen", "127.0.0.1:0", "--state-folder"];
@@ -93,6 +97,8 @@ fn a_person_gets_a_token_that_opens_what_the_role_allows() {
         "{}",
         doctor.stdout
     );
+    let doctor = home.run(&["doctor", "--broker", &address, "--token-file", &worker_file]);
+    assert!(doctor.stdout.contains("as a worker's"), "{}", doctor.stdout);
     broker.signal(Signal::SIGTERM);
     assert!(broker.ended().success());
 }

@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -161,7 +161,7 @@ class Worker(Peer):
         return {
             "index": 0,
             "name": "NVIDIA H200",
-            "utilisation_percent": 60 + step,
+            "utilisation_percent": 60 + step if self.held else 0,
             "memory_used_bytes": sum(size for _, size in sessions) + 2 * GIB,
             "memory_total_bytes": 141 * GIB,
             "sessions": sessions,
@@ -239,9 +239,7 @@ class Classroom:
             peer.connect()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
-        run = {"BATON_BROKER_ADDRESS": f"http://127.0.0.1:{self.port}", "BATON_TOKEN": self.token}
-        said = run_binary(self.place, "drain", "gpu-3", "--reason", "A fan is being replaced", **run)
-        assert said.returncode == 0, said.stderr
+        self.run("drain", "gpu-3", "--reason", "A fan is being replaced")
         students[0].submit()
         wait_until(lambda: self._count("state <> 'finished'") == 1, "the first one runs in any case")
         for student in students[1:]:
@@ -249,19 +247,30 @@ class Classroom:
         wait_until(lambda: sum(len(worker.held) for worker in workers) == 8, "eight cells run")
         wait_until(lambda: self._count("state <> 'finished'") == people, "all are submitted")
         wait_until(lambda: self._count("state = 'started'") == 8, "eight cells have started")
+        self.restart_broker(self._age)
+        for worker in workers:
+            worker.tell_memory()
+
+    def restart_broker(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Everybody comes back and goes on by number."""
         self.stop_broker()
         self._close_peers()
-        self._age()
+        meanwhile()
         self.start_broker()
         for peer in self.peers:
             peer.connect()
-        for student in students:
-            student.say("resume", job=student.job, after=0)
+        for peer in self.peers:
+            if isinstance(peer, Student):
+                peer.say("resume", job=peer.job, after=0)
         self._stop.clear()
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
-        for worker in workers:
-            worker.tell_memory()
+
+    def run(self, *arguments: str) -> None:
+        """One of the program's commands, by whoever runs the broker."""
+        own = {"BATON_BROKER_ADDRESS": f"http://127.0.0.1:{self.port}", "BATON_TOKEN": self.token}
+        said = run_binary(self.place, *arguments, **own)
+        assert said.returncode == 0, said.stderr
 
     def _close_peers(self) -> None:
         self._stop.set()

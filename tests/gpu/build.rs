@@ -7,6 +7,9 @@ use std::{
 };
 
 fn main() {
+    for shared in ["src/layout.rs", "src/locks.rs"] {
+        println!("cargo::rerun-if-changed={shared}");
+    }
     compile("cuda", "src/driver");
     compile("nvidia_ml", "src/monitoring");
 }

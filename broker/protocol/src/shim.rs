@@ -200,6 +200,8 @@ pub struct Run {
     /// The parent header of the running cell, as JSON text.
     pub parent_header: ByteBuf,
     pub message_id: String,
+    /// What the kernel writes as `session` into the headers of its messages.
+    pub kernel_session: String,
     pub execution_count: u32,
     pub silent: bool,
     pub allow_stdin: bool,

@@ -14,8 +14,10 @@ pub(crate) enum ApiError {
     Token,
     #[error("This address is for programs, not for web pages")]
     WebPage,
-    #[error("Workers need the broker's own token: they are given everybody's cells")]
+    #[error("Workers need a worker's token, or the broker's own: they are given everybody's cells")]
     NotAWorker,
+    #[error("This is the token of a worker: it lets workers in, and nobody else")]
+    NotAPerson,
     #[error("What estimates are made of is for the staff of a course, and for admins")]
     NotStaff,
     #[error("{0}")]
@@ -60,9 +62,12 @@ impl ApiError {
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::Token => StatusCode::UNAUTHORIZED,
-            Self::WebPage | Self::NotAWorker | Self::NotStaff | Self::Form | Self::AdminsOnly => {
-                StatusCode::FORBIDDEN
-            }
+            Self::WebPage
+            | Self::NotAWorker
+            | Self::NotAPerson
+            | Self::NotStaff
+            | Self::Form
+            | Self::AdminsOnly => StatusCode::FORBIDDEN,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooOften => StatusCode::TOO_MANY_REQUESTS,
             Self::NotDone(NotDone::StaffOnly | NotDone::AdminsOnly) => StatusCode::FORBIDDEN,
@@ -91,6 +96,7 @@ impl ApiError {
             Self::TooOften => "too-often",
             Self::AdminsOnly => "forbidden",
             Self::NotAWorker => "not-a-worker",
+            Self::NotAPerson => "not-a-person",
             Self::NotStaff => "not-staff",
             Self::NotDone(not_done) => kind_of(not_done),
             Self::Query(_) => "query",
@@ -120,7 +126,9 @@ impl ApiError {
             Self::Form => Some("open the page again and repeat it"),
             Self::TooOften => Some("ask again in a second"),
             Self::AdminsOnly => Some("ask whoever runs the broker"),
-            Self::WebPage | Self::NotAWorker | Self::NotStaff | Self::TooLarge => None,
+            Self::NotAWorker => Some("`baton people add NAME --worker` makes one"),
+            Self::NotAPerson => Some("use a token of your own"),
+            Self::WebPage | Self::NotStaff | Self::TooLarge => None,
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Programs carry a token as `Authorization: Bearer`. People open `/?token=…` once, or sign in with the JupyterHub
 //! ([`sign_in`]); either turns into a cookie that scripts cannot read. The broker's own token opens everything; the
-//! tokens of people and of the Hub open what their roles allow.
+//! tokens of people and of the Hub open what their roles allow, and those of workers what a worker needs.
 //! Behind a Unix socket pages are open without one, because only this user can connect.
 //!
 //! In: a request. Out: the same request with a [`Caller`] in it, or a refusal.
@@ -169,12 +169,20 @@ pub(super) async fn programs_need_token(
     }
 }
 
-pub(super) async fn workers_need_the_own_token(request: Request, next: Next) -> Response {
+pub(super) async fn only_workers(request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>();
     if caller.is_some_and(|caller| caller.identity.may_be_worker()) {
         return next.run(request).await;
     }
     ApiError::NotAWorker.into_response()
+}
+
+pub(super) async fn no_workers(request: Request, next: Next) -> Response {
+    let caller = request.extensions().get::<Caller>();
+    if caller.is_some_and(|caller| caller.identity.may_be_person()) {
+        return next.run(request).await;
+    }
+    ApiError::NotAPerson.into_response()
 }
 
 pub(super) async fn people_need_token(

@@ -141,6 +141,7 @@ async fn account(shared: &Shared, caller: &Caller, party: Party) -> Result<Accou
         return Err(StoreError::NotLeading.into());
     }
     let account = match party.notebook {
+        None if !caller.identity.may_be_person() => return Err(ChunkError::Nobody),
         None => {
             let said = party.owner.unwrap_or_default();
             caller.identity.account(said, party.course)?

@@ -61,22 +61,25 @@ pub(crate) fn router(shared: Shared) -> Router {
                 limits::limit,
             ))
     };
+    let no_workers = middleware::from_fn(access::no_workers);
     let for_programs = Router::new()
         .merge(sockets::for_proxies())
-        .merge(
-            sockets::for_workers().layer(middleware::from_fn(access::workers_need_the_own_token)),
-        )
-        .merge(chunks::routes())
         .merge(limited(api::routes()))
         .route("/metrics", get(metrics::show))
+        .layer(no_workers.clone())
+        .merge(sockets::for_workers().layer(middleware::from_fn(access::only_workers)))
+        .merge(chunks::routes())
         .layer(middleware::from_fn_with_state(
             Arc::clone(&shared.access),
             access::programs_need_token,
         ));
-    let for_people = limited(page::routes()).layer(middleware::from_fn_with_state(
-        shared.clone(),
-        access::people_need_token,
-    ));
+    let for_people =
+        limited(page::routes())
+            .layer(no_workers)
+            .layer(middleware::from_fn_with_state(
+                shared.clone(),
+                access::people_need_token,
+            ));
     let router = Router::new()
         .merge(for_programs)
         .merge(for_people)

@@ -1,6 +1,6 @@
 //! The two doors of WebSockets.
 
-use super::{Caller, Shared};
+use super::{Access, Caller, Shared};
 use crate::connection::{serve_proxy, serve_worker};
 use axum::{
     Extension, Router,
@@ -8,6 +8,8 @@ use axum::{
     response::Response,
     routing::get,
 };
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
 
 /// A manifest of a very large state is some megabytes; nothing comes near this. A little below what the peers read,
 /// because what one of them sends goes on to the other in a larger message.
@@ -34,24 +36,39 @@ async fn proxy(
         let tracker = shared.connections.clone();
         let end = shared.stop.child_token();
         let identity = caller.identity.clone();
+        let stop = end.clone();
         let serve = async move {
-            let serve = serve_proxy(socket, shared.inbox, end.clone(), &identity, shared.store);
-            tokio::pin!(serve);
-            tokio::select! {
-                () = &mut serve => return,
-                () = shared.access.until_changed(&caller) => end.cancel(),
-            }
-            serve.await;
+            serve_proxy(socket, shared.inbox, stop, &identity, shared.store).await;
         };
-        tracker.track_future(serve)
+        tracker.track_future(as_long_as_admitted(serve, shared.access, caller, end))
     })
 }
 
-async fn worker(State(shared): State<Shared>, upgrade: WebSocketUpgrade) -> Response {
+async fn worker(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
     limited(upgrade).on_upgrade(move |socket| {
-        let serve = serve_worker(socket, shared.inbox, shared.stop);
-        shared.connections.track_future(serve)
+        let tracker = shared.connections.clone();
+        let end = shared.stop.child_token();
+        let serve = serve_worker(socket, shared.inbox, end.clone());
+        tracker.track_future(as_long_as_admitted(serve, shared.access, caller, end))
     })
+}
+
+async fn as_long_as_admitted(
+    serve: impl Future<Output = ()>,
+    access: Arc<Access>,
+    caller: Caller,
+    end: CancellationToken,
+) {
+    tokio::pin!(serve);
+    tokio::select! {
+        () = &mut serve => return,
+        () = access.until_changed(&caller) => end.cancel(),
+    }
+    serve.await;
 }
 
 fn limited(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {

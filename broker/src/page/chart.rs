@@ -9,6 +9,8 @@ const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 150.0;
 const LEFT: f64 = 30.0;
 const BOTTOM: f64 = 20.0;
+/// What a duration takes beside its neighbours.
+const WORDS_WIDTH: f64 = 80.0;
 
 /// Running and waiting cells of the last day.
 pub(super) fn day(spans: &[Span], now_ms: i64) -> Markup {
@@ -135,7 +137,9 @@ pub(super) fn days(days: &[(String, u64)]) -> Markup {
                 @let x = each * index as f64;
                 @let words = words::span(*ms);
                 rect.run x=(format!("{:.1}", x + each * 0.2)) y=(format!("{:.1}", HEIGHT - BOTTOM - height)) width=(format!("{:.1}", each * 0.6)) height=(format!("{height:.1}")) rx="3" {}
-                text x=(format!("{:.1}", x + each / 2.0)) y=(format!("{:.1}", HEIGHT - BOTTOM - height - 5.0)) text-anchor="middle" { (words) }
+                @if each >= WORDS_WIDTH {
+                    text x=(format!("{:.1}", x + each / 2.0)) y=(format!("{:.1}", HEIGHT - BOTTOM - height - 5.0)) text-anchor="middle" { (words) }
+                }
                 text x=(format!("{:.1}", x + each / 2.0)) y=(HEIGHT - 4.0) text-anchor="middle" { (day) }
             }
         }

@@ -95,6 +95,8 @@ fn machine(worker: &WorkerView, facts: &Facts, caller: &Caller) -> Markup {
         .filter(|job| job.worker.as_ref() == Some(&worker.name))
         .collect();
     let free = (worker.slots as usize).saturating_sub(jobs.len());
+    let takes_more = worker.connected && !worker.draining && worker.paused.is_none();
+    let empty = if takes_more { "free" } else { "closed" };
     html! {
         header { h2 { (worker.name) } (worker_state(worker)) }
         p."quiet small" {
@@ -103,7 +105,7 @@ fn machine(worker: &WorkerView, facts: &Facts, caller: &Caller) -> Markup {
         }
         ul.slots {
             @for job in &jobs { (slot(job, facts.now_ms, caller)) }
-            @for _ in 0..free { li."slot free" { "free" } }
+            @for _ in 0..free { li."slot free" { (empty) } }
         }
         @for gpu in &worker.gpus { (gpu_load(gpu, worker.gpus.len(), &jobs, caller)) }
         @if let Some((used, whole)) = worker.memory { div.memory { (memory(&jobs, used, whole, caller)) } }

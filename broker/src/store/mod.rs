@@ -41,7 +41,7 @@ use postgres::{PostgresStore, PostgresWriter};
 use sqlite::{SqliteStore, SqliteWriter};
 use sqlx::migrate::MigrateError;
 use statement::{Row, Statement};
-use std::{collections::HashSet, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashSet, io::ErrorKind, path::PathBuf, sync::Arc, time::Duration};
 
 /// Pages and reconnecting proxies read at the same time; more of them wait.
 const READERS: u32 = 4;
@@ -88,7 +88,9 @@ impl StoreError {
                 sqlx::Error::Database(refused) => refused
                     .code()
                     .is_some_and(|code| ["57P01", "57P02", "57P03"].contains(&&*code)),
-                sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut => true,
+                // A certificate that is not taken.
+                sqlx::Error::Io(error) => error.kind() != ErrorKind::InvalidData,
+                sqlx::Error::PoolTimedOut => true,
                 _ => false,
             },
             Self::Silent { .. } | Self::NotLeading => true,

@@ -5,6 +5,10 @@
 //! The others ask again and again, and read where the leader can be reached.
 //!
 //! A connection on which anything went wrong is given up, and whatever was not committed with it.
+//!
+//! Each statement with values of its own is a trip to the server and back, so a transaction is sent as one text.
+
+mod literal;
 
 use super::{
     StoreError,
@@ -19,6 +23,7 @@ use sqlx::{
     migrate::Migrator,
     postgres::{PgArguments, PgConnectOptions, PgPoolOptions},
     query::Query,
+    raw_sql,
 };
 use std::{io::ErrorKind, sync::Arc, time::Duration};
 use tokio::{
@@ -34,8 +39,9 @@ const LEAD: i64 = 0x0062_6174_6f6e;
 const OLDEST: i32 = 15;
 /// A server that says nothing for so long counts as gone.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How soon the server notices that a broker's machine is gone: after 5 + 3 * 2 s.
-const KEEPALIVES: [(&str, &str); 3] = [
+/// That of keep-alives is how soon the server notices that a broker's machine is gone: after 5 + 3 * 2 s.
+const SERVER_SETTINGS: [(&str, &str); 4] = [
+    (literal::PLAIN_TEXTS, "on"),
     ("tcp_keepalives_idle", "5"),
     ("tcp_keepalives_interval", "2"),
     ("tcp_keepalives_count", "3"),
@@ -61,7 +67,7 @@ impl PostgresStore {
     pub(super) fn new(options: PgConnectOptions, readers: u32) -> Self {
         let options = options
             .application_name("baton broker")
-            .options(KEEPALIVES)
+            .options(SERVER_SETTINGS)
             .disable_statement_logging();
         let readers = PgPoolOptions::new()
             .max_connections(readers)
@@ -215,28 +221,22 @@ async fn apply(
     connection: &mut PgConnection,
     statements: Vec<Statement>,
 ) -> Result<(), StoreError> {
-    // One statement is a transaction of its own.
-    let alone = statements.len() == 1;
-    if !alone {
-        connection.execute("BEGIN").await?;
-    }
-    let mut changed = Ok(());
-    for statement in statements {
-        let job = statement.changes;
-        let result = query(statement).execute(&mut *connection).await?;
-        changed = check(job, result.rows_affected());
-        if changed.is_err() {
-            break;
-        }
-    }
-    if !alone {
-        let end = if changed.is_ok() {
-            "COMMIT"
-        } else {
-            "ROLLBACK"
-        };
-        connection.execute(end).await?;
-    }
+    let checks: Vec<_> = statements
+        .iter()
+        .map(|statement| statement.changes)
+        .collect();
+    let text = raw_sql(AssertSqlSafe(literal::transaction(&statements)));
+    drop(statements);
+    let results: Vec<_> = text.execute_many(&mut *connection).try_collect().await?;
+    // The first is that of `BEGIN`.
+    let mut changes = checks.into_iter().zip(&results[1..]);
+    let changed = changes.try_for_each(|(job, result)| check(job, result.rows_affected()));
+    let end = if changed.is_ok() {
+        "COMMIT"
+    } else {
+        "ROLLBACK"
+    };
+    connection.execute(end).await?;
     changed
 }
 
@@ -260,8 +260,7 @@ fn query(statement: Statement) -> Query<'static, Postgres, PgArguments> {
     values.fold(query, |query, value| match value {
         Value::Integer(integer) => query.bind(integer),
         Value::Real(real) => query.bind(real),
-        // PostgreSQL has no zero character in texts, and no honest name has one.
-        Value::Text(text) => query.bind(text.map(|text| text.replace('\0', ""))),
+        Value::Text(text) => query.bind(text.map(|text| literal::storable(&text).into_owned())),
         Value::Bytes(bytes) => query.bind(bytes),
     })
 }

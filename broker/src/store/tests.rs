@@ -54,7 +54,7 @@ impl Story {
         };
         Self {
             ada: account("ada"),
-            first: named("größe ?.ipynb", 1),
+            first: named("größe ?'; ROLLBACK; --\\'' $1.ipynb", 1),
             second: named("b.ipynb", 2),
             worker: WorkerId::random(),
             state: naming(ChunkHash([3; 32])),

@@ -34,6 +34,7 @@ fn people() -> String {
         ),
         person("tia", false, &[("ml", Role::Staff)]),
         person("root", true, &[]),
+        Person::new_worker("gpu-1".to_owned(), "gpu-1-token").entry(),
     ]
     .concat()
 }
@@ -77,6 +78,7 @@ async fn who_gets_in_where() {
         ("ada-token", true, false, true),
         ("tia-token", true, false, true),
         ("root-token", true, false, true),
+        ("gpu-1-token", false, true, false),
         ("ada-toker", false, false, false),
         ("ada-token ada", false, false, false),
         ("ada", false, false, false),
@@ -101,7 +103,7 @@ async fn who_gets_in_where() {
         let lane = lane.of_owner("said".to_owned(), None);
         let asked = lane.missing(&[baton_blobs::hash(b"x")]).await;
         assert_eq!(asked.is_ok(), notebook, "{token}");
-        for path in ["/", "/status"] {
+        for path in ["/", "/status", "/v1/workers"] {
             let got = Api::new(&dial).unwrap().get(path).await;
             assert_eq!(got.is_ok(), page, "{token} {path}");
         }
@@ -241,6 +243,11 @@ async fn a_changed_file_counts_at_once() {
     let file = broker.folder.path().join("people.toml");
     let mut ada = FakeProxy::new(&broker.dial_as("ada-token")).await;
     let mut bob = FakeProxy::in_course(&broker.dial_as("bob-token"), "ml").await;
+    let mut runs = FakeProxy::in_course(&broker.dial_as("bob-token"), "ml").await;
+    let job = runs.submit().await;
+    let mut worker = FakeWorker::new(&broker.dial_as("gpu-1-token")).await;
+    assert_eq!(worker.run_to_end().await, job);
+    let mut worker = FakeWorker::new(&broker.dial_as("gpu-1-token")).await;
     // A file that makes no sense changes nothing.
     write_private(&file, "[[person]]\nname = 1\n");
     FakeProxy::new(&broker.dial_as("ada-token")).await;
@@ -251,6 +258,7 @@ async fn a_changed_file_counts_at_once() {
     bob.expect_silence().await;
     write_private(&file, &person("eve", false, &[]));
     bob.expect_closed().await;
+    worker.expect_closed().await;
     let gone =
         baton_link::connect::<ToProxy, FromProxy>(&broker.dial_as("bob-token"), "/v1/proxy").await;
     assert!(matches!(gone, Err(LinkError::Unauthorized { .. })));

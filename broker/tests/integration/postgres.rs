@@ -11,7 +11,7 @@ use baton_protocol::{
     proxy::{FromProxy, WaitingReason},
     worker::ToWorker,
 };
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 /// Whoever leads is killed after every event; worker and proxy come back to the other one.
 #[tokio::test]
@@ -89,30 +89,59 @@ async fn a_broker_outlives_its_database() {
     broker.stop().await;
 }
 
+/// The server takes nobody without encryption.
+#[tokio::test]
+async fn the_way_to_the_database_is_encrypted_when_it_can_be() {
+    let server = Server::start_encrypted();
+    let certificate = server.certificate().display().to_string();
+    let trusted = format!("sslmode=verify-full&sslrootcert={certificate}");
+    for options in ["", "sslmode=require", &trusted] {
+        let rules = Rules {
+            database: Some(server.encrypted_url(options)),
+            ..Rules::default()
+        };
+        let broker = Broker::start_with(rules).await;
+        let mut proxy = FakeProxy::new(&broker.dial).await;
+        let job = proxy.submit().await;
+        let mut worker = FakeWorker::new(&broker.dial).await;
+        assert_eq!(worker.run_to_end().await, job);
+        broker.stop().await;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (options, words) in [
+        ("sslmode=disable", "no encryption"),
+        ("sslmode=verify-full", "invalid peer certificate"),
+    ] {
+        let refusal = refusal(folder.path(), None, &server.encrypted_url(options)).await;
+        assert!(refusal.contains(words), "{refusal}");
+    }
+}
+
 #[tokio::test]
 async fn what_a_person_must_mend_is_said_at_the_start_and_without_the_password() {
     let server = Server::start(Disk::NoSync);
     let folder = tempfile::tempdir().unwrap();
-    let socket = Listen::Unix(folder.path().join("broker.sock"));
-    let start_on = async |listen: &Listen, url: &str| {
-        let database = Database::named(url);
-        let blobs = folder.path().join("blobs");
-        let mut config = Config::new(listen.clone(), database, blobs);
-        config.token = Some("a token".to_owned());
-        let run = baton_broker::run(config, drop, std::future::pending());
-        let error = within("a refusal", run).await.unwrap_err();
-        format!("{error:#}")
-    };
-    let start = async |url: &str| start_on(&socket, url).await;
+    let start = async |url: &str| refusal(folder.path(), None, url).await;
     let unknown = start(&server.url().replace("/postgres", "/nothing")).await;
     assert!(unknown.contains("\"nothing\" does not exist"), "{unknown}");
     let wrong = start("postgres://ada:secret@[/baton").await;
     assert!(wrong.contains("postgres://USER:PASSWORD@HOST"), "{wrong}");
     assert!(!wrong.contains("secret"), "{wrong}");
     let everywhere = Listen::Tcp(SocketAddr::from(([0, 0, 0, 0], 0)));
-    let unreachable = start_on(&everywhere, &server.url()).await;
+    let unreachable = refusal(folder.path(), Some(everywhere), &server.url()).await;
     assert!(
         unreachable.contains("set broker.advertise"),
         "{unreachable}"
     );
+}
+
+/// Of a broker on this database, which listens on a socket in the folder when nothing is said.
+async fn refusal(folder: &Path, listen: Option<Listen>, url: &str) -> String {
+    let socket = || Listen::Unix(folder.join("broker.sock"));
+    let listen = listen.unwrap_or_else(socket);
+    let mut config = Config::new(listen, Database::named(url), folder.join("blobs"));
+    config.token = Some("a token".to_owned());
+    let run = baton_broker::run(config, drop, std::future::pending());
+    let error = within("a refusal", run).await.unwrap_err();
+    format!("{error:#}")
 }

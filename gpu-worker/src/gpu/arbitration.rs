@@ -3,12 +3,12 @@
 //! A session of the arbiter is a process here, by the number of its connection. What a process has that cannot leave
 //! the GPU is to the arbiter one more session, which never computes; so it can grow and shrink.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    time::Duration,
-};
+mod processes;
+mod usage;
 
-use baton_arbiter::{Action, Arbiter, Event, SessionId, Settings};
+use std::collections::{BTreeMap, HashMap};
+
+use baton_arbiter::{Action, Arbiter, Event, Settings};
 use baton_interposer::wire::{FromSession, Hello, ToSession};
 use nix::{
     sys::signal::{Signal, kill},
@@ -21,13 +21,19 @@ use tokio::{
 
 use super::{Admission, Cell, Token, Usage};
 
+/// What the worker says.
+#[derive(Debug)]
+pub(super) enum Order {
+    Admit(Admission),
+    Dismiss(Token),
+    Limit(Token, Option<u64>),
+    Cell(Token, Cell),
+    TellUsage(Token, oneshot::Sender<Usage>),
+}
+
+/// What comes from processes.
 #[derive(Debug)]
 pub(super) enum Input {
-    Admitted(Admission),
-    Dismissed(Token),
-    Limited(Token, Option<u64>),
-    Cell(Token, Cell),
-    UsageAsked(Token, oneshot::Sender<Usage>),
     Arrived(Arrival),
     Said(u64, FromSession),
     Left(u64),
@@ -38,7 +44,7 @@ pub(super) struct Arrival {
     pub(super) number: u64,
     pub(super) hello: Hello,
     pub(super) process: Pid,
-    pub(super) outgoing: mpsc::UnboundedSender<ToSession>,
+    pub(super) outgoing: mpsc::Sender<ToSession>,
 }
 
 pub(super) struct Arbitration {
@@ -62,7 +68,8 @@ struct Session {
 struct Process {
     token: Token,
     process: Pid,
-    outgoing: mpsc::UnboundedSender<ToSession>,
+    /// `None` once it is cut off.
+    outgoing: Option<mpsc::Sender<ToSession>>,
     bytes: u64,
     fixed_bytes: u64,
     /// What it had when it came is in the arbiter's ledger.
@@ -72,9 +79,6 @@ struct Process {
 }
 
 pub(super) type MakeSettings = Box<dyn FnOnce(u64) -> Settings + Send + Sync>;
-
-/// Sessions of the arbiter that stand for what cannot leave the GPU.
-const FIXED: SessionId = 1 << 63;
 
 impl Arbitration {
     pub(super) fn new(settings: MakeSettings) -> Self {
@@ -88,23 +92,30 @@ impl Arbitration {
         }
     }
 
-    pub(super) async fn run(mut self, mut inputs: mpsc::UnboundedReceiver<Input>) {
+    pub(super) async fn run(
+        mut self,
+        mut orders: mpsc::UnboundedReceiver<Order>,
+        mut inputs: mpsc::Receiver<Input>,
+    ) {
         loop {
             let wake_at = self.arbiter.as_ref().and_then(Arbiter::wake_at);
             let wake_at = wake_at.map(|time| self.since + time);
             tokio::select! {
-                input = inputs.recv() => match input {
-                    Some(input) => self.take_in(input),
+                // However much sessions say, time passes, and the worker is heard before its sessions.
+                biased;
+                () = at(wake_at) => self.handle(Event::Woke),
+                order = orders.recv() => match order {
+                    Some(order) => self.obey(order),
                     None => return,
                 },
-                () = at(wake_at) => self.handle(Event::Woke),
+                Some(input) = inputs.recv() => self.take_in(input),
             }
         }
     }
 
-    fn take_in(&mut self, input: Input) {
-        match input {
-            Input::Admitted(admission) => {
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Admit(admission) => {
                 self.sessions.insert(
                     admission.token,
                     Session {
@@ -115,14 +126,22 @@ impl Arbitration {
                     },
                 );
             }
-            Input::Dismissed(token) => {
+            Order::Dismiss(token) => {
                 self.sessions.remove(&token);
+                for number in self.processes_of(token) {
+                    self.cut_off(number);
+                }
             }
-            Input::Limited(token, bytes) => self.on_limit(token, bytes),
-            Input::Cell(token, cell) => self.on_cell(token, cell),
-            Input::UsageAsked(token, answer) => {
+            Order::Limit(token, bytes) => self.on_limit(token, bytes),
+            Order::Cell(token, cell) => self.on_cell(token, cell),
+            Order::TellUsage(token, answer) => {
                 let _ = answer.send(self.usage(token));
             }
+        }
+    }
+
+    fn take_in(&mut self, input: Input) {
+        match input {
             Input::Arrived(arrival) => self.on_arrival(arrival),
             Input::Said(number, message) => self.on_message(number, message),
             Input::Left(number) => self.on_end(number),
@@ -162,169 +181,6 @@ impl Arbitration {
         let caps = session.map(|session| [session.admission.cap_bytes, session.limit_bytes]);
         let least = caps.into_iter().flatten().flatten().min();
         least.map_or(self.usable_bytes, |cap| cap.min(self.usable_bytes))
-    }
-
-    /// What was used until now, and from now on anew.
-    fn usage(&mut self, token: Token) -> Usage {
-        for number in self.processes_of(token) {
-            self.charge(number);
-        }
-        let bytes = self.allocated_bytes(token);
-        let Some(session) = self.sessions.get_mut(&token) else {
-            return Usage::default();
-        };
-        let next = Usage {
-            peak_bytes: bytes,
-            fault: session.usage.fault,
-            ..Usage::default()
-        };
-        std::mem::replace(&mut session.usage, next)
-    }
-
-    // ---- processes
-
-    fn on_arrival(&mut self, arrival: Arrival) {
-        let Arrival {
-            number,
-            hello,
-            process,
-            outgoing,
-        } = arrival;
-        let Some(session) = self.sessions.get(&hello.token) else {
-            tracing::warn!(
-                "Process {process} wants to use the GPU for a session that there is not"
-            );
-            return;
-        };
-        if let Some(make) = self.settings.take() {
-            let settings = make(hello.total_bytes);
-            self.usable_bytes = settings.memory.usable_bytes;
-            self.arbiter = Some(Arbiter::new(settings));
-        }
-        let (user, is_running) = (session.admission.user, session.is_running);
-        self.processes.insert(
-            number,
-            Process {
-                token: hello.token,
-                process,
-                outgoing,
-                bytes: 0,
-                fixed_bytes: 0,
-                is_welcome: false,
-                waits_since: None,
-                holds_since: None,
-            },
-        );
-        self.handle(Event::Joined {
-            session: number,
-            user,
-            fixed_bytes: 0,
-        });
-        if hello.is_away {
-            self.handle(Event::NotSwappedIn(number));
-        }
-        if hello.bytes > 0 {
-            self.handle(Event::Grew {
-                session: number,
-                bytes: hello.bytes,
-            });
-        }
-        if hello.bytes == 0 {
-            self.welcome(number);
-        }
-        self.set_fixed(number, hello.fixed_bytes);
-        if is_running {
-            self.handle(Event::CellStarted(number));
-        }
-    }
-
-    fn on_message(&mut self, number: u64, message: FromSession) {
-        let Some(process) = self.processes.get_mut(&number) else {
-            return;
-        };
-        let session = number;
-        match message {
-            FromSession::Hello(_) => {}
-            FromSession::Want => {
-                process.waits_since.get_or_insert_with(Instant::now);
-                self.handle(Event::Wanted(number));
-            }
-            FromSession::Yielded { epoch, .. } => {
-                self.charge(number);
-                if let Some(process) = self.processes.get_mut(&number) {
-                    process.holds_since = None;
-                }
-                self.handle(Event::Yielded { session, epoch });
-            }
-            FromSession::Grew { bytes } => {
-                let token = process.token;
-                if self.allocated_bytes(token).saturating_add(bytes) > self.cap_bytes(token) {
-                    self.tell(number, ToSession::Refuse { bytes });
-                } else {
-                    self.handle(Event::Grew { session, bytes });
-                }
-            }
-            FromSession::Shrank { bytes } => {
-                process.bytes = process.bytes.saturating_sub(bytes);
-                self.handle(Event::Shrank { session, bytes });
-            }
-            FromSession::Fixed { bytes } => self.set_fixed(number, bytes),
-            FromSession::SwappedOut { bytes, nanoseconds } => {
-                self.note(number, |usage| usage.moved(bytes, nanoseconds));
-                self.handle(Event::SwappedOut(number));
-            }
-            FromSession::SwappedIn { bytes, nanoseconds } => {
-                self.note(number, |usage| {
-                    usage.swaps += 1;
-                    usage.moved(bytes, nanoseconds);
-                });
-                self.handle(Event::SwappedIn(number));
-            }
-            FromSession::NotSwappedIn => self.handle(Event::NotSwappedIn(number)),
-            FromSession::Fault { code } => {
-                self.note(number, |usage| usage.fault = Some(code));
-            }
-        }
-    }
-
-    fn on_end(&mut self, number: u64) {
-        self.charge(number);
-        self.set_fixed(number, 0);
-        if self.processes.remove(&number).is_some() {
-            self.handle(Event::Left(number));
-        }
-    }
-
-    fn set_fixed(&mut self, number: u64, bytes: u64) {
-        let Some(process) = self.processes.get_mut(&number) else {
-            return;
-        };
-        let before = std::mem::replace(&mut process.fixed_bytes, bytes);
-        if before == bytes {
-            return;
-        }
-        let token = process.token;
-        self.note_peak(number);
-        if before > 0 {
-            self.handle(Event::Left(FIXED | number));
-        }
-        if bytes > 0 {
-            let session = self.sessions.get(&token);
-            let user = session.map_or(0, |session| session.admission.user);
-            self.handle(Event::Joined {
-                session: FIXED | number,
-                user,
-                fixed_bytes: bytes,
-            });
-        }
-    }
-
-    fn processes_of(&self, token: Token) -> Vec<u64> {
-        let of_it = self.processes.iter();
-        of_it
-            .filter(|(_, process)| process.token == token)
-            .map(|(number, _)| *number)
-            .collect()
     }
 
     // ---- the arbiter
@@ -383,6 +239,7 @@ impl Arbitration {
                 let _ = kill(process, Signal::SIGKILL);
             }
         }
+        self.cut_off(number);
     }
 
     /// From now on it speaks.
@@ -399,69 +256,21 @@ impl Arbitration {
         }
     }
 
-    fn tell(&self, number: u64, message: ToSession) {
-        if let Some(process) = self.processes.get(&number) {
-            // Its end is on its way here.
-            let _ = process.outgoing.send(message);
+    /// Who does not listen is cut off.
+    fn tell(&mut self, number: u64, message: ToSession) {
+        if let Some(process) = self.processes.get(&number)
+            && let Some(outgoing) = &process.outgoing
+            && outgoing.try_send(message).is_err()
+        {
+            self.cut_off(number);
         }
     }
 
-    // ---- usage
-
-    /// Puts down how long it waited or held the GPU until now.
-    fn charge(&mut self, number: u64) {
-        let now = Instant::now();
-        let Some(process) = self.processes.get_mut(&number) else {
-            return;
-        };
-        let until_now = |since: &mut Option<Instant>| match since {
-            Some(since) => now - std::mem::replace(since, now),
-            None => Duration::ZERO,
-        };
-        let held = until_now(&mut process.holds_since);
-        let waited = until_now(&mut process.waits_since);
-        self.note(number, |usage| {
-            usage.held += held;
-            usage.waited += waited;
-        });
-    }
-
-    fn note_peak(&mut self, number: u64) {
-        let Some(process) = self.processes.get(&number) else {
-            return;
-        };
-        let bytes = self.allocated_bytes(process.token);
-        self.note(number, |usage| {
-            usage.peak_bytes = usage.peak_bytes.max(bytes)
-        });
-    }
-
-    fn allocated_bytes(&self, token: Token) -> u64 {
-        let of_it = self.processes.values();
-        of_it
-            .filter(|process| process.token == token)
-            .map(Process::total_bytes)
-            .sum()
-    }
-
-    fn note(&mut self, number: u64, change: impl FnOnce(&mut Usage)) {
-        let token = self.processes.get(&number).map(|process| process.token);
-        if let Some(session) = token.and_then(|token| self.sessions.get_mut(&token)) {
-            change(&mut session.usage);
+    /// Its end is on its way here.
+    fn cut_off(&mut self, number: u64) {
+        if let Some(process) = self.processes.get_mut(&number) {
+            process.outgoing = None;
         }
-    }
-}
-
-impl Usage {
-    fn moved(&mut self, bytes: u64, nanoseconds: u64) {
-        self.moved_bytes += bytes;
-        self.moving += Duration::from_nanos(nanoseconds);
-    }
-}
-
-impl Process {
-    fn total_bytes(&self) -> u64 {
-        self.bytes + self.fixed_bytes
     }
 }
 

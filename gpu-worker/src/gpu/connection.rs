@@ -5,21 +5,27 @@ use std::{io, time::Duration};
 use baton_interposer::wire::{FRAME_BYTES, FromSession, ToSession};
 use nix::unistd::{Pid, Uid};
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncReadExt as _, AsyncWriteExt as _, copy, sink},
     net::{
         UnixListener, UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
     sync::mpsc,
     task::JoinSet,
-    time::sleep,
+    time::{sleep, timeout},
 };
 
 use super::arbitration::{Arrival, Input};
 
 const PAUSE: Duration = Duration::from_millis(100);
 
-pub(super) async fn accept_all(listener: UnixListener, inputs: mpsc::UnboundedSender<Input>) {
+/// For the first words of a process, and for its end when it is cut off.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How much may be on its way to a process that does not read.
+const UNREAD: usize = 64;
+
+pub(super) async fn accept_all(listener: UnixListener, inputs: mpsc::Sender<Input>) {
     let mut connections = JoinSet::new();
     let mut count = 0;
     loop {
@@ -38,46 +44,47 @@ pub(super) async fn accept_all(listener: UnixListener, inputs: mpsc::UnboundedSe
     }
 }
 
-async fn serve(number: u64, stream: UnixStream, inputs: mpsc::UnboundedSender<Input>) {
+async fn serve(number: u64, stream: UnixStream, inputs: mpsc::Sender<Input>) {
     let end = converse(number, stream, &inputs).await;
     tracing::debug!("A session's connection to the GPU ended: {end:?}");
-    let _ = inputs.send(Input::Left(number));
+    let _ = inputs.send(Input::Left(number)).await;
 }
 
-async fn converse(
-    number: u64,
-    stream: UnixStream,
-    inputs: &mpsc::UnboundedSender<Input>,
-) -> io::Result<()> {
+async fn converse(number: u64, stream: UnixStream, inputs: &mpsc::Sender<Input>) -> io::Result<()> {
     let peer = stream.peer_cred()?;
     if peer.uid() != Uid::effective().as_raw() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let (mut reader, writer) = stream.into_split();
-    let FromSession::Hello(hello) = receive(&mut reader).await? else {
+    let FromSession::Hello(hello) = timeout(PATIENCE, receive(&mut reader)).await?? else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    let (outgoing, messages) = mpsc::unbounded_channel();
-    let _ = inputs.send(Input::Arrived(Arrival {
+    let (outgoing, messages) = mpsc::channel(UNREAD);
+    let arrival = Arrival {
         number,
         hello,
         process: Pid::from_raw(peer.pid().unwrap_or_default()),
         outgoing,
-    }));
+    };
+    let _ = inputs.send(Input::Arrived(arrival)).await;
     tokio::select! {
         end = forward(number, &mut reader, inputs) => end,
-        end = send_all(writer, messages) => end,
+        end = send_all(writer, messages) => {
+            // What it had ends with it, so it is waited for.
+            let _ = timeout(PATIENCE, copy(&mut reader, &mut sink())).await;
+            end
+        }
     }
 }
 
 async fn forward(
     number: u64,
     reader: &mut OwnedReadHalf,
-    inputs: &mpsc::UnboundedSender<Input>,
+    inputs: &mpsc::Sender<Input>,
 ) -> io::Result<()> {
     loop {
         let message = receive(reader).await?;
-        let _ = inputs.send(Input::Said(number, message));
+        let _ = inputs.send(Input::Said(number, message)).await;
     }
 }
 
@@ -90,7 +97,7 @@ async fn receive(reader: &mut OwnedReadHalf) -> io::Result<FromSession> {
 /// Ends when the loop wants no more of this process.
 async fn send_all(
     mut writer: OwnedWriteHalf,
-    mut messages: mpsc::UnboundedReceiver<ToSession>,
+    mut messages: mpsc::Receiver<ToSession>,
 ) -> io::Result<()> {
     while let Some(message) = messages.recv().await {
         writer.write_all(&message.encode()).await?;

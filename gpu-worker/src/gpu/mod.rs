@@ -22,7 +22,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use self::arbitration::{Arbitration, Input};
+use self::arbitration::{Arbitration, Order};
 pub use self::mode::GpuMode;
 pub(crate) use self::mode::{Part, Sharing};
 pub(crate) use self::monitor::{CUDA_VISIBLE_DEVICES, lost};
@@ -33,10 +33,13 @@ pub(crate) use self::shared::{Membership, SharedGpu};
 /// Which session a process belongs to; a secret between the two.
 pub type Token = u128;
 
+/// How much of what sessions say may wait to be heard; then they wait.
+const HEARD: usize = 1024;
+
 /// Dropping it ends all connections; sessions wait a while for another.
 #[derive(Debug)]
 pub struct Gpu {
-    inputs: mpsc::UnboundedSender<Input>,
+    orders: mpsc::UnboundedSender<Order>,
     task: JoinHandle<()>,
 }
 
@@ -91,43 +94,44 @@ impl Gpu {
             _ => {}
         }
         let listener = UnixListener::bind(socket)?;
-        let (inputs, received) = mpsc::unbounded_channel();
+        let (orders, given) = mpsc::unbounded_channel();
+        let (inputs, heard) = mpsc::channel(HEARD);
         let arbitration = Arbitration::new(Box::new(settings));
-        let connections = connection::accept_all(listener, inputs.clone());
+        let connections = connection::accept_all(listener, inputs);
         let task = tokio::spawn(async move {
-            tokio::join!(arbitration.run(received), connections);
+            tokio::join!(arbitration.run(given, heard), connections);
         });
-        Ok(Self { inputs, task })
+        Ok(Self { orders, task })
     }
 
     /// Lets a session's processes connect.
     pub fn admit(&self, admission: Admission) {
-        self.say(Input::Admitted(admission));
+        self.order(Order::Admit(admission));
     }
 
     /// How much the session may allocate from now on; `None`: what it was admitted with.
     pub fn limit(&self, token: Token, bytes: Option<u64>) {
-        self.say(Input::Limited(token, bytes));
+        self.order(Order::Limit(token, bytes));
     }
 
     pub fn cell(&self, token: Token, cell: Cell) {
-        self.say(Input::Cell(token, cell));
+        self.order(Order::Cell(token, cell));
     }
 
-    /// The session is over.
+    /// The session is over; what is left of its processes is cut off.
     pub fn dismiss(&self, token: Token) {
-        self.say(Input::Dismissed(token));
+        self.order(Order::Dismiss(token));
     }
 
     pub async fn usage(&self, token: Token) -> Usage {
         let (answer, answered) = oneshot::channel();
-        self.say(Input::UsageAsked(token, answer));
+        self.order(Order::TellUsage(token, answer));
         answered.await.unwrap_or_default()
     }
 
-    fn say(&self, input: Input) {
+    fn order(&self, order: Order) {
         // The loop ends only with this value.
-        let _ = self.inputs.send(input);
+        let _ = self.orders.send(order);
     }
 }
 

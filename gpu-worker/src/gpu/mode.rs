@@ -4,7 +4,10 @@
 //! session keeps of that.
 
 use std::{
-    env, io,
+    env,
+    ffi::OsString,
+    io,
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -61,6 +64,8 @@ pub(crate) enum Sharing {
     Mps {
         pipes: PathBuf,
         limit_bytes: Option<u64>,
+        /// Why no session can start any more.
+        lost: watch::Sender<Option<String>>,
     },
     Places(Arc<Places>),
     Open,
@@ -75,20 +80,23 @@ pub(crate) enum Part {
 }
 
 impl Sharing {
-    /// A session may have `limit_bytes` of a GPU's memory (`None`: all), where the mode can see to that.
+    /// A session may have `limit_bytes` of a GPU's memory (`None`: all), where the mode can see to that. `gpu_bytes`
+    /// is the memory of the smallest GPU, where the driver's monitoring tells it.
     pub(crate) async fn open(
         mode: GpuMode,
         limit_bytes: Option<u64>,
+        gpu_bytes: Option<u64>,
         runtime_folder: &Path,
     ) -> Result<Self, ModeError> {
         Ok(match mode {
-            GpuMode::Turns => match SharedGpu::open(runtime_folder, limit_bytes).await? {
-                Some(gpu) => Self::Turns(gpu),
-                None => Self::Open,
-            },
+            GpuMode::Turns => {
+                let gpu = SharedGpu::open(runtime_folder, limit_bytes, gpu_bytes).await?;
+                gpu.map_or(Self::Open, Self::Turns)
+            }
             GpuMode::Mps => Self::Mps {
-                pipes: mps_pipes()?,
+                pipes: mps_pipes(env::var_os(MPS_PIPES))?,
                 limit_bytes,
+                lost: watch::Sender::default(),
             },
             GpuMode::Mig => match found(monitor::slices).await {
                 slices if slices.is_empty() => return Err(ModeError::NoSlice),
@@ -118,6 +126,14 @@ impl Sharing {
         }
     }
 
+    /// Why no session can start any more, when that is so.
+    pub(crate) fn lost(&self) -> watch::Receiver<Option<String>> {
+        match self {
+            Self::Mps { lost, .. } => lost.subscribe(),
+            Self::Turns(_) | Self::Places(_) | Self::Open => watch::channel(None).1,
+        }
+    }
+
     /// Tells the session that `command` starts what it has. `folder` is its own.
     pub(crate) fn join(
         &self,
@@ -132,7 +148,15 @@ impl Sharing {
         }
         match self {
             Self::Turns(gpu) => Ok(Part::Turns(gpu.admit(user, command, folder)?)),
-            Self::Mps { pipes, limit_bytes } => {
+            Self::Mps {
+                pipes,
+                limit_bytes,
+                lost,
+            } => {
+                if let Err(error) = look_for_server(pipes) {
+                    lost.send_replace(Some(error.to_string()));
+                    return Err(io::Error::other(error));
+                }
                 command.env(MPS_PIPES, pipes);
                 if let Some(bytes) = limit_bytes {
                     command.env(MPS_MEMORY, format!("0={}M", bytes >> 20));
@@ -153,12 +177,27 @@ impl Part {
     }
 }
 
-fn mps_pipes() -> Result<PathBuf, ModeError> {
-    let folder = env::var_os(MPS_PIPES).filter(|folder| !folder.is_empty());
+/// `folder` as the worker's environment has it.
+fn mps_pipes(folder: Option<OsString>) -> Result<PathBuf, ModeError> {
+    let folder = folder.filter(|folder| !folder.is_empty());
     let folder = folder.map_or_else(|| PathBuf::from(MPS_PIPES_DEFAULT), PathBuf::from);
-    match folder.join("control").exists() {
-        true => Ok(folder),
-        false => Err(ModeError::NoMps { folder }),
+    look_for_server(&folder)?;
+    Ok(folder)
+}
+
+/// A server that has ended leaves its socket, which then refuses. What else a socket says comes from one that lives.
+fn look_for_server(folder: &Path) -> Result<(), ModeError> {
+    match UnixStream::connect(folder.join("control")) {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            ) =>
+        {
+            let folder = folder.to_owned();
+            Err(ModeError::NoMps { folder })
+        }
+        _ => Ok(()),
     }
 }
 
@@ -167,4 +206,32 @@ async fn found(look: fn(&std::ffi::OsStr, Option<&str>) -> Vec<String>) -> Vec<S
     let visible = env::var(CUDA_VISIBLE_DEVICES).ok();
     let look = spawn_blocking(move || look(MONITORING.as_ref(), visible.as_deref()));
     look.await.unwrap_or_default()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::unix::net::{UnixDatagram, UnixListener};
+
+    use super::*;
+
+    #[test]
+    fn a_server_of_mps_is_found_while_it_lives() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipes = || mps_pipes(Some(folder.path().into()));
+        let missing = pipes().unwrap_err().to_string();
+        assert!(
+            missing.contains("start it with `nvidia-cuda-mps-control -d`"),
+            "{missing}"
+        );
+        let control = folder.path().join("control");
+        let server = UnixListener::bind(&control).unwrap();
+        assert_eq!(pipes().unwrap(), folder.path());
+        drop(server);
+        assert!(pipes().is_err());
+        std::fs::remove_file(&control).unwrap();
+        // Of another kind, but there.
+        let _server = UnixDatagram::bind(&control).unwrap();
+        assert!(pipes().is_ok());
+    }
 }

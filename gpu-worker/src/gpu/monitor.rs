@@ -50,13 +50,23 @@ pub async fn monitor(library: &OsStr, visible: Option<String>) -> watch::Receive
     reading
 }
 
-/// Why a GPU can no longer be used, when that is so.
-pub(crate) async fn lost(reading: &mut watch::Receiver<Reading>) -> String {
-    let reason = match reading.wait_for(|reading| reading.lost.is_some()).await {
-        Ok(reading) => reading.lost.clone(),
-        Err(_) => None,
-    };
-    match reason {
+/// Why the GPUs can no longer be used, when that is so: what their driver says, or what sessions found at their start.
+pub(crate) async fn lost(
+    reading: &mut watch::Receiver<Reading>,
+    start: &mut watch::Receiver<Option<String>>,
+) -> String {
+    tokio::select! {
+        reason = first(reading, |reading| reading.lost.clone()) => reason,
+        reason = first(start, Option::clone) => reason,
+    }
+}
+
+async fn first<T>(
+    values: &mut watch::Receiver<T>,
+    reason: impl Fn(&T) -> Option<String>,
+) -> String {
+    let value = values.wait_for(|value| reason(value).is_some()).await;
+    match value.ok().and_then(|value| reason(&value)) {
         Some(reason) => reason,
         None => std::future::pending().await,
     }

@@ -46,10 +46,12 @@ pub(crate) enum OpenError {
 }
 
 impl SharedGpu {
-    /// `None` where programs would find no driver, or cannot load the interposer.
+    /// `None` where programs would find no driver, or cannot load the interposer. `gpu_bytes` is the GPU's memory;
+    /// where that is not known, the first session says it.
     pub(crate) async fn open(
         runtime_folder: &Path,
         limit_bytes: Option<u64>,
+        gpu_bytes: Option<u64>,
     ) -> Result<Option<Arc<Self>>, OpenError> {
         if !driver_is_here() {
             return Ok(None);
@@ -64,7 +66,9 @@ impl SharedGpu {
             );
             return Ok(None);
         }
-        let gpu = Gpu::start(&folder.path().join("gpu"), settings)?;
+        let gpu = Gpu::start(&folder.path().join("gpu"), move |said| {
+            settings(gpu_bytes.unwrap_or(said))
+        })?;
         tracing::info!("Sessions take turns on this machine's GPU");
         Ok(Some(Arc::new(Self {
             gpu,

@@ -59,6 +59,8 @@ pub(crate) enum StartError {
     Folder(#[from] FolderError),
     #[error("Failed to write into the session's private folder")]
     Library(#[source] std::io::Error),
+    #[error("It could not be given its part of the GPU")]
+    Gpu(#[source] std::io::Error),
     #[error(transparent)]
     Connection(#[from] ConnectionError),
     #[error("Failed to watch what the session opens")]
@@ -127,7 +129,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     let gpu = order
         .sharing
         .join(order.account, order.place, &mut command, folder.path())
-        .map_err(StartError::Library)?;
+        .map_err(StartError::Gpu)?;
     let mut child = command
         .args(["-m", "baton_shim.session", "-f"])
         .arg(&connection_file)

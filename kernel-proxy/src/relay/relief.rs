@@ -42,6 +42,7 @@ enum Waiting {
 struct Parent {
     cell: String,
     header: Bytes,
+    kernel_session: String,
 }
 
 #[derive(Debug)]
@@ -93,6 +94,7 @@ fn read_parts(wire: &Bytes) -> Option<(String, Parent, Bytes)> {
     #[derive(Deserialize)]
     struct Header {
         msg_type: String,
+        session: String,
     }
     let frames = decode_message(wire.clone()).ok()?;
     let delimiter = frames.iter().position(|frame| frame == DELIMITER)?;
@@ -103,6 +105,7 @@ fn read_parts(wire: &Bytes) -> Option<(String, Parent, Bytes)> {
     let parent = Parent {
         cell: message_id(parent_header)?,
         header: parent_header.clone(),
+        kernel_session: header.session,
     };
     Some((header.msg_type, parent, content.clone()))
 }
@@ -218,7 +221,8 @@ impl Stream {
             parent_header: self.parent.header.clone(),
             ..Draft::new("stream", content)
         };
-        scribe.write(format!("stream.{}", self.name).into(), draft)
+        let topic = format!("stream.{}", self.name);
+        scribe.write(topic.into(), draft, &self.parent.kernel_session)
     }
 }
 
@@ -231,7 +235,6 @@ mod tests {
     fn scribe() -> Scribe {
         Scribe {
             signer: Signer::new(b"key", "hmac-sha256").unwrap(),
-            session: "s".into(),
         }
     }
 
@@ -240,7 +243,7 @@ mod tests {
             parent_header: json!({"msg_id": cell}).to_string().into(),
             ..Draft::new(kind, content.to_string())
         };
-        scribe().write(kind.to_owned().into(), draft)
+        scribe().write(kind.to_owned().into(), draft, "s")
     }
 
     /// Messages as `cell kind text`.
@@ -361,6 +364,7 @@ mod tests {
         let relieved = relieve(many, &scribe(), 0);
         assert_eq!(relieved.len(), 1);
         assert!(relieved[0].len() < 3 * LONGEST_TEXT_BYTES);
+        assert_eq!(read_parts(&relieved[0]).unwrap().1.kernel_session, "s");
         assert!(lines(&relieved)[0].contains("bytes were left out here"));
     }
 }

@@ -172,7 +172,7 @@ class Walker:
         obj = self.numbering.objects[number]
         memo = self.numbering.memo
         known = self.states.get(number)
-        if type(obj) in ATOMS or number in self.numbering.dropped:
+        if type(obj) in ATOMS or number in self.numbering.dropped or is_leaf(obj):
             below: tuple[int, ...] = ()
         else:
             kind, state = known if known is not None else (self.kinds.of(obj), None)

@@ -44,6 +44,8 @@ class Parameters(Settings):
 INLINE = "module://matplotlib_inline.backend_inline"
 # The others show windows or widgets of one machine.
 PORTABLE = ("inline", "agg", "svg", "pdf", "ps", "cairo", "template")
+# Keeps figures for the notebook, which shows them after the cell.
+STAND_IN = "agg"
 
 
 class Backend(Kind):
@@ -59,7 +61,11 @@ class Backend(Kind):
         return named(os.environ.get("MPLBACKEND"))
 
     def apply(self, difference: Any) -> None:
-        if difference not in PORTABLE or difference == self.look():
+        if difference not in PORTABLE:
+            if difference is None or not in_session():
+                return
+            difference = STAND_IN
+        if difference == self.look():
             return
         if "matplotlib.pyplot" in sys.modules:
             from IPython import get_ipython
@@ -67,6 +73,10 @@ class Backend(Kind):
             get_ipython().enable_matplotlib(difference)  # as %matplotlib, which also takes care of what inline began
         else:
             sys.modules["matplotlib"].use(INLINE if difference == "inline" else difference)
+
+
+def in_session() -> bool:
+    return "baton_shim.session_kernel" in sys.modules
 
 
 def named(backend: str | None) -> str | None:

@@ -88,6 +88,23 @@ CASES: dict[str, tuple[str, str, str]] = {
     ),
     "heap": ("import heapq\nx = [5, 3, 1]; heapq.heapify(x)", "heapq.heappush(x, 0)", "x"),
     "property": ("class C:\n  @property\n  def p(self): return self._p\nx = C()", "x._p = 3", "x.p"),
+    "large list": ("x = list(range(20_000))", "x[3] = 'a'; x.append(None)", "x"),
+    "large dict": (
+        "x = {n: str(n) for n in range(20_000)}",
+        "x[3] = 'a'; x['b'] = x.pop(4); del x[5]",
+        "list(x.items())",
+    ),
+    "large set": ("x = set(range(20_000))", "x.add('a'); x.remove(3)", "x"),
+    "large dict of large tuples": (
+        "x = {(n, 'a'): (n, 2.5) for n in range(20_000)}",
+        "x.update({(n, 'b'): n for n in range(20_000)})",
+        "list(x.items())",
+    ),
+    "large dict, no longer plain": (
+        "x = dict.fromkeys(range(20_000), 'a')",
+        "x[3] = [x]",
+        "(x[3][0] is x, len(x), x[4])",
+    ),
     "custom state": (
         "class C:\n  def __init__(self): self.a = [1]\n  def __getstate__(self): return {'b': self.a}\n"
         "  def __setstate__(self, s): self.a = s['b']\nx = C()",

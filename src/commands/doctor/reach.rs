@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use baton_link::{Connection, Dial, LinkError, connect};
+use baton_link::{Dial, LinkError, connect};
 use baton_protocol::{
     NotebookId, PROTOCOL_VERSION, Refusal,
     address::BrokerAddress,
     proxy::{FromProxy, ToProxy},
+    worker::{FromWorker, ToWorker},
 };
 
 use super::Finding;
@@ -32,16 +33,29 @@ pub(super) fn broker(settings: &Settings) -> Finding {
         .build();
     let address = &dial.address;
     match runtime.map(|runtime| runtime.block_on(say_hello(&dial, settings.course.clone()))) {
-        Ok(Ok(version)) => Finding::Good(format!(
+        Ok(Ok(Accepted::Notebook(version))) => Finding::Good(format!(
             "The broker at {address} answers, version {version}"
+        )),
+        Ok(Ok(Accepted::Worker)) => Finding::Good(format!(
+            "The broker at {address} answers, and takes this token as a worker's"
         )),
         Ok(Err((what, fix))) => Finding::wrong(what, fix),
         Err(error) => Finding::wrong(format!("Failed to dial the broker: {error}"), "try again"),
     }
 }
 
-/// The broker's version; or what is wrong and what mends it.
-async fn say_hello(dial: &Dial, course: Option<String>) -> Result<String, (String, &'static str)> {
+/// As what the broker lets this program in.
+enum Accepted {
+    /// With the broker's version.
+    Notebook(String),
+    Worker,
+}
+
+/// Or what is wrong and what mends it.
+async fn say_hello(
+    dial: &Dial,
+    course: Option<String>,
+) -> Result<Accepted, (String, &'static str)> {
     let failed = |error: LinkError| {
         let fix = match error {
             LinkError::Unauthorized { .. } => {
@@ -51,8 +65,11 @@ async fn say_hello(dial: &Dial, course: Option<String>) -> Result<String, (Strin
         };
         (error.to_string(), fix)
     };
-    let mut connection: Connection<ToProxy, FromProxy> =
-        connect(dial, "/v1/proxy").await.map_err(failed)?;
+    let connected = connect::<ToProxy, FromProxy>(dial, "/v1/proxy").await;
+    if matches!(connected, Err(LinkError::Unauthorized { .. })) && is_worker(dial).await {
+        return Ok(Accepted::Worker);
+    }
+    let mut connection = connected.map_err(failed)?;
     let hello = FromProxy::Hello {
         protocol_version: PROTOCOL_VERSION,
         notebook: NotebookId::random(),
@@ -64,7 +81,7 @@ async fn say_hello(dial: &Dial, course: Option<String>) -> Result<String, (Strin
     connection.close().await;
     let restart = "restart the broker, then look at its log";
     match answer {
-        Ok(Ok(Some(ToProxy::Welcome { broker_version }))) => Ok(broker_version),
+        Ok(Ok(Some(ToProxy::Welcome { broker_version }))) => Ok(Accepted::Notebook(broker_version)),
         Ok(Ok(Some(ToProxy::Refused(refusal)))) => Err((refusal.to_string(), fix_of(&refusal))),
         Ok(Err(error)) => Err(failed(error)),
         Ok(Ok(_)) => Err((
@@ -72,6 +89,17 @@ async fn say_hello(dial: &Dial, course: Option<String>) -> Result<String, (Strin
             restart,
         )),
         Err(_) => Err((dial_silent(dial), restart)),
+    }
+}
+
+async fn is_worker(dial: &Dial) -> bool {
+    let connected = connect::<ToWorker, FromWorker>(dial, "/v1/worker").await;
+    match connected {
+        Ok(connection) => {
+            connection.close().await;
+            true
+        }
+        Err(_) => false,
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! All processes that are given one card share its memory, its processors and its faults; see `driver/card.rs`.
 
+pub mod layout;
 pub mod sys;
 
 use std::{
@@ -10,6 +11,8 @@ use std::{
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
 };
+
+use layout::{KERNELS, LOST, OVERLAPS, SLICES};
 
 /// Tells a process which card it has.
 pub const CARD: &str = "BATON_TEST_GPU";
@@ -53,32 +56,32 @@ impl Machine {
 
     /// How often a kernel came while another process' kernels were there.
     pub fn overlaps(&self) -> io::Result<u64> {
-        self.number(1)
+        self.number(OVERLAPS)
     }
 
     pub fn kernels(&self) -> io::Result<u64> {
-        self.number(2)
+        self.number(KERNELS)
     }
 
     /// From now on the monitoring answers with this code, and the driver with one that says nothing.
     pub fn lose(&self, code: u64) -> io::Result<()> {
-        self.set(3, code)
+        self.set(LOST, code)
     }
 
     /// It is cut into slices (MIG), of which only the monitoring tells.
     pub fn cut(&self, slices: u64) -> io::Result<()> {
-        self.set(4, slices)
+        self.set(SLICES, slices)
     }
 
-    fn set(&self, index: u64, number: u64) -> io::Result<()> {
+    fn set(&self, index: usize, number: u64) -> io::Result<()> {
         let mut card = fs::File::options().write(true).open(self.card())?;
-        card.seek(SeekFrom::Start(8 * index))?;
+        card.seek(SeekFrom::Start(8 * index as u64))?;
         card.write_all(&number.to_le_bytes())
     }
 
-    fn number(&self, index: u64) -> io::Result<u64> {
+    fn number(&self, index: usize) -> io::Result<u64> {
         let mut card = fs::File::open(self.card())?;
-        card.seek(SeekFrom::Start(8 * index))?;
+        card.seek(SeekFrom::Start(8 * index as u64))?;
         let mut number = [0; 8];
         card.read_exact(&mut number)?;
         Ok(u64::from_le_bytes(number))

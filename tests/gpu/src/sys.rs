@@ -326,3 +326,14 @@ pub fn in_child(action: impl FnOnce() -> u8) -> i32 {
         }
     }
 }
+
+/// Runs `action` in a forked child, which nobody waits for.
+pub fn beside_child(action: impl FnOnce()) {
+    // SAFETY: as above.
+    unsafe {
+        if fork() == 0 {
+            action();
+            _exit(0);
+        }
+    }
+}

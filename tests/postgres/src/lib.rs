@@ -1,5 +1,6 @@
 //! A real PostgreSQL in a temporary folder, on a Unix socket there, gone when it is dropped.
 //!
+//! Encrypted ones listen on a port of this machine, too, where they refuse whoever comes without encryption.
 //! PostgreSQL refuses to run as root; then it runs as the user `postgres` that Debian's package makes.
 #![allow(clippy::unwrap_used)]
 
@@ -10,6 +11,7 @@ use nix::{
 use std::{
     fs,
     io::{BufRead, BufReader, Lines},
+    net::TcpListener,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, ChildStderr, Command, Stdio},
@@ -28,6 +30,8 @@ pub enum Disk {
 pub struct Server {
     folder: TempDir,
     disk: Disk,
+    /// Of an encrypted one.
+    port: Option<u16>,
     running: Option<Running>,
 }
 
@@ -40,18 +44,33 @@ struct Running {
 impl Server {
     #[must_use]
     pub fn start(disk: Disk) -> Self {
+        let mut server = Self::create(disk);
+        server.start_again();
+        server
+    }
+
+    /// With a certificate that it has signed itself.
+    #[must_use]
+    pub fn start_encrypted() -> Self {
+        let mut server = Self::create(Disk::NoSync);
+        make_certificate(&server.certificate(), &server.data().join("server.key"));
+        let rules = "hostssl all all 127.0.0.1/32 trust\nlocal all all trust\n";
+        fs::write(server.data().join("pg_hba.conf"), rules).unwrap();
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        server.port = Some(free.local_addr().unwrap().port());
+        drop(free);
+        server.start_again();
+        server
+    }
+
+    fn create(disk: Disk) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
         fs::create_dir(&data).unwrap();
         // Others may pass, as the server's user must.
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
         fs::set_permissions(&data, fs::Permissions::from_mode(0o700)).unwrap();
-        if Uid::effective().is_root() {
-            let user = User::from_name("postgres")
-                .unwrap()
-                .expect("there is no user postgres; run scripts/install-system-packages postgres");
-            chown(&data, Some(user.uid), Some(user.gid)).unwrap();
-        }
+        give_to_server(&data);
         let made = as_server("initdb")
             .args([
                 "--auth=trust",
@@ -69,13 +88,12 @@ impl Server {
             "{}",
             String::from_utf8_lossy(&made.stderr)
         );
-        let mut server = Self {
+        Self {
             folder,
             disk,
+            port: None,
             running: None,
-        };
-        server.start_again();
-        server
+        }
     }
 
     /// For `broker.database`.
@@ -83,6 +101,21 @@ impl Server {
     pub fn url(&self) -> String {
         let socket = self.data().display().to_string().replace('/', "%2F");
         format!("postgres://baton@{socket}/postgres")
+    }
+
+    /// That of an encrypted one, for its port. `options` are those of the address, such as `sslmode=require`.
+    ///
+    /// # Panics
+    /// When it is not encrypted.
+    #[must_use]
+    pub fn encrypted_url(&self, options: &str) -> String {
+        let port = self.port.expect("this server is not encrypted");
+        format!("postgres://baton@localhost:{port}/postgres?{options}")
+    }
+
+    #[must_use]
+    pub fn certificate(&self) -> PathBuf {
+        self.folder.path().join("server.crt")
     }
 
     /// As when its machine loses power, but for the disk.
@@ -101,12 +134,18 @@ impl Server {
     pub fn start_again(&mut self) {
         let data = self.data();
         let mut command = as_server("postgres");
-        command.arg("-D").arg(&data).arg("-k").arg(&data).args([
-            "-c",
-            "listen_addresses=",
-            "-c",
-            "log_min_messages=log",
-        ]);
+        command.arg("-D").arg(&data).arg("-k").arg(&data);
+        command.args(["-c", "log_min_messages=log"]);
+        match self.port {
+            Some(port) => {
+                let certificate = format!("ssl_cert_file={}", self.certificate().display());
+                command.args(["-p", &port.to_string(), "-c", "ssl=on", "-c", &certificate]);
+                command.args(["-c", "listen_addresses=127.0.0.1"]);
+            }
+            None => {
+                command.args(["-c", "listen_addresses="]);
+            }
+        }
         if self.disk == Disk::NoSync {
             command.args(["-c", "fsync=off"]);
         }
@@ -134,6 +173,44 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+/// For `localhost`, as an operator makes one.
+fn make_certificate(certificate: &Path, key: &Path) {
+    let made = Command::new("openssl")
+        .args([
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+        ])
+        .args(["-nodes", "-days", "2", "-subj", "/CN=localhost"])
+        .args(["-addext", "subjectAltName=DNS:localhost"])
+        .args(["-addext", "basicConstraints=critical,CA:FALSE"])
+        .arg("-out")
+        .arg(certificate)
+        .arg("-keyout")
+        .arg(key)
+        .output()
+        .unwrap();
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
+    give_to_server(key);
+}
+
+fn give_to_server(path: &Path) {
+    if Uid::effective().is_root() {
+        let user = User::from_name("postgres")
+            .unwrap()
+            .expect("there is no user postgres; run scripts/install-system-packages postgres");
+        chown(path, Some(user.uid), Some(user.gid)).unwrap();
     }
 }
 

@@ -77,6 +77,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
         code: "x += 1".to_owned(),
         parent_header: ByteBuf::from("{}"),
         message_id: message_id(),
+        kernel_session: "b1f2".to_owned(),
         execution_count: 12,
         silent: false,
         allow_stdin: true,

@@ -8,7 +8,7 @@
 use std::{
     io,
     os::unix::net::UnixStream,
-    sync::atomic::Ordering::Relaxed,
+    sync::{Arc, atomic::Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
@@ -62,8 +62,7 @@ fn introduction() -> Option<Introduction> {
 }
 
 fn connect(process: &Process, introduction: &Introduction) -> io::Result<Frames> {
-    let stream = UnixStream::connect(&introduction.socket)?;
-    let writer = stream.try_clone()?;
+    let stream = Arc::new(UnixStream::connect(&introduction.socket)?);
     // Nothing changes between what the hello says and what is said after the welcome.
     let memory = process.memory();
     let hello = FromSession::Hello(Hello {
@@ -73,13 +72,13 @@ fn connect(process: &Process, introduction: &Introduction) -> io::Result<Frames>
         fixed_bytes: memory.fixed_bytes(),
         is_away: memory.is_away(),
     });
-    io::Write::write_all(&mut &stream, &hello.encode())?;
+    io::Write::write_all(&mut stream.as_ref(), &hello.encode())?;
     stream.set_read_timeout(Some(WELCOME))?;
-    let mut frames = Frames::new(stream);
+    let mut frames = Frames::new(stream.clone());
     match frames.next() {
         Ok(Some(ToSession::Welcome { cap_bytes })) => {
             process.welcome(cap_bytes, frames.descriptor());
-            process.line.open(writer);
+            process.line.open(stream);
             drop(memory);
             Ok(frames)
         }

@@ -6,7 +6,7 @@ use std::{
     io::{self, Read as _, Write as _},
     os::fd::{AsRawFd as _, RawFd},
     os::unix::net::UnixStream,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
 };
 
 use super::wire::{FRAME_BYTES, FromSession, ToSession};
@@ -17,7 +17,7 @@ pub(super) struct Line {
 }
 
 struct State {
-    stream: Option<UnixStream>,
+    stream: Option<Arc<UnixStream>>,
     /// How many connections there were.
     generation: u64,
     /// To the one question for memory that may be open.
@@ -47,8 +47,8 @@ impl Line {
 
     /// What is said while nobody listens is in the next hello, or is of no use any more.
     pub(super) fn say(&self, message: &FromSession) {
-        if let Some(stream) = &mut self.state().stream {
-            let _ = stream.write_all(&message.encode());
+        if let Some(stream) = &self.state().stream {
+            let _ = stream.as_ref().write_all(&message.encode());
         }
     }
 
@@ -64,8 +64,10 @@ impl Line {
             }
             let generation = state.generation;
             state.answer = None;
-            if let Some(stream) = &mut state.stream {
-                let _ = stream.write_all(&FromSession::Grew { bytes }.encode());
+            if let Some(stream) = &state.stream {
+                let _ = stream
+                    .as_ref()
+                    .write_all(&FromSession::Grew { bytes }.encode());
             }
             while state.answer.is_none() && state.stream.is_some() && state.generation == generation
             {
@@ -90,7 +92,7 @@ impl Line {
         self.state().generation
     }
 
-    pub(super) fn open(&self, stream: UnixStream) {
+    pub(super) fn open(&self, stream: Arc<UnixStream>) {
         let mut state = self.state();
         state.stream = Some(stream);
         state.generation += 1;
@@ -120,14 +122,16 @@ impl Line {
 }
 
 /// Puts frames together; a read that is cut short loses nothing.
+///
+/// The connection has one descriptor, because forked children close what they inherit of it by its number.
 pub(super) struct Frames {
-    stream: UnixStream,
+    stream: Arc<UnixStream>,
     frame: [u8; FRAME_BYTES],
     filled: usize,
 }
 
 impl Frames {
-    pub(super) fn new(stream: UnixStream) -> Self {
+    pub(super) fn new(stream: Arc<UnixStream>) -> Self {
         Self {
             stream,
             frame: [0; FRAME_BYTES],
@@ -146,7 +150,7 @@ impl Frames {
     /// `None` when the stream's time is up.
     pub(super) fn next(&mut self) -> io::Result<Option<ToSession>> {
         while self.filled < FRAME_BYTES {
-            match self.stream.read(&mut self.frame[self.filled..]) {
+            match self.stream.as_ref().read(&mut self.frame[self.filled..]) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => self.filled += count,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_jupyter_link::message::iopub_topic;
+use baton_jupyter_link::message::{iopub_topic, message_type};
 use baton_jupyter_link::shim::{ShimReader, ShimWriter};
 use baton_link::Held;
 use baton_link::frames::FrameError;
@@ -71,12 +71,15 @@ impl<'a> Call<'a> {
         reader: &'a mut ShimReader,
         writer: &'a mut ShimWriter,
     ) -> Self {
+        let kind = message_type(&run.parent_header);
+        let is_callback = kind.is_some_and(|kind| kind != "execute_request");
         Self {
             job,
             parent: ParentCell {
                 header: Bytes::from(run.parent_header.clone().into_vec()),
                 message_id: run.message_id.clone(),
-                silent: run.silent,
+                kernel_session: run.kernel_session.clone(),
+                silent: run.silent || is_callback,
             },
             captured: run.captured,
             number: run.call,

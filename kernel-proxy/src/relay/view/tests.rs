@@ -82,6 +82,7 @@ fn inject(relay: &Relay, cell: &str, silent: bool, text: &str) {
     let parent = ParentCell {
         header: json!({"msg_id": cell}).to_string().into(),
         message_id: cell.to_owned(),
+        kernel_session: "s".to_owned(),
         silent,
     };
     let content = json!({"name": "stdout", "text": text}).to_string();

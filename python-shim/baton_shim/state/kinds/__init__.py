@@ -25,6 +25,7 @@ from baton_shim.state.kinds.caches import CachedFunctionKind
 from baton_shim.state.kinds.classes import MemberKind
 from baton_shim.state.kinds.code import CellKind, ClassKind, FunctionKind
 from baton_shim.state.kinds.containers import BytesKind, DictKind, ListKind, SetKind
+from baton_shim.state.kinds.figures import FigureKind, RegistryKind, is_figure_type, is_registry_type
 from baton_shim.state.kinds.frames import (
     BlockKind,
     FrameKind,
@@ -44,7 +45,7 @@ from baton_shim.state.kinds.instances import (
 )
 from baton_shim.state.kinds.jitted import JittedKind, is_jitted_type
 from baton_shim.state.kinds.leaves import LeafKind, is_leaf
-from baton_shim.state.kinds.reduced import ReducedKind, RegistryKind, is_registry_type
+from baton_shim.state.kinds.reduced import ReducedKind
 from baton_shim.state.kinds.references import (
     DICT_ITERATORS,
     DICT_VIEWS,
@@ -93,7 +94,8 @@ class Kinds:
         self.record, self.dict_iterator, self.weak = RecordKind(here), DictIteratorKind(here), WeakCollectionKind(here)
         self.tensor, self.generator, self.fixed = TensorKind(here), GeneratorKind(here), Fixed(here)
         self.frame, self.block, self.owners = FrameKind(here), BlockKind(here), OwnersKind(here)
-        self.whole, self.member, self.registry = WholeKind(here), MemberKind(here), RegistryKind(here)
+        self.whole, self.member = WholeKind(here), MemberKind(here)
+        self.figure, self.registry = FigureKind(here), RegistryKind(here)
         self.dtype, self.list_iterator = TypeKind(here), ListIteratorKind(here)
         self.series_manager, self.jitted = SeriesManagerKind(here), JittedKind(here)
         self.traits = TraitsKind(here)
@@ -158,6 +160,8 @@ class Kinds:
             return self.by_name[of_pandas]
         if is_optimizer_type(kind):
             return self.whole
+        if is_figure_type(kind):
+            return self.figure
         if is_registry_type(kind):
             return self.registry
         if is_traits_type(kind):

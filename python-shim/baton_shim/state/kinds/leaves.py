@@ -6,7 +6,7 @@ import io
 import pickle
 from collections.abc import Collection
 from itertools import chain, islice
-from typing import Any
+from typing import Any, ClassVar
 
 from baton_shim.state.kinds.base import ATOMS, Kind, State
 
@@ -21,15 +21,42 @@ class LeafKind(Kind):
     changes = True
 
     def content(self, obj: Any, state: State) -> Any:
-        return pickle.PickleBuffer(pickled(obj, obj.values() if type(obj) is dict else obj))
+        if type(obj) is dict:
+            return pickle.PickleBuffer(pickled(_Items(obj), obj.values()))
+        return pickle.PickleBuffer(pickled(obj, obj))
 
     def apply(self, obj: Any, content: Any) -> None:
-        received = pickle.loads(content)
-        if type(obj) is list:
-            obj[:] = received
+        obj.clear()
+        if type(obj) is dict:
+            _Items.fill(obj, content)
+        elif type(obj) is list:
+            obj += pickle.loads(content)
         else:
-            obj.clear()
-            obj.update(received)
+            obj |= pickle.loads(content)
+
+
+class _Items:
+    """Pickles as the items of a dict, to be loaded into another: a second table of them would take time and memory."""
+
+    filled: ClassVar[dict[Any, Any]]
+
+    def __init__(self, of: dict[Any, Any]) -> None:
+        self._of = of
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _filled, (), None, None, iter(self._of.items())
+
+    @classmethod
+    def fill(cls, obj: dict[Any, Any], content: Any) -> None:
+        cls.filled = obj
+        try:
+            pickle.loads(content)
+        finally:
+            del cls.filled
+
+
+def _filled() -> dict[Any, Any]:
+    return _Items.filled
 
 
 def is_leaf(obj: Any) -> bool:

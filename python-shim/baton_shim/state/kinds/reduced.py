@@ -105,26 +105,6 @@ def reduced_form(obj: Any) -> ReducedForm:
     return function, arguments, state, list(items or ()), list(pairs or ())
 
 
-class RegistryKind(ReducedKind):
-    """matplotlib's `CallbackRegistry`. Its own pickling forgets that a colour bar follows its image."""
-
-    name = "matplotlib callbacks"
-
-    def form(self, obj: Any) -> ReducedForm:
-        if "changed" in obj.callbacks:
-            obj._pickled_cids.update(obj.callbacks["changed"])
-        return reduced_form(obj)
-
-    def reduce(self, obj: Any) -> Any:
-        self.form(obj)
-        return None
-
-
-def is_registry_type(kind: type) -> bool:
-    found = getattr(sys.modules.get("matplotlib.cbook"), "CallbackRegistry", None)
-    return found is not None and issubclass(kind, found)
-
-
 def _unshared(state: Any) -> Any:
     if type(state) is dict:
         return dict(state)

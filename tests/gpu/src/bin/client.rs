@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::io::{self, BufRead as _, Write as _};
 use std::time::Instant;
 
-use baton_gpu_tests::sys::{Answer, Driver, Kernel, Refusal, in_child};
+use baton_gpu_tests::sys::{Answer, Driver, Kernel, Refusal, beside_child, in_child};
 
 struct Client {
     driver: Driver,
@@ -99,6 +99,13 @@ impl Client {
                     .map_or_else(|no| no.0 as u8, |_| 0)
             })
             .to_string()),
+            ["fork-and-stay"] => {
+                // Until the one who gives commands ends.
+                beside_child(|| {
+                    let _ = std::fs::read("/dev/stdin");
+                });
+                Ok(String::new())
+            }
             ["look-up", name, version, flags, export] => self.look_up(name, version, flags, export),
             _ => Err(INVALID),
         }

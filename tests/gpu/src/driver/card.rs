@@ -10,8 +10,11 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard};
 
-use crate::lock;
-use crate::sys::{self, LockKind};
+use crate::layout::{
+    ALIVE, FIRST_PROCESS, FIRST_SLOT, KERNELS, LEDGER, LOST, MEMORY, OVERLAPS, PROCESSORS, SLOTS,
+};
+use crate::locks::{self, LockKind};
+use crate::{lock, sys};
 
 pub(crate) struct Card {
     file: File,
@@ -21,20 +24,6 @@ pub(crate) struct Card {
     ledger: Mutex<()>,
     processors: Mutex<()>,
 }
-
-const MEMORY: usize = 0;
-const OVERLAPS: usize = 1;
-const KERNELS: usize = 2;
-const LOST: usize = 3;
-const FIRST_SLOT: usize = 8;
-const SLOTS: usize = 120;
-/// By slot: whose it is.
-const FIRST_PROCESS: usize = FIRST_SLOT + 2 * SLOTS;
-
-/// In the file: where processes lock for what.
-const LEDGER: i64 = 1 << 20;
-const PROCESSORS: i64 = LEDGER + 1;
-const ALIVE: i64 = LEDGER + 100;
 
 static CARD: OnceLock<Card> = OnceLock::new();
 
@@ -50,7 +39,7 @@ pub(crate) fn open() -> io::Result<()> {
     let file = File::options().read(true).write(true).open(path)?;
     let numbers = sys::map_numbers(&file)?;
     let slot = (0..SLOTS).find(|slot| {
-        sys::lock(file.as_raw_fd(), ALIVE + *slot as i64, LockKind::Try).is_ok()
+        locks::lock(file.as_raw_fd(), ALIVE + *slot as i64, LockKind::Try).is_ok()
     });
     let slot = slot.ok_or(io::ErrorKind::QuotaExceeded)?;
     let card = Card {
@@ -130,7 +119,7 @@ impl Card {
     }
 
     fn is_alive(&self, slot: usize) -> bool {
-        sys::is_locked(self.file.as_raw_fd(), ALIVE + slot as i64)
+        locks::is_locked(self.file.as_raw_fd(), ALIVE + slot as i64)
     }
 
     /// 0: bytes, 1: kernels.
@@ -141,7 +130,7 @@ impl Card {
     fn hold<'a>(&'a self, mutex: &'a Mutex<()>, at: i64) -> Held<'a> {
         let guard = lock(mutex);
         let file = self.file.as_raw_fd();
-        sys::lock(file, at, LockKind::Wait).expect("the card can be locked");
+        locks::lock(file, at, LockKind::Wait).expect("the card can be locked");
         Held {
             file,
             at,
@@ -158,6 +147,6 @@ struct Held<'a> {
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let _ = sys::lock(self.file, self.at, LockKind::Unlock);
+        let _ = locks::lock(self.file, self.at, LockKind::Unlock);
     }
 }

@@ -7,6 +7,10 @@
 
 mod card;
 mod engine;
+#[path = "../layout.rs"]
+mod layout;
+#[path = "../locks.rs"]
+mod locks;
 mod sys;
 
 use std::cell::{Cell, RefCell};

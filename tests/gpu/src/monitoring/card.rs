@@ -7,6 +7,9 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use crate::layout::{ALIVE, FIRST_PROCESS, FIRST_SLOT, LOST, MEMORY, SLICES, SLOTS};
+use crate::locks::is_locked;
+
 pub(crate) struct Card {
     pub(crate) total_bytes: u64,
     /// What it answers everything with; 0: it is there.
@@ -19,14 +22,6 @@ pub(crate) struct Card {
     pub(crate) processes: Vec<(u32, u64)>,
 }
 
-const MEMORY: usize = 0;
-const LOST: usize = 3;
-const SLICES: usize = 4;
-const FIRST_SLOT: usize = 8;
-const SLOTS: usize = 120;
-const FIRST_PROCESS: usize = FIRST_SLOT + 2 * SLOTS;
-const ALIVE: i64 = (1 << 20) + 100;
-
 impl Card {
     /// As it is now.
     pub(crate) fn open() -> io::Result<Self> {
@@ -35,7 +30,7 @@ impl Card {
         file.read_exact(&mut bytes)?;
         let (words, _) = bytes.as_chunks::<8>();
         let number = |index: usize| u64::from_le_bytes(words[index]);
-        let alive: Vec<usize> = (0..SLOTS).filter(|slot| is_locked(&file, ALIVE + *slot as i64)).collect();
+        let alive: Vec<usize> = (0..SLOTS).filter(|slot| is_locked(file.as_raw_fd(), ALIVE + *slot as i64)).collect();
         let process = |slot: &usize| (number(FIRST_PROCESS + slot) as u32, number(FIRST_SLOT + 2 * slot));
         Ok(Self {
             total_bytes: number(MEMORY),
@@ -55,22 +50,8 @@ struct Symbol {
     address: *const c_void,
 }
 
-#[repr(C)]
-struct FileLock {
-    kind: i16,
-    whence: i16,
-    start: i64,
-    bytes: i64,
-    process: i32,
-}
-
-const WRITE_LOCK: i16 = 1;
-const UNLOCKED: i16 = 2;
-const GET: c_int = 36;
-
 unsafe extern "C" {
     fn dladdr(address: *const c_void, symbol: *mut Symbol) -> c_int;
-    fn fcntl(file: c_int, command: c_int, ...) -> c_int;
 }
 
 fn beside_this_library() -> io::Result<std::path::PathBuf> {
@@ -82,11 +63,4 @@ fn beside_this_library() -> io::Result<std::path::PathBuf> {
     }
     let library = unsafe { CStr::from_ptr(symbol.library) };
     Ok(Path::new(OsStr::from_bytes(library.to_bytes())).with_file_name("card"))
-}
-
-/// By a process that lives.
-fn is_locked(file: &File, at: i64) -> bool {
-    let mut lock = FileLock { kind: WRITE_LOCK, whence: 0, start: at, bytes: 1, process: 0 };
-    unsafe { fcntl(file.as_raw_fd(), GET, &raw mut lock) };
-    lock.kind != UNLOCKED
 }

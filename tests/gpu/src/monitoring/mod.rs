@@ -5,6 +5,10 @@
 #![allow(non_snake_case)]
 
 mod card;
+#[path = "../layout.rs"]
+mod layout;
+#[path = "../locks.rs"]
+mod locks;
 
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong};
 use std::ptr::copy_nonoverlapping;

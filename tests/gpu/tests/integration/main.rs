@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod monitoring;
+mod peers;
 mod programs;
 mod sharing;
 mod world;

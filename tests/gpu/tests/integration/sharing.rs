@@ -92,6 +92,17 @@ fn a_program_that_dies_with_the_lease_gives_it_back() {
 }
 
 #[test]
+fn a_program_that_dies_gives_the_lease_back_though_its_forked_child_lives() {
+    let mut world = World::new(64 * MIB);
+    let mut dying = world.client();
+    dying.does("launch sleep_20ms 50");
+    dying.does("fork-and-stay");
+    dying.kill();
+    let mut other = world.client();
+    other.does("launch nothing 1");
+}
+
+#[test]
 fn programs_outlive_their_worker() {
     let mut world = World::new(64 * MIB);
     let mut clients: Vec<Client> = (0..3).map(|_| world.client()).collect();

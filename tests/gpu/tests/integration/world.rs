@@ -23,6 +23,7 @@ pub(crate) struct World {
     settings: Settings,
     interposer: PathBuf,
     pub(crate) tokens: Vec<Token>,
+    admitted: Token,
 }
 
 impl World {
@@ -57,6 +58,7 @@ impl World {
             settings,
             interposer,
             tokens: Vec::new(),
+            admitted: 0,
         };
         world.start_worker();
         world
@@ -65,7 +67,7 @@ impl World {
     pub(crate) fn start_worker(&mut self) {
         let _entered = self.runtime.enter();
         let settings = self.settings.clone();
-        let gpu = Gpu::start(&self.folder.path().join("gpu"), |_| settings).unwrap();
+        let gpu = Gpu::start(&self.socket(), |_| settings).unwrap();
         for token in &self.tokens {
             gpu.admit(admission(*token, None));
         }
@@ -94,10 +96,20 @@ impl World {
     }
 
     pub(crate) fn admit(&mut self, cap_bytes: Option<u64>) -> Token {
-        let token = Token::from(u64::MAX) + 1 + self.tokens.len() as Token;
+        self.admitted += 1;
+        let token = Token::from(u64::MAX) + self.admitted;
         self.tokens.push(token);
         self.gpu().admit(admission(token, cap_bytes));
         token
+    }
+
+    pub(crate) fn dismiss(&mut self, token: Token) {
+        self.tokens.retain(|one| *one != token);
+        self.gpu().dismiss(token);
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.folder.path().join("gpu")
     }
 
     /// What every process of a session gets.
@@ -108,7 +120,7 @@ impl World {
             ("LD_PRELOAD".to_owned(), text(self.interposer.clone())),
             ("LD_LIBRARY_PATH".to_owned(), text(folder.to_owned())),
             (CARD.to_owned(), text(self.machine.card())),
-            (SOCKET.to_owned(), text(folder.join("gpu"))),
+            (SOCKET.to_owned(), text(self.socket())),
             (TOKEN.to_owned(), format!("{token:x}")),
         ])
     }

@@ -1,0 +1,128 @@
+//! The jobs that this worker holds.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use baton_protocol::worker::FromWorker;
+use baton_protocol::{FencingNumber, JobId, Parcel, State, Submission};
+use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
+
+use super::Agent;
+use crate::job::{EventSink, LastWord, Names, Order};
+use crate::mirror::Questions;
+use crate::outbox::Outbox;
+
+/// A job that this worker holds, until its last event is acknowledged.
+pub(super) struct Assignment {
+    pub(super) fencing: FencingNumber,
+    pub(super) outbox: Outbox,
+    pub(super) unsent_bytes: Arc<AtomicUsize>,
+    /// Of the session; 0 before the first look.
+    pub(super) memory_bytes: Arc<AtomicU64>,
+    pub(super) started: bool,
+    pub(super) states: mpsc::Sender<State>,
+    pub(super) inputs: mpsc::Sender<(u64, Option<String>)>,
+    pub(super) files: mpsc::UnboundedSender<(u64, Parcel)>,
+    pub(super) names: watch::Sender<Option<Names>>,
+    pub(super) cancelled: CancellationToken,
+    pub(super) revoked: CancellationToken,
+}
+
+impl Agent {
+    pub(super) fn assign(&mut self, fencing: FencingNumber, submission: Submission) {
+        let (job, notebook) = (submission.job, submission.notebook);
+        match self
+            .assignments
+            .get(&job)
+            .map(|assignment| assignment.fencing)
+        {
+            Some(held) if held >= fencing => return,
+            Some(_) => self.give_up(job),
+            None => {}
+        }
+        tracing::info!(%job, %notebook, "Job {job} of notebook {notebook} arrived");
+        let (states, states_end) = mpsc::channel(1);
+        let (inputs, inputs_end) = mpsc::channel(1);
+        // As many as the job has asked questions.
+        let (files, files_end) = mpsc::unbounded_channel();
+        let (names, names_end) = watch::channel(None);
+        let assignment = Assignment {
+            fencing,
+            outbox: Outbox::default(),
+            unsent_bytes: Arc::default(),
+            memory_bytes: Arc::default(),
+            started: false,
+            states,
+            inputs,
+            files,
+            names,
+            cancelled: CancellationToken::new(),
+            revoked: CancellationToken::new(),
+        };
+        let events = EventSink {
+            job,
+            fencing,
+            reports: self.reports.clone(),
+            unsent_bytes: assignment.unsent_bytes.clone(),
+            memory_bytes: assignment.memory_bytes.clone(),
+        };
+        let order = Order {
+            last_word: LastWord::new(events.clone(), assignment.revoked.clone()),
+            questions: Some(Questions::new(
+                events.clone(),
+                files_end,
+                self.context.connections.subscribe(),
+                self.context.lane_of(notebook),
+            )),
+            events,
+            submission,
+            states: states_end,
+            inputs: inputs_end,
+            names: names_end,
+            cancelled: assignment.cancelled.clone(),
+            revoked: assignment.revoked.clone(),
+            warnings: Vec::new(),
+        };
+        self.assignments.insert(job, assignment);
+        self.order(notebook, order);
+    }
+
+    /// Says nothing more about a job, and stops it.
+    pub(super) fn give_up(&mut self, job: JobId) {
+        if let Some(assignment) = self.assignments.remove(&job) {
+            tracing::info!(%job, "Job {job} is no longer this worker's");
+            assignment.revoked.cancel();
+        }
+    }
+
+    pub(super) fn acknowledge(&mut self, job: JobId, fencing: FencingNumber, number: u64) {
+        let Some(assignment) = self.assignments.get_mut(&job) else {
+            return;
+        };
+        if assignment.fencing != fencing {
+            return;
+        }
+        let bytes = assignment.outbox.acknowledge(number);
+        assignment.unsent_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if assignment.outbox.is_done() {
+            self.assignments.remove(&job);
+        }
+    }
+
+    pub(super) async fn send_events(&mut self) {
+        for (job, assignment) in &mut self.assignments {
+            while self.line.is_open()
+                && let Some((first, events)) = assignment.outbox.next_batch()
+            {
+                let message = FromWorker::Events {
+                    job: *job,
+                    fencing: assignment.fencing,
+                    first,
+                    events,
+                };
+                self.line.send(&message).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Processes of sessions: they come, speak and go.
+
+use baton_arbiter::{Arbiter, Event, SessionId};
+use baton_interposer::wire::{FromSession, ToSession};
+use tokio::time::Instant;
+
+use super::{Arbitration, Arrival, Process};
+use crate::gpu::Token;
+
+/// Sessions of the arbiter that stand for what cannot leave the GPU.
+const FIXED: SessionId = 1 << 63;
+
+/// No GPU has more.
+const MOST_BYTES: u64 = 1 << 48;
+
+impl Arbitration {
+    pub(super) fn on_arrival(&mut self, arrival: Arrival) {
+        let Arrival {
+            number,
+            hello,
+            process,
+            outgoing,
+        } = arrival;
+        let Some(session) = self.sessions.get(&hello.token) else {
+            tracing::warn!(
+                "Process {process} wants to use the GPU for a session that there is not"
+            );
+            return;
+        };
+        if self.arbiter.is_none() && hello.total_bytes == 0 {
+            return;
+        }
+        if let Some(make) = self.settings.take() {
+            let settings = make(hello.total_bytes.min(MOST_BYTES));
+            self.usable_bytes = settings.memory.usable_bytes;
+            self.arbiter = Some(Arbiter::new(settings));
+        }
+        let (user, is_running) = (session.admission.user, session.is_running);
+        self.processes.insert(
+            number,
+            Process {
+                token: hello.token,
+                process,
+                outgoing: Some(outgoing),
+                bytes: 0,
+                fixed_bytes: 0,
+                is_welcome: false,
+                waits_since: None,
+                holds_since: None,
+            },
+        );
+        self.handle(Event::Joined {
+            session: number,
+            user,
+            fixed_bytes: 0,
+        });
+        if hello.is_away {
+            self.handle(Event::NotSwappedIn(number));
+        }
+        let bytes = hello.bytes.min(self.usable_bytes);
+        if bytes > 0 {
+            self.handle(Event::Grew {
+                session: number,
+                bytes,
+            });
+        } else {
+            self.welcome(number);
+        }
+        self.set_fixed(number, hello.fixed_bytes);
+        if is_running {
+            self.handle(Event::CellStarted(number));
+        }
+    }
+
+    pub(super) fn on_message(&mut self, number: u64, message: FromSession) {
+        let Some(process) = self.processes.get_mut(&number) else {
+            return;
+        };
+        let session = number;
+        match message {
+            FromSession::Hello(_) => {}
+            FromSession::Want => {
+                process.waits_since.get_or_insert_with(Instant::now);
+                self.handle(Event::Wanted(number));
+            }
+            FromSession::Yielded { epoch, .. } => {
+                self.charge(number);
+                if let Some(process) = self.processes.get_mut(&number) {
+                    process.holds_since = None;
+                }
+                self.handle(Event::Yielded { session, epoch });
+            }
+            FromSession::Grew { bytes } => {
+                let token = process.token;
+                if self.allocated_bytes(token).saturating_add(bytes) > self.cap_bytes(token) {
+                    self.tell(number, ToSession::Refuse { bytes });
+                } else {
+                    self.handle(Event::Grew { session, bytes });
+                }
+            }
+            FromSession::Shrank { bytes } => {
+                process.bytes = process.bytes.saturating_sub(bytes);
+                self.handle(Event::Shrank { session, bytes });
+            }
+            FromSession::Fixed { bytes } => self.set_fixed(number, bytes),
+            FromSession::SwappedOut { bytes, nanoseconds } => {
+                self.note(number, |usage| usage.moved(bytes, nanoseconds));
+                self.handle(Event::SwappedOut(number));
+            }
+            FromSession::SwappedIn { bytes, nanoseconds } => {
+                self.note(number, |usage| {
+                    usage.swaps += 1;
+                    usage.moved(bytes, nanoseconds);
+                });
+                self.handle(Event::SwappedIn(number));
+            }
+            FromSession::NotSwappedIn => self.handle(Event::NotSwappedIn(number)),
+            FromSession::Fault { code } => {
+                self.note(number, |usage| usage.fault = Some(code));
+            }
+        }
+    }
+
+    pub(super) fn on_end(&mut self, number: u64) {
+        self.charge(number);
+        self.set_fixed(number, 0);
+        if self.processes.remove(&number).is_some() {
+            self.handle(Event::Left(number));
+        }
+    }
+
+    pub(super) fn set_fixed(&mut self, number: u64, bytes: u64) {
+        let bytes = bytes.min(self.usable_bytes);
+        let Some(process) = self.processes.get_mut(&number) else {
+            return;
+        };
+        let before = std::mem::replace(&mut process.fixed_bytes, bytes);
+        if before == bytes {
+            return;
+        }
+        let token = process.token;
+        self.note_peak(number);
+        if before > 0 {
+            self.handle(Event::Left(FIXED | number));
+        }
+        if bytes > 0 {
+            let session = self.sessions.get(&token);
+            let user = session.map_or(0, |session| session.admission.user);
+            self.handle(Event::Joined {
+                session: FIXED | number,
+                user,
+                fixed_bytes: bytes,
+            });
+        }
+    }
+
+    pub(super) fn processes_of(&self, token: Token) -> Vec<u64> {
+        let of_it = self.processes.iter();
+        of_it
+            .filter(|(_, process)| process.token == token)
+            .map(|(number, _)| *number)
+            .collect()
+    }
+}

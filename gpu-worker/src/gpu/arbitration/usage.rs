@@ -1,0 +1,85 @@
+//! How much of the GPU each session had.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Arbitration, Process};
+use crate::gpu::{Token, Usage};
+
+impl Arbitration {
+    /// What was used until now, and from now on anew.
+    pub(super) fn usage(&mut self, token: Token) -> Usage {
+        for number in self.processes_of(token) {
+            self.charge(number);
+        }
+        let bytes = self.allocated_bytes(token);
+        let Some(session) = self.sessions.get_mut(&token) else {
+            return Usage::default();
+        };
+        let next = Usage {
+            peak_bytes: bytes,
+            fault: session.usage.fault,
+            ..Usage::default()
+        };
+        std::mem::replace(&mut session.usage, next)
+    }
+
+    /// Puts down how long it waited or held the GPU until now.
+    pub(super) fn charge(&mut self, number: u64) {
+        let now = Instant::now();
+        let Some(process) = self.processes.get_mut(&number) else {
+            return;
+        };
+        let until_now = |since: &mut Option<Instant>| match since {
+            Some(since) => now - std::mem::replace(since, now),
+            None => Duration::ZERO,
+        };
+        let held = until_now(&mut process.holds_since);
+        let waited = until_now(&mut process.waits_since);
+        self.note(number, |usage| {
+            usage.held += held;
+            usage.waited += waited;
+        });
+    }
+
+    pub(super) fn note_peak(&mut self, number: u64) {
+        let Some(process) = self.processes.get(&number) else {
+            return;
+        };
+        let bytes = self.allocated_bytes(process.token);
+        self.note(number, |usage| {
+            usage.peak_bytes = usage.peak_bytes.max(bytes)
+        });
+    }
+
+    pub(super) fn allocated_bytes(&self, token: Token) -> u64 {
+        let of_it = self.processes.values();
+        of_it
+            .filter(|process| process.token == token)
+            .map(Process::total_bytes)
+            .sum()
+    }
+
+    pub(super) fn note(&mut self, number: u64, change: impl FnOnce(&mut Usage)) {
+        let token = self.processes.get(&number).map(|process| process.token);
+        if let Some(session) = token.and_then(|token| self.sessions.get_mut(&token)) {
+            change(&mut session.usage);
+        }
+    }
+}
+
+impl Usage {
+    pub(super) fn moved(&mut self, bytes: u64, nanoseconds: u64) {
+        self.moved_bytes = self.moved_bytes.saturating_add(bytes);
+        self.moving = self
+            .moving
+            .saturating_add(Duration::from_nanos(nanoseconds));
+    }
+}
+
+impl Process {
+    pub(super) fn total_bytes(&self) -> u64 {
+        self.bytes + self.fixed_bytes
+    }
+}

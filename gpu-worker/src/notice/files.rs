@@ -1,0 +1,61 @@
+//! What is told of a mirror's files.
+
+use std::path::Path;
+
+use baton_protocol::RemoteError;
+use baton_protocol::files::RelativePath;
+
+use super::{bytes, chain, error};
+
+/// A file of a mirror does not go home.
+pub(crate) fn file_too_large(path: &RelativePath, file_bytes: u64, limit_bytes: u64) -> String {
+    format!(
+        "'{path}' ({}) stays on the GPU machine: the files of a cell may have {} together (worker.files_limit); \
+         write less, or copy what you need of it into a variable while this session lives",
+        bytes(file_bytes),
+        bytes(limit_bytes)
+    )
+}
+
+pub(crate) fn file_not_opened(path: &RelativePath, file_bytes: u64, limit_bytes: u64) -> String {
+    format!(
+        "'{path}' ({}) could not be opened: a file that a cell opens may have {} (worker.files_limit); \
+         read it in an ordinary cell, and use what you need of it",
+        bytes(file_bytes),
+        bytes(limit_bytes)
+    )
+}
+
+/// Where nothing tells what a cell opens.
+pub(crate) fn files_not_copied(limit_bytes: u64) -> String {
+    format!(
+        "The notebook's folder has more than {} of files (worker.files_limit), so the largest are empty on this \
+         GPU machine; read them in an ordinary cell",
+        bytes(limit_bytes)
+    )
+}
+
+pub(crate) fn folder_cut(folder: &Path) -> String {
+    format!(
+        "'{}' holds more files than a %%gpu cell sees; those in the deepest folders are not there",
+        folder.display()
+    )
+}
+
+pub(crate) fn second_name(path: &RelativePath) -> String {
+    format!(
+        "'{path}' stays on the GPU machine: it is another name (a hard link) of a file that no cell has opened; \
+         copy the file instead"
+    )
+}
+
+pub(crate) fn files_lost(problem: &(dyn std::error::Error + 'static)) -> RemoteError {
+    error(
+        "FilesLost",
+        &format!(
+            "The files of the notebook's folder could not be prepared on the GPU machine: {}",
+            chain(problem)
+        ),
+        "run the cell again",
+    )
+}

@@ -1,0 +1,37 @@
+//! What is told of the GPU.
+
+use baton_protocol::RemoteError;
+
+use super::error;
+
+/// The arbiter took the GPU back, and the session did not let go of it.
+pub(crate) fn kept_the_gpu() -> RemoteError {
+    error(
+        "GpuKept",
+        "The cell was ended because work that it gave the GPU did not end when others had their turn",
+        "look for a kernel that never ends; many short kernels instead of a very long one share the GPU well",
+    )
+}
+
+/// `--mem` without turns.
+pub(crate) fn no_gpu_limit(bytes: u64) -> String {
+    format!(
+        "--mem {} limits nothing here: sessions on this machine do not take turns on a GPU",
+        super::bytes(bytes)
+    )
+}
+
+/// The driver's error `code` stays for as long as the process lives.
+pub(crate) fn gpu_fault(code: u32) -> String {
+    format!(
+        "the GPU reported an error after which this session cannot use it any more (CUDA error {code}); the next %%gpu \
+         cell starts a new session with your notebook's variables"
+    )
+}
+
+pub(crate) fn gpu_failed_before(code: u32) -> String {
+    format!(
+        "after the last cell the GPU reported an error (CUDA error {code}); this cell runs in a new session with your \
+         notebook's variables"
+    )
+}

@@ -1,0 +1,131 @@
+//! What is told of a cell's time.
+
+use std::time::Duration;
+
+use baton_protocol::RemoteError;
+
+use super::error;
+
+/// How long a cell may run, and what it could have asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Limit {
+    pub(crate) time: Duration,
+    pub(crate) longest: Option<Duration>,
+}
+
+/// The limit passed, and the session did not end the cell when it was interrupted.
+pub(crate) fn timed_out(limit: Limit) -> RemoteError {
+    error(
+        "CellTimeout",
+        &stopped_after(limit),
+        &more_time(limit, "save progress to a file"),
+    )
+}
+
+/// The limit passed and the cell ended with its state. `interrupt` is how the session tells of it.
+pub(crate) fn stopped_in_time(limit: Limit, interrupt: Option<RemoteError>) -> RemoteError {
+    let value = format!(
+        "{}; what it did up to there is in your notebook",
+        stopped_after(limit)
+    );
+    let hint = more_time(limit, "go on from there in another cell");
+    let mut traceback = interrupt.map_or_else(Vec::new, |interrupt| interrupt.traceback);
+    traceback.push(format!("CellTimeout: {value}"));
+    traceback.push(format!("hint: {hint}"));
+    RemoteError {
+        name: "CellTimeout".to_owned(),
+        value,
+        traceback,
+        hint: Some(hint),
+    }
+}
+
+fn stopped_after(limit: Limit) -> String {
+    format!(
+        "Stopped after {}, the limit of this cell",
+        duration(limit.time)
+    )
+}
+
+fn more_time(limit: Limit, otherwise: &str) -> String {
+    let twice = limit.time.saturating_mul(2);
+    let most = limit.longest.map_or(twice, |longest| twice.min(longest));
+    if most <= limit.time {
+        return format!("{otherwise}; no cell of this course may take longer");
+    }
+    let twice = most.as_secs().max(1);
+    let wanted = match (twice % 3600, twice % 60) {
+        (0, _) => format!("{}h", twice / 3600),
+        (_, 0) => format!("{}m", twice / 60),
+        _ => format!("{twice}s"),
+    };
+    format!("{otherwise}, or ask for more with %%gpu --timeout {wanted}")
+}
+
+fn duration(time: Duration) -> String {
+    let (hours, minutes, seconds) = (
+        time.as_secs() / 3600,
+        time.as_secs() / 60 % 60,
+        time.as_secs() % 60,
+    );
+    let parts = [(hours, "h"), (minutes, "min"), (seconds, "s")];
+    let said: Vec<String> = parts
+        .iter()
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, unit)| format!("{number} {unit}"))
+        .collect();
+    if said.is_empty() {
+        format!("{} ms", time.as_millis())
+    } else {
+        said.join(" ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unbounded(seconds: u64) -> Limit {
+        Limit {
+            time: Duration::from_secs(seconds),
+            longest: None,
+        }
+    }
+
+    #[test]
+    fn limits_are_readable() {
+        let check = |seconds, time: &str, wanted: &str| {
+            let limit = unbounded(seconds);
+            assert_eq!(duration(limit.time), time);
+            let hint = more_time(limit, "wait");
+            assert_eq!(
+                hint,
+                format!("wait, or ask for more with %%gpu --timeout {wanted}")
+            );
+        };
+        check(45, "45 s", "90s");
+        check(300, "5 min", "10m");
+        check(5400, "1 h 30 min", "3h");
+        assert_eq!(duration(Duration::from_millis(200)), "200 ms");
+        let bounded = |longest| Limit {
+            longest: Some(Duration::from_secs(longest)),
+            ..unbounded(300)
+        };
+        assert_eq!(
+            more_time(bounded(480), "wait"),
+            "wait, or ask for more with %%gpu --timeout 8m"
+        );
+        assert_eq!(
+            more_time(bounded(300), "wait"),
+            "wait; no cell of this course may take longer"
+        );
+        let error = stopped_in_time(unbounded(300), None);
+        assert_eq!(
+            error.traceback,
+            [
+                "CellTimeout: Stopped after 5 min, the limit of this cell; what it did up to there is in your notebook",
+                "hint: go on from there in another cell, or ask for more with %%gpu --timeout 10m",
+            ]
+        );
+    }
+}

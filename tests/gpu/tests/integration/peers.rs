@@ -1,0 +1,251 @@
+//! Processes at the worker's socket that are no interposers, or end in the middle of a sentence.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use baton_gpu_worker::gpu::Token;
+use baton_interposer::wire::{FRAME_BYTES, FromSession, Hello, ToSession};
+
+use crate::world::{Client, MIB, World, eventually};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Somebody who speaks the interposers' language.
+struct Peer(UnixStream);
+
+impl Peer {
+    fn connect(world: &World) -> Self {
+        let stream = UnixStream::connect(world.socket()).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Self(stream)
+    }
+
+    fn of(world: &World, token: Token) -> Self {
+        let mut peer = Self::connect(world);
+        peer.say(FromSession::Hello(Hello {
+            token,
+            total_bytes: 64 * MIB,
+            bytes: 0,
+            fixed_bytes: 0,
+            is_away: false,
+        }));
+        assert!(matches!(peer.hear(), ToSession::Welcome { .. }));
+        peer
+    }
+
+    fn say(&mut self, message: FromSession) {
+        self.0.write_all(&message.encode()).unwrap();
+    }
+
+    fn hear(&mut self) -> ToSession {
+        let mut frame = [0; FRAME_BYTES];
+        self.0.read_exact(&mut frame).unwrap();
+        ToSession::decode(&frame).unwrap()
+    }
+
+    fn hold(&mut self) {
+        self.say(FromSession::Want);
+        assert!(matches!(self.hear(), ToSession::Grant { .. }));
+    }
+
+    fn grow(&mut self, bytes: u64) {
+        self.say(FromSession::Grew { bytes });
+        assert_eq!(self.hear(), ToSession::Grow { bytes });
+    }
+}
+
+/// The whole card can be used, with room to be made by moving.
+fn check_that_all_is_well(world: &mut World) {
+    let mut clients = [world.client(), world.client()];
+    for client in &mut clients {
+        client.does(&format!("allocate a {}", 60 * MIB));
+        client.does("set a 1");
+    }
+    for client in &mut clients {
+        client.does("add a 1");
+        assert_eq!(client.does("check a"), "right");
+    }
+}
+
+#[test]
+fn garbage_and_untrue_numbers_harm_nobody_else() {
+    let mut world = World::new(64 * MIB);
+    let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut next = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    // Some stay, and say nothing more.
+    let mut silent = vec![Peer::connect(&world)];
+    for length in [1, 8, 63, 64, 65, 1 << 16] {
+        let mut peer = Peer::connect(&world);
+        let bytes: Vec<u8> = (0..length).map(|_| next() as u8).collect();
+        let _ = peer.0.write_all(&bytes);
+        silent.push(peer);
+    }
+    let numbers = [0, 1, 64 * MIB, 1 << 63, u64::MAX];
+    for number in numbers {
+        for is_away in [false, true] {
+            let token = world.admit(None);
+            let mut peer = Peer::connect(&world);
+            peer.say(FromSession::Hello(Hello {
+                token,
+                total_bytes: number,
+                bytes: number,
+                fixed_bytes: number,
+                is_away,
+            }));
+        }
+    }
+    for _ in 0..20 {
+        let token = world.admit(None);
+        let mut peer = Peer::of(&world, token);
+        for _ in 0..50 {
+            let (kind, number) = (next() % 9, numbers[(next() % 5) as usize]);
+            let message = match kind {
+                0 => FromSession::Want,
+                1 => FromSession::Yielded {
+                    epoch: number,
+                    submissions: number,
+                },
+                2 => FromSession::Grew { bytes: number },
+                3 => FromSession::Shrank { bytes: number },
+                4 => FromSession::Fixed { bytes: number },
+                5 => FromSession::SwappedOut {
+                    bytes: number,
+                    nanoseconds: number,
+                },
+                6 => FromSession::SwappedIn {
+                    bytes: number,
+                    nanoseconds: number,
+                },
+                7 => FromSession::NotSwappedIn,
+                _ => FromSession::Fault {
+                    code: number as u32,
+                },
+            };
+            peer.say(message);
+        }
+        world.usage(token);
+    }
+    check_that_all_is_well(&mut world);
+}
+
+#[test]
+fn who_asks_without_end_and_does_not_listen_is_cut_off() {
+    let mut world = World::new(64 * MIB);
+    let token = world.admit(None);
+    let mut deaf = Peer::of(&world, token);
+    let question = FromSession::Grew { bytes: u64::MAX }.encode();
+    // Far more answers than may wait for somebody who reads none.
+    let mut written = 0;
+    for _ in 0..100_000 {
+        written += usize::from(deaf.0.write_all(&question).is_ok());
+    }
+    let mut answers = Vec::new();
+    let _ = deaf.0.read_to_end(&mut answers);
+    assert!(answers.len() / FRAME_BYTES < written);
+    check_that_all_is_well(&mut world);
+}
+
+#[test]
+fn who_ends_at_any_step_leaves_nothing_behind() {
+    let mut world = World::new(64 * MIB);
+    let steps: [fn(&mut World, &mut Peer) -> Option<Client>; 8] = [
+        |_, _| None,
+        |_, peer| {
+            peer.say(FromSession::Want);
+            None
+        },
+        |_, peer| {
+            peer.hold();
+            None
+        },
+        |_, peer| {
+            peer.say(FromSession::Grew { bytes: 60 * MIB });
+            None
+        },
+        |_, peer| {
+            peer.grow(60 * MIB);
+            peer.say(FromSession::Fixed { bytes: 2 * MIB });
+            None
+        },
+        // Asked to give the lease back.
+        |world, peer| {
+            peer.hold();
+            let mut other = world.client();
+            other.send("launch nothing 1");
+            assert!(matches!(peer.hear(), ToSession::Drop { .. }));
+            Some(other)
+        },
+        // Asked to make room.
+        |world, peer| {
+            peer.grow(60 * MIB);
+            let mut other = world.client();
+            other.send(&format!("allocate a {}", 60 * MIB));
+            assert_eq!(peer.hear(), ToSession::SwapOut);
+            Some(other)
+        },
+        // On its way back.
+        |world, peer| {
+            peer.grow(60 * MIB);
+            let mut other = world.client();
+            other.send(&format!("allocate a {}", 60 * MIB));
+            assert_eq!(peer.hear(), ToSession::SwapOut);
+            peer.say(FromSession::SwappedOut {
+                bytes: 60 * MIB,
+                nanoseconds: 1,
+            });
+            assert!(other.answer().unwrap().starts_with("ok"));
+            peer.say(FromSession::Want);
+            assert_eq!(peer.hear(), ToSession::SwapIn);
+            other.send("launch nothing 1");
+            Some(other)
+        },
+    ];
+    for step in steps {
+        let token = world.admit(None);
+        let mut peer = Peer::of(&world, token);
+        let other = step(&mut world, &mut peer);
+        drop(peer);
+        if let Some(mut other) = other {
+            assert!(other.answer().unwrap().starts_with("ok"));
+        }
+        check_that_all_is_well(&mut world);
+    }
+}
+
+#[test]
+fn a_session_that_is_over_is_cut_off() {
+    let mut world = World::new(64 * MIB);
+    let token = world.admit(None);
+    let mut peer = Peer::of(&world, token);
+    peer.hold();
+    world.dismiss(token);
+    assert_eq!(peer.0.read(&mut [0; FRAME_BYTES]).unwrap(), 0);
+    drop(peer);
+    check_that_all_is_well(&mut world);
+}
+
+#[test]
+fn a_hundred_sessions_leave_no_connection_open() {
+    let mut world = World::new(64 * MIB);
+    for _ in 0..10 {
+        let mut clients: Vec<Client> = (0..10).map(|_| world.client()).collect();
+        for client in &mut clients {
+            client.does("allocate a 512");
+        }
+    }
+    // The listener's own end is left.
+    let ends = || {
+        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+        let path = world.socket();
+        let path = path.to_str().unwrap();
+        sockets.lines().filter(|line| line.ends_with(path)).count()
+    };
+    assert!(eventually(|| ends() == 1));
+}
