@@ -51,6 +51,7 @@ MIXES.update(
     present(torch, "tensor_split ctc_loss _foreach_copy_ is_same_size index_put"),
     present(torch, "_has_compatible_shallow_copy_type is_tensor"),
     present(_FUNCTIONAL, "ctc_loss"),
+    present(torch.autograd, "grad"),  # a gradient that is not defined is nowhere
 )
 
 _QUESTIONS = (

@@ -1,0 +1,29 @@
+"""What would reach for the driver deep inside of torch, and end the process there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import distributed, nn
+
+
+@pytest.mark.usefixtures("virtual")
+def test_a_program_for_several_gpus_trains_as_one_process(tmp_path: Path) -> None:
+    distributed.init_process_group("nccl", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        model = nn.parallel.DistributedDataParallel(nn.Linear(2, 1).cuda(), device_ids=[0])
+        model(torch.ones(4, 2, device="cuda")).sum().backward()
+        assert model.module.weight.grad.device == torch.device("cuda:0")
+        assert model.module.weight.grad.tolist() == [[4.0, 4.0]]
+    finally:
+        distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("virtual")
+def test_exporting_a_model_on_the_gpu_says_what_to_do_and_from_the_cpu_works() -> None:
+    inputs = (torch.ones(1, 2),)
+    with pytest.raises(RuntimeError, match="needs a real GPU"):
+        torch.export.export(nn.Linear(2, 1).cuda(), inputs)
+    assert torch.export.export(nn.Linear(2, 1), inputs).module()(*inputs).shape == (1, 1)
