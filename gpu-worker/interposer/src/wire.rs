@@ -63,6 +63,10 @@ pub enum FromSession {
     Fault {
         code: u32,
     },
+    /// From now on it goes by the cap that it was told anew.
+    Capped {
+        cap_bytes: u64,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +118,7 @@ impl FromSession {
             Self::SwappedIn { bytes, nanoseconds } => frame(7, &[bytes, nanoseconds]),
             Self::NotSwappedIn => frame(8, &[]),
             Self::Fault { code } => frame(9, &[u64::from(code)]),
+            Self::Capped { cap_bytes } => frame(10, &[cap_bytes]),
         }
     }
 
@@ -146,6 +151,9 @@ impl FromSession {
             8 => Self::NotSwappedIn,
             9 => Self::Fault {
                 code: words[0] as u32,
+            },
+            10 => Self::Capped {
+                cap_bytes: words[0],
             },
             _ => return Err(NotAFrame),
         })
@@ -241,6 +249,7 @@ mod tests {
             },
             FromSession::NotSwappedIn,
             FromSession::Fault { code: 700 },
+            FromSession::Capped { cap_bytes: 13 },
         ] {
             assert_eq!(FromSession::decode(&message.encode()), Ok(message));
         }

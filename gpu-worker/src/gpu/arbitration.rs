@@ -6,7 +6,10 @@
 mod processes;
 mod usage;
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    convert::Infallible,
+};
 
 use baton_arbiter::{Action, Arbiter, Event, Settings};
 use baton_interposer::wire::{FromSession, Hello, ToSession};
@@ -26,10 +29,13 @@ use super::{Admission, Cell, Token, Usage};
 pub(super) enum Order {
     Admit(Admission),
     Dismiss(Token),
-    Limit(Token, Option<u64>),
+    Limit(Token, Option<u64>, Unheard),
     Cell(Token, Cell),
     TellUsage(Token, oneshot::Sender<Usage>),
 }
+
+/// Nothing is sent over it; the last one is dropped when every process has heard.
+pub(super) type Unheard = mpsc::Sender<Infallible>;
 
 /// What comes from processes.
 #[derive(Debug)]
@@ -74,6 +80,8 @@ struct Process {
     fixed_bytes: u64,
     /// What it had when it came is in the arbiter's ledger.
     is_welcome: bool,
+    /// It was told a cap, and has not said yet that it goes by it.
+    unheard: Option<Unheard>,
     waits_since: Option<Instant>,
     holds_since: Option<Instant>,
 }
@@ -132,7 +140,7 @@ impl Arbitration {
                     self.cut_off(number);
                 }
             }
-            Order::Limit(token, bytes) => self.on_limit(token, bytes),
+            Order::Limit(token, bytes, unheard) => self.on_limit(token, bytes, &unheard),
             Order::Cell(token, cell) => self.on_cell(token, cell),
             Order::TellUsage(token, answer) => {
                 let _ = answer.send(self.usage(token));
@@ -162,14 +170,18 @@ impl Arbitration {
         }
     }
 
-    fn on_limit(&mut self, token: Token, limit_bytes: Option<u64>) {
+    fn on_limit(&mut self, token: Token, limit_bytes: Option<u64>, unheard: &Unheard) {
         let Some(session) = self.sessions.get_mut(&token) else {
             return;
         };
-        session.limit_bytes = limit_bytes;
+        let before = std::mem::replace(&mut session.limit_bytes, limit_bytes);
         let cap_bytes = self.cap_bytes(token);
         for number in self.processes_of(token) {
-            if self.processes[&number].is_welcome {
+            if let Some(process) = self.processes.get_mut(&number)
+                && process.is_welcome
+                && (before != limit_bytes || process.unheard.is_some())
+            {
+                process.unheard = Some(unheard.clone());
                 self.tell(number, ToSession::Welcome { cap_bytes });
             }
         }
@@ -270,6 +282,7 @@ impl Arbitration {
     fn cut_off(&mut self, number: u64) {
         if let Some(process) = self.processes.get_mut(&number) {
             process.outgoing = None;
+            process.unheard = None;
         }
     }
 }

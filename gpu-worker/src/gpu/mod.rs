@@ -20,6 +20,7 @@ use tokio::{
     net::UnixListener,
     sync::{mpsc, oneshot},
     task::JoinHandle,
+    time::timeout,
 };
 
 use self::arbitration::{Arbitration, Order};
@@ -35,6 +36,9 @@ pub type Token = u128;
 
 /// How much of what sessions say may wait to be heard; then they wait.
 const HEARD: usize = 1024;
+
+/// How long a cell waits for processes of its session to hear how much they may allocate.
+const HEARING: Duration = Duration::from_secs(2);
 
 /// Dropping it ends all connections; sessions wait a while for another.
 #[derive(Debug)]
@@ -109,9 +113,16 @@ impl Gpu {
         self.order(Order::Admit(admission));
     }
 
-    /// How much the session may allocate from now on; `None`: what it was admitted with.
-    pub fn limit(&self, token: Token, bytes: Option<u64>) {
-        self.order(Order::Limit(token, bytes));
+    /// How much the session may allocate from now on; `None`: what it was admitted with. Returns when all its processes
+    /// go by that.
+    pub async fn limit(&self, token: Token, bytes: Option<u64>) {
+        let (unheard, mut heard) = mpsc::channel(1);
+        self.order(Order::Limit(token, bytes, unheard));
+        if timeout(HEARING, heard.recv()).await.is_err() {
+            tracing::warn!(
+                "A process of a session does not hear how much GPU memory it may allocate"
+            );
+        }
     }
 
     pub fn cell(&self, token: Token, cell: Cell) {

@@ -115,8 +115,8 @@ pub(crate) struct Membership {
 
 impl Membership {
     /// How much the session may allocate from now on; `None`: as much as any.
-    pub(crate) fn limit(&self, bytes: Option<u64>) {
-        self.shared.gpu.limit(self.token, bytes);
+    pub(crate) async fn limit(&self, bytes: Option<u64>) {
+        self.shared.gpu.limit(self.token, bytes).await;
     }
 
     pub(crate) fn cell(&self, cell: Cell) {

@@ -155,7 +155,10 @@ impl Agent {
     fn handle(&mut self, message: ToSession) {
         let process = self.process;
         match message {
-            ToSession::Welcome { cap_bytes } => process.cap_bytes.store(cap_bytes, Relaxed),
+            ToSession::Welcome { cap_bytes } => {
+                process.cap_bytes.store(cap_bytes, Relaxed);
+                process.line.say(&FromSession::Capped { cap_bytes });
+            }
             ToSession::Grant { epoch } => {
                 self.lease = Some(Lease {
                     epoch,

@@ -45,6 +45,7 @@ impl Arbitration {
                 bytes: 0,
                 fixed_bytes: 0,
                 is_welcome: false,
+                unheard: None,
                 waits_since: None,
                 holds_since: None,
             },
@@ -117,6 +118,14 @@ impl Arbitration {
             FromSession::NotSwappedIn => self.handle(Event::NotSwappedIn(number)),
             FromSession::Fault { code } => {
                 self.note(number, |usage| usage.fault = Some(code));
+            }
+            FromSession::Capped { cap_bytes } => {
+                let token = process.token;
+                if cap_bytes == self.cap_bytes(token)
+                    && let Some(process) = self.processes.get_mut(&number)
+                {
+                    process.unheard = None;
+                }
             }
         }
     }

@@ -16,7 +16,7 @@ pub(super) async fn begin(gpu: Option<&Membership>, limit_bytes: Option<u64>) {
     if let Some(gpu) = gpu {
         // What the session has done since its last cell is nobody's.
         gpu.usage().await;
-        gpu.limit(limit_bytes);
+        gpu.limit(limit_bytes).await;
         gpu.cell(Cell::Expected);
     }
 }

@@ -68,6 +68,21 @@ fn a_session_sees_its_own_memory_and_its_cap() {
 }
 
 #[test]
+fn a_session_goes_by_a_new_cap_at_once() {
+    let mut world = World::new(64 * MIB);
+    let token = world.admit(None);
+    let mut clients = [(); 2].map(|()| world.client_of(token, &[]));
+    for round in 0..100 {
+        let cap = 16 + round % 3 * 16;
+        world.limit(token, Some(cap * MIB));
+        for client in &mut clients {
+            let memory = format!("{} {}", cap * MIB, cap * MIB);
+            assert_eq!(client.does("memory"), memory, "round {round}");
+        }
+    }
+}
+
+#[test]
 fn memory_that_is_freed_in_order_is_free_after_what_was_submitted() {
     let mut world = World::new(64 * MIB);
     let mut client = world.client();

@@ -103,6 +103,10 @@ impl World {
         token
     }
 
+    pub(crate) fn limit(&self, token: Token, bytes: Option<u64>) {
+        self.runtime.block_on(self.gpu().limit(token, bytes));
+    }
+
     pub(crate) fn dismiss(&mut self, token: Token) {
         self.tokens.retain(|one| *one != token);
         self.gpu().dismiss(token);
