@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 from end_to_end import Cell, Kernel, wait_until
+from end_to_end.results import Result
 from jupyter_client.manager import KernelManager
 from jupyter_client.session import Session
 
@@ -144,6 +148,46 @@ def on_subshell(kernel: Kernel, subshell: str, code: str) -> Cell:
     request = kernel.client.session.msg("execute_request", {"code": code, "silent": False, "store_history": False})
     request["header"]["subshell_id"] = subshell
     return kernel.send(request)
+
+
+# ---- several clients
+
+
+def test_a_client_that_reads_nothing_stops_nobody_and_sees_the_end(new_kernel: Callable[..., Kernel]) -> None:
+    kernel = new_kernel()
+    with zmq.Context() as context, context.socket(zmq.SUB) as stuck:
+        stuck.rcvhwm, stuck.rcvbuf = 1, 64 << 10
+        stuck.subscribe(b"")
+        stuck.connect(f"tcp://127.0.0.1:{kernel.manager.iopub_port}")
+        wait_until(lambda: kernel.run("pass").ok() and stuck.poll(0), "it has subscribed")
+        for front in ("", "%%gpu\n"):
+            result = kernel.run(
+                f"{front}from IPython.display import publish_display_data as show\nprint('begin')\n"
+                "for _ in range(600):\n    show({'text/plain': 'x' * 40_000})\nprint('end')"
+            ).ok()
+            assert (len(result.displays), result.stdout) == (600, "begin\nend\n")
+            words = words_until_idle(kernel, stuck, result)
+            assert words[:2] == ["busy", "execute_input"]
+            assert {"begin\n", "end\n"} <= set(words)
+            assert any("displays were left out here" in word for word in words)
+        (peak,) = re.findall(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{kernel.proxy.pid}/status").read_text())
+        assert int(peak) < 64 << 10
+
+
+def words_until_idle(kernel: Kernel, socket: Any, seen: Result) -> list[str]:
+    """What another client gets of a cell: its kinds of messages, with the states and texts in them."""
+    session = Session(key=kernel.client.session.key)
+    cell = seen.published[0]["parent_header"]["msg_id"]
+    words, kernels = [""], set()
+    while words[-1] != "idle":
+        assert socket.poll(20_000), words
+        _, message = session.recv(socket)
+        if message["parent_header"].get("msg_id") == cell:
+            content = message["content"]
+            words.append(content.get("execution_state") or content.get("text") or message["msg_type"])
+            kernels.add(message["header"]["session"])
+    assert len(kernels) == 1, "JupyterLab drops messages of another kernel session"
+    return words[1:]
 
 
 # ---- the debugger

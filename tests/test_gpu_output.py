@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from end_to_end import Kernel
+from end_to_end import Kernel, wait_until
 
 
 def check_same(kernel: Kernel, body: str) -> list[tuple[str, str]]:
@@ -78,6 +78,18 @@ def test_what_is_said_while_the_state_arrives_is_not_lost(kernel: Kernel) -> Non
     )
     kernel.run(define).ok()
     assert kernel.gpu("print(loud.x)").ok().stdout == "arrives\n1\n"
+
+
+def test_what_a_thread_prints_after_its_cell_is_not_shown(kernel: Kernel) -> None:
+    go, done = (kernel.place.work / f"thread-{name}" for name in ("goes", "done"))
+    kernel.gpu(
+        f"import os, pathlib, threading, time\ndef late():\n    while not os.path.exists({str(go)!r}):\n"
+        f"        time.sleep(0.01)\n    print('late', flush=True)\n    pathlib.Path({str(done)!r}).touch()\n"
+        "threading.Thread(target=late).start()\nprint('begun')"
+    ).ok()
+    go.touch()
+    wait_until(done.exists, "the thread has printed")
+    assert kernel.gpu("print('next')").ok().stdout == "next\n"
 
 
 def test_much_output_is_complete(kernel: Kernel) -> None:
