@@ -1,11 +1,33 @@
-"""How much longer an ordinary cell takes than on plain ipykernel: 1000 cells on each, in turns."""
+"""How much longer an ordinary cell takes than on plain ipykernel: 3 rounds of 1000 cells on each, in turns."""
 
 from __future__ import annotations
 
-from measuring import kernels, milliseconds, private_place, report, spread
+import gc
 
+from measuring import Kernel, kernels, milliseconds, private_place, report, spread
+
+ROUNDS = 3
 CELLS = 1000
-TARGET_EXTRA_MS = 0.05
+TARGETS_MS = {"p50_ms": 0.05, "p99_ms": 0.3}
+PLAIN, SHARED = "plain ipykernel", "Python (shared GPU)"
+
+
+def one_round(plain: Kernel, shared: Kernel) -> dict[str, list[float]]:
+    """In turns, each as often the first. The client's own collections of garbage, whose times grow, are left out."""
+    both = [(PLAIN, plain), (SHARED, shared)]
+    times: dict[str, list[float]] = {PLAIN: [], SHARED: []}
+    gc.collect()
+    gc.disable()
+    for turn in range(CELLS):
+        for name, kernel in both if turn % 2 else reversed(both):
+            times[name].append(milliseconds(lambda kernel=kernel: kernel.run("pass")))
+    gc.enable()
+    return times
+
+
+def extra(times: dict[str, list[float]]) -> dict[str, float]:
+    before, after = spread(times[PLAIN]), spread(times[SHARED])
+    return {what: round(after[what] - before[what], 3) for what in TARGETS_MS}
 
 
 def main() -> None:
@@ -13,22 +35,18 @@ def main() -> None:
         for kernel in (plain, shared):
             for _ in range(20):
                 kernel.run("pass")
-        times: dict[str, list[float]] = {"plain ipykernel": [], "Python (shared GPU)": []}
-        for turn in range(CELLS):
-            pairs = list(zip(times, (plain, shared), strict=True))
-            for name, kernel in pairs if turn % 2 else reversed(pairs):
-                times[name].append(milliseconds(lambda kernel=kernel: kernel.run("pass")))
-    rows = {name: spread(taken) for name, taken in times.items()}
-    before, after = rows.values()
-    extra = round(after["p50_ms"] - before["p50_ms"], 3)
+        rounds = [one_round(plain, shared) for _ in range(ROUNDS)]
+    times = {name: [time for one in rounds for time in one[name]] for name in (PLAIN, SHARED)}
+    more = extra(times)
     report(
         "ordinary-cell",
-        rows,
+        {name: spread(taken) for name, taken in times.items()},
         {
-            "extra p50": f"{extra} ms (target: at most {TARGET_EXTRA_MS} ms)",
-            "extra p99": f"{round(after['p99_ms'] - before['p99_ms'], 3)} ms",
-            "target met": extra <= TARGET_EXTRA_MS,
-        },
+            f"extra {what.removesuffix('_ms')}": f"{more[what]} ms (target: at most {target} ms; of each round: "
+            f"{', '.join(str(extra(one)[what]) for one in rounds)})"
+            for what, target in TARGETS_MS.items()
+        }
+        | {"target met": all(more[what] <= target for what, target in TARGETS_MS.items())},
     )
 
 
