@@ -17,6 +17,7 @@ NAMES = (
     "gpu_gate",
     "latency",
     "plan",
+    "class_of_30",
     "broker_chaos",
     "broker_load",
 )

@@ -69,6 +69,15 @@ def fill(database: Path, now_ms: int) -> None:
         rows.append((submitted, started, finished, "cancelled" if stopped else "ok", person))
         submits.append((finished + draw.expovariate(1 / EDIT), person))
         submits.sort()
+    insert(database, rows)
+
+
+def insert(database: Path, rows: list[tuple[float, float | None, float | None, str | None, int]]) -> None:
+    """Cells that were submitted, started and finished then, with their outcome and person; or not yet."""
+
+    def milliseconds(seconds: float | None) -> int | None:
+        return None if seconds is None else round(seconds * 1000)
+
     columns = "job, sequence, notebook, notebook_name, owner, course, state, outcome, closed, priority"
     times = "submitted_ms, started_ms, finished_ms, run_ms"
     values = "?, ?, ?, 'a.ipynb', ?, '', 'finished', ?, 1, ?, ?, ?, ?, ?"
@@ -83,7 +92,7 @@ def fill(database: Path, now_ms: int) -> None:
                 f"person {person}",
                 outcome,
                 msgpack.packb("normal"),
-                *(round(seconds * 1000) for seconds in (submitted, started, finished, finished - started)),
+                *map(milliseconds, (submitted, started, finished, started and finished and finished - started)),
             )
             for number, (submitted, started, finished, outcome, person) in enumerate(rows, 1)
         ],
@@ -136,6 +145,13 @@ def test_a_broker_without_a_past_says_what_to_do() -> None:
             said = run_binary(service.place, "plan", "--from-broker", *arguments, **service.environment)
             assert said.returncode == 1
             assert sentence in said.stderr
+        now = time.time()
+        stopped_in_line = [(now - 60, None, now - 50, "cancelled", 1)]
+        insert(service.data / "broker.db", [(now - 90, now - 89, now - 80, "ok", 1), *stopped_in_line])
+        said = run_binary(service.place, "plan", "--from-broker", "--gpus", "1", **service.environment)
+        assert said.returncode == 1
+        assert "Only 1 cell of the history ran to its end, and an estimate needs at least 20" in said.stderr
+        assert "hint: look at more --days" in said.stderr
     finally:
         assert not service.close()
 

@@ -174,14 +174,8 @@ impl Capacity {
             up: axis("part of cells that wait longer", 1.0),
             lines: vec![
                 line("as it was", self.fit.waits.curve()),
-                line(
-                    "predicted, times as they were",
-                    self.as_they_were.curve.clone(),
-                ),
-                line(
-                    "predicted, exponential times",
-                    self.exponential.curve.clone(),
-                ),
+                line("predicted, times as they were", self.as_they_were.curve()),
+                line("predicted, exponential times", self.exponential.curve()),
             ],
         }
     }

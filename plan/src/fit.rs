@@ -76,7 +76,9 @@ pub enum TooLittle {
     #[error("The history holds no cells yet, so nothing can be estimated from it")]
     Nothing,
     #[error(
-        "Only {cells} cells of the history ran to their end, and an estimate needs at least {FEWEST}"
+        "Only {} of the history ran to {} end, and an estimate needs at least {FEWEST}",
+        if *.cells == 1 { "1 cell".to_owned() } else { format!("{cells} cells") },
+        if *.cells == 1 { "its" } else { "their" }
     )]
     Few { cells: usize },
     #[error(

@@ -5,6 +5,7 @@ use crate::{
     rates::Rates,
     shared,
     simulation::{Length, Life, Runs, Simulated, first_come},
+    wait::Waits,
 };
 
 /// Waits are told at these parts of cells.
@@ -16,8 +17,15 @@ pub enum Method {
     Simulated,
 }
 
+/// An answer before its percentiles are looked for, which takes longer than all the rest.
+#[derive(Debug)]
+pub enum Solution {
+    Exact(Answer),
+    Simulated(Forecast),
+}
+
 /// Times are in seconds.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Forecast {
     pub people: usize,
     pub gpus: usize,
@@ -32,8 +40,14 @@ pub struct Forecast {
     pub response: f64,
     /// Within which the [`PARTS`] of cells start.
     pub waits: [f64; 3],
-    /// Seconds and the part of cells that wait longer, for a plot.
-    pub curve: Vec<(f64, f64)>,
+    distribution: Distribution,
+}
+
+#[derive(Debug)]
+enum Distribution {
+    Exact(Waits),
+    /// Seconds and the part of cells that wait longer.
+    Simulated(Vec<(f64, f64)>),
 }
 
 /// How much of an answer is worth waiting for.
@@ -66,14 +80,19 @@ impl Effort {
 const CURVE: usize = 80;
 const RUNS: Runs = Runs { count: 10, seed: 1 };
 
-/// Simulated is also a chain that was not solved to twelve digits.
 #[must_use]
 pub fn forecast(rates: &Rates, people: usize, gpus: usize, effort: Effort) -> Forecast {
+    solution(rates, people, gpus, effort).into()
+}
+
+/// Simulated is also a chain that was not solved to twelve digits.
+#[must_use]
+pub fn solution(rates: &Rates, people: usize, gpus: usize, effort: Effort) -> Solution {
     let is_small = shared::work(people, gpus) <= effort.most_work;
     let answer = is_small.then(|| shared::solve(rates, people, gpus));
     match answer.flatten() {
-        Some(answer) => Forecast::from(&answer),
-        None => simulated(&rates.life(), people, gpus, effort),
+        Some(answer) => Solution::Exact(answer),
+        None => Solution::Simulated(simulated(&rates.life(), people, gpus, effort)),
     }
 }
 
@@ -89,14 +108,48 @@ pub fn simulated(life: &Life, people: usize, gpus: usize, effort: Effort) -> For
     Forecast::of_simulation(people, gpus, &told)
 }
 
-impl From<&Answer> for Forecast {
-    fn from(answer: &Answer) -> Self {
-        let waits = PARTS.map(|part| answer.waits.percentile(part));
-        let end = 1.2 * waits[2];
-        let point = |number: usize| {
-            let seconds = end * number as f64 / CURVE as f64;
-            (seconds, answer.waits.longer_than(seconds))
-        };
+impl Solution {
+    #[must_use]
+    pub fn people(&self) -> usize {
+        match self {
+            Self::Exact(answer) => answer.people,
+            Self::Simulated(forecast) => forecast.people,
+        }
+    }
+
+    /// Mean seconds.
+    #[must_use]
+    pub fn wait(&self) -> f64 {
+        match self {
+            Self::Exact(answer) => answer.wait,
+            Self::Simulated(forecast) => forecast.wait,
+        }
+    }
+
+    /// Whether the last of the [`PARTS`] of cells start within so many seconds.
+    #[must_use]
+    pub fn starts_within(&self, seconds: f64) -> bool {
+        let [.., part] = PARTS;
+        match self {
+            Self::Exact(answer) => answer.waits.longer_than(seconds) <= 1.0 - part,
+            Self::Simulated(Forecast {
+                waits: [.., wait], ..
+            }) => *wait <= seconds,
+        }
+    }
+}
+
+impl From<Solution> for Forecast {
+    fn from(solution: Solution) -> Self {
+        match solution {
+            Solution::Exact(answer) => Self::from(answer),
+            Solution::Simulated(forecast) => forecast,
+        }
+    }
+}
+
+impl From<Answer> for Forecast {
+    fn from(answer: Answer) -> Self {
         Self {
             people: answer.people,
             gpus: answer.gpus,
@@ -106,19 +159,34 @@ impl From<&Answer> for Forecast {
             at_once: answer.waits.none(),
             wait: answer.wait,
             response: answer.response,
-            waits,
-            curve: (0..=CURVE).map(point).collect(),
+            waits: PARTS.map(|part| answer.waits.percentile(part)),
+            distribution: Distribution::Exact(answer.waits),
         }
     }
 }
 
 impl Forecast {
+    /// Seconds and the part of cells that wait longer, for a plot.
+    #[must_use]
+    pub fn curve(&self) -> Vec<(f64, f64)> {
+        let waits = match &self.distribution {
+            Distribution::Exact(waits) => waits,
+            Distribution::Simulated(curve) => return curve.clone(),
+        };
+        let end = 1.2 * self.waits[2];
+        let point = |number: usize| {
+            let seconds = end * number as f64 / CURVE as f64;
+            (seconds, waits.longer_than(seconds))
+        };
+        (0..=CURVE).map(point).collect()
+    }
+
     /// The part of cells that wait longer than so many seconds, from the curve.
     #[must_use]
     pub fn longer_than(&self, seconds: f64) -> f64 {
-        let after = self.curve.partition_point(|(time, _)| *time <= seconds);
-        let (Some(before), Some(after)) = (self.curve[..after].last(), self.curve.get(after))
-        else {
+        let curve = self.curve();
+        let after = curve.partition_point(|(time, _)| *time <= seconds);
+        let (Some(before), Some(after)) = (curve[..after].last(), curve.get(after)) else {
             return 0.0;
         };
         let part = (seconds - before.0) / (after.0 - before.0);
@@ -138,10 +206,12 @@ impl Forecast {
             wait: told.wait.mean,
             response: told.response.mean,
             waits: told.waits.map(|wait| wait.mean),
-            curve: [begin]
-                .into_iter()
-                .chain(longer.filter(|(wait, _)| *wait > 0.0))
-                .collect(),
+            distribution: Distribution::Simulated(
+                [begin]
+                    .into_iter()
+                    .chain(longer.filter(|(wait, _)| *wait > 0.0))
+                    .collect(),
+            ),
         }
     }
 }

@@ -5,10 +5,14 @@
 //!
 //! Those behind do not change the wait of those before them, so a wait is a walk over (how the GPUs are held, how many
 //! are before me) until one more than those before me have been handed a GPU. Its Laplace transform follows step by step
-//! from a small linear system; the distribution from that numerically (Abate and Whitt 1995, "Euler"), to about
-//! ten digits.
+//! from a small linear system ([`factored`]); the distribution from that numerically (Abate and Whitt 1995, "Euler"),
+//! to about ten digits.
+
+mod factored;
 
 use num_complex::Complex64;
+
+use factored::Factored;
 
 /// Weights of submissions by what they find; their sum need not be one.
 pub(crate) struct Queueing {
@@ -66,6 +70,9 @@ const EULER_TERMS: usize = 13;
 
 /// Of a percentile, relative to it; the distribution itself is not more exact.
 const PRECISION: f64 = 1e-9;
+
+/// A percentile is looked for in steps of this factor first.
+const GROWTH: f64 = 8.0;
 
 impl Waits {
     /// `each(holder, go)` calls `go(next, rate, handed)` for what may happen.
@@ -159,16 +166,32 @@ impl Waits {
         if self.longer_than(0.0) <= tail {
             return 0.0;
         }
+        // In logarithms a tail is nearly straight.
+        let beyond = |seconds| (self.longer_than(seconds) / tail + NEGLIGIBLE).ln();
         let (mut low, mut high) = (0.0, 1.0 / self.exits.iter().copied().fold(0.0, f64::max));
-        while self.longer_than(high) > tail {
-            (low, high) = (high, high * 2.0);
+        let (mut above, mut below) = (beyond(low), beyond(high));
+        while below > 0.0 {
+            (low, above) = (high, below);
+            high *= GROWTH;
+            below = beyond(high);
         }
+        // By false position, moved a little towards the middle, so that both ends come nearer; and never later than by
+        // halving (Oliveira and Takahashi 2020, "ITP").
+        let first = high - low;
+        let mut allowed = first;
         while high - low > PRECISION * high {
-            let middle = 0.5 * (low + high);
-            if self.longer_than(middle) > tail {
-                low = middle
+            let (width, middle) = (high - low, 0.5 * (low + high));
+            let straight = low + width * above / (above - below);
+            let little = 0.2 * width * width / first;
+            let towards = (middle - straight).clamp(-little, little);
+            let slack = (allowed - 0.5 * width).max(0.0);
+            let between = (straight + towards).clamp(middle - slack, middle + slack);
+            allowed *= 0.5;
+            let value = beyond(between);
+            if value > 0.0 {
+                (low, above) = (between, value);
             } else {
-                high = middle
+                (high, below) = (between, value);
             }
         }
         high
@@ -176,14 +199,17 @@ impl Waits {
 
     /// The Laplace transform of the density of those waits that are not none.
     fn transform(&self, theta: Complex64) -> Complex64 {
-        let onward = self.onward(theta);
+        let until_handed = self.until_handed(theta);
         let mut now = vec![Complex64::ONE; self.holders];
         let mut next = now.clone();
+        let handed: Vec<_> = self.steps.iter().filter(|step| step.handed).collect();
         let mut sum = Complex64::ZERO;
         for weights in &self.queued {
-            for (next, row) in next.iter_mut().zip(&onward) {
-                *next = row.iter().zip(&now).map(|(a, b)| a * b).sum();
+            next.fill(Complex64::ZERO);
+            for step in &handed {
+                next[step.from] += now[step.to] * step.rate;
             }
+            until_handed.solve(&mut next);
             std::mem::swap(&mut now, &mut next);
             sum += weights
                 .iter()
@@ -194,46 +220,18 @@ impl Waits {
         sum
     }
 
-    /// `onward[i][j]`: the transform of the time from holders `i` to the next hand-over, which leaves holders `j`.
-    fn onward(&self, theta: Complex64) -> Vec<Vec<Complex64>> {
-        let count = self.holders;
-        let mut stay = vec![vec![Complex64::ZERO; count]; count];
-        let mut hand = vec![vec![Complex64::ZERO; count]; count];
+    /// What the holders do until the next hand-over.
+    fn until_handed(&self, theta: Complex64) -> Factored {
+        let among = || self.steps.iter().filter(|step| !step.handed);
+        let reach = among().map(|step| step.from.abs_diff(step.to)).max();
+        let mut equations = Factored::nothing(self.holders, reach.unwrap_or(0));
         for (holder, exit) in self.exits.iter().enumerate() {
-            stay[holder][holder] = theta + exit;
+            equations.add(holder, holder, theta + exit);
         }
-        for step in &self.steps {
-            if step.handed {
-                hand[step.from][step.to] += step.rate;
-            } else {
-                stay[step.from][step.to] -= step.rate;
-            }
+        for step in among() {
+            equations.add(step.from, step.to, Complex64::from(-step.rate));
         }
-        solve(stay, hand)
+        equations.eliminate();
+        equations
     }
-}
-
-/// `x` in `a x = b`, by elimination; `a` is diagonally dominant, so no pivot is looked for.
-fn solve(mut a: Vec<Vec<Complex64>>, mut b: Vec<Vec<Complex64>>) -> Vec<Vec<Complex64>> {
-    let count = a.len();
-    for pivot in 0..count {
-        let (row_a, row_b) = (a[pivot].clone(), b[pivot].clone());
-        for row in (0..count).filter(|row| *row != pivot) {
-            let factor = a[row][pivot] / row_a[pivot];
-            if factor != Complex64::ZERO {
-                a[row]
-                    .iter_mut()
-                    .zip(&row_a)
-                    .for_each(|(value, above)| *value -= factor * above);
-                b[row]
-                    .iter_mut()
-                    .zip(&row_b)
-                    .for_each(|(value, above)| *value -= factor * above);
-            }
-        }
-    }
-    for (row, values) in b.iter_mut().enumerate() {
-        values.iter_mut().for_each(|value| *value /= a[row][row]);
-    }
-    b
 }

@@ -8,7 +8,7 @@ mod report;
 use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Context;
-use baton_plan::{Effort, Forecast, Rates, exclusive, forecast, states};
+use baton_plan::{Effort, Forecast, Rates, Solution, exclusive, solution, states};
 use clap::ArgMatches;
 
 use crate::settings::{Settings, SettingsError};
@@ -74,7 +74,7 @@ pub(crate) fn main(
     let gpu_counts = question.gpu_counts();
     for &gpus in &gpu_counts {
         for users in steps(question.users) {
-            answers.push(question.solve(users, gpus, Effort::THOROUGH)?);
+            answers.push(question.solve(users, gpus, Effort::THOROUGH)?.into());
         }
     }
     let most = gpu_counts
@@ -185,27 +185,26 @@ impl Question {
     }
 
     /// Larger chains than can be solved are simulated.
-    fn solve(&self, users: usize, gpus: usize, effort: Effort) -> anyhow::Result<Forecast> {
+    fn solve(&self, users: usize, gpus: usize, effort: Effort) -> anyhow::Result<Solution> {
         if self.exclusive {
             let answer = exclusive::solve(&self.rates, users, gpus).context(
                 "With exclusive GPUs and people who never leave, all the others wait for ever\nhint: say how long people stay, for example --stay 90m",
             )?;
-            return Ok(Forecast::from(&answer));
+            return Ok(Solution::Exact(answer));
         }
-        Ok(forecast(&self.rates, users, gpus, effort))
+        Ok(solution(&self.rates, users, gpus, effort))
     }
 
     /// By doubling and then halving: more people never wait less.
     fn most(&self, gpus: usize) -> anyhow::Result<Most> {
-        let within = |answer: &Forecast| answer.waits[2] <= self.limit;
-        let (served, over) = self.last(gpus, gpus, within)?;
-        let from = served.as_ref().map_or(gpus, |served| served.people);
-        let (_, minutes) = self.last(gpus, from, |answer| answer.wait < MINUTE)?;
+        let (served, over) = self.last(gpus, gpus, |answer| answer.starts_within(self.limit))?;
+        let from = served.as_ref().map_or(gpus, Solution::people);
+        let (_, minutes) = self.last(gpus, from, |answer| answer.wait() < MINUTE)?;
         Ok(Most {
             gpus,
-            minutes: minutes.map(|answer| answer.people),
-            served,
-            over,
+            minutes: minutes.map(|answer| answer.people()),
+            served: served.map(Forecast::from),
+            over: over.map(Forecast::from),
         })
     }
 
@@ -214,8 +213,8 @@ impl Question {
         &self,
         gpus: usize,
         first: usize,
-        is_good: impl Fn(&Forecast) -> bool,
-    ) -> anyhow::Result<(Option<Forecast>, Option<Forecast>)> {
+        is_good: impl Fn(&Solution) -> bool,
+    ) -> anyhow::Result<(Option<Solution>, Option<Solution>)> {
         let mut good = None;
         let (mut low, mut high, mut bad) = (0, first, None);
         while bad.is_none() && high < MOST_PEOPLE {

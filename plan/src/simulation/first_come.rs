@@ -17,8 +17,6 @@ enum Happening {
     FallsAsleep(usize),
     Submits(usize),
     Ends(usize),
-    /// A GPU, and the number of the hand-over: of no effect when another began since.
-    HandsOver(usize, u32),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,19 +34,16 @@ struct Person {
     since: f64,
 }
 
-#[derive(Debug, Default)]
-struct Gpu {
-    holder: Option<usize>,
-    hand_over: u32,
-    is_handing_over: bool,
-}
-
 struct World<'life> {
     life: &'life Life,
     random: Xoshiro256PlusPlus,
     now: f64,
     people: Vec<Person>,
-    gpus: Vec<Gpu>,
+    gpus: usize,
+    /// Who holds each GPU; the others are free.
+    holders: Vec<usize>,
+    /// When each of them is handed over; infinite while it is not.
+    hand_overs: Vec<f64>,
     line: VecDeque<usize>,
     /// Times are positive, so their bits are in the same order.
     calendar: BinaryHeap<Reverse<(u64, Happening)>>,
@@ -62,7 +57,9 @@ pub(super) fn run(life: &Life, people: usize, gpus: usize, length: Length, seed:
         random: Xoshiro256PlusPlus::seed_from_u64(seed),
         now: 0.0,
         people: Vec::new(),
-        gpus: (0..gpus).map(|_| Gpu::default()).collect(),
+        gpus,
+        holders: Vec::new(),
+        hand_overs: Vec::new(),
         line: VecDeque::new(),
         calendar: BinaryHeap::new(),
         warm_up: length.warm_up,
@@ -83,17 +80,39 @@ pub(super) fn run(life: &Life, people: usize, gpus: usize, length: Length, seed:
         }
     }
     let end = length.warm_up + length.measured;
-    while let Some(Reverse((time, happening))) = world.calendar.pop() {
-        world.now = f64::from_bits(time);
-        if world.now > end {
-            break;
-        }
-        world.happen(happening);
-    }
+    while world.go_on(end) {}
     world.run
 }
 
 impl World<'_> {
+    /// What happens next; false when that is after the end.
+    fn go_on(&mut self, end: f64) -> bool {
+        let next = self.calendar.peek().map(|Reverse((time, _))| *time);
+        let next = next.map_or(f64::INFINITY, f64::from_bits);
+        let (hand_over, gpu) = self.next_hand_over();
+        self.now = next.min(hand_over);
+        if self.now > end || self.now.is_infinite() {
+            return false;
+        }
+        if hand_over < next {
+            self.hand_over(gpu);
+        } else if let Some(Reverse((_, happening))) = self.calendar.pop() {
+            self.happen(happening);
+        }
+        true
+    }
+
+    /// When, and of which GPU.
+    fn next_hand_over(&self) -> (f64, usize) {
+        if self.line.is_empty() {
+            return (f64::INFINITY, 0);
+        }
+        let times = self.hand_overs.iter().copied().zip(0..);
+        times.fold((f64::INFINITY, 0), |first, other| {
+            if other.0 < first.0 { other } else { first }
+        })
+    }
+
     fn happen(&mut self, happening: Happening) {
         match happening {
             Happening::WakesUp(person) => self.edit(person),
@@ -104,11 +123,6 @@ impl World<'_> {
             }
             Happening::Submits(person) => self.submit(person),
             Happening::Ends(person) => self.end(person),
-            Happening::HandsOver(gpu, number) => {
-                if self.gpus[gpu].is_handing_over && self.gpus[gpu].hand_over == number {
-                    self.hand_over(gpu);
-                }
-            }
         }
     }
 
@@ -127,17 +141,18 @@ impl World<'_> {
     fn submit(&mut self, person: usize) {
         self.people[person].since = self.now;
         if let Some(gpu) = self.people[person].gpu {
-            self.gpus[gpu].is_handing_over = false;
+            self.hand_overs[gpu] = f64::INFINITY;
             self.start(person);
-        } else if let Some(gpu) = self.gpus.iter().position(|gpu| gpu.holder.is_none()) {
-            self.gpus[gpu].holder = Some(person);
-            self.people[person].gpu = Some(gpu);
+        } else if self.holders.len() < self.gpus {
+            self.people[person].gpu = Some(self.holders.len());
+            self.holders.push(person);
+            self.hand_overs.push(f64::INFINITY);
             self.start(person);
         } else {
             self.people[person].phase = Phase::Waiting;
             self.line.push_back(person);
             if self.line.len() == 1 {
-                (0..self.gpus.len()).for_each(|gpu| self.begin_hand_over(gpu));
+                (0..self.gpus).for_each(|gpu| self.begin_hand_over(gpu));
             }
         }
     }
@@ -166,29 +181,22 @@ impl World<'_> {
         }
     }
 
+    /// Of a GPU that is held, as all are when somebody waits.
     fn begin_hand_over(&mut self, gpu: usize) {
-        let holder = self.gpus[gpu]
-            .holder
-            .expect("all are held when somebody waits");
-        if self.people[holder].phase == Phase::Running {
+        if self.people[self.holders[gpu]].phase == Phase::Running {
             return;
         }
-        self.gpus[gpu].hand_over += 1;
-        self.gpus[gpu].is_handing_over = true;
-        let time = self.life.hand_over.draw(&mut self.random);
-        self.enter(time, Happening::HandsOver(gpu, self.gpus[gpu].hand_over));
+        self.hand_overs[gpu] = self.now + self.life.hand_over.draw(&mut self.random);
     }
 
     fn hand_over(&mut self, gpu: usize) {
         let next = self.line.pop_front().expect("hand-overs end with the line");
-        let last = self.gpus[gpu].holder.replace(next);
-        self.people[last.expect("it was held")].gpu = None;
+        let last = std::mem::replace(&mut self.holders[gpu], next);
+        self.people[last].gpu = None;
         self.people[next].gpu = Some(gpu);
-        self.gpus[gpu].is_handing_over = false;
+        self.hand_overs[gpu] = f64::INFINITY;
         if self.line.is_empty() {
-            for other in &mut self.gpus {
-                other.is_handing_over = false;
-            }
+            self.hand_overs.fill(f64::INFINITY);
         }
         self.start(next);
     }

@@ -134,7 +134,7 @@ fn a_chain_that_is_too_large_is_simulated_instead() {
     let many_gpus = forecast(&CLASS, 33, 30, Effort::THOROUGH);
     assert_eq!(many_gpus.method, Method::Simulated);
     let solved = shared::solve(&CLASS, 12, 2).unwrap();
-    for (seconds, longer) in simulated.curve {
+    for (seconds, longer) in simulated.curve() {
         assert!((solved.waits.longer_than(seconds) - longer).abs() < 0.03);
     }
 }

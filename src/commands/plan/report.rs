@@ -238,7 +238,7 @@ fn plots(question: &Question, answers: &[Forecast]) -> Vec<Plot> {
         .filter(|answer| answer.people == question.users)
         .map(|answer| Line {
             name: gpus(answer.gpus),
-            points: answer.curve.clone(),
+            points: answer.curve(),
         })
         .collect();
     let points = distribution.iter().flat_map(|line| &line.points);
