@@ -7,7 +7,7 @@ from typing import Any
 
 from baton_shim.surroundings.kind import Kind
 from baton_shim.virtual import SWITCH
-from baton_shim.virtual.gpu import KNOWN, UNKNOWN, Gpu
+from baton_shim.virtual.gpu import KNOWN, TYPICAL, UNKNOWN, Gpu
 
 
 class VirtualCuda(Kind):
@@ -33,7 +33,8 @@ class GpuModel(Kind):
         if SWITCH.real and torch is not None and torch.cuda.is_initialized():
             found = torch.cuda.get_device_properties(0)
             capability = (found.major, found.minor)
-            KNOWN.gpu = Gpu(found.name, found.total_memory, capability, found.multi_processor_count)
+            details = {name: plain(getattr(found, name, value)) for name, value in TYPICAL.items()}
+            KNOWN.gpu = Gpu(found.name, found.total_memory, capability, found.multi_processor_count, details)
         return None if KNOWN.gpu is UNKNOWN else KNOWN.gpu
 
     def fresh(self) -> None:
@@ -41,6 +42,11 @@ class GpuModel(Kind):
 
     def apply(self, difference: Any) -> None:
         KNOWN.gpu = difference
+
+
+def plain(value: Any) -> int | str:
+    """The identity of a GPU is an object of torch's."""
+    return value if isinstance(value, (int, str)) else str(value)
 
 
 GPUS: tuple[Kind, ...] = (VirtualCuda(), GpuModel())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -31,6 +31,28 @@ def test_the_virtual_gpu_is_like_the_one_that_was_last_seen() -> None:
     held = torch.ones(1 << 20, device="cuda")
     assert torch.cuda.mem_get_info() == (before - held.nbytes, total)
     assert GpuModel().look() == H100, "the next session hears of it, too"
+    assert str(properties).startswith("_CudaDeviceProperties(name='NVIDIA H100 80GB HBM3', major=9, minor=0, total_mem")
+
+
+@pytest.mark.usefixtures("after_a_cell_on_an_h100")
+def test_a_tensor_that_is_larger_than_the_gpu_does_not_fit() -> None:
+    with pytest.raises(torch.OutOfMemoryError, match=r"Tried to allocate 90.00 GiB. GPU 0 has a total .* of 79.21 GiB"):
+        torch.empty(90 << 30, dtype=torch.uint8, device="cuda")
+
+
+@pytest.mark.usefixtures("virtual")
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: torch.cuda.graphs.CUDAGraph(),
+        lambda: torch.cuda.utilization(),
+        lambda: torch.cuda.memory._record_memory_history(),
+        lambda: torch.nn.parallel.comm.broadcast(torch.ones(1, device="cuda"), [0]),
+    ],
+)
+def test_what_only_a_gpu_has_is_said_to_need_one(call: Callable[[], object]) -> None:
+    with pytest.raises(RuntimeError, match=r"needs a real GPU\nhint: use it in a %%gpu cell"):
+        call()
 
 
 def test_before_that_nothing_is_said_to_a_session() -> None:

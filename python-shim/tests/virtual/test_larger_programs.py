@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import distributed, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 
 @pytest.mark.usefixtures("virtual")
@@ -19,6 +20,15 @@ def test_a_program_for_several_gpus_trains_as_one_process(tmp_path: Path) -> Non
         assert model.module.weight.grad.tolist() == [[4.0, 4.0]]
     finally:
         distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("virtual")
+def test_a_worker_of_a_loader_that_makes_tensors_on_the_gpu_says_what_a_gpu_says() -> None:
+    loader = DataLoader(TensorDataset(torch.ones(2, device="cuda")), num_workers=1)
+    with pytest.raises(
+        RuntimeError, match=r"(?s)Cannot re-initialize CUDA in forked subprocess.*hint: let the workers"
+    ):
+        next(iter(loader))
 
 
 @pytest.mark.usefixtures("virtual")

@@ -14,6 +14,13 @@ from baton_shim.virtual import SWITCH
 OWNERS: tuple[Any, ...] = (
     *(torch, torch.cuda, torch.accelerator, torch.autograd, torch.func, torch._utils, torch.backends.cuda),
     *(torch.Tensor, torch.nn.Parameter, torch.nn.Module, torch.nn.DataParallel, torch.optim.Optimizer),
+    *(
+        torch.UntypedStorage,
+        torch.storage._StorageBase,
+        torch.nn.attention,
+        torch.nn.parallel.comm,
+        torch.cuda.profiler,
+    ),
     *(torch.amp.autocast_mode.autocast, torch.autograd.function.BackwardCFunction, threading.Thread),
 )
 

@@ -11,9 +11,10 @@ from baton_shim.virtual.patches import Patches
 
 
 def install(patches: Patches) -> None:
-    from baton_shim.virtual.pytorch import answers, devices, older, rules, saving, streams, training
+    from baton_shim.virtual.pytorch import answers, devices, gradients, older, rules, saving, streams, training
 
-    assert rules  # its import fills the mode's tables
+    assert rules  # its import, as that of gradients, fills the mode's tables
+    assert gradients
     answers.install(patches)
     saving.install(patches)
     training.install(patches)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -27,7 +28,20 @@ _NOTHING = """
 """
 _MEMORY = "memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached max_memory_cached"
 _TYPES = "Float Double Half BFloat16 Long Int Short Char Byte Bool"
-_NEEDS_GPU = "CUDAGraph graph make_graphed_callables graph_pool_handle"
+_COUNTS = "num_alloc_retries num_ooms num_sync_all_streams num_device_alloc num_device_free max_split_size"
+_COUNTED = """
+    allocation segment active inactive_split allocated_bytes reserved_bytes active_bytes inactive_split_bytes
+    requested_bytes oversize_allocations oversize_segments
+"""
+_USED = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+_RECORDS = "_record_memory_history _dump_snapshot _snapshot"
+_GRAPHS = "CUDAGraph graph make_graphed_callables graph_pool_handle"
+_NEEDS_GPU = f"""
+    {_GRAPHS} MemPool ExternalStream current_blas_handle caching_allocator_alloc utilization temperature power_draw
+    clock_rate memory_usage device_memory_used
+"""
+_BETWEEN_GPUS = "broadcast broadcast_coalesced reduce_add reduce_add_coalesced scatter gather"
+_OF_NCCL = "all_reduce reduce broadcast all_gather reduce_scatter"
 
 
 def install(patches: Patches) -> None:
@@ -35,9 +49,14 @@ def install(patches: Patches) -> None:
     for kind in _TYPES.split():
         if hasattr(torch.cuda, f"{kind}Tensor"):
             answers[f"{kind}Tensor"] = TypedTensor(kind)
-    for name in _NEEDS_GPU.split():
-        answers[name] = needs_gpu(f"torch.cuda.{name}")
-    set_present(patches, torch.cuda, answers)
+    refused = {name: needs_gpu(f"torch.cuda.{name}") for name in _NEEDS_GPU.split()}
+    set_present(patches, torch.cuda, {**answers, **refused, "default_generators": (generator.of_the_gpu(),)})
+    for module, title, names in (
+        (getattr(torch.cuda, "graphs", None), "torch.cuda", _GRAPHS),
+        (torch.nn.parallel.comm, "torch.cuda.comm", _BETWEEN_GPUS),
+        (torch.cuda.nccl, "torch.cuda.nccl", _OF_NCCL),
+    ):
+        set_present(patches, module, {name: needs_gpu(f"{title}.{name}") for name in names.split()})
     set_present(patches, torch.cuda.random, randomness())
     set_present(patches, torch.cuda.memory, memory())
     install_accelerator(patches)
@@ -45,9 +64,9 @@ def install(patches: Patches) -> None:
     patches.set(torch, "Generator", generator.Generator)
     patches.set(Tensor, "record_stream", always(None))
     if hasattr(torch.cuda, "nvtx"):
-        for name in "range_push range_pop mark range_start range_end".split():
-            if hasattr(torch.cuda.nvtx, name):
-                patches.set(torch.cuda.nvtx, name, always(0))
+        marks = "range_push range_pop mark range_start range_end"
+        set_present(patches, torch.cuda.nvtx, {name: always(0) for name in marks.split()})
+    set_present(patches, torch.cuda.profiler, {name: always(None) for name in ("start", "stop")})
 
 
 def set_present(patches: Patches, module: Any, answers: dict[str, Any]) -> None:
@@ -70,11 +89,7 @@ def questions() -> dict[str, Any]:
             minor=gpu.capability[1],
             total_memory=gpu.memory_bytes,
             multi_processor_count=gpu.multiprocessors,
-            warp_size=32,
-            max_threads_per_multi_processor=2048,
-            regs_per_multiprocessor=65536,
-            is_integrated=0,
-            is_multi_gpu_board=0,
+            **gpu.details,
         )
 
     def get_device_name(device: Any = None) -> str:
@@ -88,13 +103,22 @@ def questions() -> dict[str, Any]:
     def set_device(device: Any) -> None:
         check(device)
 
+    def exchange(device: int) -> int:
+        check(device)
+        return 0
+
+    def maybe_exchange(device: int) -> int:
+        return exchange(device)
+
     def is_bf16_supported(*args: Any, **kwargs: Any) -> bool:
         return KNOWN.gpu.capability >= (8, 0)
 
     return {
         **{name: always(None) for name in _NOTHING.split()},
         **{name: always(True) for name in "is_available is_initialized _is_compiled".split()},
-        **{name: always(0) for name in "current_device _exchange_device _maybe_exchange_device".split()},
+        "current_device": always(0),
+        "_exchange_device": exchange,
+        "_maybe_exchange_device": maybe_exchange,
         "device_count": always(1),
         "can_device_access_peer": always(False),
         "is_tf32_supported": lambda: KNOWN.gpu.capability >= (8, 0),
@@ -109,6 +133,14 @@ def questions() -> dict[str, Any]:
 
 class _CudaDeviceProperties(types.SimpleNamespace):
     """Prints as the real ones do."""
+
+    def __repr__(self) -> str:
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory >> 20}MB, multi_processor_count={self.multi_processor_count}, "
+            f"uuid={self.uuid}, pci_bus_id={self.pci_bus_id}, pci_device_id={self.pci_device_id}, "
+            f"pci_domain_id={self.pci_domain_id}, L2_cache_size={self.L2_cache_size >> 20}MB)"
+        )
 
 
 def check(device: Any) -> None:
@@ -127,13 +159,26 @@ def memory() -> dict[str, Any]:
     def summary(device: Any = None, abbreviated: bool = False) -> str:
         return f"Virtual CUDA: {labelled_bytes()} bytes of tensors; memory of a GPU is used in %%gpu cells only"
 
-    def stats(device: Any = None) -> dict[str, int]:
-        used = labelled_bytes()
-        return {f"{kind}_bytes.all.{when}": used for kind in ("allocated", "reserved") for when in ("current", "peak")}
-
     counters = {name: lambda device=None: labelled_bytes() for name in _MEMORY.split()}
-    more = {"mem_get_info": mem_get_info, "memory_summary": summary, "memory_stats": stats}
+    more = {"mem_get_info": mem_get_info, "memory_summary": summary, "memory_stats": lambda device=None: stats()}
+    more |= {
+        "get_per_process_memory_fraction": always(1.0),
+        "list_gpu_processes": always("GPU:0\nno processes are running"),
+    }
+    more |= {name: needs_gpu(f"torch.cuda.memory.{name}") for name in _RECORDS.split()}
     return {**counters, **more, "memory_snapshot": lambda *args, **kwargs: []}
+
+
+def stats() -> dict[str, int]:
+    """Under all names that a real allocator counts with; what is used counts, in one pool."""
+    used = labelled_bytes()
+    counts = dict.fromkeys(_COUNTS.split(), 0)
+    for kind in _COUNTED.split():
+        for pool in ("all", "large_pool", "small_pool"):
+            held = used if pool == "all" and kind in _USED else 0
+            counts |= {f"{kind}.{pool}.{when}": held for when in ("current", "peak", "allocated")}
+            counts[f"{kind}.{pool}.freed"] = 0
+    return OrderedDict(sorted(counts.items()))
 
 
 def labelled_bytes() -> int:
@@ -240,6 +285,7 @@ def install_accelerator(patches: Patches) -> None:
         "device_count": always(1),
         "current_accelerator": lambda check_available=False: torch.device("cuda"),
         "current_stream": lambda *device: Stream(),
+        "memory_stats": lambda *device: stats(),
         "get_memory_info": lambda *device: (KNOWN.gpu.memory_bytes - labelled_bytes(), KNOWN.gpu.memory_bytes),
     }
     set_present(patches, accelerator, answers)

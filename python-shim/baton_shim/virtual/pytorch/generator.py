@@ -103,6 +103,13 @@ class Generator(torch._C.Generator):  # type: ignore[misc]
         return rebuilt, (str(self.device.type), self.get_state())
 
 
+def of_the_gpu() -> Generator:
+    """As an entry of `torch.cuda.default_generators`."""
+    made: Generator = Generator("cuda")
+    made._stream = DEFAULT
+    return made
+
+
 def rebuilt(device: str, state: Any) -> Any:
     made = torch.Generator(device)
     made.set_state(state)

@@ -17,6 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from baton_shim.virtual import LABEL
 from baton_shim.virtual.hint import WATCH
+from baton_shim.virtual.pytorch.capacity import fitting, in_words_of_a_gpu
 from baton_shim.virtual.pytorch.labels import Tensor, first_tensor, look, names_cuda, on_cuda, put
 
 Rule = Callable[["VirtualCuda", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -97,7 +98,12 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
 
     def made_here(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that says where its result shall be, as the CPU's."""
-        return function(*args, **({**kwargs, "device": "cpu"} if names_cuda(kwargs["device"]) else kwargs))
+        if not names_cuda(kwargs["device"]):
+            return function(*args, **kwargs)
+        try:
+            return fitting(function(*args, **{**kwargs, "device": "cpu"}))
+        except RuntimeError as error:
+            raise in_words_of_a_gpu(error) from None
 
     def mix(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function not in MIXES:

@@ -51,7 +51,6 @@ MIXES.update(
     present(torch, "tensor_split ctc_loss _foreach_copy_ is_same_size index_put"),
     present(torch, "_has_compatible_shallow_copy_type is_tensor"),
     present(_FUNCTIONAL, "ctc_loss"),
-    present(torch.autograd, "grad"),  # a gradient that is not defined is nowhere
 )
 
 _QUESTIONS = (
@@ -128,7 +127,7 @@ def to_cuda(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any
     asked = kwargs.get("device", args[1] if len(args) > 1 else None)
     if asked is not None and not names_cuda(asked):
         raise RuntimeError(f"Invalid device, must be cuda device, but got {asked}")
-    return arrived(args[0], args[0], mode.holds(args[0]), True)
+    return arrived(args[0].cpu(), args[0], mode.holds(args[0]), True)
 
 
 @rule(Tensor.cpu)
@@ -273,6 +272,15 @@ def formatted(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> s
     if args[0].dim() == 0 or not mode.holds(args[0]):
         return str(function(*args))
     return format(representation(mode, None, args[:1], {}), args[1])
+
+
+if hasattr(Tensor, "__cuda_array_interface__"):
+
+    @rule(Tensor.__cuda_array_interface__.__get__)
+    def cuda_array_interface(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+        if mode.holds(args[0]):
+            raise AttributeError("__cuda_array_interface__ needs a real GPU\nhint: use it in a %%gpu cell")
+        return function(*args)
 
 
 @rule(*present(Tensor, "pin_memory"))

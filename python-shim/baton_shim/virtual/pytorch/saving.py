@@ -11,7 +11,7 @@ import torch
 
 from baton_shim.virtual import LABEL
 from baton_shim.virtual.patches import Patches
-from baton_shim.virtual.pytorch.labels import Tensor, names_cuda, on_cuda, put
+from baton_shim.virtual.pytorch.labels import CUDA, Tensor, names_cuda, on_cuda, put
 
 _BEFORE_CPU = 5  # torch asks its own for the CPU at 10, for CUDA at 20
 
@@ -39,6 +39,7 @@ def install(patches: Patches) -> None:
         return form
 
     patches.set(Tensor, "_reduce_ex_internal", reduce)
+    install_storages(patches)
     load_here = torch.jit.load
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -51,6 +52,32 @@ def install(patches: Patches) -> None:
     state_here = getattr(torch._utils, "_get_obj_state", None)
     if state_here is not None:  # torch 1.13 leaves all attributes behind
         patches.set(torch._utils, "_get_obj_state", without_label(state_here))
+
+
+def install_storages(patches: Patches) -> None:
+    def cuda(self: Any, device: Any = None, non_blocking: bool = False) -> Any:
+        """As in `torch.load(file, map_location=lambda storage, location: storage.cuda(0))`."""
+        names_cuda(CUDA if device is None else device)
+        made = self.clone()
+        setattr(made, LABEL, True)
+        return made
+
+    patches.set(torch.storage._StorageBase, "cuda", cuda)
+    share_here = getattr(torch.UntypedStorage, "_new_shared", None)
+    if share_here is None:
+        return
+
+    def share(cls: Any, /, size: int, **options: Any) -> Any:
+        """What a loader's worker does with a batch."""
+        if names_cuda(options.get("device", "cpu")):
+            raise RuntimeError(
+                "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
+                "'spawn' start method\n"
+                "hint: let the workers make batches on the CPU, and move each to the GPU where it is used"
+            )
+        return share_here(size, **options)
+
+    patches.set(torch.UntypedStorage, "_new_shared", classmethod(share))
 
 
 def without_label(state_here: Any) -> Any:

@@ -33,6 +33,10 @@ class Stream:
     def wait_event(self, event: Any) -> None:
         pass
 
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return 0, -5  # the least, the greatest
+
     def query(self) -> bool:
         return True
 
@@ -57,10 +61,13 @@ class Stream:
         return "<torch.cuda.Stream device=cuda:0 cuda_stream=0x0>"
 
 
-class Event:
-    __module__ = "torch.cuda"
+class AnyEvent:
+    """`torch.Event`, which is told its device first."""
 
-    def __init__(self, enable_timing: bool = False, **options: Any) -> None:
+    __module__ = "torch"
+    __qualname__ = "Event"
+
+    def __init__(self, device: Any = None, *, enable_timing: bool = False, **options: Any) -> None:
         self.device, self._timed = CUDA, enable_timing
         self._at: float | None = None
 
@@ -79,7 +86,7 @@ class Event:
     def __reduce__(self) -> Any:
         return functools.partial(torch.cuda.Event, enable_timing=self._timed), ()
 
-    def elapsed_time(self, end: Event) -> float:
+    def elapsed_time(self, end: AnyEvent) -> float:
         """Milliseconds."""
         if not (self._timed and end._timed):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
@@ -88,14 +95,11 @@ class Event:
         return (end._at - self._at) * 1e3
 
 
-class AnyEvent(Event):
-    """`torch.Event`, which is told its device first."""
+class Event(AnyEvent):
+    __module__ = "torch.cuda"
 
-    __module__ = "torch"
-    __qualname__ = "Event"
-
-    def __init__(self, device: Any = None, *, enable_timing: bool = False, **options: Any) -> None:
-        super().__init__(enable_timing)
+    def __init__(self, enable_timing: bool = False, **options: Any) -> None:
+        super().__init__(enable_timing=enable_timing)
 
 
 def install(patches: Patches) -> None:

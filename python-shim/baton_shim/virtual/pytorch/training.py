@@ -250,6 +250,7 @@ def install_wrappers(patches: Patches) -> None:
     install_distributed(patches)
     install_nested(patches)
     install_export(patches)
+    install_attention(patches)
 
 
 def install_distributed(patches: Patches) -> None:
@@ -301,3 +302,18 @@ def install_export(patches: Patches) -> None:
         return export_here(mod, args, *rest, **options)
 
     patches.set(torch.export, "export", export)
+
+
+def install_attention(patches: Patches) -> None:
+    """The CPU lacks some of the kernels that `sdpa_kernel` chooses from; it computes the same without them."""
+    module = getattr(torch.nn, "attention", None)
+    choose_here = getattr(module, "_sdpa_kernel", None)
+    if choose_here is None:
+        return
+
+    @functools.wraps(choose_here)
+    def choose(*args: Any, **kwargs: Any) -> None:
+        choose_here(*args, **kwargs)
+        torch._C._set_sdp_use_math(True)
+
+    patches.set(module, "_sdpa_kernel", choose)

@@ -1,0 +1,43 @@
+"""What is asked for gradients: those that are given must be where the outputs are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from baton_shim.virtual.pytorch.labels import Tensor, put
+from baton_shim.virtual.pytorch.mode import VirtualCuda
+from baton_shim.virtual.pytorch.rules import Args, Kwargs, rule
+
+
+@rule(torch.autograd.grad)
+def grad(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Inputs may be on either device; their gradients are there, too."""
+    asked = dict(zip(("outputs", "inputs", "grad_outputs"), args, strict=False)) | kwargs
+    compare(mode, asked["outputs"], asked.get("grad_outputs"))
+    results = function(*args, **kwargs)
+    for source, result in zip(several(asked["inputs"]), results, strict=False):
+        if isinstance(source, Tensor):
+            put(result, mode.holds(source))
+    return results
+
+
+@rule(Tensor.backward, torch.autograd.backward)
+def backward(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> None:
+    gradients = kwargs.get("gradient", kwargs.get("grad_tensors", args[1] if len(args) > 1 else None))
+    compare(mode, args[0] if args else kwargs.get("tensors"), gradients)
+    function(*args, **kwargs)
+
+
+def compare(mode: VirtualCuda, outputs: Any, gradients: Any) -> None:
+    """A gradient that is a single number may be anywhere."""
+    for index, pair in enumerate(zip(several(outputs), several(gradients), strict=False)):
+        if all(isinstance(part, Tensor) for part in pair) and pair[1].dim() > 0:
+            wanted, found = ("cuda:0" if mode.holds(part) else "cpu" for part in pair)
+            if wanted != found:
+                raise RuntimeError(f"invalid gradient at index {index} - expected device {wanted} but got {found}")
+
+
+def several(tensors: Any) -> tuple[Any, ...]:
+    return tuple(tensors) if isinstance(tensors, (list, tuple)) else (tensors,)
