@@ -53,7 +53,9 @@ pub(crate) fn command() -> Command {
                 .arg(python_argument("The Python in which notebooks run")),
         ))
         .subcommand(with_flags(
-            Command::new("status").about("Say whether the broker is well and what it does"),
+            Command::new("status")
+                .about("Say whether the broker is well and what it does")
+                .arg(switch("json", "Print JSON")),
         ))
         .subcommands(questions())
         .subcommands(actions::actions())

@@ -76,7 +76,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
             }
             None => Ok(ExitCode::FAILURE),
         },
-        "status" => commands::status::main(&settings()?),
+        "status" => commands::status::main(&settings()?, matches),
         other => anyhow::bail!("There is no command {other}"),
     }
 }

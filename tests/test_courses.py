@@ -117,6 +117,9 @@ def test_the_line_says_why_and_how_long(course: Course) -> None:
     paused.wait_for(lambda result: lines["paused"] in result.notices, "a paused course says so")
     jobs = course.asks("jobs", "--json", "--state", "queued")
     assert [job["waiting"]["rule"] for job in jobs] == ["course_paused", "own_job_runs"]
+    status = course.asks("status", "--json")
+    assert (status["health"], [worker["jobs"] for worker in status["workers"]]) == ("ready", [1])
+    assert {job["job"] for job in jobs} < {job["job"] for job in status["jobs"]}
     why = course.says("explain", jobs[1]["job"][-8:], name="ada")
     assert "of ada (ml101, " in why
     assert "It waits: another cell of the same person runs (first.ipynb)." in why

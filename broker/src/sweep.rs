@@ -63,6 +63,7 @@ pub(crate) async fn sweep(
     terms: Terms,
     now_ms: i64,
 ) -> Result<usize, StoreError> {
+    store.still_leads().await?;
     let outputs = terms.jobs.min(OUTPUTS);
     store.delete_old_outputs(before(now_ms, outputs)).await?;
     store.delete_old_jobs(before(now_ms, terms.jobs)).await?;

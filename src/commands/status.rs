@@ -2,29 +2,52 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context;
 use baton_link::Api;
+use baton_protocol::api::{Job, Page, Worker};
+use clap::ArgMatches;
+use serde::Serialize;
 
+use super::ask::{client, list, run};
 use crate::{service, settings::Settings};
 
-pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
-    let dial = service::dial(settings)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("Failed to start")?;
-    runtime.block_on(async {
-        let api = Api::new(&dial)?;
-        println!("Broker: {}", dial.address);
-        println!("Version: {}", text(&api, "/version").await?);
-        println!("Health: {}", text(&api, "/health/ready").await?);
-        if let Some(url) = service::dashboard(settings) {
-            println!("Dashboard: {url}");
+/// As JSON. What the broker does is what the caller may see of it.
+#[derive(Serialize)]
+struct Status {
+    broker: String,
+    version: String,
+    health: String,
+    dashboard: Option<String>,
+    workers: Vec<Worker>,
+    /// Unfinished.
+    jobs: Vec<Job>,
+}
+
+pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let api = client(settings)?;
+    let broker = service::dial(settings)?.address.to_string();
+    let dashboard = service::dashboard(settings);
+    run(async {
+        let version = text(&api, "/version").await?;
+        let health = text(&api, "/health/ready").await?;
+        if matches.get_flag("json") {
+            let workers: Page<Worker> = api.ask("/v1/workers", &[]).await?;
+            let unfinished = vec![("state", "unfinished".to_owned())];
+            let status = Status {
+                broker,
+                version,
+                health,
+                dashboard,
+                workers: workers.items,
+                jobs: list(&api, "/v1/jobs", unfinished, u32::MAX).await?,
+            };
+            return Ok(serde_json::to_string_pretty(&status)? + "\n");
         }
-        println!("{}", text(&api, "/status").await?);
-        anyhow::Ok(())
-    })?;
-    Ok(ExitCode::SUCCESS)
+        let dashboard = dashboard.map_or_else(String::new, |url| format!("Dashboard: {url}\n"));
+        let does = text(&api, "/status").await?;
+        Ok(format!(
+            "Broker: {broker}\nVersion: {version}\nHealth: {health}\n{dashboard}{does}\n"
+        ))
+    })
 }
 
 async fn text(api: &Api, path: &str) -> anyhow::Result<String> {

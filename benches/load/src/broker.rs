@@ -15,7 +15,7 @@ use tempfile::TempDir;
 pub(crate) struct Broker {
     pub(crate) dial: Dial,
     child: Child,
-    _folder: TempDir,
+    folder: TempDir,
     _server: Option<Server>,
 }
 
@@ -51,7 +51,7 @@ impl Broker {
                 token: None,
             },
             child: command.spawn().context("Failed to start the broker")?,
-            _folder: folder,
+            folder,
             _server: server,
         };
         let api = Api::new(&broker.dial)?;
@@ -62,6 +62,11 @@ impl Broker {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         Ok(broker)
+    }
+
+    /// On the disk that its store is on, too.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// A field of its status, such as `VmHWM`.

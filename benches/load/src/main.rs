@@ -5,11 +5,13 @@
 //! Out: one line of JSON with what was measured. Fails when a cell was lost or doubled, or a line of output was.
 
 mod broker;
+mod disk;
 mod notebook;
 mod worker;
 
 use anyhow::Context;
 use broker::Broker;
+use disk::{Disk, Probe};
 use hdrhistogram::Histogram;
 use notebook::{Notebook, Run};
 use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
@@ -37,6 +39,8 @@ const CELLS_A_SECOND: f64 = 20.0;
 /// After the last cell was submitted.
 const PATIENCE: Duration = Duration::from_secs(60);
 const SEED: u64 = 2026;
+/// A cell that waits longer for a free slot misses the target.
+const SLOW: Duration = Duration::from_millis(100);
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -70,6 +74,7 @@ async fn main() -> anyhow::Result<()> {
     let between = Exp::new(CELLS_A_SECOND).context("A rate")?;
     let begun = Instant::now();
     let cpu_before = broker.cpu()?;
+    let probe = Probe::start(broker.folder().join("probe"))?;
     let mut measured = Measured::new()?;
     let mut next = begun;
     while begun.elapsed() < Duration::from_secs(seconds) {
@@ -93,6 +98,7 @@ async fn main() -> anyhow::Result<()> {
     }
     let cpu = broker.cpu()? - cpu_before;
     let elapsed = begun.elapsed();
+    let disk = probe.finish()?;
     timeout(PATIENCE, async {
         while measured.finished < measured.submitted {
             tokio::select! {
@@ -109,6 +115,8 @@ async fn main() -> anyhow::Result<()> {
         "Cells were started twice"
     );
     let assigned = |quantile| milliseconds(measured.assigned.value_at_quantile(quantile));
+    let write = |quantile| milliseconds(disk.writes.value_at_quantile(quantile));
+    let (slow, blamed) = measured.slow(&disk);
     let stored = broker.stored().await?;
     println!(
         "{}",
@@ -122,10 +130,17 @@ async fn main() -> anyhow::Result<()> {
             "assigned p50 ms": assigned(0.5),
             "assigned p99 ms": assigned(0.99),
             "assigned max ms": assigned(1.0),
+            "cells over 100 ms": slow,
+            "while the disk hung": blamed,
+            "disk p50 ms": write(0.5),
+            "disk p99 ms": write(0.99),
+            "disk max ms": write(1.0),
+            "disk hung %": percent(disk.hung_for(), elapsed),
+            "woken late p99 ms": milliseconds(disk.late.value_at_quantile(0.99)),
             "end to end p99 ms": milliseconds(measured.overhead.value_at_quantile(0.99)),
             "transactions": stored.transactions,
             "transaction mean ms": stored.mean_ms,
-            "broker cpu %": (100.0 * cpu.as_secs_f64() / elapsed.as_secs_f64()).round(),
+            "broker cpu %": percent(cpu, elapsed),
             "broker MB": broker.memory_bytes("VmHWM")? / 1_000_000,
             "broker MB empty": empty_bytes / 1_000_000,
         })
@@ -141,6 +156,8 @@ struct Measured {
     assigned: Histogram<u64>,
     /// Microseconds from sending a cell to hearing of its end, without what its script takes.
     overhead: Histogram<u64>,
+    /// When cells were sent and assigned that took too long.
+    slow: Vec<(Instant, Instant)>,
 }
 
 impl Measured {
@@ -151,6 +168,7 @@ impl Measured {
             found_no_notebook: 0,
             assigned: Histogram::new(3)?,
             overhead: Histogram::new(3)?,
+            slow: Vec::new(),
         })
     }
 
@@ -159,12 +177,27 @@ impl Measured {
         self.assigned.record(microseconds(run.assigned))?;
         let overhead = run.finished.saturating_sub(worker::CELL);
         self.overhead.record(microseconds(overhead))?;
+        if run.assigned > SLOW {
+            self.slow.push((run.sent, run.sent + run.assigned));
+        }
         Ok(())
+    }
+
+    /// How many took too long, and of these how many while the disk hung.
+    fn slow(&self, disk: &Disk) -> (usize, usize) {
+        let hung = |(sent, assigned): &&(Instant, Instant)| {
+            disk.hung(sent.into_std(), assigned.into_std())
+        };
+        (self.slow.len(), self.slow.iter().filter(hung).count())
     }
 }
 
 fn microseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn percent(part: Duration, whole: Duration) -> f64 {
+    (1000.0 * part.as_secs_f64() / whole.as_secs_f64()).round() / 10.0
 }
 
 #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]

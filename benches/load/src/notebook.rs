@@ -19,6 +19,7 @@ pub(crate) struct Notebook {
 /// One cell from the notebook's side, since it was sent.
 pub(crate) struct Run {
     pub(crate) notebook: usize,
+    pub(crate) sent: Instant,
     pub(crate) assigned: Duration,
     pub(crate) finished: Duration,
 }
@@ -73,6 +74,7 @@ impl Notebook {
         self.connection.send(&FromProxy::Submit(submission)).await?;
         let mut run = Run {
             notebook: number,
+            sent,
             assigned: Duration::ZERO,
             finished: Duration::ZERO,
         };

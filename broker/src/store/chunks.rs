@@ -14,7 +14,7 @@ use crate::people::Account;
 use baton_protocol::{ChunkHash, NotebookId};
 use std::collections::{HashMap, HashSet};
 
-/// Chunks deleted in one transaction; the queue waits for so long.
+/// Chunks, or jobs, deleted in one transaction; the queue waits for so long.
 const DELETE_BATCH: usize = 64;
 /// Chunks named in one statement.
 const NAMED: usize = 256;
@@ -119,7 +119,7 @@ impl Store {
         touched_before_ms: i64,
         live: &Live,
     ) -> Result<Vec<(ChunkHash, Vec<Account>)>, StoreError> {
-        let old = sql("SELECT hash, owner, course FROM chunks WHERE touched_ms < ? ORDER BY hash")
+        let old = sql("SELECT hash, owner, course FROM chunks WHERE touched_ms < ? ORDER BY hash, owner, course")
             .bind(touched_before_ms);
         let mut stale: Vec<(ChunkHash, Vec<Account>)> = Vec::new();
         for row in self.fetch(old).await? {
@@ -181,19 +181,41 @@ impl Store {
         &self,
         finished_before_ms: i64,
     ) -> Result<(), StoreError> {
-        let old = sql(
-            "DELETE FROM events WHERE job IN (SELECT job FROM jobs WHERE closed = 1 AND finished_ms < ?)",
-        );
-        let old = vec![old.bind(finished_before_ms)];
-        self.writer().await?.apply(old).await
+        let printed = "AND EXISTS (SELECT 1 FROM events WHERE events.job = jobs.job)";
+        self.delete_of_old_jobs("events", printed, finished_before_ms)
+            .await
     }
 
     /// Their rows, whose outputs are deleted.
     pub(crate) async fn delete_old_jobs(&self, finished_before_ms: i64) -> Result<(), StoreError> {
-        let jobs = sql("DELETE FROM jobs WHERE closed = 1 AND finished_ms < ?");
-        let workers = sql("DELETE FROM workers WHERE gone_ms < ?");
-        let old = [jobs, workers].map(|old| old.bind(finished_before_ms));
-        self.writer().await?.apply(old.into()).await
+        let workers = sql("DELETE FROM workers WHERE gone_ms < ?").bind(finished_before_ms);
+        self.writer().await?.apply(vec![workers]).await?;
+        self.delete_of_old_jobs("jobs", "", finished_before_ms)
+            .await
+    }
+
+    /// They are looked for beside the writer, which is free between two batches.
+    async fn delete_of_old_jobs(
+        &self,
+        table: &str,
+        condition: &str,
+        finished_before_ms: i64,
+    ) -> Result<(), StoreError> {
+        // A closed job is finished; the index is of those that say so.
+        let old = sql(format!(
+            "SELECT job FROM jobs WHERE state = 'finished' AND closed = 1 AND finished_ms < ? {condition}"
+        ));
+        let old = self.fetch(old.bind(finished_before_ms)).await?;
+        for batch in old.chunks(DELETE_BATCH) {
+            let jobs: Vec<Vec<u8>> = batch
+                .iter()
+                .map(|row| row.get("job"))
+                .collect::<Result<_, _>>()?;
+            let mut delete = sql(format!("DELETE FROM {table} WHERE job IN "));
+            delete.push_list(jobs);
+            self.writer().await?.apply(vec![delete]).await?;
+        }
+        Ok(())
     }
 }
 

@@ -135,11 +135,15 @@ impl PostgresStore {
     /// Another broker may lead from now on.
     pub(super) async fn close(&self) -> Result<(), StoreError> {
         self.readers.close().await;
-        let connection = std::mem::take(&mut *self.writer.lock().await).connection;
-        if let Some(connection) = connection {
-            connection.close().await?;
+        let Writer { connection, leads } = std::mem::take(&mut *self.writer.lock().await);
+        let Some(mut connection) = connection else {
+            return Ok(());
+        };
+        // The server ends a closed connection's session when it comes to it.
+        if leads {
+            in_time(give_up_lead(&mut connection)).await?;
         }
-        Ok(())
+        Ok(connection.close().await?)
     }
 
     async fn connect(&self) -> Result<PgConnection, StoreError> {
@@ -188,6 +192,14 @@ async fn ask_for_lead(connection: &mut PgConnection) -> Result<(), StoreError> {
         None
     };
     Err(StoreError::Standby { leader })
+}
+
+async fn give_up_lead(connection: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::query("SELECT pg_advisory_unlock($1)")
+        .bind(LEAD)
+        .execute(connection)
+        .await?;
+    Ok(())
 }
 
 impl PostgresWriter {

@@ -107,17 +107,22 @@ impl Store {
     /// The chunks that somebody may still ask for: of jobs that have not finished, and of results not yet home.
     pub(crate) async fn live_chunks(&self) -> Result<Live, StoreError> {
         let mut live = Live::new();
-        let states = sql("SELECT owner, course, manifest FROM jobs WHERE manifest IS NOT NULL");
+        let states = sql(
+            "SELECT owner, course, manifest FROM jobs WHERE closed = 0 AND manifest IS NOT NULL",
+        );
         for row in self.fetch(states).await? {
             let state: State = decode(&row.get::<Vec<u8>>("manifest")?)?;
             live.entry(account(&row)?)
                 .or_default()
                 .extend(state.chunks());
         }
-        let ends = sql("SELECT owner, course, body FROM events JOIN jobs ON jobs.job = events.job WHERE kind IN (?, ?, ?)")
-            .bind(super::write::FINISHED)
-            .bind(super::write::RETURNED)
-            .bind(super::write::REST);
+        let ends = sql(
+            "SELECT owner, course, body FROM jobs JOIN events ON events.job = jobs.job
+             WHERE closed = 0 AND kind IN (?, ?, ?)",
+        )
+        .bind(super::write::FINISHED)
+        .bind(super::write::RETURNED)
+        .bind(super::write::REST);
         for row in self.fetch(ends).await? {
             let end = decode(&row.get::<Vec<u8>>("body")?)?;
             if let JobEvent::Finished { state, .. } | JobEvent::Rest { state, .. } = end {

@@ -31,6 +31,18 @@ async fn both_engines_keep_the_same() {
     assert_eq!(sqlite.len(), postgres.len());
 }
 
+/// The server's session of a closed connection outlives it for a while.
+#[tokio::test]
+async fn a_closed_store_leaves_the_lead_at_once() {
+    let server = Server::start(Disk::NoSync);
+    let database = Database::named(&server.url());
+    for _ in 0..20 {
+        let store = Store::open(&database).await.unwrap();
+        store.lead().await.unwrap();
+        store.close().await.unwrap();
+    }
+}
+
 /// What happens is made once, so that both engines hear of the same jobs.
 struct Story {
     ada: Account,

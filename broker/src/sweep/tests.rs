@@ -149,12 +149,21 @@ async fn a_chunk_whose_file_cannot_be_removed_is_tried_again() {
 #[tokio::test]
 async fn rows_of_jobs_go_after_their_term_and_never_while_somebody_waits() {
     let place = place().await;
-    let job = JobId::random();
-    place.apply(submit(job, naming(ChunkHash([0; 32])))).await;
-    place.apply(finish(job, 0)).await;
+    // More than go at once.
+    let jobs: Vec<JobId> = (0..200).map(|_| JobId::random()).collect();
+    for (number, job) in (1..).zip(jobs.iter().copied()) {
+        let mut submitted = submit(job, naming(ChunkHash([0; 32])));
+        if let Write::Submit { sequence, .. } = &mut submitted {
+            *sequence = number;
+        }
+        place.apply(submitted).await;
+        place.apply(finish(job, 0)).await;
+    }
     place.sweep(600 * MINUTE).await;
-    assert_eq!(place.store.load().await.unwrap().jobs.len(), 1);
-    place.apply(Write::Close { job }).await;
+    assert_eq!(place.store.load().await.unwrap().jobs.len(), jobs.len());
+    for job in jobs {
+        place.apply(Write::Close { job }).await;
+    }
     place.sweep(601 * MINUTE).await;
     let left = place.store.load().await.unwrap();
     assert!(left.jobs.is_empty() && left.closed.is_empty());

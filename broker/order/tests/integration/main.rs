@@ -1,5 +1,6 @@
 //! The order as everybody sees it who calls it.
 #![allow(clippy::unwrap_used)]
 
+mod class;
 mod fairness;
 mod order;
