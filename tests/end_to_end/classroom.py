@@ -406,7 +406,7 @@ def pictures(folder: Path) -> None:
             page.goto(room.page("root"))
             jobs = page.locator("#queue a, .slot a").evaluate_all("links => links.map((link) => link.href)")
             pages = {"now": room.address, "running": jobs[0], "waiting": jobs[-1]}
-            names = ("people", "workers", "courses", "audit", "course?name=ml101")
+            names = ("people", "workers", "courses", "capacity", "audit", "course?name=ml101")
             pages |= {name.split("?")[0]: room.address + name for name in names}
             for name, address in pages.items():
                 page.goto(address)
