@@ -1,4 +1,7 @@
-"""The foreign suite `jupyter_kernel_test`, whole, against this kernel and against plain ipykernel: the same result."""
+"""The foreign suite `jupyter_kernel_test`, whole, against this kernel and against plain ipykernel: the same result.
+
+Plain ipykernel is not asked for its welcome: where it starts while the client connects, "starting" may come first.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,6 @@ class Samples:
 
 
 class TestPlain(Samples, jupyter_kernel_test.KernelTests):
-    kernel_name = "python3"
-
-
-class TestPlainWelcome(Samples, jupyter_kernel_test.IopubWelcomeTests):
     kernel_name = "python3"
 
 
