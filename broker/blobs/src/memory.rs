@@ -1,6 +1,6 @@
 //! Reading a child process's memory where it lies.
 
-use std::io::IoSliceMut;
+use std::{io::IoSliceMut, ops::Range};
 
 use baton_protocol::shim::{Stream, StreamPart};
 use nix::{
@@ -24,6 +24,38 @@ pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> Result<(), BlobError> 
             Err(Errno::EINTR) => {}
             Err(error) => return Err(failed(pid, from, bytes, error)),
         }
+    }
+    Ok(())
+}
+
+/// Fills `buffer` with the bytes of all `ranges`, one after the other. They count from `address` on, and are few.
+pub fn read_ranges(
+    pid: i32,
+    address: u64,
+    ranges: &[Range<u64>],
+    buffer: &mut Vec<u8>,
+) -> Result<(), BlobError> {
+    let length =
+        |range: &Range<u64>| usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
+    buffer.resize(ranges.iter().map(length).sum(), 0);
+    let remote = ranges.iter().map(|range| {
+        let base = usize::try_from(address.wrapping_add(range.start)).map_err(|_| Errno::EFAULT)?;
+        let len = length(range);
+        Ok(RemoteIoVec { base, len })
+    });
+    let count = remote.collect::<nix::Result<Vec<_>>>().and_then(|remote| {
+        let local = &mut [IoSliceMut::new(buffer)];
+        process_vm_readv(Pid::from_raw(pid), local, &remote)
+    });
+    if count == Ok(buffer.len()) {
+        return Ok(());
+    }
+    // One by one, to finish what was interrupted, or to say which failed.
+    let mut rest = buffer.as_mut_slice();
+    for range in ranges {
+        let (room, after) = rest.split_at_mut(length(range));
+        read(pid, address.wrapping_add(range.start), room)?;
+        rest = after;
     }
     Ok(())
 }

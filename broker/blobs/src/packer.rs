@@ -9,6 +9,7 @@
 use std::{
     fs::File,
     iter::repeat,
+    mem,
     ops::Range,
     os::unix::fs::FileExt,
     sync::{
@@ -76,9 +77,9 @@ pub fn pack(
         file,
         ledger,
         end: AtomicU64::new(end.next_multiple_of(LINE_BYTES)),
-        untouched: match snapshot.segments.iter().all(|view| view.fresh) {
-            true => Untouched::default(),
-            false => Untouched::of(pid),
+        untouched: match snapshot.segments.iter().any(is_looked_at) {
+            true => Untouched::of(pid),
+            false => Untouched::default(),
         },
         cancelled,
     };
@@ -138,6 +139,33 @@ fn lay_out<'snapshot>(views: &'snapshot [SegmentView], end: &mut u64) -> Vec<Tas
     tasks
 }
 
+/// Whether only the system knows what was written to.
+fn is_looked_at(view: &SegmentView) -> bool {
+    !view.fresh && view.digests.is_none()
+}
+
+/// What is read at once: a part of one range, or several.
+fn pieces(ranges: Vec<Range<u64>>) -> Vec<Vec<Range<u64>>> {
+    let (mut pieces, mut piece) = (Vec::new(), Vec::new());
+    let mut room = PIECE_BYTES as u64;
+    for Range { mut start, end } in ranges {
+        while start < end {
+            let part = start..end.min(start + room);
+            start = part.end;
+            room -= part.end - part.start;
+            piece.push(part);
+            if room == 0 {
+                pieces.push(mem::take(&mut piece));
+                room = PIECE_BYTES as u64;
+            }
+        }
+    }
+    if !piece.is_empty() {
+        pieces.push(piece);
+    }
+    pieces
+}
+
 struct Packing<'call> {
     pid: i32,
     file: File,
@@ -194,26 +222,19 @@ impl Packing<'_> {
 
     fn do_task(&self, task: &Task<'_>, buffer: &mut Vec<u8>) -> Result<Found, BlobError> {
         let mut found = Found::default();
-        for range in self.worth_reading(task)? {
-            let mut start = range.start;
-            while start < range.end {
-                if (self.cancelled)() {
-                    return Err(BlobError::Cancelled);
+        for piece in pieces(self.worth_reading(task)?) {
+            if (self.cancelled)() {
+                return Err(BlobError::Cancelled);
+            }
+            memory::read_ranges(self.pid, task.view.address, &piece, buffer)?;
+            match (task.place, piece.first()) {
+                (Some(place), Some(range)) => {
+                    let place = place + (range.start - task.range.start);
+                    self.file.write_all_at(buffer, place).map_err(no_room)?;
+                    found.digests.extend(digests(buffer));
+                    found.add(range.start, place, buffer.len());
                 }
-                let rest = usize::try_from(range.end - start).unwrap_or(PIECE_BYTES);
-                buffer.resize(rest.min(PIECE_BYTES), 0);
-                let address = task.view.address.wrapping_add(start);
-                memory::read(self.pid, address, buffer)?;
-                match task.place {
-                    Some(place) => {
-                        let place = place + (start - task.range.start);
-                        self.file.write_all_at(buffer, place).map_err(no_room)?;
-                        found.digests.extend(digests(buffer));
-                        found.add(start, place, buffer.len());
-                    }
-                    None => self.put_changed(task.view.number, start, buffer, &mut found)?,
-                }
-                start += buffer.len() as u64;
+                _ => self.put_changed(task.view.number, &piece, buffer, &mut found)?,
             }
         }
         Ok(found)
@@ -267,38 +288,43 @@ impl Packing<'_> {
         self.untouched.pages(address..end)
     }
 
-    /// Of a known segment only the blocks that differ go into the file.
+    /// Of a known segment only the blocks that differ go into the file. `bytes` are those of the piece.
     fn put_changed(
         &self,
         segment: u32,
-        start: u64,
+        piece: &[Range<u64>],
         bytes: &mut [u8],
         found: &mut Found,
     ) -> Result<(), BlobError> {
-        let first = usize::try_from(start / BLOCK_BYTES as u64).unwrap_or(usize::MAX);
         let known = self.ledger.digests(segment);
-        let mut runs: Vec<Range<usize>> = Vec::new();
-        for (index, digest) in digests(bytes).enumerate() {
-            if known.get(first + index) == Some(&digest) {
+        let offsets = piece
+            .iter()
+            .flat_map(|range| range.clone().step_by(BLOCK_BYTES));
+        // Where a run of changed blocks begins in the segment, and where it lies in `bytes`.
+        let mut runs: Vec<(u64, Range<usize>)> = Vec::new();
+        for (index, (offset, digest)) in offsets.zip(digests(bytes)).enumerate() {
+            let block = usize::try_from(offset / BLOCK_BYTES as u64).unwrap_or(usize::MAX);
+            if known.get(block) == Some(&digest) {
                 continue;
             }
             found.digests.push(digest);
             let from = index * BLOCK_BYTES;
             let to = bytes.len().min(from + BLOCK_BYTES);
             match runs.last_mut() {
-                Some(run) if run.end == from => run.end = to,
-                _ => runs.push(from..to),
+                Some((start, run)) if run.end == from && *start + run.len() as u64 == offset => {
+                    run.end = to;
+                }
+                _ => runs.push((offset, from..to)),
             }
         }
-        let total: usize = runs.iter().map(ExactSizeIterator::len).sum();
+        let total: usize = runs.iter().map(|(_, run)| run.len()).sum();
         if total == 0 {
             return Ok(());
         }
         let room = (total as u64).next_multiple_of(LINE_BYTES);
         let place = self.end.fetch_add(room, Ordering::Relaxed);
         let mut packed = 0;
-        for run in runs {
-            let offset = start + run.start as u64;
+        for (offset, run) in runs {
             found.add(offset, place + packed as u64, run.len());
             let length = run.len();
             bytes.copy_within(run, packed);

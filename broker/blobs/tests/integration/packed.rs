@@ -60,10 +60,7 @@ fn what_the_kernel_itself_found_unchanged_is_not_read() {
     for block in [2, 4, 10] {
         bytes[block * BLOCK_BYTES] ^= 1;
     }
-    let mut found: Vec<u128> = bytes
-        .chunks_exact(BLOCK_BYTES)
-        .map(XxHash3_128::oneshot)
-        .collect();
+    let mut found = found_in(bytes);
     // The second change is overlooked, and something is suspected where nothing has changed.
     found[4] = XxHash3_128::oneshot(&session.segments[&1][4 * BLOCK_BYTES..5 * BLOCK_BYTES]);
     found[6] ^= 1;
@@ -126,6 +123,18 @@ fn large_segments_are_read_by_several_threads() {
     }
     session.segments.get_mut(&2).unwrap().fill(3);
     home.unpack(session.pack(b"").unwrap()).unwrap();
+    assert!(home.segments == session.segments);
+    assert!(home.ledger == session.ledger);
+
+    // Many small places, which are read together.
+    for (number, bytes) in &mut home.segments {
+        let length = bytes.len();
+        for place in (0..length).step_by(50 << 10).chain([length - 1]) {
+            bytes[place] ^= 1;
+        }
+        home.digests.insert(*number, found_in(bytes));
+    }
+    session.unpack(home.pack(b"").unwrap()).unwrap();
     assert!(home.segments == session.segments);
     assert!(home.ledger == session.ledger);
 }
@@ -260,6 +269,12 @@ fn patch(offset: u64, place: u64, bytes: u64) -> Patch {
             bytes,
         },
     }
+}
+
+/// What a kernel finds that looks at its own memory: the digest of each whole block.
+fn found_in(bytes: &[u8]) -> Vec<u128> {
+    let blocks = bytes.chunks_exact(BLOCK_BYTES);
+    blocks.map(XxHash3_128::oneshot).collect()
 }
 
 fn content(segments: Vec<SegmentDelta>, digests: usize) -> memory::Bundle {
