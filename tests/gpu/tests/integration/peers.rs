@@ -137,16 +137,20 @@ fn who_asks_without_end_and_does_not_listen_is_cut_off() {
     let mut world = World::new(64 * MIB);
     let token = world.admit(None);
     let mut deaf = Peer::of(&world, token);
+    deaf.grow(60 * MIB);
     let question = FromSession::Grew { bytes: u64::MAX }.encode();
-    // Far more answers than may wait for somebody who reads none.
+    // Slowly until the connection is full, then far more answers than may wait for somebody who reads none.
     let mut written = 0;
-    for _ in 0..100_000 {
+    for number in 0..10_000 {
         written += usize::from(deaf.0.write_all(&question).is_ok());
+        if number < 1000 {
+            world.usage(token);
+        }
     }
+    check_that_each_may_use_the_whole_card(&mut world);
     let mut answers = Vec::new();
     let _ = deaf.0.read_to_end(&mut answers);
     assert!(answers.len() / FRAME_BYTES < written);
-    check_that_each_may_use_the_whole_card(&mut world);
 }
 
 #[test]
