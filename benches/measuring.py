@@ -61,7 +61,7 @@ def milliseconds(work: Callable[[], object]) -> float:
 
 
 def repeated(work: Callable[[], object], before: Callable[[], object] = lambda: None, runs: int = 5) -> dict[str, Any]:
-    """Median and longest, in milliseconds."""
+    """Shortest, median and longest, in milliseconds."""
     times = []
     for _ in range(runs):
         before()
@@ -70,7 +70,8 @@ def repeated(work: Callable[[], object], before: Callable[[], object] = lambda: 
 
 
 def summary(times: list[float]) -> dict[str, Any]:
-    return {"p50_ms": round(statistics.median(times), 1), "max_ms": round(max(times), 1), "runs": len(times)}
+    at = {"min_ms": min(times), "p50_ms": statistics.median(times), "max_ms": max(times)}
+    return {what: round(time, 1) for what, time in at.items()} | {"runs": len(times)}
 
 
 def sides(kernel: Kernel) -> tuple[list[psutil.Process], list[psutil.Process]]:

@@ -87,8 +87,7 @@ impl Assembler {
         for part in manifest.segments {
             assembler.lay_out_segment(part)?;
         }
-        let end = assembler.end;
-        assembler.file.set_len(end).map_err(no_room)?;
+        sealed::make_room(&assembler.file, assembler.end)?;
         Ok(assembler)
     }
 

@@ -66,10 +66,11 @@ pub fn pack(
         ledger
     };
     ledger.check_snapshot(&snapshot.segments, &snapshot.dropped_segments)?;
-    let file = sealed::create()?;
     let mut end = snapshot.stream.bytes();
-    write_stream(pid, &snapshot.stream, &file)?;
     let tasks = lay_out(&snapshot.segments, &mut end);
+    let file = sealed::create()?;
+    sealed::make_room(&file, end)?;
+    write_stream(pid, &snapshot.stream, &file)?;
     let packing = Packing {
         pid,
         file,

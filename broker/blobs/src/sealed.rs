@@ -1,5 +1,7 @@
 //! Files in memory that nobody can change once they are handed over.
 
+mod sys;
+
 use std::{
     fs::File,
     io,
@@ -22,6 +24,18 @@ pub(crate) fn create() -> Result<File, BlobError> {
     let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
     let file = memfd_create(NAME, flags).map_err(|error| no_room(error.into()))?;
     Ok(File::from(file))
+}
+
+/// Makes the file as long as what will be written into it.
+///
+/// A file in memory has pages of 4 KiB, unless the administrator says otherwise (`shmem_enabled`), and those take longer
+/// to get than to fill. Where the system has no large ones to give, small ones come with the writing.
+pub(crate) fn make_room(file: &File, bytes: u64) -> Result<(), BlobError> {
+    file.set_len(bytes).map_err(no_room)?;
+    if let Err(error) = sys::give_large_pages(file, bytes) {
+        tracing::debug!(%error, "No large pages for a file in memory: {error}");
+    }
+    Ok(())
 }
 
 pub(crate) fn seal(file: File) -> Result<OwnedFd, BlobError> {
@@ -51,9 +65,28 @@ pub(crate) fn no_room(error: io::Error) -> BlobError {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
-    use super::*;
+    use std::os::unix::fs::FileExt;
+
     use nix::errno::Errno;
+
+    use super::*;
+
+    #[test]
+    fn room_is_empty_and_can_be_filled_and_sealed() {
+        for bytes in [0, 100, 3 << 20, (200 << 20) + 100] {
+            let file = create().unwrap();
+            make_room(&file, bytes).unwrap();
+            assert_eq!(file.metadata().unwrap().len(), bytes);
+            let mut found = vec![1; usize::try_from(bytes).unwrap()];
+            file.read_exact_at(&mut found, 0).unwrap();
+            assert!(found.iter().all(|byte| *byte == 0), "{bytes}");
+            found.fill(7);
+            file.write_all_at(&found, 0).unwrap();
+            assert!(is_sealed(seal(file).unwrap()), "{bytes}");
+        }
+    }
 
     #[test]
     fn full_memory_is_not_just_any_failure() {
