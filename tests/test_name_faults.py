@@ -57,10 +57,11 @@ def test_both_lanes_bring_the_same(running: Service, new_kernel: Callable[..., K
         "y = list(map(vars, [get_ipython().user_module]))[0][name]",
         "y = tools['show']().get(name)",
         "y = tools['run'](name)",
+        "y = everything[name]",
     ],
 )
 def test_inside_of_what_ipython_runs(kernel: Kernel, body: str) -> None:
-    kernel.run("x = [42]\nname = 'x'\ny = []\ntools = {'show': globals, 'run': eval}").ok()
+    kernel.run("x = [42]\nname = 'x'\ny = []\ntools = {'show': globals, 'run': eval}\neverything = globals()").ok()
     kernel.gpu(body).ok()
     assert "42" in str(kernel.evaluate("y"))
 

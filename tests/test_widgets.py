@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from end_to_end import Kernel
+from end_to_end import Cell, Kernel
 from end_to_end.results import Result
 
 IMPORTS = "import ipywidgets as widgets\n"
+CLICK = {"method": "custom", "content": {"event": "click"}}
 
 
 def comm_of(result: Result, model: str) -> str:
@@ -30,7 +31,13 @@ def move(kernel: Kernel, comm_id: str, value: int) -> None:
 
 
 def click(kernel: Kernel, comm_id: str) -> None:
-    say(kernel, comm_id, {"method": "custom", "content": {"event": "click"}})
+    say(kernel, comm_id, CLICK)
+
+
+def click_on_subshell(kernel: Kernel, comm_id: str, subshell: str | None) -> Cell:
+    request = kernel.client.session.msg("comm_msg", {"comm_id": comm_id, "data": CLICK})
+    request["header"]["subshell_id"] = subshell
+    return kernel.send(request)
 
 
 def open_comms(kernel: Kernel) -> set[str]:
@@ -153,12 +160,7 @@ def test_a_click_while_the_cell_runs_waits_for_its_end(kernel: Kernel) -> None:
     )
     made = cell.wait_for(lambda result: result.displays, "the button is shown")
     subshell = kernel.ask_control("create_subshell_request")["subshell_id"]
-    request = kernel.client.session.msg(
-        "comm_msg",
-        {"comm_id": comm_of(made, "ButtonModel"), "data": {"method": "custom", "content": {"event": "click"}}},
-    )
-    request["header"]["subshell_id"] = subshell
-    clicked = kernel.send(request)
+    clicked = click_on_subshell(kernel, comm_of(made, "ButtonModel"), subshell)
     clicked.wait_for_idle()
     assert not cell.done
     flag.touch()
@@ -175,12 +177,7 @@ def test_a_callback_that_needs_a_gpu(kernel: Kernel) -> None:
     ).ok()
     subshell = kernel.ask_control("create_subshell_request")["subshell_id"]
     for place in (None, subshell):
-        request = kernel.client.session.msg(
-            "comm_msg",
-            {"comm_id": comm_of(made, "ButtonModel"), "data": {"method": "custom", "content": {"event": "click"}}},
-        )
-        request["header"]["subshell_id"] = place
-        clicked = kernel.send(request)
+        clicked = click_on_subshell(kernel, comm_of(made, "ButtonModel"), place)
         clicked.wait_for_idle()
         assert clicked.so_far.stdout == "there\n"
     kernel.ask_control("delete_subshell_request", {"subshell_id": subshell})

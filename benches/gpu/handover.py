@@ -43,15 +43,18 @@ def main() -> None:
     arm("the link", lambda: link(here))
     for name, part in SIZES.items():
         arm(f"hand-over, {name}", lambda part=part: hand_over(here, part))
-    arm("launches, alone", lambda: launches(here, None))
-    arm("launches, in turns", lambda: launches(here, 1))
+    arm("launches, alone", lambda: launches(here, {}))
+    arm("launches, in turns", lambda: launches_in_turns(here))
     judge(rows, verdict)
     say(rows, verdict)
 
 
 def link(here: Card) -> dict[str, Any]:
     with running(here, max(SMALL, here.usable_bytes // 4), {}) as (program,):
-        found = program.does("copies")
+        return measured(program.does("copies"))
+
+
+def measured(found: dict[str, float]) -> dict[str, Any]:
     return {"result": "measured"} | {key: round(value, 1) for key, value in found.items()}
 
 
@@ -98,16 +101,14 @@ def one_hand_over(end: Turns, programs: list[Running], holder: int) -> float:
     return 1e3 * took
 
 
-def launches(here: Card, session: int | None) -> dict[str, Any]:
-    def measured(extra: dict[str, str]) -> dict[str, Any]:
-        with running(here, SMALL, extra) as (program,):
-            found = program.does("launches", LAUNCHES)
-        return {"result": "measured"} | {key: round(value, 1) for key, value in found.items()}
+def launches(here: Card, extra: dict[str, str]) -> dict[str, Any]:
+    with running(here, SMALL, extra) as (program,):
+        return measured(program.does("launches", LAUNCHES))
 
-    if session is None:
-        return measured({})
+
+def launches_in_turns(here: Card) -> dict[str, Any]:
     with turns(1, here.usable_bytes, here.host_bytes) as end:
-        return measured(end.environment(session))
+        return launches(here, end.environment(1))
 
 
 def judge(rows: dict[str, dict[str, Any]], verdict: dict[str, str]) -> None:

@@ -3,7 +3,7 @@
 use crate::{
     fit::Fit,
     forecast::{Effort, Forecast, PARTS, forecast, simulated},
-    plot::{Axis, Line, Plot, Scale},
+    plot::{Axis, Line, Plot},
     words::duration,
 };
 
@@ -147,8 +147,8 @@ impl Capacity {
         let exponential = (0..=100).map(|step| end * f64::from(step) / 100.0);
         Plot {
             title: "How long cells run: as they were, and exponential".to_owned(),
-            across: axis("seconds", end),
-            up: axis("part of cells that run longer", 1.0),
+            across: Axis::even("seconds", end),
+            up: Axis::even("part of cells that run longer", 1.0),
             lines: vec![
                 line("as they were", self.fit.runs.curve()),
                 line(
@@ -170,22 +170,14 @@ impl Capacity {
             (1.1 * predicted.max(seen.unwrap_or_else(|| self.fit.waits.longest()))).max(NOTICED);
         Plot {
             title: "How long cells wait: as it was, and predicted".to_owned(),
-            across: axis("seconds", end),
-            up: axis("part of cells that wait longer", 1.0),
+            across: Axis::even("seconds", end),
+            up: Axis::even("part of cells that wait longer", 1.0),
             lines: vec![
                 line("as it was", self.fit.waits.curve()),
                 line("predicted, times as they were", self.as_they_were.curve()),
                 line("predicted, exponential times", self.exponential.curve()),
             ],
         }
-    }
-}
-
-fn axis(label: &str, end: f64) -> Axis {
-    Axis {
-        label: label.to_owned(),
-        end,
-        scale: Scale::Even,
     }
 }
 

@@ -181,16 +181,13 @@ impl Forecast {
         (0..=CURVE).map(point).collect()
     }
 
-    /// The part of cells that wait longer than so many seconds, from the curve.
+    /// The part of cells that wait longer than so many seconds.
     #[must_use]
     pub fn longer_than(&self, seconds: f64) -> f64 {
-        let curve = self.curve();
-        let after = curve.partition_point(|(time, _)| *time <= seconds);
-        let (Some(before), Some(after)) = (curve[..after].last(), curve.get(after)) else {
-            return 0.0;
-        };
-        let part = (seconds - before.0) / (after.0 - before.0);
-        before.1 + part * (after.1 - before.1)
+        match &self.distribution {
+            Distribution::Exact(waits) => waits.longer_than(seconds),
+            Distribution::Simulated(curve) => at(curve, seconds),
+        }
     }
 
     fn of_simulation(people: usize, gpus: usize, told: &Simulated) -> Self {
@@ -214,4 +211,14 @@ impl Forecast {
             ),
         }
     }
+}
+
+/// Straight between the points; zero after the last.
+fn at(curve: &[(f64, f64)], seconds: f64) -> f64 {
+    let after = curve.partition_point(|(time, _)| *time <= seconds);
+    let (Some(before), Some(after)) = (curve[..after].last(), curve.get(after)) else {
+        return 0.0;
+    };
+    let part = (seconds - before.0) / (after.0 - before.0);
+    before.1 + part * (after.1 - before.1)
 }

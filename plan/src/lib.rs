@@ -36,7 +36,7 @@ pub use answer::Answer;
 pub use capacity::{Capacity, Row};
 pub use fit::{AWAY, Fit, PastCell, TooLittle, fit, people_here, seconds};
 pub use forecast::{Effort, Forecast, Method, PARTS, Solution, forecast, simulated, solution};
-pub use plot::{Axis, Line, Plot, Scale};
+pub use plot::{Axis, Line, Plot};
 pub use rates::{BadRate, Rates};
 pub use repairman::{Repairman, repairman};
 pub use survival::{Seen, Survival};

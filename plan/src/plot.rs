@@ -16,17 +16,14 @@ pub struct Plot {
 
 #[derive(Debug, Clone)]
 pub struct Axis {
-    pub label: String,
-    /// Where the axis ends.
-    pub end: f64,
-    pub scale: Scale,
+    label: String,
+    end: f64,
+    scale: Scale,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scale {
-    /// From zero.
+#[derive(Debug, Clone, Copy)]
+enum Scale {
     Even,
-    /// Of seconds, from a tenth of one: each step is about ten times as long as the last.
     Times,
 }
 
@@ -167,6 +164,26 @@ impl Plot {
 }
 
 impl Axis {
+    /// From zero to `end`.
+    #[must_use]
+    pub fn even(label: &str, end: f64) -> Self {
+        Self {
+            label: label.to_owned(),
+            end,
+            scale: Scale::Even,
+        }
+    }
+
+    /// Of seconds, from a tenth of one to `end`: each step is about ten times as long as the last.
+    #[must_use]
+    pub fn times(label: &str, end: f64) -> Self {
+        Self {
+            label: label.to_owned(),
+            end,
+            scale: Scale::Times,
+        }
+    }
+
     /// Where a value lies on it: 0 at the beginning, 1 at the end.
     fn part(&self, value: f64) -> f64 {
         let decades = |value: f64| (value.max(SHORTEST) / SHORTEST).log10();
@@ -221,7 +238,7 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Axis, Line, Plot, Scale, number, ticks};
+    use super::{Axis, Line, Plot, number, ticks};
 
     #[test]
     fn axes_have_round_numbers() {
@@ -239,11 +256,7 @@ mod tests {
 
     #[test]
     fn waits_of_seconds_and_of_hours_are_seen_on_one_axis() {
-        let axis = Axis {
-            label: String::new(),
-            end: 1000.0,
-            scale: Scale::Times,
-        };
+        let axis = Axis::times("wait", 1000.0);
         let parts = [0.0, 0.1, 1.0, 10.0, 1000.0].map(|time| axis.part(time));
         assert_eq!(parts, [0.0, 0.0, 0.25, 0.5, 1.0]);
         let names: Vec<_> = axis.ticks().into_iter().map(|(_, name)| name).collect();
@@ -252,11 +265,6 @@ mod tests {
 
     #[test]
     fn a_line_ends_where_it_leaves_the_plot() {
-        let axis = |end| Axis {
-            label: "a < b".to_owned(),
-            end,
-            scale: Scale::Even,
-        };
         let points = vec![(0.0, 0.0), (5.0, 5.0), (10.0, 25.0), (11.0, 30.0)];
         let line = Line {
             name: "\"steep\"".to_owned(),
@@ -264,8 +272,8 @@ mod tests {
         };
         let plot = Plot {
             title: "steep".to_owned(),
-            across: axis(20.0),
-            up: axis(10.0),
+            across: Axis::even("a < b", 20.0),
+            up: Axis::even("c", 10.0),
             lines: vec![line],
         };
         assert_eq!(

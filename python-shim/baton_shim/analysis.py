@@ -89,7 +89,7 @@ def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str]) -> 
 def visible_names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> set[str]:
     """The student's names and IPython's results; `hidden` are what IPython itself put there, with their values."""
     # Most names are IPython's, of each cell.
-    own = {name for name, value in tuple(namespace.items()) if hidden.get(name, namespace) is not value}
+    own = {name for name, value in tuple(namespace.items()) if hidden.get(name, hidden) is not value}
     results = {name for name in namespace.keys() - own if of_result(name)}
     return results | {name for name in own if isinstance(name, str) and not OF_EVERY_MODULE.fullmatch(name)}
 

@@ -45,7 +45,7 @@ class Reached:
     dynamic: bool = False
     """A function among them evaluates text."""
     everything: bool = False
-    """A function among them looks into the namespace itself, or is one that shows it."""
+    """A function among them looks into the namespace itself, or shows it; or one of the names is of it."""
 
 
 def reach(names: Iterable[str], namespace: Mapping[str, Any]) -> Reached:
@@ -71,6 +71,7 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any]) -> Reached:
             reached.names |= new
             waiting.extend(namespace[name] for name in new if name in namespace)
         waiting.extend(held(value))
+    reached.everything |= any(namespace.get(name) is namespace for name in taken)
     return reached
 
 

@@ -6,7 +6,6 @@ Nothing computes here; what the broker stores, orders and shows is real.
 from __future__ import annotations
 
 import json
-import random
 import select
 import sqlite3
 import subprocess
@@ -14,13 +13,14 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import websocket
 
+from end_to_end.past import NAMES, NOTEBOOKS, age, write_past
 from end_to_end.place import Place
 from end_to_end.service import BINARY, run_binary
 from end_to_end.waiting import wait_until
@@ -42,12 +42,6 @@ weight = 2
 paused = "Back on Monday"
 """
 
-NAMES = """Ada Bo Carla Dmitri Emil Farah Gus Hana Ines Jonas Kofi Lena Mateo Nia Olga Pavel Quinn Rosa Sven Tomoko Uma
-Viktor Wanda Xia Yusuf Zoe Anton Bella Chen Dora Elif Finn Greta Hugo Ida Jakub Kira Luis Mina Noor Otto Priya Remy
-Sara Theo Ulla Vera Wim Yara Zeno Amir Britt Cleo Dara Edda Fritz Gita Heidi Ivan Jule""".split()
-NOTEBOOKS = ("03-digits.ipynb", "assignment-2.ipynb", "train-a-model.ipynb", "attention.ipynb")
-MINUTE = 60_000
-DAY = 24 * 60 * MINUTE
 GIB = 1 << 30
 
 
@@ -174,6 +168,7 @@ class Classroom:
     def __init__(self, place: Place, prefix: str = "") -> None:
         self.place = place
         self.folder = place.folder / "classroom"
+        self.database = self.folder / "broker.db"
         self.folder.mkdir()
         self.people = self.folder / "people.toml"
         self.tokens = {
@@ -220,14 +215,11 @@ class Classroom:
         self.broker.terminate()
         self.broker.communicate(timeout=15)
 
-    def database(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.folder / "broker.db")
-
     def fill(self, people: int = 60) -> None:
         """Everybody has a cell; eight run. Then all of it is some minutes old."""
         self.start_broker()
         self.stop_broker()
-        self._write_past()
+        write_past(self.database)
         self.start_broker()
         workers = [Worker(self, "gpu-1", 4), Worker(self, "gpu-2", 4), Worker(self, "gpu-3", 4)]
         courses = ["ml101"] * 5 + ["vision"] * 3 + ["thesis"]
@@ -247,7 +239,7 @@ class Classroom:
         wait_until(lambda: sum(len(worker.held) for worker in workers) == 8, "eight cells run")
         wait_until(lambda: self._count("state <> 'finished'") == people, "all are submitted")
         wait_until(lambda: self._count("state = 'started'") == 8, "eight cells have started")
-        self.restart_broker(self._age)
+        self.restart_broker(lambda: age(self.database))
         for worker in workers:
             worker.tell_memory()
 
@@ -283,7 +275,7 @@ class Classroom:
         self.stop_broker()
 
     def _count(self, condition: str) -> int:
-        with self.database() as database:
+        with closing(sqlite3.connect(self.database)) as database:
             (count,) = database.execute(f"SELECT COUNT(*) FROM jobs WHERE {condition}").fetchone()
         return int(count)
 
@@ -302,80 +294,6 @@ class Classroom:
                 if opcode == websocket.ABNF.OPCODE_BINARY:
                     ((kind, body),) = msgpack.unpackb(data).items()
                     peer.hears(kind, body)
-
-    # ---- the past
-
-    def _write_past(self) -> None:
-        """A week of runs, with a lecture in the middle of each day."""
-        dice = random.Random(5)
-        now = int(time.time() * 1000)
-        sequence = 0
-        with self.database() as database:
-            for day in range(7):
-                for _ in range(90):
-                    sequence += 1
-                    self._write_run(database, dice, sequence, now - day * DAY - dice.randrange(DAY - MINUTE))
-            for minute in range(24 * 60):
-                at = now // MINUTE - minute
-                hour = (at // 60) % 24
-                busy = 0.15 + 0.85 * max(0.0, 1 - abs(hour - 14) / 5) + dice.uniform(-0.05, 0.1)
-                waiting = max(0, int((busy - 0.75) * 90))
-                running = min(8, int(busy * 9))
-                database.execute("INSERT OR REPLACE INTO minutes VALUES (?, 1, ?, ?, 8)", (at, running, waiting))
-        database.close()
-
-    @staticmethod
-    def _write_run(database: sqlite3.Connection, dice: random.Random, sequence: int, submitted: int) -> None:
-        person = NAMES[int(dice.triangular(0, 60, 6))]
-        course = dice.choice(["ml101", "ml101", "vision"])
-        waited, ran = int(dice.expovariate(1 / 25_000)), int(dice.expovariate(1 / 70_000)) + 900
-        outcome = dice.choices(["ok", "error", "cancelled", "timed_out"], [20, 3, 1, 1])[0]
-        error = None
-        if outcome == "error":
-            lines = ["Traceback (most recent call last)", "RuntimeError: mat1 and mat2 shapes cannot be multiplied"]
-            error = msgpack.packb({"name": "RuntimeError", "value": "shapes", "traceback": lines, "hint": None})
-        started = submitted + waited
-        values = {
-            "job": uuid.UUID(int=sequence).bytes,
-            "sequence": sequence,
-            "notebook": uuid.uuid4().bytes,
-            "notebook_name": dice.choice(NOTEBOOKS),
-            "owner": person,
-            "course": course,
-            "state": "finished",
-            "outcome": outcome,
-            "closed": 1,
-            "worker_name": dice.choice(["gpu-1", "gpu-2"]),
-            "priority": msgpack.packb("normal"),
-            "submitted_ms": submitted,
-            "assigned_ms": started - waited // 20,
-            "started_ms": started,
-            "finished_ms": started + ran,
-            "run_ms": ran,
-            "peak_memory_bytes": dice.randrange(GIB, 9 * GIB),
-            "execution_count": dice.randrange(1, 60),
-            "sent_bytes": dice.randrange(1000, 40_000_000),
-            "returned_bytes": dice.randrange(1000, 4_000_000),
-            "error": error,
-        }
-        names, marks = ", ".join(values), ", ".join("?" * len(values))
-        database.execute(f"INSERT INTO jobs ({names}) VALUES ({marks})", list(values.values()))
-        database.execute(
-            "INSERT INTO usage VALUES (?, ?, ?, ?, 1) ON CONFLICT DO UPDATE SET run_ms = run_ms + ?, runs = runs + 1",
-            (submitted // DAY, person, course, ran, ran),
-        )
-
-    def _age(self) -> None:
-        with self.database() as database:
-            rows = database.execute("SELECT job, state FROM jobs WHERE closed = 0 ORDER BY sequence").fetchall()
-            for number, (job, state) in enumerate(rows):
-                older = 3 * MINUTE - (14_000 if state == "started" else 2_500) * number
-                database.execute(
-                    "UPDATE jobs SET submitted_ms = submitted_ms - ?, assigned_ms = assigned_ms - ?, "
-                    "started_ms = started_ms - ? WHERE job = ?",
-                    (older, older - 12_000, older - 14_000, job),
-                )
-        database.close()
 
 
 @contextmanager

@@ -19,7 +19,7 @@ use super::arbitration::{Arrival, Input};
 
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// For the first words of a process, and for its end when it is cut off.
+/// For the first words of a process, for its reading when the connection is full, and for its end when it is cut off.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How much may be on its way to a process that does not read.
@@ -100,7 +100,7 @@ async fn send_all(
     mut messages: mpsc::Receiver<ToSession>,
 ) -> io::Result<()> {
     while let Some(message) = messages.recv().await {
-        writer.write_all(&message.encode()).await?;
+        timeout(PATIENCE, writer.write_all(&message.encode())).await??;
     }
     Ok(())
 }

@@ -185,6 +185,14 @@ def test_results_are_sent_when_they_are_named() -> None:
     assert analysis.needed(found, namespace, analysis.visible_names(namespace, hidden)).names == {"_", "_3", "Out", "a"}
 
 
+def test_a_name_of_the_namespace_itself_is_the_student_s() -> None:
+    namespace: dict[str, Any] = {"a": 1}
+    namespace["everything"] = namespace
+    found = analysis.of_cell("everything['a']", transform)
+    needed = analysis.needed(found, namespace, analysis.visible_names(namespace, {}))
+    assert (needed.names, needed.wished) == ({"everything"}, {"a"})
+
+
 def test_everything_leaves_out_what_ipython_made() -> None:
     namespace = {"_": 1, "_i3": "", "In": [], "exit": print, "a": [1], "_mine": [2]}
     found = analysis.of_cell("import __main__", transform)

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use baton_plan::{Axis, Forecast, Line, Method, Plot, Scale, duration, states::State};
+use baton_plan::{Axis, Forecast, Line, Method, Plot, duration, states::State};
 use serde_json::{Value, json};
 
 use super::{Most, Question, html::Report};
@@ -218,11 +218,7 @@ fn plots(question: &Question, answers: &[Forecast]) -> Vec<Plot> {
         };
         question.gpu_counts().into_iter().map(line).collect()
     };
-    let people = Axis {
-        label: "people".to_owned(),
-        end: question.users as f64,
-        scale: Scale::Even,
-    };
+    let people = Axis::even("people", question.users as f64);
     let waits = |title: &str, value: fn(&Forecast) -> f64| {
         let lines = of_gpus(value);
         let points = lines.iter().flat_map(|line| &line.points);
@@ -250,13 +246,13 @@ fn plots(question: &Question, answers: &[Forecast]) -> Vec<Plot> {
         Plot {
             title: "How busy a GPU is".to_owned(),
             across: people.clone(),
-            up: part("part of the time"),
+            up: Axis::even("part of the time", 1.0),
             lines: of_gpus(|answer| answer.utilisation),
         },
         Plot {
             title: format!("How long cells of {} people wait", question.users),
             across: times(points.map(|(wait, _)| *wait)),
-            up: part("part of cells that wait longer"),
+            up: Axis::even("part of cells that wait longer", 1.0),
             lines: distribution,
         },
     ]
@@ -264,19 +260,7 @@ fn plots(question: &Question, answers: &[Forecast]) -> Vec<Plot> {
 
 /// An axis of waits: of one GPU too few they are hours, of one too many parts of a second.
 fn times(waits: impl Iterator<Item = f64>) -> Axis {
-    Axis {
-        label: "wait".to_owned(),
-        end: waits.fold(1.0, f64::max),
-        scale: Scale::Times,
-    }
-}
-
-fn part(label: &str) -> Axis {
-    Axis {
-        label: label.to_owned(),
-        end: 1.0,
-        scale: Scale::Even,
-    }
+    Axis::times("wait", waits.fold(1.0, f64::max))
 }
 
 pub(super) fn states(states: &[(State, f64)], json: bool) -> String {

@@ -71,7 +71,7 @@ impl Server {
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
         fs::set_permissions(&data, fs::Permissions::from_mode(0o700)).unwrap();
         give_to_server(&data);
-        let made = as_server("initdb")
+        run(as_server("initdb")
             .args([
                 "--auth=trust",
                 "--username=baton",
@@ -80,14 +80,7 @@ impl Server {
                 "--no-sync",
             ])
             .arg("--pgdata")
-            .arg(&data)
-            .output()
-            .unwrap();
-        assert!(
-            made.status.success(),
-            "{}",
-            String::from_utf8_lossy(&made.stderr)
-        );
+            .arg(&data));
         Self {
             folder,
             disk,
@@ -178,7 +171,7 @@ impl Drop for Server {
 
 /// For `localhost`, as an operator makes one.
 fn make_certificate(certificate: &Path, key: &Path) {
-    let made = Command::new("openssl")
+    run(Command::new("openssl")
         .args([
             "req",
             "-x509",
@@ -193,16 +186,15 @@ fn make_certificate(certificate: &Path, key: &Path) {
         .arg("-out")
         .arg(certificate)
         .arg("-keyout")
-        .arg(key)
-        .output()
-        .unwrap();
-    assert!(
-        made.status.success(),
-        "{}",
-        String::from_utf8_lossy(&made.stderr)
-    );
+        .arg(key));
     fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
     give_to_server(key);
+}
+
+fn run(command: &mut Command) {
+    let done = command.output().unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{said}");
 }
 
 fn give_to_server(path: &Path) {

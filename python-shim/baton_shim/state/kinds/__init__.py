@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from baton_shim.state.kinds.arrays import ArrayKind, ArrowBufferKind, RecordKind, TypeKind, has_plain_memory
-from baton_shim.state.kinds.base import ATOMS, Fixed, Here, Kind
+from baton_shim.state.kinds.base import ATOMS, Fixed, Here, Kind, imported
 from baton_shim.state.kinds.caches import CachedFunctionKind
 from baton_shim.state.kinds.classes import MemberKind
 from baton_shim.state.kinds.code import CellKind, ClassKind, FunctionKind
@@ -172,8 +172,7 @@ class Kinds:
             return self.search_tree
         if is_decision_tree_type(kind):
             return self.decision_tree
-        arrow = sys.modules.get("pyarrow")
-        if arrow is not None and issubclass(kind, arrow.Buffer):
+        if issubclass(kind, imported("pyarrow", "Buffer")):
             return self.arrow
         if numpy is not None and issubclass(kind, numpy.void):
             return self.record

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from baton_shim.state.kinds.base import Here, Kind, State
+from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.kinds.leaves import LEAF_ELEMENTS, all_plain, pickled
 from baton_shim.state.kinds.trees import is_decision_tree_type, memory_of
 
@@ -27,8 +27,7 @@ def numpy() -> Any:
 def has_plain_memory(kind: Any) -> bool:
     """An array class that keeps nothing outside its memory and its `__dict__`."""
     array = numpy().ndarray
-    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
-    if kind is masked:
+    if kind is imported("numpy.ma", "MaskedArray"):
         return True
     own_reduce = kind.__reduce__ is not array.__reduce__ or kind.__reduce_ex__ is not array.__reduce_ex__
     return issubclass(kind, array) and not own_reduce and kind.__setstate__ is array.__setstate__

@@ -8,6 +8,7 @@ compared.
 from __future__ import annotations
 
 import enum
+import sys
 import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -90,6 +91,11 @@ class Kind:
     def holds_for_good(self, old: State, identities: set[int]) -> bool:
         """Whether an object in this state cannot be made to hold others in the place of these."""
         return False
+
+
+def imported(module: str, name: str) -> Any:
+    """A class of a library; `()`, which no class is or descends from, where nobody has imported the library."""
+    return getattr(sys.modules.get(module), name, ())
 
 
 _BY_VALUE = frozenset((int, float, str, bool, bytes, slice, range, complex))

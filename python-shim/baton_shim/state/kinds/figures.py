@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
+from baton_shim.state.kinds.base import imported
 from baton_shim.state.kinds.reduced import ReducedForm, ReducedKind, reduced_form
 
 
@@ -55,13 +55,8 @@ class RegistryKind(ReducedKind):
 
 
 def is_figure_type(kind: type) -> bool:
-    return is_one_of(kind, "matplotlib.figure", "Figure")
+    return issubclass(kind, imported("matplotlib.figure", "Figure"))
 
 
 def is_registry_type(kind: type) -> bool:
-    return is_one_of(kind, "matplotlib.cbook", "CallbackRegistry")
-
-
-def is_one_of(kind: type, module: str, name: str) -> bool:
-    found = getattr(sys.modules.get(module), name, None)
-    return found is not None and issubclass(kind, found)
+    return issubclass(kind, imported("matplotlib.cbook", "CallbackRegistry"))

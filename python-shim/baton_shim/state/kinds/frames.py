@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from baton_shim.state.kinds.base import Here, Kind, State
+from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.kinds.instances import AttributesKind
 from baton_shim.state.kinds.reduced import ReducedForm, ReducedKind
 
@@ -30,8 +30,7 @@ def pandas_kind(kind: type) -> str | None:
         return OwnersKind.name
     if issubclass(kind, internals.Block):
         return BlockKind.name
-    managers = sys.modules.get("pandas.core.internals.managers")
-    if managers is not None and kind is managers.SingleBlockManager:
+    if kind is imported("pandas.core.internals.managers", "SingleBlockManager"):
         return SeriesManagerKind.name
     frames = tuple(found for name in ("DataFrame", "Series", "Index") if (found := getattr(pandas, name, None)))
     return FrameKind.name if issubclass(kind, frames) else None
@@ -79,8 +78,7 @@ class WholeKind(AttributesKind):
 
 def is_optimizer_type(kind: type) -> bool:
     """torch's optimizers leave out what schedulers and the student added."""
-    found = getattr(sys.modules.get("torch.optim"), "Optimizer", None)
-    return found is not None and issubclass(kind, found)
+    return issubclass(kind, imported("torch.optim", "Optimizer"))
 
 
 class FrameKind(WholeKind):

@@ -6,15 +6,14 @@ import importlib
 import sys
 from typing import Any
 
-from baton_shim.state.kinds.base import Here
+from baton_shim.state.kinds.base import Here, imported
 from baton_shim.state.kinds.frames import WholeKind
 
 _MAKER = "jax._src.pjit"
 
 
 def is_jitted_type(kind: type) -> bool:
-    library = sys.modules.get("jaxlib._jax")
-    return kind is getattr(library, "PjitFunction", None) and hasattr(sys.modules.get(_MAKER), "_cpp_pjit")
+    return kind is imported("jaxlib._jax", "PjitFunction") and hasattr(sys.modules.get(_MAKER), "_cpp_pjit")
 
 
 class JittedKind(WholeKind):

@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from baton_shim.state.kinds.base import Here, Kind, State
+from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.refusal import Stayed, standard_stream
 
 PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
@@ -96,8 +96,7 @@ class ReferenceKind(Kind):
 
 
 def is_kernel_stream_type(kind: type) -> bool:
-    found = getattr(sys.modules.get("ipykernel.iostream"), "OutStream", None)
-    return found is not None and issubclass(kind, found)
+    return issubclass(kind, imported("ipykernel.iostream", "OutStream"))
 
 
 def target_of(proxy: Any) -> Any:

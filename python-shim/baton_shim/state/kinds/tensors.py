@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from baton_shim.state.kinds.base import Here, Kind, State
+from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.refusal import StayedError
 from baton_shim.virtual import LABEL, SWITCH
 
@@ -25,8 +25,7 @@ def torch() -> Any:
 
 
 def is_tensor_type(kind: type) -> bool:
-    module = torch()
-    return module is not None and hasattr(module, "Tensor") and issubclass(kind, module.Tensor)
+    return issubclass(kind, imported("torch", "Tensor"))
 
 
 def bare(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -266,5 +265,4 @@ class GeneratorKind(Kind):
 
 
 def is_generator_type(kind: type) -> bool:
-    module = torch()
-    return module is not None and hasattr(module, "Generator") and issubclass(kind, module._C.Generator)
+    return issubclass(kind, imported("torch._C", "Generator"))

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copyreg
-import sys
 from typing import Any
 
+from baton_shim.state.kinds.base import imported
 from baton_shim.state.kinds.reduced import ReducedForm, ReducedKind, reduced_form
 
 Handlers = dict[Any, dict[Any, list[Any]]]
@@ -33,8 +33,8 @@ class TraitsKind(ReducedKind):
 
 def is_traits_type(kind: Any) -> bool:
     """One with the pickling of traitlets."""
-    base: Any = getattr(sys.modules.get("traitlets.traitlets"), "HasTraits", None)
-    if base is None or not issubclass(kind, base) or kind in copyreg.dispatch_table:
+    base = imported("traitlets.traitlets", "HasTraits")
+    if not issubclass(kind, base) or kind in copyreg.dispatch_table:
         return False
     own = (kind.__getstate__, kind.__setstate__, kind.__reduce__, kind.__reduce_ex__)
     return own == (base.__getstate__, base.__setstate__, object.__reduce__, object.__reduce_ex__)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
-from baton_shim.state.kinds.base import Kind, State
+from baton_shim.state.kinds.base import Kind, State, imported
 from baton_shim.state.kinds.reduced import ReducedForm, ReducedKind, reduced_form
 
 _OF_SEARCH_TREE = {1: "data", 5: "maxes", 6: "mins", 7: "indices"}
@@ -13,16 +12,11 @@ _OF_DECISION_TREE = ("nodes", "values")
 
 
 def is_search_tree_type(kind: type) -> bool:
-    return _is_a(kind, "scipy.spatial._ckdtree", "cKDTree")
+    return issubclass(kind, imported("scipy.spatial._ckdtree", "cKDTree"))
 
 
 def is_decision_tree_type(kind: type) -> bool:
-    return _is_a(kind, "sklearn.tree._tree", "Tree")
-
-
-def _is_a(kind: type, module: str, name: str) -> bool:
-    found = getattr(sys.modules.get(module), name, None)
-    return found is not None and issubclass(kind, found)
+    return issubclass(kind, imported("sklearn.tree._tree", "Tree"))
 
 
 class SearchTreeKind(ReducedKind):

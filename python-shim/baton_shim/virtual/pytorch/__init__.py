@@ -11,13 +11,24 @@ from baton_shim.virtual.patches import Patches
 
 
 def install(patches: Patches) -> None:
-    from baton_shim.virtual.pytorch import answers, devices, gradients, older, rules, saving, streams, training
+    from baton_shim.virtual.pytorch import (
+        answers,
+        devices,
+        gradients,
+        larger_programs,
+        older,
+        rules,
+        saving,
+        streams,
+        training,
+    )
 
     assert rules  # its import, as that of gradients, fills the mode's tables
     assert gradients
     answers.install(patches)
     saving.install(patches)
     training.install(patches)
+    larger_programs.install(patches)
     streams.install(patches)
     older.install(patches)
     devices.install(patches)

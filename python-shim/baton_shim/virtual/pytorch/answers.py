@@ -28,11 +28,15 @@ _NOTHING = """
 """
 _MEMORY = "memory_allocated max_memory_allocated memory_reserved max_memory_reserved memory_cached max_memory_cached"
 _TYPES = "Float Double Half BFloat16 Long Int Short Char Byte Bool"
-_COUNTS = "num_alloc_retries num_ooms num_sync_all_streams num_device_alloc num_device_free max_split_size"
+_COUNTS = """
+    num_alloc_retries num_ooms num_oom_rejections num_sync_all_streams num_device_alloc num_device_free max_split_size
+"""
 _COUNTED = """
     allocation segment active inactive_split allocated_bytes reserved_bytes active_bytes inactive_split_bytes
-    requested_bytes oversize_allocations oversize_segments
+    requested_bytes
 """
+_COUNTED_IN_ONE = "oversize_allocations oversize_segments"
+_WHEN = "current peak allocated freed"
 _USED = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
 _RECORDS = "_record_memory_history _dump_snapshot _snapshot"
 _GRAPHS = "CUDAGraph graph make_graphed_callables graph_pool_handle"
@@ -173,11 +177,11 @@ def stats() -> dict[str, int]:
     """Under all names that a real allocator counts with; what is used counts, in one pool."""
     used = labelled_bytes()
     counts = dict.fromkeys(_COUNTS.split(), 0)
+    counts |= {f"{kind}.{when}": 0 for kind in _COUNTED_IN_ONE.split() for when in _WHEN.split()}
     for kind in _COUNTED.split():
         for pool in ("all", "large_pool", "small_pool"):
             held = used if pool == "all" and kind in _USED else 0
-            counts |= {f"{kind}.{pool}.{when}": held for when in ("current", "peak", "allocated")}
-            counts[f"{kind}.{pool}.freed"] = 0
+            counts |= {f"{kind}.{pool}.{when}": 0 if when == "freed" else held for when in _WHEN.split()}
     return OrderedDict(sorted(counts.items()))
 
 

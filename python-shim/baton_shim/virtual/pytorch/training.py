@@ -12,7 +12,7 @@ import torch
 
 from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch.hooks import LabellingHook, label_gradients
-from baton_shim.virtual.pytorch.labels import Tensor, look, names_cuda, on_cuda, put
+from baton_shim.virtual.pytorch.labels import Tensor, look, on_cuda, put
 from baton_shim.virtual.pytorch.mode import AllOnCuda
 
 
@@ -247,73 +247,3 @@ def install_wrappers(patches: Patches) -> None:
         return put(variable_here(cls, data, *args, **kwargs), on_cuda(data))
 
     patches.set(torch.autograd.Variable, "__new__", variable)
-    install_distributed(patches)
-    install_nested(patches)
-    install_export(patches)
-    install_attention(patches)
-
-
-def install_distributed(patches: Patches) -> None:
-    """What NCCL does with GPUs, Gloo does with tensors in CPU memory."""
-    distributed = torch.distributed
-    begin_here = getattr(distributed, "init_process_group", None)
-    if begin_here is None:
-        return
-
-    @functools.wraps(begin_here)
-    def init_process_group(backend: Any = None, *args: Any, **kwargs: Any) -> Any:
-        kwargs.pop("device_id", None)
-        return begin_here("gloo" if backend is None or "nccl" in backend else backend, *args, **kwargs)
-
-    patches.set(distributed, "init_process_group", init_process_group)
-
-
-def install_nested(patches: Patches) -> None:
-    for name in ("nested_tensor", "as_nested_tensor"):
-        if hasattr(getattr(torch, "nested", None), name):
-            patches.set(torch.nested, name, nesting(getattr(torch.nested, name)))
-
-
-def nesting(nest_here: Any) -> Any:
-    @functools.wraps(nest_here)
-    def nest(tensors: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        if device is None:
-            return nest_here(tensors, *args, **kwargs)
-        cuda = names_cuda(device)
-        made = nest_here(tensors, *args, device="cpu" if cuda else device, **kwargs)
-        return put(made, cuda) if made.layout == torch.strided else made
-
-    return nest
-
-
-def install_export(patches: Patches) -> None:
-    """Its fake tensors would ask the driver, which ends the process."""
-    export_here = getattr(getattr(torch, "export", None), "export", None)
-    if export_here is None:
-        return
-
-    @functools.wraps(export_here)
-    def export(mod: Any, args: Any = (), *rest: Any, **options: Any) -> Any:
-        if look((args, list(mod.parameters())))[0]:
-            raise RuntimeError(
-                "torch.export of a model on the GPU needs a real GPU\n"
-                "hint: use it in a %%gpu cell, or export the model from the CPU: model.cpu()"
-            )
-        return export_here(mod, args, *rest, **options)
-
-    patches.set(torch.export, "export", export)
-
-
-def install_attention(patches: Patches) -> None:
-    """The CPU lacks some of the kernels that `sdpa_kernel` chooses from; it computes the same without them."""
-    module = getattr(torch.nn, "attention", None)
-    choose_here = getattr(module, "_sdpa_kernel", None)
-    if choose_here is None:
-        return
-
-    @functools.wraps(choose_here)
-    def choose(*args: Any, **kwargs: Any) -> None:
-        choose_here(*args, **kwargs)
-        torch._C._set_sdp_use_math(True)
-
-    patches.set(module, "_sdpa_kernel", choose)

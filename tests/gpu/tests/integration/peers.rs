@@ -7,6 +7,7 @@ use std::time::Duration;
 use baton_gpu_worker::gpu::Token;
 use baton_interposer::wire::{FRAME_BYTES, FromSession, Hello, ToSession};
 
+use crate::sharing::check_that_each_may_use_the_whole_card;
 use crate::world::{Client, MIB, World, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -54,18 +55,14 @@ impl Peer {
         self.say(FromSession::Grew { bytes });
         assert_eq!(self.hear(), ToSession::Grow { bytes });
     }
-}
 
-/// The whole card can be used, with room to be made by moving.
-fn check_that_all_is_well(world: &mut World) {
-    let mut clients = [world.client(), world.client()];
-    for client in &mut clients {
-        client.does(&format!("allocate a {}", 60 * MIB));
-        client.does("set a 1");
-    }
-    for client in &mut clients {
-        client.does("add a 1");
-        assert_eq!(client.does("check a"), "right");
+    /// For another one, who waits for it.
+    fn is_to_make_room(&mut self, world: &mut World) -> Client {
+        self.grow(60 * MIB);
+        let mut other = world.client();
+        other.send(&format!("allocate a {}", 60 * MIB));
+        assert_eq!(self.hear(), ToSession::SwapOut);
+        other
     }
 }
 
@@ -132,7 +129,7 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
         }
         world.usage(token);
     }
-    check_that_all_is_well(&mut world);
+    check_that_each_may_use_the_whole_card(&mut world);
 }
 
 #[test]
@@ -140,16 +137,20 @@ fn who_asks_without_end_and_does_not_listen_is_cut_off() {
     let mut world = World::new(64 * MIB);
     let token = world.admit(None);
     let mut deaf = Peer::of(&world, token);
+    deaf.grow(60 * MIB);
     let question = FromSession::Grew { bytes: u64::MAX }.encode();
-    // Far more answers than may wait for somebody who reads none.
+    // Slowly until the connection is full, then far more answers than may wait for somebody who reads none.
     let mut written = 0;
-    for _ in 0..100_000 {
+    for number in 0..10_000 {
         written += usize::from(deaf.0.write_all(&question).is_ok());
+        if number < 1000 {
+            world.usage(token);
+        }
     }
+    check_that_each_may_use_the_whole_card(&mut world);
     let mut answers = Vec::new();
     let _ = deaf.0.read_to_end(&mut answers);
     assert!(answers.len() / FRAME_BYTES < written);
-    check_that_all_is_well(&mut world);
 }
 
 #[test]
@@ -183,19 +184,10 @@ fn who_ends_at_any_step_leaves_nothing_behind() {
             Some(other)
         },
         // Asked to make room.
-        |world, peer| {
-            peer.grow(60 * MIB);
-            let mut other = world.client();
-            other.send(&format!("allocate a {}", 60 * MIB));
-            assert_eq!(peer.hear(), ToSession::SwapOut);
-            Some(other)
-        },
+        |world, peer| Some(peer.is_to_make_room(world)),
         // On its way back.
         |world, peer| {
-            peer.grow(60 * MIB);
-            let mut other = world.client();
-            other.send(&format!("allocate a {}", 60 * MIB));
-            assert_eq!(peer.hear(), ToSession::SwapOut);
+            let mut other = peer.is_to_make_room(world);
             peer.say(FromSession::SwappedOut {
                 bytes: 60 * MIB,
                 nanoseconds: 1,
@@ -215,7 +207,7 @@ fn who_ends_at_any_step_leaves_nothing_behind() {
         if let Some(mut other) = other {
             assert!(other.answer().unwrap().starts_with("ok"));
         }
-        check_that_all_is_well(&mut world);
+        check_that_each_may_use_the_whole_card(&mut world);
     }
 }
 
@@ -228,7 +220,7 @@ fn a_session_that_is_over_is_cut_off() {
     world.dismiss(token);
     assert_eq!(peer.0.read(&mut [0; FRAME_BYTES]).unwrap(), 0);
     drop(peer);
-    check_that_all_is_well(&mut world);
+    check_that_each_may_use_the_whole_card(&mut world);
 }
 
 #[test]

@@ -49,7 +49,11 @@ fn programs_with_the_vendor_s_bindings_share_it_too() {
 
 #[test]
 fn each_may_use_the_whole_card() {
-    let mut world = World::new(64 * MIB);
+    check_that_each_may_use_the_whole_card(&mut World::new(64 * MIB));
+}
+
+/// One after the other, by moving.
+pub(crate) fn check_that_each_may_use_the_whole_card(world: &mut World) {
     let mut clients = [world.client(), world.client()];
     for client in &mut clients {
         client.does(&format!("allocate a {}", 60 * MIB));
