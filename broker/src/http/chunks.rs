@@ -26,10 +26,12 @@ use std::{
     sync::Arc,
 };
 
-/// The names of a terabyte.
-const NAMES_BYTES: usize = 64 << 20;
+/// Some 30,000 names. Peers ask for fewer at once, and each is looked up.
+const NAMES_BYTES: usize = 1 << 20;
 /// Chunks are stored when so many bytes have come.
 const BATCH_BYTES: usize = 4 << 20;
+/// In one request; peers send 32. Tiny ones are as much work for the database as large ones.
+const MOST_CHUNKS: usize = 1024;
 /// Chunks that are read ahead of the network.
 const READ_AHEAD: usize = 2;
 
@@ -53,6 +55,8 @@ enum ChunkError {
     Unknown { hash: ChunkHash },
     #[error("A chunk has at most {CHUNK_BYTES} bytes, not {bytes}")]
     TooLarge { bytes: usize },
+    #[error("A request brings at most {MOST_CHUNKS} chunks")]
+    TooMany,
     #[error("The request ended inside a chunk")]
     Cut,
     #[error("Nobody is named whose chunks these are")]
@@ -85,9 +89,12 @@ enum ChunkError {
 impl IntoResponse for ChunkError {
     fn into_response(self) -> Response {
         let status = match &self {
-            Self::List(_) | Self::TooLarge { .. } | Self::Cut | Self::Request(_) | Self::Nobody => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::List(_)
+            | Self::TooLarge { .. }
+            | Self::TooMany
+            | Self::Cut
+            | Self::Request(_)
+            | Self::Nobody => StatusCode::BAD_REQUEST,
             Self::Unknown { .. } => StatusCode::NOT_FOUND,
             Self::NotInCourse(_) | Self::NotAWorker => StatusCode::FORBIDDEN,
             Self::NoJob { .. } => StatusCode::CONFLICT,
@@ -190,10 +197,14 @@ async fn put_chunks(
     let mut parts = body.into_data_stream();
     let mut waiting = BytesMut::new();
     let mut batch = Vec::new();
-    let mut batch_bytes = 0;
+    let (mut batch_bytes, mut count) = (0, 0);
     while let Some(part) = parts.try_next().await.map_err(ChunkError::Request)? {
         waiting.extend_from_slice(&part);
         while let Some(chunk) = next_chunk(&mut waiting)? {
+            count += 1;
+            if count > MOST_CHUNKS {
+                return Err(ChunkError::TooMany);
+            }
             batch_bytes += chunk.len();
             batch.push(chunk);
         }

@@ -4,6 +4,7 @@ mod access;
 mod chunks;
 mod health;
 mod limits;
+mod serve;
 mod sign_in;
 mod sockets;
 
@@ -30,6 +31,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use access::{Access, Caller};
 pub(crate) use limits::Limits;
+pub(crate) use serve::serve;
 pub(crate) use sign_in::sign_out;
 
 /// What requests share. No request holds a lock.

@@ -4,6 +4,7 @@
 mod access;
 mod actions;
 mod api;
+mod attacks;
 mod cancel;
 mod capacity;
 mod chunks;
