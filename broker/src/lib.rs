@@ -34,6 +34,7 @@ mod watched;
 mod words;
 
 pub use config::{Activity, Config, Database, DatabaseError, Listen, PostgresUrl};
+pub use http::{ChunkListener, serve_chunks};
 pub use hub::HubConfig;
 pub use people::{People, Person, Role};
 

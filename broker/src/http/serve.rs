@@ -84,6 +84,7 @@ fn in_time(
         let left = (left + earned).saturating_sub(asked.elapsed());
         Some((part, Some((parts, left))))
     })
+    .fuse()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ mod api;
 mod attacks;
 mod cancel;
 mod capacity;
+mod chunk_listener;
 mod chunks;
 mod courses;
 mod harness;
