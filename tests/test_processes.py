@@ -96,12 +96,12 @@ def test_arguments_reach_the_notebook_kernel(user: Place) -> None:
     from jupyter_client.manager import KernelManager
 
     manager = KernelManager(kernel_name="baton")
-    manager.start_kernel(
-        env=user.environment, cwd=str(user.work), extra_arguments=["--HistoryManager.hist_file=:memory:"]
-    )
+    arguments = ["--HistoryManager.hist_file=:memory:", "--Kernel._execute_sleep=0.25"]
+    manager.start_kernel(env=user.environment, cwd=str(user.work), extra_arguments=arguments)
     kernel = Kernel(manager, user)
     try:
         assert kernel.evaluate("get_ipython().history_manager.hist_file") == ":memory:"
+        assert kernel.evaluate("get_ipython().kernel._execute_sleep") == 0.25
     finally:
         kernel.shutdown()
 
