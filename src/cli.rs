@@ -32,6 +32,9 @@ pub(crate) fn command() -> Command {
         .subcommand(with_flags(
             Command::new("broker").about("Run the broker: queue, history and dashboard"),
         ))
+        .subcommand(with_flags(Command::new("chunks").about(
+            "Take and give variables on their way, in a process beside the broker",
+        )))
         .subcommand(with_flags(
             Command::new("worker").about("Run cells on this machine for a broker"),
         ))

@@ -36,7 +36,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
     };
     if command != "up" {
         let default = match command {
-            "broker" | "worker" => "info",
+            "broker" | "chunks" | "worker" => "info",
             _ => "warn",
         };
         logging::to_stderr(surroundings, default);
@@ -45,6 +45,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
     match command {
         "up" => commands::up::main(surroundings, &settings()?, matches.get_flag(cli::DETACHED)),
         "broker" => commands::broker::main(&settings()?),
+        "chunks" => commands::chunks::main(&settings()?),
         "worker" => commands::worker::main(&settings()?),
         "config" => commands::config::main(surroundings, matches),
         "install" => commands::install::main(surroundings, &cli::place(matches)),

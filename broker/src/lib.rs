@@ -34,6 +34,7 @@ mod watched;
 mod words;
 
 pub use config::{Activity, Config, Database, DatabaseError, Listen, PostgresUrl};
+pub use http::{ChunkListener, serve_chunks};
 pub use hub::HubConfig;
 pub use people::{People, Person, Role};
 
@@ -173,7 +174,7 @@ pub async fn run(
     let ended = tokio::select! {
         () = shutdown => Ok(()),
         ended = engine::run(engine, stop.clone()) => ended.context("The jobs cannot be read"),
-        ended = serve(listener, shared, &standing, stop.clone()) => ended.context("Connections can no longer be taken"),
+        () = serve(listener, shared, &standing, stop.clone()) => Ok(()),
         ended = serve_dashboard(config.dashboard, on_dashboard, &standing, stop.clone()) => ended.context("The dashboard can no longer be shown"),
         () = keep(people.as_deref()) => Ok(()),
         () = keep(courses.as_ref()) => Ok(()),
@@ -234,7 +235,8 @@ async fn serve_dashboard(
     };
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
-    serve(Listener::Tcp(listener), shared, standing, stop).await
+    serve(Listener::Tcp(listener), shared, standing, stop).await;
+    Ok(())
 }
 
 async fn serve(
@@ -242,13 +244,11 @@ async fn serve(
     shared: Shared,
     standing: &watch::Sender<Standing>,
     stop: CancellationToken,
-) -> std::io::Result<()> {
+) {
     let router = http::router(shared);
     match listener {
         Listener::Unix(listener, _socket_file) => {
-            axum::serve(Gate::new(listener, standing, stop.clone()), router)
-                .with_graceful_shutdown(stop.cancelled_owned())
-                .await
+            http::serve(Gate::new(listener, standing, stop.clone()), router, stop).await;
         }
         Listener::Tcp(listener) => {
             let listener = listener.tap_io(|stream| {
@@ -256,9 +256,7 @@ async fn serve(
                     tracing::debug!("A connection keeps its delay: {error}");
                 }
             });
-            axum::serve(Gate::new(listener, standing, stop.clone()), router)
-                .with_graceful_shutdown(stop.cancelled_owned())
-                .await
+            http::serve(Gate::new(listener, standing, stop.clone()), router, stop).await;
         }
     }
 }

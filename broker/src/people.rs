@@ -204,6 +204,11 @@ impl Identity {
         self.worker || self.person.is_none()
     }
 
+    /// Whoever has the broker's own token.
+    pub(crate) fn is_operator(&self) -> bool {
+        !self.worker && self.person.is_none()
+    }
+
     /// Everything but what a worker does.
     pub(crate) fn may_be_person(&self) -> bool {
         !self.worker

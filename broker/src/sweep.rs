@@ -24,19 +24,37 @@ pub(crate) struct Terms {
 
 /// Runs until it is dropped.
 pub(crate) async fn run(store: Store, chunks: Arc<ChunkDirectory>, terms: Terms) {
-    if let Err(error) = adopt(&store, &chunks, unix_ms()).await {
-        tracing::error!("The chunks that are there could not be counted in: {error:#}");
-    }
+    let mut adopted = false;
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        match sweep(&store, &chunks, terms, unix_ms()).await {
-            // Another broker sweeps.
-            Ok(0) | Err(StoreError::NotLeading) => {}
-            Ok(deleted) => tracing::info!(chunks.deleted = deleted, "{deleted} chunks deleted"),
-            Err(error) => tracing::error!("Nothing could be swept: {error}"),
-        }
+        round(&store, &chunks, terms, &mut adopted, unix_ms()).await;
+    }
+}
+
+/// Nothing is swept before everything that is there was adopted, which only the broker that leads can do.
+pub(crate) async fn round(
+    store: &Store,
+    chunks: &Arc<ChunkDirectory>,
+    terms: Terms,
+    adopted: &mut bool,
+    now_ms: i64,
+) {
+    // Another broker sweeps, and this one has all before it when it leads again.
+    if store.still_leads().await.is_err() {
+        *adopted = false;
+        return;
+    }
+    if !*adopted && let Err(error) = adopt(store, chunks, now_ms).await {
+        tracing::error!("The chunks that are there could not be counted in: {error:#}");
+        return;
+    }
+    *adopted = true;
+    match sweep(store, chunks, terms, now_ms).await {
+        Ok(0) | Err(StoreError::NotLeading) => {}
+        Ok(deleted) => tracing::info!(chunks.deleted = deleted, "{deleted} chunks deleted"),
+        Err(error) => tracing::error!("Nothing could be swept: {error}"),
     }
 }
 

@@ -105,9 +105,9 @@ impl Capacity {
             _ => format!("{count} GPUs"),
         };
         let mut sentences = vec![format!(
-            "With {}, {} people are predicted to wait {}.",
+            "With {}, {} are predicted to wait {}.",
             gpus(self.gpus),
-            self.fit.people,
+            self.people(),
             wait(&self.as_they_were)
         )];
         let others = [
@@ -120,6 +120,17 @@ impl Capacity {
         }
         sentences.push(self.goodness());
         sentences
+    }
+
+    /// Who is meant: everybody of the past, few of whom may be there at a time.
+    fn people(&self) -> String {
+        let people = self.fit.people;
+        let at_once = self.fit.people_at_once();
+        match at_once {
+            _ if self.fit.rates.departure == 0.0 => format!("{people} people"),
+            ..1.5 => format!("{people} people, who hardly ever work at the same time,"),
+            _ => format!("{people} people, about {at_once:.0} of whom work at a time,"),
+        }
     }
 
     /// How good exponential times are for this course.

@@ -109,12 +109,14 @@ pub fn fit(cells: &[PastCell], places: usize, now: f64) -> Result<Fit, TooLittle
     }
     let aways = Survival::of(aways);
     let submission = edits.rate();
+    let visits_a_cell = 1.0 + left as f64 / edits.ended() as f64;
     // As long as nobody came back, those who left are expected any moment.
     let (arrival, departure) = match aways.ended() {
         0 => (1.0 / AWAY, 0.0),
+        // Who comes and leaves without a cell is not seen, so that several times away look like one.
         _ => (
-            aways.rate(),
-            submission * left as f64 / edits.ended() as f64,
+            aways.rate() * visits_a_cell,
+            submission * (visits_a_cell - 1.0),
         ),
     };
     let rates = Rates {
@@ -146,6 +148,17 @@ impl Fit {
     pub fn distance(&self) -> f64 {
         let rate = self.rates.execution;
         self.runs.distance(|seconds| (-rate * seconds).exp())
+    }
+
+    /// How many are not away at a time, on average, if nobody waits.
+    #[must_use]
+    pub fn people_at_once(&self) -> f64 {
+        let rates = &self.rates;
+        if rates.departure == 0.0 {
+            return self.people as f64;
+        }
+        let stay = (1.0 + rates.submission / rates.execution) / rates.departure;
+        self.people as f64 * stay / (stay + 1.0 / rates.arrival)
     }
 
     /// With the times as they were, for a simulation.

@@ -4,6 +4,7 @@ pub(crate) mod act;
 pub(crate) mod ask;
 pub(crate) mod bench;
 pub(crate) mod broker;
+pub(crate) mod chunks;
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod install;

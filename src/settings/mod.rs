@@ -11,6 +11,7 @@ mod value;
 
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -74,7 +75,7 @@ macro_rules! settings {
 settings! {
     #[doc = "Where the broker is. Without it, a broker is started for this user on this machine by the first `%%gpu` cell."]
     broker_address: Option<BrokerAddress> = "broker_address",
-    flag: Some(("broker", &["worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "plan", "bench latency"])),
+    flag: Some(("broker", &["worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "plan", "bench latency"])),
     default: Nothing { described: "the broker of this user on this machine" };
 
     #[doc = "The secret that broker, workers and notebooks share. Never in the configuration file: use `token_file`."]
@@ -84,7 +85,7 @@ settings! {
 
     #[doc = "A file that holds the secret that broker, workers and notebooks share."]
     token_file: Option<PathBuf> = "token_file",
-    flag: Some(("token-file", &["broker", "worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "plan", "bench latency"])),
+    flag: Some(("token-file", &["broker", "worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "plan", "bench latency"])),
     default: Nothing { described: "for a broker that listens on TCP, `token` in `state_folder`, made at the first start" };
 
     #[doc = "The token of JupyterHub with which notebooks, and commands in a terminal of JupyterLab, say whose they are where no other token is set. It is sent to the broker that `broker_address` names, and to no other."]
@@ -125,7 +126,7 @@ settings! {
 
     #[doc = "Where a broker keeps its database and its chunks, unless they are named themselves."]
     state_folder: PathBuf = "state_folder",
-    flag: Some(("state-folder", &["broker", "up"])),
+    flag: Some(("state-folder", &["broker", "chunks", "up"])),
     default: Computed {
         text: |surroundings| surroundings.state_folder().display().to_string(),
         described: "`$XDG_STATE_HOME/baton`, else `/var/lib/baton` for root and `~/.local/state/baton` for others",
@@ -158,12 +159,17 @@ settings! {
 
     #[doc = "The folder in which the broker keeps chunks of state."]
     broker_chunks: Option<PathBuf> = "broker.chunks",
-    flag: Some(("chunks", &["broker"])),
+    flag: Some(("chunks", &["broker", "chunks"])),
     default: Nothing { described: "`chunks` in `state_folder`" };
+
+    #[doc = "The address and port on which `baton chunks` takes and gives the bytes of chunks, for a proxy in front of it and the broker."]
+    broker_chunk_listen: SocketAddr = "broker.chunk_listen",
+    flag: Some(("listen", &["chunks"])),
+    default: Text("127.0.0.1:8471");
 
     #[doc = "How much the broker stores in chunks at most; more is refused."]
     broker_chunk_limit: Size = "broker.chunk_limit",
-    flag: Some(("chunk-limit", &["broker", "up"])),
+    flag: Some(("chunk-limit", &["broker", "chunks", "up"])),
     default: Text("64GiB");
 
     #[doc = "How much of that may be one person's; more of theirs is refused."]

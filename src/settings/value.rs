@@ -41,6 +41,14 @@ impl Value for bool {
     }
 }
 
+impl Value for SocketAddr {
+    const EXPECTED: &'static str = "an address and a port, such as 127.0.0.1:8471";
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
 impl Value for LaneChoice {
     const EXPECTED: &'static str = "auto or http";
 

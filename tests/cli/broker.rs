@@ -57,6 +57,34 @@ fn a_broker_without_configuration_has_a_token_and_says_where() {
 }
 
 #[test]
+fn chunks_have_a_process_of_their_own_beside_a_broker() {
+    let home = Home::new();
+    let state = home.path("state").display().to_string();
+    let listen = ["--listen", "127.0.0.1:0", "--state-folder", &state];
+    let mut broker = home.start(&[&["broker"], &listen[..]].concat());
+    let address = broker.line("The broker listens on ");
+    let token_file = broker.line("They need the token in ");
+    let start = [&["chunks", "--broker", &address], &listen[..]].concat();
+    let without = home.run(&start);
+    assert!(!without.status.success());
+    assert!(
+        without.stderr.contains("hint: --token-file"),
+        "{}",
+        without.stderr
+    );
+    let mut chunks = home.start(&[&start[..], &["--token-file", &token_file]].concat());
+    let door = chunks.line("Chunks are taken and given on ");
+    assert!(
+        door.starts_with("http://127.0.0.1:") && door != address,
+        "{door}"
+    );
+    for process in [&mut chunks, &mut broker] {
+        process.signal(Signal::SIGTERM);
+        assert!(process.ended().success());
+    }
+}
+
+#[test]
 fn a_person_gets_a_token_that_opens_what_the_role_allows() {
     let home = Home::new();
     let file = home.path("people.toml").display().to_string();

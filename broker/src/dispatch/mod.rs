@@ -17,6 +17,7 @@ mod overview;
 mod proxy;
 #[cfg(test)]
 mod tests;
+mod turned_away;
 mod worker;
 
 pub(crate) use act::{Command, NotDone};

@@ -5,12 +5,14 @@ use super::{
 };
 use crate::{people::Account, store::Write};
 use baton_protocol::{
-    JobEvent, JobId, NotebookId, NumberedEvent, Outcome, Parcel, Refusal, RemoteError, State,
-    Submission, Usage,
+    JobId, NotebookId, Outcome, Parcel, Refusal, RemoteError, State, Submission,
     proxy::{FromProxy, ToProxy},
     worker::ToWorker,
 };
 use std::{collections::HashMap, sync::Arc};
+
+/// Of a notebook, in characters: what a page has room for.
+const LONGEST_NAME: usize = 200;
 
 impl Dispatch {
     /// The newest connection of a notebook is the one that counts.
@@ -159,32 +161,6 @@ impl Dispatch {
         actions.push(Action::ToProxy(connection, ToProxy::UnknownJob { job }));
     }
 
-    /// The proxy submits a job that was here and is closed: it was away for so long that the job was cancelled.
-    /// It has heard nothing of it, so this is the job's first event and its last.
-    fn submitted_again(&self, connection: ConnectionId, job: JobId, actions: &mut Vec<Action>) {
-        let error = RemoteError {
-            name: "NotebookAway".to_owned(),
-            value: "The cell was stopped, because its notebook was not connected for too long. \
-                    Your variables are as they were before the cell"
-                .to_owned(),
-            traceback: Vec::new(),
-            hint: Some(format!("run the cell again, or show a TA job {job}")),
-        };
-        let end = NumberedEvent {
-            number: 1,
-            event: JobEvent::Finished {
-                outcome: Outcome::WorkerLost,
-                error: Some(error),
-                state: None,
-                usage: Usage::default(),
-                files: None,
-                away_bytes: 0,
-            },
-        };
-        let events = vec![end];
-        actions.push(Action::ToProxy(connection, ToProxy::Events { job, events }));
-    }
-
     /// The stored events up to a number were sent.
     pub(crate) fn caught_up(
         &mut self,
@@ -215,7 +191,7 @@ impl Dispatch {
         actions: &mut Vec<Action>,
     ) {
         let id = submission.job;
-        let Some(notebook) = self.notebooks.get_mut(&submission.notebook) else {
+        let Some(notebook) = self.notebooks.get(&submission.notebook) else {
             return;
         };
         if self.jobs.contains_key(&id) {
@@ -228,10 +204,19 @@ impl Dispatch {
             self.submitted_again(connection, id, actions);
             return;
         }
+        if self.has_too_many(submission.notebook) {
+            self.one_too_many(connection, id, actions);
+            return;
+        }
+        let Some(notebook) = self.notebooks.get_mut(&submission.notebook) else {
+            return;
+        };
         let Some(account) = notebook.account.clone() else {
             return;
         };
         notebook.subscriptions.insert(id, Subscription::Live);
+        let name = submission.notebook_name.chars().take(LONGEST_NAME);
+        submission.notebook_name = name.collect();
         let granted = self.grant(&account, &mut submission.cell);
         let submission = Arc::new(submission);
         let sequence = self.next_sequence;

@@ -16,7 +16,7 @@ use crate::{
 };
 use axum::{
     extract::{Query, Request, State},
-    http::{HeaderMap, StatusCode, header},
+    http::{HeaderMap, HeaderValue, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -169,6 +169,18 @@ pub(super) async fn programs_need_token(
     }
 }
 
+/// Whoever a program speaks for, by the authorization that they gave it.
+pub(super) async fn of_authorization(
+    access: &Access,
+    given: Option<&HeaderValue>,
+) -> Result<Caller, ApiError> {
+    match access.admit(given.and_then(token_of), false).await {
+        Ok(Some(caller)) => Ok(caller),
+        Ok(None) => Err(ApiError::Token),
+        Err(error) => Err(ApiError::Hub(error)),
+    }
+}
+
 pub(super) async fn only_workers(request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>();
     if caller.is_some_and(|caller| caller.identity.may_be_worker()) {
@@ -230,11 +242,11 @@ async fn pass_on(caller: Caller, mut request: Request, next: Next) -> Response {
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
-    headers
-        .get(header::AUTHORIZATION)?
-        .to_str()
-        .ok()?
-        .strip_prefix("Bearer ")
+    token_of(headers.get(header::AUTHORIZATION)?)
+}
+
+fn token_of(authorization: &HeaderValue) -> Option<&str> {
+    authorization.to_str().ok()?.strip_prefix("Bearer ")
 }
 
 pub(super) fn cookie<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {

@@ -2,7 +2,8 @@
 //!
 //! In: `POST /v1/chunks/missing`, `PUT /v1/chunks`, `POST /v1/chunks/get`. Lists of names are MessagePack; chunks are
 //! `[length: u32, big endian][bytes]`, again and again. Every request is on an account: a notebook's own, or for a
-//! worker that of the notebook whose job it has ([`OnAccount`]).
+//! worker that of the notebook whose job it has ([`OnAccount`]). The bytes may go through a process of their own
+//! (`chunk_listener`).
 //!
 //! **Invariant:** a chunk that the account does not hold is answered like one that is not there, and a request holds a
 //! few chunks in memory at a time, however many it moves.
@@ -11,7 +12,7 @@ use super::{Caller, Shared};
 use crate::{engine::unix_ms, lead::Standing, people::Account, store::StoreError};
 use axum::{
     Extension, Router,
-    body::{Body, Bytes},
+    body::{Body, BodyDataStream, Bytes},
     extract::{DefaultBodyLimit, FromRequestParts, Query, State},
     http::{StatusCode, request::Parts},
     response::{IntoResponse, Response},
@@ -26,10 +27,12 @@ use std::{
     sync::Arc,
 };
 
-/// The names of a terabyte.
-const NAMES_BYTES: usize = 64 << 20;
+/// Some 30,000 names. Peers ask for fewer at once, and each is looked up.
+pub(super) const NAMES_BYTES: usize = 1 << 20;
 /// Chunks are stored when so many bytes have come.
 const BATCH_BYTES: usize = 4 << 20;
+/// In one request; peers send 32. Tiny ones are as much work for the database as large ones.
+const MOST_CHUNKS: usize = 1024;
 /// Chunks that are read ahead of the network.
 const READ_AHEAD: usize = 2;
 
@@ -46,13 +49,15 @@ pub(super) fn routes() -> Router<Shared> {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum ChunkError {
+pub(super) enum ChunkError {
     #[error("The list of chunks cannot be read")]
     List(#[from] baton_protocol::DecodeError),
     #[error("Chunk {hash} is not here")]
     Unknown { hash: ChunkHash },
     #[error("A chunk has at most {CHUNK_BYTES} bytes, not {bytes}")]
     TooLarge { bytes: usize },
+    #[error("A request brings at most {MOST_CHUNKS} chunks")]
+    TooMany,
     #[error("The request ended inside a chunk")]
     Cut,
     #[error("Nobody is named whose chunks these are")]
@@ -80,14 +85,25 @@ enum ChunkError {
     Store(#[from] StoreError),
     #[error("The broker is ending")]
     Ending,
+    #[error("{text}")]
+    OfBroker { status: StatusCode, text: String },
+    #[error("The broker at {address} cannot be reached")]
+    NoBroker {
+        address: String,
+        #[source]
+        source: reqwest::Error,
+    },
 }
 
 impl IntoResponse for ChunkError {
     fn into_response(self) -> Response {
         let status = match &self {
-            Self::List(_) | Self::TooLarge { .. } | Self::Cut | Self::Request(_) | Self::Nobody => {
-                StatusCode::BAD_REQUEST
-            }
+            Self::List(_)
+            | Self::TooLarge { .. }
+            | Self::TooMany
+            | Self::Cut
+            | Self::Request(_)
+            | Self::Nobody => StatusCode::BAD_REQUEST,
             Self::Unknown { .. } => StatusCode::NOT_FOUND,
             Self::NotInCourse(_) | Self::NotAWorker => StatusCode::FORBIDDEN,
             Self::NoJob { .. } => StatusCode::CONFLICT,
@@ -102,7 +118,8 @@ impl IntoResponse for ChunkError {
                 tracing::error!("A request for chunks failed: {self}");
                 StatusCode::INTERNAL_SERVER_ERROR
             }
-            Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Ending | Self::NoBroker { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::OfBroker { status, .. } => *status,
         };
         (status, self.to_string()).into_response()
     }
@@ -112,7 +129,7 @@ impl IntoResponse for ChunkError {
 struct OnAccount(Account);
 
 #[derive(serde::Deserialize)]
-struct Party {
+pub(super) struct Party {
     /// Said by a proxy as in its hello.
     owner: Option<String>,
     course: Option<String>,
@@ -135,7 +152,11 @@ impl FromRequestParts<Shared> for OnAccount {
     }
 }
 
-async fn account(shared: &Shared, caller: &Caller, party: Party) -> Result<Account, ChunkError> {
+pub(super) async fn account(
+    shared: &Shared,
+    caller: &Caller,
+    party: Party,
+) -> Result<Account, ChunkError> {
     // What the database says before is not what holds.
     if *shared.standing.borrow() != Standing::Leads {
         return Err(StoreError::NotLeading.into());
@@ -187,26 +208,55 @@ async fn put_chunks(
     OnAccount(account): OnAccount,
     body: Body,
 ) -> Result<StatusCode, ChunkError> {
-    let mut parts = body.into_data_stream();
-    let mut waiting = BytesMut::new();
-    let mut batch = Vec::new();
-    let mut batch_bytes = 0;
-    while let Some(part) = parts.try_next().await.map_err(ChunkError::Request)? {
-        waiting.extend_from_slice(&part);
-        while let Some(chunk) = next_chunk(&mut waiting)? {
-            batch_bytes += chunk.len();
-            batch.push(chunk);
-        }
-        if batch_bytes >= BATCH_BYTES {
-            store_chunks(&shared, &account, std::mem::take(&mut batch)).await?;
-            batch_bytes = 0;
-        }
+    let mut reader = ChunkReader::of(body);
+    // Rows first, then files: no sweep can come between, and no file is without a row.
+    while let Some(batch) = reader.next_batch().await? {
+        let (named, batch) = named(batch).await?;
+        hold(&shared, &account, &named).await?;
+        write(&shared.chunks, batch).await?;
     }
-    if !waiting.is_empty() {
-        return Err(ChunkError::Cut);
-    }
-    store_chunks(&shared, &account, batch).await?;
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// Of chunks that come one after the other, a few megabytes at a time.
+pub(super) struct ChunkReader {
+    parts: BodyDataStream,
+    waiting: BytesMut,
+    count: usize,
+    ended: bool,
+}
+
+impl ChunkReader {
+    pub(super) fn of(body: Body) -> Self {
+        Self {
+            parts: body.into_data_stream(),
+            waiting: BytesMut::new(),
+            count: 0,
+            ended: false,
+        }
+    }
+
+    /// `None` after the last one.
+    pub(super) async fn next_batch(&mut self) -> Result<Option<Vec<Bytes>>, ChunkError> {
+        let (mut batch, mut batch_bytes) = (Vec::new(), 0);
+        while batch_bytes < BATCH_BYTES && !self.ended {
+            if let Some(chunk) = next_chunk(&mut self.waiting)? {
+                self.count += 1;
+                if self.count > MOST_CHUNKS {
+                    return Err(ChunkError::TooMany);
+                }
+                batch_bytes += chunk.len();
+                batch.push(chunk);
+                continue;
+            }
+            match self.parts.try_next().await.map_err(ChunkError::Request)? {
+                Some(part) => self.waiting.extend_from_slice(&part),
+                None if self.waiting.is_empty() => self.ended = true,
+                None => return Err(ChunkError::Cut),
+            }
+        }
+        Ok((!batch.is_empty()).then_some(batch))
+    }
 }
 
 fn next_chunk(waiting: &mut BytesMut) -> Result<Option<Bytes>, ChunkError> {
@@ -225,34 +275,40 @@ fn next_chunk(waiting: &mut BytesMut) -> Result<Option<Bytes>, ChunkError> {
     Ok(Some(waiting.split_to(bytes).freeze()))
 }
 
-/// Rows first, then files: no sweep can come between, and no file is without a row.
-async fn store_chunks(
+/// A chunk's name and its bytes.
+pub(super) type Named = (ChunkHash, u64);
+
+pub(super) async fn named(batch: Vec<Bytes>) -> Result<(Vec<Named>, Vec<Bytes>), ChunkError> {
+    blocking(move || {
+        let named = |chunk: &Bytes| (baton_blobs::hash(chunk), chunk.len() as u64);
+        (batch.iter().map(named).collect(), batch)
+    })
+    .await
+}
+
+/// The account holds these from now on, whose bytes it has.
+pub(super) async fn hold(
     shared: &Shared,
     account: &Account,
+    named: &[Named],
+) -> Result<(), ChunkError> {
+    within_quota(shared, account, named).await?;
+    Ok(shared.store.hold_chunks(account, named, unix_ms()).await?)
+}
+
+pub(super) async fn write(
+    chunks: &Arc<ChunkDirectory>,
     batch: Vec<Bytes>,
 ) -> Result<(), ChunkError> {
-    let (named, batch) = blocking(move || {
-        let named = |chunk: &Bytes| (baton_blobs::hash(chunk), chunk.len() as u64);
-        let named: Vec<(ChunkHash, u64)> = batch.iter().map(named).collect();
-        (named, batch)
-    })
-    .await?;
-    within_quota(shared, account, &named).await?;
-    shared.store.hold_chunks(account, &named, unix_ms()).await?;
-    let chunks = Arc::clone(&shared.chunks);
-    blocking(move || {
-        batch
-            .iter()
-            .try_for_each(|chunk| chunks.put(chunk).map(drop))
-    })
-    .await??;
-    Ok(())
+    let chunks = Arc::clone(chunks);
+    let put = move |chunk: &Bytes| chunks.put(chunk).map(drop);
+    Ok(blocking(move || batch.iter().try_for_each(put)).await??)
 }
 
 async fn within_quota(
     shared: &Shared,
     account: &Account,
-    named: &[(ChunkHash, u64)],
+    named: &[Named],
 ) -> Result<(), ChunkError> {
     let Some(limit_bytes) = shared.person_limit_bytes else {
         return Ok(());
@@ -284,13 +340,23 @@ async fn get(
 ) -> Result<Response, ChunkError> {
     let hashes: Vec<ChunkHash> = decode(&body)?;
     let held = shared.store.held_chunks(&account, &hashes).await?;
-    let here = present(&shared.chunks, held.into_keys().collect()).await?;
+    read(&shared.chunks, hashes, held.into_keys().collect()).await
+}
+
+/// All of these chunks, of which the asker holds some.
+pub(super) async fn read(
+    chunks: &Arc<ChunkDirectory>,
+    hashes: Vec<ChunkHash>,
+    held: Vec<ChunkHash>,
+) -> Result<Response, ChunkError> {
+    let here = present(chunks, held).await?;
     if let Some(hash) = hashes.iter().find(|hash| !here.contains(hash)) {
         return Err(ChunkError::Unknown { hash: *hash });
     }
+    let chunks = Arc::clone(chunks);
     let frames = stream::iter(hashes)
         .map(move |hash| {
-            let chunks = Arc::clone(&shared.chunks);
+            let chunks = Arc::clone(&chunks);
             async move {
                 let chunk = blocking(move || chunks.get(hash)).await??;
                 let chunk = chunk.ok_or(ChunkError::Unknown { hash })?;

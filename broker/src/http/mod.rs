@@ -1,9 +1,11 @@
 //! What the broker serves over HTTP.
 
 mod access;
+mod chunk_listener;
 mod chunks;
 mod health;
 mod limits;
+mod serve;
 mod sign_in;
 mod sockets;
 
@@ -29,7 +31,9 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use access::{Access, Caller};
+pub use chunk_listener::{ChunkListener, serve_chunks};
 pub(crate) use limits::Limits;
+pub(crate) use serve::serve;
 pub(crate) use sign_in::sign_out;
 
 /// What requests share. No request holds a lock.
@@ -69,6 +73,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .layer(no_workers.clone())
         .merge(sockets::for_workers().layer(middleware::from_fn(access::only_workers)))
         .merge(chunks::routes())
+        .merge(chunk_listener::questions())
         .layer(middleware::from_fn_with_state(
             Arc::clone(&shared.access),
             access::programs_need_token,

@@ -131,7 +131,7 @@ fn now_part(here: usize, lately: &Lately, expected: Option<&Forecast>) -> Markup
         }
         @if let Some(expected) = expected {
             p {
-                (here) @if here == 1 { " person is" } @else { " people are" } " here; so many are predicted to wait "
+                (here) @if here == 1 { " person is" } @else { " people are" } " here. As long as nobody of them leaves, so many are predicted to wait "
                 (duration(expected.wait)) " on average, and 1 in 10 longer than " (duration(expected.waits[1])) ". "
                 @if lately.waits.is_empty() {}
                 @else if lately.is_worse_than(expected) {
@@ -146,8 +146,8 @@ fn now_part(here: usize, lately: &Lately, expected: Option<&Forecast>) -> Markup
 
 fn table(rows: &[Row]) -> Markup {
     html! {
-        div.scroll tabindex="0" role="region" aria-label="The course" { table {
-            caption { "The course" }
+        div.scroll tabindex="0" role="region" aria-label="As it was, and as it would be" { table {
+            caption { "As it was, and as it would be" }
             thead { tr {
                 th scope="col" { "Case" }
                 @for title in ["Start within 1 s", "Mean wait", "p50", "p90", "p99", "Places busy", "Cells per hour"] {

@@ -146,25 +146,23 @@ fn time_line(job: &JobFacts) -> Markup {
     let queued = assigned.unwrap_or(moved) - row.submitted_ms;
     let moving = assigned.map_or(0, |assigned| moved - assigned);
     let ran = row.started_ms.map_or(0, |started| end - started);
-    let steps = [
-        ("wait", "waited", queued),
-        ("move", "moved its state", moving),
-        ("run", "ran", ran),
-    ];
-    let parts = steps.map(|(class, what, ms)| {
-        (
-            class,
-            ms.max(0).unsigned_abs(),
-            format!("{what} for {}", words::duration(ms)),
-        )
-    });
+    let mut steps = vec![("wait", "waited", queued)];
+    steps.extend(assigned.map(|_| ("move", "moved its state", moving)));
+    steps.extend(row.started_ms.map(|_| ("run", "ran", ran)));
+    let parts: Vec<_> = steps
+        .iter()
+        .map(|(class, what, ms)| {
+            let words = format!("{what} for {}", words::duration(*ms));
+            (*class, (*ms).max(0).unsigned_abs(), words)
+        })
+        .collect();
     let whole = parts.iter().map(|(_, ms, _)| ms).sum();
     let said: Vec<&str> = parts.iter().map(|(_, _, words)| words.as_str()).collect();
     html! {
         p.now { (state(job)) }
         div.memory { (chart::parts(&parts, whole, &format!("Time line: {}", said.join(", ")))) }
-        ul.key { @for (class, what, ms) in steps {
-            li { svg viewBox="0 0 12 12" aria-hidden="true" { rect.(class) width="12" height="12" rx="3" {} } (what) " for " (words::exact(ms)) }
+        ul.key { @for (class, what, ms) in &steps {
+            li { svg viewBox="0 0 12 12" aria-hidden="true" { rect.(class) width="12" height="12" rx="3" {} } (what) " for " (words::exact(*ms)) }
         } }
     }
 }

@@ -13,6 +13,9 @@ use crate::{
 use baton_protocol::{JobId, Outcome, worker::GpuLoad};
 use maud::{Markup, html};
 
+/// Places that are drawn one by one.
+const MOST_FREE: usize = 32;
+
 pub(super) fn main(facts: &Facts, caller: &Caller) -> Markup {
     let fragments = fragments(facts, caller);
     html! {
@@ -105,7 +108,8 @@ fn machine(worker: &WorkerView, facts: &Facts, caller: &Caller) -> Markup {
         }
         ul.slots {
             @for job in &jobs { (slot(job, facts.now_ms, caller)) }
-            @for _ in 0..free { li."slot free" { (empty) } }
+            @for _ in 0..free.min(MOST_FREE) { li."slot free" { (empty) } }
+            @if free > MOST_FREE { li."slot free" { (free - MOST_FREE) " more " (empty) } }
         }
         @for gpu in &worker.gpus { (gpu_load(gpu, worker.gpus.len(), &jobs, caller)) }
         @if let Some((used, whole)) = worker.memory { div.memory { (memory(&jobs, used, whole, caller)) } }

@@ -6,6 +6,7 @@ use crate::{
     samples::{finish, naming, submit},
     store::{Live, Write},
 };
+use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{JobEvent, JobId, NumberedEvent, Outcome, Usage};
 use tempfile::TempDir;
 
@@ -182,4 +183,29 @@ async fn files_that_a_restored_database_does_not_know_go_as_well() {
     assert!(!place.chunks.contains(known) && place.chunks.contains(unknown));
     assert_eq!(place.sweep(23 * MINUTE).await, 1);
     assert!(!place.chunks.contains(unknown));
+}
+
+#[tokio::test]
+async fn who_takes_the_lead_counts_the_files_in_before_anything_is_swept() {
+    let server = Server::start(Disk::NoSync);
+    let database = crate::Database::named(&server.url());
+    let (leader, other) = (
+        Store::open(&database).await.unwrap(),
+        Store::open(&database).await.unwrap(),
+    );
+    let place = place().await;
+    let unknown = place.chunks.put(b"unknown").unwrap();
+    leader.lead().await.unwrap();
+    let (mut adopted, mut now_ms) = (false, 0);
+    let mut round = async |minutes: i64| {
+        now_ms += minutes * MINUTE;
+        round(&other, &place.chunks, TERMS, &mut adopted, now_ms).await;
+        (adopted, place.chunks.contains(unknown))
+    };
+    assert_eq!(round(1).await, (false, true));
+    leader.close().await.unwrap();
+    other.lead().await.unwrap();
+    assert_eq!(round(1).await, (true, true));
+    assert_eq!(round(9).await, (true, true));
+    assert_eq!(round(2).await, (true, false));
 }

@@ -13,7 +13,7 @@ use baton_protocol::{
 };
 use bytes::Bytes;
 
-fn chunk(seed: u8, bytes: usize) -> (ChunkHash, Bytes) {
+pub(crate) fn chunk(seed: u8, bytes: usize) -> (ChunkHash, Bytes) {
     let content: Bytes = (0..bytes)
         .map(|index| seed.wrapping_add(u8::try_from(index % 251).unwrap()))
         .collect();
@@ -25,7 +25,7 @@ fn lane(broker: &Broker) -> ChunkLane {
     lane.of_owner("ada".to_owned(), None)
 }
 
-async fn fetched(
+pub(crate) async fn fetched(
     lane: &ChunkLane,
     hashes: &[ChunkHash],
 ) -> Result<Vec<(ChunkHash, Bytes)>, LinkError> {
@@ -103,7 +103,7 @@ async fn a_chunk_that_is_too_large_or_cut_is_refused() {
 }
 
 /// Six students, one of another course; everybody's token is their name.
-fn class() -> String {
+pub(crate) fn class() -> String {
     let person = |name: &str, course: &str| {
         let courses = [(course.to_owned(), Role::Student)].into();
         Person::new(name.to_owned(), name, false, courses).entry()
@@ -128,7 +128,7 @@ fn lane_of(broker: &Broker, token: &str) -> ChunkLane {
     ChunkLane::new(&broker.dial_as(token)).unwrap()
 }
 
-fn naming(chunk: &(ChunkHash, Bytes)) -> State {
+pub(crate) fn naming(chunk: &(ChunkHash, Bytes)) -> State {
     let State::Chunks(manifest) = state("") else {
         unreachable!()
     };
@@ -139,7 +139,7 @@ fn naming(chunk: &(ChunkHash, Bytes)) -> State {
     })
 }
 
-async fn submit(proxy: &mut FakeProxy, state: State) -> Submission {
+pub(crate) async fn submit(proxy: &mut FakeProxy, state: State) -> Submission {
     let submission = Submission {
         state,
         ..submission(proxy.notebook)

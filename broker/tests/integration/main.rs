@@ -4,8 +4,10 @@
 mod access;
 mod actions;
 mod api;
+mod attacks;
 mod cancel;
 mod capacity;
+mod chunk_listener;
 mod chunks;
 mod courses;
 mod harness;

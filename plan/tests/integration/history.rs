@@ -62,8 +62,23 @@ fn who_is_gone_for_half_an_hour_has_left() {
         .collect();
     let fit = fit(&cells, 1, cells[39].finished.unwrap()).unwrap();
     close(1.0 / fit.rates.submission, 60.0, 1e-9);
-    close(1.0 / fit.rates.arrival, 7260.0, 1e-9);
+    close(1.0 / fit.rates.arrival, 7260.0 * 38.0 / 39.0, 1e-9);
     close(fit.rates.departure / fit.rates.submission, 1.0 / 38.0, 1e-9);
+}
+
+/// Most of their visits are one cell, so that a visit without any is as likely, and is not seen.
+#[test]
+fn people_who_come_now_and_then_are_predicted_to_come_as_often() {
+    let seldom = Rates {
+        submission: 1.0 / 16.0 / 3600.0,
+        ..CLASS
+    };
+    let until = 14.0 * 24.0 * 3600.0;
+    let cells = lived(&seldom, 200, until, f64::INFINITY);
+    let fit = fit(&cells, 8, until).unwrap();
+    let predicted = forecast(&fit.rates, fit.people, 8, Effort::QUICK);
+    close(predicted.throughput, cells.len() as f64 / fit.span, 0.1);
+    assert!(fit.people_at_once() < 20.0, "{}", fit.people_at_once());
 }
 
 #[test]

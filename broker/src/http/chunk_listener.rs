@@ -1,0 +1,263 @@
+//! The bytes of chunks through a port and a process of their own, so that large state is no work of the process that
+//! keeps the queue.
+//!
+//! Whatever stands in front of both sends `/v1/chunks` and `/v1/chunks/get` here, and everything else to the broker.
+//! Both have the same folder. Who may read and who may bring is the broker's decision for each request: it is asked
+//! with its own token, and with that of whoever asks.
+//!
+//! **Invariant:** the broker has a row of a chunk before its file is written here.
+
+use super::{
+    Shared,
+    access::{self, Caller},
+    chunks::{self, ChunkError, ChunkReader, NAMES_BYTES, Named, Party},
+    serve,
+};
+use crate::api::ApiError;
+use anyhow::Context;
+use axum::{
+    Extension, Router,
+    body::{Body, Bytes},
+    extract::{DefaultBodyLimit, FromRequestParts, Query, RawQuery, State},
+    http::{HeaderMap, StatusCode, header, request::Parts},
+    response::{IntoResponse, Response},
+    routing::{get, post, put},
+};
+use baton_blobs::ChunkDirectory;
+use baton_protocol::{ChunkHash, decode, encode};
+use serde::{Serialize, de::DeserializeOwned};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use tokio::{net::TcpListener, time::interval};
+use tokio_util::sync::CancellationToken;
+
+/// The authorization of whoever asked the listener.
+const FOR: &str = "baton-for";
+/// The broker removes chunks besides, so what is there is counted again.
+const COUNT_EVERY: Duration = Duration::from_secs(60);
+
+/// Not `Debug`: it holds the token.
+#[derive(Clone)]
+pub struct ChunkListener {
+    pub listen: SocketAddr,
+    /// The broker's folder of chunks.
+    pub blobs: PathBuf,
+    pub blob_limit_bytes: u64,
+    /// `http://HOST:PORT` of the broker.
+    pub broker: String,
+    /// The broker's own.
+    pub token: String,
+}
+
+/// Serves until `shutdown`; `ready` hears the address.
+///
+/// # Errors
+/// When the folder or the port cannot be had.
+pub async fn serve_chunks(
+    config: ChunkListener,
+    ready: impl FnOnce(SocketAddr),
+    shutdown: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let (blobs, limit) = (config.blobs.clone(), config.blob_limit_bytes);
+    let chunks = tokio::task::spawn_blocking(move || ChunkDirectory::open(blobs, limit))
+        .await?
+        .with_context(|| format!("Failed to open the chunks in {}", config.blobs.display()))?;
+    let chunks = Arc::new(chunks);
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .with_context(|| format!("Failed to listen on {}", config.listen))?;
+    let address = listener.local_addr().context("Failed to read the port")?;
+    let door = Door {
+        chunks: Arc::clone(&chunks),
+        broker: Arc::new(Broker {
+            client: reqwest::Client::builder().no_proxy().build()?,
+            address: config.broker,
+            token: config.token,
+        }),
+    };
+    let router = Router::new()
+        .route("/v1/chunks/get", post(give))
+        .layer(DefaultBodyLimit::max(NAMES_BYTES))
+        .route("/v1/chunks", put(take).layer(DefaultBodyLimit::disable()))
+        .route("/health/live", get("live\n"))
+        .with_state(door);
+    let stop = CancellationToken::new();
+    let _stop_when_dropped = stop.clone().drop_guard();
+    tracing::info!("Chunks are taken and given on {address}");
+    ready(address);
+    tokio::select! {
+        () = shutdown => {}
+        () = serve(listener, router, stop.clone()) => {}
+        () = keep_counted(chunks) => {}
+    }
+    Ok(())
+}
+
+async fn keep_counted(chunks: Arc<ChunkDirectory>) {
+    let mut ticks = interval(COUNT_EVERY);
+    loop {
+        ticks.tick().await;
+        let chunks = Arc::clone(&chunks);
+        let counted = tokio::task::spawn_blocking(move || chunks.list().map(drop));
+        if let Ok(Err(error)) = counted.await {
+            tracing::error!("The chunks cannot be counted: {error}");
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Door {
+    chunks: Arc<ChunkDirectory>,
+    broker: Arc<Broker>,
+}
+
+async fn take(
+    State(door): State<Door>,
+    RawQuery(party): RawQuery,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<StatusCode, ChunkError> {
+    let asker = Asker::new(party, &headers);
+    let mut reader = ChunkReader::of(body);
+    // Also who brings nothing is told whether they might.
+    door.broker.hold(&asker, &[]).await?;
+    while let Some(batch) = reader.next_batch().await? {
+        let (named, batch) = chunks::named(batch).await?;
+        door.broker.hold(&asker, &named).await?;
+        chunks::write(&door.chunks, batch).await?;
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn give(
+    State(door): State<Door>,
+    RawQuery(party): RawQuery,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Result<Response, ChunkError> {
+    let hashes: Vec<ChunkHash> = decode(&body)?;
+    let held = door
+        .broker
+        .held(&Asker::new(party, &headers), &hashes)
+        .await?;
+    chunks::read(&door.chunks, hashes, held).await
+}
+
+/// Whoever asks the listener, as they said it.
+struct Asker {
+    party: String,
+    authorization: Option<header::HeaderValue>,
+}
+
+impl Asker {
+    fn new(party: Option<String>, headers: &HeaderMap) -> Self {
+        Self {
+            party: party.unwrap_or_default(),
+            authorization: headers.get(header::AUTHORIZATION).cloned(),
+        }
+    }
+}
+
+/// What the broker decides.
+struct Broker {
+    client: reqwest::Client,
+    address: String,
+    token: String,
+}
+
+impl Broker {
+    async fn held(
+        &self,
+        asker: &Asker,
+        hashes: &[ChunkHash],
+    ) -> Result<Vec<ChunkHash>, ChunkError> {
+        self.ask(HELD, asker, &hashes).await
+    }
+
+    async fn hold(&self, asker: &Asker, named: &[Named]) -> Result<(), ChunkError> {
+        self.ask(HOLD, asker, &named).await
+    }
+
+    async fn ask<Answer: DeserializeOwned>(
+        &self,
+        path: &str,
+        asker: &Asker,
+        question: &impl Serialize,
+    ) -> Result<Answer, ChunkError> {
+        let url = format!("{}{path}?{}", self.address, asker.party);
+        let mut request = self.client.post(url).bearer_auth(&self.token);
+        if let Some(authorization) = &asker.authorization {
+            request = request.header(FOR, authorization);
+        }
+        let broken = |source| ChunkError::NoBroker {
+            address: self.address.clone(),
+            source,
+        };
+        let answer = request.body(encode(question)).send().await;
+        let answer = answer.map_err(broken)?;
+        let status = answer.status();
+        let body = answer.bytes().await.map_err(broken)?;
+        if !status.is_success() {
+            let text = String::from_utf8_lossy(&body).into_owned();
+            return Err(ChunkError::OfBroker { status, text });
+        }
+        Ok(decode(&body)?)
+    }
+}
+
+// ---- the broker's side
+
+const HELD: &str = "/v1/chunks/held";
+const HOLD: &str = "/v1/chunks/hold";
+
+/// For a listener, which has the broker's own token.
+pub(super) fn questions() -> Router<Shared> {
+    Router::new()
+        .route(HELD, post(held))
+        .route(HOLD, post(hold))
+        .layer(DefaultBodyLimit::max(NAMES_BYTES))
+}
+
+/// The account of whoever asked the listener.
+struct For(crate::people::Account);
+
+impl FromRequestParts<Shared> for For {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Response> {
+        let Extension(caller) = Extension::<Caller>::from_request_parts(parts, shared)
+            .await
+            .map_err(IntoResponse::into_response)?;
+        // Whoever else says that they hold a chunk must bring its bytes.
+        if !caller.identity.is_operator() {
+            return Err(ApiError::AdminsOnly.into_response());
+        }
+        let Query(party) = Query::<Party>::from_request_parts(parts, shared)
+            .await
+            .map_err(IntoResponse::into_response)?;
+        let asker = access::of_authorization(&shared.access, parts.headers.get(FOR)).await;
+        let asker = asker.map_err(IntoResponse::into_response)?;
+        let account = chunks::account(shared, &asker, party).await;
+        account.map(Self).map_err(IntoResponse::into_response)
+    }
+}
+
+async fn held(
+    State(shared): State<Shared>,
+    For(account): For,
+    body: Bytes,
+) -> Result<Vec<u8>, ChunkError> {
+    let hashes: Vec<ChunkHash> = decode(&body)?;
+    let held = shared.store.held_chunks(&account, &hashes).await?;
+    let held: Vec<ChunkHash> = held.into_keys().collect();
+    Ok(encode(&held))
+}
+
+async fn hold(
+    State(shared): State<Shared>,
+    For(account): For,
+    body: Bytes,
+) -> Result<Vec<u8>, ChunkError> {
+    let named: Vec<Named> = decode(&body)?;
+    chunks::hold(&shared, &account, &named).await?;
+    Ok(encode(&()))
+}

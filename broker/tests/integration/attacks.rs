@@ -1,0 +1,365 @@
+//! Peers that mean harm: what each is answered, and that a student whose cell runs meanwhile notices nothing.
+
+use crate::harness::{
+    Broker, FakeProxy, FakeWorker, Rules, finished, output, outputs, started, state, submission,
+    within,
+};
+use baton_broker::{Person, Role};
+use baton_link::Connection;
+use baton_protocol::{
+    FencingNumber, JobEvent, JobId, Manifest, Outcome, Piece, State, Submission, WorkerId,
+    proxy::{FromProxy, ToProxy},
+    worker::{FromWorker, ToWorker},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+async fn class() -> Broker {
+    let student = |name: &str| {
+        let courses = [("ml".to_owned(), Role::Student)].into();
+        Person::new(name.to_owned(), name, false, courses).entry()
+    };
+    let worker = |name: &str| Person::new_worker(name.to_owned(), name).entry();
+    Broker::start_with(Rules {
+        token: Some("sesame"),
+        tcp: true,
+        people: Some(student("ada") + &student("mallory") + &worker("gpu-1") + &worker("gpu-2")),
+        person_limit_bytes: Some(3 << 20),
+        ..Rules::default()
+    })
+    .await
+}
+
+/// Ada's cell, which prints a line after each attack.
+struct Running {
+    ada: FakeProxy,
+    worker: FakeWorker,
+    job: JobId,
+    fencing: FencingNumber,
+    last: u64,
+}
+
+impl Running {
+    async fn start(broker: &Broker) -> Self {
+        let mut worker = FakeWorker::new(&broker.dial_as("gpu-1")).await;
+        let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
+        let job = ada.submit().await;
+        let (fencing, _) = worker.assignment().await;
+        ada.assigned(job).await;
+        worker.report(job, fencing, 1, vec![started()]).await;
+        ada.event(job).await;
+        Self {
+            ada,
+            worker,
+            job,
+            fencing,
+            last: 1,
+        }
+    }
+
+    async fn goes_on(&mut self, after: &str) {
+        self.last += 1;
+        let line = vec![output(after)];
+        self.worker
+            .report(self.job, self.fencing, self.last, line)
+            .await;
+        let heard = self.ada.event(self.job).await;
+        assert_eq!(outputs(&[heard]), [after]);
+    }
+
+    async fn ends(mut self) {
+        let end = vec![finished(Outcome::Ok)];
+        self.worker
+            .report(self.job, self.fencing, self.last + 1, end)
+            .await;
+        self.ada.events_after(self.job, self.last + 1).await;
+    }
+}
+
+/// The first line of the answer to these bytes, of which the broker need not read all.
+async fn answer_to(broker: &Broker, bytes: Vec<u8>) -> String {
+    let address = broker.dial.address.to_string().replacen("http://", "", 1);
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (mut reader, mut writer) = stream.into_split();
+    // It may be closed before all of it is sent.
+    let sending = tokio::spawn(async move {
+        let sent = writer.write_all(&bytes).await;
+        (sent, writer)
+    });
+    let mut heard = Vec::new();
+    let mut part = [0; 4096];
+    while !heard.contains(&b'\n') {
+        let read = within("an answer", reader.read(&mut part)).await;
+        match read.unwrap_or(0) {
+            0 => break,
+            length => heard.extend_from_slice(&part[..length]),
+        }
+    }
+    sending.abort();
+    let heard = String::from_utf8_lossy(&heard).into_owned();
+    heard.lines().next().unwrap_or_default().to_owned()
+}
+
+fn request(head: &str, token: &[u8], body: &[u8]) -> Vec<u8> {
+    let head = format!(
+        "{head} HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\nauthorization: Bearer ",
+        body.len()
+    );
+    [head.as_bytes(), token, b"\r\n\r\n", body].concat()
+}
+
+#[tokio::test]
+async fn a_request_that_means_harm_is_answered_and_nothing_else_happens() {
+    let broker = class().await;
+    let mut running = Running::start(&broker).await;
+    let body = vec![0; 100 << 20];
+    let many_heads = "x: y\r\n".repeat(5000);
+    let long = "x".repeat(1 << 20);
+    let cookie = [
+        b"GET / HTTP/1.1\r\nhost: x\r\ncookie: baton_token=",
+        &b"\xff\xfe\r\n\r\n"[..],
+    ]
+    .concat();
+    let two_lengths = "POST /v1/chunks/get HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\nGET /v1/workers";
+    for (what, bytes, status) in [
+        (
+            "a token that is no text",
+            request("GET /v1/jobs", b"\xff\xfe\x80", b""),
+            "401",
+        ),
+        ("a cookie that is no text", cookie, "401"),
+        (
+            "a token in the address that is no text",
+            request("GET /?token=%ff%fe", b"", b""),
+            "401",
+        ),
+        (
+            "a token of a megabyte",
+            request("GET /v1/jobs", long.as_bytes(), b""),
+            "431",
+        ),
+        (
+            "an address of a megabyte",
+            request(&format!("GET /{long}"), b"ada", b""),
+            "4",
+        ),
+        (
+            "five thousand heads",
+            format!("GET / HTTP/1.1\r\n{many_heads}\r\n").into_bytes(),
+            "431",
+        ),
+        (
+            "something else than HTTP",
+            b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n".to_vec(),
+            "400",
+        ),
+        ("two lengths", two_lengths.into(), "4"),
+        (
+            "100 MB as an action",
+            request("POST /v1/workers/gpu-1/drain", b"sesame", &body),
+            "413",
+        ),
+        (
+            "100 MB of names",
+            request("POST /v1/chunks/missing", b"mallory", &body),
+            "413",
+        ),
+        (
+            "100 MB of names to read",
+            request("POST /v1/chunks/get", b"mallory", &body),
+            "413",
+        ),
+        (
+            "25 million empty chunks",
+            request("PUT /v1/chunks", b"mallory", &body),
+            "400",
+        ),
+        (
+            "a chunk of 4 GB",
+            request("PUT /v1/chunks", b"mallory", &[0xff; 100]),
+            "400",
+        ),
+        (
+            "chunks of a notebook that is not theirs",
+            request(
+                &format!("PUT /v1/chunks?notebook={}", running.ada.notebook),
+                b"mallory",
+                b"",
+            ),
+            "403",
+        ),
+        (
+            "the chunks of a notebook by a worker without its job",
+            request(
+                &format!("PUT /v1/chunks?notebook={}", running.ada.notebook),
+                b"gpu-2",
+                b"",
+            ),
+            "204",
+        ),
+    ] {
+        let line = answer_to(&broker, bytes).await;
+        assert!(
+            line.starts_with(&format!("HTTP/1.1 {status}")),
+            "{what}: {line:?}"
+        );
+        running.goes_on(what).await;
+    }
+    running.ends().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_means_harm_is_closed_or_told_and_nothing_else_happens() {
+    let broker = class().await;
+    let mut running = Running::start(&broker).await;
+
+    let mut endless: Connection<ToProxy, String> =
+        baton_link::connect(&broker.dial_as("mallory"), "/v1/proxy")
+            .await
+            .unwrap();
+    // Its sender may be stopped in the middle of it.
+    drop(endless.send(&"x".repeat(61 << 20)).await);
+    let end = within("an end", endless.receive()).await;
+    assert!(
+        matches!(end, Ok(None | Some(ToProxy::Refused(_))) | Err(_)),
+        "{end:?}"
+    );
+    running.goes_on("a message of 61 MB").await;
+
+    let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
+    let huge = naming_many(20_000);
+    let job = submit(&mut mallory, huge).await;
+    let end = mallory.events_after(job, 0).await;
+    assert!(
+        matches!(
+            end[..],
+            [JobEvent::Finished {
+                outcome: Outcome::Refused,
+                ..
+            }]
+        ),
+        "{end:?}"
+    );
+    mallory.say(FromProxy::Applied { job }).await;
+    running
+        .goes_on("a manifest of chunks that are not theirs")
+        .await;
+
+    for theirs in [
+        FromProxy::Cancel { job: running.job },
+        FromProxy::Resume {
+            job: running.job,
+            after: 0,
+        },
+        FromProxy::Applied { job: running.job },
+        FromProxy::State {
+            job: running.job,
+            state: state("another"),
+        },
+    ] {
+        mallory.say(theirs).await;
+        assert_eq!(
+            mallory.next().await,
+            ToProxy::UnknownJob { job: running.job }
+        );
+    }
+    running
+        .goes_on("messages about a job of somebody else")
+        .await;
+
+    let mut other = FakeWorker::of(
+        &broker.dial_as("gpu-2"),
+        WorkerId::random(),
+        u32::MAX,
+        &[running.ada.notebook],
+        &[(running.job, running.fencing)],
+    )
+    .await;
+    let revoked = |job, fencing| ToWorker::Revoke { job, fencing };
+    assert_eq!(other.next().await, revoked(running.job, running.fencing));
+    other.say(FromWorker::Drain {}).await;
+    for (job, fencing) in [
+        (running.job, running.fencing),
+        (running.job, 99),
+        (JobId::random(), 1),
+    ] {
+        for first in [0, 1, u64::MAX] {
+            let end = vec![finished(Outcome::Ok)];
+            other
+                .say(FromWorker::Events {
+                    job,
+                    fencing,
+                    first,
+                    events: end,
+                })
+                .await;
+            assert_eq!(other.next().await, revoked(job, fencing));
+        }
+    }
+    let load = FromWorker::Load {
+        memory_bytes: u64::MAX,
+        memory_total_bytes: 1,
+        jobs: vec![(running.job, u64::MAX); 1000],
+        gpus: Vec::new(),
+    };
+    other.say(load).await;
+    let page = broker.get("/").await;
+    assert!(page.len() < 200_000, "{}", page.len());
+    running.goes_on("a worker that has not what it says").await;
+
+    too_many_cells(&mut mallory).await;
+    running.goes_on("cells without end").await;
+    running.ends().await;
+}
+
+fn naming_many(chunks: u32) -> State {
+    let State::Chunks(manifest) = state("") else {
+        unreachable!()
+    };
+    let piece = |number: u32| Piece::Stored {
+        hash: baton_blobs::hash(&number.to_be_bytes()),
+        bytes: 1,
+    };
+    State::Chunks(Manifest {
+        stream: (0..chunks).map(piece).collect(),
+        ..manifest
+    })
+}
+
+async fn submit(proxy: &mut FakeProxy, state: State) -> JobId {
+    let submission = Submission {
+        state,
+        notebook_name: "n".repeat(1 << 20),
+        ..submission(proxy.notebook)
+    };
+    let job = submission.job;
+    proxy.say(FromProxy::Submit(submission)).await;
+    job
+}
+
+/// The first hundred are in line, each behind the one before it, and the others are refused.
+async fn too_many_cells(mallory: &mut FakeProxy) {
+    let mut jobs = Vec::new();
+    for _ in 0..110 {
+        jobs.push(submit(mallory, state("")).await);
+    }
+    let mut refused = Vec::new();
+    while refused.len() < 10 {
+        if let ToProxy::Events { job, events } = mallory.next().await {
+            let JobEvent::Finished {
+                error: Some(error), ..
+            } = &events[0].event
+            else {
+                panic!("{events:?}")
+            };
+            assert!(
+                error.value.contains("variables are as they were"),
+                "{error:?}"
+            );
+            refused.push(job);
+        }
+    }
+    assert_eq!(refused, jobs[100..]);
+}

@@ -1,0 +1,110 @@
+//! Chunks through a process of their own: no byte of them is in the hands of what keeps the queue, which still decides
+//! who may have them.
+
+use crate::{
+    chunks::{chunk, class, fetched, naming, submit},
+    harness::{Broker, FakeProxy, FakeWorker, Rules, within},
+};
+use baton_broker::{ChunkListener, serve_chunks};
+use baton_link::{ChunkLane, Dial, LinkError, Token};
+use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, address::BrokerAddress};
+use tokio::sync::oneshot;
+
+#[tokio::test]
+async fn chunks_may_go_through_a_process_of_their_own() {
+    let rules = Rules {
+        token: Some("sesame"),
+        tcp: true,
+        people: Some(class()),
+        person_limit_bytes: Some(3 << 20),
+        ..Rules::default()
+    };
+    let broker = Broker::start_with(rules).await;
+    let listener = ChunkListener {
+        listen: "127.0.0.1:0".parse().unwrap(),
+        blobs: broker.folder.path().join("blobs"),
+        blob_limit_bytes: 1 << 30,
+        broker: broker.dial.address.to_string(),
+        token: "sesame".to_owned(),
+    };
+    let (ready, address) = oneshot::channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let serving = tokio::spawn(serve_chunks(
+        listener,
+        |address| ready.send(address).unwrap(),
+        async { drop(stopped.await) },
+    ));
+    let address = within("a listener", address).await.unwrap();
+    let lane_of = |token: &str| {
+        let address = BrokerAddress::Http(format!("http://{address}"));
+        let token = Some(Token::new(token));
+        ChunkLane::new(&Dial { address, token }).unwrap()
+    };
+    let at_broker = |token: &str| ChunkLane::new(&broker.dial_as(token)).unwrap();
+
+    let chunks: Vec<_> = (0..4).map(|seed| chunk(seed, CHUNK_BYTES)).collect();
+    let (some, one_more) = chunks.split_at(3);
+    let hashes: Vec<ChunkHash> = some.iter().map(|(hash, _)| *hash).collect();
+    let ada = lane_of("ada");
+    ada.put(some).await.unwrap();
+    assert_eq!(at_broker("ada").missing(&hashes).await.unwrap(), []);
+    assert_eq!(fetched(&ada, &hashes).await.unwrap(), some);
+    assert_eq!(fetched(&at_broker("ada"), &hashes).await.unwrap(), some);
+    match ada.put(one_more).await {
+        Err(LinkError::StoreFull { text }) => {
+            assert!(text.starts_with("ada has 3.0 MiB"), "{text}")
+        }
+        other => panic!("{other:?}"),
+    }
+
+    let nobody = [chunk(9, 10).0];
+    for cheat in [
+        lane_of("bob"),
+        lane_of("bob").of_owner("ada".to_owned(), None),
+        lane_of("vic"),
+        lane_of("sesame").of_notebook(NotebookId::random()),
+    ] {
+        let [foreign, nothing] = [&hashes[..1], &nobody]
+            .map(async |hashes| fetched(&cheat, hashes).await.unwrap_err().to_string());
+        assert_eq!(foreign.await, nothing.await);
+    }
+    for stranger in ["", "nobody", "ada bob"] {
+        let refused =
+            |done: Result<(), LinkError>| matches!(done, Err(LinkError::Unauthorized { .. }));
+        assert!(refused(lane_of(stranger).put(one_more).await), "{stranger}");
+        assert!(
+            refused(fetched(&lane_of(stranger), &hashes).await.map(drop)),
+            "{stranger}"
+        );
+    }
+    // That somebody holds a chunk is said by nobody but the listener.
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    for (token, spoken_for, status) in [
+        ("bob", "Bearer bob", 403),
+        ("bob", "Bearer sesame", 403),
+        ("sesame", "Bearer x", 401),
+    ] {
+        for question in ["hold", "held"] {
+            let url = format!("{}/v1/chunks/{question}", broker.dial.address);
+            let body = baton_protocol::encode(&vec![(hashes[0], 10_u64)]);
+            let request = client
+                .post(url)
+                .bearer_auth(token)
+                .header("baton-for", spoken_for);
+            assert_eq!(
+                request.body(body).send().await.unwrap().status(),
+                status,
+                "{token}"
+            );
+        }
+    }
+
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial_as("ada")).await;
+    submit(&mut proxy, naming(&chunks[0])).await;
+    let (_, submission) = worker.assignment().await;
+    let of_job = lane_of("sesame").of_notebook(submission.notebook);
+    assert_eq!(fetched(&of_job, &hashes[..1]).await.unwrap(), &some[..1]);
+    drop(stop);
+    within("an end", serving).await.unwrap().unwrap();
+}

@@ -1,0 +1,33 @@
+//! `baton chunks`: the bytes of variables on their way, in a process beside the broker.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use baton_broker::ChunkListener;
+use baton_protocol::address::BrokerAddress;
+
+use crate::{settings::Settings, signals::EndSignals};
+
+pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
+    let Some(BrokerAddress::Http(broker)) = settings.broker_address.clone() else {
+        anyhow::bail!("It is not known whom to ask\nhint: --broker http://HOST:PORT of the broker");
+    };
+    let token = settings.token_text()?.context(
+        "The broker's own token is missing\nhint: --token-file of the broker, which says at its start where it is",
+    )?;
+    let chunks = settings.broker_chunks.clone();
+    let config = ChunkListener {
+        listen: settings.broker_chunk_listen,
+        blobs: chunks.unwrap_or_else(|| settings.state_folder.join("chunks")),
+        blob_limit_bytes: settings.broker_chunk_limit.bytes,
+        broker,
+        token,
+    };
+    let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
+    runtime.block_on(async {
+        let signals = EndSignals::listen().context("Failed to listen for signals")?;
+        let ready = |address| println!("Chunks are taken and given on http://{address}");
+        baton_broker::serve_chunks(config, ready, signals.received()).await
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
