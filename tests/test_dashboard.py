@@ -9,7 +9,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from end_to_end.classroom import Classroom, classroom
 from end_to_end.lab import CHROMIUM, FLAGS
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
 PREFIX = "/services/baton"
 PAGES = ("", "people", "workers", "capacity", "courses", "course?name=ml101", "audit")
@@ -150,6 +150,17 @@ def test_a_ta_acts_by_keyboard_and_others_see_it_at_once(tia: Page, browser: Bro
     context.close()
     tia.get_by_role("link", name="Audit").click()
     expect(tia.get_by_role("row", name="moved to the front").first).to_contain_text("lost its worker")
+
+
+def test_scripts_that_arrive_late_do_their_part(tia: Page, room: Classroom) -> None:
+    held: list[Route] = []
+    tia.route("**/hx-sse-*.js", lambda route: held.append(route))
+    with tia.expect_request(lambda request: "live?of=now" in request.url):
+        tia.goto(room.address, wait_until="commit")
+        tia.wait_for_function("window.htmx")
+        # What htmx itself puts off is over.
+        tia.evaluate("new Promise((done) => setTimeout(done))")
+        held[0].continue_()
 
 
 def test_it_works_without_scripts(browser: Browser, room: Classroom) -> None:

@@ -58,11 +58,6 @@ impl Page {
                            title { (self.title) " · Baton" }
                            link rel="icon" href="static/icon.svg" type="image/svg+xml";
                            link rel="stylesheet" href="static/page.css";
-                           @if self.live.is_some() {
-                               script src="static/htmx-4.0.1.min.js" defer {}
-                               script src="static/hx-sse-4.0.1.min.js" defer {}
-                               script src="static/page.js" defer {}
-                           }
                        }
                        body {
                            a.skip href="#main" { "Skip to the content" }
@@ -91,6 +86,10 @@ impl Page {
                            main #main tabindex="-1" { (self.main) }
                            @if let Some(live) = self.live {
                                div #updates hx-sse:connect=(live) hidden {}
+                               // Not deferred: a deferred htmx begins before its extension is there, if that comes late.
+                               script src="static/htmx-4.0.1.min.js" {}
+                               script src="static/hx-sse-4.0.1.min.js" {}
+                               script src="static/page.js" {}
                            }
                        }
                    }
