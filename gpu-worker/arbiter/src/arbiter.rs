@@ -64,6 +64,7 @@ impl Arbiter {
         sessions
             .flat_map(|(_, session)| self.wakes_of(session, wanted, computing))
             .chain(retries.into_iter().flatten())
+            .chain(self.deadlines().map(|(_, time)| Some(time)))
             .chain([self.wake_for_the_lowest()])
             .flatten()
             .filter(|time| *time > self.now)
@@ -180,14 +181,25 @@ impl Arbiter {
     // ---- leases
 
     fn end_overdue(&mut self, actions: &mut Vec<Action>) {
-        let is_overdue = |session: &Session| matches!(session.turn, Turn::Draining { deadline, .. } if deadline <= self.now);
-        let computing = self.sessions.computing();
-        let overdue = computing.filter(|(_, session)| is_overdue(session));
+        let overdue = self.deadlines().filter(|(_, time)| *time <= self.now);
         for id in overdue.map(|(id, _)| id).collect::<Vec<_>>() {
             self.sessions
                 .change(id, |session| session.turn = Turn::Ending);
             actions.push(Action::End(id));
         }
+    }
+
+    /// Of those who compute, and of those whose memory moves.
+    fn deadlines(&self) -> impl Iterator<Item = (SessionId, Duration)> {
+        let sums = self.sessions.sums();
+        let moves = sums.leaving + sums.coming > 0;
+        let all = moves.then(|| self.sessions.iter().map(|(id, session)| (*id, session)));
+        let computing = (!moves).then(|| self.sessions.computing());
+        let bound = all
+            .into_iter()
+            .flatten()
+            .chain(computing.into_iter().flatten());
+        bound.filter_map(|(id, session)| Some((id, self.settings.deadline(session)?)))
     }
 
     /// From those who had their time, and from all beside one who computes and finds no room for what it allocates.
@@ -340,7 +352,6 @@ impl Arbiter {
                     guaranteed.then_some(since + settings.guaranteed_slice),
                 ]
             }
-            Turn::Draining { deadline, .. } => [Some(deadline), None, None, None, None],
             _ => [None; 5],
         }
     }

@@ -100,6 +100,6 @@ pub enum Action {
         session: SessionId,
         bytes: u64,
     },
-    /// It kept the GPU beyond the deadline.
+    /// It kept the GPU beyond the deadline, or does not move its memory.
     End(SessionId),
 }

@@ -92,6 +92,14 @@ impl Session {
         self.residency == Residency::Away
     }
 
+    /// Since when its memory is on its way.
+    pub(crate) fn moves_since(&self) -> Option<Duration> {
+        match self.residency {
+            Residency::Leaving { since } | Residency::Coming { since } => Some(since),
+            Residency::Resident | Residency::Away => None,
+        }
+    }
+
     pub(crate) fn waits(&self) -> bool {
         matches!(self.turn, Turn::Waiting { .. })
     }

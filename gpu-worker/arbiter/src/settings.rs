@@ -22,6 +22,8 @@ pub struct Settings {
     pub together: usize,
     /// How long a session may take to come to rest.
     pub drain_limit: Duration,
+    /// Bytes in a second of the slowest move. Whose takes longer, and `drain_limit` beyond it, does not move.
+    pub slowest_move: u64,
     /// When to try again where somebody else's memory was in the way.
     pub retry: Duration,
     pub memory: Memory,
@@ -50,6 +52,7 @@ impl Settings {
             swap_floor: 2.0,
             together: 2,
             drain_limit: Duration::from_secs(30),
+            slowest_move: 256 << 20,
             retry: Duration::from_secs(1),
             memory,
         }

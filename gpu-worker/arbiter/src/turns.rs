@@ -42,6 +42,18 @@ impl Settings {
         Some(*limit - session.attained)
     }
 
+    /// When it is ended, if it is not at rest then, or its memory not where it is to be.
+    pub(crate) fn deadline(&self, session: &Session) -> Option<Duration> {
+        match session.turn {
+            Turn::Ending => None,
+            Turn::Draining { deadline, .. } => Some(deadline),
+            Turn::Idle | Turn::Waiting { .. } | Turn::Holding { .. } => {
+                let moving = Duration::from_secs(session.bytes / self.slowest_move);
+                Some(session.moves_since()? + self.drain_limit + moving)
+            }
+        }
+    }
+
     /// The lease of `holder` is to end, because a session with this place could use the GPU.
     pub(crate) fn yields(
         &self,

@@ -246,7 +246,9 @@ impl Arbitration {
         self.note(number, |usage| usage.overstayed = true);
         if let Some(process) = self.processes.get(&number) {
             let process = process.process;
-            tracing::warn!("Process {process} kept the GPU when its turn was over, and is ended");
+            tracing::warn!(
+                "Process {process} kept the GPU, or its memory there, from others, and is ended"
+            );
             if process.as_raw() > 0 {
                 let _ = kill(process, Signal::SIGKILL);
             }

@@ -79,7 +79,7 @@ pub struct Usage {
     pub peak_bytes: u64,
     /// The driver's code of the error after which the session can compute no more.
     pub fault: Option<u32>,
-    /// It kept the GPU when its turn was over, and was ended.
+    /// It kept the GPU, or its memory there, when others had their turn, and was ended.
     pub overstayed: bool,
 }
 

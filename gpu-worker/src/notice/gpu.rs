@@ -4,11 +4,11 @@ use baton_protocol::RemoteError;
 
 use super::error;
 
-/// The arbiter took the GPU back, and the session did not let go of it.
+/// The arbiter took the GPU back, and the session did not let go of it, or of its memory there.
 pub(crate) fn kept_the_gpu() -> RemoteError {
     error(
         "GpuKept",
-        "The cell was ended because work that it gave the GPU did not end when others had their turn",
+        "The cell was ended because work on the GPU, or a move of its memory, did not end when others had their turn",
         "look for a kernel that never ends; many short kernels instead of a very long one share the GPU well",
     )
 }

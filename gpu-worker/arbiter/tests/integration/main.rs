@@ -147,6 +147,20 @@ fn who_does_not_come_to_rest_is_ended() {
 }
 
 #[test]
+fn who_does_not_move_its_memory_is_ended() {
+    let mut world = World::with_memory(80 * GB, 200 * GB);
+    let mut stuck = script(1, &[cell(0.0, 1.0, 60 * GB)]);
+    stuck.is_stuck = true;
+    world.add(1, stuck);
+    world.add(2, script(2, &[cell(100.0, 1.0, 60 * GB)]));
+    world.run();
+    assert_eq!(world.told.ended, [1]);
+    let slowest = (60 * GB / world.settings.slowest_move) as f64;
+    let waited = response(&world, 2);
+    assert!((slowest..slowest + 33.0).contains(&waited), "{waited}");
+}
+
+#[test]
 fn sessions_that_sleep_make_room_before_anybody_asks() {
     use baton_arbiter::{Action, Arbiter, Event, Memory, Settings};
 
@@ -190,11 +204,13 @@ fn any_cell() -> impl Strategy<Value = Cell> {
 fn any_script() -> impl Strategy<Value = Script> {
     let cells = proptest::collection::vec(any_cell(), 1..6);
     let dies = proptest::option::weighted(0.1, (0.0..500.0f64).prop_map(seconds));
-    (0..4u64, cells, proptest::bool::weighted(0.05), dies).prop_map(
-        |(user, cells, is_deaf, dies_at)| Script {
+    let seldom = || proptest::bool::weighted(0.05);
+    (0..4u64, cells, seldom(), seldom(), dies).prop_map(
+        |(user, cells, is_deaf, is_stuck, dies_at)| Script {
             user,
             cells,
             is_deaf,
+            is_stuck,
             dies_at,
         },
     )

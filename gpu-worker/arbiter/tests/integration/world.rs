@@ -24,6 +24,8 @@ pub(crate) struct Script {
     pub(crate) cells: Vec<Cell>,
     /// Does not come to rest when it is told to.
     pub(crate) is_deaf: bool,
+    /// Does not move its memory when it is told to.
+    pub(crate) is_stuck: bool,
     /// Its process ends at this time.
     pub(crate) dies_at: Option<Duration>,
 }
@@ -366,7 +368,9 @@ impl World {
                 } else {
                     Happening::MovedOut(id)
                 };
-                self.enter(self.now + time, happening);
+                if !session.script.is_stuck {
+                    self.enter(self.now + time, happening);
+                }
             }
             Action::Grow { session: id, bytes } => {
                 self.sessions.get_mut(&id).expect("it is known").bytes += bytes;

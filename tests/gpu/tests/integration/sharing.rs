@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use baton_gpu_tests::{FAULTS, MEGABYTES_PER_SECOND};
 use baton_gpu_worker::gpu::Cell;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use crate::world::{Client, MIB, World, eventually};
 
@@ -135,6 +139,25 @@ fn who_keeps_the_gpu_when_its_turn_is_over_is_ended() {
     other.does("launch nothing 1");
     assert_eq!(other.does("synchronize"), "");
     assert_eq!(endless.answer(), None);
+    assert!(world.usage(world.tokens[0]).overstayed);
+}
+
+#[test]
+fn who_does_not_move_its_memory_is_ended() {
+    let mut world = World::with_settings(64 * MIB, |settings| {
+        settings.drain_limit = Duration::from_secs(3);
+        settings.slowest_move = u64::MAX;
+    });
+    let mut frozen = world.client();
+    frozen.does(&format!("allocate a {}", 40 * MIB));
+    kill(
+        Pid::from_raw(frozen.child.id().cast_signed()),
+        Signal::SIGSTOP,
+    )
+    .unwrap();
+    let mut other = world.client();
+    other.does(&format!("allocate a {}", 40 * MIB));
+    assert_eq!(frozen.answer(), None);
     assert!(world.usage(world.tokens[0]).overstayed);
 }
 
