@@ -87,7 +87,7 @@ impl Assembler {
         for part in manifest.segments {
             assembler.lay_out_segment(part)?;
         }
-        sealed::make_room(&assembler.file, assembler.end)?;
+        sealed::make_room(&assembler.file, assembler.end, &|| false)?;
         Ok(assembler)
     }
 

@@ -70,7 +70,7 @@ pub fn pack(
     let mut end = snapshot.stream.bytes();
     let tasks = lay_out(&snapshot.segments, &mut end);
     let file = sealed::create()?;
-    sealed::make_room(&file, end)?;
+    sealed::make_room(&file, end, cancelled)?;
     write_stream(pid, &snapshot.stream, &file)?;
     let packing = Packing {
         pid,

@@ -29,10 +29,15 @@ pub(crate) fn create() -> Result<File, BlobError> {
 /// Makes the file as long as what will be written into it.
 ///
 /// A file in memory has pages of 4 KiB, unless the administrator says otherwise (`shmem_enabled`), and those take longer
-/// to get than to fill. Where the system has no large ones to give, small ones come with the writing.
-pub(crate) fn make_room(file: &File, bytes: u64) -> Result<(), BlobError> {
+/// to get than to fill. Where the system has no large ones to give, small ones come with the writing, also
+/// once it is `cancelled`.
+pub(crate) fn make_room(
+    file: &File,
+    bytes: u64,
+    cancelled: &dyn Fn() -> bool,
+) -> Result<(), BlobError> {
     file.set_len(bytes).map_err(no_room)?;
-    if let Err(error) = sys::give_large_pages(file, bytes) {
+    if let Err(error) = sys::give_large_pages(file, bytes, cancelled) {
         tracing::debug!(%error, "No large pages for a file in memory: {error}");
     }
     Ok(())
@@ -77,7 +82,7 @@ mod tests {
     fn room_is_empty_and_can_be_filled_and_sealed() {
         for bytes in [0, 100, 3 << 20, (200 << 20) + 100] {
             let file = create().unwrap();
-            make_room(&file, bytes).unwrap();
+            make_room(&file, bytes, &|| false).unwrap();
             assert_eq!(file.metadata().unwrap().len(), bytes);
             let mut found = vec![1; usize::try_from(bytes).unwrap()];
             file.read_exact_at(&mut found, 0).unwrap();

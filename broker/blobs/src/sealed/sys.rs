@@ -13,15 +13,22 @@ const LARGE_PAGE_BYTES: usize = 2 << 20;
 /// Since Linux 6.1, see madvise(2).
 const MADV_COLLAPSE: libc::c_int = 25;
 
-/// What is asked for at once: a system that has no large page any more has been asked in vain for few.
+/// What is asked for at once.
 const STEP_BYTES: usize = 64 << 20;
 
 /// Gives large pages to the file, as far as whole ones fit into its first `bytes`, which it has.
 ///
 /// The system puts one only where the file has something, so a small page is asked for first in each place.
-pub(super) fn give_large_pages(file: &File, bytes: u64) -> io::Result<()> {
+pub(super) fn give_large_pages(
+    file: &File,
+    bytes: u64,
+    cancelled: &dyn Fn() -> bool,
+) -> io::Result<()> {
     let end = bytes - bytes % LARGE_PAGE_BYTES as u64;
     for start in (0..end).step_by(STEP_BYTES) {
+        if cancelled() {
+            return Ok(());
+        }
         let step = start..end.min(start + STEP_BYTES as u64);
         for place in step.clone().step_by(LARGE_PAGE_BYTES) {
             fallocate(file, FallocateFlags::empty(), place.cast_signed(), 1)?;
