@@ -38,7 +38,9 @@ def main() -> None:
     verdict = {
         f"assigned within {TARGET_MS} ms (p99)": all(row["assigned p99 ms"] < TARGET_MS for row in rows.values()),
         f"below {TARGET_MB} MB": all(row["broker MB"] < TARGET_MB for row in rows.values()),
-        "each cell started and ended once": all(row["cells"] == row["started"] == row["finished"] for row in rows.values()),
+        "each cell started and ended once": all(
+            row["cells"] == row["started"] == row["finished"] for row in rows.values()
+        ),
         f"Jain's index of a saturated hour at least {TARGET_FAIRNESS}": min(fairness.values()) >= TARGET_FAIRNESS,
     } | {f"Jain's index of {which}": index for which, index in fairness.items()}
     report("broker-load", rows, verdict)

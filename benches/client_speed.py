@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -17,7 +18,7 @@ DISPLAYS = (
 )
 IDLE_SECONDS = 10
 TURNS = 3
-STARTS = 16
+STARTS = 48
 
 
 def start_ms(place: Place, name: str) -> float:
@@ -58,9 +59,15 @@ def check_lines(kernel: Kernel, code: str) -> float:
 
 
 def idle_percent(process: psutil.Process) -> float:
-    before = sum(process.cpu_times()[:2])
+    before = computed_s(process)
     time.sleep(IDLE_SECONDS)
-    return (sum(process.cpu_times()[:2]) - before) / IDLE_SECONDS * 100
+    return (computed_s(process) - before) / IDLE_SECONDS * 100
+
+
+def computed_s(process: psutil.Process) -> float:
+    """As the scheduler counts; a process's times count in hundredths of a second, which here is the whole limit."""
+    threads = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
+    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def print_to_client_ms(kernel: Kernel) -> float:
