@@ -18,15 +18,15 @@ use anyhow::Context;
 use axum::{
     Extension, Router,
     body::{Body, Bytes},
-    extract::{DefaultBodyLimit, FromRequestParts, Query, RawQuery, State},
-    http::{HeaderMap, StatusCode, header, request::Parts},
+    extract::{DefaultBodyLimit, FromRequestParts, Query, State},
+    http::{StatusCode, header, request::Parts},
     response::{IntoResponse, Response},
     routing::{get, post, put},
 };
 use baton_blobs::ChunkDirectory;
 use baton_protocol::{ChunkHash, decode, encode};
 use serde::{Serialize, de::DeserializeOwned};
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, time::interval};
 use tokio_util::sync::CancellationToken;
 
@@ -112,11 +112,9 @@ struct Door {
 
 async fn take(
     State(door): State<Door>,
-    RawQuery(party): RawQuery,
-    headers: HeaderMap,
+    asker: Asker,
     body: Body,
 ) -> Result<StatusCode, ChunkError> {
-    let asker = Asker::new(party, &headers);
     let mut reader = ChunkReader::of(body);
     // Also who brings nothing is told whether they might.
     door.broker.hold(&asker, &[]).await?;
@@ -128,17 +126,9 @@ async fn take(
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn give(
-    State(door): State<Door>,
-    RawQuery(party): RawQuery,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Result<Response, ChunkError> {
+async fn give(State(door): State<Door>, asker: Asker, body: Bytes) -> Result<Response, ChunkError> {
     let hashes: Vec<ChunkHash> = decode(&body)?;
-    let held = door
-        .broker
-        .held(&Asker::new(party, &headers), &hashes)
-        .await?;
+    let held = door.broker.held(&asker, &hashes).await?;
     chunks::read(&door.chunks, hashes, held).await
 }
 
@@ -148,12 +138,14 @@ struct Asker {
     authorization: Option<header::HeaderValue>,
 }
 
-impl Asker {
-    fn new(party: Option<String>, headers: &HeaderMap) -> Self {
-        Self {
-            party: party.unwrap_or_default(),
-            authorization: headers.get(header::AUTHORIZATION).cloned(),
-        }
+impl<S: Sync> FromRequestParts<S> for Asker {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self {
+            party: parts.uri.query().unwrap_or_default().to_owned(),
+            authorization: parts.headers.get(header::AUTHORIZATION).cloned(),
+        })
     }
 }
 
