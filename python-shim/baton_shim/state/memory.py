@@ -21,6 +21,8 @@ _mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, 
 _munmap = _library.munmap
 _munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
+_memcmp = _library.memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
 _preadv = _library.preadv
 _preadv.restype = ctypes.c_ssize_t
 _preadv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_long)
@@ -82,6 +84,13 @@ def address_of(buffer: Any) -> int:
 
 def read(address: int, size: int) -> bytes:
     return ctypes.string_at(address, size)
+
+
+def holds(buffer: Any, data: bytes) -> bool:
+    """Whether a writable buffer has these bytes. (`memoryview` compares one by one.)"""
+    with memoryview(buffer) as view:
+        size = view.nbytes
+    return size == len(data) and (not size or _memcmp(address_of(buffer), data, size) == 0)
 
 
 def write(address: int, data: bytes) -> None:
