@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from end_to_end import Kernel, Service
 from end_to_end.service import run_binary
+from end_to_end.waiting import wait_until
 
 COURSES = """
 [course.ml101]
@@ -37,9 +38,13 @@ class Course:
         self.courses = service.place.folder / "courses.toml"
         self.courses.write_text(COURSES)
         self._tokens = {name: self._add(name, course) for name, course in (("ada", "ml101"), ("bob", "art"))}
-        files = {"PEOPLE": self._people, "COURSES": self.courses}
-        service.start_broker(**{f"BATON_BROKER_{kind}_FILE": str(path) for kind, path in files.items()})
+        self.start_broker()
         service.start_worker(slots=1)
+
+    def start_broker(self, **environment: str) -> None:
+        files = {"PEOPLE": self._people, "COURSES": self.courses}
+        environment |= {f"BATON_BROKER_{kind}_FILE": str(path) for kind, path in files.items()}
+        self.service.start_broker(**environment)
 
     def _add(self, name: str, course: str) -> Path:
         options = ("--course", course, "--people-file", str(self._people))
@@ -168,6 +173,22 @@ def test_a_stranger_is_told_so(course: Course) -> None:
     assert "does not serve this notebook" in refused.plain_traceback
     assert "ask your course staff for the token" in refused.plain_traceback
     assert stranger.evaluate("x") == 1
+
+
+def test_one_notebook_too_many_says_so_and_runs_later(course: Course) -> None:
+    course.service.kill("broker")
+    course.start_broker(BATON_BROKER_PERSON_CONNECTION_LIMIT="1")
+    first, second = course.notebook("ada"), course.notebook("ada")
+    first.gpu("1").ok()
+    second.run("x = 1").ok()
+    refused = second.gpu("x = 2", seconds=30).plain_traceback
+    assert "does not serve this notebook: You have as many notebooks and live pages connected" in refused
+    assert "Your variables are as they were before the cell" in refused
+    assert "hint: shut down notebooks that you do not use, then run the cell again" in refused
+    assert second.evaluate("x") == 1
+    first.shutdown()
+    wait_until(lambda: second.run("%%gpu\nx = 3", stop_on_error=False).error is None, "there is room")
+    assert second.evaluate("x") == 3
 
 
 def test_another_course_than_ones_own(course: Course) -> None:

@@ -147,6 +147,16 @@ settings! {
     flag: Some(("request-rate", &["broker"])),
     default: Text("50");
 
+    #[doc = "How many requests about chunks the notebooks of a person may make in a second; four times as many at once. One that names more than 32 chunks counts as several."]
+    broker_chunk_request_rate: u32 = "broker.chunk_request_rate",
+    flag: Some(("chunk-request-rate", &["broker"])),
+    default: Text("500");
+
+    #[doc = "How many notebooks and live pages of one person may be connected."]
+    broker_person_connection_limit: u32 = "broker.person_connection_limit",
+    flag: Some(("person-connection-limit", &["broker"])),
+    default: Text("100");
+
     #[doc = "Where the broker keeps its jobs: an SQLite file, or PostgreSQL as `postgres://USER@HOST/DATABASE`, on which a second broker takes over when the first one dies. The password may stand in `PGPASSWORD` instead."]
     broker_database: Option<Database> = "broker.database",
     flag: Some(("database", &["broker"])),

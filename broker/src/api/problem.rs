@@ -34,6 +34,10 @@ pub(crate) enum ApiError {
     TooLarge,
     #[error("Your token asks more often than this broker allows")]
     TooOften,
+    #[error(
+        "You have as many notebooks and live pages connected as this broker takes of one person ({most})"
+    )]
+    TooManyConnections { most: u32 },
     #[error("Only admins and the broker's own token read this")]
     AdminsOnly,
     #[error("There is no job {job} that you may see")]
@@ -69,7 +73,7 @@ impl ApiError {
             | Self::Form
             | Self::AdminsOnly => StatusCode::FORBIDDEN,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::TooOften => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooOften | Self::TooManyConnections { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::NotDone(NotDone::StaffOnly | NotDone::AdminsOnly) => StatusCode::FORBIDDEN,
             Self::NotDone(NotDone::Over | NotDone::NotWaiting | NotDone::Leaving(_)) => {
                 StatusCode::CONFLICT
@@ -94,6 +98,7 @@ impl ApiError {
             Self::Form => "form",
             Self::TooLarge => "too-large",
             Self::TooOften => "too-often",
+            Self::TooManyConnections { .. } => "too-many-connections",
             Self::AdminsOnly => "forbidden",
             Self::NotAWorker => "not-a-worker",
             Self::NotAPerson => "not-a-person",
@@ -125,6 +130,9 @@ impl ApiError {
             Self::Ending => Some("try again in a second"),
             Self::Form => Some("open the page again and repeat it"),
             Self::TooOften => Some("ask again in a second"),
+            Self::TooManyConnections { .. } => {
+                Some("shut down notebooks that you do not use; this one then connects by itself")
+            }
             Self::AdminsOnly => Some("ask whoever runs the broker"),
             Self::NotAWorker => Some("`baton people add NAME --worker` makes one"),
             Self::NotAPerson => Some("use a token of your own"),

@@ -14,6 +14,7 @@ mod harness;
 mod journal;
 mod journey;
 mod killed;
+mod limits;
 mod line;
 mod metrics;
 mod pages;
