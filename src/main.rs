@@ -49,11 +49,12 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
         "worker" => commands::worker::main(&settings()?),
         "config" => commands::config::main(surroundings, matches),
         "install" => commands::install::main(surroundings, &cli::place(matches)),
-        "doctor" => Ok(commands::doctor::main(
+        "doctor" => commands::doctor::main(
             surroundings,
             settings(),
             cli::python(matches),
-        )),
+            matches.get_flag("json"),
+        ),
         "people" => match matches.subcommand() {
             Some(("add", matches)) => {
                 let flags = flags("people", matches);
