@@ -63,6 +63,7 @@ pub(crate) fn command() -> Command {
         ))
         .subcommands(questions())
         .subcommands(actions::actions())
+        .subcommand(actions::publish())
         .subcommand(plan::plan())
         .subcommand(plan::bench())
 }

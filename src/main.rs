@@ -69,6 +69,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
         "cancel" | "hold" | "release" | "front" | "drain" | "resume" | "course" | "audit" => {
             commands::act::main(&settings()?, command, matches)
         }
+        "publish" => commands::publish::main(&settings()?, matches),
         "plan" => commands::plan::main(matches, settings),
         "bench" => match matches.subcommand() {
             Some((_, matches)) => {

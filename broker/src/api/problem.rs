@@ -40,6 +40,15 @@ pub(crate) enum ApiError {
     TooManyConnections { most: u32 },
     #[error("Only admins and the broker's own token read this")]
     AdminsOnly,
+    #[error("{missing} of its chunks are not here, or not yours")]
+    ChunksMissing { missing: usize },
+    #[error(
+        "The course has {} in public, and a course may have {}",
+        crate::words::bytes(*public_bytes), crate::words::bytes(*limit_bytes)
+    )]
+    PublicLimit { public_bytes: u64, limit_bytes: u64 },
+    #[error("The course has no public file {name}")]
+    UnknownFile { name: String },
     #[error("There is no job {job} that you may see")]
     UnknownJob { job: String },
     #[error("There is nothing at this address")]
@@ -84,7 +93,10 @@ impl ApiError {
             Self::NotDone(NotDone::Wrong(_)) | Self::Query(_) | Self::Body(_) => {
                 StatusCode::BAD_REQUEST
             }
-            Self::UnknownJob { .. } | Self::UnknownPath => StatusCode::NOT_FOUND,
+            Self::UnknownJob { .. } | Self::UnknownFile { .. } | Self::UnknownPath => {
+                StatusCode::NOT_FOUND
+            }
+            Self::ChunksMissing { .. } | Self::PublicLimit { .. } => StatusCode::CONFLICT,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Store(error) if !error.may_pass() => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Store(_) | Self::Hub(_) | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
@@ -107,6 +119,9 @@ impl ApiError {
             Self::Query(_) => "query",
             Self::Body(_) => "body",
             Self::UnknownJob { .. } => "unknown-job",
+            Self::UnknownFile { .. } => "unknown-file",
+            Self::ChunksMissing { .. } => "chunks-missing",
+            Self::PublicLimit { .. } => "public-limit",
             Self::UnknownPath => "unknown-path",
             Self::Method => "method",
             Self::Store(_) => "database",
@@ -121,6 +136,9 @@ impl ApiError {
             Self::UnknownJob { .. } | Self::NotDone(NotDone::UnknownJob(_)) => {
                 Some("/v1/jobs lists those that you may see")
             }
+            Self::UnknownFile { .. } => Some("`baton publish COURSE --list` names them"),
+            Self::ChunksMissing { .. } => Some("bring them first, as `baton publish` does"),
+            Self::PublicLimit { .. } => Some("withdraw what is not needed any more"),
             Self::NotDone(not_done) => Some(hint_of(not_done)),
             Self::Query(_) | Self::Body(_) | Self::UnknownPath | Self::Method => {
                 Some("/v1/openapi.json says what can be asked")

@@ -407,6 +407,12 @@ pub(super) async fn read(
     Ok(Body::from_stream(frames).into_response())
 }
 
+/// How many of these files are there.
+pub(crate) async fn are_here(shared: &Shared, hashes: Vec<ChunkHash>) -> Result<usize, ApiError> {
+    let here = present(&shared.chunks, hashes).await;
+    here.map(|here| here.len()).map_err(|_| ApiError::Ending)
+}
+
 async fn present(
     chunks: &Arc<ChunkDirectory>,
     hashes: Vec<ChunkHash>,

@@ -32,6 +32,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use access::{Access, Caller};
 pub use chunk_listener::{ChunkListener, serve_chunks};
+pub(crate) use chunks::are_here;
 pub(crate) use limits::{Connections, Limits};
 pub(crate) use serve::serve;
 pub(crate) use sign_in::sign_out;

@@ -20,4 +20,5 @@ mod metrics;
 mod pages;
 mod people;
 mod postgres;
+mod public;
 mod reconnect;
