@@ -34,7 +34,6 @@ def main() -> None:
 
     def prepare(app: Any) -> None:
         app.kernel_class = SessionKernel
-        app.outstream_class = "baton_shim.session_stream.SessionStream"
 
     run_kernel(lambda shell: shell.kernel.join(link, modules), prepare)
 

@@ -202,6 +202,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         if result:
             extra["value"] = result.value
         snapshot = self._snapshot(names, gone, extra, prepared)
+        self._end_output()
         self._link.send(
             "finished",
             message_id=self._message_id,
@@ -210,7 +211,6 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             state=snapshot.as_wire(),
             away_bytes=snapshot.away_bytes,
         )
-        self._end_output()
         self._names.went_home(names, gone)
         self._surroundings.departed(around)
         while self._receive().name != "released":
@@ -220,13 +220,18 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._link.send("settled", message_id=self._message_id, state=self._table.rest().as_wire())
 
     def _end_output(self) -> None:
-        """Said while the worker reads this kernel's memory, so that it need not wait until this kernel is idle."""
+        """So that the worker, when it has read this kernel's memory, need not wait until this kernel is idle."""
         sys.stdout.flush()
         sys.stderr.flush()
         self.session.send(self.iopub_socket, "end_of_output", {}, parent=self.get_parent("shell"))
 
     def _publish_execute_input(self, code: str, parent: dict[str, Any], execution_count: int) -> None:
         """The notebook kernel does."""
+
+    def _publish_status(self, status: str, channel: str, parent: dict[str, Any] | None = None) -> None:
+        """The notebook kernel tells that a cell runs; here only its end is of use."""
+        if status != "busy":
+            super()._publish_status(status, channel, parent)
 
     def _snapshot(self, names: list[str], gone: list[str], extra: dict[str, Any], prepared: dict[str, Any]) -> Snapshot:
         from baton_shim.state import Budget

@@ -1,4 +1,4 @@
-"""Standard output and error of a session: as in any kernel, but flushing costs nothing where nothing was written.
+"""Standard output and error of both kernels: as in any kernel, but flushing costs nothing where nothing was written.
 
 ipykernel flushes both several times for each cell, and each time waits for its output thread.
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 from ipykernel.iostream import OutStream
 
 
-class SessionStream(OutStream):  # type: ignore[misc]
+class Stream(OutStream):  # type: ignore[misc]
     _written = False
 
     def write(self, string: str) -> int | None:
