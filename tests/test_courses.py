@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from end_to_end import Kernel, Service
 from end_to_end.service import run_binary
@@ -59,6 +60,9 @@ class Course:
         file = self.service.place.folder / f"{name}.token"
         file.write_text(said.stdout)
         return file
+
+    def token(self, name: str) -> str:
+        return self._tokens[name].read_text().strip()
 
     def asks(self, *arguments: str) -> Any:
         """What a command prints as JSON, by the broker's own socket."""
@@ -229,6 +233,21 @@ def test_one_notebook_too_many_says_so_and_runs_later(course: Course) -> None:
     first.shutdown()
     wait_until(lambda: second.run("%%gpu\nx = 3", stop_on_error=False).error is None, "there is room")
     assert second.evaluate("x") == 3
+
+
+def test_a_notebook_that_asks_too_often_waits_and_its_cell_runs(course: Course) -> None:
+    course.service.kill("broker")
+    course.start_broker(BATON_BROKER_CHUNK_REQUEST_RATE="2")
+    ada = course.notebook("ada", BATON_LANE="http")
+    ada.run("import numpy as np\nvalues = np.random.default_rng(1).random(400_000)").ok()
+    ada.gpu("1").ok()
+    token = course.token("ada")
+    transport = httpx.HTTPTransport(uds=str(course.service.socket))
+    with httpx.Client(transport=transport, headers={"Authorization": f"Bearer {token}"}) as client:
+        answers = (client.post("http://broker/v1/chunks/get", content=b"\x90") for _ in range(1000))
+        too_often = next(answer for answer in answers if answer.status_code != 200)
+    assert (too_often.status_code, too_often.headers["retry-after"]) == (429, "1")
+    assert ada.gpu("values += 1\nfloat(values.sum())").ok().value == repr(ada.evaluate("float(values.sum())"))
 
 
 def test_another_course_than_ones_own(course: Course) -> None:
