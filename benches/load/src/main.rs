@@ -121,7 +121,6 @@ async fn main() -> anyhow::Result<()> {
     println!(
         "{}",
         serde_json::json!({
-            "engine": engine,
             "seconds": elapsed.as_secs(),
             "notebooks": NOTEBOOKS,
             "idle connections": IDLE_NOTEBOOKS,

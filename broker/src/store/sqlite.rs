@@ -35,8 +35,9 @@ use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations/sqlite");
 
-/// So many transactions make folding the log worth while; a few megabytes of it.
-const FOLDED_TRANSACTIONS: u64 = 1024;
+/// So many transactions make folding the log worth while; about 100 MB of it. The first one after waits for the disk,
+/// because the log begins anew with it, so folding is rare.
+const FOLDED_TRANSACTIONS: u64 = 4096;
 /// Longer ones are of many shapes, which would push those of every day out of the memory for prepared statements.
 const REMEMBERED_STATEMENTS: usize = 8;
 
@@ -71,9 +72,9 @@ impl SqliteStore {
             .synchronous(SqliteSynchronous::Normal)
             .foreign_keys(true)
             .busy_timeout(Duration::from_secs(10))
-            .pragma("journal_size_limit", "67108864")
+            .pragma("journal_size_limit", "134217728")
             // In pages: only where `keep_log_short` does not keep up.
-            .pragma("wal_autocheckpoint", "16384")
+            .pragma("wal_autocheckpoint", "65536")
             .disable_statement_logging();
         let mut writer = options.connect().await?;
         // `run` takes the connection in a way that makes the future of the caller impossible to spawn.
