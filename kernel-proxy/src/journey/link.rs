@@ -27,6 +27,7 @@ pub(super) struct Link {
     /// A job whose news are kept while those of another are asked for.
     watched: Option<JobId>,
     kept: VecDeque<News>,
+    tries_anew: watch::Sender<Status>,
     status: watch::Receiver<Status>,
 }
 
@@ -87,6 +88,7 @@ pub(super) fn open(
     let (commands, command_receiver) = mpsc::channel(COMMANDS);
     let (news_sender, news) = mpsc::channel(NEWS);
     let (status_sender, status) = watch::channel(Status::Down { reason: None });
+    let tries_anew = status_sender.clone();
     let keeper = Keeper {
         choice,
         course,
@@ -102,13 +104,22 @@ pub(super) fn open(
         news,
         watched: None,
         kept: VecDeque::new(),
+        tries_anew,
         status,
     };
     (link, keeper.keep())
 }
 
 impl Link {
+    /// What kept the broker from serving this notebook may be over.
     pub(super) async fn wake(&self) {
+        self.tries_anew.send_if_modified(|status| {
+            let refused = matches!(status, Status::Refused(_));
+            if refused {
+                *status = Status::Down { reason: None };
+            }
+            refused
+        });
         self.command(Command::Wake).await;
     }
 
@@ -265,6 +276,7 @@ impl Keeper {
 
     async fn connect(&mut self) -> Result<Broker, NoBroker> {
         let dial = dial_or_start(&self.choice).await?;
+        let waits = !self.jobs.is_empty();
         let greeting = async {
             let mut broker: Broker = baton_link::connect(&dial, "/v1/proxy").await?;
             let hello = FromProxy::Hello {
@@ -282,10 +294,10 @@ impl Keeper {
                 let address = &dial.address;
                 NoBroker::Yet(format!("{address} accepts connections but does not answer"))
             })?
-            .map_err(no_broker)?;
+            .map_err(|error| no_broker(error, waits))?;
         match answer {
             Some(ToProxy::Welcome { .. }) => {
-                let lane = ChunkLane::new(&dial).map_err(no_broker)?;
+                let lane = ChunkLane::new(&dial).map_err(|error| no_broker(error, waits))?;
                 let lane = lane.of_owner(owner(), self.course.clone());
                 self.status.send_replace(Status::Up(Lanes {
                     chunks: lane,
@@ -501,12 +513,17 @@ enum Noted {
     Nothing,
 }
 
-fn no_broker(error: LinkError) -> NoBroker {
+/// `waits`: there are cells for which it is worth trying again.
+fn no_broker(error: LinkError, waits: bool) -> NoBroker {
     let reason = describe(&error);
     match error {
         LinkError::Unauthorized { .. } => NoBroker::Ever(Obstacle {
             reason,
             hint: "ask your course staff for the token, and see `baton config show`",
+        }),
+        LinkError::TooMuch { problem, .. } if !waits => NoBroker::Ever(Obstacle {
+            reason: problem.detail,
+            hint: "shut down notebooks that you do not use, then run the cell again",
         }),
         _ => NoBroker::Yet(reason),
     }
