@@ -53,7 +53,8 @@ pub(crate) fn command() -> Command {
         .subcommand(with_flags(
             Command::new("doctor")
                 .about("Check this machine, and say how to mend what is wrong")
-                .arg(python_argument("The Python in which notebooks run")),
+                .arg(python_argument("The Python in which notebooks run"))
+                .arg(switch("json", "Print JSON")),
         ))
         .subcommand(with_flags(
             Command::new("status")
@@ -62,6 +63,7 @@ pub(crate) fn command() -> Command {
         ))
         .subcommands(questions())
         .subcommands(actions::actions())
+        .subcommand(actions::publish())
         .subcommand(plan::plan())
         .subcommand(plan::bench())
 }

@@ -49,11 +49,12 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
         "worker" => commands::worker::main(&settings()?),
         "config" => commands::config::main(surroundings, matches),
         "install" => commands::install::main(surroundings, &cli::place(matches)),
-        "doctor" => Ok(commands::doctor::main(
+        "doctor" => commands::doctor::main(
             surroundings,
             settings(),
             cli::python(matches),
-        )),
+            matches.get_flag("json"),
+        ),
         "people" => match matches.subcommand() {
             Some(("add", matches)) => {
                 let flags = flags("people", matches);
@@ -68,6 +69,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
         "cancel" | "hold" | "release" | "front" | "drain" | "resume" | "course" | "audit" => {
             commands::act::main(&settings()?, command, matches)
         }
+        "publish" => commands::publish::main(&settings()?, matches),
         "plan" => commands::plan::main(matches, settings),
         "bench" => match matches.subcommand() {
             Some((_, matches)) => {

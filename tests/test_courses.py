@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from end_to_end import Kernel, Service
 from end_to_end.service import run_binary
+from end_to_end.waiting import wait_until
 
 COURSES = """
 [course.ml101]
@@ -36,18 +38,31 @@ class Course:
         self._people = service.place.folder / "people.toml"
         self.courses = service.place.folder / "courses.toml"
         self.courses.write_text(COURSES)
-        self._tokens = {name: self._add(name, course) for name, course in (("ada", "ml101"), ("bob", "art"))}
-        files = {"PEOPLE": self._people, "COURSES": self.courses}
-        service.start_broker(**{f"BATON_BROKER_{kind}_FILE": str(path) for kind, path in files.items()})
+        self._tokens: dict[str, Path] = {}
+        for name, role, of in (
+            ("ada", "--course", "ml101"),
+            ("bob", "--course", "art"),
+            ("tia", "--staff-of", "ml101"),
+        ):
+            self._tokens[name] = self._add(name, role, of)
+        self.start_broker()
         service.start_worker(slots=1)
 
-    def _add(self, name: str, course: str) -> Path:
-        options = ("--course", course, "--people-file", str(self._people))
+    def start_broker(self, **environment: str) -> None:
+        files = {"PEOPLE": self._people, "COURSES": self.courses}
+        environment |= {f"BATON_BROKER_{kind}_FILE": str(path) for kind, path in files.items()}
+        self.service.start_broker(**environment)
+
+    def _add(self, name: str, role: str, course: str) -> Path:
+        options = (role, course, "--people-file", str(self._people))
         said = run_binary(self.service.place, "people", "add", name, *options)
         assert said.returncode == 0, said.stderr
         file = self.service.place.folder / f"{name}.token"
         file.write_text(said.stdout)
         return file
+
+    def token(self, name: str) -> str:
+        return self._tokens[name].read_text().strip()
 
     def asks(self, *arguments: str) -> Any:
         """What a command prints as JSON, by the broker's own socket."""
@@ -168,6 +183,71 @@ def test_a_stranger_is_told_so(course: Course) -> None:
     assert "does not serve this notebook" in refused.plain_traceback
     assert "ask your course staff for the token" in refused.plain_traceback
     assert stranger.evaluate("x") == 1
+
+
+def test_data_that_staff_published_is_brought_by_nobody_else(course: Course) -> None:
+    import numpy as np
+
+    service = course.service
+    data = service.place.work / "data.npy"
+    np.save(data, np.random.default_rng(1).random(400_000))
+    assert "Only staff" in course.fails("publish", "ml101", str(data), name="ada")
+    assert "There is no course art" in course.fails("publish", "art", str(data), name="tia")
+    published = course.says("publish", "ml101", str(data), name="tia")
+    assert re.search(r"^data\.npy +6\.1 MiB +tia ", published, re.MULTILINE), published
+
+    def large_chunks() -> set[str]:
+        files = (service.data / "chunks").rglob("*")
+        return {path.name for path in files if path.is_file() and path.stat().st_size > 1 << 19}
+
+    # From the beginning of the file, and from that of its array.
+    there = large_chunks()
+    assert len(there) == 6
+    service.kill("worker-0")
+    service.start_worker(slots=1, BATON_LANE="http", BATON_WORKER_FILES="mirror")
+    ada = course.notebook("ada", BATON_LANE="http")
+    ada.run("import numpy as np\nvalues = np.load('data.npy')\ntotal = values.sum()").ok()
+    same = ada.gpu("(bool(values.sum() == total), len(open('data.npy', 'rb').read()))").ok()
+    assert same.value == f"(True, {data.stat().st_size})"
+    assert large_chunks() == there
+    ada.run("own = values + 1").ok()
+    ada.gpu("own.sum()").ok()
+    assert len(large_chunks() - there) == 3
+    listed = json.loads(course.says("publish", "ml101", "--list", "--json", name="ada"))
+    assert [file["name"] for file in listed] == ["data.npy"]
+    assert course.says("publish", "ml101", "--withdraw", "data.npy", name="tia") == "Nothing is public\n"
+    assert [act["action"] for act in course.asks("audit", "--json")] == ["withdraw", "publish"]
+
+
+def test_one_notebook_too_many_says_so_and_runs_later(course: Course) -> None:
+    course.service.kill("broker")
+    course.start_broker(BATON_BROKER_PERSON_CONNECTION_LIMIT="1")
+    first, second = course.notebook("ada"), course.notebook("ada")
+    first.gpu("1").ok()
+    second.run("x = 1").ok()
+    refused = second.gpu("x = 2", seconds=30).plain_traceback
+    assert "does not serve this notebook: You have as many notebooks and live pages connected" in refused
+    assert "Your variables are as they were before the cell" in refused
+    assert "hint: shut down notebooks that you do not use, then run the cell again" in refused
+    assert second.evaluate("x") == 1
+    first.shutdown()
+    wait_until(lambda: second.run("%%gpu\nx = 3", stop_on_error=False).error is None, "there is room")
+    assert second.evaluate("x") == 3
+
+
+def test_a_notebook_that_asks_too_often_waits_and_its_cell_runs(course: Course) -> None:
+    course.service.kill("broker")
+    course.start_broker(BATON_BROKER_CHUNK_REQUEST_RATE="2")
+    ada = course.notebook("ada", BATON_LANE="http")
+    ada.run("import numpy as np\nvalues = np.random.default_rng(1).random(400_000)").ok()
+    ada.gpu("1").ok()
+    token = course.token("ada")
+    transport = httpx.HTTPTransport(uds=str(course.service.socket))
+    with httpx.Client(transport=transport, headers={"Authorization": f"Bearer {token}"}) as client:
+        answers = (client.post("http://broker/v1/chunks/get", content=b"\x90") for _ in range(1000))
+        too_often = next(answer for answer in answers if answer.status_code != 200)
+    assert (too_often.status_code, too_often.headers["retry-after"]) == (429, "1")
+    assert ada.gpu("values += 1\nfloat(values.sum())").ok().value == repr(ada.evaluate("float(values.sum())"))
 
 
 def test_another_course_than_ones_own(course: Course) -> None:

@@ -34,6 +34,14 @@ def run_shell(line: str, replacements: dict[str, str]) -> None:
     assert said.returncode == 0, f"{line}\n{said.stderr}"
 
 
+STARTED = {
+    "baton-broker": "The broker listens on",
+    "baton-chunks": "Chunks are taken and given on",
+    # The worker of this test finds no broker, and goes on looking for one.
+    "baton-worker": "cannot be reached",
+}
+
+
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
 def test_a_unit_starts_its_service_with_its_configuration(path: Path, place: Place) -> None:
     unit = RawConfigParser(strict=False)
@@ -52,12 +60,16 @@ def test_a_unit_starts_its_service_with_its_configuration(path: Path, place: Pla
     (etc / "hub-token").write_text("a secret of the Hub")
     (etc / "people.toml").touch(0o600)
     text = (ROOT / "deploy" / Path(configured).name).read_text()
+    (etc / "var/lib/baton").mkdir(parents=True)
+    (etc / "var/lib/baton/token").touch(0o600)
+    (etc / "var/lib/baton/token").write_text("the broker's own")
     for old, new in {
         "/etc/baton": etc,
         "/var/": f"{etc}/var/",
         "/run/baton-worker": etc / "run",
         "/opt/course/bin/python": sys.executable,
         "0.0.0.0:8470": "127.0.0.1:0",
+        "127.0.0.1:8471": "127.0.0.1:0",
         "broker.example.edu:8470": "127.0.0.1:1",
     }.items():
         text = text.replace(old, str(new))
@@ -75,15 +87,14 @@ def test_a_unit_starts_its_service_with_its_configuration(path: Path, place: Pla
             stderr=output,
         )
     try:
-        # The worker of this test finds no broker, and goes on looking for one.
-        words = "The broker listens on" if "broker" in path.name else "cannot be reached"
-        wait_until(lambda: words in log.read_text() or process.poll() is not None, "it has started")
+        wait_until(lambda: STARTED[path.stem] in log.read_text() or process.poll() is not None, "it has started")
         assert process.poll() is None, log.read_text()
     finally:
         process.terminate()
         assert process.wait(timeout=20) == 0, log.read_text()
-    if "broker" in path.name:
-        assert (etc / "var/lib/baton/broker.db").exists()
+    made = {"baton-broker": "broker.db", "baton-chunks": "chunks"}
+    if path.stem in made:
+        assert (etc / "var/lib/baton" / made[path.stem]).exists()
 
 
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
@@ -91,7 +102,7 @@ def test_systemd_takes_the_units(tmp_path: Path) -> None:
     known = {"Type", "User", "Environment", "ExecStart", "Restart", "RestartSec", "KillMode", "TimeoutStopSec"}
     known |= {"LimitNOFILE", "UMask", "NoNewPrivileges", "PrivateDevices", "PrivateTmp", "ProtectHome", "ProtectSystem"}
     known |= {f"{kind}Directory{mode}" for kind in ("State", "Runtime", "Cache") for mode in ("", "Mode")}
-    assert len(UNITS) == 2
+    assert [path.stem for path in UNITS] == list(STARTED)
     for path in UNITS:
         unit = RawConfigParser()
         unit.optionxform = str  # type: ignore[assignment,method-assign]

@@ -87,6 +87,10 @@ pub struct Config {
     pub url_prefix: Option<String>,
     /// How often the token of a person may ask the pages and the API; four seconds' worth at once.
     pub requests_a_second: u32,
+    /// The same for requests of their notebooks about chunks. One that names many chunks counts as several.
+    pub chunk_requests_a_second: u32,
+    /// How many notebooks, and pages that change by themselves, a person may have connected.
+    pub connections_a_person: u32,
     /// Opens everything, and workers come with it. Without one, whoever can connect may run code on the workers.
     pub token: Option<String>,
     /// Who else has a token, and what for.
@@ -123,6 +127,8 @@ impl Config {
             person_limit_bytes: None,
             url_prefix: None,
             requests_a_second: 50,
+            chunk_requests_a_second: 500,
+            connections_a_person: 100,
             token: None,
             people: None,
             hub: None,

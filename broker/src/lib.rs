@@ -46,7 +46,7 @@ use courses::Courses;
 use dispatch::Graces;
 use engine::{Engine, INBOX};
 use forward::Gate;
-use http::{Access, Limits, Shared};
+use http::{Access, Connections, Limits, Shared};
 use hub::Hub;
 use lead::Standing;
 use listen::Listener;
@@ -161,6 +161,8 @@ pub async fn run(
         prefix: config.url_prefix.as_deref().map(Arc::from),
         metrics,
         limits: Arc::new(Limits::new(config.requests_a_second)),
+        chunk_limits: Arc::new(Limits::new(config.chunk_requests_a_second)),
+        of_person: Arc::new(Connections::new(config.connections_a_person)),
         standing: standing.subscribe(),
     };
 

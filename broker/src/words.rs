@@ -92,6 +92,8 @@ pub(crate) fn action(action: Action) -> &'static str {
         Action::Drain => "drained",
         Action::Resume => "resumed",
         Action::ChangeCourse => "changed settings",
+        Action::Publish => "published",
+        Action::Withdraw => "withdrew",
     }
 }
 

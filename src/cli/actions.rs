@@ -4,7 +4,7 @@ use clap::{Arg, ArgAction, ArgGroup, Command, value_parser};
 
 use super::{number, switch, with_flags};
 use crate::settings::Value;
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 pub(super) fn actions() -> [Command; 8] {
     let job = || {
@@ -55,6 +55,33 @@ pub(super) fn actions() -> [Command; 8] {
             .arg(number("limit", "20", "How many at most")),
     ];
     actions.map(|action| with_flags(action.arg(switch("json", "Print JSON"))))
+}
+
+pub(super) fn publish() -> Command {
+    let publish = Command::new("publish")
+        .about("Make data public in a course of whose staff you are, so that its cells need not bring it")
+        .arg(Arg::new("course").value_name("COURSE").required(true))
+        .arg(
+            Arg::new("files")
+                .value_name("FILE")
+                .num_args(1..)
+                .value_parser(value_parser!(PathBuf))
+                .help("In place of one of the same name"),
+        )
+        .arg(switch("list", "List what is public"))
+        .arg(
+            Arg::new("withdraw")
+                .long("withdraw")
+                .value_name("NAME")
+                .help("Make this file public no longer"),
+        )
+        .arg(switch("json", "Print JSON"))
+        .group(
+            ArgGroup::new("what")
+                .args(["files", "list", "withdraw"])
+                .required(true),
+        );
+    with_flags(publish)
 }
 
 fn course() -> Command {

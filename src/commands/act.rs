@@ -60,7 +60,7 @@ fn why(matches: &ArgMatches) -> Why {
     }
 }
 
-fn segment(name: &str) -> impl std::fmt::Display {
+pub(super) fn segment(name: &str) -> impl std::fmt::Display {
     utf8_percent_encode(name, NON_ALPHANUMERIC)
 }
 

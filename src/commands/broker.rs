@@ -31,6 +31,8 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     config.blob_limit_bytes = settings.broker_chunk_limit.bytes;
     config.person_limit_bytes = Some(settings.broker_person_chunk_limit.bytes);
     config.requests_a_second = settings.broker_request_rate;
+    config.chunk_requests_a_second = settings.broker_chunk_request_rate;
+    config.connections_a_person = settings.broker_person_connection_limit;
     config.hub = hub(settings)?;
     let of_hub = config
         .hub

@@ -6,6 +6,8 @@ mod reach;
 
 use std::{path::PathBuf, process::ExitCode};
 
+use serde::Serialize;
+
 use crate::{
     python,
     settings::{Settings, SettingsError, Surroundings},
@@ -24,11 +26,48 @@ impl Finding {
     }
 }
 
+/// As JSON.
+#[derive(Serialize)]
+struct Check<'a> {
+    ok: bool,
+    what: &'a str,
+    fix: Option<&'a str>,
+}
+
+impl<'a> From<&'a Finding> for Check<'a> {
+    fn from(finding: &'a Finding) -> Self {
+        let (what, fix) = match finding {
+            Finding::Good(what) => (what, None),
+            Finding::Wrong { what, fix } => (what, Some(fix.as_str())),
+        };
+        let ok = fix.is_none();
+        Self { ok, what, fix }
+    }
+}
+
 pub(crate) fn main(
     surroundings: &Surroundings,
     settings: Result<Settings, SettingsError>,
     python: Option<PathBuf>,
-) -> ExitCode {
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let findings = findings(surroundings, settings, python);
+    let checks: Vec<Check<'_>> = findings.iter().map(Check::from).collect();
+    match json {
+        true => println!("{}", serde_json::to_string_pretty(&checks)?),
+        false => checks.iter().for_each(print),
+    }
+    Ok(match checks.iter().all(|check| check.ok) {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+fn findings(
+    surroundings: &Surroundings,
+    settings: Result<Settings, SettingsError>,
+    python: Option<PathBuf>,
+) -> Vec<Finding> {
     let python = python.unwrap_or_else(python::default_python);
     let mut findings = notebooks::check(surroundings, &python);
     findings.push(machine::memory());
@@ -44,20 +83,16 @@ pub(crate) fn main(
             "correct it; `baton config reference` lists every setting",
         )),
     }
-    let mut wrong = 0;
-    for finding in findings {
-        match finding {
-            Finding::Good(what) => println!("ok     {what}"),
-            Finding::Wrong { what, fix } => {
-                wrong += 1;
-                println!("wrong  {}", indented(&what));
-                println!("       fix: {}", indented(&fix));
-            }
+    findings
+}
+
+fn print(check: &Check<'_>) {
+    match check.fix {
+        None => println!("ok     {}", check.what),
+        Some(fix) => {
+            println!("wrong  {}", indented(check.what));
+            println!("       fix: {}", indented(fix));
         }
-    }
-    match wrong {
-        0 => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
     }
 }
 

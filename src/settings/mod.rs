@@ -75,7 +75,7 @@ macro_rules! settings {
 settings! {
     #[doc = "Where the broker is. Without it, a broker is started for this user on this machine by the first `%%gpu` cell."]
     broker_address: Option<BrokerAddress> = "broker_address",
-    flag: Some(("broker", &["worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "plan", "bench latency"])),
+    flag: Some(("broker", &["worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "plan", "bench latency"])),
     default: Nothing { described: "the broker of this user on this machine" };
 
     #[doc = "The secret that broker, workers and notebooks share. Never in the configuration file: use `token_file`."]
@@ -85,7 +85,7 @@ settings! {
 
     #[doc = "A file that holds the secret that broker, workers and notebooks share."]
     token_file: Option<PathBuf> = "token_file",
-    flag: Some(("token-file", &["broker", "worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "plan", "bench latency"])),
+    flag: Some(("token-file", &["broker", "worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "plan", "bench latency"])),
     default: Nothing { described: "for a broker that listens on TCP, `token` in `state_folder`, made at the first start" };
 
     #[doc = "The token of JupyterHub with which notebooks, and commands in a terminal of JupyterLab, say whose they are where no other token is set. It is sent to the broker that `broker_address` names, and to no other."]
@@ -118,7 +118,7 @@ settings! {
 
     #[doc = "Where the broker of this user has its socket, its lock, its token and its log. Only this user may enter it."]
     runtime_folder: PathBuf = "runtime_folder",
-    flag: Some(("runtime-folder", &["up", "worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "plan", "bench latency"])),
+    flag: Some(("runtime-folder", &["up", "worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "plan", "bench latency"])),
     default: Computed {
         text: |surroundings| surroundings.runtime_folder().display().to_string(),
         described: "`$XDG_RUNTIME_DIR/baton`, else `/tmp/baton-UID`",
@@ -146,6 +146,16 @@ settings! {
     broker_request_rate: u32 = "broker.request_rate",
     flag: Some(("request-rate", &["broker"])),
     default: Text("50");
+
+    #[doc = "How many requests about chunks the notebooks of a person may make in a second; four times as many at once. One that names more than 32 chunks counts as several."]
+    broker_chunk_request_rate: u32 = "broker.chunk_request_rate",
+    flag: Some(("chunk-request-rate", &["broker"])),
+    default: Text("500");
+
+    #[doc = "How many notebooks and live pages of one person may be connected."]
+    broker_person_connection_limit: u32 = "broker.person_connection_limit",
+    flag: Some(("person-connection-limit", &["broker"])),
+    default: Text("100");
 
     #[doc = "Where the broker keeps its jobs: an SQLite file, or PostgreSQL as `postgres://USER@HOST/DATABASE`, on which a second broker takes over when the first one dies. The password may stand in `PGPASSWORD` instead."]
     broker_database: Option<Database> = "broker.database",

@@ -55,6 +55,29 @@ fn each_fault_has_a_fix_and_fails_the_command() {
 }
 
 #[test]
+fn programs_read_the_same_as_json() {
+    let home = Home::new();
+    let said = home.run(&["doctor", "--json", "--python", "/nowhere/python"]);
+    assert_eq!(said.status.code(), Some(1));
+    let checks: Vec<serde_json::Value> = serde_json::from_str(&said.stdout).unwrap();
+    let check = |what: &str| {
+        let named = |check: &&serde_json::Value| check["what"].as_str().unwrap().contains(what);
+        checks
+            .iter()
+            .find(named)
+            .unwrap_or_else(|| panic!("{what}: {checks:?}"))
+    };
+    let python = check("Failed to start /nowhere/python");
+    assert_eq!(python["ok"], false);
+    assert!(python["fix"].as_str().unwrap().contains("--python"));
+    let valid = check("The configuration is valid");
+    assert_eq!(
+        (&valid["ok"], &valid["fix"]),
+        (&true.into(), &serde_json::Value::Null)
+    );
+}
+
+#[test]
 fn a_kernelspec_that_starts_nothing_is_found() {
     let home = Home::new();
     let python = python();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use reqwest::{
     Client, Method, RequestBuilder, Response, StatusCode,
-    header::{AUTHORIZATION, CONTENT_TYPE},
+    header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
 
 use baton_protocol::{address::BrokerAddress, api::Problem};
@@ -18,6 +18,9 @@ const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Who asks is known, and may not do this.
 const FORBIDDEN: &str = "urn:baton:forbidden";
+
+/// A broker that asks for a longer pause than this is asked before.
+const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
 /// How much of a refusal's text is kept.
 const LONGEST_TEXT: usize = 1000;
@@ -114,15 +117,18 @@ impl Api {
             .headers()
             .get(CONTENT_TYPE)
             .is_some_and(|kind| kind == "application/problem+json");
+        let after = response.headers().get(RETRY_AFTER).cloned();
         let text = response.text().await.unwrap_or_default();
+        if status == StatusCode::TOO_MANY_REQUESTS
+            && let Some(error) = too_much(text.as_bytes(), after.as_ref())
+        {
+            return Err(error);
+        }
         if is_problem
             && let Ok(problem) = serde_json::from_str::<Problem>(&text)
             && (matches!(
                 status,
-                StatusCode::BAD_REQUEST
-                    | StatusCode::NOT_FOUND
-                    | StatusCode::CONFLICT
-                    | StatusCode::TOO_MANY_REQUESTS
+                StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::CONFLICT
             ) || problem.kind == FORBIDDEN)
         {
             return Err(LinkError::Refused { problem });
@@ -148,6 +154,14 @@ impl Api {
         }
         unreachable(&self.dial, error)
     }
+}
+
+/// `None` when it is not the broker that says so.
+pub(crate) fn too_much(body: &[u8], after: Option<&HeaderValue>) -> Option<LinkError> {
+    let problem = serde_json::from_slice(body).ok()?;
+    let seconds = after.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
+    let after = Duration::from_secs(seconds.unwrap_or(1)).min(LONGEST_RETRY);
+    Some(LinkError::TooMuch { problem, after })
 }
 
 fn unreachable(dial: &Dial, error: reqwest::Error) -> LinkError {

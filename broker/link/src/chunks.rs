@@ -21,6 +21,9 @@ const CHUNK_BATCH: usize = 32;
 /// How long a broker that cannot be reached is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How long one is waited for that has too many requests of this person. Other notebooks of theirs ask, too.
+const CROWD_PATIENCE: Duration = Duration::from_secs(300);
+
 /// Of one notebook: the broker gives chunks to those only whose they are.
 #[derive(Debug, Clone)]
 pub struct ChunkLane {
@@ -175,22 +178,29 @@ fn take_chunk(received: &mut BytesMut) -> Result<Option<Bytes>, LinkError> {
 /// Pauses between attempts while the broker cannot be reached, but not for ever.
 struct Patience {
     backoff: Backoff,
-    end: Instant,
+    began: Instant,
 }
 
 impl Patience {
     fn new() -> Self {
         Self {
             backoff: Backoff::default(),
-            end: Instant::now() + PATIENCE,
+            began: Instant::now(),
         }
     }
 
     async fn pause_or_fail(&mut self, error: LinkError) -> Result<(), LinkError> {
-        if !error.is_transient() || Instant::now() >= self.end {
+        let (patience, delay) = match &error {
+            LinkError::TooMuch { after, .. } => {
+                (CROWD_PATIENCE, *after + Backoff::default().next_delay())
+            }
+            error if error.is_transient() => (PATIENCE, self.backoff.next_delay()),
+            _ => return Err(error),
+        };
+        if Instant::now() >= self.began + patience {
             return Err(error);
         }
-        sleep(self.backoff.next_delay()).await;
+        sleep(delay).await;
         Ok(())
     }
 }

@@ -9,13 +9,15 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_tungstenite::{
     WebSocketStream, client_async_with_config,
     tungstenite::{
-        self, ClientRequestBuilder, Message, error::ProtocolError, http::StatusCode,
+        self, ClientRequestBuilder, Message,
+        error::ProtocolError,
+        http::{StatusCode, header::RETRY_AFTER},
         protocol::WebSocketConfig,
     },
 };
 
 use crate::{
-    Dial, LinkError,
+    Dial, LinkError, api,
     dial::{CONNECT_TIMEOUT, Duplex},
 };
 
@@ -135,6 +137,12 @@ fn handshake_failed(address: &BrokerAddress, path: &str, error: tungstenite::Err
         let source = Box::new(error);
         return LinkError::Unreachable { address, source };
     };
+    let too_much = |body: &Vec<u8>| api::too_much(body, response.headers().get(RETRY_AFTER));
+    if response.status() == StatusCode::TOO_MANY_REQUESTS
+        && let Some(error) = response.body().as_ref().and_then(too_much)
+    {
+        return error;
+    }
     match response.status() {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => LinkError::Unauthorized { address },
         StatusCode::NOT_FOUND => LinkError::NotFound {

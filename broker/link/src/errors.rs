@@ -1,6 +1,6 @@
 //! What can go wrong between a client and its broker, one variant for each thing that a caller can act on.
 
-use std::error::Error;
+use std::{error::Error, time::Duration};
 
 use baton_protocol::{DecodeError, address::BrokerAddress, api::Problem};
 
@@ -34,6 +34,9 @@ pub enum LinkError {
     /// The question was wrong, or nothing fits it.
     #[error("{}{}", problem.detail, hint(problem))]
     Refused { problem: Problem },
+    /// The broker allows a person no more of this. After a while it may.
+    #[error("{}{}", problem.detail, hint(problem))]
+    TooMuch { problem: Problem, after: Duration },
     #[error("The broker answered {status}: {text}")]
     Status { status: u16, text: String },
     #[error("A message of {bytes} bytes is too large to be sent")]
@@ -53,11 +56,11 @@ fn hint(problem: &Problem) -> String {
 }
 
 impl LinkError {
-    /// The connection is the trouble, not what was asked: it may work when it is tried again.
+    /// The connection or the moment is the trouble, not what was asked: it may work when it is tried again.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::NoAnswer { .. } => true,
+            Self::Unreachable { .. } | Self::NoAnswer { .. } | Self::TooMuch { .. } => true,
             Self::Status { status, .. } => *status == 503,
             _ => false,
         }

@@ -286,10 +286,12 @@ pub enum Action {
     Drain,
     Resume,
     ChangeCourse,
+    Publish,
+    Withdraw,
 }
 
 impl Action {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Cancel,
         Self::Hold,
         Self::Release,
@@ -297,6 +299,8 @@ impl Action {
         Self::Drain,
         Self::Resume,
         Self::ChangeCourse,
+        Self::Publish,
+        Self::Withdraw,
     ];
 
     #[must_use]
@@ -309,6 +313,8 @@ impl Action {
             Self::Drain => "drain",
             Self::Resume => "resume",
             Self::ChangeCourse => "change_course",
+            Self::Publish => "publish",
+            Self::Withdraw => "withdraw",
         }
     }
 
@@ -336,6 +342,36 @@ pub struct Usage {
     pub course: Option<String>,
     pub run_ms: u64,
     pub runs: u64,
+}
+
+/// Data that everybody in a course may name, so that it is brought once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PublicFile {
+    pub name: String,
+    /// Of its chunks, each counted once.
+    pub bytes: u64,
+    pub chunks: u64,
+    /// Who published it; absent for the broker's own token.
+    pub person: Option<String>,
+    pub published_ms: i64,
+}
+
+/// A file to be made public, whose chunks were brought before.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Publication {
+    pub name: String,
+    /// The BLAKE3 hashes of its chunks, 64 hexadecimal digits each, in any order.
+    pub chunks: Vec<String>,
+    /// Who brought them, where no token tells.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub owner: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Withdrawal {
+    pub name: String,
 }
 
 /// What an estimate of a course's needs is made of.

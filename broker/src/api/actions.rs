@@ -178,7 +178,7 @@ fn given(why: Why) -> Result<String, ApiError> {
 }
 
 /// A body of JSON. None at all stands for one in which nothing is said.
-pub(super) struct Body<T>(T);
+pub(super) struct Body<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {
     type Rejection = ApiError;

@@ -10,6 +10,7 @@ mod history;
 mod jobs;
 mod paging;
 mod problem;
+mod public;
 mod usage;
 mod workers;
 
@@ -22,7 +23,7 @@ pub(crate) use usage::day_of;
 use crate::{engine::Event, http::Shared};
 use axum::{
     Json, Router,
-    extract::{FromRequestParts, Query},
+    extract::{DefaultBodyLimit, FromRequestParts, Query},
     http::request::Parts,
     routing::{any, get},
 };
@@ -33,7 +34,10 @@ use utoipa::{
     IntoResponses, Modify, OpenApi,
     openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
 };
-use utoipa_axum::{router::OpenApiRouter, routes};
+use utoipa_axum::{
+    router::{OpenApiRouter, UtoipaMethodRouterExt},
+    routes,
+};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -91,6 +95,9 @@ pub(crate) fn routes() -> Router<Shared> {
         .routes(routes!(actions::drain))
         .routes(routes!(actions::resume))
         .routes(routes!(actions::change_course))
+        .routes(routes!(public::list))
+        .routes(routes!(public::publish).layer(DefaultBodyLimit::max(public::LARGEST_BODY)))
+        .routes(routes!(public::withdraw))
         .split_for_parts();
     router
         .route("/v1/openapi.json", get(async || Json(document)))

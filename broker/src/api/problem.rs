@@ -34,8 +34,21 @@ pub(crate) enum ApiError {
     TooLarge,
     #[error("Your token asks more often than this broker allows")]
     TooOften,
+    #[error(
+        "You have as many notebooks and live pages connected as this broker takes of one person ({most})"
+    )]
+    TooManyConnections { most: u32 },
     #[error("Only admins and the broker's own token read this")]
     AdminsOnly,
+    #[error("{missing} of its chunks are not here, or not yours")]
+    ChunksMissing { missing: usize },
+    #[error(
+        "The course has {} in public, and a course may have {}",
+        crate::words::bytes(*public_bytes), crate::words::bytes(*limit_bytes)
+    )]
+    PublicLimit { public_bytes: u64, limit_bytes: u64 },
+    #[error("The course has no public file {name}")]
+    UnknownFile { name: String },
     #[error("There is no job {job} that you may see")]
     UnknownJob { job: String },
     #[error("There is nothing at this address")]
@@ -69,7 +82,7 @@ impl ApiError {
             | Self::Form
             | Self::AdminsOnly => StatusCode::FORBIDDEN,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::TooOften => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooOften | Self::TooManyConnections { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::NotDone(NotDone::StaffOnly | NotDone::AdminsOnly) => StatusCode::FORBIDDEN,
             Self::NotDone(NotDone::Over | NotDone::NotWaiting | NotDone::Leaving(_)) => {
                 StatusCode::CONFLICT
@@ -80,7 +93,10 @@ impl ApiError {
             Self::NotDone(NotDone::Wrong(_)) | Self::Query(_) | Self::Body(_) => {
                 StatusCode::BAD_REQUEST
             }
-            Self::UnknownJob { .. } | Self::UnknownPath => StatusCode::NOT_FOUND,
+            Self::UnknownJob { .. } | Self::UnknownFile { .. } | Self::UnknownPath => {
+                StatusCode::NOT_FOUND
+            }
+            Self::ChunksMissing { .. } | Self::PublicLimit { .. } => StatusCode::CONFLICT,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Store(error) if !error.may_pass() => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Store(_) | Self::Hub(_) | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
@@ -94,6 +110,7 @@ impl ApiError {
             Self::Form => "form",
             Self::TooLarge => "too-large",
             Self::TooOften => "too-often",
+            Self::TooManyConnections { .. } => "too-many-connections",
             Self::AdminsOnly => "forbidden",
             Self::NotAWorker => "not-a-worker",
             Self::NotAPerson => "not-a-person",
@@ -102,6 +119,9 @@ impl ApiError {
             Self::Query(_) => "query",
             Self::Body(_) => "body",
             Self::UnknownJob { .. } => "unknown-job",
+            Self::UnknownFile { .. } => "unknown-file",
+            Self::ChunksMissing { .. } => "chunks-missing",
+            Self::PublicLimit { .. } => "public-limit",
             Self::UnknownPath => "unknown-path",
             Self::Method => "method",
             Self::Store(_) => "database",
@@ -116,6 +136,9 @@ impl ApiError {
             Self::UnknownJob { .. } | Self::NotDone(NotDone::UnknownJob(_)) => {
                 Some("/v1/jobs lists those that you may see")
             }
+            Self::UnknownFile { .. } => Some("`baton publish COURSE --list` names them"),
+            Self::ChunksMissing { .. } => Some("bring them first, as `baton publish` does"),
+            Self::PublicLimit { .. } => Some("withdraw what is not needed any more"),
             Self::NotDone(not_done) => Some(hint_of(not_done)),
             Self::Query(_) | Self::Body(_) | Self::UnknownPath | Self::Method => {
                 Some("/v1/openapi.json says what can be asked")
@@ -125,6 +148,9 @@ impl ApiError {
             Self::Ending => Some("try again in a second"),
             Self::Form => Some("open the page again and repeat it"),
             Self::TooOften => Some("ask again in a second"),
+            Self::TooManyConnections { .. } => {
+                Some("shut down notebooks that you do not use; this one then connects by itself")
+            }
             Self::AdminsOnly => Some("ask whoever runs the broker"),
             Self::NotAWorker => Some("`baton people add NAME --worker` makes one"),
             Self::NotAPerson => Some("use a token of your own"),

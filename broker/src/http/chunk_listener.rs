@@ -13,7 +13,10 @@ use super::{
     chunks::{self, ChunkError, ChunkReader, NAMES_BYTES, Named, Party},
     serve,
 };
-use crate::api::ApiError;
+use crate::{
+    api::ApiError,
+    people::{Account, Identity},
+};
 use anyhow::Context;
 use axum::{
     Extension, Router,
@@ -116,8 +119,7 @@ async fn take(
     body: Body,
 ) -> Result<StatusCode, ChunkError> {
     let mut reader = ChunkReader::of(body);
-    // Also who brings nothing is told whether they might.
-    door.broker.hold(&asker, &[]).await?;
+    door.broker.enter(&asker).await?;
     while let Some(batch) = reader.next_batch().await? {
         let (named, batch) = chunks::named(batch).await?;
         door.broker.hold(&asker, &named).await?;
@@ -157,6 +159,11 @@ struct Broker {
 }
 
 impl Broker {
+    /// Whether they may bring anything now.
+    async fn enter(&self, asker: &Asker) -> Result<(), ChunkError> {
+        self.ask(ENTER, asker, &()).await
+    }
+
     async fn held(
         &self,
         asker: &Asker,
@@ -187,6 +194,9 @@ impl Broker {
         let answer = request.body(encode(question)).send().await;
         let answer = answer.map_err(broken)?;
         let status = answer.status();
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            return Err(ChunkError::TooOften);
+        }
         let body = answer.bytes().await.map_err(broken)?;
         if !status.is_success() {
             let text = String::from_utf8_lossy(&body).into_owned();
@@ -198,19 +208,24 @@ impl Broker {
 
 // ---- the broker's side
 
+const ENTER: &str = "/v1/chunks/enter";
 const HELD: &str = "/v1/chunks/held";
 const HOLD: &str = "/v1/chunks/hold";
 
 /// For a listener, which has the broker's own token.
 pub(super) fn questions() -> Router<Shared> {
     Router::new()
+        .route(ENTER, post(enter))
         .route(HELD, post(held))
         .route(HOLD, post(hold))
         .layer(DefaultBodyLimit::max(NAMES_BYTES))
 }
 
-/// The account of whoever asked the listener.
-struct For(crate::people::Account);
+/// Whoever asked the listener.
+struct For {
+    account: Account,
+    identity: Identity,
+}
 
 impl FromRequestParts<Shared> for For {
     type Rejection = Response;
@@ -229,16 +244,30 @@ impl FromRequestParts<Shared> for For {
         let asker = access::of_authorization(&shared.access, parts.headers.get(FOR)).await;
         let asker = asker.map_err(IntoResponse::into_response)?;
         let account = chunks::account(shared, &asker, party).await;
-        account.map(Self).map_err(IntoResponse::into_response)
+        let account = account.map_err(IntoResponse::into_response)?;
+        let identity = asker.identity;
+        Ok(Self { account, identity })
     }
 }
 
+/// The first question of a request that brings chunks, which counts as this one.
+async fn enter(
+    State(shared): State<Shared>,
+    For { identity, .. }: For,
+) -> Result<Vec<u8>, ChunkError> {
+    chunks::admit(&shared, &identity)?;
+    Ok(encode(&()))
+}
+
+/// The only question of a request that reads chunks.
 async fn held(
     State(shared): State<Shared>,
-    For(account): For,
+    For { account, identity }: For,
     body: Bytes,
 ) -> Result<Vec<u8>, ChunkError> {
+    chunks::admit(&shared, &identity)?;
     let hashes: Vec<ChunkHash> = decode(&body)?;
+    chunks::charge(&shared, &identity, hashes.len());
     let held = shared.store.held_chunks(&account, &hashes).await?;
     let held: Vec<ChunkHash> = held.into_keys().collect();
     Ok(encode(&held))
@@ -246,10 +275,11 @@ async fn held(
 
 async fn hold(
     State(shared): State<Shared>,
-    For(account): For,
+    For { account, identity }: For,
     body: Bytes,
 ) -> Result<Vec<u8>, ChunkError> {
     let named: Vec<Named> = decode(&body)?;
+    chunks::charge(&shared, &identity, named.len());
     chunks::hold(&shared, &account, &named).await?;
     Ok(encode(&()))
 }

@@ -9,7 +9,13 @@
 //! few chunks in memory at a time, however many it moves.
 
 use super::{Caller, Shared};
-use crate::{engine::unix_ms, lead::Standing, people::Account, store::StoreError};
+use crate::{
+    api::ApiError,
+    engine::unix_ms,
+    lead::Standing,
+    people::{Account, Identity},
+    store::StoreError,
+};
 use axum::{
     Extension, Router,
     body::{Body, BodyDataStream, Bytes},
@@ -33,6 +39,8 @@ pub(super) const NAMES_BYTES: usize = 1 << 20;
 const BATCH_BYTES: usize = 4 << 20;
 /// In one request; peers send 32. Tiny ones are as much work for the database as large ones.
 const MOST_CHUNKS: usize = 1024;
+/// A request counts as one for each so many chunks.
+const COUNTED_CHUNKS: usize = 32;
 /// Chunks that are read ahead of the network.
 const READ_AHEAD: usize = 2;
 
@@ -85,6 +93,8 @@ pub(super) enum ChunkError {
     Store(#[from] StoreError),
     #[error("The broker is ending")]
     Ending,
+    #[error("Your notebooks ask for chunks more often than this broker allows")]
+    TooOften,
     #[error("{text}")]
     OfBroker { status: StatusCode, text: String },
     #[error("The broker at {address} cannot be reached")]
@@ -98,6 +108,7 @@ pub(super) enum ChunkError {
 impl IntoResponse for ChunkError {
     fn into_response(self) -> Response {
         let status = match &self {
+            Self::TooOften => return ApiError::TooOften.into_response(),
             Self::List(_)
             | Self::TooLarge { .. }
             | Self::TooMany
@@ -125,8 +136,11 @@ impl IntoResponse for ChunkError {
     }
 }
 
-/// Whose chunks a request is about.
-struct OnAccount(Account);
+/// Whose chunks a request is about. It was counted as one of whoever sent it.
+struct OnAccount {
+    account: Account,
+    identity: Identity,
+}
 
 #[derive(serde::Deserialize)]
 pub(super) struct Party {
@@ -147,9 +161,27 @@ impl FromRequestParts<Shared> for OnAccount {
         let Extension(caller) = Extension::<Caller>::from_request_parts(parts, shared)
             .await
             .map_err(IntoResponse::into_response)?;
-        let account = account(shared, &caller, party).await;
-        account.map(Self).map_err(IntoResponse::into_response)
+        let identity = caller.identity.clone();
+        let account = async {
+            admit(shared, &identity)?;
+            account(shared, &caller, party).await
+        };
+        let account = account.await.map_err(IntoResponse::into_response)?;
+        Ok(Self { account, identity })
     }
+}
+
+pub(super) fn admit(shared: &Shared, identity: &Identity) -> Result<(), ChunkError> {
+    shared.chunk_limits.admit(identity).map_err(|_| {
+        shared.metrics.limited();
+        ChunkError::TooOften
+    })
+}
+
+/// A request that was admitted names so many.
+pub(super) fn charge(shared: &Shared, identity: &Identity, chunks: usize) {
+    let more = chunks / COUNTED_CHUNKS;
+    shared.chunk_limits.charge(identity, more);
 }
 
 pub(super) async fn account(
@@ -182,10 +214,11 @@ pub(super) async fn account(
 /// Which of these chunks have to be sent. The others stay for another term.
 async fn missing(
     State(shared): State<Shared>,
-    OnAccount(account): OnAccount,
+    OnAccount { account, identity }: OnAccount,
     body: Bytes,
 ) -> Result<Vec<u8>, ChunkError> {
     let hashes: Vec<ChunkHash> = decode(&body)?;
+    charge(&shared, &identity, hashes.len());
     let held = shared.store.held_chunks(&account, &hashes).await?;
     let here = present(&shared.chunks, held.keys().copied().collect()).await?;
     let here: Vec<(ChunkHash, u64)> = held
@@ -205,13 +238,14 @@ async fn missing(
 
 async fn put_chunks(
     State(shared): State<Shared>,
-    OnAccount(account): OnAccount,
+    OnAccount { account, identity }: OnAccount,
     body: Body,
 ) -> Result<StatusCode, ChunkError> {
     let mut reader = ChunkReader::of(body);
     // Rows first, then files: no sweep can come between, and no file is without a row.
     while let Some(batch) = reader.next_batch().await? {
         let (named, batch) = named(batch).await?;
+        charge(&shared, &identity, named.len());
         hold(&shared, &account, &named).await?;
         write(&shared.chunks, batch).await?;
     }
@@ -335,10 +369,11 @@ async fn within_quota(
 
 async fn get(
     State(shared): State<Shared>,
-    OnAccount(account): OnAccount,
+    OnAccount { account, identity }: OnAccount,
     body: Bytes,
 ) -> Result<Response, ChunkError> {
     let hashes: Vec<ChunkHash> = decode(&body)?;
+    charge(&shared, &identity, hashes.len());
     let held = shared.store.held_chunks(&account, &hashes).await?;
     read(&shared.chunks, hashes, held.into_keys().collect()).await
 }
@@ -370,6 +405,12 @@ pub(super) async fn read(
         .map_ok(|parts| stream::iter(parts.map(Ok::<_, ChunkError>)))
         .try_flatten();
     Ok(Body::from_stream(frames).into_response())
+}
+
+/// How many of these files are there.
+pub(crate) async fn are_here(shared: &Shared, hashes: Vec<ChunkHash>) -> Result<usize, ApiError> {
+    let here = present(&shared.chunks, hashes).await;
+    here.map(|here| here.len()).map_err(|_| ApiError::Ending)
 }
 
 async fn present(

@@ -1,9 +1,10 @@
-//! How much a person's token may ask in a second.
+//! How much a person's token may ask in a second, and how many connections of a person may be open.
 //!
-//! Programs that hold the broker's own token are the operator's, and are not limited.
+//! Programs that hold the broker's own token are the operator's, and are not limited; nor are workers, which ask for
+//! everybody.
 
 use super::{Caller, Shared};
-use crate::api::ApiError;
+use crate::{api::ApiError, people::Identity};
 use axum::{
     Extension,
     extract::{Request, State},
@@ -12,7 +13,7 @@ use axum::{
 };
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 use tokio::time::Instant;
 
@@ -33,19 +34,44 @@ impl Limits {
         }
     }
 
+    /// Counts a request, or refuses it.
+    pub(super) fn admit(&self, identity: &Identity) -> Result<(), ApiError> {
+        match limited(identity) {
+            Some(person) if !self.take(person, Instant::now()) => Err(ApiError::TooOften),
+            _ => Ok(()),
+        }
+    }
+
+    /// Counts a request that was admitted as several: the next ones wait for it.
+    pub(super) fn charge(&self, identity: &Identity, requests: usize) {
+        if let Some(person) = limited(identity) {
+            self.change(person, Instant::now(), |left| *left -= requests as f64);
+        }
+    }
+
     fn take(&self, person: &str, now: Instant) -> bool {
+        self.change(person, now, |left| {
+            let enough = *left >= 1.0;
+            if enough {
+                *left -= 1.0;
+            }
+            enough
+        })
+    }
+
+    fn change<T>(&self, person: &str, now: Instant, change: impl FnOnce(&mut f64) -> T) -> T {
         let most = self.a_second * BURST_SECONDS;
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         let (left, at) = buckets.entry(person.to_owned()).or_insert((most, now));
         let since = now.saturating_duration_since(*at).as_secs_f64();
         *left = (*left + since * self.a_second).min(most);
         *at = now;
-        let enough = *left >= 1.0;
-        if enough {
-            *left -= 1.0;
-        }
-        enough
+        change(left)
     }
+}
+
+fn limited(identity: &Identity) -> Option<&str> {
+    identity.person().filter(|_| !identity.may_be_worker())
 }
 
 pub(super) async fn limit(
@@ -54,15 +80,59 @@ pub(super) async fn limit(
     request: Request,
     next: Next,
 ) -> Response {
-    let limited = caller
-        .identity
-        .person()
-        .is_some_and(|person| !shared.limits.take(person, Instant::now()));
-    if limited {
+    if let Err(too_often) = shared.limits.admit(&caller.identity) {
         shared.metrics.limited();
-        return ApiError::TooOften.into_response();
+        return too_often.into_response();
     }
     next.run(request).await
+}
+
+/// How many connections of each person are open that last: those of notebooks, and of pages that change by themselves.
+pub(crate) struct Connections {
+    most: u32,
+    open: Mutex<HashMap<String, u32>>,
+}
+
+/// One of a person's connections, which counts until this is dropped.
+pub(crate) struct Counted(Option<(Arc<Connections>, String)>);
+
+impl Connections {
+    pub(crate) fn new(most: u32) -> Self {
+        Self {
+            most,
+            open: Mutex::default(),
+        }
+    }
+
+    /// Counts one more, or refuses it.
+    pub(crate) fn open(self: &Arc<Self>, identity: &Identity) -> Result<Counted, ApiError> {
+        let Some(person) = limited(identity) else {
+            return Ok(Counted(None));
+        };
+        let mut all = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let open = all.entry(person.to_owned()).or_default();
+        if *open >= self.most {
+            return Err(ApiError::TooManyConnections { most: self.most });
+        }
+        *open += 1;
+        Ok(Counted(Some((Arc::clone(self), person.to_owned()))))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let Some((connections, person)) = &self.0 else {
+            return;
+        };
+        let open = connections.open.lock();
+        let mut all = open.unwrap_or_else(PoisonError::into_inner);
+        if let Some(open) = all.get_mut(person) {
+            *open -= 1;
+            if *open == 0 {
+                all.remove(person);
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -32,7 +32,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use access::{Access, Caller};
 pub use chunk_listener::{ChunkListener, serve_chunks};
-pub(crate) use limits::Limits;
+pub(crate) use chunks::are_here;
+pub(crate) use limits::{Connections, Limits};
 pub(crate) use serve::serve;
 pub(crate) use sign_in::sign_out;
 
@@ -50,6 +51,8 @@ pub(crate) struct Shared {
     pub(crate) prefix: Option<Arc<str>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: Arc<Limits>,
+    pub(crate) chunk_limits: Arc<Limits>,
+    pub(crate) of_person: Arc<Connections>,
     pub(crate) standing: watch::Receiver<Standing>,
 }
 

@@ -1,7 +1,10 @@
 //! The two doors of WebSockets.
 
 use super::{Access, Caller, Shared};
-use crate::connection::{serve_proxy, serve_worker};
+use crate::{
+    api::ApiError,
+    connection::{serve_proxy, serve_worker},
+};
 use axum::{
     Extension, Router,
     extract::{State, WebSocketUpgrade},
@@ -31,17 +34,19 @@ async fn proxy(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
     upgrade: WebSocketUpgrade,
-) -> Response {
-    limited(upgrade).on_upgrade(move |socket| {
+) -> Result<Response, ApiError> {
+    let counted = shared.of_person.open(&caller.identity)?;
+    Ok(limited(upgrade).on_upgrade(move |socket| {
         let tracker = shared.connections.clone();
         let end = shared.stop.child_token();
         let identity = caller.identity.clone();
         let stop = end.clone();
         let serve = async move {
+            let _counted = counted;
             serve_proxy(socket, shared.inbox, stop, &identity, shared.store).await;
         };
         tracker.track_future(as_long_as_admitted(serve, shared.access, caller, end))
-    })
+    }))
 }
 
 async fn worker(

@@ -67,10 +67,12 @@ pub(super) async fn live(
             Watched::Job(known)
         }
     };
+    let counted = shared.of_person.open(&caller.identity)?;
     let access = Arc::clone(&shared.access);
     let until = caller.clone();
     let until = async move { access.until_changed(&until).await };
     let updates = updates(shared, caller, watched).take_until(Box::pin(until));
+    let updates = updates.inspect(move |_| _ = &counted);
     Ok(Sse::new(updates)
         .keep_alive(KeepAlive::default())
         .into_response())

@@ -7,7 +7,7 @@
 use super::{
     Store, StoreError,
     read::{account, count},
-    statement::{Row, sql},
+    statement::{Row, Statement, sql},
     write::number,
 };
 use crate::people::Account;
@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 /// Chunks, or jobs, deleted in one transaction; the queue waits for so long.
 const DELETE_BATCH: usize = 64;
 /// Chunks named in one statement.
-const NAMED: usize = 256;
+pub(super) const NAMED: usize = 256;
 /// What so many persons of a course brought, each by themselves, is the course's.
 const COMMON_FROM: i64 = 5;
 
@@ -26,7 +26,7 @@ pub(crate) type Live = HashMap<Account, HashSet<ChunkHash>>;
 
 impl Store {
     /// Those of the chunks that this account may name and read, with their bytes: its own, and what its course has in
-    /// common.
+    /// public or in common.
     pub(crate) async fn held_chunks(
         &self,
         account: &Account,
@@ -34,11 +34,10 @@ impl Store {
     ) -> Result<HashMap<ChunkHash, u64>, StoreError> {
         let mut held = HashMap::with_capacity(hashes.len());
         for batch in hashes.chunks(NAMED) {
-            let mut own = sql(
-                "SELECT hash, bytes FROM chunks WHERE owner <> '' AND owner = ? AND course = ?",
-            )
-            .bind(&account.owner)
-            .bind(&account.course);
+            let mut own = sql("SELECT hash, bytes FROM chunks
+                 WHERE course = ? AND (owner = ? AND owner <> '' OR owner = '' AND course <> '')")
+            .bind(&account.course)
+            .bind(&account.owner);
             own.push(" AND hash IN ").push_list(names(batch.iter()));
             for row in self.fetch(own).await? {
                 held.insert(hash(&row)?, count(row.get("bytes")?)?);
@@ -80,17 +79,9 @@ impl Store {
         now_ms: i64,
     ) -> Result<(), StoreError> {
         for batch in chunks.chunks(NAMED) {
-            let hold = |(hash, bytes): &(ChunkHash, u64)| {
-                sql("INSERT INTO chunks (hash, owner, course, bytes, touched_ms) VALUES (?, ?, ?, ?, ?)
-                     ON CONFLICT (hash, owner, course) DO UPDATE SET touched_ms = excluded.touched_ms")
-                .bind(hash.0.as_slice())
-                .bind(&account.owner)
-                .bind(&account.course)
-                .bind(number(*bytes))
-                .bind(now_ms)
-            };
+            let holds = batch.iter().map(|chunk| hold(account, *chunk, now_ms));
             let writer = self.writer().await?;
-            writer.apply(batch.iter().map(hold).collect()).await?;
+            writer.apply(holds.collect()).await?;
         }
         Ok(())
     }
@@ -219,11 +210,25 @@ impl Store {
     }
 }
 
-fn names<'a>(hashes: impl IntoIterator<Item = &'a ChunkHash>) -> impl Iterator<Item = &'a [u8]> {
+pub(super) fn hold(account: &Account, (hash, bytes): (ChunkHash, u64), now_ms: i64) -> Statement {
+    sql(
+        "INSERT INTO chunks (hash, owner, course, bytes, touched_ms) VALUES (?, ?, ?, ?, ?)
+         ON CONFLICT (hash, owner, course) DO UPDATE SET touched_ms = excluded.touched_ms",
+    )
+    .bind(hash.0.as_slice())
+    .bind(&account.owner)
+    .bind(&account.course)
+    .bind(number(bytes))
+    .bind(now_ms)
+}
+
+pub(super) fn names<'a>(
+    hashes: impl IntoIterator<Item = &'a ChunkHash>,
+) -> impl Iterator<Item = &'a [u8]> {
     hashes.into_iter().map(|hash| hash.0.as_slice())
 }
 
-fn hash(row: &Row) -> Result<ChunkHash, StoreError> {
+pub(super) fn hash(row: &Row) -> Result<ChunkHash, StoreError> {
     let hash: Vec<u8> = row.get("hash")?;
     let damaged = |_| StoreError::Damaged {
         what: "a chunk's name",

@@ -12,6 +12,7 @@ mod chunks;
 mod listing;
 mod past;
 mod postgres;
+mod public;
 mod read;
 mod sqlite;
 mod statement;
@@ -23,6 +24,7 @@ pub(crate) use actions::{AuditEntry, AuditRow};
 pub(crate) use chunks::Live;
 pub(crate) use listing::{HistoryFilter, HistoryRow, JobFilter, JobRow, UsageFilter, UsageRow};
 pub(crate) use past::{JobDetail, Look, Span};
+pub(crate) use public::PublicFile;
 
 use crate::{
     config::{Database, DatabaseError},

@@ -1,7 +1,7 @@
 //! What is asked of the store.
 
 use super::{
-    Live, Loaded, OpenJob, Phase, Store, StoreError, Writer,
+    Live, Loaded, OpenJob, Phase, PublicFile, Store, StoreError, Writer,
     statement::{Row, sql},
     write::number,
 };
@@ -104,7 +104,8 @@ impl Store {
         Ok(events)
     }
 
-    /// The chunks that somebody may still ask for: of jobs that have not finished, and of results not yet home.
+    /// The chunks that somebody may still ask for: of jobs that have not finished, of results not yet home, and of public
+    /// files.
     pub(crate) async fn live_chunks(&self) -> Result<Live, StoreError> {
         let mut live = Live::new();
         let states = sql(
@@ -129,6 +130,10 @@ impl Store {
                 let chunks = state.iter().flat_map(State::chunks);
                 live.entry(account(&row)?).or_default().extend(chunks);
             }
+        }
+        for file in self.all_public_files().await? {
+            let holder = PublicFile::holder(&file.course);
+            live.entry(holder).or_default().extend(file.chunks);
         }
         Ok(live)
     }

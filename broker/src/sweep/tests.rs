@@ -4,10 +4,10 @@ use super::*;
 use crate::{
     people::Account,
     samples::{finish, naming, submit},
-    store::{Live, Write},
+    store::{AuditEntry, Live, PublicFile, Write},
 };
 use baton_postgres_tests::{Disk, Server};
-use baton_protocol::{JobEvent, JobId, NumberedEvent, Outcome, Usage};
+use baton_protocol::{JobEvent, JobId, NumberedEvent, Outcome, Usage, api::Action};
 use tempfile::TempDir;
 
 const MINUTE: i64 = 60_000;
@@ -120,6 +120,46 @@ async fn a_result_stays_until_it_is_home() {
     place.apply(Write::Close { job }).await;
     assert_eq!(place.sweep(101 * MINUTE).await, 1);
     assert!(!place.chunks.contains(chunk));
+}
+
+#[tokio::test]
+async fn what_is_public_stays_until_it_is_withdrawn() {
+    let place = place().await;
+    let [alone, shared] = [place.put("alone", 0).await, place.put("shared", 0).await];
+    let act = |action, name: &str, at_ms| AuditEntry {
+        at_ms,
+        person: None,
+        action,
+        course: "ml".to_owned(),
+        subject: name.to_owned(),
+        detail: None,
+    };
+    for (name, chunks) in [("one", vec![alone, shared]), ("two", vec![shared])] {
+        let held: Vec<(ChunkHash, u64)> = chunks.iter().map(|hash| (*hash, 6)).collect();
+        let file = PublicFile {
+            course: "ml".to_owned(),
+            name: name.to_owned(),
+            person: None,
+            at_ms: 0,
+            bytes: 12,
+            chunks,
+        };
+        let publish = act(Action::Publish, name, 0);
+        place.store.publish(&file, &held, &publish).await.unwrap();
+    }
+    assert_eq!(place.sweep(6000 * MINUTE).await, 0);
+    let withdraw = async |name, at_ms| {
+        let entry = act(Action::Withdraw, name, at_ms);
+        assert!(place.store.withdraw(&entry).await.unwrap());
+    };
+    withdraw("one", 6000 * MINUTE).await;
+    // For a term it is nobody's.
+    assert_eq!(place.sweep(6009 * MINUTE).await, 0);
+    assert_eq!(place.sweep(6011 * MINUTE).await, 1);
+    assert!(!place.chunks.contains(alone) && place.chunks.contains(shared));
+    withdraw("two", 7000 * MINUTE).await;
+    assert_eq!(place.sweep(7011 * MINUTE).await, 1);
+    assert!(!place.chunks.contains(shared));
 }
 
 #[tokio::test]

@@ -12,14 +12,19 @@ use baton_protocol::{
 };
 use serde_json::{Value, json};
 
-async fn post(broker: &Broker, token: &str, path: &str, body: Value) -> reqwest::Response {
+pub(crate) async fn post(
+    broker: &Broker,
+    token: &str,
+    path: &str,
+    body: Value,
+) -> reqwest::Response {
     let client = reqwest::Client::builder().no_proxy().timeout(PATIENCE);
     let url = format!("{}{path}", broker.dial.address);
     let request = client.build().unwrap().post(url).bearer_auth(token);
     request.body(body.to_string()).send().await.unwrap()
 }
 
-async fn done(broker: &Broker, token: &str, path: &str, body: Value) -> Value {
+pub(crate) async fn done(broker: &Broker, token: &str, path: &str, body: Value) -> Value {
     let response = post(broker, token, path, body).await;
     let status = response.status();
     let answer: Value = read(response).await;

@@ -8,18 +8,23 @@ use crate::{
 use baton_broker::{ChunkListener, serve_chunks};
 use baton_link::{ChunkLane, Dial, LinkError, Token};
 use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, address::BrokerAddress};
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::JoinHandle};
 
-#[tokio::test]
-async fn chunks_may_go_through_a_process_of_their_own() {
-    let rules = Rules {
-        token: Some("sesame"),
-        tcp: true,
-        people: Some(class()),
-        person_limit_bytes: Some(3 << 20),
-        ..Rules::default()
-    };
-    let broker = Broker::start_with(rules).await;
+/// A listener in front of a broker on TCP whose token is `sesame`.
+pub(crate) struct Listener {
+    pub(crate) dial: Dial,
+    stop: oneshot::Sender<()>,
+    serving: JoinHandle<anyhow::Result<()>>,
+}
+
+impl Listener {
+    async fn stop(self) {
+        drop(self.stop);
+        within("an end", self.serving).await.unwrap().unwrap();
+    }
+}
+
+pub(crate) async fn beside(broker: &Broker) -> Listener {
     let listener = ChunkListener {
         listen: "127.0.0.1:0".parse().unwrap(),
         blobs: broker.folder.path().join("blobs"),
@@ -35,8 +40,28 @@ async fn chunks_may_go_through_a_process_of_their_own() {
         async { drop(stopped.await) },
     ));
     let address = within("a listener", address).await.unwrap();
+    let address = BrokerAddress::Http(format!("http://{address}"));
+    let token = Some(Token::new("sesame"));
+    Listener {
+        dial: Dial { address, token },
+        stop,
+        serving,
+    }
+}
+
+#[tokio::test]
+async fn chunks_may_go_through_a_process_of_their_own() {
+    let rules = Rules {
+        token: Some("sesame"),
+        tcp: true,
+        people: Some(class()),
+        person_limit_bytes: Some(3 << 20),
+        ..Rules::default()
+    };
+    let broker = Broker::start_with(rules).await;
+    let listener = beside(&broker).await;
     let lane_of = |token: &str| {
-        let address = BrokerAddress::Http(format!("http://{address}"));
+        let address = listener.dial.address.clone();
         let token = Some(Token::new(token));
         ChunkLane::new(&Dial { address, token }).unwrap()
     };
@@ -105,6 +130,5 @@ async fn chunks_may_go_through_a_process_of_their_own() {
     let (_, submission) = worker.assignment().await;
     let of_job = lane_of("sesame").of_notebook(submission.notebook);
     assert_eq!(fetched(&of_job, &hashes[..1]).await.unwrap(), &some[..1]);
-    drop(stop);
-    within("an end", serving).await.unwrap().unwrap();
+    listener.stop().await;
 }

@@ -6,9 +6,11 @@ use crate::{
         Broker, FakeProxy, FakeWorker, Rules, finished, output, started, submission, within,
     },
 };
+use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
-    GpuUsage, JobEvent, Outcome, RemoteError, Usage,
+    GpuUsage, JobEvent, JobId, Outcome, RemoteError, Usage,
     proxy::{FromProxy, ToProxy},
+    worker::FromWorker,
 };
 
 fn over_tcp() -> Rules {
@@ -267,6 +269,79 @@ async fn forms_act_for_those_who_may_and_only_from_their_own_pages() {
     assert_eq!(root.send("/workers", &drain).await.status(), 303);
     assert!(tia.get("/workers").await.1.contains("a new fan"));
     assert!(!tia.get("/workers").await.1.contains("action=\"act\""));
+}
+
+#[tokio::test]
+async fn a_cells_page_draws_the_memory_of_its_session_while_it_runs_and_later() {
+    let server = Server::start(Disk::NoSync);
+    for database in [None, Some(server.url())] {
+        memory_is_drawn(Rules {
+            database,
+            ..over_tcp()
+        })
+        .await;
+    }
+}
+
+async fn memory_is_drawn(rules: Rules) {
+    let broker = Broker::start_with(rules.clone()).await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    proxy.assigned(job).await;
+    worker.report(job, fencing, 1, vec![started()]).await;
+    proxy.event(job).await;
+    let page = format!("/job?id={job}");
+    assert!(broker.get(&page).await.contains("Not measured yet."));
+
+    const GIB: u64 = 1 << 30;
+    measures(&mut worker, job, &[GIB, 3 * GIB, 2 * GIB]).await;
+    worker.report(job, fencing, 2, vec![output("{}")]).await;
+    proxy.event(job).await;
+    let said = "Memory of the session, from 1.0 GiB to 2.0 GiB, 3.0 GiB at most";
+    let running = broker.get(&page).await;
+    assert!(
+        running.contains(&format!("aria-label=\"{said}\"")),
+        "{running}"
+    );
+    // A third and two thirds below the top.
+    assert_eq!(heights_of_curve(&running), [69.3, 8.0, 38.7]);
+
+    // A long run is drawn in coarser steps, which keep the peak.
+    measures(&mut worker, job, &[2 * GIB; 300]).await;
+    worker
+        .report(job, fencing, 3, vec![finished(Outcome::Ok)])
+        .await;
+    proxy.events_after(job, 3).await;
+    proxy.say(FromProxy::Applied { job }).await;
+    let folder = broker.stop().await;
+    let broker = Broker::start_in(folder, rules).await;
+    let ended = broker.get(&page).await;
+    assert!(ended.contains("to 2.0 GiB, 3.0 GiB at most"), "{ended}");
+    let heights = heights_of_curve(&ended);
+    assert!((100..=240).contains(&heights.len()), "{heights:?}");
+    assert_eq!(heights.iter().filter(|height| **height == 8.0).count(), 1);
+}
+
+async fn measures(worker: &mut FakeWorker, job: JobId, samples: &[u64]) {
+    for bytes in samples {
+        let load = FromWorker::Load {
+            memory_bytes: *bytes,
+            memory_total_bytes: 8 << 30,
+            jobs: vec![(job, *bytes)],
+            gpus: Vec::new(),
+        };
+        worker.say(load).await;
+    }
+}
+
+fn heights_of_curve(page: &str) -> Vec<f64> {
+    let (_, memory) = page.split_once("<h2>Memory</h2>").unwrap();
+    let (_, line) = memory.split_once("<path class=\"line\" d=\"M").unwrap();
+    let (line, _) = line.split_once('"').unwrap();
+    let height = |point: &str| point.split_once(' ').unwrap().1.parse().unwrap();
+    line.split('L').map(height).collect()
 }
 
 #[tokio::test]

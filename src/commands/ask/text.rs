@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use baton_protocol::{
     Outcome, Period,
     api::{
-        Act, Ahead, AheadBecause, Budget, Course, Explanation, Job, JobState, Line, Usage, Waiting,
-        Worker, WorkerState,
+        Act, Ahead, AheadBecause, Budget, Course, Explanation, Job, JobState, Line, PublicFile,
+        Usage, Waiting, Worker, WorkerState,
     },
     proxy::Estimate,
 };
@@ -96,12 +96,8 @@ pub(in crate::commands) fn courses(courses: &[Course]) -> String {
 
 pub(in crate::commands) fn acts(acts: &[Act]) -> String {
     let rows = acts.iter().map(|act| {
-        let at = jiff::Timestamp::from_millisecond(act.at_ms);
         [
-            at.map_or_else(
-                |_| NOTHING.to_owned(),
-                |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
-            ),
+            time(act.at_ms),
             act.person
                 .clone()
                 .unwrap_or_else(|| "(operator)".to_owned()),
@@ -113,6 +109,21 @@ pub(in crate::commands) fn acts(acts: &[Act]) -> String {
     });
     let titles = ["WHEN (UTC)", "WHO", "WHAT", "COURSE", "OF", "WHY"];
     table(titles, rows, "Nobody has done anything")
+}
+
+pub(in crate::commands) fn public_files(files: &[PublicFile]) -> String {
+    let rows = files.iter().map(|file| {
+        [
+            file.name.clone(),
+            format!("{:.1} MiB", file.bytes as f64 / f64::from(1 << 20)),
+            file.person
+                .clone()
+                .unwrap_or_else(|| "(operator)".to_owned()),
+            time(file.published_ms),
+        ]
+    });
+    let titles = ["FILE", "SIZE", "WHO", "WHEN (UTC)"];
+    table(titles, rows, "Nothing is public")
 }
 
 /// The sums of each person in each course, the largest first.
@@ -292,6 +303,14 @@ fn gibibytes(bytes: u64) -> String {
 }
 
 /// Columns as wide as their widest text.
+fn time(unix_ms: i64) -> String {
+    let at = jiff::Timestamp::from_millisecond(unix_ms);
+    at.map_or_else(
+        |_| NOTHING.to_owned(),
+        |at| at.strftime("%Y-%m-%d %H:%M:%S").to_string(),
+    )
+}
+
 fn table<const COLUMNS: usize>(
     titles: [&str; COLUMNS],
     rows: impl Iterator<Item = [String; COLUMNS]>,

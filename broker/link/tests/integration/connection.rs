@@ -254,6 +254,9 @@ async fn each_refusal_has_a_name() {
     let unavailable = answering(StatusCode::SERVICE_UNAVAILABLE).await;
     assert!(matches!(unavailable, LinkError::Status { status: 503, .. }));
     assert!(unavailable.is_transient());
+    // Not the broker's words.
+    let too_many = answering(StatusCode::TOO_MANY_REQUESTS).await;
+    assert!(matches!(too_many, LinkError::Status { status: 429, .. }));
     let server = Server::tcp(Router::new()).await;
     let not_found = refusal(&server.dial).await;
     assert!(matches!(not_found, LinkError::NotFound { .. }));

@@ -26,6 +26,8 @@ pub(crate) struct Rules {
     pub(crate) tcp: bool,
     pub(crate) url_prefix: Option<&'static str>,
     pub(crate) requests_a_second: u32,
+    pub(crate) chunk_requests_a_second: u32,
+    pub(crate) connections_a_person: u32,
     pub(crate) worker_grace: Duration,
     pub(crate) proxy_grace: Duration,
     pub(crate) blob_limit_bytes: u64,
@@ -45,6 +47,8 @@ impl Default for Rules {
             tcp: false,
             url_prefix: None,
             requests_a_second: 1000,
+            chunk_requests_a_second: 1000,
+            connections_a_person: 100,
             worker_grace: Duration::from_millis(300),
             proxy_grace: Duration::from_secs(30),
             blob_limit_bytes: 1 << 30,
@@ -82,6 +86,8 @@ impl Broker {
             config.database = Database::named(url);
         }
         config.requests_a_second = rules.requests_a_second;
+        config.chunk_requests_a_second = rules.chunk_requests_a_second;
+        config.connections_a_person = rules.connections_a_person;
         config.url_prefix = rules.url_prefix.map(str::to_owned);
         config.token = rules.token.map(str::to_owned);
         config.worker_grace = rules.worker_grace;

@@ -1,0 +1,183 @@
+//! How often the notebooks of a person may ask for chunks, and how many of them may be connected.
+
+use crate::{
+    chunk_listener,
+    chunks::{chunk, class, fetched},
+    harness::{Broker, FakeProxy, FakeWorker, Rules, within},
+};
+use baton_link::{ChunkLane, Dial, LinkError, Token, connect};
+use baton_protocol::{
+    ChunkHash,
+    api::Problem,
+    encode,
+    proxy::{FromProxy, ToProxy},
+};
+use std::time::Duration;
+
+async fn broker_that(limits: impl FnOnce(&mut Rules)) -> Broker {
+    let mut rules = Rules {
+        token: Some("sesame"),
+        tcp: true,
+        people: Some(class()),
+        ..Rules::default()
+    };
+    limits(&mut rules);
+    Broker::start_with(rules).await
+}
+
+fn dialled_as(dial: &Dial, token: &str) -> Dial {
+    Dial {
+        address: dial.address.clone(),
+        token: Some(Token::new(token)),
+    }
+}
+
+struct Asker {
+    client: reqwest::Client,
+    address: String,
+}
+
+impl Asker {
+    fn at(dial: &Dial) -> Self {
+        Self {
+            client: reqwest::Client::builder().no_proxy().build().unwrap(),
+            address: dial.address.to_string(),
+        }
+    }
+
+    async fn asks(&self, token: &str, of: &str, chunks: &[ChunkHash]) -> reqwest::Response {
+        let url = format!("{}/v1/chunks/{of}", self.address);
+        let request = self.client.post(url).bearer_auth(token);
+        within("an answer", request.body(encode(&chunks)).send())
+            .await
+            .unwrap()
+    }
+
+    /// Until it is too often for the broker.
+    async fn exhausts(&self, token: &str, of: &str) {
+        for _ in 0..1000 {
+            let answer = self.asks(token, of, &[]).await;
+            if answer.status() == 200 {
+                continue;
+            }
+            assert_eq!(answer.status(), 429);
+            assert_eq!(answer.headers()["retry-after"], "1");
+            let body = answer.bytes().await.unwrap();
+            let problem: Problem = serde_json::from_slice(&body).unwrap();
+            assert_eq!(problem.kind, "urn:baton:too-often");
+            assert_eq!(problem.hint.unwrap(), "ask again in a second");
+            return;
+        }
+        panic!("nothing was refused");
+    }
+}
+
+#[tokio::test]
+async fn who_asks_for_chunks_too_often_waits_and_nobody_else() {
+    let broker = broker_that(|rules| rules.chunk_requests_a_second = 20).await;
+    let listener = chunk_listener::beside(&broker).await;
+    for dial in [&broker.dial, &listener.dial] {
+        let lane = |token: &str| ChunkLane::new(&dialled_as(dial, token)).unwrap();
+        let asker = Asker::at(dial);
+        asker.exhausts("ada", "get").await;
+        // The same address, other people; and the service itself.
+        assert_eq!(asker.asks("bob", "get", &[]).await.status(), 200);
+        let operator = format!("{}/v1/chunks/get?owner=ada", dial.address);
+        for _ in 0..20 {
+            let request = asker.client.post(&operator).bearer_auth("sesame");
+            let none: [ChunkHash; 0] = [];
+            let answer = request.body(encode(&none)).send().await.unwrap();
+            assert_eq!(answer.status(), 200);
+        }
+        // A notebook comes through when there is room again, with all that it brings.
+        let brought: Vec<_> = (0..40).map(|seed| chunk(seed, 100_000)).collect();
+        let hashes: Vec<ChunkHash> = brought.iter().map(|(hash, _)| *hash).collect();
+        within("a put", lane("ada").put(&brought)).await.unwrap();
+        let came = within("a get", fetched(&lane("ada"), &hashes)).await;
+        assert_eq!(came.unwrap(), brought);
+    }
+    let metrics = broker.get_as("sesame", "/metrics").await;
+    assert!(
+        !metrics.contains("baton_requests_limited_total 0"),
+        "{metrics}"
+    );
+}
+
+#[tokio::test]
+async fn a_request_that_names_many_chunks_counts_as_many() {
+    let broker = broker_that(|rules| rules.chunk_requests_a_second = 20).await;
+    let listener = chunk_listener::beside(&broker).await;
+    let many = vec![chunk(1, 10).0; 20_000];
+    let at_broker = Asker::at(&broker.dial);
+    assert_eq!(at_broker.asks("bob", "missing", &many).await.status(), 200);
+    assert_eq!(at_broker.asks("bob", "missing", &[]).await.status(), 429);
+    let at_listener = Asker::at(&listener.dial);
+    assert_eq!(at_listener.asks("cy", "get", &many).await.status(), 404);
+    assert_eq!(at_listener.asks("cy", "get", &[]).await.status(), 429);
+    assert_eq!(at_broker.asks("cy", "missing", &[]).await.status(), 429);
+
+    // Tiny ones, brought.
+    let tiny = [0, 0, 0, 0].repeat(1024);
+    for (token, dial) in [("dee", &broker.dial), ("eve", &listener.dial)] {
+        let refused = within("a refusal", async {
+            loop {
+                let url = format!("{}/v1/chunks", dial.address);
+                let put = at_broker.client.put(url).bearer_auth(token);
+                let answer = put.body(tiny.clone()).send().await.unwrap();
+                if answer.status() != 204 {
+                    return answer.status();
+                }
+            }
+        });
+        assert_eq!(refused.await, 429);
+    }
+}
+
+#[tokio::test]
+async fn a_person_has_so_many_connections_and_no_more() {
+    let broker = broker_that(|rules| rules.connections_a_person = 2).await;
+    let ada = broker.dial_as("ada");
+    let notebook = FakeProxy::new(&ada).await;
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let live = async || {
+        let page = client.get(format!("{}/live", broker.dial.address));
+        page.bearer_auth("ada").send().await.unwrap()
+    };
+    let page = live().await;
+    assert_eq!(page.status(), 200);
+
+    assert_eq!(live().await.status(), 429);
+    match connect::<ToProxy, FromProxy>(&ada, "/v1/proxy").await.err() {
+        Some(error @ LinkError::TooMuch { .. }) => {
+            let said = error.to_string();
+            assert!(said.starts_with("You have as many notebooks and live pages connected"));
+            assert!(said.contains("hint: shut down notebooks"), "{said}");
+        }
+        other => panic!("{other:?}"),
+    }
+    // Others, the service itself, and workers.
+    FakeProxy::new(&broker.dial_as("bob")).await;
+    let mut of_service = Vec::new();
+    for _ in 0..4 {
+        of_service.push(FakeProxy::new(&broker.dial).await);
+    }
+    FakeWorker::new(&broker.dial).await;
+
+    // Both kinds make room.
+    drop(notebook);
+    drop(page);
+    within("room for two", async {
+        while let Err(error) = connected_twice(&ada).await {
+            assert!(matches!(error, LinkError::TooMuch { .. }), "{error}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
+async fn connected_twice(dial: &Dial) -> Result<(), LinkError> {
+    let _first = connect::<ToProxy, FromProxy>(dial, "/v1/proxy").await?;
+    connect::<ToProxy, FromProxy>(dial, "/v1/proxy")
+        .await
+        .map(drop)
+}

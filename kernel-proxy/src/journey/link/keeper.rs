@@ -1,0 +1,372 @@
+//! The work that keeps the link: dials, greets, resumes, and passes commands and news on.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use baton_link::{Backoff, ChunkLane, Connection, LinkError};
+use baton_protocol::proxy::{FromProxy, ToProxy};
+use baton_protocol::{JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
+use tokio::sync::{mpsc, watch};
+
+use super::{Command, Lanes, News, Status, describe};
+use crate::config::BrokerChoice;
+use crate::journey::autostart::{NoBroker, Obstacle, dial_or_start};
+use crate::journey::notice::Place;
+
+/// A broker that accepts but does not greet is not one.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(super) struct Keeper {
+    choice: BrokerChoice,
+    course: Option<String>,
+    notebook: NotebookId,
+    commands: mpsc::Receiver<Command>,
+    news: mpsc::Sender<(JobId, News)>,
+    status: watch::Sender<Status>,
+    jobs: HashMap<JobId, OpenJob>,
+    /// For the next connection: cancellations and the like of jobs that are no longer open.
+    unsent: Vec<FromProxy>,
+}
+
+struct OpenJob {
+    submission: Box<Submission>,
+    /// What the running cell was last answered.
+    answer: Option<Box<FromProxy>>,
+    /// Number of the last event that was passed on.
+    seen: u64,
+    /// No call waits for it any more; only its end is of interest.
+    abandoned: bool,
+    finished: bool,
+}
+
+type Broker = Connection<ToProxy, FromProxy>;
+
+impl Keeper {
+    pub(super) fn new(
+        choice: BrokerChoice,
+        course: Option<String>,
+        notebook: NotebookId,
+        commands: mpsc::Receiver<Command>,
+        news: mpsc::Sender<(JobId, News)>,
+        status: watch::Sender<Status>,
+    ) -> Self {
+        Self {
+            choice,
+            course,
+            notebook,
+            commands,
+            news,
+            status,
+            jobs: HashMap::new(),
+            unsent: Vec::new(),
+        }
+    }
+
+    pub(super) async fn keep(mut self) {
+        // Nothing is started or dialled for a student who never writes `%%gpu`.
+        if self.commands.recv().await.is_none() {
+            return;
+        }
+        let mut backoff = Backoff::default();
+        loop {
+            let reason = match self.connect().await {
+                Ok(mut broker) => {
+                    backoff = Backoff::default();
+                    match self.serve(&mut broker).await {
+                        Some(reason) => reason,
+                        None => return,
+                    }
+                }
+                Err(NoBroker::Yet(reason)) => reason,
+                Err(NoBroker::Ever(obstacle)) => {
+                    self.status.send_replace(Status::Refused(obstacle));
+                    match self.collect_commands_until_wake().await {
+                        true => continue,
+                        false => return,
+                    }
+                }
+            };
+            tracing::info!(reason, "The broker is not connected");
+            self.status.send_replace(Status::Down {
+                reason: Some(reason),
+            });
+            if !self.pause(backoff.next_delay()).await {
+                return;
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Broker, NoBroker> {
+        let dial = dial_or_start(&self.choice).await?;
+        let waits = !self.jobs.is_empty();
+        let greeting = async {
+            let mut broker: Broker = baton_link::connect(&dial, "/v1/proxy").await?;
+            let hello = FromProxy::Hello {
+                protocol_version: PROTOCOL_VERSION,
+                notebook: self.notebook,
+                owner: owner(),
+                course: self.course.clone(),
+            };
+            broker.send(&hello).await?;
+            Ok::<_, LinkError>((broker.receive().await?, broker))
+        };
+        let greeted = tokio::time::timeout(WELCOME_TIMEOUT, greeting).await;
+        let (answer, broker) = greeted
+            .map_err(|_| {
+                let address = &dial.address;
+                NoBroker::Yet(format!("{address} accepts connections but does not answer"))
+            })?
+            .map_err(|error| no_broker(error, waits))?;
+        match answer {
+            Some(ToProxy::Welcome { .. }) => {
+                let lane = ChunkLane::new(&dial).map_err(|error| no_broker(error, waits))?;
+                let lane = lane.of_owner(owner(), self.course.clone());
+                self.status.send_replace(Status::Up(Lanes {
+                    chunks: lane,
+                    near: dial.address.is_near(),
+                    token: dial.token,
+                }));
+                Ok(broker)
+            }
+            Some(ToProxy::Refused(refusal)) => Err(NoBroker::Ever(Obstacle {
+                reason: refusal.to_string(),
+                hint: hint_of(&refusal),
+            })),
+            _ => Err(NoBroker::Yet(format!(
+                "{} is not a Baton broker",
+                dial.address
+            ))),
+        }
+    }
+
+    /// Until the connection breaks (why), or the proxy ends (`None`).
+    async fn serve(&mut self, broker: &mut Broker) -> Option<String> {
+        if let Err(error) = self.resume(broker).await {
+            return Some(describe(&error));
+        }
+        loop {
+            let result = tokio::select! {
+                command = self.commands.recv() => match command {
+                    Some(command) => self.obey(command, broker).await,
+                    None => {
+                        // One that does not hear it ends the session after a while.
+                        let _ = broker.send(&FromProxy::Goodbye {}).await;
+                        return None;
+                    }
+                },
+                message = broker.receive() => match message {
+                    Ok(Some(message)) => self.hear(message, broker).await,
+                    Ok(None) => return Some("the broker closed the connection".to_owned()),
+                    Err(error) => Err(error),
+                },
+            };
+            if let Err(error) = result {
+                return Some(describe(&error));
+            }
+        }
+    }
+
+    async fn resume(&mut self, broker: &mut Broker) -> Result<(), LinkError> {
+        for message in std::mem::take(&mut self.unsent) {
+            broker.send(&message).await?;
+        }
+        for (job, open) in &self.jobs {
+            let after = open.seen;
+            broker.send(&FromProxy::Resume { job: *job, after }).await?;
+            if let Some(answer) = &open.answer {
+                broker.send(answer).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn obey(&mut self, command: Command, broker: &mut Broker) -> Result<(), LinkError> {
+        let message = match self.note(command) {
+            Noted::Submit(job) => {
+                let submission = self.jobs[&job].submission.as_ref().clone();
+                FromProxy::Submit(submission)
+            }
+            Noted::Send(message) | Noted::Answer(message) => *message,
+            Noted::Nothing => return Ok(()),
+        };
+        broker.send(&message).await
+    }
+
+    /// What a command means for the book-keeping, connected or not.
+    fn note(&mut self, command: Command) -> Noted {
+        match command {
+            Command::Wake => Noted::Nothing,
+            Command::Submit(submission) => {
+                let job = submission.job;
+                let open = OpenJob {
+                    submission,
+                    answer: None,
+                    seen: 0,
+                    abandoned: false,
+                    finished: false,
+                };
+                self.jobs.insert(job, open);
+                Noted::Submit(job)
+            }
+            Command::Send(message) => Noted::Send(message),
+            Command::Answer(job, message) => match self.jobs.get_mut(&job) {
+                Some(open) => {
+                    open.answer = Some(message.clone());
+                    Noted::Answer(message)
+                }
+                None => Noted::Nothing,
+            },
+            Command::Abandon(job) => match self.jobs.get_mut(&job) {
+                Some(open) if open.finished => self.note(Command::Applied(job)),
+                Some(open) => {
+                    open.abandoned = true;
+                    Noted::Send(Box::new(FromProxy::Cancel { job }))
+                }
+                None => Noted::Nothing,
+            },
+            Command::Applied(job) => {
+                self.jobs.remove(&job);
+                Noted::Send(Box::new(FromProxy::Applied { job }))
+            }
+        }
+    }
+
+    async fn hear(&mut self, message: ToProxy, broker: &mut Broker) -> Result<(), LinkError> {
+        match message {
+            ToProxy::Place {
+                job,
+                place,
+                waiting,
+                estimate,
+                message,
+            } => {
+                let place = Place {
+                    place,
+                    reason: waiting,
+                    estimate,
+                    message,
+                };
+                self.tell(job, News::Place(place)).await;
+            }
+            ToProxy::Events { job, events } => {
+                for numbered in events {
+                    let Some(open) = self.jobs.get_mut(&job) else {
+                        return Ok(());
+                    };
+                    if numbered.number <= open.seen {
+                        continue;
+                    }
+                    if numbered.number > open.seen + 1 {
+                        let after = open.seen;
+                        return broker.send(&FromProxy::Resume { job, after }).await;
+                    }
+                    open.seen = numbered.number;
+                    open.finished = numbered.event.is_last();
+                    match open.abandoned {
+                        false => self.tell(job, News::Event(Box::new(numbered.event))).await,
+                        true if numbered.event.is_last() => {
+                            self.jobs.remove(&job);
+                            broker.send(&FromProxy::Applied { job }).await?;
+                        }
+                        true => {}
+                    }
+                }
+            }
+            ToProxy::Cancelling { job } => self.tell(job, News::Cancelling).await,
+            ToProxy::UnknownJob { job } => match self.jobs.get(&job) {
+                Some(open) if open.abandoned => {
+                    self.jobs.remove(&job);
+                }
+                Some(open) if open.seen == 0 => {
+                    let submission = open.submission.as_ref().clone();
+                    return broker.send(&FromProxy::Submit(submission)).await;
+                }
+                Some(_) => self.tell(job, News::Lost).await,
+                None => {}
+            },
+            ToProxy::Welcome { .. } | ToProxy::Refused(_) => {}
+        }
+        Ok(())
+    }
+
+    async fn tell(&self, job: JobId, news: News) {
+        // A call that is over has no ears, and needs none.
+        let _ = self.news.send((job, news)).await;
+    }
+
+    /// Waits out a delay, still taking commands. False when the proxy ends.
+    async fn pause(&mut self, delay: Duration) -> bool {
+        let until = tokio::time::Instant::now() + delay;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => return true,
+                command = self.commands.recv() => match command {
+                    // A student who runs a cell now should not wait for a delay that grew meanwhile.
+                    Some(Command::Wake) => return true,
+                    Some(command) => self.keep_for_later(command),
+                    None => return false,
+                },
+            }
+        }
+    }
+
+    async fn collect_commands_until_wake(&mut self) -> bool {
+        loop {
+            match self.commands.recv().await {
+                Some(Command::Wake) => return true,
+                Some(command) => self.keep_for_later(command),
+                None => return false,
+            }
+        }
+    }
+
+    fn keep_for_later(&mut self, command: Command) {
+        // A submission is sent again when the broker says that it does not know the job, an answer in any case.
+        if let Noted::Send(message) = self.note(command) {
+            self.unsent.push(*message);
+        }
+    }
+}
+
+enum Noted {
+    Submit(JobId),
+    Send(Box<FromProxy>),
+    Answer(Box<FromProxy>),
+    Nothing,
+}
+
+/// `waits`: there are cells for which it is worth trying again.
+fn no_broker(error: LinkError, waits: bool) -> NoBroker {
+    let reason = describe(&error);
+    match error {
+        LinkError::Unauthorized { .. } => NoBroker::Ever(Obstacle {
+            reason,
+            hint: "ask your course staff for the token, and see `baton config show`",
+        }),
+        LinkError::TooMuch { problem, .. } if !waits => NoBroker::Ever(Obstacle {
+            reason: problem.detail,
+            hint: "shut down notebooks that you do not use, then run the cell again",
+        }),
+        _ => NoBroker::Yet(reason),
+    }
+}
+
+fn hint_of(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::NotInCourse { .. } | Refusal::WhichCourse { .. } => {
+            "name the course with `course` in ~/.config/baton/config.toml or with BATON_COURSE, then restart the kernel"
+        }
+        Refusal::NotYours {} => "restart the kernel",
+        Refusal::ProtocolVersion { .. } | Refusal::NoHello {} => {
+            "install the same version of Baton on both ends, or ask your course staff"
+        }
+    }
+}
+
+fn owner() -> String {
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::current());
+    match user {
+        Ok(Some(user)) => user.name,
+        _ => nix::unistd::Uid::current().to_string(),
+    }
+}

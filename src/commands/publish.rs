@@ -1,0 +1,184 @@
+//! `baton publish`: data that everybody in a course may use, brought once.
+//!
+//! A file is cut as notebooks cut it: as a file from its beginning, and one of NumPy also from where its array begins,
+//! because that is where the variable begins.
+
+use std::{
+    collections::HashMap,
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use baton_link::{Api, ChunkLane};
+use baton_protocol::{
+    CHUNK_BYTES, ChunkHash,
+    api::{Page, PublicFile, Publication, Withdrawal},
+};
+use bytes::Bytes;
+use clap::ArgMatches;
+
+use super::{
+    act::segment,
+    ask::{client, run, shown, text},
+};
+use crate::{service, settings::Settings};
+
+/// Chunks that are read and sent at once.
+const BATCH: usize = 32;
+/// What was there may be gone when the last chunk has come.
+const ROUNDS: usize = 3;
+
+pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let api = client(settings)?;
+    let course: &String = matches.get_one("course").context("Which course?")?;
+    let files: Vec<PathBuf> = matches
+        .get_many("files")
+        .map_or_else(Vec::new, |files| files.cloned().collect());
+    let owner = nix::unistd::User::from_uid(nix::unistd::Uid::current())?;
+    let owner = owner.map_or_else(|| "operator".to_owned(), |user| user.name);
+    let lane = ChunkLane::new(&service::dial(settings)?)?;
+    let course = Course {
+        lane: lane.of_owner(owner.clone(), Some(course.clone())),
+        path: format!("/v1/courses/{}/files", segment(course)),
+        owner,
+        api,
+    };
+    run(async {
+        let json = matches.get_flag("json");
+        let shows = |files: &[PublicFile]| shown(files, json, text::public_files);
+        if let Some(name) = matches.get_one::<String>("withdraw") {
+            let path = format!("{}/withdraw", course.path);
+            let name = name.clone();
+            let left: Page<PublicFile> = course.api.act(&path, &Withdrawal { name }).await?;
+            return shows(&left.items);
+        }
+        // Whoever may not even see the course is told so before anything is sent.
+        let public: Page<PublicFile> = course.api.ask(&course.path, &[]).await?;
+        if matches.get_flag("list") {
+            return shows(&public.items);
+        }
+        let mut published = Vec::new();
+        for file in &files {
+            let doing = || format!("Failed to publish {}", file.display());
+            published.push(course.publish(file).await.with_context(doing)?);
+        }
+        shows(&published)
+    })
+}
+
+struct Course {
+    api: Api,
+    lane: ChunkLane,
+    path: String,
+    owner: String,
+}
+
+impl Course {
+    async fn publish(&self, path: &Path) -> anyhow::Result<PublicFile> {
+        let name = path.file_name().context("It is not a file")?;
+        let name = name.to_str().context("Its name is not UTF-8")?.to_owned();
+        let file = File::open(path)?;
+        let cuts = cuts(&file)?;
+        anyhow::ensure!(!cuts.is_empty(), "It is empty");
+        let hashes: Vec<ChunkHash> = cuts.keys().copied().collect();
+        for _ in 0..ROUNDS {
+            let missing = self.lane.missing(&hashes).await?;
+            for batch in missing.chunks(BATCH) {
+                let read = |hash: &ChunkHash| Ok((*hash, cuts[hash].read(&file)?));
+                let chunks: io::Result<Vec<(ChunkHash, Bytes)>> = batch.iter().map(read).collect();
+                self.lane.put(&chunks?).await?;
+            }
+            if missing.is_empty() {
+                break;
+            }
+        }
+        let publication = Publication {
+            name,
+            chunks: hashes.iter().map(ChunkHash::to_string).collect(),
+            owner: Some(self.owner.clone()),
+        };
+        Ok(self.api.act(&self.path, &publication).await?)
+    }
+}
+
+/// Where a chunk lies in its file.
+#[derive(Clone, Copy)]
+struct Cut {
+    offset: u64,
+    bytes: usize,
+}
+
+impl Cut {
+    fn read(self, file: &File) -> io::Result<Bytes> {
+        let mut bytes = vec![0; self.bytes];
+        file.read_exact_at(&mut bytes, self.offset)?;
+        Ok(bytes.into())
+    }
+}
+
+fn cuts(file: &File) -> io::Result<HashMap<ChunkHash, Cut>> {
+    let mut cuts = HashMap::new();
+    for from in [Some(0), array_of_numpy(file)?].into_iter().flatten() {
+        let mut offset = from;
+        loop {
+            let mut chunk = Vec::with_capacity(CHUNK_BYTES);
+            Slice { file, offset }
+                .take(CHUNK_BYTES as u64)
+                .read_to_end(&mut chunk)?;
+            if chunk.is_empty() {
+                break;
+            }
+            let bytes = chunk.len();
+            cuts.insert(baton_blobs::hash(&chunk), Cut { offset, bytes });
+            offset += bytes as u64;
+        }
+    }
+    Ok(cuts)
+}
+
+/// A file from an offset on.
+struct Slice<'a> {
+    file: &'a File,
+    offset: u64,
+}
+
+impl Read for Slice<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.offset)?;
+        self.offset += read as u64;
+        Ok(read)
+    }
+}
+
+/// Where the elements begin in a file of the format NPY, which says so in its first bytes.
+fn array_of_numpy(file: &File) -> io::Result<Option<u64>> {
+    let mut head = [0; 12];
+    let length = Slice { file, offset: 0 }.read(&mut head)?;
+    let [
+        b'\x93',
+        b'N',
+        b'U',
+        b'M',
+        b'P',
+        b'Y',
+        version,
+        _,
+        a,
+        b,
+        c,
+        d,
+    ] = head
+    else {
+        return Ok(None);
+    };
+    Ok(match version {
+        _ if length < head.len() => None,
+        1 => Some(10 + u64::from(u16::from_le_bytes([a, b]))),
+        2 | 3 => Some(12 + u64::from(u32::from_le_bytes([a, b, c, d]))),
+        _ => None,
+    })
+}
