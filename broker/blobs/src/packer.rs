@@ -1,15 +1,16 @@
 //! From a snapshot straight to the file that the other end maps, where both are on one machine.
 //!
-//! The file holds the pickle stream, then the fresh segments, then the changed blocks of known ones, packed in the
-//! order in which they were found. What the kernel has only read since it was received is not looked at (see
-//! [`crate::untouched`]), nor what the kernel itself found unchanged (see [`crate::scanner`]); everything else is read
+//! The file holds the pickle stream, then the fresh segments and the blocks that the kernel itself found changed (see
+//! [`crate::scanner`]), then the changed blocks of other segments, packed in the order in which they were found. What
+//! the kernel has only read since it was received is not looked at (see [`crate::untouched`]); everything else is read
 //! once, in pieces that stay in the processor's cache between reading, hashing and writing, so a snapshot of any size
 //! costs little memory here besides the file itself.
+
+mod tasks;
 
 use std::{
     fs::File,
     iter::repeat,
-    mem,
     ops::Range,
     os::unix::fs::FileExt,
     sync::{
@@ -24,9 +25,10 @@ use baton_protocol::{
     shim::{Delta, Extent, Patch, SegmentDelta, SegmentView, Snapshot, Stream},
 };
 
+use self::tasks::{Content, Task, lay_out, portions};
 use crate::{
     BlobError, Bundle, Ledger, digests,
-    layout::{LINE_BYTES, block_count, border},
+    layout::{LINE_BYTES, block_count},
     memory,
     sealed::{self, no_room},
     untouched::Untouched,
@@ -34,9 +36,6 @@ use crate::{
 
 /// Read at once; small enough for the cache of one core.
 const PIECE_BYTES: usize = 256 << 10;
-
-/// What one thread takes at a time.
-const TASK_BYTES: u64 = 4 << 20;
 
 /// Below this a second thread takes longer to start than it saves.
 const ALONE_BYTES: u64 = 8 << 20;
@@ -68,7 +67,7 @@ pub fn pack(
     };
     ledger.check_snapshot(&snapshot.segments, &snapshot.dropped_segments)?;
     let mut end = snapshot.stream.bytes();
-    let tasks = lay_out(&snapshot.segments, &mut end);
+    let tasks = lay_out(pid, &snapshot.segments, ledger, &mut end)?;
     let file = sealed::create()?;
     sealed::make_room(&file, end, cancelled)?;
     write_stream(pid, &snapshot.stream, &file)?;
@@ -101,14 +100,6 @@ fn write_stream(pid: i32, stream: &Stream, file: &File) -> Result<(), BlobError>
     Ok(())
 }
 
-/// A range of one segment.
-struct Task<'snapshot> {
-    view: &'snapshot SegmentView,
-    range: Range<u64>,
-    /// Where a fresh segment's range goes in the file.
-    place: Option<u64>,
-}
-
 /// What a task put into the file, in the order of the segment.
 #[derive(Default)]
 struct Found {
@@ -116,54 +107,9 @@ struct Found {
     digests: Vec<u128>,
 }
 
-/// Gives fresh segments their places.
-fn lay_out<'snapshot>(views: &'snapshot [SegmentView], end: &mut u64) -> Vec<Task<'snapshot>> {
-    let mut tasks = Vec::with_capacity(views.len());
-    for view in views {
-        let place = view.fresh.then(|| {
-            let place = end.next_multiple_of(border(view.fresh, view.bytes));
-            *end = place + view.bytes;
-            place
-        });
-        let mut start = 0;
-        while start < view.bytes {
-            let range = start..view.bytes.min(start + TASK_BYTES);
-            start = range.end;
-            tasks.push(Task {
-                view,
-                place: place.map(|place| place + range.start),
-                range,
-            });
-        }
-    }
-    tasks
-}
-
 /// Whether only the system knows what was written to.
 fn is_looked_at(view: &SegmentView) -> bool {
     !view.fresh && view.digests.is_none()
-}
-
-/// What is read at once: a part of one range, or several.
-fn pieces(ranges: Vec<Range<u64>>) -> Vec<Vec<Range<u64>>> {
-    let (mut pieces, mut piece) = (Vec::new(), Vec::new());
-    let mut room = PIECE_BYTES as u64;
-    for Range { mut start, end } in ranges {
-        while start < end {
-            let part = start..end.min(start + room);
-            start = part.end;
-            room -= part.end - part.start;
-            piece.push(part);
-            if room == 0 {
-                pieces.push(mem::take(&mut piece));
-                room = PIECE_BYTES as u64;
-            }
-        }
-    }
-    if !piece.is_empty() {
-        pieces.push(piece);
-    }
-    pieces
 }
 
 struct Packing<'call> {
@@ -179,10 +125,7 @@ struct Packing<'call> {
 impl Packing<'_> {
     /// Does all tasks, with as many threads as are worth it.
     fn work(&self, tasks: &[Task<'_>]) -> Result<Vec<Found>, BlobError> {
-        let bytes: u64 = tasks
-            .iter()
-            .map(|task| task.range.end - task.range.start)
-            .sum();
+        let bytes: u64 = tasks.iter().map(|task| task.content.bytes()).sum();
         let next = AtomicUsize::new(0);
         let results = Mutex::new(Vec::with_capacity(tasks.len()));
         let take = || {
@@ -222,69 +165,63 @@ impl Packing<'_> {
 
     fn do_task(&self, task: &Task<'_>, buffer: &mut Vec<u8>) -> Result<Found, BlobError> {
         let mut found = Found::default();
-        for piece in pieces(self.worth_reading(task)?) {
-            if (self.cancelled)() {
-                return Err(BlobError::Cancelled);
-            }
-            memory::read_ranges(self.pid, task.view.address, &piece, buffer)?;
-            match (task.place, piece.first()) {
-                (Some(place), Some(range)) => {
-                    let place = place + (range.start - task.range.start);
+        match &task.content {
+            Content::Placed { ranges, place } => {
+                let mut place = *place;
+                for piece in portions(ranges.clone(), PIECE_BYTES as u64) {
+                    self.read(task.view, &piece, buffer)?;
                     self.file.write_all_at(buffer, place).map_err(no_room)?;
                     found.digests.extend(digests(buffer));
-                    found.add(range.start, place, buffer.len());
+                    for range in piece {
+                        found.add(range.start, place, range.end - range.start);
+                        place += range.end - range.start;
+                    }
                 }
-                _ => self.put_changed(task.view.number, &piece, buffer, &mut found)?,
+            }
+            Content::Sought(range) => {
+                for piece in portions(self.worth_reading(task.view, range), PIECE_BYTES as u64) {
+                    self.read(task.view, &piece, buffer)?;
+                    self.put_changed(task.view.number, &piece, buffer, &mut found)?;
+                }
             }
         }
         Ok(found)
     }
 
-    /// The ranges of the segment that may differ from what the other end has, at borders of blocks.
-    fn worth_reading(&self, task: &Task<'_>) -> Result<Vec<Range<u64>>, BlobError> {
-        let unchanged = match task.view.digests {
-            _ if task.view.fresh => None,
-            Some(digests) => Some(self.found_unchanged(task, digests)?),
-            None => self.untouched(task),
-        };
-        let Some(unchanged) = unchanged else {
-            return Ok(vec![task.range.clone()]);
+    fn read(
+        &self,
+        view: &SegmentView,
+        piece: &[Range<u64>],
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), BlobError> {
+        match (self.cancelled)() {
+            true => Err(BlobError::Cancelled),
+            false => memory::read_ranges(self.pid, view.address, piece, buffer),
+        }
+    }
+
+    /// The parts of a range that may differ from what the other end has, at borders of blocks.
+    fn worth_reading(&self, view: &SegmentView, range: &Range<u64>) -> Vec<Range<u64>> {
+        let Some(untouched) = self.untouched(view, range) else {
+            return vec![range.clone()];
         };
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        let blocks = task.range.clone().step_by(BLOCK_BYTES);
-        for (start, unchanged) in blocks.zip(unchanged.into_iter().chain(repeat(false))) {
-            let end = task.range.end.min(start + BLOCK_BYTES as u64);
+        let blocks = range.clone().step_by(BLOCK_BYTES);
+        for (start, untouched) in blocks.zip(untouched.into_iter().chain(repeat(false))) {
+            let end = range.end.min(start + BLOCK_BYTES as u64);
             match ranges.last_mut() {
-                _ if unchanged => {}
+                _ if untouched => {}
                 Some(last) if last.end == start => last.end = end,
                 _ => ranges.push(start..end),
             }
         }
-        Ok(ranges)
-    }
-
-    /// For each whole block, whether the kernel itself found what the other end has.
-    fn found_unchanged(&self, task: &Task<'_>, digests: u64) -> Result<Vec<bool>, BlobError> {
-        const DIGEST_BYTES: usize = size_of::<u128>();
-        let blocks = |bytes: u64| usize::try_from(bytes / BLOCK_BYTES as u64).unwrap_or(usize::MAX);
-        let (first, count) = (
-            blocks(task.range.start),
-            blocks(task.range.end - task.range.start),
-        );
-        let mut found = vec![0; count * DIGEST_BYTES];
-        let address = digests.wrapping_add((first * DIGEST_BYTES) as u64);
-        memory::read(self.pid, address, &mut found)?;
-        let (found, _) = found.as_chunks::<DIGEST_BYTES>();
-        let known = self.ledger.digests(task.view.number).iter().skip(first);
-        let same =
-            |(known, found): (&u128, &[u8; DIGEST_BYTES])| *known == u128::from_le_bytes(*found);
-        Ok(known.zip(found).map(same).collect())
+        ranges
     }
 
     /// For each block, whether it is still the received file's own.
-    fn untouched(&self, task: &Task<'_>) -> Option<Vec<bool>> {
-        let address = task.view.address.wrapping_add(task.range.start);
-        let end = address.checked_add(task.range.end - task.range.start)?;
+    fn untouched(&self, view: &SegmentView, range: &Range<u64>) -> Option<Vec<bool>> {
+        let address = view.address.wrapping_add(range.start);
+        let end = address.checked_add(range.end - range.start)?;
         self.untouched.pages(address..end)
     }
 
@@ -325,7 +262,7 @@ impl Packing<'_> {
         let place = self.end.fetch_add(room, Ordering::Relaxed);
         let mut packed = 0;
         for (offset, run) in runs {
-            found.add(offset, place + packed as u64, run.len());
+            found.add(offset, place + packed as u64, run.len() as u64);
             let length = run.len();
             bytes.copy_within(run, packed);
             packed += length;
@@ -350,10 +287,8 @@ impl Packing<'_> {
             let mut whole = Found::default();
             while let Some((_, part)) = results.next_if(|(task, _)| task.view.number == view.number)
             {
-                for patch in part.patches {
-                    #[expect(clippy::cast_possible_truncation, reason = "at most TASK_BYTES")]
-                    let bytes = patch.source.bytes as usize;
-                    whole.add(patch.offset, patch.source.offset, bytes);
+                for Patch { offset, source } in part.patches {
+                    whole.add(offset, source.offset, source.bytes);
                 }
                 whole.digests.extend(part.digests);
             }
@@ -383,8 +318,7 @@ impl Packing<'_> {
 
 impl Found {
     /// Notes that bytes of the segment lie in the file; what goes on where the last one ended is one patch with it.
-    fn add(&mut self, offset: u64, place: u64, bytes: usize) {
-        let bytes = bytes as u64;
+    fn add(&mut self, offset: u64, place: u64, bytes: u64) {
         match self.patches.last_mut() {
             Some(last)
                 if last.offset + last.source.bytes == offset

@@ -132,7 +132,7 @@ struct Run<'context> {
     limit: Option<Limit>,
     /// Nobody pressed interrupt: the limit did.
     time_is_up: bool,
-    /// The session could not apply the state, and has what it had before.
+    /// The session could not apply the state, and is of no use but for what it owes.
     refused: bool,
     /// When something that takes no time has taken too long.
     deadline: Option<Instant>,

@@ -28,6 +28,8 @@ use crate::notice;
 const PAUSE: Duration = Duration::from_secs(1);
 /// A cell that was queued behind this one arrives sooner, and may change what would be on its way over the network.
 const BEFORE_CHUNKS: Duration = Duration::from_millis(100);
+/// The cell's end is on its way then, and would wait for a processor while memory is looked at with all of them.
+const BEFORE_MEMORY: Duration = Duration::from_millis(10);
 
 pub(crate) struct Away {
     word: RestWord,
@@ -178,9 +180,11 @@ impl Away {
         };
         let (lane, way) = (self.lane.clone(), self.way.clone());
         Box::pin(async move {
-            if matches!(way, Way::Chunks) {
-                tokio::time::sleep(BEFORE_CHUNKS).await;
-            }
+            let pause = match way {
+                Way::Chunks => BEFORE_CHUNKS,
+                Way::Memory { .. } => BEFORE_MEMORY,
+            };
+            tokio::time::sleep(pause).await;
             send_home(lane, way, changes).await
         })
     }

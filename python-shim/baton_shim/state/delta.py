@@ -1,14 +1,14 @@
 """A received message's memory, and how to take everything back.
 
-Chunks of known segments are written before the pickle is read, because some `__setstate__` copy from arrays; their
-old bytes are kept until all is read. Each patch's inverse is made just before it is applied.
+Blocks of known segments are written before the pickle is read, because some `__setstate__` copy from arrays; in the
+notebook their old bytes are kept until all is read. Each patch's inverse is made just before it is applied.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from baton_shim.state import memory
@@ -20,9 +20,11 @@ _NOTHING = object()
 
 
 class Undo:
-    def __init__(self, segments: Segments) -> None:
+    def __init__(self, segments: Segments, *, of_memory: bool) -> None:
+        """`of_memory`: old bytes of known segments come back, too."""
         self.patched: list[int] = []
         self._segments = segments
+        self._of_memory = of_memory
         self._bytes: list[tuple[int, bytes, Any]] = []  # where, what was there, and what keeps the place
         self._names: list[tuple[dict[str, Any], str, Any]] = []
         self._patches: list[tuple[Kind, Any, Any]] = []
@@ -32,9 +34,9 @@ class Undo:
     def received(self, number: int) -> None:
         self._received.append(number)
 
-    def overwrite(self, address: int, data: memoryview, owner: Any) -> None:
-        self._bytes.append((address, memory.read(address, data.nbytes), owner))
-        memory.write(address, data)
+    def keep_memory(self, parts: Iterable[memory.Part], owner: Any) -> None:
+        if self._of_memory:
+            self._bytes += ((part.address, memory.read(part.address, part.bytes), owner) for part in parts)
 
     def keep_name(self, namespace: dict[str, Any], name: str) -> None:
         self._names.append((namespace, name, namespace.get(name, _NOTHING)))
@@ -74,6 +76,7 @@ def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segm
         return b""
     file = mmap.mmap(file_descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
     content = memoryview(file)
+    parts: list[memory.Part] = []
     try:
         for part in delta["segments"]:
             number, bytes_, patches = part["number"], part["bytes"], part["patches"]
@@ -87,9 +90,10 @@ def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segm
             if segment is None or segment.bytes != bytes_:
                 raise TableBroken(f"Segment {number} of {bytes_} bytes is not known here")
             owner = segments.buffer(segment) if patches else None
-            for patch in patches:
-                start, length = patch["source"]["offset"], patch["source"]["bytes"]
-                undo.overwrite(segment.address + patch["offset"], content[start : start + length], owner)
+            changed = _parts(patches, segment)
+            undo.keep_memory(changed, owner)
+            parts += changed
+        memory.fill(file_descriptor, parts)
         return bytes(content[stream["offset"] : stream["offset"] + stream["bytes"]])
     finally:
         content.release()
@@ -99,7 +103,7 @@ def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segm
 def write_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segments, expected: Set[int]) -> None:
     """Bytes that follow a message. All is checked before anything is written."""
     size = os.fstat(file_descriptor).st_size
-    places: list[tuple[int, int, int]] = []
+    parts: list[memory.Part] = []
     mapped: list[tuple[Segment, int]] = []
     for part in delta["segments"]:
         number, bytes_, patches = part["number"], part["bytes"], part["patches"]
@@ -112,19 +116,16 @@ def write_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Seg
         if part["fresh"] and isinstance(segment.memory, mmap.mmap):
             mapped.append((segment, patches[0]["source"]["offset"]))
             continue
-        places += ((segment.address + p["offset"], p["source"]["offset"], p["source"]["bytes"]) for p in patches)
+        parts += _parts(patches, segment)
     for segment, start in mapped:
         memory.map_over(file_descriptor, start, segment.memory, segment.bytes)
         segment.mapped = True
-    if not places:
-        return
-    with (
-        mmap.mmap(file_descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ) as file,
-        memoryview(file) as content,
-    ):
-        for address, start, length in places:
-            with content[start : start + length] as data:
-                memory.write(address, data)
+    memory.fill(file_descriptor, parts)
+
+
+def _parts(patches: list[Any], segment: Segment) -> list[memory.Part]:
+    sources = ((patch["source"], segment.address + patch["offset"]) for patch in patches)
+    return [memory.Part(source["offset"], source["bytes"], address) for source, address in sources]
 
 
 def _check_extents(patches: list[Any], file_size: int, segment_size: int, number: int) -> None:

@@ -6,9 +6,13 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
-from typing import Any
+from array import array
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any, NamedTuple
 
 _library = ctypes.CDLL(None, use_errno=True)
 _mmap = _library.mmap
@@ -17,6 +21,12 @@ _mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, 
 _munmap = _library.munmap
 _munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
+_memcmp = _library.memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
+_preadv = _library.preadv
+_preadv.restype = ctypes.c_ssize_t
+_preadv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_long)
+_MOST_PARTS = 1024  # that one call takes (`IOV_MAX`)
 
 
 class _Mapping:
@@ -76,8 +86,51 @@ def read(address: int, size: int) -> bytes:
     return ctypes.string_at(address, size)
 
 
-def write(address: int, data: bytes | memoryview) -> None:
-    if isinstance(data, bytes):
-        ctypes.memmove(address, data, len(data))
-    else:
-        memoryview((ctypes.c_ubyte * data.nbytes).from_address(address)).cast("B")[:] = data
+def holds(buffer: Any, data: bytes) -> bool:
+    """Whether a writable buffer has these bytes. (`memoryview` compares one by one.)"""
+    with memoryview(buffer) as view:
+        size = view.nbytes
+    return size == len(data) and (not size or _memcmp(address_of(buffer), data, size) == 0)
+
+
+def write(address: int, data: bytes) -> None:
+    ctypes.memmove(address, data, len(data))
+
+
+class Part(NamedTuple):
+    """Bytes of a file, and where they belong."""
+
+    offset: int
+    bytes: int
+    address: int
+
+
+def fill(file_descriptor: int, parts: Iterable[Part]) -> None:
+    """Read these parts of a file to where they belong, as many as possible at once."""
+    run: list[Part] = []
+    for part in sorted(part for part in parts if part.bytes):
+        if run and (run[-1].offset + run[-1].bytes != part.offset or len(run) == _MOST_PARTS):
+            _fill_run(file_descriptor, run)
+            run = []
+        run.append(part)
+    _fill_run(file_descriptor, run)
+
+
+def _fill_run(file_descriptor: int, run: list[Part]) -> None:
+    """Parts that follow on one another in the file."""
+    while run:
+        places = array("L", chain.from_iterable((part.address, part.bytes) for part in run))
+        count = _preadv(file_descriptor, places.buffer_info()[0], len(run), run[0].offset)
+        if count <= 0:
+            number = ctypes.get_errno() if count else errno.EIO
+            raise OSError(number, f"Reading received state failed: {os.strerror(number)}")
+        run = _rest(run, count)
+
+
+def _rest(run: list[Part], count: int) -> list[Part]:
+    """What is left when so many bytes are there."""
+    for index, (offset, size, address) in enumerate(run):
+        if count < size:
+            return [Part(offset + count, size - count, address + count), *run[index + 1 :]]
+        count -= size
+    return []

@@ -13,7 +13,9 @@ import ctypes
 import functools
 import os
 import threading
+from array import array
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any
 
 from baton_shim.state import memory
@@ -27,7 +29,9 @@ _BYTES_OF_A_THREAD = 8 << 20
 _MOST_THREADS = 4
 _CALM = 1 / 8  # of the blocks; where more change from cell to cell, all are looked at
 
-Digest = Callable[[int, int, int], int]
+Digest = Callable[[int, Any, int, int], int]
+Runs = list[tuple[int, int]]
+"""Of blocks: the first one's number, and how many."""
 
 
 @functools.cache
@@ -39,20 +43,22 @@ def _digest() -> Digest | None:
         digest: Any = ctypes.CDLL(path).baton_digests
     except (OSError, AttributeError):  # a folder from which nothing may be executed
         return None
-    digest.argtypes, digest.restype = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p), ctypes.c_size_t
+    place = ctypes.c_void_p
+    digest.argtypes, digest.restype = (place, place, ctypes.c_size_t, place), ctypes.c_size_t
     return digest  # type: ignore[no-any-return]
 
 
 class Seen:
     """How a segment was when it was last looked at."""
 
-    __slots__ = ("address", "blocks", "calm", "digests", "watched")
+    __slots__ = ("address", "blocks", "calm", "cold", "digests", "watched")
 
     def __init__(self, address: int, blocks: int) -> None:
         self.address, self.blocks = address, blocks
         self.digests = bytearray(blocks * _DIGEST_BYTES)  # of the whole ones
         self.watched = False  # the system notes what is written to
         self.calm = True  # little of it changes, so that noting it is worth what it costs who writes
+        self.cold = False  # of what is noted as written to, most did not change since the last look
 
 
 def look(segments: Iterable[Segment]) -> dict[int, Seen]:
@@ -75,44 +81,44 @@ def _look_at(segment: Segment, digest: Digest, private: Callable[[], Ranges]) ->
     if seen is None or seen.address != segment.address:
         seen = segment.seen = Seen(segment.address, segment.bytes // _BLOCK_BYTES)
     elif seen.watched and watching is not None:
-        written = watching.written(segment.address, segment.bytes)
+        # What changes from cell to cell stays noted: to look at it again costs less than to note it again.
+        written = watching.written(segment.address, segment.bytes, protect=seen.cold)
         if written is not None:
-            changed = sum(_digest_range(digest, segment, seen, begin, end) for begin, end in written)
-            seen.calm = seen.watched = changed <= seen.blocks * _CALM
+            runs = [_run(segment, seen, begin, end) for begin, end in written]
+            looked_at = sum(count for _, count in runs)
+            seen.cold = 2 * _digest_runs(digest, segment, seen, runs, looked_at) < looked_at
+            seen.calm = seen.watched = looked_at <= seen.blocks * _CALM
             if not seen.watched:
                 watching.end(segment.address, segment.bytes)
             return seen
         seen.watched = False
     if seen.calm and watching is not None:  # before anything is read
         seen.watched = watching.begin(segment.address, segment.bytes, private())
-    changed = _in_threads(digest, segment, seen)
+    share = -(-seen.blocks // _MOST_THREADS)
+    runs = [(first, min(share, seen.blocks - first)) for first in range(0, seen.blocks, share)]
+    changed = _digest_runs(digest, segment, seen, runs, seen.blocks)
     seen.calm = seen.watched or changed <= seen.blocks * _CALM
     return seen
 
 
-def _digest_range(digest: Digest, segment: Segment, seen: Seen, begin: int, end: int) -> int:
-    """The blocks that lie in this range, also in part; how many."""
+def _run(segment: Segment, seen: Seen, begin: int, end: int) -> tuple[int, int]:
+    """The blocks that lie in this range, also in part."""
     first = max(0, begin - segment.address) // _BLOCK_BYTES
     last = min(seen.blocks, -(-(end - segment.address) // _BLOCK_BYTES))
-    if first >= last:
-        return 0
-    place = memory.address_of(seen.digests) + first * _DIGEST_BYTES
-    digest(segment.address + first * _BLOCK_BYTES, last - first, place)
-    return last - first
+    return first, max(0, last - first)
 
 
-def _in_threads(digest: Digest, segment: Segment, seen: Seen) -> int:
-    """All blocks; how many differ from what was seen before."""
-    blocks, place = seen.blocks, memory.address_of(seen.digests)
-    threads = min(-(-segment.bytes // _BYTES_OF_A_THREAD), _MOST_THREADS, len(os.sched_getaffinity(0)))
-    share = -(-blocks // threads)
+def _digest_runs(digest: Digest, segment: Segment, seen: Seen, runs: Runs, blocks: int) -> int:
+    """All these blocks; how many differ from what was seen before."""
+    place = memory.address_of(seen.digests)
+    threads = min(1 + blocks * _BLOCK_BYTES // _BYTES_OF_A_THREAD, _MOST_THREADS, len(os.sched_getaffinity(0)))
     changed: list[int] = []
 
-    def work(first: int) -> None:
-        count = min(share, blocks - first)
-        changed.append(digest(segment.address + first * _BLOCK_BYTES, count, place + first * _DIGEST_BYTES))
+    def work(number: int) -> None:
+        mine = array("L", chain.from_iterable(runs[number::threads]))
+        changed.append(digest(segment.address, mine.buffer_info()[0], len(mine) // 2, place))
 
-    others = [threading.Thread(target=work, args=(first,), name="baton-scan") for first in range(share, blocks, share)]
+    others = [threading.Thread(target=work, args=(number,), name="baton-scan") for number in range(1, threads)]
     for thread in others:
         thread.start()
     work(0)

@@ -345,9 +345,10 @@ class Table:
 
     @uncollected
     def apply(self, delta: Mapping[str, Any], file_descriptor: int, *, bound_stays: bool = False) -> object:
-        """Do what the other end's snapshot says. Returns its `extra`. On an error everything is as it was before.
+        """Do what the other end's snapshot says. Returns its `extra`. With `bound_stays`, a name that stands for
+        something here goes on doing so.
 
-        With `bound_stays`, a name that stands for something here goes on doing so.
+        On an error everything is as it was before; but not the bytes of arrays in a session, which ends then.
         """
         self._check_usable()
         if self._home is None:
@@ -359,7 +360,7 @@ class Table:
             self.broken = True
             raise TableBroken(f"Message {delta['messages']} came where message {self.messages} was expected")
         self._here.home = self._home
-        undo = self._undo = Undo(self._segments)
+        undo = self._undo = Undo(self._segments, of_memory=self._home)
         self._here.used.clear()
         try:
             stream = read_segments(delta, file_descriptor, self._segments, undo)

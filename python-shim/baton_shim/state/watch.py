@@ -2,7 +2,7 @@
 
 Linux from 6.7 on write-protects pages on request and lifts the protection by itself at the first write to each
 (`userfaultfd` with asynchronous write protection); one question (`PAGEMAP_SCAN`) names the pages that were written to
-and protects them again. Looking costs next to nothing then, a first write to a page about a microsecond. See
+and protects them again on request. Looking costs next to nothing then, a first write to a page about a microsecond. See
 `Documentation/admin-guide/mm/userfaultfd.rst` and `pagemap.rst` of Linux.
 
 Neither another process that shares memory nor a device that writes past the processor is noticed. So only private
@@ -76,14 +76,14 @@ class Watch:
             return False
         return True
 
-    def written(self, address: int, size: int) -> Ranges | None:
-        """Where something was written to since `begin` or since this was last asked, in whole pages.
+    def written(self, address: int, size: int, *, protect: bool) -> Ranges | None:
+        """Where something was written to since `begin` or since this was last asked with `protect`, in whole pages.
 
         None: it is not known, or it was in so many places that they are not worth telling apart.
         """
         start, end = _pages_of(address, size)
         place = ctypes.addressof(ctypes.c_char.from_buffer(self._regions))
-        flags = _SCAN_PROTECTS | _SCAN_CHECKS
+        flags = _SCAN_CHECKS | (_SCAN_PROTECTS if protect else 0)
         found: Ranges = []
         while start < end:
             question = bytearray(
@@ -96,8 +96,11 @@ class Watch:
             if count == _MOST_RANGES:
                 return None
             regions = memoryview(self._regions)[: count * _REGION.size]
-            found += ((begin, finish) for begin, finish, _ in _REGION.iter_unpack(regions))
-            # With many regions it may name a place ahead of where it ended; what was told already is not told again.
+            # With many regions it may name a place ahead of where it ended, and tells the same again from there.
+            told = found[-1][1] if found else start
+            for begin, finish, _ in _REGION.iter_unpack(regions):
+                if finish > told:
+                    found.append((max(begin, told), finish))
             start = _SCAN.unpack(question)[4]
         return found
 

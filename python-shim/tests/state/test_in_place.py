@@ -222,6 +222,21 @@ def test_numpy(pair: Pair, case: str) -> None:
     check(pair, *NUMPY[case], before="import numpy as np")
 
 
+def test_an_array_that_changes_in_many_places(pair: Pair) -> None:
+    """More than the system takes at once, and the end of the array."""
+    pair.local("import numpy as np\nx = np.zeros(3001 * 1024 + 7, dtype='f4'); view = x[5:-5]")
+    pair.remote("pass", "x", "view", "np")
+    pair.local("x[::2048] += 1; x[-1] = 5; expected = 3 * x")
+    assert pair.remote("x *= 3", "x", "view", "np") == {"error": None}
+    home = pair.namespace
+    assert (home["x"] == home["expected"]).all()
+    assert home["view"].base is home["x"]
+    pair.local("x += 1; x += 1")
+    assert pair.remote("view[::1500] -= 1", "x", "view", "np") == {"error": None}
+    pair.local("expected += 2; expected[5:-5:1500] -= 1")
+    assert (home["x"] == home["expected"]).all()
+
+
 @pytest.mark.parametrize("case", PANDAS)
 def test_pandas(pair: Pair, case: str) -> None:
     check(pair, *PANDAS[case], before="import pandas as pd")

@@ -181,6 +181,25 @@ def test_a_message_that_cannot_be_read_changes_nothing(pair: Pair) -> None:
         pair.table.snapshot(["a"])
 
 
+def test_a_session_that_cannot_read_a_message_is_of_no_use(pair: Pair) -> None:
+    """Its arrays have the new bytes by then."""
+    pair.local("import numpy as np\na = np.arange(5000.); l = [1]\nclass C: pass\nc = C()")
+    pair.remote("pass", "a", "l", "c", "C", "np")
+    pair.local(
+        "class Bomb:\n  def __reduce__(self): return exec, (\"import os\\nif os.getpid() != %d: raise OSError('boom')\",)\n"
+        "a[::600] += 1; l.append(2); c.b = Bomb()" % os.getpid()
+    )
+    with pytest.raises(OSError, match="boom"):
+        pair.remote("a[:] = 0", "a", "l", "c")
+    with pytest.raises(TableBroken):
+        pair.remote("a[:] = 0")
+    pair.lose_session()
+    pair.local("del c.b; kept = a.copy()")
+    pair.remote("a *= 2; l.append(3)", "a", "l", "c", "C", "np")
+    home = pair.namespace
+    assert (home["a"] == 2 * home["kept"]).all() and home["l"] == [1, 2, 3]
+
+
 def test_an_idle_cell_costs_a_few_hundred_bytes(pair: Pair) -> None:
     pair.local(
         "import numpy as np\na = np.zeros(10**5); big = {i: str(i) for i in range(20000)}; l = [[i] for i in range(1000)]"

@@ -98,9 +98,12 @@ def test_many_places_may_be_written() -> None:
     looked.assert_right()
     if (watching := watch()) is not None:
         looked.array[: 6000 * BLOCK : 10 * BLOCK] += 1
-        written = watching.written(looked.segment.address, looked.segment.bytes)
+        written = watching.written(looked.segment.address, looked.segment.bytes, protect=True)
         assert written is not None
         assert len(written) == 600
+        looked.look()
+        looked.array[: 6000 * BLOCK : 10 * BLOCK] += 1
+        assert watching.written(looked.segment.address, looked.segment.bytes, protect=False) == written
 
 
 def test_the_system_may_write(tmp_path: Path) -> None:
@@ -207,16 +210,38 @@ def test_what_was_seen_lasts_until_the_message_is_read() -> None:
     assert others
 
 
+def noted(looked: Looked, *, protect: bool = False) -> int:
+    """How many bytes the system noted as written to. The first and the last page are others', too."""
+    watching = watch()
+    if watching is None:
+        pytest.skip("this system does not note which pages are written to (Linux 6.7 and newer do)")
+    start, end = looked.segment.address, looked.segment.address + BYTES
+    written = watching.written(start, BYTES, protect=protect)
+    assert written is not None
+    return sum(finish - begin for begin, finish in written if start <= begin and finish <= end)
+
+
 def test_only_what_is_written_is_looked_at() -> None:
     """The reason for all this."""
-    if watch() is None:
-        pytest.skip("this system does not note which pages are written to (Linux 6.7 and newer do)")
     looked = watched()
     looked.array[100 * BLOCK] += 1
-    written = watch().written(looked.segment.address, BYTES)  # type: ignore[union-attr]
-    assert written is not None
-    assert sum(end - begin for begin, end in written) == BLOCK
-    assert watch().written(looked.segment.address, BYTES) == []  # type: ignore[union-attr]
+    assert noted(looked, protect=True) == BLOCK
+    assert noted(looked) == 0
+
+
+def test_what_changes_again_and_again_stays_noted() -> None:
+    """Until it no longer changes."""
+    looked = watched()
+    for place in (100, 100, 107):
+        looked.array[place * BLOCK] += 1
+        before = looked.look()
+        assert noted(looked) > 0
+    for _ in range(2):
+        assert looked.look() == before
+    assert noted(looked) == 0
+    looked.array[100 * BLOCK] += 1
+    assert looked.look() != before
+    looked.assert_right()
 
 
 def test_nothing_is_watched_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from itertools import chain
 from operator import is_
 from typing import Any
 
+from baton_shim.state import memory
 from baton_shim.state.kinds.base import Kind, State, all_alike, hold_the_same
 
 
@@ -94,8 +95,7 @@ class BytesKind(Kind):
         return obj.tobytes() if isinstance(obj, array.array) else bytes(obj)
 
     def same(self, obj: Any, state: State) -> bool:
-        with memoryview(obj) as view:
-            return view.nbytes == len(state) and bool(view.cast("B") == state if view.nbytes else True)
+        return memory.holds(obj, state)
 
     def content(self, obj: Any, state: State) -> Any:
         return state, dict(obj.__dict__) if hasattr(obj, "__dict__") else None
