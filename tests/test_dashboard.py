@@ -153,14 +153,15 @@ def test_a_ta_acts_by_keyboard_and_others_see_it_at_once(tia: Page, browser: Bro
 
 
 def test_scripts_that_arrive_late_do_their_part(tia: Page, room: Classroom) -> None:
-    held: list[Route] = []
-    tia.route("**/hx-sse-*.js", lambda route: held.append(route))
-    with tia.expect_request(lambda request: "live?of=now" in request.url):
-        tia.goto(room.address, wait_until="commit")
+    def late(route: Route) -> None:
         tia.wait_for_function("window.htmx")
         # What htmx itself puts off is over.
         tia.evaluate("new Promise((done) => setTimeout(done))")
-        held[0].continue_()
+        route.continue_()
+
+    tia.route("**/hx-sse-*.js", late)
+    with tia.expect_request(lambda request: "live?of=now" in request.url):
+        tia.goto(room.address, wait_until="commit")
 
 
 def test_it_works_without_scripts(browser: Browser, room: Classroom) -> None:

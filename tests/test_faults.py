@@ -75,9 +75,7 @@ def test_a_session_that_ends_itself(notebook: Kernel) -> None:
 
 
 def test_a_session_killed_between_cells_is_rebuilt_unnoticed(notebook: Kernel) -> None:
-    before = notebook.session_pid
     notebook.kill_session()
-    wait_until(lambda: not psutil.pid_exists(before), "the session is gone")
     result = notebook.gpu("values.append(3)\nvalues").ok()
     assert result.outputs == [("execute_result", "[1, 2, 3]")]
     assert notebook.evaluate("values") == [1, 2, 3]

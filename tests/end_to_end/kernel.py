@@ -15,6 +15,7 @@ from jupyter_client.manager import KernelManager
 
 from end_to_end.place import Place
 from end_to_end.results import Result
+from end_to_end.waiting import wait_until
 
 
 class Kernel:
@@ -133,7 +134,10 @@ class Kernel:
         return int(self.gpu("import os; print(os.getpid())").ok().stdout)
 
     def kill_session(self) -> None:
-        psutil.Process(self.session_pid).send_signal(signal.SIGKILL)
+        """Returns when the worker knows."""
+        session = psutil.Process(self.session_pid)
+        session.send_signal(signal.SIGKILL)
+        wait_until(lambda: not session.is_running(), "the session is gone")
 
 
 class Cell:
