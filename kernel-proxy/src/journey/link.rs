@@ -9,16 +9,12 @@ use std::collections::VecDeque;
 
 use baton_link::{ChunkLane, Token};
 use baton_protocol::proxy::FromProxy;
-use baton_protocol::{JobEvent, JobId, NotebookId, Submission};
+use baton_protocol::{JobEvent, JobId, Submission};
 use tokio::sync::{mpsc, watch};
 
-use self::keeper::Keeper;
+pub(super) use self::keeper::open;
 use super::autostart::Obstacle;
 use super::notice::Place;
-use crate::config::BrokerChoice;
-
-const COMMANDS: usize = 64;
-const NEWS: usize = 256;
 
 /// The call's end of the link.
 pub(super) struct Link {
@@ -77,35 +73,6 @@ pub(super) enum Status {
     Up(Lanes),
     /// Trying again is of no use.
     Refused(Obstacle),
-}
-
-/// The link, and the work that keeps it: the owner polls that future beside its own.
-pub(super) fn open(
-    choice: BrokerChoice,
-    course: Option<String>,
-    notebook: NotebookId,
-) -> (Link, impl Future<Output = ()>) {
-    let (commands, command_receiver) = mpsc::channel(COMMANDS);
-    let (news_sender, news) = mpsc::channel(NEWS);
-    let (status_sender, status) = watch::channel(Status::Down { reason: None });
-    let tries_anew = status_sender.clone();
-    let keeper = Keeper::new(
-        choice,
-        course,
-        notebook,
-        command_receiver,
-        news_sender,
-        status_sender,
-    );
-    let link = Link {
-        commands,
-        news,
-        watched: None,
-        kept: VecDeque::new(),
-        tries_anew,
-        status,
-    };
-    (link, keeper.keep())
 }
 
 impl Link {

@@ -1,6 +1,6 @@
-//! The work that keeps the link: dials, greets, resumes, and passes commands and news on.
+//! The link is opened here, with the work that keeps it: dials, greets, resumes, and passes commands and news on.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use baton_link::{Backoff, ChunkLane, Connection, LinkError};
@@ -8,15 +8,48 @@ use baton_protocol::proxy::{FromProxy, ToProxy};
 use baton_protocol::{JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
 use tokio::sync::{mpsc, watch};
 
-use super::{Command, Lanes, News, Status, describe};
+use super::{Command, Lanes, Link, News, Status, describe};
 use crate::config::BrokerChoice;
 use crate::journey::autostart::{NoBroker, Obstacle, dial_or_start};
 use crate::journey::notice::Place;
 
+const COMMANDS: usize = 64;
+const NEWS: usize = 256;
 /// A broker that accepts but does not greet is not one.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) struct Keeper {
+/// The link, and the work that keeps it: the owner polls that future beside its own.
+pub(in crate::journey) fn open(
+    choice: BrokerChoice,
+    course: Option<String>,
+    notebook: NotebookId,
+) -> (Link, impl Future<Output = ()>) {
+    let (commands, command_receiver) = mpsc::channel(COMMANDS);
+    let (news_sender, news) = mpsc::channel(NEWS);
+    let (status_sender, status) = watch::channel(Status::Down { reason: None });
+    let tries_anew = status_sender.clone();
+    let keeper = Keeper {
+        choice,
+        course,
+        notebook,
+        commands: command_receiver,
+        news: news_sender,
+        status: status_sender,
+        jobs: HashMap::new(),
+        unsent: Vec::new(),
+    };
+    let link = Link {
+        commands,
+        news,
+        watched: None,
+        kept: VecDeque::new(),
+        tries_anew,
+        status,
+    };
+    (link, keeper.keep())
+}
+
+struct Keeper {
     choice: BrokerChoice,
     course: Option<String>,
     notebook: NotebookId,
@@ -42,27 +75,7 @@ struct OpenJob {
 type Broker = Connection<ToProxy, FromProxy>;
 
 impl Keeper {
-    pub(super) fn new(
-        choice: BrokerChoice,
-        course: Option<String>,
-        notebook: NotebookId,
-        commands: mpsc::Receiver<Command>,
-        news: mpsc::Sender<(JobId, News)>,
-        status: watch::Sender<Status>,
-    ) -> Self {
-        Self {
-            choice,
-            course,
-            notebook,
-            commands,
-            news,
-            status,
-            jobs: HashMap::new(),
-            unsent: Vec::new(),
-        }
-    }
-
-    pub(super) async fn keep(mut self) {
+    async fn keep(mut self) {
         // Nothing is started or dialled for a student who never writes `%%gpu`.
         if self.commands.recv().await.is_none() {
             return;
