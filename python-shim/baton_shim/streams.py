@@ -11,14 +11,7 @@ from ipykernel.iostream import OutStream
 
 
 class Stream(OutStream):  # type: ignore[misc]
-    _written = False
-
-    def write(self, string: str) -> int | None:
-        count: int | None = super().write(string)
-        self._written = True
-        return count
-
     def flush(self) -> None:
-        if self._written:
-            self._written = False  # before: another thread may write meanwhile
+        # Else nothing waits, or the output thread, which sends everything in order, is about to send it.
+        if self._flush_pending or self._subprocess_flush_pending:
             super().flush()
