@@ -25,7 +25,7 @@ use baton_protocol::{
     shim::{Delta, Extent, Patch, SegmentDelta, SegmentView, Snapshot, Stream},
 };
 
-use self::tasks::{Content, Task, lay_out, portions};
+use self::tasks::{Content, Task, append, lay_out, portions};
 use crate::{
     BlobError, Bundle, Ledger, digests,
     layout::{LINE_BYTES, block_count},
@@ -205,14 +205,14 @@ impl Packing<'_> {
         let Some(untouched) = self.untouched(view, range) else {
             return vec![range.clone()];
         };
-        let mut ranges: Vec<Range<u64>> = Vec::new();
+        let mut ranges = Vec::new();
         let blocks = range.clone().step_by(BLOCK_BYTES);
         for (start, untouched) in blocks.zip(untouched.into_iter().chain(repeat(false))) {
-            let end = range.end.min(start + BLOCK_BYTES as u64);
-            match ranges.last_mut() {
-                _ if untouched => {}
-                Some(last) if last.end == start => last.end = end,
-                _ => ranges.push(start..end),
+            if !untouched {
+                append(
+                    &mut ranges,
+                    start..range.end.min(start + BLOCK_BYTES as u64),
+                );
             }
         }
         ranges

@@ -98,9 +98,7 @@ pub(in crate::commands) fn acts(acts: &[Act]) -> String {
     let rows = acts.iter().map(|act| {
         [
             time(act.at_ms),
-            act.person
-                .clone()
-                .unwrap_or_else(|| "(operator)".to_owned()),
+            who(act.person.as_ref()),
             act.action.name().to_owned(),
             course(act.course.as_deref()),
             act.subject.clone(),
@@ -116,9 +114,7 @@ pub(in crate::commands) fn public_files(files: &[PublicFile]) -> String {
         [
             file.name.clone(),
             format!("{:.1} MiB", file.bytes as f64 / f64::from(1 << 20)),
-            file.person
-                .clone()
-                .unwrap_or_else(|| "(operator)".to_owned()),
+            who(file.person.as_ref()),
             time(file.published_ms),
         ]
     });
@@ -302,7 +298,6 @@ fn gibibytes(bytes: u64) -> String {
     format!("{:.1}", bytes as f64 / f64::from(1 << 30))
 }
 
-/// Columns as wide as their widest text.
 fn time(unix_ms: i64) -> String {
     let at = jiff::Timestamp::from_millisecond(unix_ms);
     at.map_or_else(
@@ -311,6 +306,12 @@ fn time(unix_ms: i64) -> String {
     )
 }
 
+/// Nobody stands for the broker's own token.
+fn who(person: Option<&String>) -> String {
+    person.map_or_else(|| "(operator)".to_owned(), String::clone)
+}
+
+/// Columns as wide as their widest text.
 fn table<const COLUMNS: usize>(
     titles: [&str; COLUMNS],
     rows: impl Iterator<Item = [String; COLUMNS]>,

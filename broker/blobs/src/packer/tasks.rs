@@ -85,7 +85,7 @@ fn found_changed(
 ) -> Result<Vec<Range<u64>>, BlobError> {
     const DIGEST_BYTES: usize = size_of::<u128>();
     let blocks = usize::try_from(blocks_end / BLOCK_BYTES as u64).unwrap_or(usize::MAX);
-    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let mut ranges = Vec::new();
     let mut found = Vec::new();
     for (first, known) in (0..)
         .step_by(STEP)
@@ -100,14 +100,18 @@ fn found_changed(
                 continue;
             }
             let start = (first + index) as u64 * BLOCK_BYTES as u64;
-            let end = start + BLOCK_BYTES as u64;
-            match ranges.last_mut() {
-                Some(last) if last.end == start => last.end = end,
-                _ => ranges.push(start..end),
-            }
+            append(&mut ranges, start..start + BLOCK_BYTES as u64);
         }
     }
     Ok(ranges)
+}
+
+/// What goes on where the last range ended is one range with it.
+pub(super) fn append(ranges: &mut Vec<Range<u64>>, next: Range<u64>) {
+    match ranges.last_mut() {
+        Some(last) if last.end == next.start => last.end = next.end,
+        _ => ranges.push(next),
+    }
 }
 
 /// Ranges in groups of so many bytes in all: a part of one range, or several.
