@@ -6,7 +6,7 @@
 use std::{
     collections::HashMap,
     fs::File,
-    io::{self, Read},
+    io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     process::ExitCode,
@@ -15,7 +15,7 @@ use std::{
 use anyhow::Context;
 use baton_link::{Api, ChunkLane};
 use baton_protocol::{
-    CHUNK_BYTES, ChunkHash,
+    ChunkHash,
     api::{Page, PublicFile, Publication, Withdrawal},
 };
 use bytes::Bytes;
@@ -125,10 +125,7 @@ fn cuts(file: &File) -> io::Result<HashMap<ChunkHash, Cut>> {
     for from in [Some(0), array_of_numpy(file)?].into_iter().flatten() {
         let mut offset = from;
         loop {
-            let mut chunk = Vec::with_capacity(CHUNK_BYTES);
-            Slice { file, offset }
-                .take(CHUNK_BYTES as u64)
-                .read_to_end(&mut chunk)?;
+            let chunk = baton_files::read_chunk(file, offset)?;
             if chunk.is_empty() {
                 break;
             }
@@ -140,24 +137,10 @@ fn cuts(file: &File) -> io::Result<HashMap<ChunkHash, Cut>> {
     Ok(cuts)
 }
 
-/// A file from an offset on.
-struct Slice<'a> {
-    file: &'a File,
-    offset: u64,
-}
-
-impl Read for Slice<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read_at(buffer, self.offset)?;
-        self.offset += read as u64;
-        Ok(read)
-    }
-}
-
 /// Where the elements begin in a file of the format NPY, which says so in its first bytes.
 fn array_of_numpy(file: &File) -> io::Result<Option<u64>> {
     let mut head = [0; 12];
-    let length = Slice { file, offset: 0 }.read(&mut head)?;
+    let length = file.read_at(&mut head, 0)?;
     let [
         b'\x93',
         b'N',

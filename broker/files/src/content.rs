@@ -40,7 +40,7 @@ impl ContentReader {
     pub fn next_batch(&mut self) -> io::Result<Vec<(ChunkHash, Bytes)>> {
         let mut batch = Vec::new();
         while !self.ended && batch.len() < BATCH {
-            let bytes = self.read_chunk()?;
+            let bytes = read_chunk(&self.file, self.offset)?;
             self.ended = bytes.len() < CHUNK_BYTES;
             self.offset += bytes.len() as u64;
             if bytes.len() <= INLINE_BYTES {
@@ -71,24 +71,22 @@ impl ContentReader {
             pieces: self.pieces,
         })
     }
+}
 
-    fn read_chunk(&self) -> io::Result<Bytes> {
-        let mut buffer = vec![0; CHUNK_BYTES];
-        let mut filled = 0;
-        while filled < buffer.len() {
-            match self
-                .file
-                .read_at(&mut buffer[filled..], self.offset + filled as u64)
-            {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
+/// The chunk that begins there; shorter than others at the end of the file, and empty behind it.
+pub fn read_chunk(file: &File, offset: u64) -> io::Result<Bytes> {
+    let mut buffer = vec![0; CHUNK_BYTES];
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
-        buffer.truncate(filled);
-        Ok(Bytes::from(buffer))
     }
+    buffer.truncate(filled);
+    Ok(Bytes::from(buffer))
 }
 
 pub(crate) fn modified_ns(metadata: &std::fs::Metadata) -> i64 {

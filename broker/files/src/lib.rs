@@ -23,7 +23,7 @@ mod mirror;
 mod transfer;
 mod walk;
 
-pub use content::{ContentReader, ContentWriter};
+pub use content::{ContentReader, ContentWriter, read_chunk};
 pub use errors::FilesError;
 pub use home::commit::{Committed, Staging};
 pub use home::listing::{HomeListing, list, stamp};
