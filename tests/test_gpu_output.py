@@ -92,6 +92,19 @@ def test_what_a_thread_prints_after_its_cell_is_not_shown(kernel: Kernel) -> Non
     assert kernel.gpu("print('next')").ok().stdout == "next\n"
 
 
+def test_everything_is_there_when_the_cell_ends(kernel: Kernel) -> None:
+    """What its threads say, too, and what nobody flushed."""
+    code = (
+        "import threading\nfrom IPython.display import display\ndef speak():\n"
+        "    thread = threading.Thread(target=lambda: display('by a thread'))\n    print('first', end='')\n"
+        "    display('shown')\n    thread.start()\n    thread.join()\n    print('last', end='')\nspeak()"
+    )
+    expected = check_same(kernel, code)
+    assert len(expected) == 4
+    for _ in range(20):
+        assert kernel.gpu(code).ok().outputs == expected
+
+
 def test_much_output_is_complete(kernel: Kernel) -> None:
     lines = kernel.gpu("for number in range(20_000):\n    print(number)").ok().stdout.split()
     assert lines == [str(number) for number in range(20_000)]

@@ -46,8 +46,8 @@ def run_kernel(shell_ready: Callable[[Any], None], prepare: Callable[[Any], None
 
     # An instance of IPKernelApp itself: a subclass would move the configuration's section, which libraries look for.
     app = IPKernelApp.instance()
-    # ipykernel rests for 0.5 ms after each cell, lest a client miss what was printed. Who reads here misses nothing:
-    # the proxy, or the worker, on a socket of this machine. The student's own configuration is read later, and counts.
+    # ipykernel rests for 0.5 ms after each cell, lest a client miss what was printed. The proxy, which reads here on a
+    # socket of this machine, misses nothing. The student's own configuration is read later, and counts.
     app.update_config(Config(Kernel={"_execute_sleep": 0.0}))
     app.outstream_class = "baton_shim.streams.Stream"
     if prepare is not None:

@@ -3,6 +3,8 @@
 A frame is a length (8 bytes, big endian) and one MessagePack document: a map with one key, the message's name.
 A message with a `delta` comes with one file descriptor. The messages are those of `protocol::shim`.
 
+One thread at a time receives; any thread may send.
+
 **Invariant:** an interrupt never tears a frame: waits end early only between two reads, with all bytes kept.
 """
 
@@ -13,6 +15,7 @@ import select
 import socket
 import struct
 import sys
+import threading
 import time
 from typing import Any, NamedTuple
 
@@ -52,6 +55,7 @@ class Link:
         self._socket.setblocking(False)
         self._buffer = bytearray()
         self._files: list[int] = []
+        self._sends = threading.Lock()
 
     def fileno(self) -> int:
         return self._socket.fileno()
@@ -65,19 +69,26 @@ class Link:
             python_version=f"{sys.version_info.major}.{sys.version_info.minor}",
         )
 
-    def send(self, name: str, /, **body: Any) -> None:
-        """Listens meanwhile: the other end may itself wait until its frame is taken."""
+    def send(self, name: str, /, *, listen: bool = True, **body: Any) -> None:
+        """Listens meanwhile: the other end may itself wait until its frame is taken.
+
+        Without `listen` another thread does.
+        """
         document = msgpack.packb({name: body}, unicode_errors="replace")
-        for part in (_LENGTH.pack(len(document)) + document[:_READ_BYTES], memoryview(document)[_READ_BYTES:]):
-            rest = memoryview(part)
-            while rest:
-                try:
-                    rest = rest[self._socket.send(rest) :]
-                except BlockingIOError:
-                    self._wait(select.POLLOUT | select.POLLIN, None, None)
+        with self._sends:
+            for part in (_LENGTH.pack(len(document)) + document[:_READ_BYTES], memoryview(document)[_READ_BYTES:]):
+                self._send(memoryview(part), listen)
+
+    def _send(self, rest: memoryview, listen: bool) -> None:
+        while rest:
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except BlockingIOError:
+                self._wait(select.POLLOUT | (select.POLLIN if listen else 0), None, None)
+                if listen:
                     self._read()
-                except (BrokenPipeError, ConnectionResetError) as error:
-                    raise LinkClosed("The process that started this kernel is gone") from error
+            except (BrokenPipeError, ConnectionResetError) as error:
+                raise LinkClosed("The process that started this kernel is gone") from error
 
     def receive(self, interrupts: Interrupts | None = None, timeout: float | None = None) -> Message | None:
         """The next message, or None when the time is over or an interrupt came first."""

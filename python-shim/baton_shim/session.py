@@ -29,7 +29,6 @@ def main() -> None:
     modules = LocalModules()
     modules.watch()
     link = Link(os.environ.pop(SHIM_SOCKET))
-    link.hello()
     threading.Thread(target=watch, args=(link.fileno(),), name="baton-worker-watch", daemon=True).start()
 
     def prepare(app: Any) -> None:

@@ -1,7 +1,7 @@
 """The kernel of a session.
 
-For each cell the worker sends an ordinary `execute_request`, and over the private socket `Prepare` with the state and
-the same message id. In: the notebook's objects. Out: outputs on iopub, and over the socket what changed.
+Over the private socket. In: `Run`, a cell with the state that it needs. Out: what the cell publishes, and what it
+changed. Nobody uses the kernel's ZeroMQ sockets.
 
 **Invariant:** a cell runs only after its state was applied, and only once; the state leaves the process only between
 `Finished` and `Released`.
@@ -14,6 +14,7 @@ import os
 import platform
 import sys
 import threading
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from ipykernel.ipkernel import IPythonKernel
@@ -26,6 +27,7 @@ from baton_shim.here import by_reference
 from baton_shim.interrupts import Interrupts
 from baton_shim.link import Link, LinkClosed, Message
 from baton_shim.name_faults import NameFaults, watch_main
+from baton_shim.publisher import Publisher
 from baton_shim.session_names import SessionNames
 from baton_shim.session_shell import SessionShell
 from baton_shim.surroundings import Departing, Surroundings, warn
@@ -61,38 +63,51 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._message_id = ""
         self._file = ""
 
-    async def do_execute(
-        self,
-        code: str,
-        silent: bool,
-        store_history: bool = True,
-        user_expressions: dict[str, str] | None = None,
-        allow_stdin: bool = False,
-        *,
-        cell_meta: dict[str, Any] | None = None,
-        cell_id: str | None = None,
-    ) -> dict[str, Any]:
-        self._message_id = self.get_parent("shell")["header"]["msg_id"]
-        with Interrupts() as self._interrupts:
-            try:
-                prepared = self._apply(self._prepare())
-                if isinstance(prepared, BaseException):
-                    return self._refuse(prepared)
-                self._link.send("started", message_id=self._message_id)
-                self._faults.open(prepared["dynamic"])
-                reply = await self._run(code, silent, allow_stdin)
-                self._faults.close()
-                self._finish(reply, prepared)
-            except LinkClosed:
-                os._exit(1)  # nobody is left who could use this session
-        return reply
+    def start(self) -> None:
+        super().start()
+        self._publisher = Publisher(self._link, self.iopub_thread)
+        self._loop: asyncio.AbstractEventLoop = self.io_loop.asyncio_loop
+        self._listen()
+        self._link.hello()
 
-    def _prepare(self) -> Message:
-        while True:
-            message = self._receive()
-            if message.name == "prepare" and message.body["message_id"] == self._message_id:
-                return message
-            message.close()
+    def _listen(self) -> None:
+        self._loop.add_reader(self._link, self._on_readable)
+
+    def _on_readable(self) -> None:
+        """While a cell runs, the cell listens."""
+        self._loop.remove_reader(self._link)
+        self._serving = self._loop.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            while (message := self._link.receive(timeout=0)) is not None:
+                if message.name == "run":
+                    await self._run_cell(message)
+                else:  # one that is late
+                    message.close()
+        except LinkClosed:
+            os._exit(1)  # nobody is left who could use this session
+        except BaseException:
+            traceback.print_exc(file=sys.__stderr__)
+            os._exit(1)  # what it holds cannot be known any more
+        self._listen()
+
+    async def _run_cell(self, message: Message) -> None:
+        cell = message.body
+        self._message_id = cell["message_id"]
+        request = self.session.msg("execute_request", {key: cell[key] for key in ("code", "silent", "allow_stdin")})
+        request["header"]["msg_id"] = request["msg_id"] = self._message_id
+        self.set_parent([], request, channel="shell")
+        with Interrupts() as self._interrupts:
+            prepared = self._apply(message)
+            if isinstance(prepared, BaseException):
+                self._refuse(prepared)
+                return
+            self._link.send("started", message_id=self._message_id)
+            self._faults.open(prepared["dynamic"])
+            reply = await self._run(cell["code"], cell["silent"], cell["allow_stdin"])
+            self._faults.close()
+            self._finish(reply, prepared)
 
     def _receive(self) -> Message:
         """The next message; interrupts stay counted. An answer that no `input()` waits for any more is dropped."""
@@ -111,7 +126,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._troubles = self._surroundings.land(extra["around"])
             self._troubles += self._surroundings.figures.land(extra["figures"])
             self._surroundings.handlers.land(extra["handlers"])
-            self._surroundings.settle()
+            self._surroundings.settle(self._table.rebuilt)
             self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")))
         except BaseException as error:  # whatever the student's own classes raise while they are rebuilt
             return error
@@ -147,10 +162,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         if self._interrupts.count > count and threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
 
-    def _refuse(self, error: BaseException) -> dict[str, Any]:
-        refusal = refusal_of(error)
-        self._link.send("refused", message_id=self._message_id, error=refusal)
-        return error_reply(self.shell, refusal["name"], refusal["value"])
+    def _refuse(self, error: BaseException) -> None:
+        self._link.send("refused", message_id=self._message_id, error=refusal_of(error))
 
     async def _run(self, code: str, silent: bool, allow_stdin: bool) -> dict[str, Any]:
         shell = self.shell
@@ -165,7 +178,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 if self._interrupts.count:
                     raise KeyboardInterrupt
                 # No history here: prompts, In and Out belong to the notebook kernel.
-                reply: dict[str, Any] = await super().do_execute(
+                reply: dict[str, Any] = await self.do_execute(
                     code, silent, store_history=False, allow_stdin=allow_stdin
                 )
         except BaseException as error:  # an interrupt between the cell and the machinery around it
@@ -202,7 +215,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         if result:
             extra["value"] = result.value
         snapshot = self._snapshot(names, gone, extra, prepared)
-        self._end_output()
+        self._publisher.end()
         self._link.send(
             "finished",
             message_id=self._message_id,
@@ -218,20 +231,6 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._table.release()
         if snapshot.away_bytes:
             self._link.send("settled", message_id=self._message_id, state=self._table.rest().as_wire())
-
-    def _end_output(self) -> None:
-        """So that the worker, when it has read this kernel's memory, need not wait until this kernel is idle."""
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self.session.send(self.iopub_socket, "end_of_output", {}, parent=self.get_parent("shell"))
-
-    def _publish_execute_input(self, code: str, parent: dict[str, Any], execution_count: int) -> None:
-        """The notebook kernel does."""
-
-    def _publish_status(self, status: str, channel: str, parent: dict[str, Any] | None = None) -> None:
-        """The notebook kernel tells that a cell runs; here only its end is of use."""
-        if status != "busy":
-            super()._publish_status(status, channel, parent)
 
     def _snapshot(self, names: list[str], gone: list[str], extra: dict[str, Any], prepared: dict[str, Any]) -> Snapshot:
         from baton_shim.state import Budget
@@ -272,8 +271,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         if not self._allow_stdin:
             what = "getpass" if password else "raw_input"
             raise StdinNotImplementedError(f"{what} was called, but this frontend does not support input requests.")
-        sys.stdout.flush()
-        sys.stderr.flush()
+        self._publisher.end()
         if threading.current_thread() is not threading.main_thread():
             raise StdinNotImplementedError("input() works in the cell itself only, not in its threads")
         with self._turn, self._interrupts.held():

@@ -85,15 +85,20 @@ class SessionNamespaceMagics(NamespaceMagics):  # type: ignore[misc]
 class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
     displayhook_class = Type(SessionDisplayHook)
     faults: NameFaults
+    _cell_source = ""
 
     def init_magics(self) -> None:
         super().init_magics()
         self.register_magics(SessionNamespaceMagics)
 
     def transform_cell(self, raw_cell: str) -> str:
+        """ipykernel asks for the cell itself, to see whether it awaits; then IPython does, and for what magics run."""
+        known: str | None = self.displayhook.cell
+        if known is not None and raw_cell == self._cell_source:
+            return known
         transformed: str = super().transform_cell(raw_cell)
-        if self.displayhook.cell is None:  # the cell itself comes first, then what magics run of it
-            self.displayhook.cell = transformed
+        if known is None:
+            self._cell_source, self.displayhook.cell = raw_cell, transformed
         return transformed
 
     def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:

@@ -73,10 +73,6 @@ pub struct SegmentView {
     pub digests: Option<u64>,
 }
 
-/// The type of the message on a session's iopub behind a cell's last output. The kernel's `idle` comes later: only once
-/// the memory that [`FromSession::Finished`] tells of was read.
-pub const END_OF_OUTPUT: &str = "end_of_output";
-
 /// Fresh segments of at least this many bytes are mapped where they lie in the file; smaller ones are copied.
 pub const MAPPED_BYTES: u64 = 64 << 10;
 
@@ -232,6 +228,10 @@ pub enum FromSession {
         message_id: String,
         error: RemoteError,
     },
+    /// What a kernel would publish on iopub. All that a cell publishes comes before what else the session says of it.
+    Published {
+        output: Output,
+    },
     /// The cell called `input()`, which waits for the answer with this number. Numbers only grow.
     InputWanted {
         message_id: String,
@@ -252,7 +252,7 @@ pub enum FromSession {
         /// Memory that the state names and leaves out. It is told of in `Settled`, after `Released`.
         away_bytes: u64,
     },
-    /// What was left out, ready to be read until the next `Prepare`.
+    /// What was left out, ready to be read until the next `Run`.
     Settled {
         message_id: String,
         state: Snapshot,
@@ -262,9 +262,12 @@ pub enum FromSession {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToSession {
-    /// Sent before the `execute_request` with the same `msg_id`; the frame carries the delta's file.
-    Prepare {
+    /// A cell, and the state that it needs; the frame carries the delta's file.
+    Run {
         message_id: String,
+        code: String,
+        silent: bool,
+        allow_stdin: bool,
         execution_count: u32,
         delta: Delta,
     },

@@ -1,7 +1,7 @@
 //! The cell itself: told to the session, watched, its outputs passed on, its state collected.
 //!
 //! ```text
-//! applying ──Started──> running ──Finished──> collecting ──collected──> closing ──end of output──> the end
+//! applying ──Started──> running ──Finished──> collecting ──collected──> the end
 //! ```
 //!
 //! From every phase a death of the session, too much memory, a cancel that nobody obeys and the worker's own end lead
@@ -35,12 +35,9 @@ use super::{Ending, Names, Order};
 use crate::batch::Batcher;
 use crate::context::{Context, MoveError};
 use crate::notice::{self, Limit};
-use crate::session::{Held, Session, SessionEvent};
+use crate::session::{Session, SessionEvent};
 
 const MEMORY_POLL: Duration = Duration::from_millis(250);
-
-/// How long a session may take for what only it can do and what takes no time.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long outputs wait where the broker takes none, before it is looked again.
 const FULL_POLL: Duration = Duration::from_millis(60);
@@ -89,7 +86,6 @@ pub(crate) async fn run_cell(
         phase: Phase::Applying {
             ledger: state.ledger,
         },
-        all_output_is_here: false,
         batcher: Batcher::default(),
         usage: Usage::default(),
         memory_bytes: 0,
@@ -100,7 +96,6 @@ pub(crate) async fn run_cell(
         }),
         time_is_up: false,
         refused: false,
-        deadline: None,
     };
     run.warn(std::mem::take(&mut order.warnings));
     run.announce_limit(cell.gpu_memory_bytes);
@@ -121,8 +116,6 @@ struct Run<'context> {
     /// How many times the cell has looked up names that it was not given.
     questions: u64,
     phase: Phase<'context>,
-    /// The session's kernel publishes nothing more for this cell.
-    all_output_is_here: bool,
     batcher: Batcher,
     usage: Usage,
     /// At the last look.
@@ -134,8 +127,6 @@ struct Run<'context> {
     time_is_up: bool,
     /// The session could not apply the state, and is of no use but for what it owes.
     refused: bool,
-    /// When something that takes no time has taken too long.
-    deadline: Option<Instant>,
 }
 
 enum Phase<'context> {
@@ -159,11 +150,6 @@ enum Phase<'context> {
         away_bytes: u64,
         collected: BoxFuture<'static, Collected>,
     },
-    /// Everything is there but perhaps the last outputs.
-    Closing {
-        ending: Box<Ending>,
-        held: Held,
-    },
     /// Between two phases, and at the end.
     Over,
 }
@@ -181,7 +167,6 @@ enum Event {
     OutputDue,
     CancelIgnored,
     TimeIsUp,
-    TooLate,
 }
 
 impl Run<'_> {
@@ -216,7 +201,6 @@ impl Run<'_> {
             () = at(output_due) => Event::OutputDue,
             () = at(ignored_at) => Event::CancelIgnored,
             () = at(time_is_up_at) => Event::TimeIsUp,
-            () = at(self.deadline) => Event::TooLate,
             _ = memory.tick() => Event::MemoryDue,
         }
     }
@@ -238,15 +222,14 @@ impl Run<'_> {
     /// The ending, if this was the last event.
     async fn on_event(&mut self, event: Event, order: &mut Order, cell: &Cell) -> Option<Ending> {
         match event {
-            Event::Session(SessionEvent::Kernel(message)) => return self.on_kernel(message, cell),
-            Event::Session(SessionEvent::Shim(message)) => {
-                return self.on_shim(message, order, cell).await;
+            Event::Session(SessionEvent::Said(message)) => {
+                return self.on_said(message, order, cell).await;
             }
             // Nothing is sent before the session has come to its next rest.
             Event::Session(SessionEvent::RestSent) => {}
             Event::Session(SessionEvent::Ended(death)) => {
-                for message in self.session.remains().await {
-                    self.on_kernel(message, cell);
+                for output in self.session.remains().await {
+                    self.batcher.push(output);
                 }
                 tracing::warn!(?death.status, "A session died while it had a cell");
                 let error = notice::session_died(&death, self.memory_bytes);
@@ -278,7 +261,6 @@ impl Run<'_> {
             }
             Event::OutputDue if order.events.is_full() => {}
             Event::OutputDue => self.flush(order),
-            Event::TooLate => return Some(self.on_too_late()),
         }
         None
     }

@@ -1,8 +1,8 @@
 //! One job on this worker, from its assignment to its last event.
 //!
 //! ```text
-//! preparing ──> applying ──> running ──> collecting ──> closing ──> finished
-//!  (prepare)   └────────────────────── (cell) ───────────────────┘
+//! preparing ──> applying ──> running ──> collecting ──> finished
+//!  (prepare)   └──────────────── (cell) ─────────────┘
 //! ```
 //!
 //! In: an order and the notebook's session, if there is one. Out: events, and the session where it is as good as

@@ -58,7 +58,7 @@ enum Stage {
 }
 
 impl Away {
-    /// Nothing is owed before the job has ended.
+    /// The job has ended, and says that this follows.
     pub(crate) fn new(
         events: EventSink,
         revoked: CancellationToken,
@@ -70,7 +70,7 @@ impl Away {
             word: RestWord {
                 events,
                 revoked,
-                said: true,
+                said: false,
             },
             lane,
             way,
@@ -78,15 +78,9 @@ impl Away {
             version: held.version,
             ledger: held.ledger.clone(),
             stage: Stage::Settling,
-            paused: true,
+            paused: false,
             sent: None,
         }
-    }
-
-    /// The job has ended, and says that this follows.
-    pub(crate) fn owe(&mut self) {
-        self.word.said = false;
-        self.paused = false;
     }
 
     /// It can be read from now on.

@@ -1,6 +1,6 @@
 //! A session: one notebook's IPython kernel on this machine, and what it holds of the notebook's state.
 //!
-//! In: requests of the job that has the session. Out: what its kernel and its shim say, and its end.
+//! In: requests of the job that has the session. Out: what its kernel says, and its end.
 //!
 //! **Invariant:** when a [`Session`] is dropped, every process that it started ends.
 
@@ -13,11 +13,10 @@ use std::process::ExitStatus;
 use std::time::Duration;
 
 use baton_blobs::Ledger;
-use baton_jupyter_link::client::{KernelClient, KernelMessage, KernelStream};
 use baton_jupyter_link::folder::PrivateFolder;
 use baton_jupyter_link::shim::{ShimReader, ShimWriter};
-use baton_protocol::StateVersion;
 use baton_protocol::shim::{FromSession, Hello};
+use baton_protocol::{Output, StateVersion};
 use nix::unistd::Pid;
 use tokio::process::Child;
 
@@ -32,7 +31,6 @@ use crate::processes;
 const LAST_BREATH: Duration = Duration::from_secs(1);
 
 pub(crate) struct Session {
-    pub(crate) client: KernelClient,
     pub(crate) shim: ShimWriter,
     /// What the shim said of itself at the start.
     pub(crate) hello: Hello,
@@ -42,7 +40,6 @@ pub(crate) struct Session {
     pub(crate) away: Option<Away>,
     /// Where it works, unless it works in the notebook's folder itself.
     pub(crate) mirror: Option<SessionMirror>,
-    stream: KernelStream,
     shim_reader: ShimReader,
     child: Child,
     kernel: Pid,
@@ -68,8 +65,7 @@ pub(crate) struct Held {
 }
 
 pub(crate) enum SessionEvent {
-    Kernel(KernelMessage),
-    Shim(FromSession),
+    Said(FromSession),
     /// What its last cell left out was sent, or never will be.
     RestSent,
     Ended(Death),
@@ -78,7 +74,7 @@ pub(crate) enum SessionEvent {
 /// How a session ended that nobody ended.
 #[derive(Debug)]
 pub(crate) struct Death {
-    /// `None`: its connections broke, but the process lived on.
+    /// `None`: its connection broke, but the process lived on.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) last_lines: Vec<String>,
 }
@@ -88,10 +84,6 @@ impl Session {
     pub(crate) async fn next(&mut self) -> SessionEvent {
         loop {
             tokio::select! {
-                message = self.stream.next() => match message {
-                    Ok(message) => return SessionEvent::Kernel(message),
-                    Err(error) => tracing::warn!(%error, "The connection to a session's kernel broke"),
-                },
                 message = self.shim_reader.receive() => match message {
                     Ok(Some(FromSession::Settled { state, .. })) => {
                         if let Some(away) = &mut self.away {
@@ -99,9 +91,9 @@ impl Session {
                         }
                         continue;
                     }
-                    Ok(Some(message)) => return SessionEvent::Shim(message),
+                    Ok(Some(message)) => return SessionEvent::Said(message),
                     Ok(None) => {}
-                    Err(error) => tracing::warn!(%error, "The connection to a session's shim broke"),
+                    Err(error) => tracing::warn!(%error, "The connection to a session broke"),
                 },
                 () = away::send(&mut self.away) => return SessionEvent::RestSent,
                 never = serve(&mut self.mirror) => match never {},
@@ -120,14 +112,18 @@ impl Session {
         }
     }
 
-    /// What a session that ended had still said.
-    pub(crate) async fn remains(&mut self) -> Vec<KernelMessage> {
+    /// What a session that ended had still published. (Its children may hold its connection open.)
+    pub(crate) async fn remains(&mut self) -> Vec<Output> {
         const PATIENCE: Duration = Duration::from_millis(20);
-        let mut messages = Vec::new();
-        while let Ok(Ok(message)) = tokio::time::timeout(PATIENCE, self.stream.next()).await {
-            messages.push(message);
+        let mut outputs = Vec::new();
+        while let Ok(Ok(Some(message))) =
+            tokio::time::timeout(PATIENCE, self.shim_reader.receive()).await
+        {
+            if let FromSession::Published { output } = message {
+                outputs.push(output);
+            }
         }
-        messages
+        outputs
     }
 
     /// Listens while no job has the session: what is published then belongs to no cell. Returns when what its last
@@ -137,7 +133,7 @@ impl Session {
             match self.next().await {
                 SessionEvent::RestSent => return None,
                 SessionEvent::Ended(death) => return Some(death),
-                SessionEvent::Kernel(_) | SessionEvent::Shim(_) => {}
+                SessionEvent::Said(_) => {}
             }
         }
     }

@@ -1,13 +1,12 @@
 //! How a session starts.
 //!
-//! In: which Python, and where. Out: a session whose kernel and shim answer, or why there is none.
+//! In: which Python, and where. Out: a session whose kernel has said hello, or why there is none.
 
 use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use baton_blobs::scanner::{self, SCANNER};
-use baton_jupyter_link::client::{self, ClientError};
 use baton_jupyter_link::connection::{ConnectionError, ConnectionFile};
 use baton_jupyter_link::folder::{FolderError, PrivateFolder};
 use baton_jupyter_link::shim::{SHIM_SOCKET, ShimError, ShimListener, ShimReader, ShimWriter};
@@ -90,8 +89,6 @@ pub(crate) enum StartError {
     Shim(#[from] ShimError),
     #[error(transparent)]
     Frame(#[from] FrameError),
-    #[error(transparent)]
-    Client(#[from] ClientError),
 }
 
 /// Dropping the future ends what was started.
@@ -155,13 +152,8 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     let starting = Starting::new(&mut child, mark);
     let log = follow_output(&mut child);
 
-    let answers = async {
-        let shim = accept_shim(&listener, starting.process);
-        let kernel = async { Ok(client::connect(&connection).await?) };
-        tokio::try_join!(shim, kernel)
-    };
-    let ((shim_reader, shim, hello), (client, stream)) = tokio::select! {
-        answers = answers => answers?,
+    let (shim_reader, shim, hello) = tokio::select! {
+        said = accept_shim(&listener, starting.process) => said?,
         status = child.wait() => return Err(ended(order.python, status, &log).await),
         () = tokio::time::sleep(PATIENCE) => {
             let last_lines = log.last_lines(LINES);
@@ -177,14 +169,12 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     }
     let (kernel, mark) = starting.finish();
     Ok(Session {
-        client,
         shim,
         hello,
         held: None,
         away: None,
         mirror,
         gpu,
-        stream,
         shim_reader,
         child,
         kernel,

@@ -44,6 +44,8 @@ class Table:
         self._load_modules = load_modules or (lambda modules: None)
         self.messages = 0
         self.broken = False
+        self.rebuilt = False
+        """The last message that came made or changed objects, with code of their classes perhaps."""
         self._home: bool | None = None  # known with the first message
         self._segments = Segments(lambda segment: self._views.user_of(segment))
         self._here = Here(namespace, self._segments, [])
@@ -372,6 +374,7 @@ class Table:
                 self._load_modules(header.modules)
             containers: dict[str, type] = {"list": list, "dict": dict, "set": set}
             self._reserved = [containers[name]() for name in header.reserved]
+            self.rebuilt = not header.plain
             if header.plain:
                 message: Any = ((), {}, pickle.loads(body))
                 fresh: list[Any] = []

@@ -53,6 +53,7 @@ class Surroundings:
         self._start = {kind.name: kind.fresh() for kind in AT_START}
         self._known: dict[str, Any] = dict(self._start)
         self._waiting: Changes = {}
+        self._modules = 0  # so many were imported at the last look
         self.handlers = Handlers()
 
     def restart(self) -> None:
@@ -70,6 +71,7 @@ class Surroundings:
         """What the other end lacks. Call `departed` once it is on its way."""
         changes: Changes = {}
         known: dict[str, Any] = {}
+        self._modules = len(sys.modules)
         for kind in kinds():
             if not kind.is_here():
                 if kind.name in self._waiting and kind.name not in self._known:
@@ -92,9 +94,12 @@ class Surroundings:
     def departed(self, departing: Departing) -> None:
         self._known.update(departing.known)
 
-    def settle(self) -> None:
-        """What is here now is so at the other end, too: what was imported to set up the state."""
-        self.departed(self.depart())
+    def settle(self, rebuilt: bool) -> None:
+        """What is here now is so at the other end, too: what was imported to set up the state, and what code of the
+        student's has done to it while objects were `rebuilt`.
+        """
+        if rebuilt or len(sys.modules) != self._modules:
+            self.departed(self.depart())
 
     def land(self, changes: Changes) -> list[str]:
         """Does what the other end said. Returns a line for each kind that could not be brought up to date."""

@@ -360,33 +360,30 @@ class Baton:
             self.away = Socket(self.folder / f"away-{time.monotonic_ns()}")
             self.session = Kernel("baton_shim.session", self.folder, self.away.path)
             self.away.accept()
-            self.session.ready()
             self.mover = Mover()
         session = self.session
         assert session is not None
         delta, file = self.mover.move(self.notebook.pid, state)
         self.home.send("released", {"call": call})
-        prepare = {"message_id": run["message_id"], "execution_count": run["execution_count"], "delta": delta}
-        self.away.send("prepare", prepare, file)
+        parts = ("message_id", "code", "silent", "allow_stdin", "execution_count")
+        self.away.send("run", {part: run[part] for part in parts} | {"delta": delta}, file)
         os.close(file)
-        self._execute(session, run)
         from_away: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         started = False
         listener = threading.Thread(target=self._listen_away, args=(from_away,), daemon=True)
         listener.start()
         while True:
-            self._pump_outputs(session, run)
             self._pump_home(session, call)
             try:
                 name, body = from_away.get(timeout=0.02)
             except queue.Empty:
                 continue
+            if name == "published":
+                self._pass_on(body["output"], run)
             if name == "refused":
                 self.home.send("failed", {"call": call, "outcome": "refused", "error": body["error"]})
                 if started:
                     self.lose_session()
-                else:
-                    self._wait_for_idle(session, run)
                 return None
             if name == "started":
                 started = True
@@ -413,7 +410,6 @@ class Baton:
         away_bytes = body["away_bytes"]
         delta, file = self.mover.move(session.pid, body["state"])
         self.away.send("released", {"message_id": run["message_id"]})
-        self._wait_for_idle(session, run)
         finished = {"call": call, "outcome": body["outcome"], "error": body["error"], "delta": delta}
         self.home.send("finished", finished, file)
         os.close(file)
@@ -428,7 +424,9 @@ class Baton:
     def _serve_rest(self, session: Kernel, call: int) -> dict[str, Any] | None:
         """Until it is here, or another call begins."""
         try:
-            name, body = self.away.receive()
+            name = "published"  # by threads, after their cell
+            while name == "published":
+                name, body = self.away.receive()
             assert name == "settled"
         except (EOFError, OSError):
             self.session = None
@@ -467,40 +465,13 @@ class Baton:
         except (EOFError, OSError):
             into.put(("end", {}))
 
-    def _execute(self, session: Kernel, run: dict[str, Any]) -> None:
-        self.idle = False
-        content = {
-            "code": run["code"],
-            "silent": run["silent"],
-            "store_history": False,
-            "user_expressions": {},
-            "allow_stdin": run["allow_stdin"],
-            "stop_on_error": False,
-        }
-        message = session.client.session.msg("execute_request", content)
-        message["header"]["msg_id"] = message["msg_id"] = run["message_id"]
-        session.client.shell_channel.send(message)
-
-    def _pump_outputs(self, session: Kernel, run: dict[str, Any]) -> None:
-        while session.client.iopub_channel.msg_ready():
-            message = session.client.get_iopub_msg(timeout=PATIENCE)
-            if message["parent_header"].get("msg_id") != run["message_id"]:
-                continue
-            kind, content = message["msg_type"], message["content"]
-            self.idle |= kind == "status" and content["execution_state"] == "idle"
-            if kind not in OUTPUTS:
-                assert kind not in ("execute_result", "error"), content
-                continue
-            if run["captured"]:
-                output = {
-                    "kind": kind,
-                    "content": json.dumps(content).encode(),
-                    "metadata": b"{}",
-                    "buffers": [],
-                }
-                self.home.send("publish", {"call": run["call"], "output": output})
-            else:
-                self.remote.append((kind, content))
+    def _pass_on(self, output: dict[str, Any], run: dict[str, Any]) -> None:
+        content = json.loads(output["content"])
+        assert output["kind"] in OUTPUTS, content
+        if run["captured"]:
+            self.home.send("publish", {"call": run["call"], "output": output})
+        else:
+            self.remote.append((output["kind"], content))
 
     def _pump_home(self, session: Kernel, call: int) -> None:
         while not self.from_home.empty():
@@ -514,13 +485,6 @@ class Baton:
                 self.home.send("released", {"call": call})
                 self.away.send("names", {"message_id": "", "delta": delta}, file)
                 os.close(file)
-
-    def _wait_for_idle(self, session: Kernel, run: dict[str, Any]) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not self.idle:
-            assert time.monotonic() < deadline
-            self._pump_outputs(session, run)
-            session.client.iopub_channel.socket.poll(20)
 
 
 @pytest.fixture

@@ -134,6 +134,7 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::NamesWanted { message_id: message_id(), names: vec!["scale".to_owned()] },
     FromSession::Finished { message_id: message_id(), outcome: Outcome::Error, error: Some(error()), state: snapshot(), away_bytes: 500 << 20 },
     FromSession::Settled { message_id: message_id(), state: snapshot() },
+    FromSession::Published { output: output() },
 ], {
     FromSession::Hello(_) => "hello",
     FromSession::Started { .. } => "started",
@@ -142,15 +143,16 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::NamesWanted { .. } => "names_wanted",
     FromSession::Finished { .. } => "finished",
     FromSession::Settled { .. } => "settled",
+    FromSession::Published { .. } => "published",
 });
 
 golden!(messages_to_sessions_are_read, "to_session", ToSession, [
-    ToSession::Prepare { message_id: message_id(), execution_count: 12, delta: delta() },
+    ToSession::Run { message_id: message_id(), code: "1 + 1".into(), silent: false, allow_stdin: true, execution_count: 12, delta: delta() },
     ToSession::Input { question: 2, value: None },
     ToSession::Names { message_id: message_id(), delta: delta() },
     ToSession::Released { message_id: message_id() },
 ], {
-    ToSession::Prepare { .. } => "prepare",
+    ToSession::Run { .. } => "run",
     ToSession::Input { .. } => "input",
     ToSession::Names { .. } => "names",
     ToSession::Released { .. } => "released",

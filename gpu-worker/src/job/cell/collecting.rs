@@ -3,10 +3,8 @@
 use baton_blobs::Ledger;
 use baton_protocol::shim::{Snapshot, ToSession};
 use baton_protocol::{Cell, Outcome, RemoteError, State, Usage};
-use tokio::time::Instant;
 
-use super::limits::Cancel;
-use super::{PATIENCE, Phase, Run};
+use super::{Phase, Run};
 use crate::context::MoveError;
 use crate::job::lanes::{Changes, send_home};
 use crate::job::{Ending, Order};
@@ -113,6 +111,11 @@ impl Run<'_> {
             version: self.version.after_message(),
             ledger,
         };
+        let message_id = cell.message_id.clone();
+        self.answer(ToSession::Released { message_id }).await;
+        if let Some(mirror) = &mut self.session.mirror {
+            mirror.rest();
+        }
         if away_bytes > 0 {
             self.session.away = Some(Away::new(
                 order.events.clone(),
@@ -122,44 +125,14 @@ impl Run<'_> {
                 &held,
             ));
         }
-        self.phase = Phase::Closing {
-            ending: Box::new(Ending {
-                outcome,
-                error,
-                state: Some(state),
-                files,
-                usage: Usage::default(),
-                away_bytes,
-            }),
-            held,
-        };
-        self.cancel = Cancel::Moot;
-        self.deadline = Some(Instant::now() + PATIENCE);
-        let message_id = cell.message_id.clone();
-        self.answer(ToSession::Released { message_id }).await;
-        self.close()
-    }
-
-    /// The ending, once all that the cell published is here, too.
-    pub(super) fn close(&mut self) -> Option<Ending> {
-        if !self.all_output_is_here {
-            return None;
-        }
-        match std::mem::replace(&mut self.phase, Phase::Over) {
-            Phase::Closing { ending, held } => {
-                if let Some(mirror) = &mut self.session.mirror {
-                    mirror.rest();
-                }
-                self.session.held = Some(held);
-                if let Some(away) = &mut self.session.away {
-                    away.owe();
-                }
-                Some(*ending)
-            }
-            phase => {
-                self.phase = phase;
-                None
-            }
-        }
+        self.session.held = Some(held);
+        Some(Ending {
+            outcome,
+            error,
+            state: Some(state),
+            files,
+            usage: Usage::default(),
+            away_bytes,
+        })
     }
 }

@@ -14,8 +14,6 @@ pub(super) enum Cancel {
     NotAsked,
     /// Who has not obeyed at this time loses the session.
     Asked(Instant),
-    /// The cell has come to its end anyway.
-    Moot,
 }
 
 impl Run<'_> {
@@ -23,7 +21,7 @@ impl Run<'_> {
     pub(super) fn cancel_ignored_at(&self) -> Option<Instant> {
         match self.cancel {
             Cancel::Asked(instant) => Some(instant),
-            Cancel::NotAsked | Cancel::Moot => None,
+            Cancel::NotAsked => None,
         }
     }
 
@@ -78,29 +76,5 @@ impl Run<'_> {
             let error = notice::out_of_memory(self.memory_bytes, limit);
             Ending::without_state(Outcome::OutOfMemory, error)
         })
-    }
-
-    pub(super) fn on_too_late(&mut self) -> Ending {
-        match std::mem::replace(&mut self.phase, Phase::Over) {
-            // All that the student needs is here; only the session is not as it should be.
-            Phase::Closing { ending, .. } => {
-                tracing::warn!("A session did not say that it publishes nothing more");
-                match ending.away_bytes {
-                    0 => *ending,
-                    _ => Ending::without_state(
-                        Outcome::WorkerLost,
-                        notice::session_failed("The session did not come to an end"),
-                    ),
-                }
-            }
-            Phase::Applying { .. } => Ending::without_state(
-                Outcome::Refused,
-                notice::session_failed("The session did not run the cell"),
-            ),
-            _ => Ending::without_state(
-                Outcome::WorkerLost,
-                notice::session_failed("The session ended the cell without its state"),
-            ),
-        }
     }
 }

@@ -1,82 +1,39 @@
-//! What the session is told, and what its kernel and its shim say.
+//! What the session is told, and what it says.
 
 use std::os::fd::BorrowedFd;
 
-use baton_jupyter_link::client::{ClientError, KernelMessage, Source};
 use baton_link::frames::FrameError;
-use baton_protocol::shim::{Delta, END_OF_OUTPUT, FromSession, ToSession};
-use baton_protocol::{Cell, JobEvent, Outcome, Output};
-use jupyter_protocol::ExecuteRequest;
+use baton_protocol::shim::{Delta, FromSession, ToSession};
+use baton_protocol::{Cell, JobEvent, Outcome};
 use tokio::time::Instant;
 
 use super::collecting::SessionEnd;
 use super::limits::Cancel;
-use super::{PATIENCE, Phase, Run};
+use super::{Phase, Run};
 use crate::gpu;
 use crate::job::{Ending, Order};
 use crate::notice;
 use crate::session::Session;
 
-#[derive(Debug, thiserror::Error)]
-pub(super) enum TellError {
-    #[error(transparent)]
-    Shim(#[from] FrameError),
-    #[error(transparent)]
-    Client(#[from] ClientError),
-}
-
-/// The kernel first: only in a cell its shim listens, and a frame may be larger than what the socket holds.
 pub(super) async fn tell(
     session: &mut Session,
     cell: &Cell,
     delta: Delta,
     file: BorrowedFd<'_>,
-) -> Result<(), TellError> {
-    let request = ExecuteRequest {
+) -> Result<(), FrameError> {
+    let run = ToSession::Run {
+        message_id: cell.message_id.clone(),
         code: cell.code.clone(),
         silent: cell.silent,
-        store_history: false,
-        user_expressions: None,
         allow_stdin: cell.allow_stdin,
-        // One cell at a time: there is nothing behind it that could be stopped.
-        stop_on_error: false,
-    };
-    session.client.execute(&cell.message_id, &request).await?;
-    let prepare = ToSession::Prepare {
-        message_id: cell.message_id.clone(),
         execution_count: cell.execution_count,
         delta,
     };
-    Ok(session.shim.send_with_file(&prepare, file).await?)
+    session.shim.send_with_file(&run, file).await
 }
 
 impl Run<'_> {
-    pub(super) fn on_kernel(&mut self, message: KernelMessage, cell: &Cell) -> Option<Ending> {
-        let idle = message.is_idle_of(&cell.message_id);
-        if idle || message.is_end_of_output_of(&cell.message_id) {
-            self.all_output_is_here = true;
-        } else if message.source == Source::Iopub && is_output(&message.kind) {
-            self.batcher.push(Output {
-                kind: message.kind,
-                content: message.content,
-                metadata: message.metadata,
-                buffers: message.buffers,
-            });
-            return None;
-        } else {
-            return None;
-        }
-        if matches!(self.phase, Phase::Closing { .. }) {
-            return self.close();
-        }
-        // The shim speaks before its kernel does; but its message may still be on its way to this task.
-        if idle && self.deadline.is_none() {
-            self.deadline = Some(Instant::now() + PATIENCE);
-        }
-        None
-    }
-
-    pub(super) async fn on_shim(
+    pub(super) async fn on_said(
         &mut self,
         message: FromSession,
         order: &Order,
@@ -107,7 +64,7 @@ impl Run<'_> {
                 self.refused = matches!(phase, Phase::Applying { .. });
                 let outcome = match self.cancel {
                     Cancel::NotAsked => Outcome::Refused,
-                    Cancel::Asked(_) | Cancel::Moot => Outcome::Cancelled,
+                    Cancel::Asked(_) => Outcome::Cancelled,
                 };
                 return Some(Ending::without_state(outcome, error));
             }
@@ -136,6 +93,10 @@ impl Run<'_> {
                 };
                 return self.begin_collecting(end, state, ledger);
             }
+            (FromSession::Published { output }, phase) => {
+                self.phase = phase;
+                self.batcher.push(output);
+            }
             (
                 FromSession::InputWanted {
                     question,
@@ -163,7 +124,7 @@ impl Run<'_> {
                 tracing::warn!(
                     cell.message_id,
                     kind = kind(&unexpected),
-                    "A session's shim is out of step"
+                    "A session is out of step"
                 );
             }
         }
@@ -173,24 +134,9 @@ impl Run<'_> {
     /// A connection that broke is seen when the session is listened to.
     pub(super) async fn answer(&mut self, message: ToSession) {
         if let Err(error) = self.session.shim.send(&message).await {
-            tracing::warn!(%error, "A session's shim takes no messages");
+            tracing::warn!(%error, "A session takes no messages");
         }
     }
-}
-
-/// Everything that IPython publishes while a cell runs, except what the notebook kernel says itself.
-fn is_output(kind: &str) -> bool {
-    !matches!(
-        kind,
-        "status"
-            | "execute_input"
-            | "execute_result"
-            | "error"
-            | "iopub_welcome"
-            | "shutdown_reply"
-            | "debug_event"
-            | END_OF_OUTPUT
-    )
 }
 
 fn kind(message: &FromSession) -> &'static str {
@@ -198,6 +144,7 @@ fn kind(message: &FromSession) -> &'static str {
         FromSession::Hello(_) => "hello",
         FromSession::Started { .. } => "started",
         FromSession::Refused { .. } => "refused",
+        FromSession::Published { .. } => "published",
         FromSession::InputWanted { .. } => "input_wanted",
         FromSession::NamesWanted { .. } => "names_wanted",
         FromSession::Finished { .. } => "finished",

@@ -9,13 +9,16 @@ import ctypes
 import json
 import mmap
 import os
+import signal
 import socket
 import struct
 import sys
+import threading
 
 import msgpack
 from ipykernel.ipkernel import IPythonKernel
 from ipykernel.kernelapp import IPKernelApp
+from jupyter_client.session import DELIM
 
 VERSION = os.environ.get("FAKE_SHIM_VERSION") or os.environ["BATON_TEST_VERSION"]
 PYTHON_VERSION = os.environ.get("FAKE_PYTHON_VERSION", "3.test")
@@ -27,10 +30,12 @@ class Link:
         self.socket.connect(path)
         self.buffer = bytearray()
         self.files = []
+        self.sends = threading.Lock()
 
     def send(self, name, **body):
         document = msgpack.packb({name: body})
-        self.socket.sendall(struct.pack(">Q", len(document)) + document)
+        with self.sends:
+            self.socket.sendall(struct.pack(">Q", len(document)) + document)
 
     def receive(self):
         while True:
@@ -49,29 +54,56 @@ class Link:
             self.buffer += data
 
 
+class Outputs:
+    """What takes the place of iopub."""
+
+    def send_multipart(self, parts, *_, **__):
+        _, header, _, metadata, content, *buffers = parts[parts.index(DELIM) + 1 :]
+        kind = json.loads(header)["msg_type"]
+        if kind not in ("status", "execute_input", "execute_result", "error"):
+            output = {"kind": kind, "content": content, "metadata": metadata, "buffers": buffers}
+            Kernel.link.send("published", output=output)
+
+
 class Kernel(IPythonKernel):
     link = None
     messages = 0
     known = set()
     """Names of the segments that both ends have."""
 
-    async def do_execute(self, code, silent, *arguments, **options):
-        name, prepare = self.link.receive()
-        assert name == "prepare", name
-        self.message_id = prepare["message_id"]
-        delta = prepare["delta"]
-        if not self.apply(delta):
+    def start(self):
+        super().start()
+        self.iopub_thread.socket = Outputs()
+        self.io_loop.asyncio_loop.add_reader(self.link.socket, self.on_readable)
+        self.link.send("hello", version=VERSION, pid=os.getpid(), python=sys.executable, python_version=PYTHON_VERSION)
+
+    def on_readable(self):
+        loop = self.io_loop.asyncio_loop
+        loop.remove_reader(self.link.socket)
+        self.cell = loop.create_task(self.run())
+        self.cell.add_done_callback(lambda _: loop.add_reader(self.link.socket, self.on_readable))
+
+    async def run(self):
+        name, run = self.link.receive()
+        assert name == "run", name
+        self.message_id = run["message_id"]
+        if not self.apply(run["delta"]):
             error = {"name": "TypeError", "value": "unreadable", "traceback": [], "hint": None}
             self.link.send("refused", message_id=self.message_id, error=error)
-            return {"status": "error", "ename": "TypeError", "evalue": "unreadable", "traceback": []}
+            return
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         self.link.send("started", message_id=self.message_id)
-        options["store_history"] = False
         try:
-            reply = await super().do_execute(code, silent, **options)
+            reply = await self.do_execute(
+                run["code"], run["silent"], store_history=False, allow_stdin=run["allow_stdin"]
+            )
         except KeyboardInterrupt:
             reply = {"status": "error", "ename": "KeyboardInterrupt", "evalue": "", "traceback": []}
         sys.stdout.flush()
         sys.stderr.flush()
+        published = threading.Event()
+        self.iopub_thread.schedule(published.set)
+        published.wait()
         outcome, error = "ok", None
         if reply["status"] == "error":
             outcome = "cancelled" if reply["ename"] == "KeyboardInterrupt" else "error"
@@ -87,7 +119,6 @@ class Kernel(IPythonKernel):
         name, _ = self.link.receive()
         assert name == "released", name
         self.messages += 1
-        return reply
 
     def apply(self, delta):
         file = self.link.files.pop(0)
@@ -156,7 +187,6 @@ def main():
     app = IPKernelApp.instance()
     app.kernel_class = Kernel
     app.initialize()
-    link.send("hello", version=VERSION, pid=os.getpid(), python=sys.executable, python_version=PYTHON_VERSION)
     app.start()
 
 
