@@ -68,36 +68,31 @@ class Undo:
         self._segments.next_number = self._next_segment
 
 
-def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segments, undo: Undo) -> bytes:
-    """Bring the memory up to date and return the pickle stream."""
+def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segments, undo: Undo) -> memoryview:
+    """Bring the memory up to date and return the pickle stream, which is the file's own pages."""
     size = os.fstat(file_descriptor).st_size
-    stream = delta["stream"]
     if not size:
-        return b""
-    file = mmap.mmap(file_descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
-    content = memoryview(file)
+        return memoryview(b"")
+    content = memoryview(mmap.mmap(file_descriptor, size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ))
     parts: list[memory.Part] = []
-    try:
-        for part in delta["segments"]:
-            number, bytes_, patches = part["number"], part["bytes"], part["patches"]
-            _check_extents(patches, size, bytes_, number)
-            if part["fresh"]:
-                undo.received(number)
-                offset = patches[0]["source"]["offset"] if patches else 0
-                segments.receive(number, bytes_, file_descriptor, content, offset)
-                continue
-            segment = segments.by_number.get(number)
-            if segment is None or segment.bytes != bytes_:
-                raise TableBroken(f"Segment {number} of {bytes_} bytes is not known here")
-            owner = segments.buffer(segment) if patches else None
-            changed = _parts(patches, segment)
-            undo.keep_memory(changed, owner)
-            parts += changed
-        memory.fill(file_descriptor, parts)
-        return bytes(content[stream["offset"] : stream["offset"] + stream["bytes"]])
-    finally:
-        content.release()
-        file.close()
+    for part in delta["segments"]:
+        number, bytes_, patches = part["number"], part["bytes"], part["patches"]
+        _check_extents(patches, size, bytes_, number)
+        if part["fresh"]:
+            undo.received(number)
+            offset = patches[0]["source"]["offset"] if patches else 0
+            segments.receive(number, bytes_, file_descriptor, content, offset)
+            continue
+        segment = segments.by_number.get(number)
+        if segment is None or segment.bytes != bytes_:
+            raise TableBroken(f"Segment {number} of {bytes_} bytes is not known here")
+        owner = segments.buffer(segment) if patches else None
+        changed = _parts(patches, segment)
+        undo.keep_memory(changed, owner)
+        parts += changed
+    memory.fill(file_descriptor, parts)
+    stream = delta["stream"]
+    return content[stream["offset"] : stream["offset"] + stream["bytes"]]
 
 
 def write_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segments, expected: Set[int]) -> None:

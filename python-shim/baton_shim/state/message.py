@@ -122,7 +122,7 @@ def join(header: Header, body: bytes | memoryview, buffers: list[Any]) -> Stream
     return Stream([_LENGTH.pack(len(head)) + head, body, *buffers])
 
 
-def split(stream: bytes) -> tuple[Header, memoryview, list[memoryview]]:
+def split(stream: memoryview) -> tuple[Header, memoryview, list[memoryview]]:
     """The header, the pickle, and its buffers."""
     try:
         (length,) = _LENGTH.unpack_from(stream)
@@ -132,7 +132,7 @@ def split(stream: bytes) -> tuple[Header, memoryview, list[memoryview]]:
             header = replace(header, dropped=list(accumulate(array("Q", zlib.decompress(dropped)))))
     except Exception as error:
         raise TableBroken("The state message has no readable header") from error
-    rest = memoryview(stream)[_LENGTH.size + length :]
+    rest = stream[_LENGTH.size + length :]
     begins = [*accumulate(header.buffers, initial=len(rest) - sum(header.buffers))]
     buffers = [rest[begin:end] for begin, end in itertools.pairwise(begins)]
     return header, rest[: begins[0]], buffers

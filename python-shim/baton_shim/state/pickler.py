@@ -52,8 +52,11 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.stayed: list[tuple[Any, str, str | None]] = []  # the object, why, and a hint
 
     def dump_message(self, patches: list[Patch], rebound: dict[str, Any], extra: object) -> None:
-        self.large.of_patches = {id(patch.content) for patch in patches if type(patch.content) is pickle.PickleBuffer}
+        large = [patch.content for patch in patches if type(patch.content) is pickle.PickleBuffer]
+        self.large.of_patches = set(map(id, large))
         pickle.Pickler.dump(self, (patches, rebound, extra))  # cloudpickle hides a RecursionError
+        for content in large:  # what holds it has a number now, and so lives until the next message
+            content.release()
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)

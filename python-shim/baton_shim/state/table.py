@@ -25,7 +25,7 @@ from baton_shim.state.collector import uncollected
 from baton_shim.state.cycles import Pace, unreachable
 from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.delta import Undo, read_segments
-from baton_shim.state.kinds import Here, Kinds, is_leaf
+from baton_shim.state.kinds import Here, Kinds
 from baton_shim.state.message import Header, Snapshot, is_plain, join, split, versions
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
@@ -65,6 +65,7 @@ class Table:
         self._pins: list[Any] = []
         self._undo: Undo | None = None
         self._reserved: list[Any] = []
+        self._filled: dict[int, Any] = {}  # states of large plain containers that this message brought
 
     # ---- sending ----
 
@@ -171,9 +172,7 @@ class Table:
         self._views.find_moved(reach.changed)
         reach.marked.update(range(header.count_before, header.count_after))
         self._given = reach.marked
-        for number in (*reach.changed, *range(header.count_before, header.count_after)):
-            if number not in numbering.dropped:
-                walker.remember(number)
+        walker.remember((*reach.changed, *range(header.count_before, header.count_after)), reach.as_leaves)
         in_reach = self._views.in_reach(self._given, given)
         fresh_segments = range(first_fresh, self._segments.next_number)
         if home:
@@ -280,7 +279,7 @@ class Table:
         patches = []
         for number in order:
             obj = objects[number]
-            kind = kinds.leaf if is_leaf(obj) else kinds.of(obj)
+            kind = kinds.leaf if number in reach.as_leaves else kinds.of(obj)
             patches.append(Patch(number, kind.name, kind.content(obj, reach.states[number])))
         leaf = kinds.leaf
         for number, obj in enumerate(reach.leaves, len(objects)):
@@ -422,9 +421,8 @@ class Table:
             undo.keep_name(self.namespace, name)
             self.namespace.pop(name, None)
         self._bindings.delete(header.deleted)
-        for number in (*undo.patched, *range(header.count_before, header.count_after)):
-            if number not in numbering.dropped:
-                self._walker.remember(number)
+        leaves, self._filled = self._filled, {}
+        self._walker.remember((*undo.patched, *range(header.count_before, header.count_after)), leaves)
         if header.compact:
             self._compact()
 
@@ -447,7 +445,10 @@ class Table:
         else:
             obj = objects[number]
             self._undo.keep(number, self._kinds.of(obj), obj)
-        self._kinds.by_name[kind].apply(obj, content)
+        by_kind = self._kinds.by_name[kind]
+        by_kind.apply(obj, content)
+        if by_kind is self._kinds.leaf:
+            self._filled[number] = by_kind.read(obj)
 
     def _find_class(self, module: str, name: str) -> Any:
         if module == "__main__":  # whatever has this name here may be something else

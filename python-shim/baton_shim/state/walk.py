@@ -7,7 +7,7 @@ each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import chain, compress, repeat
 from operator import is_, itemgetter
@@ -26,6 +26,7 @@ class Reach:
     changed: list[int] = field(default_factory=list)
     states: dict[int, Any] = field(default_factory=dict)  # of the changed ones, as they are now
     leaves: list[Any] = field(default_factory=list)  # large plain containers that the other end does not know
+    as_leaves: dict[int, Any] = field(default_factory=dict)  # states of these and of the changed ones of their like
     unknown: dict[int, Any] = field(default_factory=dict)  # by id, kept alive while the ids are in use
 
 
@@ -40,11 +41,23 @@ class Walker:
         self.states: dict[int, Known] = {}
         self.children: dict[int, tuple[int, ...]] = {}
 
-    def remember(self, number: int) -> None:
-        """Note the object's state as what both ends hold now."""
+    def remember(self, numbers: Iterable[int], leaves: Mapping[int, Any]) -> None:
+        """Note these objects' states as what both ends hold now; of large plain containers, the states that are given.
+
+        Of those that a message has dropped nothing is noted.
+        """
+        for number in numbers:
+            if number in self.numbering.dropped:
+                continue
+            self.forget(number)
+            if number in leaves:
+                self.states[number] = (self.kinds.leaf, leaves[number])
+            else:
+                self._remember(number)
+
+    def _remember(self, number: int) -> None:
         obj = self.numbering.objects[number]
         kind = self.kinds.of(obj)
-        self.children.pop(number, None)
         if kind.changes:
             try:
                 state = kind.read(obj)
@@ -52,8 +65,6 @@ class Walker:
                 state = _UNREADABLE
             if state is not None:
                 self.states[number] = (kind, state)
-                return
-        self.states.pop(number, None)
 
     def is_readable(self, number: int) -> bool:
         return self.states[number][1] is not _UNREADABLE
@@ -99,10 +110,12 @@ class Walker:
                 numbers.add(entry[0])
             elif id(obj) not in unknown:
                 unknown[id(obj)] = obj
-                if is_leaf(obj):
-                    reach.leaves.append(obj)
-                else:
+                state = self.kinds.leaf.read_if_leaf(obj)
+                if state is None:
                     strangers += self._parts(obj)
+                else:
+                    reach.as_leaves[len(self.numbering) + len(reach.leaves)] = state
+                    reach.leaves.append(obj)
         return numbers
 
     def _sift(self, level: list[int], reach: Reach) -> tuple[list[int], list[Any]]:
@@ -145,17 +158,18 @@ class Walker:
 
     def _change(self, number: int, reach: Reach) -> list[Any]:
         obj = self.numbering.objects[number]
-        kind = self.kinds.of(obj)
-        try:
-            state = kind.read(obj)
-        except Exception:  # it cannot be said what it holds: the other end keeps what it has
-            return []
+        kind, known = self.kinds.of(obj), self.states.get(number)
+        leaf = self.kinds.leaf.read_if_leaf(obj)
+        if leaf is not None:
+            state = reach.as_leaves[number] = leaf
+        else:
+            try:
+                state = kind.read(obj)
+            except Exception:  # it cannot be said what it holds: the other end keeps what it has
+                return []
         reach.changed.append(number)
         reach.states[number] = state
-        if is_leaf(obj):
-            return []
-        parts = list(kind.parts(obj, state))
-        known = self.states.get(number)
+        parts = list(kind.parts(obj, state)) if leaf is None else []
         if known is not None and known[0] is kind and known[1] is not _UNREADABLE:
             parts += kind.parts(obj, known[1])  # what it let go of may have changed before that
         return parts
@@ -172,7 +186,8 @@ class Walker:
         obj = self.numbering.objects[number]
         memo = self.numbering.memo
         known = self.states.get(number)
-        if type(obj) in ATOMS or number in self.numbering.dropped or is_leaf(obj):
+        is_known_leaf = known is not None and known[0] is self.kinds.leaf
+        if is_known_leaf or type(obj) in ATOMS or number in self.numbering.dropped or is_leaf(obj):
             below: tuple[int, ...] = ()
         else:
             kind, state = known if known is not None else (self.kinds.of(obj), None)

@@ -8,7 +8,9 @@ from collections.abc import Collection
 from itertools import chain, islice
 from typing import Any, ClassVar
 
-from baton_shim.state.kinds.base import ATOMS, Kind, State
+from baton_shim.state.kinds.base import ATOMS, Here, Kind, State
+from baton_shim.state.kinds.containers import DictKind, ListKind, SetKind
+from baton_shim.state.writes import stamp
 
 LEAF_ELEMENTS = 10_000
 LEAF_TYPES = (list, dict, set)
@@ -20,6 +22,25 @@ class LeafKind(Kind):
     blind = True
     changes = True
 
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self._of: dict[type, Kind] = {list: ListKind(here), dict: DictKind(here), set: SetKind(here)}
+
+    def read(self, obj: Any) -> State:
+        """What it holds, or for a dict, where Python keeps one, a stamp that says as much."""
+        written = stamp(obj) if type(obj) is dict else None
+        return self._of[type(obj)].read(obj) if written is None else written
+
+    def same(self, obj: Any, state: State) -> bool:
+        return stamp(obj) == state if type(state) is int else self._of[type(obj)].same(obj, state)
+
+    def read_if_leaf(self, obj: Any) -> State | None:
+        """The state that a leaf had before anything of it was looked at; None of what is no leaf."""
+        if type(obj) not in self._of or len(obj) < LEAF_ELEMENTS:
+            return None
+        state = self.read(obj)
+        return state if is_leaf(obj) else None
+
     def content(self, obj: Any, state: State) -> Any:
         if type(obj) is dict:
             return pickle.PickleBuffer(pickled(_Items(obj), obj.values()))
@@ -27,12 +48,13 @@ class LeafKind(Kind):
 
     def apply(self, obj: Any, content: Any) -> None:
         obj.clear()
-        if type(obj) is dict:
-            _Items.fill(obj, content)
-        elif type(obj) is list:
-            obj += pickle.loads(content)
-        else:
-            obj |= pickle.loads(content)
+        with content:  # what carried it has a number, and so lives until the next message
+            if type(obj) is dict:
+                _Items.fill(obj, content)
+            elif type(obj) is list:
+                obj += pickle.loads(content)
+            else:
+                obj |= pickle.loads(content)
 
 
 class _Items:
