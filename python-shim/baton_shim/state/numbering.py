@@ -93,13 +93,14 @@ class Numbering:
     def unreferenced(self) -> list[int]:
         """Numbers of objects that nobody but the table holds."""
         counts = list(map(sys.getrefcount, self.objects))
-        alone, seeded = counts[self.anchors - 1], self._seeded()
-        if min(counts) == alone and counts.count(alone) == 1 and seeded == len(counts):
-            return []  # the common case, at C's speed
-        first = self.anchors
-        old = [n for n in range(first, min(seeded, len(counts))) if counts[n] <= alone]
+        alone, seeded, first = counts[self.anchors - 1], self._seeded(), self.anchors
         less = alone - (seeded > 0)
-        return old + [n for n in range(max(first, seeded), len(counts)) if counts[n] <= less]
+        parts = ((first, min(seeded, len(counts)), alone), (max(first, seeded), len(counts), less))
+        found: list[int] = []
+        for begin, end, most in parts:
+            if min(counts[begin:end], default=most + 1) <= most:  # rare: the look is at C's speed
+                found += [number for number in range(begin, end) if counts[number] <= most]
+        return found
 
     def unreferenced_among(self, numbers: Iterable[int]) -> list[int]:
         objects, first, seeded = self.objects, self.anchors, self._seeded()
