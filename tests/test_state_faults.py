@@ -19,7 +19,6 @@ class Waiting:
     def __init__(self, folder):
         self.folder, self.home = folder, os.getpid()
     def __setstate__(self, state):
-        import os, pathlib
         vars(self).update(state)
         said = pathlib.Path(self.folder, "said")
         if os.getpid() == self.home or said.exists():

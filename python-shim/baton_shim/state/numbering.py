@@ -146,16 +146,24 @@ class Numbering:
         return [fresh[number] for number in range(known, len(memo))]
 
     def load(
-        self, body: memoryview, buffers: Iterable[memoryview], reserved: Sequence[Any], count_after: int
+        self,
+        body: memoryview,
+        buffers: Iterable[memoryview],
+        reserved: Sequence[Any],
+        count_after: int,
+        ahead: Callable[[Any], None],
     ) -> tuple[Any, list[Any]]:
-        """Read one message's pickle. Returns it and what it numbered (the reserved ones first)."""
+        """Read one message's pickle. Returns it and what it numbered (the reserved ones first).
+
+        `ahead` is called with each pickle that stands ahead of the message, before anything else is read.
+        """
         if self._unpickler is None:
             self._unpickler = _SeededUnpickler(self._find_class)
         unpickler = self._unpickler
         try:
             unpickler.seed([*self.objects, *reserved] if reserved else self.objects)
             unpickler.buffers.waiting = iter(buffers)
-            message = unpickler.run(body)
+            message = unpickler.run(body, ahead)
             return message, unpickler.since(len(self.objects), count_after, message)
         except BaseException:
             self._unpickler = None
@@ -191,13 +199,17 @@ class _SeededUnpickler(pickle.Unpickler):
     def persistent_load(self, number: int) -> Any:
         return self.known[number]
 
-    def run(self, program: bytes | memoryview) -> Any:
+    def run(self, program: bytes | memoryview, ahead: Callable[[Any], None] | None = None) -> Any:
         self.file.seek(0)
         self.file.truncate()
         self.file.write(program)
         self.file.seek(0)
         try:
-            return self.load()
+            found = self.load()
+            while ahead is not None and self.file.tell() < len(program):
+                ahead(found)
+                found = self.load()
+            return found
         finally:
             self.file.seek(0)
             self.file.truncate()
