@@ -23,6 +23,8 @@ from workloads import ALL, COLD, DIRTY, EMPTY, GIGABYTE, HELD, SMALL_NEW, SMALL_
 ORDINARY = 3.6
 """Ordinary cells that fit into the limit of an empty one: 10 ms, where an ordinary cell takes 2.8 ms."""
 
+LOADED = "empty cell, with PyTorch loaded and all of the above in the session"
+
 MOVED = re.compile(r"Last cell, (?:to the session|home): (.*)")
 
 
@@ -41,6 +43,8 @@ def main() -> None:
             workload.name: measured(kernel, workload, ordinary["p50_ms"], copy if workload is COLD else lambda: None)
             for workload in ALL
         }
+        loaded = repeated(lambda: kernel.gpu(EMPTY.cell).ok(), runs=EMPTY.runs)
+    rows |= {LOADED: loaded}
     rows |= {"ordinary cell": ordinary, "copy into fresh memory": summary(copies)} | floors(source)
 
     def ratio(workload: Workload, floor: str, of: str = "p50_ms") -> float:
@@ -58,6 +62,7 @@ def main() -> None:
             "cold 1 GB against a copy into fresh memory (at most 3)": ratio(COLD, "copy into fresh memory", "min_ms"),
             "1 % of 1 GB dirty against reading 1 GB once (at most 1.3)": ratio(DIRTY, "reading once"),
             "1 MB touched beside 4 GB against an empty cell (at most 2)": ratio(HELD, EMPTY.name),
+            "the same against an empty cell after it": ratio(HELD, LOADED),
             "a million small objects against pickle and unpickle (at most 1.5)": ratio(SMALL_NEW, "pickle"),
             "the same, unchanged (at most 0.5)": ratio(SMALL_SAME, "pickle"),
             "what a training step moves, after the first": rows[TRAINING_STEP.name]["moved"],

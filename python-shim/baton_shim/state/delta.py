@@ -23,6 +23,8 @@ class Undo:
     def __init__(self, segments: Segments, *, of_memory: bool) -> None:
         """`of_memory`: old bytes of known segments come back, too."""
         self.patched: list[int] = []
+        self.bound: dict[str, Any] = {}
+        """All names that the message gave, also those that were bound ahead of it."""
         self._segments = segments
         self._of_memory = of_memory
         self._bytes: list[tuple[int, bytes, Any]] = []  # where, what was there, and what keeps the place
@@ -53,6 +55,7 @@ class Undo:
         self._patches.clear()
         self._bytes.clear()
         self._names.clear()
+        self.bound.clear()
 
     def run(self) -> None:
         for namespace, name, before in reversed(self._names):

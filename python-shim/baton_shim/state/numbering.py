@@ -93,13 +93,14 @@ class Numbering:
     def unreferenced(self) -> list[int]:
         """Numbers of objects that nobody but the table holds."""
         counts = list(map(sys.getrefcount, self.objects))
-        alone, seeded = counts[self.anchors - 1], self._seeded()
-        if min(counts) == alone and counts.count(alone) == 1 and seeded == len(counts):
-            return []  # the common case, at C's speed
-        first = self.anchors
-        old = [n for n in range(first, min(seeded, len(counts))) if counts[n] <= alone]
+        alone, seeded, first = counts[self.anchors - 1], self._seeded(), self.anchors
         less = alone - (seeded > 0)
-        return old + [n for n in range(max(first, seeded), len(counts)) if counts[n] <= less]
+        parts = ((first, min(seeded, len(counts)), alone), (max(first, seeded), len(counts), less))
+        found: list[int] = []
+        for begin, end, most in parts:
+            if min(counts[begin:end], default=most + 1) <= most:  # rare: the look is at C's speed
+                found += [number for number in range(begin, end) if counts[number] <= most]
+        return found
 
     def unreferenced_among(self, numbers: Iterable[int]) -> list[int]:
         objects, first, seeded = self.objects, self.anchors, self._seeded()
@@ -145,16 +146,24 @@ class Numbering:
         return [fresh[number] for number in range(known, len(memo))]
 
     def load(
-        self, body: memoryview, buffers: Iterable[memoryview], reserved: Sequence[Any], count_after: int
+        self,
+        body: memoryview,
+        buffers: Iterable[memoryview],
+        reserved: Sequence[Any],
+        count_after: int,
+        ahead: Callable[[Any], None],
     ) -> tuple[Any, list[Any]]:
-        """Read one message's pickle. Returns it and what it numbered (the reserved ones first)."""
+        """Read one message's pickle. Returns it and what it numbered (the reserved ones first).
+
+        `ahead` is called with each pickle that stands ahead of the message, before anything else is read.
+        """
         if self._unpickler is None:
             self._unpickler = _SeededUnpickler(self._find_class)
         unpickler = self._unpickler
         try:
             unpickler.seed([*self.objects, *reserved] if reserved else self.objects)
             unpickler.buffers.waiting = iter(buffers)
-            message = unpickler.run(body)
+            message = unpickler.run(body, ahead)
             return message, unpickler.since(len(self.objects), count_after, message)
         except BaseException:
             self._unpickler = None
@@ -190,13 +199,17 @@ class _SeededUnpickler(pickle.Unpickler):
     def persistent_load(self, number: int) -> Any:
         return self.known[number]
 
-    def run(self, program: bytes | memoryview) -> Any:
+    def run(self, program: bytes | memoryview, ahead: Callable[[Any], None] | None = None) -> Any:
         self.file.seek(0)
         self.file.truncate()
         self.file.write(program)
         self.file.seek(0)
         try:
-            return self.load()
+            found = self.load()
+            while ahead is not None and self.file.tell() < len(program):
+                ahead(found)
+                found = self.load()
+            return found
         finally:
             self.file.seek(0)
             self.file.truncate()

@@ -11,11 +11,12 @@ from typing import Any
 
 import cloudpickle
 
-from baton_shim.state.kinds import Kinds
+from baton_shim.state.kinds import ATOMS, Kinds
 from baton_shim.state.kinds.classes import class_form
 from baton_shim.state.refusal import Stayed, describe_failure
 
 _BY_CLOUDPICKLE = (type, types.FunctionType, types.ModuleType)
+_AHEAD = ((*ATOMS, types.ModuleType), types.FunctionType, type)
 
 
 class Patch:
@@ -52,9 +53,14 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.stayed: list[tuple[Any, str, str | None]] = []  # the object, why, and a hint
 
     def dump_message(self, patches: list[Patch], rebound: dict[str, Any], extra: object) -> None:
+        """What methods may use that run while an object is rebuilt goes ahead, as a pickle of its own."""
         large = [patch.content for patch in patches if type(patch.content) is pickle.PickleBuffer]
         self.large.of_patches = set(map(id, large))
-        pickle.Pickler.dump(self, (patches, rebound, extra))  # cloudpickle hides a RecursionError
+        ahead = {name: value for kinds in _AHEAD for name, value in rebound.items() if isinstance(value, kinds)}
+        if ahead:
+            pickle.Pickler.dump(self, ahead)
+        rest = {name: value for name, value in rebound.items() if name not in ahead}
+        pickle.Pickler.dump(self, (patches, rest, extra))  # cloudpickle hides a RecursionError
         for content in large:  # what holds it has a number now, and so lives until the next message
             content.release()
 

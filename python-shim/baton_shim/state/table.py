@@ -362,6 +362,10 @@ class Table:
             raise TableBroken(f"Message {delta['messages']} came where message {self.messages} was expected")
         self._here.home = self._home
         undo = self._undo = Undo(self._segments, of_memory=self._home)
+
+        def bind(names: dict[str, Any]) -> None:
+            self._bind(names, undo, bound_stays)
+
         self._here.used.clear()
         try:
             stream = read_segments(delta, file_descriptor, self._segments, undo)
@@ -378,7 +382,7 @@ class Table:
                 message: Any = ((), {}, pickle.loads(body))
                 fresh: list[Any] = []
             else:
-                message, fresh = self._numbering.load(body, buffers, self._reserved, header.count_after)
+                message, fresh = self._numbering.load(body, buffers, self._reserved, header.count_after, bind)
             self._kinds.settle()
         except BaseException:
             self.broken = True
@@ -412,11 +416,8 @@ class Table:
         self._views.note_used()
         self._views.find_moved(undo.patched)
         numbering.untold.difference_update(header.dropped, header.replaced)
-        for name, value in rebound.items():
-            if not (bound_stays and name in self.namespace):
-                undo.keep_name(self.namespace, name)
-                self.namespace[name] = value
-        self._bindings.note(rebound)
+        self._bind(rebound, undo, bound_stays)
+        self._bindings.note(undo.bound)
         for name in header.deleted:
             undo.keep_name(self.namespace, name)
             self.namespace.pop(name, None)
@@ -425,6 +426,13 @@ class Table:
         self._walker.remember((*undo.patched, *range(header.count_before, header.count_after)), leaves)
         if header.compact:
             self._compact()
+
+    def _bind(self, names: dict[str, Any], undo: Undo, bound_stays: bool) -> None:
+        for name, value in names.items():
+            undo.bound[name] = value
+            if not (bound_stays and name in self.namespace):
+                undo.keep_name(self.namespace, name)
+                self.namespace[name] = value
 
     def _check(self, header: Header) -> None:
         if header.versions is not None and tuple(header.versions) != versions():

@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from baton_shim.surroundings.notices import plain_handler
@@ -34,9 +34,12 @@ class Handlers:
         for name, logger in loggers():
             of_notebook = id(logger) in named and not of_library(name)
             known = before.get(name, [])
-            parts = [part for part in (*logger.handlers, *logger.filters) if name or not is_plain(part)]
-            parts = [part for part in parts if of_notebook or id(part) in named or part in known or of_main(part)]
-            parts = list(filter(can_travel, parts))
+            parts = [
+                part
+                for part in (*logger.handlers, *logger.filters)
+                if of_notebook or id(part) in named or part in known or of_main(part)
+            ]
+            parts = [part for part in parts if can_travel(part) and (name or not is_plain(part))]
             if parts:
                 self._known[name] = parts
         return {**{name: [] for name in before}, **self._known} or None
@@ -52,12 +55,15 @@ class Handlers:
                 self._known[name] = parts
 
 
-def loggers() -> Iterator[tuple[str, logging.Logger]]:
+def loggers() -> list[tuple[str, logging.Logger]]:
     """Those that something hangs on."""
     root = logging.root
-    for name, logger in (("", root), *root.manager.loggerDict.items()):
-        if isinstance(logger, logging.Logger) and (logger.handlers or logger.filters):
-            yield name, logger
+    found: list[tuple[str, Any]] = [("", root), *root.manager.loggerDict.items()]  # large libraries have hundreds
+    return [
+        (name, logger)
+        for name, logger in found
+        if type(logger) is not logging.PlaceHolder and (logger.handlers or logger.filters)
+    ]
 
 
 def of_library(logger: str) -> bool:

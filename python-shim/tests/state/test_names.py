@@ -57,6 +57,41 @@ def test_functions_see_the_receiving_namespace(pair: Pair) -> None:
     assert home["g"].__globals__ is home
 
 
+AS_BUILT = """
+import math
+scale = 2
+def twice(number): return number * scale
+class Base: pass
+class Built(Base):
+    def __setstate__(self, state): self.root = twice(math.isqrt(state['square'])); self.square = state['square']
+    def __eq__(self, other): return isinstance(other, Base) and twice(self.square) == twice(other.square)
+    def __hash__(self): return hash(math.sqrt(getattr(self, 'square', 0)))
+def built(square):
+    made = Built(); made.square = square; return made
+"""
+
+
+@pytest.mark.parametrize("made", ["a = built(9)", "a = {built(9): 1, built(16): 2}", "a = [1]; a.append(built(9))"])
+def test_what_rebuilds_an_object_finds_the_names_that_it_uses(pair: Pair, made: str) -> None:
+    """They come with the same message, in alphabetical order."""
+    names = ("Base", "Built", "a", "built", "math", "scale", "twice")
+    pair.local(AS_BUILT + made)
+    look = "next(iter(a if isinstance(a, (list, dict)) else [a]))"
+    roots = "[one.root for one in (a if isinstance(a, (list, dict)) else [a]) if isinstance(one, Built)]"
+    pair.remote(f"found = {roots}; first = {look}", *names)
+    assert pair.namespace["found"] == ([6, 8] if "16" in made else [6])
+    assert pair.namespace["first"] is next(iter(a if isinstance(a := pair.namespace["a"], (list, dict)) else [a]))
+
+
+def test_a_message_that_fails_takes_back_names_that_were_ahead_of_it(pair: Pair) -> None:
+    pair.local("import math as other\nclass Picky:\n    def __setstate__(self, state):\n        raise ValueError(here)")
+    pair.local("here = 'home'; picky = 0")
+    pair.remote("pass", "Picky", "picky", "here")
+    with pytest.raises(ValueError, match="session"):
+        pair.remote("here, new = 'session', abs; picky = Picky(); picky.a = 1")
+    assert (pair.namespace["here"], pair.namespace["picky"], "new" in pair.namespace) == ("home", 0, False)
+
+
 def test_classes_keep_their_identity(pair: Pair) -> None:
     pair.local(
         "import enum, abc, collections\nfrom dataclasses import dataclass, field\n"
