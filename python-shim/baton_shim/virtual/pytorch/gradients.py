@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
 
+from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch.labels import Tensor, put
-from baton_shim.virtual.pytorch.mode import VirtualCuda
+from baton_shim.virtual.pytorch.mode import VirtualCuda, mode_here
 from baton_shim.virtual.pytorch.rules import Args, Kwargs, rule
 
 
@@ -23,11 +25,22 @@ def grad(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
     return results
 
 
-@rule(Tensor.backward, torch.autograd.backward)
-def backward(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> None:
-    gradients = kwargs.get("gradient", kwargs.get("grad_tensors", args[1] if len(args) > 1 else None))
-    compare(mode, args[0] if args else kwargs.get("tensors"), gradients)
+@rule(Tensor.backward)
+def backward_of_one(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> None:
+    compare(mode, args[0], kwargs.get("gradient", args[1] if len(args) > 1 else None))
     function(*args, **kwargs)
+
+
+def install(patches: Patches) -> None:
+    """`backward` of several: older versions of torch do not ask the mode."""
+    backward_here = torch.autograd.backward
+
+    @functools.wraps(backward_here)
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> None:
+        compare(mode_here(), tensors, grad_tensors)
+        backward_here(tensors, grad_tensors, *args, **kwargs)
+
+    patches.set(torch.autograd, "backward", backward)
 
 
 def compare(mode: VirtualCuda, outputs: Any, gradients: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -72,13 +73,17 @@ def install_export(patches: Patches) -> None:
 def install_attention(patches: Patches) -> None:
     """The CPU lacks some of the kernels that `sdpa_kernel` chooses from; it computes the same without them."""
     module = getattr(torch.nn, "attention", None)
-    choose_here = getattr(module, "_sdpa_kernel", None)
-    if choose_here is None:
-        return
+    for name in ("_sdpa_kernel", "enable_math_sdp"):  # the one that chooses last in this version
+        choose_here = getattr(module, name, None)
+        if choose_here is not None:
+            patches.set(module, name, with_math(choose_here))
+            return
 
+
+def with_math(choose_here: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(choose_here)
     def choose(*args: Any, **kwargs: Any) -> None:
         choose_here(*args, **kwargs)
         torch._C._set_sdp_use_math(True)
 
-    patches.set(module, "_sdpa_kernel", choose)
+    return choose
