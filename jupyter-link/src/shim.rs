@@ -1,7 +1,7 @@
 //! The private socket between a kernel's Python shim and the process that started the kernel.
 //!
 //! In: frames of the kernel that was started, and of nobody else. Out: frames, with at most one file descriptor each.
-//! The types are in [`baton_protocol::shim`], the frames in [`baton_link::frames`].
+//! The types are in `baton_protocol::shim`, the frames in [`baton_link::frames`].
 
 use std::path::{Path, PathBuf};
 
