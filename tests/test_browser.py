@@ -86,12 +86,17 @@ def expect_kernel(page: Page, state: str) -> None:
 
 
 def test_a_reload_while_a_gpu_cell_runs(address: str, page: Page, place: Place, artefacts: Path) -> None:
-    """The cell goes on, for the reloaded page and for a second tab; its slider moves, and a callback answers."""
+    """The cell goes on, for the reloaded page and for a second tab; its slider moves, and a callback answers.
+
+    JupyterLab asks for the widgets once the kernel is idle again, and shows an error for those which it meets before
+    that, with any kernel. So a tab first gets back what the cell showed.
+    """
     go = place.work / "go"
     cells = [
-        "%%gpu\nimport os, time\nimport ipywidgets as widgets\nprint('begun', flush=True)\n"
+        "%%gpu\nimport os, time\nimport ipywidgets as widgets\n"
         "slider = widgets.IntSlider(max=10)\nlabel = widgets.Label('still')\n"
         "slider.observe(lambda change: setattr(label, 'value', f'at {slider.value}'), 'value')\n"
+        "display(slider)\nprint('begun', flush=True)\n"
         f"while not os.path.exists({str(go)!r}):\n    time.sleep(0.05)",
         "widgets.VBox([slider, label])",
     ]
@@ -114,6 +119,7 @@ def test_a_reload_while_a_gpu_cell_runs(address: str, page: Page, place: Place, 
     go.touch()
     for tab in (page, second):
         expect_kernel(tab, "Idle")
+        expect(tab.locator(".jp-CodeCell").first.locator(".noUi-handle")).to_be_visible()
         tab.locator(".jp-CodeCell").last.click()
         tab.keyboard.press("Control+Enter")
         handle = tab.locator(".jp-CodeCell").last.locator(".noUi-handle")

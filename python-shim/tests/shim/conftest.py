@@ -135,7 +135,8 @@ class Kernel:
     """A kernel process and its client."""
 
     def __init__(self, module: str, folder: Path, shim: Path | None, extra: dict[str, str] | None = None) -> None:
-        self.manager = KernelManager(connection_file=str(folder / f"{module}-{time.monotonic_ns()}.json"))
+        name = folder / f"k{time.monotonic_ns()}"  # of sockets, too: another process may take a free port first
+        self.manager = KernelManager(connection_file=f"{name}.json", transport="ipc", ip=str(name))
         self.manager._kernel_spec = KernelSpec(
             argv=[sys.executable, "-m", module, "-f", "{connection_file}", "--HistoryManager.hist_file=:memory:"],
             display_name=module,

@@ -91,8 +91,12 @@ def test_everything_may_be_written() -> None:
 
 
 def test_many_places_may_be_written() -> None:
-    """More than the system keeps for itself before it tells of them (512)."""
-    looked = Looked(16_384 * BLOCK)
+    """More than the system keeps for itself before it tells of them (512). Nobody else writes to these pages."""
+    pages = mmap.mmap(-1, 16_384 * BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    looked = Looked()
+    looked.array = np.frombuffer(pages, dtype="uint8")
+    looked.segment = Segment(0, looked.array.ctypes.data, len(pages))
+    looked.array += 1
     looked.look()
     looked.array[: 6000 * BLOCK : 10 * BLOCK] += 1
     looked.assert_right()

@@ -80,8 +80,13 @@ class Kernel(IPythonKernel):
     def on_readable(self):
         loop = self.io_loop.asyncio_loop
         loop.remove_reader(self.link.socket)
-        self.cell = loop.create_task(self.run())
-        self.cell.add_done_callback(lambda _: loop.add_reader(self.link.socket, self.on_readable))
+        self.cells = loop.create_task(self.run_cells())
+        self.cells.add_done_callback(lambda _: loop.add_reader(self.link.socket, self.on_readable))
+
+    async def run_cells(self):
+        await self.run()
+        while self.link.buffer:  # the next one came with what ended this one
+            await self.run()
 
     async def run(self):
         name, run = self.link.receive()
