@@ -5,6 +5,7 @@ mod plan;
 
 use std::{ffi::OsString, path::PathBuf};
 
+use baton_gpu_worker::gpu::trial;
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
 
 use crate::{
@@ -38,6 +39,11 @@ pub(crate) fn command() -> Command {
         .subcommand(with_flags(
             Command::new("worker").about("Run cells on this machine for a broker"),
         ))
+        .subcommand(
+            Command::new(trial::COMMAND)
+                .about("Compute on the GPU for a worker that tries turns")
+                .hide(true),
+        )
         .subcommand(
             Command::new("config")
                 .about("Look at the configuration")

@@ -10,6 +10,7 @@ mod signals;
 
 use std::{collections::BTreeMap, ffi::OsString, process::ExitCode};
 
+use baton_gpu_worker::gpu::trial;
 use clap::ArgMatches;
 
 use settings::{Settings, Surroundings};
@@ -79,6 +80,10 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
             }
             None => Ok(ExitCode::FAILURE),
         },
+        trial::COMMAND => {
+            trial::run_program(trial::MEMORY_BYTES)?;
+            Ok(ExitCode::SUCCESS)
+        }
         "status" => commands::status::main(&settings()?, matches),
         other => anyhow::bail!("There is no command {other}"),
     }

@@ -16,7 +16,6 @@ from playwright.sync_api import Locator, Page, expect
 
 EXAMPLE = Path(__file__).parent.parent / "examples/notebooks/02-train-a-model.ipynb"
 PATIENCE = 90_000
-expect.set_options(timeout=60_000)
 
 
 @pytest.fixture(scope="module")

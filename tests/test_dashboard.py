@@ -13,7 +13,6 @@ from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sy
 
 PREFIX = "/services/baton"
 PAGES = ("", "people", "workers", "capacity", "courses", "course?name=ml101", "audit")
-expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="module")

@@ -111,10 +111,18 @@ def mode() -> str:
 
 
 @pytest.fixture
-def notebook(service: Service, machine: Path, mode: str, new_kernel: Callable[..., Kernel]) -> Callable[[], Kernel]:
+def faults() -> str:
+    """What fails in the driver."""
+    return ""
+
+
+@pytest.fixture
+def notebook(
+    service: Service, machine: Path, mode: str, faults: str, new_kernel: Callable[..., Kernel]
+) -> Callable[[], Kernel]:
     put(machine, SLICES, 1)
     service.start_broker()
-    start_worker(service, machine, BATON_WORKER_GPU_MODE=mode)
+    start_worker(service, machine, BATON_WORKER_GPU_MODE=mode, BATON_TEST_GPU_FAULTS=faults)
     folder = service.place.work / "gpu"
     folder.mkdir()
     (folder / "card.py").write_text(LIBRARY)
@@ -132,6 +140,28 @@ def test_each_notebook_has_most_of_the_card_and_finds_it_as_it_left_it(notebook:
         result = kernel.gpu(f"print(card.values(address, {count}))").ok()
         assert result.stdout == f"{{{number}}}\n"
         assert "had the GPU" in result.notices[-1]
+
+
+@pytest.mark.parametrize(
+    ("faults", "found"),
+    [
+        ("", None),
+        ("cuMemcpyDtoHAsync_v2:1:0", "what came back from the GPU is not what should be there"),
+        ("cuMemcpyDtoHAsync_v2:1:999", "cuMemcpyDtoH answered 802"),
+        ("cuModuleLoadData:1:222", "cuModuleLoadData answered 222"),
+    ],
+    ids=["right", "lost while it moved", "not moved", "too old a driver"],
+)
+def test_a_worker_tries_turns_before_its_sessions_take_them(
+    service: Service, machine: Path, notebook: Callable[[], Kernel], found: str | None
+) -> None:
+    log = service.log("worker-0")
+    assert ("Sessions take turns on this machine's GPU" in log) is (found is None)
+    if found is not None:
+        assert f"without taking turns, because two programs that tried it failed: {found}" in log
+    kernel = notebook()
+    result = kernel.gpu("import os\nprint('interposer' in os.environ.get('LD_PRELOAD', ''))").ok()
+    assert result.stdout == f"{found is None}\n"
 
 
 def test_a_gpu_that_failed_is_said_and_the_next_cell_has_another_session(notebook: Callable[[], Kernel]) -> None:

@@ -68,6 +68,8 @@ pub struct Config {
     pub gpu_mode: GpuMode,
     /// How much of its memory one session may have.
     pub gpu_memory_bytes: Option<u64>,
+    /// The program `baton`, with whose hidden command turns are tried on a GPU; `None`: they are not tried.
+    pub baton: Option<PathBuf>,
     /// Where the sessions' sockets lie; its path must be short.
     pub runtime_folder: PathBuf,
 }
@@ -93,6 +95,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         config.gpu_memory_bytes,
         gpu_bytes,
         &config.runtime_folder,
+        config.baton.as_deref(),
     );
     let sharing = sharing.await.context("Failed to share the GPU")?;
     let context = Context {

@@ -40,6 +40,7 @@ pub(crate) fn config(settings: &Settings, dial: Dial, folder: &RuntimeFolder) ->
         files_limit_bytes: settings.worker_files_limit.bytes,
         gpu_mode: settings.worker_gpu_mode,
         gpu_memory_bytes: settings.worker_gpu_memory.map(|size| size.bytes),
+        baton: std::env::current_exe().ok(),
         runtime_folder: folder.path().to_owned(),
     }
 }

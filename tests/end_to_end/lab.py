@@ -69,8 +69,9 @@ def address_of(place: Place) -> str | None:
 
 @contextmanager
 def browser_page() -> Iterator[Page]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=60_000)  # of the whole process
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         try:

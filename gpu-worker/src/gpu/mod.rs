@@ -12,6 +12,7 @@ mod mode;
 mod monitor;
 mod places;
 mod shared;
+pub mod trial;
 
 use std::{io, path::Path, time::Duration};
 

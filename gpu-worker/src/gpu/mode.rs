@@ -81,17 +81,18 @@ pub(crate) enum Part {
 
 impl Sharing {
     /// A session may have `limit_bytes` of a GPU's memory (`None`: all), where the mode can see to that. `gpu_bytes`
-    /// is the memory of the smallest GPU, where the driver's monitoring tells it.
+    /// is the memory of the smallest GPU, where the driver's monitoring tells it. `baton` is the program that tries turns.
     pub(crate) async fn open(
         mode: GpuMode,
         limit_bytes: Option<u64>,
         gpu_bytes: Option<u64>,
         runtime_folder: &Path,
+        baton: Option<&Path>,
     ) -> Result<Self, ModeError> {
         Ok(match mode {
             GpuMode::Turns => {
-                let gpu = SharedGpu::open(runtime_folder, limit_bytes, gpu_bytes).await?;
-                gpu.map_or(Self::Open, Self::Turns)
+                let gpu = SharedGpu::open(runtime_folder, limit_bytes, gpu_bytes, baton);
+                gpu.await?.map_or(Self::Open, Self::Turns)
             }
             GpuMode::Mps => Self::Mps {
                 pipes: mps_pipes(env::var_os(MPS_PIPES))?,

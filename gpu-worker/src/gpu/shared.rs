@@ -12,7 +12,7 @@ use baton_interposer::wire::{SOCKET, TOKEN};
 use baton_jupyter_link::folder::{FolderError, PrivateFolder};
 use tokio::process::Command;
 
-use super::{Admission, Cell, Gpu, Token, Usage};
+use super::{Admission, Cell, Gpu, Token, Usage, trial};
 use crate::device;
 
 const DRIVER: &str = "libcuda.so.1";
@@ -46,19 +46,23 @@ pub(crate) enum OpenError {
 }
 
 impl SharedGpu {
-    /// `None` where programs would find no driver, or cannot load the interposer. `gpu_bytes` is the GPU's memory;
-    /// where that is not known, the first session says it.
+    /// `None` where programs would find no driver, cannot load the interposer, or do not compute right in turns.
+    /// `gpu_bytes` is the GPU's memory; where that is not known, the first session says it. `baton` is the program that
+    /// tries turns; `None`: nothing does.
     pub(crate) async fn open(
         runtime_folder: &Path,
         limit_bytes: Option<u64>,
         gpu_bytes: Option<u64>,
+        baton: Option<&Path>,
     ) -> Result<Option<Arc<Self>>, OpenError> {
         if !driver_is_here() {
             return Ok(None);
         }
         std::fs::create_dir_all(runtime_folder)?;
-        let folder = PrivateFolder::create_in(runtime_folder, "gpu")?;
-        let interposer = baton_interposer::install(folder.path())?;
+        let shared = Self::listen(runtime_folder, limit_bytes, move |said| {
+            settings(gpu_bytes.unwrap_or(said))
+        })?;
+        let interposer = baton_interposer::install(shared.folder())?;
         if let Some(complaint) = complaint(&interposer).await {
             tracing::warn!(
                 "Sessions use the GPU without taking turns, because programs cannot load {}: {complaint}",
@@ -66,15 +70,35 @@ impl SharedGpu {
             );
             return Ok(None);
         }
-        let gpu = Gpu::start(&folder.path().join("gpu"), move |said| {
-            settings(gpu_bytes.unwrap_or(said))
-        })?;
+        if let Some(baton) = baton
+            && let Err(error) = trial::run(baton, runtime_folder).await
+        {
+            tracing::warn!(
+                "Sessions use the GPU without taking turns, because two programs that tried it failed: {error}"
+            );
+            return Ok(None);
+        }
         tracing::info!("Sessions take turns on this machine's GPU");
-        Ok(Some(Arc::new(Self {
-            gpu,
+        Ok(Some(shared))
+    }
+
+    /// In a new folder, for programs that `admit` starts.
+    pub(super) fn listen(
+        runtime_folder: &Path,
+        limit_bytes: Option<u64>,
+        settings: impl FnOnce(u64) -> Settings + Send + Sync + 'static,
+    ) -> Result<Arc<Self>, OpenError> {
+        let folder = PrivateFolder::create_in(runtime_folder, "gpu")?;
+        Ok(Arc::new(Self {
+            gpu: Gpu::start(&folder.path().join("gpu"), settings)?,
             limit_bytes,
             folder,
-        })))
+        }))
+    }
+
+    /// Others of this user see nothing in it.
+    pub(super) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     /// Lets the session that `command` starts take part. `folder` is its own.

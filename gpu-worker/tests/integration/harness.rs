@@ -109,6 +109,7 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         files_limit_bytes: 1 << 30,
         gpu_mode: GpuMode::Open,
         gpu_memory_bytes: None,
+        baton: None,
         runtime_folder: folder.join("run"),
     }
 }

@@ -132,10 +132,10 @@ impl Process {
         }
     }
 
-    /// What was on the GPU is gone: nothing computes with it any more.
+    /// What was on the GPU is gone: nothing computes with it any more, not even where the driver forgets its error.
     fn lose_memory(&self, code: Code) {
+        self.gate.break_down();
         if !driver::is_sticky(code) {
-            self.gate.break_down();
             eprintln!(
                 "Baton: the memory on the GPU could not be moved to the host (CUDA error {code}) and is lost"
             );

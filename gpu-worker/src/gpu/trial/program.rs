@@ -1,0 +1,114 @@
+//! The program of which a trial starts two: for each line that it reads it computes, and says what it found.
+
+use std::io::{self, BufRead, Write};
+
+use super::sys::{Address, Driver, DriverError, Kernel};
+
+/// What it says when its numbers are what they should be.
+pub(super) const RIGHT: &str = "right";
+
+const WRONG: &str = "what came back from the GPU is not what should be there";
+
+/// Adds `value` to each of `count` numbers. A driver translates it for any GPU from Maxwell on.
+const ADD: &std::ffi::CStr = c"
+.version 6.0
+.target sm_50
+.address_size 64
+
+.visible .entry add(.param .u64 numbers, .param .u64 count, .param .u64 value)
+{
+    .reg .pred %over;
+    .reg .b32 %block, %threads, %thread;
+    .reg .b64 %place, %count, %value, %index, %number;
+
+    mov.u32 %block, %ctaid.x;
+    mov.u32 %threads, %ntid.x;
+    mov.u32 %thread, %tid.x;
+    mad.lo.u32 %thread, %block, %threads, %thread;
+    cvt.u64.u32 %index, %thread;
+    ld.param.u64 %count, [count];
+    setp.ge.u64 %over, %index, %count;
+    @%over bra DONE;
+    ld.param.u64 %value, [value];
+    ld.param.u64 %place, [numbers];
+    cvta.to.global.u64 %place, %place;
+    shl.b64 %index, %index, 3;
+    add.u64 %place, %place, %index;
+    ld.global.u64 %number, [%place];
+    add.u64 %number, %number, %value;
+    st.global.u64 [%place], %number;
+DONE:
+    ret;
+}
+";
+
+/// Until its input ends. `bytes`: how much memory it has.
+///
+/// # Errors
+/// Where its input or output breaks. What the GPU does wrong is said.
+pub fn run(bytes: usize) -> io::Result<()> {
+    let mut numbers = None;
+    for line in io::stdin().lock().lines() {
+        line?;
+        let said = match compute(&mut numbers, bytes) {
+            Ok(true) => RIGHT.to_owned(),
+            Ok(false) => WRONG.to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let mut output = io::stdout().lock();
+        writeln!(output, "{}", said.replace('\n', " "))?;
+        output.flush()?;
+    }
+    Ok(())
+}
+
+/// On the GPU since the first line.
+struct Numbers {
+    driver: Driver,
+    add: Kernel,
+    address: Address,
+    expected: Vec<u64>,
+}
+
+/// Whether all of it was right.
+fn compute(numbers: &mut Option<Numbers>, bytes: usize) -> Result<bool, DriverError> {
+    let numbers = match numbers {
+        Some(numbers) => numbers,
+        None => numbers.insert(Numbers::new(bytes)?),
+    };
+    let mut found = numbers.read()?;
+    if found != numbers.expected {
+        return Ok(false);
+    }
+    numbers.add(1)?;
+    found = numbers.read()?;
+    Ok(found == numbers.expected)
+}
+
+impl Numbers {
+    fn new(bytes: usize) -> Result<Self, DriverError> {
+        // No two alike, and other ones in each program.
+        let first = u64::from(std::process::id()) << 32;
+        let expected: Vec<u64> = (first..).take(bytes / size_of::<u64>()).collect();
+        let driver = Driver::open()?;
+        Ok(Self {
+            add: driver.kernel(ADD, c"add")?,
+            address: driver.allocate(&expected)?,
+            driver,
+            expected,
+        })
+    }
+
+    fn read(&self) -> Result<Vec<u64>, DriverError> {
+        let mut found = vec![0; self.expected.len()];
+        self.driver.read(&self.address, &mut found)?;
+        Ok(found)
+    }
+
+    fn add(&mut self, value: u64) -> Result<(), DriverError> {
+        self.driver
+            .launch(&self.add, &self.address, self.expected.len(), value)?;
+        self.expected.iter_mut().for_each(|number| *number += value);
+        Ok(())
+    }
+}
