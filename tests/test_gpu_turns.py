@@ -158,7 +158,8 @@ def test_a_worker_tries_turns_before_its_sessions_take_them(
     log = service.log("worker-0")
     assert ("Sessions take turns on this machine's GPU" in log) is (found is None)
     if found is not None:
-        assert f"without taking turns, because two programs that tried it failed: {found}" in log
+        said = "Sessions take no turns on this machine's GPU, because two programs that tried it failed"
+        assert f"{said}: {found}" in log
     kernel = notebook()
     result = kernel.gpu("import os\nprint('interposer' in os.environ.get('LD_PRELOAD', ''))").ok()
     assert result.stdout == f"{found is None}\n"

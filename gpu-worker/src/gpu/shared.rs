@@ -74,7 +74,7 @@ impl SharedGpu {
             && let Err(error) = trial::run(baton, runtime_folder).await
         {
             tracing::warn!(
-                "Sessions use the GPU without taking turns, because two programs that tried it failed: {error}"
+                "Sessions take no turns on this machine's GPU, because two programs that tried it failed: {error}"
             );
             return Ok(None);
         }
