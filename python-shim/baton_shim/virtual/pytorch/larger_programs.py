@@ -43,9 +43,9 @@ def install_nested(patches: Patches) -> None:
 def nesting(nest_here: Any) -> Any:
     @functools.wraps(nest_here)
     def nest(tensors: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        if device is None:
+        cuda = look(tensors)[0] if device is None else names_cuda(device)
+        if device is None and not cuda:
             return nest_here(tensors, *args, **kwargs)
-        cuda = names_cuda(device)
         made = nest_here(tensors, *args, device="cpu" if cuda else device, **kwargs)
         return put(made, cuda) if made.layout == torch.strided else made
 

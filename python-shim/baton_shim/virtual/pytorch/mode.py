@@ -24,6 +24,8 @@ Rule = Callable[["VirtualCuda", Any, tuple[Any, ...], dict[str, Any]], Any]
 RULES: dict[Any, Rule] = {}
 MIXES: set[Any] = set()
 """Calls that take tensors of both devices on a GPU, too; the result is where the first tensor is."""
+WRITES: set[Any] = set()
+"""Calls in place, which cannot write a number on the CPU from what is on the GPU."""
 FACTORIES: set[Any] = set()
 """Calls that make a tensor on the default device."""
 PINNED = "_baton_pinned"
@@ -50,7 +52,7 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
             if getattr(part, LABEL, None) is True:
                 cuda = True
             elif isinstance(part, Tensor):
-                cpu = cpu or part.dim() > 0
+                cpu = cpu or part.dim() > 0 or (part is args[0] and function in WRITES)
             elif type(part) is tuple or type(part) is list:
                 below = look(part)
                 cuda, cpu = cuda or below[0], cpu or below[1]
@@ -76,7 +78,7 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
         cuda, cpu = look((args, kwargs))
         if not cuda:
             return function(*args, **kwargs)
-        if cpu:
+        if cpu or (function in WRITES and not self.holds(args[0])):
             return self.mix(function, args, kwargs)
         return put(function(*args, **kwargs), True)
 
