@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from baton_shim.virtual import LABEL
 from baton_shim.virtual.hint import WATCH
-from baton_shim.virtual.pytorch.capacity import fitting, in_words_of_a_gpu
+from baton_shim.virtual.pytorch.capacity import fitting, raise_in_words_of_a_gpu
 from baton_shim.virtual.pytorch.labels import Tensor, first_tensor, look, names_cuda, on_cuda, put
 
 Rule = Callable[["VirtualCuda", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -63,7 +63,11 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
         self.calls += 1
         if not self.calls & CALLS_BETWEEN_LOOKS:
             WATCH.computing()
-        result = function(*args)
+        try:
+            result = function(*args)
+        except RuntimeError as error:
+            raise_in_words_of_a_gpu(error)
+            raise
         if type(result) is Tensor:
             result._baton_cuda = True
             return result
@@ -80,7 +84,11 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
             return function(*args, **kwargs)
         if cpu or (function in WRITES and not self.holds(args[0])):
             return self.mix(function, args, kwargs)
-        return put(function(*args, **kwargs), True)
+        try:
+            return put(function(*args, **kwargs), True)
+        except RuntimeError as error:
+            raise_in_words_of_a_gpu(error)
+            raise
 
     def compute_with(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs.get("pin_memory"):
@@ -105,7 +113,8 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
         try:
             return fitting(function(*args, **{**kwargs, "device": "cpu"}))
         except RuntimeError as error:
-            raise in_words_of_a_gpu(error) from None
+            raise_in_words_of_a_gpu(error)
+            raise
 
     def mix(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function not in MIXES:
