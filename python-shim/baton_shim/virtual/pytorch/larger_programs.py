@@ -1,4 +1,4 @@
-"""What larger programs use that needs more than labels: process groups, nested tensors, export, attention, checkpoints."""
+"""What larger programs use that needs more than labels: process groups, nested tensors, export, checkpoints."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from baton_shim.virtual.patches import Patches
+from baton_shim.virtual.pytorch import precision
 from baton_shim.virtual.pytorch.hooks import LabellingHook, label_gradients
 from baton_shim.virtual.pytorch.labels import Tensor, look, names_cuda, on_cuda, put
 from baton_shim.virtual.pytorch.mode import AllOnCuda, mixed, mode_here
@@ -159,10 +160,12 @@ def install_autocast(patches: Patches) -> None:
             beneath = beneath_cuda(autocast, self)
             self.__dict__.setdefault("_baton_beneath", []).append(beneath)
             enter_here(beneath)
+            precision.begin()
         return entered
 
     def leave(self: Any, *failure: Any) -> Any:
         if self.__dict__.get("_baton_beneath"):
+            precision.end()
             exit_here(self._baton_beneath.pop(), *failure)
         return exit_here(self, *failure)
 
@@ -266,6 +269,12 @@ def install_wrappers(patches: Patches) -> None:
         return put(variable_here(cls, data, *args, **kwargs), on_cuda(data))
 
     patches.set(torch.autograd.Variable, "__new__", variable)
+    subclass_here = Tensor.as_subclass
+
+    def as_subclass(self: Any, cls: Any) -> Any:
+        return put(subclass_here(self, cls), on_cuda(self))  # C++ does not ask the mode
+
+    patches.set(Tensor, "as_subclass", as_subclass)
 
 
 def without_size(new_here: Any) -> Any:
