@@ -258,8 +258,12 @@ def cpu_only(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> An
 def representation(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> str:
     if not mode.holds(args[0]):
         return str(function(*args, **kwargs))
+    kind = type(args[0])
+    plain = kind in (Tensor, torch.nn.Parameter)
+    shown = args[0] if plain else put(args[0].as_subclass(Tensor), True)
     with VirtualCuda():  # so that torch finds the device itself, at its place in the text
-        return str(torch._tensor_str._str(args[0], **kwargs))
+        text = str(torch._tensor_str._str(shown, **kwargs))
+    return text if plain else text.replace("tensor(", f"{kind.__name__}(", 1)
 
 
 @rule(Tensor.__format__)
