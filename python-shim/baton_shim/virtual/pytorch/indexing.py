@@ -40,9 +40,11 @@ def join(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """No number on the CPU is welcome here."""
     tensors = args[0] if args else kwargs.get("tensors")
     if isinstance(tensors, (list, tuple)):
-        cuda = [mode.holds(tensor) for tensor in tensors if isinstance(tensor, Tensor)]
-        if any(cuda) and not all(cuda):
+        cuda = [mode.holds(tensor) for tensor in tensors]
+        if True in cuda and False in cuda:
             raise mixed(function)
+        if True in cuda and not kwargs:
+            return put(function(*args), True)
     return mode.compute_with(function, args, kwargs) if kwargs else mode.compute(function, args, kwargs)
 
 
