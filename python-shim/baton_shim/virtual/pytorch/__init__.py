@@ -15,6 +15,7 @@ def install(patches: Patches) -> None:
         answers,
         devices,
         gradients,
+        indexing,
         larger_programs,
         older,
         rules,
@@ -23,7 +24,8 @@ def install(patches: Patches) -> None:
         training,
     )
 
-    assert rules  # its import, as that of gradients, fills the mode's tables
+    assert rules  # its import, as that of gradients and indexing, fills the mode's tables
+    assert indexing
     answers.install(patches)
     gradients.install(patches)
     saving.install(patches)

@@ -61,6 +61,7 @@ def install(patches: Patches) -> None:
         (torch.cuda.nccl, "torch.cuda.nccl", _OF_NCCL),
     ):
         set_present(patches, module, {name: needs_gpu(f"{title}.{name}") for name in names.split()})
+    set_present(patches, torch.cuda, {"_initialized": True})  # else a checkpoint does not keep the random state
     set_present(patches, torch.cuda.random, randomness())
     set_present(patches, torch.cuda.memory, memory())
     install_accelerator(patches)

@@ -23,10 +23,11 @@ def fitting(made: Any) -> Any:
     return made
 
 
-def in_words_of_a_gpu(error: RuntimeError) -> RuntimeError:
-    """For what the CPU's allocator raises; other errors are as they were."""
+def raise_in_words_of_a_gpu(error: RuntimeError) -> None:
+    """For what the CPU's allocator raises; other errors are the caller's."""
     size = _NOT_ALLOCATED.search(str(error))
-    return error if size is None else out_of_memory(int(size[1]))
+    if size is not None:
+        raise out_of_memory(int(size[1])) from None
 
 
 def out_of_memory(size: int) -> RuntimeError:

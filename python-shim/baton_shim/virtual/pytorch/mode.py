@@ -17,13 +17,15 @@ from torch.overrides import TorchFunctionMode
 
 from baton_shim.virtual import LABEL
 from baton_shim.virtual.hint import WATCH
-from baton_shim.virtual.pytorch.capacity import fitting, in_words_of_a_gpu
+from baton_shim.virtual.pytorch.capacity import fitting, raise_in_words_of_a_gpu
 from baton_shim.virtual.pytorch.labels import Tensor, first_tensor, look, names_cuda, on_cuda, put
 
 Rule = Callable[["VirtualCuda", Any, tuple[Any, ...], dict[str, Any]], Any]
 RULES: dict[Any, Rule] = {}
 MIXES: set[Any] = set()
 """Calls that take tensors of both devices on a GPU, too; the result is where the first tensor is."""
+WRITES: set[Any] = set()
+"""Calls in place, which cannot write a number on the CPU from what is on the GPU."""
 FACTORIES: set[Any] = set()
 """Calls that make a tensor on the default device."""
 PINNED = "_baton_pinned"
@@ -50,7 +52,7 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
             if getattr(part, LABEL, None) is True:
                 cuda = True
             elif isinstance(part, Tensor):
-                cpu = cpu or part.dim() > 0
+                cpu = cpu or part.dim() > 0 or (part is args[0] and function in WRITES)
             elif type(part) is tuple or type(part) is list:
                 below = look(part)
                 cuda, cpu = cuda or below[0], cpu or below[1]
@@ -61,7 +63,11 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
         self.calls += 1
         if not self.calls & CALLS_BETWEEN_LOOKS:
             WATCH.computing()
-        result = function(*args)
+        try:
+            result = function(*args)
+        except RuntimeError as error:
+            raise_in_words_of_a_gpu(error)
+            raise
         if type(result) is Tensor:
             result._baton_cuda = True
             return result
@@ -76,9 +82,13 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
         cuda, cpu = look((args, kwargs))
         if not cuda:
             return function(*args, **kwargs)
-        if cpu:
+        if cpu or (function in WRITES and not self.holds(args[0])):
             return self.mix(function, args, kwargs)
-        return put(function(*args, **kwargs), True)
+        try:
+            return put(function(*args, **kwargs), True)
+        except RuntimeError as error:
+            raise_in_words_of_a_gpu(error)
+            raise
 
     def compute_with(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs.get("pin_memory"):
@@ -103,7 +113,8 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
         try:
             return fitting(function(*args, **{**kwargs, "device": "cpu"}))
         except RuntimeError as error:
-            raise in_words_of_a_gpu(error) from None
+            raise_in_words_of_a_gpu(error)
+            raise
 
     def mix(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function not in MIXES:

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from baton_shim.virtual.patches import Patches
+from baton_shim.virtual.pytorch.indexing import get_item, set_item
 from baton_shim.virtual.pytorch.labels import Tensor
 from baton_shim.virtual.pytorch.mode import mode_here
-from baton_shim.virtual.pytorch.rules import get_item, set_item
 
 
 def install(patches: Patches) -> None:

@@ -13,11 +13,12 @@ import torch
 from baton_shim.virtual.pytorch.generator import Generator, drawing
 from baton_shim.virtual.pytorch.hooks import LabellingHook
 from baton_shim.virtual.pytorch.labels import CUDA, Tensor, first_tensor, look, names_cuda, on_cuda, put
-from baton_shim.virtual.pytorch.mode import FACTORIES, MIXES, PINNED, RULES, Rule, VirtualCuda
+from baton_shim.virtual.pytorch.mode import FACTORIES, MIXES, PINNED, RULES, WRITES, Rule, VirtualCuda
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 _FUNCTIONAL = torch.nn.functional
+_ASSIGNING = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift".split()
 
 
 def default_device_constructors() -> set[Any]:
@@ -49,9 +50,15 @@ MIXES.update(
         Tensor, "copy_ index_put index_put_ tensor_split view_as expand_as reshape_as resize_as_ is_set_to is_same_size"
     ),
     present(torch, "tensor_split ctc_loss _foreach_copy_ is_same_size index_put"),
-    present(torch, "_has_compatible_shallow_copy_type is_tensor"),
+    present(torch, "is_tensor result_type"),
     present(_FUNCTIONAL, "ctc_loss"),
 )
+WRITES.update(
+    getattr(Tensor, name)
+    for name in dir(Tensor)
+    if (name.endswith("_") and not name.startswith("_")) or name.strip("_") in _ASSIGNING
+)
+WRITES.difference_update(MIXES, FACTORIES)
 
 _QUESTIONS = (
     present(Tensor, "__hash__ __len__ __bool__ __float__ __int__ __index__ __complex__ size stride dim numel nelement")
@@ -64,6 +71,7 @@ _QUESTIONS = (
         if hasattr(getattr(Tensor, name, None), "__get__")
     }
     | {Tensor.requires_grad.__set__}
+    | present(torch, "_has_compatible_shallow_copy_type")
 )
 
 
@@ -101,7 +109,8 @@ def get_device(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> 
 def arrived(result: Any, source: Any, was_cuda: bool, cuda: bool) -> Any:
     """Another device is another memory, so that later writes stay on their side."""
     if was_cuda != cuda and result is source:
-        result = result.clone()
+        lazy = torch.nn.parameter.is_lazy(result)  # without a size yet, there is nothing to copy
+        result = type(result)(result.requires_grad, dtype=result.dtype) if lazy else result.clone()
     return put(result, cuda)
 
 
@@ -127,7 +136,8 @@ def to_cuda(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any
     asked = kwargs.get("device", args[1] if len(args) > 1 else None)
     if asked is not None and not names_cuda(asked):
         raise RuntimeError(f"Invalid device, must be cuda device, but got {asked}")
-    return arrived(args[0].cpu(), args[0], mode.holds(args[0]), True)
+    form = {"memory_format": kwargs["memory_format"]} if "memory_format" in kwargs else {}
+    return arrived(args[0].cpu(**form), args[0], mode.holds(args[0]), True)
 
 
 @rule(Tensor.cpu)
@@ -222,21 +232,6 @@ def set_grad(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> No
     function(owner, gradient)
 
 
-@rule(Tensor.__getitem__)
-def get_item(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    source, index = args
-    if not mode.holds(source) and look(index if isinstance(index, tuple) else (index,))[0]:
-        raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-    return put(function(source, index), mode.holds(source)) if mode.holds(source) else function(source, index)
-
-
-@rule(Tensor.__setitem__)
-def set_item(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> None:
-    if not mode.holds(args[0]) and look(args[1] if isinstance(args[1], tuple) else (args[1],))[0]:
-        raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-    function(*args)
-
-
 @rule(Tensor.__iter__)
 def iterate(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
     return iter(put(tuple(function(*args)), True)) if mode.holds(args[0]) else function(*args)
@@ -263,8 +258,12 @@ def cpu_only(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> An
 def representation(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> str:
     if not mode.holds(args[0]):
         return str(function(*args, **kwargs))
+    kind = type(args[0])
+    plain = kind in (Tensor, torch.nn.Parameter)
+    shown = args[0] if plain else put(args[0].as_subclass(Tensor), True)
     with VirtualCuda():  # so that torch finds the device itself, at its place in the text
-        return str(torch._tensor_str._str(args[0], **kwargs))
+        text = str(torch._tensor_str._str(shown, **kwargs))
+    return text if plain else text.replace("tensor(", f"{kind.__name__}(", 1)
 
 
 @rule(Tensor.__format__)

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from baton_shim.virtual.patches import Patches
+from baton_shim.virtual.pytorch import precision
 from baton_shim.virtual.pytorch.hooks import LabellingHook, label_gradients
-from baton_shim.virtual.pytorch.labels import Tensor, look, on_cuda, put
-from baton_shim.virtual.pytorch.mode import AllOnCuda
+from baton_shim.virtual.pytorch.labels import Tensor, look, names_cuda, on_cuda, put
+from baton_shim.virtual.pytorch.mode import AllOnCuda, mixed, mode_here
 
 
 def install(patches: Patches) -> None:
@@ -48,6 +49,13 @@ def install_backward(patches: Patches) -> None:
         return apply_here(self, *args)
 
     patches.set(backward, "apply", apply)
+    saver = torch.autograd.graph.save_on_cpu
+    save_here = saver.__init__
+
+    def save_on_cpu(self: Any, pin_memory: bool = False, *args: Any, **kwargs: Any) -> None:
+        save_here(self, False, *args, **kwargs)  # C++ calls it, and would ask the driver for pinned memory
+
+    patches.set(saver, "__init__", save_on_cpu)
     for name in ("register_full_backward_hook", "register_full_backward_pre_hook"):
         if hasattr(torch.nn.Module, name):
             patches.set(torch.nn.Module, name, with_labelling_hook(getattr(torch.nn.Module, name)))
@@ -117,6 +125,7 @@ def stepping(step: Callable[..., Any]) -> Callable[..., Any]:
         if asked or hooked or counts_on_cuda(self):
             return step(self, *args, **kwargs)
         with torch._C.DisableTorchFunction():
+            compare(self)
             result = step(self)
             for parameter, state in self.state.items():
                 if state and on_cuda(parameter):
@@ -126,6 +135,15 @@ def stepping(step: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return on_cpu
+
+
+def compare(optimizer: Any) -> None:
+    """What it keeps of a parameter must be where that is now: not so if the model moved after the first step."""
+    for parameter, state in optimizer.state.items():
+        for name, value in state.items() if state else ():
+            counts = name in _ON_CPU or not isinstance(value, Tensor) or value.dim() == 0
+            if not counts and on_cuda(value) != on_cuda(parameter):
+                raise mixed(type(optimizer).step)
 
 
 # ---- autocast ----
@@ -142,10 +160,12 @@ def install_autocast(patches: Patches) -> None:
             beneath = beneath_cuda(autocast, self)
             self.__dict__.setdefault("_baton_beneath", []).append(beneath)
             enter_here(beneath)
+            precision.begin()
         return entered
 
     def leave(self: Any, *failure: Any) -> Any:
         if self.__dict__.get("_baton_beneath"):
+            precision.end()
             exit_here(self._baton_beneath.pop(), *failure)
         return exit_here(self, *failure)
 
@@ -241,9 +261,29 @@ def install_wrappers(patches: Patches) -> None:
 
     # Not `Tensor._make_subclass`, whose signature dynamo checks.
     patches.set(torch.nn.Parameter, "__new__", new)
+    for kind in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
+        patches.set(kind, "__new__", without_size(kind.__new__))
     variable_here = torch.autograd.Variable.__new__
 
     def variable(cls: Any, data: Any = None, *args: Any, **kwargs: Any) -> Any:
         return put(variable_here(cls, data, *args, **kwargs), on_cuda(data))
 
     patches.set(torch.autograd.Variable, "__new__", variable)
+    subclass_here = Tensor.as_subclass
+
+    def as_subclass(self: Any, cls: Any) -> Any:
+        return put(subclass_here(self, cls), on_cuda(self))  # C++ does not ask the mode
+
+    patches.set(Tensor, "as_subclass", as_subclass)
+
+
+def without_size(new_here: Any) -> Any:
+    """Of a lazy module's parameters."""
+
+    @functools.wraps(new_here)
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device", args[1] if len(args) > 1 else None)
+        cuda = mode_here().default_cuda if device is None else names_cuda(device)
+        return put(new_here(cls, *args, **kwargs), cuda)
+
+    return new

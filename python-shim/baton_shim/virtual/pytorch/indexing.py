@@ -1,0 +1,57 @@
+"""Elements of tensors: taken, written, looked up and joined. A GPU is stricter there with numbers on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from baton_shim.virtual.pytorch.labels import Tensor, look, put
+from baton_shim.virtual.pytorch.mode import VirtualCuda, mixed
+from baton_shim.virtual.pytorch.rules import Args, Kwargs, present, rule
+
+
+@rule(Tensor.__getitem__)
+def get_item(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    source, index = args
+    if not mode.holds(source) and look(index if isinstance(index, tuple) else (index,))[0]:
+        raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+    return put(function(source, index), mode.holds(source)) if mode.holds(source) else function(source, index)
+
+
+@rule(Tensor.__setitem__)
+def set_item(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> None:
+    if not mode.holds(args[0]) and look(args[1] if isinstance(args[1], tuple) else (args[1],))[0]:
+        raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+    apart = isinstance(args[2], Tensor) and args[2].dim() > 0 and mode.holds(args[0]) != mode.holds(args[2])
+    if apart and selects(args[1]):  # a slice is copied to from the other device, too
+        raise mixed(function)
+    function(*args)
+
+
+def selects(index: Any) -> bool:
+    """Whether this indexes by a tensor, or by what becomes one."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(part, list) or getattr(part, "ndim", 0) > 0 for part in parts)
+
+
+@rule(torch.cat, torch.stack, *present(torch, "concat concatenate hstack vstack dstack"))
+def join(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """No number on the CPU is welcome here."""
+    tensors = args[0] if args else kwargs.get("tensors")
+    if isinstance(tensors, (list, tuple)):
+        cuda = [mode.holds(tensor) for tensor in tensors]
+        if True in cuda and False in cuda:
+            raise mixed(function)
+        if True in cuda and not kwargs:
+            return put(function(*args), True)
+    return mode.compute_with(function, args, kwargs) if kwargs else mode.compute(function, args, kwargs)
+
+
+@rule(torch.nn.functional.embedding)
+def embedding(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Nor is one here: the index of a single word."""
+    tensors = [part for part in (*args[:2], *kwargs.values()) if isinstance(part, Tensor)]
+    if len({mode.holds(tensor) for tensor in tensors}) > 1:
+        raise mixed(function)
+    return put(function(*args, **kwargs), mode.holds(tensors[0]))
