@@ -18,7 +18,7 @@ from typing import Any
 
 import cloudpickle
 
-from baton_shim.state.kinds.base import Here, Kind, State
+from baton_shim.state.kinds.base import Here, Kind, State, alike
 
 _CLASS_INTERNALS = frozenset(
     "__dict__ __weakref__ __doc__ __module__ __qualname__ _abc_impl __abstractmethods__ __static_attributes__ "
@@ -27,6 +27,12 @@ _CLASS_INTERNALS = frozenset(
 
 
 _REGISTERED = "(registered)"
+_ITSELF = "(itself)"
+_OF_ITSELF = ("__name__", "__qualname__", "__doc__", "__bases__")
+
+
+def itself(kind: Any) -> tuple[Any, ...]:
+    return kind.__name__, kind.__qualname__, vars(kind).get("__doc__"), kind.__bases__
 
 
 def registered(kind: type) -> tuple[type, ...]:
@@ -153,7 +159,7 @@ class ClassKind(Kind):
         if obj.__module__ != "__main__" or issubclass(obj, enum.Enum):
             return None
         own = tuple((name, value) for name, value in vars(obj).items() if name not in _CLASS_INTERNALS)
-        return (*own, (_REGISTERED, registered(obj))) if isinstance(obj, abc.ABCMeta) else own
+        return (*own, (_ITSELF, itself(obj)), (_REGISTERED, registered(obj)))
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
         if getattr(obj, "__module__", None) == "__main__":
@@ -163,14 +169,22 @@ class ClassKind(Kind):
             yield from registered(obj)
 
     def apply(self, obj: Any, content: Any) -> None:
-        attributes = dict(content or ())
+        if content is None:
+            return
+        attributes = dict(content)
+        of_itself = attributes.pop(_ITSELF)
         for kind in attributes.pop(_REGISTERED, ()):
             obj.register(kind)
         for name in set(vars(obj)) - set(attributes) - _CLASS_INTERNALS:
             type.__delattr__(obj, name)
-        for name, value in attributes.items():
-            if vars(obj).get(name) is not value:
-                try:
-                    type.__setattr__(obj, name, value)
-                except (AttributeError, TypeError):
-                    pass  # descriptors of slots, and the like: fixed when the class was made
+        changed = [(name, value) for name, value in attributes.items() if vars(obj).get(name) is not value]
+        changed += [
+            (name, value)
+            for name, value, now in zip(_OF_ITSELF, of_itself, itself(obj), strict=True)
+            if not alike(value, now)
+        ]
+        for name, value in changed:
+            try:
+                type.__setattr__(obj, name, value)
+            except (AttributeError, TypeError):
+                pass  # descriptors of slots, and the like: fixed when the class was made
