@@ -125,10 +125,11 @@ def add_tree(tree: ast.Module, transform: Transform, names: CellNames) -> None:
     found = code_names(code, module_level=True)
     names.loads |= found.loads
     names.stores |= found.stores
+    names.hinted |= found.deletes  # the end of `except … as name`, where it comes to that
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             add_call(node, transform, names)
-        elif isinstance(node, ast.Delete):  # the bytecode alone also has the end of `except … as name`
+        elif isinstance(node, ast.Delete):
             names.loads |= found.deletes & {target.id for target in ast.walk(node) if isinstance(target, ast.Name)}
         elif isinstance(node, ast.Attribute):
             names.everything |= node.attr in NAMESPACES

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from baton_shim.state.kinds import ATOMS, Kinds
+from baton_shim.state.refusal import Stayed
 
 _SEARCHED_OBJECTS = 50_000
 
@@ -20,7 +21,7 @@ def path_to(target: Any, roots: Iterable[tuple[str, Any]], kinds: Kinds) -> str 
         path, obj = waiting.popleft()
         if obj is target:
             return path
-        if type(obj) in ATOMS or id(obj) in seen or isinstance(obj, types.ModuleType):
+        if type(obj) in ATOMS or type(obj) is Stayed or id(obj) in seen or isinstance(obj, types.ModuleType):
             continue
         seen.add(id(obj))
         waiting.extend(_parts(path, obj, kinds))

@@ -13,6 +13,7 @@ import cloudpickle
 
 from baton_shim.state.kinds import ATOMS, Kinds
 from baton_shim.state.kinds.classes import class_form
+from baton_shim.state.kinds.instances import reduced_ordinarily
 from baton_shim.state.refusal import Stayed, describe_failure
 
 _BY_CLOUDPICKLE = (type, types.FunctionType, types.ModuleType)
@@ -80,7 +81,7 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
                 form = super().reducer_override(obj)
                 return class_form(form, obj) if isinstance(obj, type) else form
             own = self.dispatch_table.get(kind)
-            form = own(obj) if own is not None else obj.__reduce_ex__(5)
+            form = own(obj) if own is not None else reduced_ordinarily(obj)
         except RecursionError:
             raise
         except Exception as error:

@@ -14,6 +14,7 @@ from baton_shim.state.kinds import Kinds
 from baton_shim.state.paths import path_to
 
 _INTERNAL = ("pandas", "pyarrow")
+_TO_THE_SHELL = ("exit", "quit", "get_ipython")  # from which everything is reached, this table included
 
 
 class StaleReference(UserWarning):
@@ -23,7 +24,9 @@ class StaleReference(UserWarning):
 def tell_of_stale_holders(old: list[Any], namespace: dict[str, Any], kinds: Kinds) -> None:
     if not old:
         return
-    named = [(name, value) for name, value in namespace.items() if not name.startswith("_")]
+    named = [
+        (name, value) for name, value in namespace.items() if not name.startswith("_") and name not in _TO_THE_SHELL
+    ]
     while old:
         obj = old.pop()
         if sys.getrefcount(obj) <= _HELD_HERE or type(obj).__module__.partition(".")[0] in _INTERNAL:

@@ -94,6 +94,7 @@ def test_names_that_a_cell_uses(source: str, needed: str) -> None:
         ("c.query('x > @a')", "a"),
         ("eval_of.formula('a ~ b')", "a b"),
         ("print('a b')", ""),
+        ("try:\n    pass\nexcept ValueError as a:\n    b", "a"),  # its end would delete the notebook's `a`
     ],
 )
 def test_names_that_a_cell_may_use(source: str, wished: str) -> None:

@@ -282,6 +282,15 @@ def test_who_still_holds_an_array_that_was_resized_is_told(pair: Pair) -> None:
     assert pair.namespace["a"].size == 50
 
 
+def test_what_stayed_elsewhere_is_in_nobodys_way(pair: Pair) -> None:
+    pair.local("import numpy as np\na = np.arange(4.)")
+    assert pair.remote("squares = (n * n for n in range(3))") == {"error": None}
+    pair.local("kept = {'old': a}")
+    with pytest.warns(UserWarning, match=r"'kept\['old'\]' still holds the numpy.ndarray from before"):
+        assert pair.remote("a.resize(50, refcheck=False)", "a") == {"error": None}
+    assert pair.namespace["a"].size == 50
+
+
 def test_nothing_is_told_when_all_holders_went_along(pair: Pair, recwarn: pytest.WarningsRecorder) -> None:
     pair.local("import numpy as np\na = np.arange(4.)\nkept = {'old': a}\nwalk = enumerate('ab')")
     assert pair.remote("a.resize(50, refcheck=False); next(walk)", "a", "kept", "walk") == {"error": None}

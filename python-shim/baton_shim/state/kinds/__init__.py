@@ -72,7 +72,7 @@ __all__ = ["ATOMS", "Here", "Kind", "Kinds", "is_leaf"]
 
 _IMMUTABLE: tuple[type, ...] = (
     *(int, float, complex, str, bytes, type(None), range, slice, tuple, frozenset, enum.Enum, property, Stayed),
-    *(classmethod, staticmethod, types.BuiltinFunctionType, types.MethodType, types.CodeType, types.MappingProxyType),
+    *(classmethod, staticmethod, types.BuiltinFunctionType, types.MethodType, types.CodeType),
     *(types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType, types.GetSetDescriptorType),
     *(types.MemberDescriptorType, types.ClassMethodDescriptorType, types.GenericAlias, types.UnionType),
     *(datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, fractions.Fraction),
@@ -80,7 +80,7 @@ _IMMUTABLE: tuple[type, ...] = (
 )
 _REFERENCES: tuple[type, ...] = (
     *(*DICT_VIEWS, *PROXIES, *MARK_TYPES),
-    *(weakref.ref, types.ModuleType, _thread.LockType, _thread.RLock),
+    *(weakref.ref, types.ModuleType, types.MappingProxyType, _thread.LockType, _thread.RLock),
 )
 
 

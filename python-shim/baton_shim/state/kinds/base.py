@@ -140,8 +140,6 @@ class Fixed(Kind):
             return obj.__self__, obj.__func__
         if kind is slice:
             return obj.start, obj.stop, obj.step
-        if kind is types.MappingProxyType:
-            return obj.values()  # type: ignore[no-any-return]
         if isinstance(obj, (tuple, frozenset)):
             return (*obj, *getattr(obj, "__dict__", {}).values())
         if isinstance(obj, (classmethod, staticmethod)):

@@ -2,15 +2,20 @@
 
 * Slots: without them the instances have a `__dict__` that they had not.
 * `typing.NamedTuple` is no class but a function that makes one; what it made is an ordinary subclass of `tuple`.
+* `__init_subclass__` and metaclasses of the notebook: they have done their work, and what they count or register
+  travels by itself; run again, they would do it twice.
 * Members of an enumeration: a second name for one, and the attributes that `__init__` or a cell gave them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
 import enum
+import functools
+import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import cloudpickle
@@ -37,7 +42,60 @@ def class_form(form: Any, kind: Any) -> Any:
         keywords = {**keywords, "__slots__": slots}
         for slot in copyreg._slotnames(kind):  # type: ignore[attr-defined]
             attributes.pop(slot, None)
-    return function, (metaclass, name, bases, keywords, tracked, extra), (attributes, slot_state), *form[3:]
+    arguments = metaclass, name, bases, keywords, tracked, extra
+    if metaclass.__module__ == "__main__":
+        return skeleton, arguments, (attributes, slot_state), None, None, set_class
+    own = any(_with_own_hook(kind.__mro__[1:]))
+    return skeleton if own else function, arguments, (attributes, slot_state), *form[3:]
+
+
+def skeleton(metaclass: Any, name: str, bases: Any, keywords: dict[str, Any], tracked: Any, _: Any) -> Any:
+    """As cloudpickle's, without running code of the notebook."""
+    library = next(kind for kind in metaclass.__mro__ if kind.__module__ != "__main__")
+
+    def make(name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+        if library is metaclass:
+            return metaclass(name, bases, namespace)
+        made = library.__new__(metaclass, name, bases, namespace)
+        library.__init__(made, name, bases, namespace)
+        return made
+
+    with _hooks_of_the_notebook_passed_over(bases):
+        kind = types.new_class(name, bases, {"metaclass": make}, lambda namespace: namespace.update(keywords))
+    return cloudpickle.cloudpickle._lookup_class_or_track(tracked, kind)
+
+
+def _with_own_hook(kinds: Iterable[Any]) -> Iterator[Any]:
+    return (kind for kind in kinds if kind.__module__ == "__main__" and "__init_subclass__" in vars(kind))
+
+
+@contextlib.contextmanager
+def _hooks_of_the_notebook_passed_over(bases: tuple[Any, ...]) -> Iterator[None]:
+    """Those of libraries run, since their registers are each process's own."""
+    mros = (kind.__mro__ for kind in types.resolve_bases(bases))
+    hooks = {kind: vars(kind)["__init_subclass__"] for mro in mros for kind in _with_own_hook(mro)}
+    try:
+        for kind in hooks:
+            type.__setattr__(kind, "__init_subclass__", classmethod(functools.partial(_next_hook, kind)))
+        yield
+    finally:
+        for kind, hook in hooks.items():
+            type.__setattr__(kind, "__init_subclass__", hook)
+
+
+def _next_hook(owner: Any, kind: Any) -> None:
+    super(owner, kind).__init_subclass__()
+
+
+def set_class(kind: Any, state: Any) -> Any:
+    """As cloudpickle's, past a metaclass's `__setattr__`."""
+    attributes, _ = state
+    for name, value in attributes.items():
+        if name != "_abc_impl":
+            type.__setattr__(kind, name, value)
+    for registered in attributes.get("_abc_impl", ()):
+        kind.register(registered)
+    return kind
 
 
 def _of_enumeration(form: Any, kind: Any) -> Any:

@@ -2,6 +2,7 @@
 
 A function consists of its code, its cells by identity and the *receiving* kernel's namespace: so it sees later
 assignments there, recursion finds the name's new binding, and two closures go on sharing a `nonlocal` variable.
+A library's function that has no name of its own, such as what `singledispatch` makes, is bound to the library's module.
 Classes are cloudpickle's work (its tracker keeps `isinstance` over the round trip); their methods come by here.
 """
 
@@ -9,11 +10,15 @@ from __future__ import annotations
 
 import abc
 import enum
+import importlib
+import sys
 import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from baton_shim.state.kinds.base import Here, Kind, State
+import cloudpickle
+
+from baton_shim.state.kinds.base import Here, Kind, State, alike
 
 _CLASS_INTERNALS = frozenset(
     "__dict__ __weakref__ __doc__ __module__ __qualname__ _abc_impl __abstractmethods__ __static_attributes__ "
@@ -22,6 +27,12 @@ _CLASS_INTERNALS = frozenset(
 
 
 _REGISTERED = "(registered)"
+_ITSELF = "(itself)"
+_OF_ITSELF = ("__name__", "__qualname__", "__doc__", "__bases__")
+
+
+def itself(kind: Any) -> tuple[Any, ...]:
+    return kind.__name__, kind.__qualname__, vars(kind).get("__doc__"), kind.__bases__
 
 
 def registered(kind: type) -> tuple[type, ...]:
@@ -39,7 +50,7 @@ class FunctionKind(Kind):
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)
-        self._anchors = (self.new, self.set_state, types.CellType)
+        self._anchors = (self.new, self.set_state, types.CellType, self.new_of_module)
 
     def ours(self, function: types.FunctionType) -> bool:
         return function.__globals__ is self.here.namespace
@@ -47,14 +58,23 @@ class FunctionKind(Kind):
     def new(self, code: types.CodeType, name: str, cells: tuple[types.CellType, ...] | None) -> types.FunctionType:
         return types.FunctionType(code, self.here.namespace, name, None, cells or None)
 
+    def new_of_module(
+        self, module: str, code: types.CodeType, name: str, cells: tuple[types.CellType, ...] | None
+    ) -> types.FunctionType:
+        return types.FunctionType(code, importlib.import_module(module).__dict__, name, None, cells or None)
+
     def reduce(self, obj: Any) -> Any:
-        if not self.ours(obj):
-            return None
-        new, set_state, _ = self._anchors
-        return new, (obj.__code__, obj.__name__, obj.__closure__), self._state(obj), None, None, set_state
+        new, set_state, _, new_of_module = self._anchors
+        parts = obj.__code__, obj.__name__, obj.__closure__
+        if self.ours(obj):
+            return new, parts, self._state(obj), None, None, set_state
+        if has_no_name(obj):
+            module = obj.__globals__["__name__"]
+            return new_of_module, (module, *parts), self._state(obj), None, None, set_state
+        return None
 
     def read(self, obj: Any) -> State:
-        return (obj.__code__, self._state(obj)) if self.ours(obj) else None
+        return (obj.__code__, self._state(obj)) if self.ours(obj) or has_no_name(obj) else None
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
         if state is None:
@@ -84,6 +104,14 @@ class FunctionKind(Kind):
         function.__annotations__ = dict(annotations)
         function.__dict__.clear()
         function.__dict__.update(attributes)
+
+
+def has_no_name(function: types.FunctionType) -> bool:
+    """Whether it is bound to a module, and yet nothing that the module's names show."""
+    module = sys.modules.get(function.__globals__.get("__name__", ""))
+    if module is None or module.__dict__ is not function.__globals__:
+        return False
+    return not cloudpickle.cloudpickle._should_pickle_by_reference(function)
 
 
 class CellKind(Kind):
@@ -131,7 +159,7 @@ class ClassKind(Kind):
         if obj.__module__ != "__main__" or issubclass(obj, enum.Enum):
             return None
         own = tuple((name, value) for name, value in vars(obj).items() if name not in _CLASS_INTERNALS)
-        return (*own, (_REGISTERED, registered(obj))) if isinstance(obj, abc.ABCMeta) else own
+        return (*own, (_ITSELF, itself(obj)), (_REGISTERED, registered(obj)))
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
         if getattr(obj, "__module__", None) == "__main__":
@@ -141,14 +169,22 @@ class ClassKind(Kind):
             yield from registered(obj)
 
     def apply(self, obj: Any, content: Any) -> None:
-        attributes = dict(content or ())
+        if content is None:
+            return
+        attributes = dict(content)
+        of_itself = attributes.pop(_ITSELF)
         for kind in attributes.pop(_REGISTERED, ()):
             obj.register(kind)
         for name in set(vars(obj)) - set(attributes) - _CLASS_INTERNALS:
-            delattr(obj, name)
-        for name, value in attributes.items():
-            if vars(obj).get(name) is not value:
-                try:
-                    type.__setattr__(obj, name, value)
-                except (AttributeError, TypeError):
-                    pass  # descriptors of slots, and the like: fixed when the class was made
+            type.__delattr__(obj, name)
+        changed = [(name, value) for name, value in attributes.items() if vars(obj).get(name) is not value]
+        changed += [
+            (name, value)
+            for name, value, now in zip(_OF_ITSELF, of_itself, itself(obj), strict=True)
+            if not alike(value, now)
+        ]
+        for name, value in changed:
+            try:
+                type.__setattr__(obj, name, value)
+            except (AttributeError, TypeError):
+                pass  # descriptors of slots, and the like: fixed when the class was made

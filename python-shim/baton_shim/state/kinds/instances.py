@@ -40,6 +40,37 @@ def slot_names(kind: type) -> list[str]:
     return copyreg._slotnames(kind)  # type: ignore[attr-defined,no-any-return]
 
 
+def reduced_ordinarily(obj: Any) -> Any:
+    """What pickle says of the object; a `__new__` of the notebook has done its work and does not run again."""
+    form = obj.__reduce_ex__(5)
+    if type(form) is tuple and form[0] is copyreg.__newobj__ and new_beyond(type(obj)):  # type: ignore[attr-defined]
+        return (made, *form[1:])
+    return form
+
+
+def new_beyond(kind: Any) -> Any:
+    """The `__new__` that the notebook's own come down to; `None` where none is passed over.
+
+    Own ones are passed over up to the class that says which arguments they are made with.
+    """
+    passed = False
+    for base in kind.__mro__:
+        names = vars(base)
+        asked = "__getnewargs__" in names or "__getnewargs_ex__" in names
+        if "__new__" in names:
+            if base.__module__ != "__main__" or asked:
+                return names["__new__"] if passed else None
+            passed = True
+        elif asked:
+            return None
+    return None
+
+
+def made(kind: Any, *arguments: Any) -> Any:
+    new = new_beyond(kind)
+    return (kind.__new__ if new is None else getattr(new, "__func__", new))(kind, *arguments)
+
+
 class AttributesKind(Kind):
     """The common case: nothing but a `__dict__`."""
 
@@ -52,7 +83,7 @@ class AttributesKind(Kind):
 
     def reduce(self, obj: Any) -> Any:
         """With a copy of the attributes: the other end copies them anyway, and the original would keep a number."""
-        form = obj.__reduce_ex__(5)
+        form = reduced_ordinarily(obj)
         if type(form) is tuple and len(form) > 2 and form[2] is obj.__dict__:
             return (*form[:2], dict(form[2]), *form[3:])
         return form
@@ -118,7 +149,7 @@ class InstanceKind(Kind):
         state = self.read(obj)
         if container_base(obj) is not None:
             return new, (type(obj), getattr(obj, "maxlen", None)), state, None, None, apply
-        return (*obj.__reduce_ex__(5)[:2], state, None, None, apply)
+        return (*reduced_ordinarily(obj)[:2], state, None, None, apply)
 
     def new(self, kind: Any, longest: int | None) -> Any:
         base: Any = next(base for base in CONTAINERS if issubclass(kind, base))

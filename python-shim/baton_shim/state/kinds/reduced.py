@@ -14,7 +14,14 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State, alike
-from baton_shim.state.kinds.instances import CONTAINERS, container_base, contents_of, fill, slot_names
+from baton_shim.state.kinds.instances import (
+    CONTAINERS,
+    container_base,
+    contents_of,
+    fill,
+    reduced_ordinarily,
+    slot_names,
+)
 
 ReducedForm = tuple[Any, Any, Any, list[Any], list[Any]] | None
 """Callable, arguments, state, list items, dict pairs; `None` for an object that is pickled by name."""
@@ -98,7 +105,7 @@ class ReducedKind(Kind):
 
 def reduced_form(obj: Any) -> ReducedForm:
     own = copyreg.dispatch_table.get(type(obj))
-    form = own(obj) if own is not None else obj.__reduce_ex__(5)
+    form = own(obj) if own is not None else reduced_ordinarily(obj)
     if isinstance(form, str):
         return None
     function, arguments, state, items, pairs = (*form, None, None, None)[:5]

@@ -1,4 +1,4 @@
-"""Objects that only point to others: dict views, weak references, standard streams, modules; and fresh locks."""
+"""Objects that only point to others: views and proxies of dicts, weak references, streams, modules; and fresh locks."""
 
 from __future__ import annotations
 
@@ -41,6 +41,9 @@ class ReferenceKind(Kind):
         kind = type(obj)
         if kind in DICT_VIEWS:
             return dict_view, (DICT_VIEWS[kind], self._dict_of(obj))
+        if kind is types.MappingProxyType:
+            mapping = mapping_of(obj)
+            return None if is_of_a_class(mapping) else (types.MappingProxyType, (mapping,))
         if kind is weakref.ref:
             return weak, (obj(), obj.__callback__)
         if kind in PROXIES:
@@ -59,6 +62,9 @@ class ReferenceKind(Kind):
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
         if type(obj) in DICT_VIEWS:
             return (self._dict_of(obj),)
+        if type(obj) is types.MappingProxyType:
+            mapping = mapping_of(obj)
+            return mapping.values() if is_of_a_class(mapping) else (mapping,)
         if type(obj) is weakref.ref:
             return obj(), obj.__callback__
         if type(obj) in PROXIES:
@@ -105,6 +111,16 @@ def target_of(proxy: Any) -> Any:
         return proxy.__repr__.__self__
     except ReferenceError:
         return None
+
+
+def mapping_of(proxy: types.MappingProxyType[Any, Any]) -> Any:
+    (mapping,) = gc.get_referents(proxy)
+    return mapping
+
+
+def is_of_a_class(mapping: Any) -> bool:
+    """What `vars` of a class shows is the class's own, and travels as a copy."""
+    return "__module__" in mapping and "__doc__" in mapping
 
 
 DICT_ITERATORS: dict[type, tuple[str, bool]] = {
