@@ -37,10 +37,10 @@ class Views:
         self._here.used.clear()
 
     def find_moved(self, numbers: Iterable[int]) -> None:
-        """Tensors that were brought up to date may lie elsewhere now."""
+        """Tensors that were brought up to date may lie elsewhere now, or have memory for the first time."""
         for number in numbers:
             obj = self._numbering.objects[number]
-            if number in self.segment_of and self._kinds.of(obj) is self._kinds.tensor:
+            if self._kinds.of(obj) is self._kinds.tensor:
                 segment = self._kinds.tensor.segment_number(obj)
                 if segment is not None:
                     self._move_to(number, segment)

@@ -43,8 +43,19 @@ def on_gpu(obj: Any) -> bool:
     return obj.device.type == "cuda" or LABEL in obj.__dict__
 
 
+@functools.cache
+def plain_types() -> tuple[type, ...]:
+    """Without a size yet are those of lazy modules, which become one of the first two in place."""
+    module = torch()
+    lazy = module.nn.parameter
+    return module.Tensor, lazy.Parameter, lazy.UninitializedParameter, lazy.UninitializedBuffer
+
+
 class TensorKind(Kind):
-    """`Tensor` and `Parameter` with plain memory; other layouts and devices travel by torch's own pickling."""
+    """`Tensor` and `Parameter` with plain memory, also before they have a size.
+
+    Other layouts and devices travel by torch's own pickling.
+    """
 
     name = "tensor"
     blind = True
@@ -55,10 +66,9 @@ class TensorKind(Kind):
         self._anchors = (self.new, self.set_state)
 
     def plain(self, obj: Any) -> bool:
-        module = torch()
-        if type(obj) not in (module.Tensor, module.nn.Parameter):
+        if type(obj) not in plain_types():
             return False
-        return obj.layout is module.strided and obj.device.type in ("cpu", "cuda") and not obj.is_quantized
+        return obj.layout is torch().strided and obj.device.type in ("cpu", "cuda") and not obj.is_quantized
 
     @bare
     def reduce(self, obj: Any) -> Any:
@@ -84,7 +94,7 @@ class TensorKind(Kind):
             number = segment.number
             self.here.used.append((obj, number))
         form = (obj.dtype, offset, tuple(obj.size()), obj.stride(), obj.requires_grad)
-        flags = (type(obj) is not torch().Tensor, obj.is_neg(), obj.is_conj(), on_gpu(obj))
+        flags = (plain_types().index(type(obj)), obj.is_neg(), obj.is_conj(), on_gpu(obj))
         return new, (number, form, flags), (self._graph(obj), *self._state(obj), on_gpu(obj)), None, None, set_state
 
     @bare
@@ -94,23 +104,23 @@ class TensorKind(Kind):
             return None
         return "still belongs to a computation graph", "use .detach(), or compute it inside this cell"
 
-    def new(self, number: int, form: tuple[Any, ...], flags: tuple[bool, bool, bool, bool]) -> Any:
+    def new(self, number: int, form: tuple[Any, ...], flags: tuple[int, bool, bool, bool]) -> Any:
         import torch
 
         with torch._C.DisableTorchFunction():
             return self._new(number, form, flags)
 
-    def _new(self, number: int, form: tuple[Any, ...], flags: tuple[bool, bool, bool, bool]) -> Any:
+    def _new(self, number: int, form: tuple[Any, ...], flags: tuple[int, bool, bool, bool]) -> Any:
         import torch
 
-        (dtype, offset, size, stride, requires_grad), (parameter, negative, conjugate, gpu) = form, flags
+        (dtype, offset, size, stride, requires_grad), (kind, negative, conjugate, gpu) = form, flags
         device = "cuda" if gpu and SWITCH.real else "cpu"
         storage = torch.UntypedStorage(0, device=device) if number < 0 else self._storage(number, device == "cuda")
         tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
         tensor = tensor.conj() if conjugate else tensor
         tensor = tensor._neg_view() if negative else tensor
-        if parameter:
-            tensor = torch.nn.Parameter(tensor, requires_grad=requires_grad)
+        if kind:
+            tensor = torch.Tensor._make_subclass(plain_types()[kind], tensor, requires_grad)
         if number >= 0:
             self.here.used.append((tensor, number))
         return tensor
@@ -178,7 +188,7 @@ class TensorKind(Kind):
     @bare
     def read(self, obj: Any) -> State:
         place = (obj.data_ptr(), obj.stride()) if self.plain(obj) else obj._version
-        form = (place, tuple(obj.size()), obj.dtype, obj.requires_grad, on_gpu(obj))
+        form = (type(obj), place, tuple(obj.size()), obj.dtype, obj.requires_grad, on_gpu(obj))
         return form, *self._state(obj), _version(obj)
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
@@ -192,14 +202,17 @@ class TensorKind(Kind):
         data = obj.data
         if LABEL in obj.__dict__:
             data.__dict__[LABEL] = True
-        return data, (self._graph(obj), *state[1:4], on_gpu(obj))
+        kind = plain_types().index(type(obj)) if type(obj) in plain_types() else None
+        return data, kind, (self._graph(obj), *state[1:4], on_gpu(obj))
 
     @bare
     def apply(self, obj: Any, content: Any) -> None:
-        data, state = content
+        data, kind, state = content
         moved = data.data_ptr() != obj.data_ptr()
-        if moved or (data.shape, data.stride()) != (obj.shape, obj.stride()):
+        if moved or (data.size(), data.stride()) != (obj.size(), obj.stride()):
             obj.data = data
+        if kind is not None and type(obj) is not plain_types()[kind]:
+            obj.__class__ = plain_types()[kind]
         self.set_state(obj, state)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from baton_shim.virtual import LABEL
 
@@ -42,7 +43,7 @@ def look(values: Any) -> tuple[bool, bool]:
         if getattr(part, LABEL, None) is True:
             cuda = True
         elif isinstance(part, Tensor):
-            cpu = cpu or part.dim() > 0
+            cpu = cpu or is_lazy(part) or part.dim() > 0  # one without a size yet answers nothing
         elif isinstance(part, (list, tuple)):
             below = look(part)
             cuda, cpu = cuda or below[0], cpu or below[1]

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
 from baton_shim.virtual import LABEL
@@ -52,7 +53,7 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
             if getattr(part, LABEL, None) is True:
                 cuda = True
             elif isinstance(part, Tensor):
-                cpu = cpu or part.dim() > 0 or (part is args[0] and function in WRITES)
+                cpu = cpu or is_lazy(part) or part.dim() > 0 or (part is args[0] and function in WRITES)
             elif type(part) is tuple or type(part) is list:
                 below = look(part)
                 cuda, cpu = cuda or below[0], cpu or below[1]
