@@ -41,7 +41,12 @@ def slot_names(kind: type) -> list[str]:
 
 
 def reduced_ordinarily(obj: Any) -> Any:
-    """What pickle says of the object; a `__new__` of the notebook has done its work and does not run again."""
+    """What pickle says of the object; a `__new__` of the notebook has done its work and does not run again.
+
+    A module of torch with parametrizations forbids that, since its class is made at run time; here classes travel, too.
+    """
+    if type(obj).__module__ == "torch.nn.utils.parametrize" and "parametrizations" in vars(obj).get("_modules", ()):
+        return copyreg.__newobj__, (type(obj),), vars(obj)  # type: ignore[attr-defined]
     form = obj.__reduce_ex__(5)
     if type(form) is tuple and form[0] is copyreg.__newobj__ and new_beyond(type(obj)):  # type: ignore[attr-defined]
         return (made, *form[1:])
