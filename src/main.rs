@@ -81,7 +81,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
             None => Ok(ExitCode::FAILURE),
         },
         trial::COMMAND => {
-            trial::run_program(trial::MEMORY_BYTES)?;
+            trial::run_program()?;
             Ok(ExitCode::SUCCESS)
         }
         "status" => commands::status::main(&settings()?, matches),

@@ -96,7 +96,7 @@ impl SharedGpu {
         }))
     }
 
-    /// Others of this user see nothing in it.
+    /// It is private, and goes with this value.
     pub(super) fn folder(&self) -> &Path {
         self.folder.path()
     }

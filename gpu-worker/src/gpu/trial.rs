@@ -27,7 +27,7 @@ use super::{
 pub const COMMAND: &str = "gpu-trial";
 
 /// Of each program.
-pub const MEMORY_BYTES: usize = 8 << 20;
+const MEMORY_BYTES: usize = 8 << 20;
 
 /// Passes of each program: the first fills its memory, the others need it back.
 const PASSES: usize = 3;

@@ -59,18 +59,3 @@ optimizer, torch.equal(best[0].weight, model[0].weight), model[0].weight.require
 # %%
 del loss, inputs, targets
 [round(value, 5) for value in model[4].bias.tolist()], torch.randperm(4), torch.initial_seed()
-
-# %%
-lazy = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.ReLU(), nn.LazyLinear(2))
-weight, mean = lazy[0].weight, lazy[1].running_mean
-print(lazy)
-
-# %%
-shape = lazy(x).shape
-optimizer = torch.optim.Adam(lazy.parameters())
-print(lazy, type(weight), weight is lazy[0].weight, mean is lazy[1].running_mean)
-
-# %%
-criterion(lazy(x), y).backward()
-optimizer.step()
-print(weight.shape, weight.grad.abs().sum().item(), mean)

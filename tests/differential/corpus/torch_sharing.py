@@ -54,14 +54,3 @@ back[0], turned[:, 0], weight[0].tolist(), ids.stride(), half.dtype
 array[:] = 3
 weight.grad.zero_()
 twin.sum(), gradient.sum(), tied.state_dict()["two.weight"].data_ptr() == weight.data_ptr()
-
-# %%
-grown = torch.empty(0)
-same = [grown]
-
-# %%
-grown.data = torch.ones(5)
-
-# %%
-grown.add_(1)
-same[0].sum(), same[0] is grown

@@ -2,7 +2,10 @@
 
 use std::io::{self, BufRead, Write};
 
-use super::sys::{Address, Driver, DriverError, Kernel};
+use super::{
+    MEMORY_BYTES,
+    sys::{Address, Driver, DriverError, Kernel},
+};
 
 /// What it says when its numbers are what they should be.
 pub(super) const RIGHT: &str = "right";
@@ -42,15 +45,15 @@ DONE:
 }
 ";
 
-/// Until its input ends. `bytes`: how much memory it has.
+/// Until its input ends.
 ///
 /// # Errors
 /// Where its input or output breaks. What the GPU does wrong is said.
-pub fn run(bytes: usize) -> io::Result<()> {
+pub fn run() -> io::Result<()> {
     let mut numbers = None;
     for line in io::stdin().lock().lines() {
         line?;
-        let said = match compute(&mut numbers, bytes) {
+        let said = match compute(&mut numbers) {
             Ok(true) => RIGHT.to_owned(),
             Ok(false) => WRONG.to_owned(),
             Err(error) => error.to_string(),
@@ -71,10 +74,10 @@ struct Numbers {
 }
 
 /// Whether all of it was right.
-fn compute(numbers: &mut Option<Numbers>, bytes: usize) -> Result<bool, DriverError> {
+fn compute(numbers: &mut Option<Numbers>) -> Result<bool, DriverError> {
     let numbers = match numbers {
         Some(numbers) => numbers,
-        None => numbers.insert(Numbers::new(bytes)?),
+        None => numbers.insert(Numbers::new()?),
     };
     let mut found = numbers.read()?;
     if found != numbers.expected {
@@ -86,10 +89,10 @@ fn compute(numbers: &mut Option<Numbers>, bytes: usize) -> Result<bool, DriverEr
 }
 
 impl Numbers {
-    fn new(bytes: usize) -> Result<Self, DriverError> {
+    fn new() -> Result<Self, DriverError> {
         // No two alike, and other ones in each program.
         let first = u64::from(std::process::id()) << 32;
-        let expected: Vec<u64> = (first..).take(bytes / size_of::<u64>()).collect();
+        let expected: Vec<u64> = (first..).take(MEMORY_BYTES / size_of::<u64>()).collect();
         let driver = Driver::open()?;
         Ok(Self {
             add: driver.kernel(ADD, c"add")?,
