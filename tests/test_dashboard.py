@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from end_to_end.classroom import Classroom, classroom
-from end_to_end.lab import CHROMIUM, FLAGS
-from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
+from end_to_end.lab import chromium
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 PREFIX = "/services/baton"
 PAGES = ("", "people", "workers", "capacity", "courses", "course?name=ml101", "audit")
@@ -24,10 +24,8 @@ def room() -> Iterator[Classroom]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+    with chromium() as browser:
         yield browser
-        browser.close()
 
 
 def sign_in(context: BrowserContext, room: Classroom, name: str) -> Page:

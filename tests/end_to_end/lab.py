@@ -14,7 +14,7 @@ from end_to_end.place import Place
 from end_to_end.waiting import wait_until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 CHROMIUM = "/usr/bin/chromium"
 FLAGS = [
@@ -68,15 +68,22 @@ def address_of(place: Place) -> str | None:
 
 
 @contextmanager
-def browser_page() -> Iterator[Page]:
+def chromium() -> Iterator[Browser]:
+    """With one patience for all tests of the process, which is where playwright keeps it."""
     from playwright.sync_api import expect, sync_playwright
 
-    expect.set_options(timeout=60_000)  # of the whole process
+    expect.set_options(timeout=60_000)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         try:
-            page = browser.new_page(viewport={"width": 1280, "height": 1180})
-            page.set_default_timeout(60_000)
-            yield page
+            yield browser
         finally:
             browser.close()
+
+
+@contextmanager
+def browser_page() -> Iterator[Page]:
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1280, "height": 1180})
+        page.set_default_timeout(60_000)
+        yield page
