@@ -89,7 +89,7 @@ def machine(service: Service) -> Path:
 
 
 # What stands where in the card's file.
-LOST, SLICES = 3, 4
+LOST, SLICES, CONTEXT = 3, 4, 5
 GPU_IS_LOST = 15
 
 
@@ -140,6 +140,24 @@ def test_each_notebook_has_most_of_the_card_and_finds_it_as_it_left_it(notebook:
         result = kernel.gpu(f"print(card.values(address, {count}))").ok()
         assert result.stdout == f"{{{number}}}\n"
         assert "had the GPU" in result.notices[-1]
+
+
+def test_a_notebook_without_a_cell_makes_room_when_contexts_fill_the_card(
+    notebook: Callable[[], Kernel], machine: Path
+) -> None:
+    put(machine, CONTEXT, 12 << 20)
+    kernels = [notebook() for _ in range(3)]
+    for kernel in kernels[:2]:
+        kernel.gpu("import card\nkept = ['as it was']\naddress = card.allocate(1 << 19)").ok()
+    # Three contexts leave 28 MiB, however much of the others' memory moves.
+    count = (36 << 20) // 8
+    large = kernels[2].gpu(f"import card\naddress = card.allocate({count})\ncard.launch('add', address, {count}, 7)")
+    large.ok()
+    assert kernels[2].gpu(f"print(card.values(address, {count}))").ok().stdout == "{7}\n"
+    # Who had a cell last is still there; the other has a new session.
+    assert kernels[1].gpu("print(card.values(address, 1 << 19), kept)").ok().stdout == "{0} ['as it was']\n"
+    new = kernels[0].gpu("print(card.module, kept)").ok()
+    assert new.stdout == "c_void_p(None) ['as it was']\n"
 
 
 @pytest.mark.parametrize(

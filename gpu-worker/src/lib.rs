@@ -89,11 +89,10 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         .clone()
         .unwrap_or_else(|| device::default_name(&devices));
     let slots = Semaphore::new(config.slots.try_into().unwrap_or(Semaphore::MAX_PERMITS));
-    let gpu_bytes = gpus.iter().map(|gpu| gpu.memory_total_bytes).min();
     let sharing = Sharing::open(
         config.gpu_mode,
         config.gpu_memory_bytes,
-        gpu_bytes,
+        reading.clone(),
         &config.runtime_folder,
         config.baton.as_deref(),
     );

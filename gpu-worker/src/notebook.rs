@@ -12,7 +12,7 @@ use tracing::Instrument;
 use crate::context::Context;
 use crate::job::{Order, run_job};
 use crate::report::Report;
-use crate::session::{Death, Session};
+use crate::session::{Rest, Session};
 
 /// How one task reports.
 pub(crate) struct Reporter {
@@ -51,10 +51,18 @@ pub(crate) async fn serve_notebook(
                 session = run_job(&context, session.take(), order).instrument(span).await;
                 reporter.say(true, session.as_ref());
             }
-            death = rest(&mut session) => {
-                if let Some(death) = death {
-                    tracing::info!(?death.status, "A session ended while no cell ran");
-                    session = None;
+            rest = rest(&mut session) => {
+                match rest {
+                    Rest::Sent => {}
+                    Rest::Ended(death) => {
+                        tracing::info!(?death.status, "A session ended while no cell ran");
+                        session = None;
+                    }
+                    Rest::Released => {
+                        let notebook = reporter.notebook;
+                        tracing::info!(%notebook, "The session of notebook {notebook} ends: others need its part of the GPU");
+                        session = None;
+                    }
                 }
                 reporter.say(false, session.as_ref());
             }
@@ -62,7 +70,7 @@ pub(crate) async fn serve_notebook(
     }
 }
 
-async fn rest(session: &mut Option<Session>) -> Option<Death> {
+async fn rest(session: &mut Option<Session>) -> Rest {
     match session {
         Some(session) => session.rest().await,
         None => std::future::pending().await,

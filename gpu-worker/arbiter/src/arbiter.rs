@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use crate::{
-    Action, Epoch, Event, SessionId, Settings,
+    Action, EndReason, Epoch, Event, SessionId, Settings,
     accounts::Accounts,
-    session::{Activity, Residency, Session, Turn},
+    session::{Activity, Session, Turn},
     sessions::Sessions,
+    shortage::Shortage,
     turns::{Place, Rank},
 };
 
@@ -17,6 +18,7 @@ pub struct Arbiter {
     pub(crate) now: Duration,
     /// How long moves out took since the last move in began.
     pub(crate) moved_out: Duration,
+    pub(crate) shortage: Shortage,
     accounts: Accounts,
     epoch: Epoch,
     /// Seconds that the lowest level has not had of its share.
@@ -33,6 +35,7 @@ impl Arbiter {
             settings,
             now: Duration::ZERO,
             moved_out: Duration::ZERO,
+            shortage: Shortage::default(),
             accounts: Accounts::default(),
             epoch: 0,
             owed: 0.0,
@@ -46,6 +49,7 @@ impl Arbiter {
         let mut actions = Vec::new();
         self.take_in(event, &mut actions);
         self.end_overdue(&mut actions);
+        self.doubt_shortage();
         self.grow(&mut actions);
         self.take_back(&mut actions);
         self.grant(&mut actions);
@@ -65,7 +69,7 @@ impl Arbiter {
             .flat_map(|(_, session)| self.wakes_of(session, wanted, computing))
             .chain(retries.into_iter().flatten())
             .chain(self.deadlines().map(|(_, time)| Some(time)))
-            .chain([self.wake_for_the_lowest()])
+            .chain([self.wake_for_the_lowest(), self.doubted_at()])
             .flatten()
             .filter(|time| *time > self.now)
             .min()
@@ -134,8 +138,14 @@ impl Arbiter {
             }
             Event::Left(id) => {
                 self.sessions.remove(id);
+                self.shortage.begin_anew(now);
             }
             Event::Grew { session, bytes } => self.ask_to_grow(session, bytes, actions),
+            Event::Full {
+                session,
+                needed_bytes,
+                free_bytes,
+            } => self.find_full(session, needed_bytes, free_bytes, actions),
             Event::Expected(id)
             | Event::CellStarted(id)
             | Event::CellEnded(id)
@@ -155,9 +165,9 @@ impl Arbiter {
                 }
                 let moved_out = &mut self.moved_out;
                 self.sessions.change(id, |session| match event {
-                    Event::Expected(_) => session.activity = Activity::Running,
+                    Event::Expected(_) => session.expect_cell(),
                     Event::CellStarted(_) => {
-                        session.activity = Activity::Running;
+                        session.expect_cell();
                         session.attained = Duration::ZERO;
                     }
                     Event::CellEnded(_) => session.end_cell(),
@@ -169,10 +179,7 @@ impl Arbiter {
                     }
                     Event::SwappedOut(_) => *moved_out += session.leave(now),
                     Event::SwappedIn(_) => session.arrive(now, std::mem::take(moved_out)),
-                    _ => {
-                        session.residency = Residency::Away;
-                        session.retry_at = retry_at;
-                    }
+                    _ => session.stay_away(retry_at),
                 });
             }
         }
@@ -185,7 +192,10 @@ impl Arbiter {
         for id in overdue.map(|(id, _)| id).collect::<Vec<_>>() {
             self.sessions
                 .change(id, |session| session.turn = Turn::Ending);
-            actions.push(Action::End(id));
+            actions.push(Action::End {
+                session: id,
+                reason: EndReason::Kept,
+            });
         }
     }
 

@@ -18,6 +18,7 @@ mod memory;
 mod session;
 mod sessions;
 mod settings;
+mod shortage;
 mod turns;
 
 use std::time::Duration;
@@ -68,8 +69,15 @@ pub enum Event {
     },
     SwappedOut(SessionId),
     SwappedIn(SessionId),
-    /// Somebody else uses the GPU: its memory did not fit.
+    /// Its memory did not come.
     NotSwappedIn(SessionId),
+    /// What was granted, or what should come back, found no room: the driver has no more than `free_bytes`, because
+    /// contexts and programs of others have memory, too.
+    Full {
+        session: SessionId,
+        needed_bytes: u64,
+        free_bytes: u64,
+    },
     /// Its process ended.
     Left(SessionId),
     /// The time of [`Arbiter::wake_at`] has come.
@@ -100,6 +108,20 @@ pub enum Action {
         session: SessionId,
         bytes: u64,
     },
+    /// Its process is to end.
+    End {
+        session: SessionId,
+        reason: EndReason,
+    },
+    /// It has no cell, and others lack what its context takes: it should leave the GPU altogether, unless it gets a cell
+    /// first.
+    Release(SessionId),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndReason {
     /// It kept the GPU beyond the deadline, or does not move its memory.
-    End(SessionId),
+    Kept,
+    /// Its memory does not fit on the GPU any more, and nobody can make room.
+    NoRoom,
 }

@@ -20,12 +20,19 @@ impl Arbiter {
             return;
         };
         let own = session.bytes + session.growing_bytes + bytes;
-        if fixed + own > memory.usable_bytes || (others > 0 && others + own > memory.host_bytes) {
+        let refused = session.is_hopeless
+            || fixed + own > memory.usable_bytes
+            || (others > 0 && others + own > memory.host_bytes);
+        if refused {
             actions.push(Action::Refuse { session: id, bytes });
-        } else {
-            self.sessions
-                .change(id, |session| session.growing_bytes += bytes);
         }
+        self.sessions.change(id, |session| {
+            session.is_hopeless = false;
+            if !refused {
+                session.has_context = true;
+                session.growing_bytes += bytes;
+            }
+        });
     }
 
     /// Makes allocations for which there is room, and those that need none yet.
@@ -108,8 +115,7 @@ impl Arbiter {
     }
 
     fn free_bytes(&self) -> u64 {
-        let usable = self.settings.memory.usable_bytes;
-        usable.saturating_sub(self.bytes_on_gpu())
+        self.usable_bytes().saturating_sub(self.bytes_on_gpu())
     }
 
     /// What is free, and what soon will be.
@@ -118,6 +124,11 @@ impl Arbiter {
     }
 
     fn needs_room(&self, session: &Session) -> bool {
+        self.wants_room(session) && self.could_fit(session)
+    }
+
+    /// Whether or not there can be any.
+    pub(crate) fn wants_room(&self, session: &Session) -> bool {
         (session.is_resident() && session.growing_bytes > 0)
             || (session.waits() && session.is_away() && session.retry_at <= self.now)
     }

@@ -20,6 +20,12 @@ pub(crate) struct Session {
     pub(crate) swap_time: Duration,
     /// Not to be moved in before.
     pub(crate) retry_at: Duration,
+    /// It computed, or had memory; so it has a context on the GPU, which is in no ledger.
+    pub(crate) has_context: bool,
+    /// It is to leave the GPU, and has had no cell since.
+    pub(crate) released: bool,
+    /// For what it needs there was no room, and nobody could make some.
+    pub(crate) is_hopeless: bool,
     pub(crate) fixed_bytes: u64,
     pub(crate) bytes: u64,
     /// Asked for and neither made nor refused.
@@ -78,6 +84,9 @@ impl Session {
             fresh: false,
             swap_time: Duration::ZERO,
             retry_at: Duration::ZERO,
+            has_context: false,
+            released: false,
+            is_hopeless: false,
             fixed_bytes,
             bytes: 0,
             growing_bytes: 0,
@@ -90,6 +99,10 @@ impl Session {
 
     pub(crate) fn is_away(&self) -> bool {
         self.residency == Residency::Away
+    }
+
+    pub(crate) fn is_coming(&self) -> bool {
+        matches!(self.residency, Residency::Coming { .. })
     }
 
     /// Since when its memory is on its way.
@@ -132,7 +145,13 @@ impl Session {
 
 /// What its events change.
 impl Session {
+    pub(crate) fn expect_cell(&mut self) {
+        self.activity = Activity::Running;
+        self.released = false;
+    }
+
     pub(crate) fn want(&mut self, now: Duration) {
+        self.has_context = true;
         match &mut self.turn {
             Turn::Idle => self.turn = Turn::Waiting { since: now },
             Turn::Draining { wants, .. } => *wants = true,
@@ -172,6 +191,11 @@ impl Session {
         };
         self.residency = Residency::Away;
         now - since
+    }
+
+    pub(crate) fn stay_away(&mut self, retry_at: Duration) {
+        self.residency = Residency::Away;
+        self.retry_at = retry_at;
     }
 
     pub(crate) fn arrive(&mut self, now: Duration, made_room: Duration) {

@@ -26,6 +26,8 @@ pub struct Settings {
     pub slowest_move: u64,
     /// When to try again where somebody else's memory was in the way.
     pub retry: Duration,
+    /// How long the driver may take until it has the memory of a process that ended.
+    pub late: Duration,
     pub memory: Memory,
 }
 
@@ -54,6 +56,7 @@ impl Settings {
             drain_limit: Duration::from_secs(30),
             slowest_move: 256 << 20,
             retry: Duration::from_secs(1),
+            late: Duration::from_secs(5),
             memory,
         }
     }

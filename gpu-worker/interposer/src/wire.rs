@@ -57,8 +57,17 @@ pub enum FromSession {
         bytes: u64,
         nanoseconds: u64,
     },
-    /// Somebody else uses the memory.
     NotSwappedIn,
+    /// The same, because the driver has no more than `free_bytes`.
+    NoRoom {
+        bytes: u64,
+        free_bytes: u64,
+    },
+    /// What was granted is not allocated, because the driver has no more than `free_bytes`.
+    NotGrown {
+        bytes: u64,
+        free_bytes: u64,
+    },
     /// The driver answers every call with this error until the process ends.
     Fault {
         code: u32,
@@ -119,6 +128,8 @@ impl FromSession {
             Self::NotSwappedIn => frame(8, &[]),
             Self::Fault { code } => frame(9, &[u64::from(code)]),
             Self::Capped { cap_bytes } => frame(10, &[cap_bytes]),
+            Self::NoRoom { bytes, free_bytes } => frame(11, &[bytes, free_bytes]),
+            Self::NotGrown { bytes, free_bytes } => frame(12, &[bytes, free_bytes]),
         }
     }
 
@@ -154,6 +165,14 @@ impl FromSession {
             },
             10 => Self::Capped {
                 cap_bytes: words[0],
+            },
+            11 => Self::NoRoom {
+                bytes: words[0],
+                free_bytes: words[1],
+            },
+            12 => Self::NotGrown {
+                bytes: words[0],
+                free_bytes: words[1],
             },
             _ => return Err(NotAFrame),
         })
@@ -250,6 +269,14 @@ mod tests {
             FromSession::NotSwappedIn,
             FromSession::Fault { code: 700 },
             FromSession::Capped { cap_bytes: 13 },
+            FromSession::NoRoom {
+                bytes: 14,
+                free_bytes: 15,
+            },
+            FromSession::NotGrown {
+                bytes: 16,
+                free_bytes: 17,
+            },
         ] {
             assert_eq!(FromSession::decode(&message.encode()), Ok(message));
         }

@@ -11,23 +11,24 @@ use std::{
     convert::Infallible,
 };
 
-use baton_arbiter::{Action, Arbiter, Event, Settings};
+use baton_arbiter::{Action, Arbiter, EndReason, Event, Settings};
 use baton_interposer::wire::{FromSession, Hello, ToSession};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::{Instant, sleep_until},
 };
 
-use super::{Admission, Cell, Token, Usage};
+use super::{Admission, Cell, Reading, Token, Usage};
 
 /// What the worker says.
 #[derive(Debug)]
 pub(super) enum Order {
-    Admit(Admission),
+    /// With what says whether it should leave the GPU.
+    Admit(Admission, watch::Sender<bool>),
     Dismiss(Token),
     Limit(Token, Option<u64>, Unheard),
     Cell(Token, Cell),
@@ -57,6 +58,8 @@ pub(super) struct Arbitration {
     /// There is one as soon as a session has said how large the GPU is.
     arbiter: Option<Arbiter>,
     settings: Option<MakeSettings>,
+    /// What the driver's monitoring says, where there is one.
+    reading: Option<watch::Receiver<Reading>>,
     usable_bytes: u64,
     since: Instant,
     sessions: HashMap<Token, Session>,
@@ -68,6 +71,8 @@ struct Session {
     /// For now.
     limit_bytes: Option<u64>,
     is_running: bool,
+    /// Others lack what its contexts take, and it has no cell.
+    released: watch::Sender<bool>,
     usage: Usage,
 }
 
@@ -89,10 +94,11 @@ struct Process {
 pub(super) type MakeSettings = Box<dyn FnOnce(u64) -> Settings + Send + Sync>;
 
 impl Arbitration {
-    pub(super) fn new(settings: MakeSettings) -> Self {
+    pub(super) fn new(settings: MakeSettings, reading: Option<watch::Receiver<Reading>>) -> Self {
         Self {
             arbiter: None,
             settings: Some(settings),
+            reading,
             usable_bytes: 0,
             since: Instant::now(),
             sessions: HashMap::new(),
@@ -123,11 +129,12 @@ impl Arbitration {
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Admit(admission) => {
+            Order::Admit(admission, released) => {
                 self.sessions.insert(
                     admission.token,
                     Session {
                         admission,
+                        released,
                         limit_bytes: None,
                         is_running: false,
                         usage: Usage::default(),
@@ -161,6 +168,9 @@ impl Arbitration {
             return;
         };
         session.is_running = cell != Cell::Ended;
+        if session.is_running {
+            session.released.send_replace(false);
+        }
         for number in self.processes_of(token) {
             self.handle(match cell {
                 Cell::Expected => Event::Expected(number),
@@ -238,17 +248,22 @@ impl Arbitration {
                 }
                 self.welcome(session);
             }
-            Action::End(session) => self.end(session),
+            Action::End { session, reason } => self.end(session, reason),
+            Action::Release(session) => {
+                let process = self.processes.get(&session);
+                let session = process.and_then(|one| self.sessions.get(&one.token));
+                if let Some(session) = session {
+                    session.released.send_replace(true);
+                }
+            }
         }
     }
 
-    fn end(&mut self, number: u64) {
-        self.note(number, |usage| usage.overstayed = true);
+    fn end(&mut self, number: u64, reason: EndReason) {
+        self.note(number, |usage| usage.ended = Some(reason));
         if let Some(process) = self.processes.get(&number) {
             let process = process.process;
-            tracing::warn!(
-                "Process {process} kept the GPU, or its memory there, from others, and is ended"
-            );
+            tracing::warn!("Process {process} is ended: {}", why(reason));
             if process.as_raw() > 0 {
                 let _ = kill(process, Signal::SIGKILL);
             }
@@ -286,6 +301,13 @@ impl Arbitration {
             process.outgoing = None;
             process.unheard = None;
         }
+    }
+}
+
+fn why(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Kept => "it kept the GPU, or its memory there, from others",
+        EndReason::NoRoom => "its memory does not fit on the GPU any more",
     }
 }
 

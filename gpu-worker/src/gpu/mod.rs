@@ -16,10 +16,11 @@ pub mod trial;
 
 use std::{io, path::Path, time::Duration};
 
+pub use baton_arbiter::EndReason;
 use baton_arbiter::{Settings, UserId};
 use tokio::{
     net::UnixListener,
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::JoinHandle,
     time::timeout,
 };
@@ -80,19 +81,21 @@ pub struct Usage {
     pub peak_bytes: u64,
     /// The driver's code of the error after which the session can compute no more.
     pub fault: Option<u32>,
-    /// It kept the GPU, or its memory there, when others had their turn, and was ended.
-    pub overstayed: bool,
+    /// It was ended.
+    pub ended: Option<EndReason>,
 }
 
 impl Gpu {
     /// Listens at `socket`, which is made anew. `settings` makes the arbiter's of the bytes that the first session finds
-    /// on the GPU.
+    /// on the GPU. `reading` is what the driver's monitoring says, where there is one: what sessions say of the GPU's
+    /// memory is held against that.
     ///
     /// # Errors
     /// Where the socket cannot be made.
     pub fn start(
         socket: &Path,
         settings: impl FnOnce(u64) -> Settings + Send + Sync + 'static,
+        reading: Option<watch::Receiver<Reading>>,
     ) -> io::Result<Self> {
         match std::fs::remove_file(socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -101,7 +104,7 @@ impl Gpu {
         let listener = UnixListener::bind(socket)?;
         let (orders, given) = mpsc::unbounded_channel();
         let (inputs, heard) = mpsc::channel(HEARD);
-        let arbitration = Arbitration::new(Box::new(settings));
+        let arbitration = Arbitration::new(Box::new(settings), reading);
         let connections = connection::accept_all(listener, inputs);
         let task = tokio::spawn(async move {
             tokio::join!(arbitration.run(given, heard), connections);
@@ -109,9 +112,12 @@ impl Gpu {
         Ok(Self { orders, task })
     }
 
-    /// Lets a session's processes connect.
-    pub fn admit(&self, admission: Admission) {
-        self.order(Order::Admit(admission));
+    /// Lets a session's processes connect. It is true while the session has no cell and others lack what its contexts
+    /// take: then it should leave the GPU.
+    pub fn admit(&self, admission: Admission) -> watch::Receiver<bool> {
+        let (released, is_released) = watch::channel(false);
+        self.order(Order::Admit(admission, released));
+        is_released
     }
 
     /// How much the session may allocate from now on; `None`: what it was admitted with. Returns when all its processes

@@ -16,7 +16,8 @@ use baton_arbiter::UserId;
 use tokio::{process::Command, sync::watch, task::spawn_blocking};
 
 use super::{
-    CUDA_VISIBLE_DEVICES, MONITORING, Membership, Place, Places, SharedGpu, monitor, shared,
+    CUDA_VISIBLE_DEVICES, MONITORING, Membership, Place, Places, Reading, SharedGpu, monitor,
+    shared,
 };
 
 /// Where programs find the server of MPS.
@@ -80,18 +81,18 @@ pub(crate) enum Part {
 }
 
 impl Sharing {
-    /// A session may have `limit_bytes` of a GPU's memory (`None`: all), where the mode can see to that. `gpu_bytes`
-    /// is the memory of the smallest GPU, where the driver's monitoring tells it. `baton` is the program that tries turns.
+    /// A session may have `limit_bytes` of a GPU's memory (`None`: all), where the mode can see to that. `reading`
+    /// is what the driver's monitoring tells. `baton` is the program that tries turns.
     pub(crate) async fn open(
         mode: GpuMode,
         limit_bytes: Option<u64>,
-        gpu_bytes: Option<u64>,
+        reading: watch::Receiver<Reading>,
         runtime_folder: &Path,
         baton: Option<&Path>,
     ) -> Result<Self, ModeError> {
         Ok(match mode {
             GpuMode::Turns => {
-                let gpu = SharedGpu::open(runtime_folder, limit_bytes, gpu_bytes, baton);
+                let gpu = SharedGpu::open(runtime_folder, limit_bytes, reading, baton);
                 gpu.await?.map_or(Self::Open, Self::Turns)
             }
             GpuMode::Mps => Self::Mps {

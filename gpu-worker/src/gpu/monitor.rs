@@ -73,6 +73,19 @@ async fn first<T>(
 }
 
 impl Reading {
+    /// The memory of the smallest GPU.
+    pub(super) fn memory_bytes(&self) -> Option<u64> {
+        self.gpus.iter().map(|gpu| gpu.memory_total_bytes).min()
+    }
+
+    /// Of the one GPU that there is.
+    pub(super) fn free_bytes(&self) -> Option<u64> {
+        match &self.gpus[..] {
+            [gpu] => Some(gpu.memory_total_bytes.saturating_sub(gpu.memory_used_bytes)),
+            _ => None,
+        }
+    }
+
     fn is_known(&self) -> bool {
         !self.gpus.is_empty() || self.lost.is_some()
     }

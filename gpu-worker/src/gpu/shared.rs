@@ -10,9 +10,9 @@ use std::{
 use baton_arbiter::{Memory, Settings, UserId};
 use baton_interposer::wire::{SOCKET, TOKEN};
 use baton_jupyter_link::folder::{FolderError, PrivateFolder};
-use tokio::process::Command;
+use tokio::{process::Command, sync::watch};
 
-use super::{Admission, Cell, Gpu, Token, Usage, trial};
+use super::{Admission, Cell, Gpu, Reading, Token, Usage, trial};
 use crate::device;
 
 const DRIVER: &str = "libcuda.so.1";
@@ -47,21 +47,21 @@ pub(crate) enum OpenError {
 
 impl SharedGpu {
     /// `None` where programs would find no driver, cannot load the interposer, or do not compute right in turns.
-    /// `gpu_bytes` is the GPU's memory; where that is not known, the first session says it. `baton` is the program that
+    /// Where `reading` does not say how much memory the GPU has, the first session does. `baton` is the program that
     /// tries turns; `None`: nothing does.
     pub(crate) async fn open(
         runtime_folder: &Path,
         limit_bytes: Option<u64>,
-        gpu_bytes: Option<u64>,
+        reading: watch::Receiver<Reading>,
         baton: Option<&Path>,
     ) -> Result<Option<Arc<Self>>, OpenError> {
         if !driver_is_here() {
             return Ok(None);
         }
         std::fs::create_dir_all(runtime_folder)?;
-        let shared = Self::listen(runtime_folder, limit_bytes, move |said| {
-            settings(gpu_bytes.unwrap_or(said))
-        })?;
+        let gpu_bytes = reading.borrow().memory_bytes();
+        let settings = move |said| settings(gpu_bytes.unwrap_or(said));
+        let shared = Self::listen(runtime_folder, limit_bytes, settings, Some(reading))?;
         let interposer = baton_interposer::install(shared.folder())?;
         if let Some(complaint) = complaint(&interposer).await {
             tracing::warn!(
@@ -87,10 +87,11 @@ impl SharedGpu {
         runtime_folder: &Path,
         limit_bytes: Option<u64>,
         settings: impl FnOnce(u64) -> Settings + Send + Sync + 'static,
+        reading: Option<watch::Receiver<Reading>>,
     ) -> Result<Arc<Self>, OpenError> {
         let folder = PrivateFolder::create_in(runtime_folder, "gpu")?;
         Ok(Arc::new(Self {
-            gpu: Gpu::start(&folder.path().join("gpu"), settings)?,
+            gpu: Gpu::start(&folder.path().join("gpu"), settings, reading)?,
             limit_bytes,
             folder,
         }))
@@ -119,7 +120,7 @@ impl SharedGpu {
                 command.env(name, value);
             }
         }
-        self.gpu.admit(Admission {
+        let released = self.gpu.admit(Admission {
             token,
             user,
             cap_bytes: self.limit_bytes,
@@ -127,6 +128,7 @@ impl SharedGpu {
         Ok(Membership {
             shared: self.clone(),
             token,
+            released,
         })
     }
 }
@@ -135,9 +137,20 @@ impl SharedGpu {
 pub(crate) struct Membership {
     shared: Arc<SharedGpu>,
     token: Token,
+    released: watch::Receiver<bool>,
 }
 
 impl Membership {
+    /// Returns when the session has no cell and others lack what its contexts take.
+    pub(crate) fn released(&self) -> impl Future<Output = ()> + use<> {
+        let mut released = self.released.clone();
+        async move {
+            if released.wait_for(|released| *released).await.is_err() {
+                std::future::pending().await
+            }
+        }
+    }
+
     /// How much the session may allocate from now on; `None`: as much as any.
     pub(crate) async fn limit(&self, bytes: Option<u64>) {
         self.shared.gpu.limit(self.token, bytes).await;

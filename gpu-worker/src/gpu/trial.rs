@@ -59,13 +59,14 @@ pub(super) async fn run(baton: &Path, runtime_folder: &Path) -> Result<(), Trial
 
 async fn take_turns(baton: &Path, runtime_folder: &Path) -> Result<(), TrialError> {
     let each = MEMORY_BYTES as u64;
-    let gpu = SharedGpu::listen(runtime_folder, None, move |_| {
+    let settings = move |_| {
         Settings::new(Memory {
             usable_bytes: each + each / 2,
             reserve_bytes: 0,
             host_bytes: 4 * each,
         })
-    })?;
+    };
+    let gpu = SharedGpu::listen(runtime_folder, None, settings, None)?;
     let mut programs = [
         Program::start(baton, &gpu, 1)?,
         Program::start(baton, &gpu, 2)?,

@@ -13,6 +13,16 @@ pub(crate) fn kept_the_gpu() -> RemoteError {
     )
 }
 
+/// What the session had was moved to the host, and there is no room for it any more.
+pub(crate) fn no_room_on_the_gpu() -> RemoteError {
+    error(
+        "GpuFull",
+        "The cell was ended because what its session has on the GPU does not fit there any more: other sessions and \
+         programs take the rest",
+        "run it again with less on the GPU at a time, or when others are done",
+    )
+}
+
 /// `--mem` without turns.
 pub(crate) fn no_gpu_limit(bytes: u64) -> String {
     format!(

@@ -51,6 +51,13 @@ pub(crate) struct Session {
     _folder: PrivateFolder,
 }
 
+async fn or_never(end: Option<impl Future<Output = ()>>) {
+    match end {
+        Some(end) => end.await,
+        None => std::future::pending().await,
+    }
+}
+
 async fn serve(mirror: &mut Option<SessionMirror>) -> Infallible {
     match mirror {
         Some(mirror) => mirror.serve().await,
@@ -69,6 +76,15 @@ pub(crate) enum SessionEvent {
     /// What its last cell left out was sent, or never will be.
     RestSent,
     Ended(Death),
+}
+
+/// What becomes of a session that no job has.
+pub(crate) enum Rest {
+    /// What its last cell left out was sent.
+    Sent,
+    Ended(Death),
+    /// Others lack what it takes of the GPU.
+    Released,
 }
 
 /// How a session ended that nobody ended.
@@ -126,14 +142,18 @@ impl Session {
         outputs
     }
 
-    /// Listens while no job has the session: what is published then belongs to no cell. Returns when what its last
-    /// cell left out was sent, and when it ended (how).
-    pub(crate) async fn rest(&mut self) -> Option<Death> {
+    /// Listens while no job has the session: what is published then belongs to no cell.
+    pub(crate) async fn rest(&mut self) -> Rest {
         loop {
-            match self.next().await {
-                SessionEvent::RestSent => return None,
-                SessionEvent::Ended(death) => return Some(death),
-                SessionEvent::Said(_) => {}
+            let released = self.gpu().map(Membership::released);
+            let may_leave = !self.owes();
+            tokio::select! {
+                event = self.next() => match event {
+                    SessionEvent::RestSent => return Rest::Sent,
+                    SessionEvent::Ended(death) => return Rest::Ended(death),
+                    SessionEvent::Said(_) => {}
+                },
+                () = or_never(released), if may_leave => return Rest::Released,
             }
         }
     }

@@ -33,9 +33,9 @@ fn main() -> io::Result<()> {
         .enable_all()
         .build()?;
     let entered = runtime.enter();
-    let gpu = Gpu::start(&folder.join("gpu"), move |total_bytes| {
-        settings(total_bytes.min(cap_bytes), host_bytes, quantum)
-    })?;
+    let settings =
+        move |total_bytes: u64| settings(total_bytes.min(cap_bytes), host_bytes, quantum);
+    let gpu = Gpu::start(&folder.join("gpu"), settings, None)?;
     for token in 1..=sessions {
         gpu.admit(Admission {
             token: Token::from(token),

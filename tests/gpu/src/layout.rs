@@ -6,6 +6,8 @@ pub const OVERLAPS: usize = 1;
 pub const KERNELS: usize = 2;
 pub const LOST: usize = 3;
 pub const SLICES: usize = 4;
+/// Bytes that each context takes.
+pub const CONTEXT: usize = 5;
 /// Each process has a slot of two: its bytes, and how many kernels it has there.
 pub const FIRST_SLOT: usize = 8;
 pub const SLOTS: usize = 120;

@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use layout::{KERNELS, LOST, OVERLAPS, SLICES};
+use layout::{CONTEXT, KERNELS, LOST, OVERLAPS, SLICES};
 
 /// Tells a process which card it has.
 pub const CARD: &str = "BATON_TEST_GPU";
@@ -71,6 +71,11 @@ impl Machine {
     /// It is cut into slices (MIG), of which only the monitoring tells.
     pub fn cut(&self, slices: u64) -> io::Result<()> {
         self.set(SLICES, slices)
+    }
+
+    /// Each context that is made from now on takes so much of the memory.
+    pub fn charge_contexts(&self, bytes: u64) -> io::Result<()> {
+        self.set(CONTEXT, bytes)
     }
 
     fn set(&self, index: usize, number: u64) -> io::Result<()> {

@@ -98,6 +98,50 @@ fn more_than_the_host_could_hold_is_refused_but_to_who_is_alone() {
 }
 
 #[test]
+fn what_contexts_take_makes_others_move() {
+    let mut world = World::with_memory(16 * GB, 64 * GB).with_contexts_of(GB);
+    for session in 1..=2 {
+        let cells = [
+            cell(session as f64 * 10.0, 1.0, 7 * GB + GB / 2),
+            cell(30.0, 1.0, 0),
+        ];
+        world.add(session, script(session, &cells));
+    }
+    world.run();
+    assert_eq!(world.told.responses.len(), 4);
+    assert!(world.told.refused.is_empty() && world.told.released.is_empty());
+    assert!(response(&world, 2) < 2.0, "{:?}", world.told.responses);
+}
+
+#[test]
+fn who_has_no_cell_leaves_the_gpu_when_contexts_take_too_much_of_it() {
+    let mut world = World::with_memory(16 * GB, 64 * GB).with_contexts_of(GB);
+    for session in 1..=8 {
+        let edit = session as f64;
+        world.add(session, script(session, &[cell(edit, 0.5, GB)]));
+    }
+    // 8 contexts and its own leave 7 GB.
+    world.add(9, script(9, &[cell(60.0, 1.0, 9 * GB)]));
+    world.run();
+    assert_eq!(world.told.responses.len(), 9);
+    assert_eq!(world.told.released, [1, 2]);
+    assert!(world.told.refused.is_empty());
+    assert!(response(&world, 9) < 8.0, "{:?}", world.told.responses);
+}
+
+#[test]
+fn what_nobody_can_make_room_for_is_refused() {
+    let mut world = World::with_memory(16 * GB, 64 * GB).with_contexts_of(GB);
+    world.add(
+        1,
+        script(1, &[cell(0.0, 1.0, 16 * GB), cell(1.0, 1.0, 15 * GB)]),
+    );
+    world.run();
+    assert_eq!(world.told.refused, [1]);
+    assert!(response(&world, 1) < 7.0, "{:?}", world.told.responses);
+}
+
+#[test]
 fn the_lowest_level_has_its_share_among_short_cells_without_end() {
     let mut world = World::with_memory(80 * GB, 200 * GB);
     world.add(1, script(1, &[cell(0.0, 1e5, GB)]));
@@ -227,6 +271,7 @@ proptest! {
         usable in 20..90u64,
         host in 40..400u64,
         in_the_way in proptest::option::weighted(0.2, 2..9u64),
+        context in prop_oneof![Just(0), 1..2 * GB],
         share in prop_oneof![Just(0.0), Just(0.1), Just(0.3)],
         together in 1..4usize,
     ) {
@@ -234,7 +279,7 @@ proptest! {
         let mut settings = world.settings.clone();
         settings.guaranteed_share = share;
         settings.together = together;
-        world = World::new(settings);
+        world = World::new(settings).with_contexts_of(context);
         if let Some(one_in) = in_the_way {
             world = world.sometimes_in_the_way(one_in);
         }

@@ -37,6 +37,9 @@ struct Session {
     left: Duration,
     lease: Option<Lease>,
     waits: bool,
+    /// Between cells it is false.
+    has_cell: bool,
+    has_context: bool,
     is_resident: bool,
     moves: bool,
     bytes: u64,
@@ -60,6 +63,8 @@ enum Happening {
     MovedIn(SessionId),
     Wants(SessionId),
     Fails(SessionId),
+    /// It asks again for so much.
+    Asks(SessionId, u64),
     Dies(SessionId),
     Wakes,
 }
@@ -80,6 +85,8 @@ pub(crate) struct World {
     /// Of this many moves in, one finds the GPU full.
     in_the_way: Option<u64>,
     moves_in: u64,
+    /// What a session's context takes, which nobody tells the arbiter.
+    context_bytes: u64,
     pub(crate) told: Told,
 }
 
@@ -88,6 +95,8 @@ pub(crate) struct World {
 pub(crate) struct Told {
     pub(crate) ended: Vec<SessionId>,
     pub(crate) refused: Vec<SessionId>,
+    /// Told to leave the GPU because of its context.
+    pub(crate) released: Vec<SessionId>,
     /// Session, cell, from submission to end.
     pub(crate) responses: Vec<(SessionId, usize, Duration)>,
     pub(crate) moved_bytes: u64,
@@ -112,6 +121,7 @@ impl World {
             bandwidth: 50e9,
             in_the_way: None,
             moves_in: 0,
+            context_bytes: 0,
             told: Told::default(),
         }
     }
@@ -126,6 +136,11 @@ impl World {
 
     pub(crate) fn sometimes_in_the_way(mut self, one_in: u64) -> Self {
         self.in_the_way = Some(one_in);
+        self
+    }
+
+    pub(crate) fn with_contexts_of(mut self, bytes: u64) -> Self {
+        self.context_bytes = bytes;
         self
     }
 
@@ -211,6 +226,11 @@ impl World {
             Happening::MovedIn(id) => self.move_in(id),
             Happening::Wants(id) => self.want(id),
             Happening::Fails(id) => self.end_cell(id),
+            Happening::Asks(id, bytes) => {
+                if !self.sessions[&id].gone {
+                    self.tell(Event::Grew { session: id, bytes });
+                }
+            }
             Happening::Dies(id) => self.die(id),
         }
     }
@@ -224,6 +244,7 @@ impl World {
         }
         let cell = session.script.cells[session.next_cell];
         session.left = cell.compute;
+        session.has_cell = true;
         session.waits_since = self.now;
         self.tell(Event::Expected(id));
         self.tell(Event::CellStarted(id));
@@ -241,6 +262,7 @@ impl World {
         let session = self.sessions.get_mut(&id).expect("it is known");
         if !session.gone {
             session.waits = true;
+            session.has_context = true;
             self.tell(Event::Wanted(id));
         }
     }
@@ -252,6 +274,7 @@ impl World {
         }
         session.left = Duration::ZERO;
         session.waits = false;
+        session.has_cell = false;
         if let Some(lease) = &mut session.lease {
             lease.computes = false;
         }
@@ -284,6 +307,7 @@ impl World {
         let is_in_the_way = self
             .in_the_way
             .is_some_and(|one_in| self.is_unlucky(one_in));
+        let free = self.free_bytes(id);
         let session = self.sessions.get_mut(&id).expect("it is known");
         if session.gone {
             return;
@@ -292,10 +316,52 @@ impl World {
         if is_in_the_way {
             session.is_resident = false;
             self.tell(Event::NotSwappedIn(id));
+        } else if session.bytes > free {
+            session.is_resident = false;
+            let needed_bytes = session.bytes;
+            self.tell(Event::Full {
+                session: id,
+                needed_bytes,
+                free_bytes: free,
+            });
         } else {
             self.told.moved_bytes += session.bytes;
             self.tell(Event::SwappedIn(id));
         }
+    }
+
+    /// Of the GPU, without what `id` has or is about to have.
+    fn free_bytes(&self, id: SessionId) -> u64 {
+        let of_others = |(other, session): (&SessionId, &Session)| {
+            let is_there = *other != id && session.is_resident;
+            if is_there { session.bytes } else { 0 }
+        };
+        let contexts = self.sessions.values().filter(|one| one.has_context);
+        let used: u64 = self.sessions.iter().map(of_others).sum::<u64>()
+            + contexts.count() as u64 * self.context_bytes;
+        self.settings.memory.usable_bytes.saturating_sub(used)
+    }
+
+    /// What was granted may not be there.
+    fn grow(&mut self, id: SessionId, bytes: u64) {
+        let free = self.free_bytes(id);
+        let session = self.sessions.get_mut(&id).expect("it is known");
+        session.has_context = true;
+        if !session.is_resident || session.bytes + bytes <= free {
+            session.bytes += bytes;
+            self.enter(self.now, Happening::Wants(id));
+            return;
+        }
+        let free_bytes = free - session.bytes.min(free);
+        self.tell(Event::Full {
+            session: id,
+            needed_bytes: bytes,
+            free_bytes,
+        });
+        self.enter(
+            self.now + Duration::from_millis(20),
+            Happening::Asks(id, bytes),
+        );
     }
 
     /// Without a rhythm with which the moves of two sessions could fall in step.
@@ -372,16 +438,17 @@ impl World {
                     self.enter(self.now + time, happening);
                 }
             }
-            Action::Grow { session: id, bytes } => {
-                self.sessions.get_mut(&id).expect("it is known").bytes += bytes;
-                self.enter(self.now, Happening::Wants(id));
-            }
+            Action::Grow { session: id, bytes } => self.grow(id, bytes),
             Action::Refuse { session: id, .. } => {
                 self.told.refused.push(id);
                 self.enter(self.now, Happening::Fails(id));
             }
-            Action::End(id) => {
+            Action::End { session: id, .. } => {
                 self.told.ended.push(id);
+                self.enter(self.now, Happening::Dies(id));
+            }
+            Action::Release(id) => {
+                self.told.released.push(id);
                 self.enter(self.now, Happening::Dies(id));
             }
         }
@@ -418,7 +485,11 @@ impl World {
                 assert!(session.is_resident && !session.moves && session.lease.is_none());
             }
             Action::SwapIn(id) => assert!(!about(id).is_resident),
-            Action::Grow { .. } | Action::Refuse { .. } | Action::End(_) => {}
+            Action::Release(id) => {
+                let session = about(id);
+                assert!(session.has_context && !session.has_cell && session.lease.is_none());
+            }
+            Action::Grow { .. } | Action::Refuse { .. } | Action::End { .. } => {}
         }
     }
 

@@ -16,7 +16,10 @@ use std::{
 use super::{
     Process,
     line::Frames,
-    sys::{driver, driver::SUCCESS, host},
+    sys::{
+        driver::{self, OUT_OF_MEMORY, SUCCESS},
+        host,
+    },
     wire::{Epoch, FromSession, Hello, SOCKET, TOKEN, ToSession},
 };
 
@@ -196,6 +199,11 @@ impl Agent {
         let nanoseconds = since.elapsed().as_nanos() as u64;
         self.process.line.say(&match swapped {
             Ok(bytes) => FromSession::SwappedIn { bytes, nanoseconds },
+            Err(OUT_OF_MEMORY) => {
+                let memory = self.process.memory();
+                let (bytes, free_bytes) = (memory.bytes(), memory.free_bytes());
+                FromSession::NoRoom { bytes, free_bytes }
+            }
             Err(code) => {
                 self.process.notice(code);
                 FromSession::NotSwappedIn

@@ -70,6 +70,12 @@ impl Memory {
         self.is_away
     }
 
+    /// Of the GPU where most of it lies, whoever has the rest.
+    pub(super) fn free_bytes(&self) -> u64 {
+        let largest = (self.regions.values()).max_by_key(|region| region.chunks.len());
+        largest.map_or(0, |region| driver::free_bytes(region.context))
+    }
+
     /// The allocation in which an address lies.
     pub(super) fn find(&self, address: u64) -> Option<Range> {
         self.heap.find(address)

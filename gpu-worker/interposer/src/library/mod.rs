@@ -28,7 +28,7 @@ use std::{
         Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 #[cfg(test)]
@@ -42,9 +42,8 @@ use sys::driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT
 use window::Windows;
 use wire::FromSession;
 
-/// The driver has a dead process' memory only some time after its end.
-const LATE: Duration = Duration::from_secs(5);
-const LATE_RETRY: Duration = Duration::from_millis(20);
+/// Before the driver is asked again for what it did not have.
+const RETRY: Duration = Duration::from_millis(20);
 
 /// All that this process has of it.
 struct Process {
@@ -186,12 +185,11 @@ impl Process {
             self.reap(false);
         }
         let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
-        let until = Instant::now() + LATE;
         loop {
             match self.try_to_allocate(bytes, (context, device)) {
                 Ok(Some(address)) => return Ok(address),
-                Ok(None) if Instant::now() < until => std::thread::sleep(LATE_RETRY),
-                Ok(None) => return Err(OUT_OF_MEMORY),
+                // The worker makes room, or says no.
+                Ok(None) => std::thread::sleep(RETRY),
                 Err(OUT_OF_MEMORY) if self.finish_frees() => {}
                 Err(code) => return Err(code),
             }
@@ -221,13 +219,22 @@ impl Process {
             true => memory.grow(bytes, place).map(Some),
             false => Ok(None),
         };
-        if !matches!(grown, Ok(Some(_))) {
-            self.say_shrank(region_bytes);
-        }
         match grown {
-            Err(OUT_OF_MEMORY) => Ok(None),
-            grown => grown,
+            Err(OUT_OF_MEMORY) => {
+                self.say_not_grown(region_bytes, place.0);
+                Ok(None)
+            }
+            Ok(Some(address)) => Ok(Some(address)),
+            nothing => {
+                self.say_shrank(region_bytes);
+                nothing
+            }
         }
+    }
+
+    fn say_not_grown(&self, bytes: u64, context: Context) {
+        let free_bytes = driver::free_bytes(context);
+        self.line.say(&FromSession::NotGrown { bytes, free_bytes });
     }
 
     /// Waits for what is to be freed in order. `false` where there is nothing.
@@ -299,19 +306,30 @@ impl Process {
     }
 
     /// Lets the driver make what cannot leave the GPU. `make` says what it is freed with.
-    fn make_fixed(&self, bytes: u64, make: impl FnOnce() -> Result<u64, Code>) -> Code {
+    fn make_fixed(&self, bytes: u64, make: impl Fn() -> Result<u64, Code>) -> Code {
         let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
-        if self.line.ask_to_grow(bytes) == Answer::No {
-            return OUT_OF_MEMORY;
+        loop {
+            if self.line.ask_to_grow(bytes) == Answer::No {
+                return OUT_OF_MEMORY;
+            }
+            let made = make();
+            let mut memory = self.memory();
+            if let Ok(key) = made {
+                memory.fix(key, bytes);
+            }
+            match (made, driver::current()) {
+                (Err(OUT_OF_MEMORY), Ok((context, _))) => {
+                    self.say_not_grown(bytes, context);
+                }
+                (made, _) => {
+                    self.line.say(&FromSession::Shrank { bytes });
+                    self.say_fixed(&memory);
+                    return made.err().unwrap_or(SUCCESS);
+                }
+            }
+            drop(memory);
+            std::thread::sleep(RETRY);
         }
-        let made = make();
-        let mut memory = self.memory();
-        if let Ok(key) = made {
-            memory.fix(key, bytes);
-        }
-        self.line.say(&FromSession::Shrank { bytes });
-        self.say_fixed(&memory);
-        made.err().unwrap_or(SUCCESS)
     }
 
     fn forget_fixed(&self, key: u64) {

@@ -116,6 +116,13 @@ impl Arbitration {
                 self.handle(Event::SwappedIn(number));
             }
             FromSession::NotSwappedIn => self.handle(Event::NotSwappedIn(number)),
+            FromSession::NoRoom { bytes, free_bytes } => {
+                self.on_full(number, bytes, free_bytes);
+            }
+            FromSession::NotGrown { bytes, free_bytes } => {
+                process.bytes = process.bytes.saturating_sub(bytes);
+                self.on_full(number, bytes, free_bytes);
+            }
             FromSession::Fault { code } => {
                 self.note(number, |usage| usage.fault = Some(code));
             }
@@ -128,6 +135,19 @@ impl Arbitration {
                 }
             }
         }
+    }
+
+    /// Nobody is believed to have less than the driver's monitoring says.
+    fn on_full(&mut self, session: u64, needed_bytes: u64, free_bytes: u64) {
+        let reading = self.reading.as_ref();
+        let monitored = reading.and_then(|reading| reading.borrow().free_bytes());
+        self.handle(Event::Full {
+            session,
+            needed_bytes: needed_bytes.min(self.usable_bytes),
+            free_bytes: free_bytes
+                .max(monitored.unwrap_or(0))
+                .min(self.usable_bytes),
+        });
     }
 
     pub(super) fn on_end(&mut self, number: u64) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use baton_protocol::GpuUsage;
 
 use super::Run;
-use crate::gpu::{Cell, Membership, Usage};
+use crate::gpu::{Cell, EndReason, Membership, Usage};
 use crate::job::Ending;
 use crate::notice;
 
@@ -45,13 +45,16 @@ impl Run<'_> {
         if used.peak_bytes > 0 || !used.held.is_zero() {
             self.usage.gpu = Some(told(used));
         }
-        if used.overstayed && ending.state.is_none() {
-            ending.error = Some(notice::kept_the_gpu());
+        if let Some(reason) = used.ended.filter(|_| ending.state.is_none()) {
+            ending.error = Some(match reason {
+                EndReason::Kept => notice::kept_the_gpu(),
+                EndReason::NoRoom => notice::no_room_on_the_gpu(),
+            });
         }
         if let Some(code) = used.fault {
             self.batcher.push(notice::warning(&notice::gpu_fault(code)));
         }
-        used.fault.is_none() && !used.overstayed
+        used.fault.is_none() && used.ended.is_none()
     }
 }
 

@@ -298,7 +298,7 @@ impl<'class> World<'class> {
             Action::SwapOut(id) => self.enter(self.move_time(), Happening::MovedOut(id)),
             Action::SwapIn(id) => self.enter(self.move_time(), Happening::MovedIn(id)),
             Action::Grow { .. } => {}
-            Action::Refuse { .. } | Action::End(_) => {
+            Action::Refuse { .. } | Action::End { .. } | Action::Release(_) => {
                 unreachable!("each session fits, and comes to rest in time: {action:?}")
             }
         }

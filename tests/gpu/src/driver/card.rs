@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::layout::{
-    ALIVE, FIRST_PROCESS, FIRST_SLOT, KERNELS, LEDGER, LOST, MEMORY, OVERLAPS, PROCESSORS, SLOTS,
+    ALIVE, CONTEXT, FIRST_PROCESS, FIRST_SLOT, KERNELS, LEDGER, LOST, MEMORY, OVERLAPS, PROCESSORS,
+    SLOTS,
 };
 use crate::locks::{self, LockKind};
 use crate::{lock, sys};
@@ -64,6 +65,10 @@ impl Card {
     /// It fell off its bus.
     pub(crate) fn is_lost(&self) -> bool {
         self.numbers[LOST].load(SeqCst) != 0
+    }
+
+    pub(crate) fn context_bytes(&self) -> u64 {
+        self.numbers[CONTEXT].load(SeqCst)
     }
 
     pub(crate) fn free_bytes(&self) -> u64 {

@@ -94,6 +94,8 @@ pub(crate) const PRIMARY: usize = 0x1000;
 pub(crate) struct Objects {
     pub(crate) last: usize,
     pub(crate) primary_holds: u32,
+    /// What each context that lives takes of the card.
+    pub(crate) contexts: BTreeMap<usize, u64>,
     /// By stream: what was submitted while it is captured, and whether that is spoilt.
     pub(crate) captures: BTreeMap<usize, (Vec<Work>, bool)>,
     pub(crate) graphs: BTreeMap<usize, Vec<Work>>,
@@ -106,6 +108,7 @@ pub(crate) struct Objects {
 static OBJECTS: Mutex<Objects> = Mutex::new(Objects {
     last: 0x2000,
     primary_holds: 0,
+    contexts: BTreeMap::new(),
     captures: BTreeMap::new(),
     graphs: BTreeMap::new(),
     streams: BTreeMap::new(),

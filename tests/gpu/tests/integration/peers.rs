@@ -102,7 +102,7 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
         let token = world.admit(None);
         let mut peer = Peer::of(&world, token);
         for _ in 0..50 {
-            let (kind, number) = (next() % 9, numbers[(next() % 5) as usize]);
+            let (kind, number) = (next() % 11, numbers[(next() % 5) as usize]);
             let message = match kind {
                 0 => FromSession::Want,
                 1 => FromSession::Yielded {
@@ -121,6 +121,14 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
                     nanoseconds: number,
                 },
                 7 => FromSession::NotSwappedIn,
+                8 => FromSession::NoRoom {
+                    bytes: number,
+                    free_bytes: numbers[(next() % 5) as usize],
+                },
+                9 => FromSession::NotGrown {
+                    bytes: number,
+                    free_bytes: numbers[(next() % 5) as usize],
+                },
                 _ => FromSession::Fault {
                     code: number as u32,
                 },

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use baton_arbiter::Settings;
 use baton_gpu_tests::{FAULTS, MEGABYTES_PER_SECOND};
-use baton_gpu_worker::gpu::Cell;
+use baton_gpu_worker::gpu::{Cell, EndReason};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -139,7 +140,7 @@ fn who_keeps_the_gpu_when_its_turn_is_over_is_ended() {
     other.does("launch nothing 1");
     assert_eq!(other.does("synchronize"), "");
     assert_eq!(endless.answer(), None);
-    assert!(world.usage(world.tokens[0]).overstayed);
+    assert_eq!(world.usage(world.tokens[0]).ended, Some(EndReason::Kept));
 }
 
 #[test]
@@ -158,7 +159,7 @@ fn who_does_not_move_its_memory_is_ended() {
     let mut other = world.client();
     other.does(&format!("allocate a {}", 40 * MIB));
     assert_eq!(frozen.answer(), None);
-    assert!(world.usage(world.tokens[0]).overstayed);
+    assert_eq!(world.usage(world.tokens[0]).ended, Some(EndReason::Kept));
 }
 
 #[test]
@@ -196,7 +197,7 @@ fn the_lease_comes_back_with_the_end_of_a_cell() {
     second.does("launch nothing 1");
     let usage = world.usage(token);
     assert!(usage.held >= Duration::from_millis(30), "{usage:?}");
-    assert!(usage.fault.is_none() && !usage.overstayed);
+    assert!(usage.fault.is_none() && usage.ended.is_none());
 }
 
 #[test]
@@ -232,4 +233,75 @@ fn memory_that_does_not_come_back_at_once_comes_back_whole() {
     for client in [&mut first, &mut second] {
         assert_eq!(client.does("check a"), "right");
     }
+}
+
+fn hurry(settings: &mut Settings) {
+    settings.late = Duration::from_millis(300);
+    settings.retry = Duration::from_millis(50);
+}
+
+#[test]
+fn what_contexts_take_makes_others_move() {
+    let mut world = World::new(64 * MIB);
+    world.machine.charge_contexts(6 * MIB).unwrap();
+    let mut clients: Vec<Client> = (0..3).map(|_| world.client()).collect();
+    // Two of them have room by the ledger, and none on the card.
+    for (client, value) in clients.iter_mut().zip(1..) {
+        client.does(&format!("allocate a {}", 28 * MIB));
+        client.does(&format!("set a {value}"));
+    }
+    for client in &mut clients {
+        client.does("add a 2");
+        assert_eq!(client.does("check a"), "right");
+    }
+    assert!(
+        world
+            .tokens
+            .clone()
+            .iter()
+            .all(|token| !world.is_released(*token))
+    );
+}
+
+#[test]
+fn who_has_no_cell_leaves_the_card_when_contexts_take_too_much_of_it() {
+    let mut world = World::with_settings(64 * MIB, hurry);
+    world.machine.charge_contexts(8 * MIB).unwrap();
+    let mut idle: Vec<Client> = (0..3).map(|_| world.client()).collect();
+    for client in &mut idle {
+        client.does(&format!("allocate a {}", 4 * MIB));
+        client.does("set a 1");
+    }
+    let tokens = world.tokens.clone();
+    let mut large = world.client();
+    let token = world.tokens[3];
+    world.cell(token, Cell::Expected);
+    world.cell(token, Cell::Started);
+    large.send(&format!("allocate a {}", 40 * MIB));
+    world.wait_for_release(tokens[0]);
+    assert!(!world.is_released(tokens[1]));
+    // A cell comes first.
+    world.cell(tokens[0], Cell::Expected);
+    idle[0].does("add a 1");
+    world.cell(tokens[0], Cell::Ended);
+    world.wait_for_release(tokens[1]);
+    assert!(!world.is_released(tokens[0]));
+    idle[1].kill();
+    assert!(large.answer().unwrap().starts_with("ok"));
+    large.does("set a 5");
+    assert_eq!(large.does("check a"), "right");
+    assert_eq!(idle[2].does("check a"), "right");
+}
+
+#[test]
+fn what_nobody_can_make_room_for_is_out_of_memory() {
+    let mut world = World::with_settings(64 * MIB, hurry);
+    world.machine.charge_contexts(8 * MIB).unwrap();
+    let mut client = world.client();
+    assert_eq!(client.says(&format!("allocate a {}", 60 * MIB)), "error 2");
+    assert_eq!(
+        client.says(&format!("allocate-managed a {}", 60 * MIB)),
+        "error 2"
+    );
+    client.does(&format!("allocate a {}", 56 * MIB));
 }

@@ -11,7 +11,7 @@ use baton_gpu_tests::{CARD, Machine};
 use baton_gpu_worker::gpu::{Admission, Cell, Gpu, Token, Usage};
 use baton_interposer::wire::{SOCKET, TOKEN};
 use tempfile::TempDir;
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, sync::watch};
 
 pub(crate) const MIB: u64 = 1 << 20;
 
@@ -24,6 +24,7 @@ pub(crate) struct World {
     interposer: PathBuf,
     pub(crate) tokens: Vec<Token>,
     admitted: Token,
+    released: HashMap<Token, watch::Receiver<bool>>,
 }
 
 impl World {
@@ -59,6 +60,7 @@ impl World {
             interposer,
             tokens: Vec::new(),
             admitted: 0,
+            released: HashMap::new(),
         };
         world.start_worker();
         world
@@ -67,9 +69,10 @@ impl World {
     pub(crate) fn start_worker(&mut self) {
         let _entered = self.runtime.enter();
         let settings = self.settings.clone();
-        let gpu = Gpu::start(&self.socket(), |_| settings).unwrap();
+        let gpu = Gpu::start(&self.socket(), |_| settings, None).unwrap();
         for token in &self.tokens {
-            gpu.admit(admission(*token, None));
+            let released = gpu.admit(admission(*token, None));
+            self.released.insert(*token, released);
         }
         self.gpu = Some(gpu);
     }
@@ -99,8 +102,22 @@ impl World {
         self.admitted += 1;
         let token = Token::from(u64::MAX) + self.admitted;
         self.tokens.push(token);
-        self.gpu().admit(admission(token, cap_bytes));
+        let released = self.gpu().admit(admission(token, cap_bytes));
+        self.released.insert(token, released);
         token
+    }
+
+    /// Waits until it is to leave the GPU.
+    pub(crate) fn wait_for_release(&mut self, token: Token) {
+        let released = self.released.get_mut(&token).unwrap();
+        let told = self
+            .runtime
+            .block_on(released.wait_for(|released| *released));
+        told.unwrap();
+    }
+
+    pub(crate) fn is_released(&self, token: Token) -> bool {
+        *self.released[&token].borrow()
     }
 
     pub(crate) fn limit(&self, token: Token, bytes: Option<u64>) {

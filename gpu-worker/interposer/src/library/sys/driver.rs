@@ -114,6 +114,7 @@ driver! {
     fn event_query(event: usize) = cuEventQuery;
     fn event_synchronize(event: usize) = cuEventSynchronize;
     fn event_destroy(event: usize) = cuEventDestroy_v2;
+    fn mem_get_info(free: *mut usize, total: *mut usize) = cuMemGetInfo_v2;
     fn mem_address_reserve(address: *mut u64, bytes: usize, aligned: usize, at: u64, flags: u64) = cuMemAddressReserve;
     fn mem_address_free(address: u64, bytes: usize) = cuMemAddressFree;
     fn mem_create(handle: *mut u64, bytes: usize, properties: *const Properties, flags: u64) = cuMemCreate;
@@ -182,6 +183,16 @@ pub(in super::super) fn total_bytes(device: c_int) -> u64 {
     let mut bytes = 0;
     device_total_mem(&raw mut bytes, device);
     bytes as u64
+}
+
+/// Of the GPU of this context, whoever has the rest.
+pub(in super::super) fn free_bytes(context: Context) -> u64 {
+    let free = context.with(|| {
+        let (mut free, mut total) = (0, 0);
+        as_result(mem_get_info(&raw mut free, &raw mut total))?;
+        Ok(free as u64)
+    });
+    free.unwrap_or(0)
 }
 
 pub(in super::super) fn has_primary_context(device: c_int) -> bool {

@@ -278,7 +278,7 @@ fn allocate(address: *mut u64, bytes: u64) -> Code {
 }
 
 /// `driver` writes to `key` what the memory is freed with.
-fn fixed(key: *const u64, bytes: u64, driver: impl FnOnce() -> Code) -> Code {
+fn fixed(key: *const u64, bytes: u64, driver: impl Fn() -> Code) -> Code {
     if !is_in_use() || key.is_null() {
         return driver();
     }

@@ -6,7 +6,7 @@ use super::{api, put};
 use crate::card::card;
 use crate::{
     CAPTURE_UNSUPPORTED, CONTEXTS, Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND,
-    PRIMARY, SUCCESS, engine, objects, spoils_captures,
+    OUT_OF_MEMORY, PRIMARY, SUCCESS, engine, objects, spoils_captures,
 };
 
 pub(crate) const VERSION: c_int = 13000;
@@ -37,6 +37,20 @@ pub unsafe extern "C" fn cuGetErrorName(code: Code, name: *mut *const c_char) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorString(code: Code, text: *mut *const c_char) -> Code {
     unsafe { cuGetErrorName(code, text) }
+}
+
+fn make(context: usize) -> bool {
+    let bytes = card().context_bytes();
+    let fits = card().take(bytes);
+    if fits {
+        objects().contexts.insert(context, bytes);
+    }
+    fits
+}
+
+fn end(context: usize) {
+    let bytes = objects().contexts.remove(&context);
+    card().give(bytes.unwrap_or(0));
 }
 
 api! {
@@ -76,6 +90,9 @@ api! {
     }
 
     fn cuDevicePrimaryCtxRetain(context: *mut usize, _device: c_int) {
+        if objects().primary_holds == 0 && !make(PRIMARY) {
+            return OUT_OF_MEMORY;
+        }
         objects().primary_holds += 1;
         put(context, PRIMARY)
     }
@@ -83,10 +100,19 @@ api! {
     fn cuDevicePrimaryCtxRelease_v2(_device: c_int) {
         let mut objects = objects();
         objects.primary_holds = objects.primary_holds.saturating_sub(1);
+        let is_over = objects.primary_holds == 0;
+        drop(objects);
+        if is_over {
+            end(PRIMARY);
+        }
         SUCCESS
     }
 
-    fn cuDevicePrimaryCtxReset_v2(_device: c_int) { objects().primary_holds = 0; SUCCESS }
+    fn cuDevicePrimaryCtxReset_v2(_device: c_int) {
+        objects().primary_holds = 0;
+        end(PRIMARY);
+        SUCCESS
+    }
 
     fn cuDevicePrimaryCtxGetState(_device: c_int, flags: *mut u32, is_active: *mut c_int) {
         put(flags, 0);
@@ -95,12 +121,16 @@ api! {
 
     fn cuCtxCreate_v2(context: *mut usize, _flags: u32, _device: c_int) {
         let number = objects().number();
+        if !make(number) {
+            return OUT_OF_MEMORY;
+        }
         CONTEXTS.with_borrow_mut(|stack| stack.push(number));
         put(context, number)
     }
 
     fn cuCtxDestroy_v2(context: usize) {
         CONTEXTS.with_borrow_mut(|stack| stack.retain(|one| *one != context));
+        end(context);
         SUCCESS
     }
 
