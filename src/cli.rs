@@ -5,7 +5,7 @@ mod plan;
 
 use std::{ffi::OsString, path::PathBuf};
 
-use baton_gpu_worker::gpu::trial;
+use baton_gpu_worker::gpu::{sleep, trial};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
 
 use crate::{
@@ -39,6 +39,11 @@ pub(crate) fn command() -> Command {
         .subcommand(with_flags(
             Command::new("worker").about("Run cells on this machine for a broker"),
         ))
+        .subcommand(
+            Command::new(sleep::COMMAND)
+                .about("Take sessions' processes off the GPU for a worker")
+                .hide(true),
+        )
         .subcommand(
             Command::new(trial::COMMAND)
                 .about("Compute on the GPU for a worker that tries turns")

@@ -10,7 +10,7 @@ mod signals;
 
 use std::{collections::BTreeMap, ffi::OsString, process::ExitCode};
 
-use baton_gpu_worker::gpu::trial;
+use baton_gpu_worker::gpu::{sleep, trial};
 use clap::ArgMatches;
 
 use settings::{Settings, Surroundings};
@@ -80,6 +80,10 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
             }
             None => Ok(ExitCode::FAILURE),
         },
+        sleep::COMMAND => {
+            sleep::run_program()?;
+            Ok(ExitCode::SUCCESS)
+        }
         trial::COMMAND => {
             trial::run_program()?;
             Ok(ExitCode::SUCCESS)

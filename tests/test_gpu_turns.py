@@ -142,8 +142,22 @@ def test_each_notebook_has_most_of_the_card_and_finds_it_as_it_left_it(notebook:
         assert "had the GPU" in result.notices[-1]
 
 
+SAME, NEW = "c_void_p(256)", "c_void_p(None)"
+
+
+@pytest.mark.parametrize(
+    ("faults", "session"),
+    [
+        ("", SAME),
+        ("cuCheckpointProcessLock:1:801", NEW),
+        # The first is the trial's.
+        ("cuCheckpointProcessCheckpoint:2:801", NEW),
+        ("cuCheckpointProcessRestore:2:2", NEW),
+    ],
+    ids=["it sleeps", "driver without checkpoints", "it cannot sleep", "it cannot wake"],
+)
 def test_a_notebook_without_a_cell_makes_room_when_contexts_fill_the_card(
-    notebook: Callable[[], Kernel], machine: Path
+    notebook: Callable[[], Kernel], machine: Path, faults: str, session: str
 ) -> None:
     put(machine, CONTEXT, 12 << 20)
     kernels = [notebook() for _ in range(3)]
@@ -154,10 +168,15 @@ def test_a_notebook_without_a_cell_makes_room_when_contexts_fill_the_card(
     large = kernels[2].gpu(f"import card\naddress = card.allocate({count})\ncard.launch('add', address, {count}, 7)")
     large.ok()
     assert kernels[2].gpu(f"print(card.values(address, {count}))").ok().stdout == "{7}\n"
-    # Who had a cell last is still there; the other has a new session.
+    # Who had a cell last was left alone.
     assert kernels[1].gpu("print(card.values(address, 1 << 19), kept)").ok().stdout == "{0} ['as it was']\n"
-    new = kernels[0].gpu("print(card.module, kept)").ok()
-    assert new.stdout == "c_void_p(None) ['as it was']\n"
+    kernels[2].gpu("card.call('cuMemFree_v2', card.word(address))").ok()
+    first = kernels[0].gpu("print(card.module, kept)").ok()
+    assert first.stdout == f"{session} ['as it was']\n"
+    could_not = any("could not come back" in notice for notice in first.notices)
+    assert could_not == ("Restore" in faults)
+    if session == SAME:
+        assert kernels[0].gpu("print(card.values(address, 1 << 19))").ok().stdout == "{0}\n"
 
 
 @pytest.mark.parametrize(

@@ -58,16 +58,27 @@ pub(crate) async fn serve_notebook(
                         tracing::info!(?death.status, "A session ended while no cell ran");
                         session = None;
                     }
-                    Rest::Released => {
-                        let notebook = reporter.notebook;
-                        tracing::info!(%notebook, "The session of notebook {notebook} ends: others need its part of the GPU");
-                        session = None;
-                    }
+                    Rest::Released => session = vacate(session, reporter.notebook).await,
                 }
                 reporter.say(false, session.as_ref());
             }
         }
     }
+}
+
+/// Others need its part of the GPU.
+async fn vacate(mut session: Option<Session>, notebook: NotebookId) -> Option<Session> {
+    let stays = match &mut session {
+        Some(session) => session.sleep().await,
+        None => false,
+    };
+    let what = if stays {
+        "leaves the GPU until its next cell"
+    } else {
+        "ends"
+    };
+    tracing::info!(%notebook, "The session of notebook {notebook} {what}: others need its part of the GPU");
+    session.filter(|_| stays)
 }
 
 async fn rest(session: &mut Option<Session>) -> Rest {

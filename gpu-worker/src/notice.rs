@@ -17,7 +17,7 @@ pub(crate) use self::files::{
     file_not_opened, file_too_large, files_lost, files_not_copied, folder_cut, second_name,
 };
 pub(crate) use self::gpu::{
-    gpu_failed_before, gpu_fault, kept_the_gpu, no_gpu_limit, no_room_on_the_gpu,
+    gpu_failed_before, gpu_fault, gpu_not_back, kept_the_gpu, no_gpu_limit, no_room_on_the_gpu,
 };
 pub(crate) use self::limit::{Limit, stopped_in_time, timed_out};
 use crate::session::{Death, StartError};

@@ -54,6 +54,7 @@ impl Arbiter {
         self.take_back(&mut actions);
         self.grant(&mut actions);
         self.transfer(&mut actions);
+        self.let_go(&mut actions);
         actions
     }
 
@@ -138,6 +139,10 @@ impl Arbiter {
             }
             Event::Left(id) => {
                 self.sessions.remove(id);
+                self.shortage.begin_anew(now);
+            }
+            Event::Vacated(id) => {
+                self.sessions.change(id, Session::vacate);
                 self.shortage.begin_anew(now);
             }
             Event::Grew { session, bytes } => self.ask_to_grow(session, bytes, actions),

@@ -78,6 +78,8 @@ pub enum Event {
         needed_bytes: u64,
         free_bytes: u64,
     },
+    /// Its context is off the GPU, too, until its next cell.
+    Vacated(SessionId),
     /// Its process ended.
     Left(SessionId),
     /// The time of [`Arbiter::wake_at`] has come.
@@ -113,8 +115,8 @@ pub enum Action {
         session: SessionId,
         reason: EndReason,
     },
-    /// It has no cell, and others lack what its context takes: it should leave the GPU altogether, unless it gets a cell
-    /// first.
+    /// It has no cell and no memory on the GPU, and others lack what its context takes: that should leave the GPU too, or
+    /// the session end, unless it gets a cell first.
     Release(SessionId),
 }
 

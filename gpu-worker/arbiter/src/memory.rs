@@ -3,7 +3,7 @@
 use crate::{
     Action, Arbiter, SessionId,
     arbiter::best,
-    session::{Activity, Residency, Session},
+    session::{Activity, Release, Residency, Session},
 };
 
 impl Arbiter {
@@ -152,6 +152,12 @@ impl Arbiter {
     }
 
     fn next_to_leave(&self) -> Option<SessionId> {
+        let is_chosen = |one: &Session| one.release == Release::Chosen && may_leave(one);
+        if self.sessions.sums().chosen > 0
+            && let Some(id) = self.victim(|_, one| is_chosen(one))
+        {
+            return Some(id);
+        }
         if let Some(needy) = self.needy() {
             let short = bytes_needed(&self.sessions[&needy]) > self.room_with_leaving();
             return (short && self.fits_beside_holders(needy))

@@ -22,8 +22,7 @@ pub(crate) struct Session {
     pub(crate) retry_at: Duration,
     /// It computed, or had memory; so it has a context on the GPU, which is in no ledger.
     pub(crate) has_context: bool,
-    /// It is to leave the GPU, and has had no cell since.
-    pub(crate) released: bool,
+    pub(crate) release: Release,
     /// For what it needs there was no room, and nobody could make some.
     pub(crate) is_hopeless: bool,
     pub(crate) fixed_bytes: u64,
@@ -64,6 +63,15 @@ pub(crate) enum Turn {
     Ending,
 }
 
+/// Whether it is to leave the GPU, context and all. A cell ends that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    No,
+    /// Its memory leaves first.
+    Chosen,
+    Told,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Residency {
     Resident,
@@ -85,7 +93,7 @@ impl Session {
             swap_time: Duration::ZERO,
             retry_at: Duration::ZERO,
             has_context: false,
-            released: false,
+            release: Release::No,
             is_hopeless: false,
             fixed_bytes,
             bytes: 0,
@@ -147,7 +155,7 @@ impl Session {
 impl Session {
     pub(crate) fn expect_cell(&mut self) {
         self.activity = Activity::Running;
-        self.released = false;
+        self.release = Release::No;
     }
 
     pub(crate) fn want(&mut self, now: Duration) {
@@ -196,6 +204,12 @@ impl Session {
     pub(crate) fn stay_away(&mut self, retry_at: Duration) {
         self.residency = Residency::Away;
         self.retry_at = retry_at;
+    }
+
+    /// It has a context on the GPU no more.
+    pub(crate) fn vacate(&mut self) {
+        self.has_context = false;
+        self.release = Release::No;
     }
 
     pub(crate) fn arrive(&mut self, now: Duration, made_room: Duration) {

@@ -10,7 +10,7 @@ use std::{ops::Index, time::Duration};
 use crate::{
     SessionId,
     accounts::Account,
-    session::{Residency, Session},
+    session::{Release, Residency, Session},
     turns::level,
 };
 
@@ -33,6 +33,8 @@ pub(crate) struct Sums {
     /// Those who asked for memory and have not got it.
     pub(crate) growing: i64,
     pub(crate) away: i64,
+    /// Those who are to leave the GPU, and have memory there or have not been told.
+    pub(crate) chosen: i64,
     pub(crate) leaving: i64,
     pub(crate) coming: i64,
     pub(crate) bytes_on_gpu: i64,
@@ -54,6 +56,7 @@ impl Sums {
         Self {
             growing: i64::from(session.growing_bytes > 0),
             away: i64::from(session.is_away()),
+            chosen: i64::from(session.release == Release::Chosen),
             leaving: i64::from(leaving),
             coming: i64::from(coming),
             bytes_on_gpu: session.bytes_on_gpu() as i64,
@@ -64,6 +67,7 @@ impl Sums {
     fn add(&mut self, other: Self, times: i64) {
         self.growing += times * other.growing;
         self.away += times * other.away;
+        self.chosen += times * other.chosen;
         self.leaving += times * other.leaving;
         self.coming += times * other.coming;
         self.bytes_on_gpu += times * other.bytes_on_gpu;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::{
     Action, Arbiter, EndReason, SessionId,
-    session::{Activity, Session, Turn},
+    session::{Activity, Release, Session, Turn},
 };
 
 /// What was found is not believed for longer.
@@ -20,7 +20,8 @@ const TRIES: u32 = 3;
 #[derive(Debug, Default)]
 pub(crate) struct Shortage {
     bytes: u64,
-    found_at: Duration,
+    /// `None`: never.
+    found_at: Option<Duration>,
     /// Since when it has been found again and again.
     since: Duration,
     /// When sessions were last told to leave the GPU.
@@ -35,7 +36,8 @@ impl Shortage {
 
     /// When it was last found.
     fn lasted(&self) -> Duration {
-        self.found_at.saturating_sub(self.since)
+        let found_at = self.found_at.unwrap_or_default();
+        found_at.saturating_sub(self.since)
     }
 
     /// Memory comes back to the driver, some time from now on.
@@ -98,11 +100,12 @@ impl Arbiter {
         let now = self.now;
         let shortage = &mut self.shortage;
         let between_tries = self.settings.late.max(self.settings.retry);
-        if now - shortage.found_at > between_tries * TRIES {
+        let is_known = |found_at: Duration| now - found_at <= between_tries * TRIES;
+        if !shortage.found_at.is_some_and(is_known) {
             shortage.since = now;
         }
         shortage.bytes = self.settings.memory.usable_bytes.saturating_sub(there);
-        shortage.found_at = now;
+        shortage.found_at = Some(now);
     }
 
     /// Has sessions without a cell leave the GPU, those that were not used for longest first. Where there are none, and
@@ -127,8 +130,22 @@ impl Arbiter {
         }
         self.shortage.released_at = Some(now);
         for (_, other) in idle {
-            self.sessions.change(other, |one| one.released = true);
-            actions.push(Action::Release(other));
+            self.sessions
+                .change(other, |one| one.release = Release::Chosen);
+        }
+    }
+
+    /// Tells those who are to leave and have nothing there but their contexts.
+    pub(crate) fn let_go(&mut self, actions: &mut Vec<Action>) {
+        if self.sessions.sums().chosen == 0 {
+            return;
+        }
+        let bare = |one: &Session| one.is_away() || (one.is_resident() && one.bytes == 0);
+        let chosen = self.sessions.iter();
+        let leaving = chosen.filter(|(_, one)| one.release == Release::Chosen && bare(one));
+        for id in leaving.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.sessions.change(id, |one| one.release = Release::Told);
+            actions.push(Action::Release(id));
         }
     }
 
@@ -156,7 +173,7 @@ impl Arbiter {
 
     fn others_with_contexts(&self, id: SessionId) -> impl Iterator<Item = (SessionId, &Session)> {
         let others = self.sessions.iter().filter(move |(other, _)| **other != id);
-        let here = others.filter(|(_, one)| one.has_context && !one.released);
+        let here = others.filter(|(_, one)| one.has_context && one.release == Release::No);
         here.map(|(other, one)| (*other, one))
     }
 
@@ -180,6 +197,6 @@ impl Arbiter {
         } else {
             self.settings.late
         };
-        Some(self.shortage.found_at + patience)
+        Some(self.shortage.found_at? + patience)
     }
 }

@@ -33,6 +33,8 @@ pub(super) enum Order {
     Limit(Token, Option<u64>, Unheard),
     Cell(Token, Cell),
     TellUsage(Token, oneshot::Sender<Usage>),
+    TellProcesses(Token, oneshot::Sender<Vec<Pid>>),
+    Vacated(Token),
 }
 
 /// Nothing is sent over it; the last one is dropped when every process has heard.
@@ -151,6 +153,17 @@ impl Arbitration {
             Order::Cell(token, cell) => self.on_cell(token, cell),
             Order::TellUsage(token, answer) => {
                 let _ = answer.send(self.usage(token));
+            }
+            Order::TellProcesses(token, answer) => {
+                let _ = answer.send(self.movable_processes(token));
+            }
+            Order::Vacated(token) => {
+                if let Some(session) = self.sessions.get(&token) {
+                    session.released.send_replace(false);
+                }
+                for number in self.processes_of(token) {
+                    self.handle(Event::Vacated(number));
+                }
             }
         }
     }

@@ -8,16 +8,20 @@
 
 mod arbitration;
 mod connection;
+mod driver;
 mod mode;
 mod monitor;
 mod places;
+mod program;
 mod shared;
+pub mod sleep;
 pub mod trial;
 
 use std::{io, path::Path, time::Duration};
 
 pub use baton_arbiter::EndReason;
 use baton_arbiter::{Settings, UserId};
+use nix::unistd::Pid;
 use tokio::{
     net::UnixListener,
     sync::{mpsc, oneshot, watch},
@@ -31,6 +35,7 @@ pub(crate) use self::mode::{Part, Sharing};
 pub(crate) use self::monitor::{CUDA_VISIBLE_DEVICES, lost};
 pub use self::monitor::{MONITORING, Reading, gpus, monitor, slices};
 pub(crate) use self::places::{Place, Places};
+pub(crate) use self::program::ProgramError;
 pub(crate) use self::shared::{Membership, SharedGpu};
 
 /// Which session a process belongs to; a secret between the two.
@@ -145,6 +150,18 @@ impl Gpu {
         let (answer, answered) = oneshot::channel();
         self.order(Order::TellUsage(token, answer));
         answered.await.unwrap_or_default()
+    }
+
+    /// Those of the session that could leave the GPU: none where one has what cannot move.
+    async fn processes(&self, token: Token) -> Vec<Pid> {
+        let (answer, answered) = oneshot::channel();
+        self.order(Order::TellProcesses(token, answer));
+        answered.await.unwrap_or_default()
+    }
+
+    /// The session's contexts are off the GPU until its next cell.
+    fn vacated(&self, token: Token) {
+        self.order(Order::Vacated(token));
     }
 
     fn order(&self, order: Order) {

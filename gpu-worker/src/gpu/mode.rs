@@ -177,6 +177,13 @@ impl Part {
             Self::Place(_) | Self::Nothing => None,
         }
     }
+
+    pub(crate) fn membership_mut(&mut self) -> Option<&mut Membership> {
+        match self {
+            Self::Turns(membership) => Some(membership),
+            Self::Place(_) | Self::Nothing => None,
+        }
+    }
 }
 
 /// `folder` as the worker's environment has it.

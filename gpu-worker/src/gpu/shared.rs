@@ -3,16 +3,19 @@
 use std::{
     env, io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use baton_arbiter::{Memory, Settings, UserId};
 use baton_interposer::wire::{SOCKET, TOKEN};
 use baton_jupyter_link::folder::{FolderError, PrivateFolder};
+use nix::unistd::Pid;
 use tokio::{process::Command, sync::watch};
 
-use super::{Admission, Cell, Gpu, Reading, Token, Usage, trial};
+use super::{
+    Admission, Cell, Gpu, Reading, Token, Usage, program::ProgramError, sleep::Sleeper, trial,
+};
 use crate::device;
 
 const DRIVER: &str = "libcuda.so.1";
@@ -34,6 +37,8 @@ pub(crate) struct SharedGpu {
     gpu: Gpu,
     /// How much a session may allocate.
     limit_bytes: Option<u64>,
+    /// Where the driver can take a session off the GPU.
+    sleeper: OnceLock<Sleeper>,
     folder: PrivateFolder,
 }
 
@@ -70,13 +75,18 @@ impl SharedGpu {
             );
             return Ok(None);
         }
-        if let Some(baton) = baton
-            && let Err(error) = trial::run(baton, runtime_folder).await
-        {
-            tracing::warn!(
-                "Sessions take no turns on this machine's GPU, because two programs that tried it failed: {error}"
-            );
-            return Ok(None);
+        if let Some(baton) = baton {
+            match trial::run(baton, runtime_folder).await {
+                Ok(Some(sleeper)) => shared.sleeper.set(sleeper).expect("it is set once"),
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(
+                        "Sessions take no turns on this machine's GPU, because two programs that tried it failed: \
+                         {error}"
+                    );
+                    return Ok(None);
+                }
+            }
         }
         tracing::info!("Sessions take turns on this machine's GPU");
         Ok(Some(shared))
@@ -93,6 +103,7 @@ impl SharedGpu {
         Ok(Arc::new(Self {
             gpu: Gpu::start(&folder.path().join("gpu"), settings, reading)?,
             limit_bytes,
+            sleeper: OnceLock::new(),
             folder,
         }))
     }
@@ -129,6 +140,7 @@ impl SharedGpu {
             shared: self.clone(),
             token,
             released,
+            asleep: Vec::new(),
         })
     }
 }
@@ -138,9 +150,39 @@ pub(crate) struct Membership {
     shared: Arc<SharedGpu>,
     token: Token,
     released: watch::Receiver<bool>,
+    /// Processes that are off the GPU until they are woken.
+    asleep: Vec<Pid>,
 }
 
 impl Membership {
+    /// Takes the session's processes off the GPU, contexts too. `false` where that cannot be done: the session is to end.
+    pub(crate) async fn sleep(&mut self) -> bool {
+        let Some(sleeper) = self.shared.sleeper.get() else {
+            return false;
+        };
+        let processes = self.shared.gpu.processes(self.token).await;
+        if processes.is_empty() {
+            return false;
+        }
+        if let Err(error) = sleeper.sleep(&processes).await {
+            tracing::warn!("A session could not be taken off the GPU: {error}");
+            return false;
+        }
+        self.asleep = processes;
+        self.shared.gpu.vacated(self.token);
+        // From then on it may be told to leave anew.
+        self.released.wait_for(|released| !released).await.is_ok()
+    }
+
+    /// Brings them back, if they are off the GPU. After an error the session is to end.
+    pub(crate) async fn wake(&mut self) -> Result<(), ProgramError> {
+        let processes = std::mem::take(&mut self.asleep);
+        match self.shared.sleeper.get() {
+            Some(sleeper) if !processes.is_empty() => sleeper.wake(&processes).await,
+            _ => Ok(()),
+        }
+    }
+
     /// Returns when the session has no cell and others lack what its contexts take.
     pub(crate) fn released(&self) -> impl Future<Output = ()> + use<> {
         let mut released = self.released.clone();

@@ -6,21 +6,19 @@
 //! **Invariant:** it ends in time, and its programs with it.
 
 mod program;
-mod sys;
 
-use std::{io, path::Path, process::Stdio, sync::Arc, time::Duration};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use baton_arbiter::{Memory, Settings, UserId};
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines},
-    process::{Child, ChildStdin, ChildStdout, Command},
-    time::timeout,
-};
+use nix::unistd::Pid;
+use tokio::{process::Command, time::timeout};
 
 pub use self::program::run as run_program;
 use super::{
     Cell,
+    program::{Program, ProgramError},
     shared::{Membership, OpenError, SharedGpu},
+    sleep::Sleeper,
 };
 
 /// The hidden command of `baton` that is one of the two programs.
@@ -41,23 +39,26 @@ pub(super) enum TrialError {
     Open(#[from] OpenError),
     #[error(transparent)]
     Start(#[from] io::Error),
-    #[error("{0}")]
-    Wrong(String),
+    #[error(transparent)]
+    Program(#[from] ProgramError),
     #[error("a program's memory stayed on the GPU when another needed the room")]
     Stayed,
     #[error("it did not end within {} s", PATIENCE.as_secs())]
     Endless,
 }
 
-/// `baton` is the program whose `COMMAND` this starts.
-pub(super) async fn run(baton: &Path, runtime_folder: &Path) -> Result<(), TrialError> {
+/// `baton` is the program whose `COMMAND` this starts. Returns what can have sessions sleep, where the driver can do that.
+pub(super) async fn run(
+    baton: &Path,
+    runtime_folder: &Path,
+) -> Result<Option<Sleeper>, TrialError> {
     let trial = take_turns(baton, runtime_folder);
     timeout(PATIENCE, trial)
         .await
         .unwrap_or(Err(TrialError::Endless))
 }
 
-async fn take_turns(baton: &Path, runtime_folder: &Path) -> Result<(), TrialError> {
+async fn take_turns(baton: &Path, runtime_folder: &Path) -> Result<Option<Sleeper>, TrialError> {
     let each = MEMORY_BYTES as u64;
     let settings = move |_| {
         Settings::new(Memory {
@@ -68,8 +69,8 @@ async fn take_turns(baton: &Path, runtime_folder: &Path) -> Result<(), TrialErro
     };
     let gpu = SharedGpu::listen(runtime_folder, None, settings, None)?;
     let mut programs = [
-        Program::start(baton, &gpu, 1)?,
-        Program::start(baton, &gpu, 2)?,
+        Member::start(baton, &gpu, 1)?,
+        Member::start(baton, &gpu, 2)?,
     ];
     for _ in 0..PASSES {
         for program in &mut programs {
@@ -81,36 +82,41 @@ async fn take_turns(baton: &Path, runtime_folder: &Path) -> Result<(), TrialErro
             return Err(TrialError::Stayed);
         }
     }
-    Ok(())
+    let sleeper = Sleeper::new(baton);
+    match sleep(&sleeper, &mut programs[0]).await {
+        Ok(()) => Ok(Some(sleeper)),
+        Err(error) => {
+            tracing::info!(
+                "Contexts stay on this machine's GPU while their sessions live: {error}"
+            );
+            Ok(None)
+        }
+    }
 }
 
-struct Program {
-    process: Child,
-    input: ChildStdin,
-    output: Lines<BufReader<ChildStdout>>,
+/// Its memory is on the host, and its context leaves the GPU and comes back.
+async fn sleep(sleeper: &Sleeper, member: &mut Member) -> Result<(), TrialError> {
+    let processes: Vec<Pid> = member.program.pid().into_iter().collect();
+    sleeper.sleep(&processes).await?;
+    sleeper.wake(&processes).await?;
+    member.compute().await
+}
+
+/// Of a session that has one process.
+struct Member {
+    program: Program,
     membership: Membership,
 }
 
-impl Program {
+impl Member {
     fn start(baton: &Path, gpu: &Arc<SharedGpu>, user: UserId) -> Result<Self, TrialError> {
         let folder = gpu.folder().join(format!("program-{user}"));
         std::fs::create_dir(&folder)?;
         let mut command = Command::new(baton);
+        command.arg(COMMAND);
         let membership = gpu.admit(user, &mut command, &folder)?;
-        let mut process = command
-            .arg(COMMAND)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
-        let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
-            return Err(io::Error::from(io::ErrorKind::BrokenPipe).into());
-        };
         Ok(Self {
-            process,
-            input,
-            output: BufReader::new(output).lines(),
+            program: Program::start(command)?,
             membership,
         })
     }
@@ -119,33 +125,9 @@ impl Program {
     async fn compute(&mut self) -> Result<(), TrialError> {
         self.membership.cell(Cell::Expected);
         self.membership.cell(Cell::Started);
-        let said = self.ask().await;
+        let computed = self.program.ask("compute", program::RIGHT).await;
         self.membership.cell(Cell::Ended);
-        match said? {
-            Some(said) if said == program::RIGHT => Ok(()),
-            Some(said) => Err(TrialError::Wrong(said)),
-            None => Err(TrialError::Wrong(self.last_words().await)),
-        }
-    }
-
-    /// `None` where it has ended.
-    async fn ask(&mut self) -> io::Result<Option<String>> {
-        match self.input.write_all(b"compute\n").await {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(None),
-            Err(error) => Err(error),
-            Ok(()) => self.output.next_line().await,
-        }
-    }
-
-    async fn last_words(&mut self) -> String {
-        let mut said = String::new();
-        if let Some(errors) = &mut self.process.stderr {
-            let _ = errors.read_to_string(&mut said).await;
-        }
-        match self.process.wait().await {
-            Ok(status) => format!("a program ended with {status} {}", said.trim()),
-            Err(error) => error.to_string(),
-        }
+        Ok(computed?)
     }
 }
 

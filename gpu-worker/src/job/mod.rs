@@ -158,6 +158,13 @@ pub(crate) async fn run_job(
         order.warnings.push(notice::gpu_failed_before(code));
         session = None;
     }
+    if let Some(asleep) = &mut session
+        && let Err(error) = asleep.wake().await
+    {
+        tracing::warn!("A session could not come back to the GPU: {error}");
+        order.warnings.push(notice::gpu_not_back());
+        session = None;
+    }
     let revoked = order.revoked.clone();
     let (ending, used) = tokio::select! {
         end = prepare_and_run(context, &mut session, &mut order) => end,

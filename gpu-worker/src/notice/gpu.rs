@@ -39,6 +39,13 @@ pub(crate) fn gpu_fault(code: u32) -> String {
     )
 }
 
+/// While it had no cell, it made room for others.
+pub(crate) fn gpu_not_back() -> String {
+    "the session made room on the GPU for others and could not come back; this cell runs in a new session with your \
+     notebook's variables"
+        .to_owned()
+}
+
 pub(crate) fn gpu_failed_before(code: u32) -> String {
     format!(
         "after the last cell the GPU reported an error (CUDA error {code}); this cell runs in a new session with your \

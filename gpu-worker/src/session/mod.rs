@@ -23,7 +23,7 @@ use tokio::process::Child;
 pub(crate) use self::away::Away;
 pub(crate) use self::log::SessionLog;
 pub(crate) use self::start::{StartError, StartOrder, start};
-use crate::gpu::{Membership, Part};
+use crate::gpu::{Membership, Part, ProgramError};
 use crate::mirror::SessionMirror;
 use crate::processes;
 
@@ -173,6 +173,22 @@ impl Session {
     /// As a terminal's Ctrl-C: the kernel and what it started in its process group.
     pub(crate) fn interrupt(&self) {
         processes::interrupt(self.kernel);
+    }
+
+    /// Leaves the GPU, where it can. `false`: it is to end.
+    pub(crate) async fn sleep(&mut self) -> bool {
+        match self.gpu.membership_mut() {
+            Some(membership) => membership.sleep().await,
+            None => false,
+        }
+    }
+
+    /// Comes back to the GPU, if it had to leave. After an error it is to end.
+    pub(crate) async fn wake(&mut self) -> Result<(), ProgramError> {
+        match self.gpu.membership_mut() {
+            Some(membership) => membership.wake().await,
+            None => Ok(()),
+        }
     }
 
     /// Where sessions take turns on a GPU.

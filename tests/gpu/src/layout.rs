@@ -14,6 +14,12 @@ pub const SLOTS: usize = 120;
 /// By slot: whose it is.
 pub const FIRST_PROCESS: usize = FIRST_SLOT + 2 * SLOTS;
 
+/// By slot: whether its process is locked, or off the card (a checkpoint).
+pub const FIRST_STATE: usize = FIRST_PROCESS + SLOTS;
+pub const RUNNING: u64 = 0;
+pub const LOCKED: u64 = 1;
+pub const CHECKPOINTED: u64 = 2;
+
 /// Offsets of bytes: who changes the ledger, who computes, and from here on by slot who lives.
 pub const LEDGER: i64 = 1 << 20;
 pub const PROCESSORS: i64 = LEDGER + 1;

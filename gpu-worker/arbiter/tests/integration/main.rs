@@ -249,12 +249,14 @@ fn any_script() -> impl Strategy<Value = Script> {
     let cells = proptest::collection::vec(any_cell(), 1..6);
     let dies = proptest::option::weighted(0.1, (0.0..500.0f64).prop_map(seconds));
     let seldom = || proptest::bool::weighted(0.05);
-    (0..4u64, cells, seldom(), seldom(), dies).prop_map(
-        |(user, cells, is_deaf, is_stuck, dies_at)| Script {
+    let sleeps = proptest::bool::ANY;
+    (0..4u64, cells, seldom(), seldom(), sleeps, dies).prop_map(
+        |(user, cells, is_deaf, is_stuck, can_sleep, dies_at)| Script {
             user,
             cells,
             is_deaf,
             is_stuck,
+            can_sleep,
             dies_at,
         },
     )

@@ -26,6 +26,8 @@ pub(crate) struct Script {
     pub(crate) is_deaf: bool,
     /// Does not move its memory when it is told to.
     pub(crate) is_stuck: bool,
+    /// Its context leaves the GPU when it is told to; else its process ends.
+    pub(crate) can_sleep: bool,
     /// Its process ends at this time.
     pub(crate) dies_at: Option<Duration>,
 }
@@ -66,6 +68,7 @@ enum Happening {
     /// It asks again for so much.
     Asks(SessionId, u64),
     Dies(SessionId),
+    Sleeps(SessionId),
     Wakes,
 }
 
@@ -232,6 +235,13 @@ impl World {
                 }
             }
             Happening::Dies(id) => self.die(id),
+            Happening::Sleeps(id) => {
+                let session = self.sessions.get_mut(&id).expect("it is known");
+                if !session.gone && !session.has_cell {
+                    session.has_context = false;
+                    self.tell(Event::Vacated(id));
+                }
+            }
         }
     }
 
@@ -449,7 +459,12 @@ impl World {
             }
             Action::Release(id) => {
                 self.told.released.push(id);
-                self.enter(self.now, Happening::Dies(id));
+                let session = &self.sessions[&id];
+                let happening = match session.script.can_sleep {
+                    true => Happening::Sleeps(id),
+                    false => Happening::Dies(id),
+                };
+                self.enter(self.now, happening);
             }
         }
     }
@@ -488,6 +503,7 @@ impl World {
             Action::Release(id) => {
                 let session = about(id);
                 assert!(session.has_context && !session.has_cell && session.lease.is_none());
+                assert!(!session.moves && (!session.is_resident || session.bytes == 0));
             }
             Action::Grow { .. } | Action::Refuse { .. } | Action::End { .. } => {}
         }

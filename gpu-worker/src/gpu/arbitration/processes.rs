@@ -2,6 +2,7 @@
 
 use baton_arbiter::{Arbiter, Event, SessionId};
 use baton_interposer::wire::{FromSession, ToSession};
+use nix::unistd::Pid;
 use tokio::time::Instant;
 
 use super::{Arbitration, Arrival, Process};
@@ -180,6 +181,15 @@ impl Arbitration {
                 user,
                 fixed_bytes: bytes,
             });
+        }
+    }
+
+    /// None where one has what cannot move.
+    pub(super) fn movable_processes(&self, token: Token) -> Vec<Pid> {
+        let of_it = || self.processes.values().filter(|one| one.token == token);
+        match of_it().all(|one| one.fixed_bytes == 0) {
+            true => of_it().map(|one| one.process).collect(),
+            false => Vec::new(),
         }
     }
 

@@ -3,8 +3,8 @@
 use std::io::{self, BufRead, Write};
 
 use super::{
+    super::driver::{Address, Driver, DriverError, Kernel},
     MEMORY_BYTES,
-    sys::{Address, Driver, DriverError, Kernel},
 };
 
 /// What it says when its numbers are what they should be.
@@ -94,6 +94,7 @@ impl Numbers {
         let first = u64::from(std::process::id()) << 32;
         let expected: Vec<u64> = (first..).take(MEMORY_BYTES / size_of::<u64>()).collect();
         let driver = Driver::open()?;
+        driver.enter_context()?;
         Ok(Self {
             add: driver.kernel(ADD, c"add")?,
             address: driver.allocate(&expected)?,

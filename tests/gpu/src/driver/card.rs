@@ -9,13 +9,14 @@ use std::os::fd::AsRawFd as _;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use crate::layout::{
-    ALIVE, CONTEXT, FIRST_PROCESS, FIRST_SLOT, KERNELS, LEDGER, LOST, MEMORY, OVERLAPS, PROCESSORS,
-    SLOTS,
+    ALIVE, CHECKPOINTED, CONTEXT, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, KERNELS, LEDGER, LOCKED, LOST, MEMORY,
+    OVERLAPS, PROCESSORS, RUNNING, SLOTS,
 };
 use crate::locks::{self, LockKind};
-use crate::{lock, sys};
+use crate::{Code, ILLEGAL_STATE, INVALID_VALUE, NOT_READY, OUT_OF_MEMORY, lock, sys};
 
 pub(crate) struct Card {
     file: File,
@@ -52,6 +53,7 @@ pub(crate) fn open() -> io::Result<()> {
     };
     card.own(0).store(0, SeqCst);
     card.own(1).store(0, SeqCst);
+    card.numbers[FIRST_STATE + slot].store(RUNNING, SeqCst);
     card.numbers[FIRST_PROCESS + slot].store(std::process::id().into(), SeqCst);
     let _ = CARD.set(card);
     Ok(())
@@ -90,6 +92,63 @@ impl Card {
         self.own(0).fetch_sub(bytes, SeqCst);
     }
 
+    /// While another process has locked this one.
+    pub(crate) fn wait_until_unlocked(&self) {
+        while self.numbers[FIRST_STATE + self.slot].load(SeqCst) != RUNNING {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Of a process on this card.
+    fn slot_of(&self, process: u64) -> Option<usize> {
+        let is_its = |slot: &usize| {
+            self.numbers[FIRST_PROCESS + slot].load(SeqCst) == process && self.is_alive(*slot)
+        };
+        (0..SLOTS).find(is_its)
+    }
+
+    /// Its calls wait from now on, and what it submitted has ended.
+    pub(crate) fn lock_process(&self, process: u64, until: Instant) -> Result<(), Code> {
+        let slot = self.slot_of(process).ok_or(INVALID_VALUE)?;
+        self.change(slot, RUNNING, LOCKED)?;
+        while self.numbers[FIRST_SLOT + 2 * slot + 1].load(SeqCst) > 0 {
+            if Instant::now() > until {
+                self.numbers[FIRST_STATE + slot].store(RUNNING, SeqCst);
+                return Err(NOT_READY);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn unlock_process(&self, process: u64) -> Result<(), Code> {
+        let slot = self.slot_of(process).ok_or(INVALID_VALUE)?;
+        self.change(slot, LOCKED, RUNNING)
+    }
+
+    /// What it has is on the host from now on; it is there anyway.
+    pub(crate) fn checkpoint_process(&self, process: u64) -> Result<(), Code> {
+        let slot = self.slot_of(process).ok_or(INVALID_VALUE)?;
+        let _held = self.hold(&self.ledger, LEDGER);
+        self.change(slot, LOCKED, CHECKPOINTED)
+    }
+
+    pub(crate) fn restore_process(&self, process: u64) -> Result<(), Code> {
+        let slot = self.slot_of(process).ok_or(INVALID_VALUE)?;
+        let _held = self.hold(&self.ledger, LEDGER);
+        let bytes = self.numbers[FIRST_SLOT + 2 * slot].load(SeqCst);
+        match self.used_bytes() + bytes <= self.total_bytes() {
+            true => self.change(slot, CHECKPOINTED, LOCKED),
+            false => Err(OUT_OF_MEMORY),
+        }
+    }
+
+    fn change(&self, slot: usize, from: u64, to: u64) -> Result<(), Code> {
+        let state = &self.numbers[FIRST_STATE + slot];
+        let changed = state.compare_exchange(from, to, SeqCst, SeqCst);
+        changed.map(|_| ()).map_err(|_| ILLEGAL_STATE)
+    }
+
     /// Runs what one process at a time may.
     pub(crate) fn compute(&self, work: impl FnOnce()) {
         let _held = self.hold(&self.processors, PROCESSORS);
@@ -115,8 +174,10 @@ impl Card {
 
     /// By processes that live.
     fn used_bytes(&self) -> u64 {
+        let is_off = |slot: usize| self.numbers[FIRST_STATE + slot].load(SeqCst) == CHECKPOINTED;
         let has = |slot: usize| match self.numbers[FIRST_SLOT + 2 * slot].load(SeqCst) {
             0 => 0,
+            _ if is_off(slot) => 0,
             bytes if slot == self.slot || self.is_alive(slot) => bytes,
             _ => 0,
         };

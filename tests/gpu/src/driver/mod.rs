@@ -28,6 +28,7 @@ pub(crate) const NOT_INITIALIZED: Code = 3;
 pub(crate) const INVALID_DEVICE: Code = 101;
 pub(crate) const INVALID_CONTEXT: Code = 201;
 pub(crate) const INVALID_HANDLE: Code = 400;
+pub(crate) const ILLEGAL_STATE: Code = 401;
 pub(crate) const NOT_FOUND: Code = 500;
 pub(crate) const NOT_READY: Code = 600;
 pub(crate) const NOT_SUPPORTED: Code = 801;

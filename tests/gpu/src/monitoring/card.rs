@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use crate::layout::{ALIVE, FIRST_PROCESS, FIRST_SLOT, LOST, MEMORY, SLICES, SLOTS};
+use crate::layout::{ALIVE, CHECKPOINTED, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, LOST, MEMORY, SLICES, SLOTS};
 use crate::locks::is_locked;
 
 pub(crate) struct Card {
@@ -32,12 +32,13 @@ impl Card {
         let number = |index: usize| u64::from_le_bytes(words[index]);
         let alive: Vec<usize> = (0..SLOTS).filter(|slot| is_locked(file.as_raw_fd(), ALIVE + *slot as i64)).collect();
         let process = |slot: &usize| (number(FIRST_PROCESS + slot) as u32, number(FIRST_SLOT + 2 * slot));
+        let is_there = |slot: &&usize| number(FIRST_STATE + **slot) != CHECKPOINTED;
         Ok(Self {
             total_bytes: number(MEMORY),
             lost: number(LOST) as c_int,
             slices: number(SLICES),
             computes: alive.iter().any(|slot| number(FIRST_SLOT + 2 * slot + 1) > 0),
-            processes: alive.iter().map(process).collect(),
+            processes: alive.iter().filter(is_there).map(process).collect(),
         })
     }
 }

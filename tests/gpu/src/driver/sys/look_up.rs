@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 
+use super::checkpoints::*;
 use super::contexts::*;
 use super::mapping::*;
 use super::memory::*;
@@ -27,6 +28,10 @@ macro_rules! entries {
 
 static ENTRIES: &[Entry] = entries! {
     "cuArrayCreate" 3020 false cuArrayCreate_v2;
+    "cuCheckpointProcessCheckpoint" 12080 false cuCheckpointProcessCheckpoint;
+    "cuCheckpointProcessLock" 12080 false cuCheckpointProcessLock;
+    "cuCheckpointProcessRestore" 12080 false cuCheckpointProcessRestore;
+    "cuCheckpointProcessUnlock" 12080 false cuCheckpointProcessUnlock;
     "cuCtxCreate" 3020 false cuCtxCreate_v2;
     "cuCtxDestroy" 4000 false cuCtxDestroy_v2;
     "cuCtxPopCurrent" 4000 false cuCtxPopCurrent_v2;

@@ -1,5 +1,6 @@
 //! The driver's exported functions, and what they need of the C library.
 
+mod checkpoints;
 mod contexts;
 mod look_up;
 mod mapping;
@@ -42,6 +43,7 @@ macro_rules! api {
             if sticky != 0 {
                 return sticky;
             }
+            crate::card::card().wait_until_unlocked();
             if crate::card::card().is_lost() {
                 return crate::UNKNOWN;
             }

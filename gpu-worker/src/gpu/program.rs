@@ -1,0 +1,77 @@
+//! A program of Baton that does for a worker what the worker itself must not: use CUDA. They speak in lines.
+
+use std::{io, process::Stdio};
+
+use nix::unistd::Pid;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines},
+    process::{Child, ChildStdin, ChildStdout, Command},
+};
+
+/// It ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct Program {
+    process: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+/// What is wrong with it, or what it says is.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProgramError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("a program ended with {0}")]
+    Ended(String),
+    #[error("{0}")]
+    Wrong(String),
+}
+
+impl Program {
+    pub(super) fn start(mut command: Command) -> io::Result<Self> {
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let (Some(input), Some(output)) = (process.stdin.take(), process.stdout.take()) else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        Ok(Self {
+            process,
+            input,
+            output: BufReader::new(output).lines(),
+        })
+    }
+
+    /// `None` once it has ended and that was noticed.
+    pub(super) fn pid(&self) -> Option<Pid> {
+        let pid = self.process.id()?;
+        Some(Pid::from_raw(pid.cast_signed()))
+    }
+
+    /// Whatever it answers but `good` is wrong.
+    pub(super) async fn ask(&mut self, question: &str, good: &str) -> Result<(), ProgramError> {
+        let line = format!("{question}\n");
+        let answer = match self.input.write_all(line.as_bytes()).await {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
+            Err(error) => return Err(error.into()),
+            Ok(()) => self.output.next_line().await?,
+        };
+        match answer {
+            Some(answer) if answer == good => Ok(()),
+            Some(answer) => Err(ProgramError::Wrong(answer)),
+            None => Err(ProgramError::Ended(self.last_words().await?)),
+        }
+    }
+
+    async fn last_words(&mut self) -> io::Result<String> {
+        let mut said = String::new();
+        if let Some(errors) = &mut self.process.stderr {
+            errors.read_to_string(&mut said).await?;
+        }
+        let status = self.process.wait().await?;
+        Ok(format!("{status} {}", said.trim()))
+    }
+}

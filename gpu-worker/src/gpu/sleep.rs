@@ -1,0 +1,120 @@
+//! Sessions that sleep: the driver takes all that their processes have off the GPU, contexts too, and brings it back.
+//!
+//! In: processes. Out: whether that was done. A program of its own asks the driver, because the worker uses no CUDA; it
+//! lives on, because the driver takes seconds to get ready for it.
+//!
+//! **Invariant:** after an error the processes are of no more use, and are to be ended.
+
+mod program;
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use nix::unistd::Pid;
+use tokio::{process::Command, sync::Mutex, time::timeout};
+
+pub use self::program::run as run_program;
+use super::program::{Program, ProgramError};
+
+/// The hidden command of `baton` that is that program.
+pub const COMMAND: &str = "gpu-sleep";
+
+/// For all processes of a session; what they have is small, because their memory has moved before.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug)]
+pub(super) struct Sleeper {
+    baton: PathBuf,
+    program: Mutex<Option<Program>>,
+}
+
+impl Sleeper {
+    pub(super) fn new(baton: &Path) -> Self {
+        Self {
+            baton: baton.to_owned(),
+            program: Mutex::default(),
+        }
+    }
+
+    /// Their calls to the driver wait until they are woken.
+    pub(super) async fn sleep(&self, processes: &[Pid]) -> Result<(), ProgramError> {
+        self.ask(program::SLEEP, processes).await
+    }
+
+    pub(super) async fn wake(&self, processes: &[Pid]) -> Result<(), ProgramError> {
+        self.ask(program::WAKE, processes).await
+    }
+
+    async fn ask(&self, verb: &str, processes: &[Pid]) -> Result<(), ProgramError> {
+        let mut question = verb.to_owned();
+        for process in processes {
+            let _ = write!(question, " {process}");
+        }
+        let mut place = self.program.lock().await;
+        // One that failed, or whose answer nobody waited for, is asked nothing more.
+        let mut program = match place.take() {
+            Some(program) => program,
+            None => self.start()?,
+        };
+        let answer = timeout(PATIENCE, program.ask(&question, program::DONE)).await;
+        let late = || {
+            let seconds = PATIENCE.as_secs();
+            Err(ProgramError::Wrong(format!(
+                "the driver took longer than {seconds} s"
+            )))
+        };
+        answer.unwrap_or_else(|_| late())?;
+        *place = Some(program);
+        Ok(())
+    }
+
+    fn start(&self) -> std::io::Result<Program> {
+        let mut command = Command::new(&self.baton);
+        command.arg(COMMAND);
+        Program::start(command)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn sleeper(folder: &Path, text: &str) -> Sleeper {
+        let baton = folder.join("baton");
+        std::fs::write(&baton, format!("#!/bin/sh\n{text}\n")).unwrap();
+        std::fs::set_permissions(&baton, PermissionsExt::from_mode(0o755)).unwrap();
+        Sleeper::new(&baton)
+    }
+
+    #[tokio::test]
+    async fn one_program_is_asked_until_it_fails() {
+        let folder = tempfile::tempdir().unwrap();
+        let started = folder.path().join("started");
+        let text = format!(
+            "echo >> {}; while read verb one two; do [ $one = 7 ] && echo done || echo cuInit answered 100; done",
+            started.display()
+        );
+        let sleeper = sleeper(folder.path(), &text);
+        let [good, bad] = [7, 8].map(|number| [Pid::from_raw(number), Pid::from_raw(1)]);
+        sleeper.sleep(&good).await.unwrap();
+        sleeper.wake(&good).await.unwrap();
+        let error = sleeper.wake(&bad).await.unwrap_err().to_string();
+        assert_eq!(error, "cuInit answered 100");
+        sleeper.sleep(&good).await.unwrap();
+        assert_eq!(std::fs::read_to_string(started).unwrap().len(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_driver_that_does_not_answer_is_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let sleeper = sleeper(folder.path(), "exec sleep 600");
+        let error = sleeper.sleep(&[Pid::this()]).await.unwrap_err();
+        assert_eq!(error.to_string(), "the driver took longer than 60 s");
+    }
+}
