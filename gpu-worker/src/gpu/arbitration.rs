@@ -1,9 +1,11 @@
 //! The arbiter with real sessions and the real clock.
 //!
 //! A session of the arbiter is a process here, by the number of its connection. What a process has that cannot leave
-//! the GPU is to the arbiter one more session, which never computes; so it can grow and shrink.
+//! the GPU is to the arbiter one more session, which never computes; so it can grow and shrink. So is the room that
+//! others make for what is in no ledger.
 
 mod processes;
+mod rooms;
 mod usage;
 
 use std::{
@@ -22,6 +24,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
+use self::rooms::Rooms;
 use super::{Admission, Cell, Reading, Token, Usage};
 
 /// What the worker says.
@@ -35,6 +38,8 @@ pub(super) enum Order {
     TellUsage(Token, oneshot::Sender<Usage>),
     TellProcesses(Token, oneshot::Sender<Vec<Pid>>),
     Vacated(Token),
+    MakeRoom(Token, oneshot::Sender<bool>),
+    LeaveRoom(Token),
 }
 
 /// Nothing is sent over it; the last one is dropped when every process has heard.
@@ -66,6 +71,7 @@ pub(super) struct Arbitration {
     since: Instant,
     sessions: HashMap<Token, Session>,
     processes: BTreeMap<u64, Process>,
+    rooms: Rooms,
 }
 
 struct Session {
@@ -105,6 +111,7 @@ impl Arbitration {
             since: Instant::now(),
             sessions: HashMap::new(),
             processes: BTreeMap::new(),
+            rooms: Rooms::default(),
         }
     }
 
@@ -157,6 +164,8 @@ impl Arbitration {
             Order::TellProcesses(token, answer) => {
                 let _ = answer.send(self.movable_processes(token));
             }
+            Order::MakeRoom(token, answer) => self.make_room(token, answer),
+            Order::LeaveRoom(token) => self.leave_room(token),
             Order::Vacated(token) => {
                 if let Some(session) = self.sessions.get(&token) {
                     session.released.send_replace(false);
@@ -241,6 +250,8 @@ impl Arbitration {
             Action::Drop { session, epoch, .. } => self.tell(session, ToSession::Drop { epoch }),
             Action::SwapOut(session) => self.tell(session, ToSession::SwapOut),
             Action::SwapIn(session) => self.tell(session, ToSession::SwapIn),
+            Action::Grow { session, .. } if self.rooms.answer(session, true) => {}
+            Action::Refuse { session, .. } if self.rooms.answer(session, false) => {}
             Action::Grow { session, bytes } => {
                 if let Some(process) = self.processes.get_mut(&session) {
                     process.bytes += bytes;

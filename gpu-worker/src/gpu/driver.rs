@@ -21,6 +21,8 @@ const CHECKPOINTS: c_int = 12080;
 /// Of one block.
 const THREADS: u32 = 256;
 
+pub(in crate::gpu) const OUT_OF_MEMORY: Code = 2;
+
 #[derive(Debug, thiserror::Error)]
 pub(in crate::gpu) enum DriverError {
     #[error("the CUDA driver cannot be loaded: {0}")]

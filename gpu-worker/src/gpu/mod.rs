@@ -164,9 +164,36 @@ impl Gpu {
         self.order(Order::Vacated(token));
     }
 
+    /// Nothing yet, for what is in no ledger.
+    fn room(&self, token: Token) -> Room {
+        let orders = self.orders.clone();
+        Room { orders, token }
+    }
+
     fn order(&self, order: Order) {
         // The loop ends only with this value.
         let _ = self.orders.send(order);
+    }
+}
+
+/// Room on the GPU that others made for a session, until it is dropped.
+struct Room {
+    orders: mpsc::UnboundedSender<Order>,
+    token: Token,
+}
+
+impl Room {
+    /// More than before, which was not enough. `false` where nobody can make room.
+    async fn more(&mut self) -> bool {
+        let (answer, answered) = oneshot::channel();
+        let _ = self.orders.send(Order::MakeRoom(self.token, answer));
+        answered.await.unwrap_or(false)
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let _ = self.orders.send(Order::LeaveRoom(self.token));
     }
 }
 

@@ -51,8 +51,8 @@ impl Program {
         Some(Pid::from_raw(pid.cast_signed()))
     }
 
-    /// Whatever it answers but `good` is wrong.
-    pub(super) async fn ask(&mut self, question: &str, good: &str) -> Result<(), ProgramError> {
+    /// A line for a line.
+    pub(super) async fn ask(&mut self, question: &str) -> Result<String, ProgramError> {
         let line = format!("{question}\n");
         let answer = match self.input.write_all(line.as_bytes()).await {
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
@@ -60,8 +60,7 @@ impl Program {
             Ok(()) => self.output.next_line().await?,
         };
         match answer {
-            Some(answer) if answer == good => Ok(()),
-            Some(answer) => Err(ProgramError::Wrong(answer)),
+            Some(answer) => Ok(answer),
             None => Err(ProgramError::Ended(self.last_words().await?)),
         }
     }

@@ -14,12 +14,17 @@ use nix::unistd::Pid;
 use tokio::{process::Command, sync::watch};
 
 use super::{
-    Admission, Cell, Gpu, Reading, Token, Usage, program::ProgramError, sleep::Sleeper, trial,
+    Admission, Cell, Gpu, Reading, Token, Usage,
+    program::ProgramError,
+    sleep::{Sleeper, Woken},
+    trial,
 };
 use crate::device;
 
 const DRIVER: &str = "libcuda.so.1";
 const PRELOAD: &str = "LD_PRELOAD";
+
+const NO_ROOM: &str = "others make no room";
 
 /// What contexts of sessions take beside what they allocate: the library cannot move that.
 const CONTEXTS: u64 = 20;
@@ -174,13 +179,23 @@ impl Membership {
         self.released.wait_for(|released| !released).await.is_ok()
     }
 
-    /// Brings them back, if they are off the GPU. After an error the session is to end.
+    /// Brings them back, if they are off the GPU: others make room. After an error the session is to end.
     pub(crate) async fn wake(&mut self) -> Result<(), ProgramError> {
         let processes = std::mem::take(&mut self.asleep);
-        match self.shared.sleeper.get() {
-            Some(sleeper) if !processes.is_empty() => sleeper.wake(&processes).await,
-            _ => Ok(()),
+        let Some(sleeper) = self.shared.sleeper.get() else {
+            return Ok(());
+        };
+        if processes.is_empty() {
+            return Ok(());
         }
+        let mut room = None;
+        while sleeper.wake(&processes).await? == Woken::Full {
+            let room = room.get_or_insert_with(|| self.shared.gpu.room(self.token));
+            if !room.more().await {
+                return Err(ProgramError::Wrong(NO_ROOM.to_owned()));
+            }
+        }
+        Ok(())
     }
 
     /// Returns when the session has no cell and others lack what its contexts take.

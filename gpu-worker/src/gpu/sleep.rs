@@ -31,6 +31,13 @@ pub(super) struct Sleeper {
     program: Mutex<Option<Program>>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Woken {
+    Yes,
+    /// What they take is not free.
+    Full,
+}
+
 impl Sleeper {
     pub(super) fn new(baton: &Path) -> Self {
         Self {
@@ -41,14 +48,15 @@ impl Sleeper {
 
     /// Their calls to the driver wait until they are woken.
     pub(super) async fn sleep(&self, processes: &[Pid]) -> Result<(), ProgramError> {
-        self.ask(program::SLEEP, processes).await
+        self.ask(program::SLEEP, processes).await.map(|_| ())
     }
 
-    pub(super) async fn wake(&self, processes: &[Pid]) -> Result<(), ProgramError> {
+    /// To be said again while there is no room.
+    pub(super) async fn wake(&self, processes: &[Pid]) -> Result<Woken, ProgramError> {
         self.ask(program::WAKE, processes).await
     }
 
-    async fn ask(&self, verb: &str, processes: &[Pid]) -> Result<(), ProgramError> {
+    async fn ask(&self, verb: &str, processes: &[Pid]) -> Result<Woken, ProgramError> {
         let mut question = verb.to_owned();
         for process in processes {
             let _ = write!(question, " {process}");
@@ -59,16 +67,15 @@ impl Sleeper {
             Some(program) => program,
             None => self.start()?,
         };
-        let answer = timeout(PATIENCE, program.ask(&question, program::DONE)).await;
-        let late = || {
-            let seconds = PATIENCE.as_secs();
-            Err(ProgramError::Wrong(format!(
-                "the driver took longer than {seconds} s"
-            )))
+        let answer = timeout(PATIENCE, program.ask(&question)).await;
+        let late = || format!("the driver took longer than {} s", PATIENCE.as_secs());
+        let woken = match answer.unwrap_or_else(|_| Ok(late()))? {
+            answer if answer == program::DONE => Woken::Yes,
+            answer if answer == program::FULL => Woken::Full,
+            answer => return Err(ProgramError::Wrong(answer)),
         };
-        answer.unwrap_or_else(|_| late())?;
         *place = Some(program);
-        Ok(())
+        Ok(woken)
     }
 
     fn start(&self) -> std::io::Result<Program> {
@@ -97,13 +104,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let started = folder.path().join("started");
         let text = format!(
-            "echo >> {}; while read verb one two; do [ $one = 7 ] && echo done || echo cuInit answered 100; done",
+            "echo >> {}; while read verb one two; do case $one in 6) echo full;; 7) echo done;; *) echo cuInit answered 100;; esac; done",
             started.display()
         );
         let sleeper = sleeper(folder.path(), &text);
-        let [good, bad] = [7, 8].map(|number| [Pid::from_raw(number), Pid::from_raw(1)]);
+        let [large, good, bad] = [6, 7, 8].map(|number| [Pid::from_raw(number), Pid::from_raw(1)]);
         sleeper.sleep(&good).await.unwrap();
-        sleeper.wake(&good).await.unwrap();
+        assert_eq!(sleeper.wake(&large).await.unwrap(), Woken::Full);
+        assert_eq!(sleeper.wake(&good).await.unwrap(), Woken::Yes);
         let error = sleeper.wake(&bad).await.unwrap_err().to_string();
         assert_eq!(error, "cuInit answered 100");
         sleeper.sleep(&good).await.unwrap();

@@ -18,7 +18,7 @@ use super::{
     Cell,
     program::{Program, ProgramError},
     shared::{Membership, OpenError, SharedGpu},
-    sleep::Sleeper,
+    sleep::{Sleeper, Woken},
 };
 
 /// The hidden command of `baton` that is one of the two programs.
@@ -98,8 +98,10 @@ async fn take_turns(baton: &Path, runtime_folder: &Path) -> Result<Option<Sleepe
 async fn sleep(sleeper: &Sleeper, member: &mut Member) -> Result<(), TrialError> {
     let processes: Vec<Pid> = member.program.pid().into_iter().collect();
     sleeper.sleep(&processes).await?;
-    sleeper.wake(&processes).await?;
-    member.compute().await
+    match sleeper.wake(&processes).await? {
+        Woken::Yes => member.compute().await,
+        Woken::Full => Err(ProgramError::Wrong("there was no room to come back".to_owned()).into()),
+    }
 }
 
 /// Of a session that has one process.
@@ -125,9 +127,12 @@ impl Member {
     async fn compute(&mut self) -> Result<(), TrialError> {
         self.membership.cell(Cell::Expected);
         self.membership.cell(Cell::Started);
-        let computed = self.program.ask("compute", program::RIGHT).await;
+        let computed = self.program.ask("compute").await;
         self.membership.cell(Cell::Ended);
-        Ok(computed?)
+        match computed? {
+            said if said == program::RIGHT => Ok(()),
+            said => Err(ProgramError::Wrong(said).into()),
+        }
     }
 }
 

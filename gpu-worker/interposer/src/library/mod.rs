@@ -45,6 +45,10 @@ use wire::FromSession;
 /// Before the driver is asked again for what it did not have.
 const RETRY: Duration = Duration::from_millis(20);
 
+/// Others make so much room at a time, until there is enough for a context: a part of the GPU, or less.
+const CONTEXT_PART: u64 = 20;
+const CONTEXT_BYTES: u64 = 512 << 20;
+
 /// All that this process has of it.
 struct Process {
     gate: Gate,
@@ -328,6 +332,36 @@ impl Process {
                 }
             }
             drop(memory);
+            std::thread::sleep(RETRY);
+        }
+    }
+
+    /// Has others make room until the driver can make a context. Nobody knows before how much one takes, and in no ledger
+    /// it stands afterwards.
+    fn make_context(&self, make: impl Fn() -> Code) -> Code {
+        let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
+        let part = (self.cap_bytes.load(Relaxed) / CONTEXT_PART).min(CONTEXT_BYTES);
+        let mut bytes = part;
+        loop {
+            let Answer::Yes { generation } = self.line.ask_to_grow(bytes) else {
+                return OUT_OF_MEMORY;
+            };
+            let code = make();
+            let said_before_a_hello = self.memory();
+            if self.line.generation() == generation {
+                self.line.say(&match code {
+                    OUT_OF_MEMORY => FromSession::NotGrown {
+                        bytes,
+                        free_bytes: 0,
+                    },
+                    _ => FromSession::Shrank { bytes },
+                });
+            }
+            drop(said_before_a_hello);
+            if code != OUT_OF_MEMORY {
+                return code;
+            }
+            bytes += part;
             std::thread::sleep(RETRY);
         }
     }

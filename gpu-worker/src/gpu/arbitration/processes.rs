@@ -139,7 +139,7 @@ impl Arbitration {
     }
 
     /// Nobody is believed to have less than the driver's monitoring says.
-    fn on_full(&mut self, session: u64, needed_bytes: u64, free_bytes: u64) {
+    pub(super) fn on_full(&mut self, session: u64, needed_bytes: u64, free_bytes: u64) {
         let reading = self.reading.as_ref();
         let monitored = reading.and_then(|reading| reading.borrow().free_bytes());
         self.handle(Event::Full {

@@ -264,6 +264,22 @@ fn what_contexts_take_makes_others_move() {
 }
 
 #[test]
+fn others_make_room_for_a_context() {
+    let mut world = World::new(64 * MIB);
+    world.machine.charge_contexts(12 * MIB).unwrap();
+    let mut large = world.client();
+    large.does(&format!("allocate a {}", 50 * MIB));
+    large.does("set a 1");
+    let mut small = world.client();
+    small.does(&format!("allocate a {}", 8 * MIB));
+    small.does("set a 2");
+    assert_eq!(small.does("check a"), "right");
+    // Beside two contexts there is no room for it.
+    small.kill();
+    assert_eq!(large.does("check a"), "right");
+}
+
+#[test]
 fn who_has_no_cell_leaves_the_card_when_contexts_take_too_much_of_it() {
     let mut world = World::with_settings(64 * MIB, hurry);
     world.machine.charge_contexts(8 * MIB).unwrap();

@@ -9,8 +9,8 @@ use std::mem::transmute;
 
 use super::super::PROCESS;
 use super::driver::{
-    Code, Export, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, PER_THREAD, SUCCESS, Stream, current,
-    has_primary_context,
+    Code, Export, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD, SUCCESS,
+    Stream, current, has_primary_context,
 };
 use super::table;
 
@@ -233,6 +233,14 @@ wrappers! {
     fn cuCtxDestroy_v2(context: usize) |driver| { destroying(context, driver) }
 
     fn cuCtxDestroy(context: usize) |driver| { destroying(context, driver) }
+
+    fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) |driver| {
+        let _ = (context, device);
+        match driver() {
+            OUT_OF_MEMORY if is_in_use() => PROCESS.make_context(driver),
+            code => code,
+        }
+    }
 
     fn cuDevicePrimaryCtxReset(device: c_int) |driver| { resetting(device, driver) }
 
