@@ -138,8 +138,10 @@ impl Arbiter {
                 self.sessions.insert(session, joined);
             }
             Event::Left(id) => {
+                if self.sessions.get(&id).is_some_and(|one| one.has_context) {
+                    self.shortage.begin_anew(now);
+                }
                 self.sessions.remove(id);
-                self.shortage.begin_anew(now);
             }
             Event::Vacated(id) => {
                 self.sessions.change(id, Session::vacate);

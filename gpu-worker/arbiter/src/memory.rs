@@ -29,7 +29,6 @@ impl Arbiter {
         self.sessions.change(id, |session| {
             session.is_hopeless = false;
             if !refused {
-                session.has_context = true;
                 session.growing_bytes += bytes;
             }
         });

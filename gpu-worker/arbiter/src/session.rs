@@ -70,6 +70,8 @@ pub(crate) enum Release {
     /// Its memory leaves first.
     Chosen,
     Told,
+    /// Its context is off the GPU.
+    Gone,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,8 +123,15 @@ impl Session {
         }
     }
 
+    /// Who leaves the GPU waits for its next cell first.
     pub(crate) fn waits(&self) -> bool {
-        matches!(self.turn, Turn::Waiting { .. })
+        let leaves = matches!(self.release, Release::Told | Release::Gone);
+        !leaves && matches!(self.turn, Turn::Waiting { .. })
+    }
+
+    /// It has no cell, and nothing to do on the GPU.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.activity != Activity::Running && self.turn == Turn::Idle
     }
 
     pub(crate) fn holds(&self) -> bool {
@@ -155,6 +164,7 @@ impl Session {
 impl Session {
     pub(crate) fn expect_cell(&mut self) {
         self.activity = Activity::Running;
+        self.has_context |= self.release == Release::Gone;
         self.release = Release::No;
     }
 
@@ -206,10 +216,12 @@ impl Session {
         self.retry_at = retry_at;
     }
 
-    /// It has a context on the GPU no more.
+    /// It has a context on the GPU no more. A cell that came meanwhile has it back already.
     pub(crate) fn vacate(&mut self) {
-        self.has_context = false;
-        self.release = Release::No;
+        if self.release == Release::Told {
+            self.has_context = false;
+            self.release = Release::Gone;
+        }
     }
 
     pub(crate) fn arrive(&mut self, now: Duration, made_room: Duration) {

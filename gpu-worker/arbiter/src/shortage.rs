@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::{
     Action, Arbiter, EndReason, SessionId,
-    session::{Activity, Release, Session, Turn},
+    session::{Release, Session, Turn},
 };
 
 /// What was found is not believed for longer.
@@ -118,7 +118,7 @@ impl Arbiter {
         }
         let mut idle: Vec<(Duration, SessionId)> = self
             .others_with_contexts(id)
-            .filter(|(_, one)| one.activity != Activity::Running && !one.computes())
+            .filter(|(_, one)| one.is_idle())
             .map(|(other, one)| (one.used_at, other))
             .collect();
         idle.sort_unstable();
@@ -142,7 +142,8 @@ impl Arbiter {
         }
         let bare = |one: &Session| one.is_away() || (one.is_resident() && one.bytes == 0);
         let chosen = self.sessions.iter();
-        let leaving = chosen.filter(|(_, one)| one.release == Release::Chosen && bare(one));
+        let leaving =
+            chosen.filter(|(_, one)| one.release == Release::Chosen && one.is_idle() && bare(one));
         for id in leaving.map(|(id, _)| *id).collect::<Vec<_>>() {
             self.sessions.change(id, |one| one.release = Release::Told);
             actions.push(Action::Release(id));
@@ -158,9 +159,11 @@ impl Arbiter {
         let is_standstill = self
             .others_with_contexts(id)
             .all(|(_, one)| one.used_at + limit <= self.now);
+        let is_leaving = |one: &Session| matches!(one.release, Release::Chosen | Release::Told);
+        let somebody_leaves = self.sessions.values().any(is_leaving);
         let comes_back = self.sessions[&id].is_away();
         self.sessions.change(id, |session| {
-            session.is_hopeless = !comes_back && (is_alone || is_long);
+            session.is_hopeless = !comes_back && (is_long || (is_alone && !somebody_leaves));
             if comes_back && is_long && is_standstill {
                 session.turn = Turn::Ending;
                 actions.push(Action::End {

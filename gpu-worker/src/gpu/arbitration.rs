@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use self::rooms::Rooms;
-use super::{Admission, Cell, Reading, Token, Usage};
+use super::{Admission, Cell, Lone, Reading, Token, Usage};
 
 /// What the worker says.
 #[derive(Debug)]
@@ -36,8 +36,8 @@ pub(super) enum Order {
     Limit(Token, Option<u64>, Unheard),
     Cell(Token, Cell),
     TellUsage(Token, oneshot::Sender<Usage>),
-    TellProcesses(Token, oneshot::Sender<Vec<Pid>>),
-    Vacated(Token),
+    TellProcess(Token, oneshot::Sender<Option<Lone>>),
+    Vacated(Lone),
     MakeRoom(Token, oneshot::Sender<bool>),
     LeaveRoom(Token),
 }
@@ -161,18 +161,18 @@ impl Arbitration {
             Order::TellUsage(token, answer) => {
                 let _ = answer.send(self.usage(token));
             }
-            Order::TellProcesses(token, answer) => {
-                let _ = answer.send(self.movable_processes(token));
+            Order::TellProcess(token, answer) => {
+                let _ = answer.send(self.lone_process(token));
             }
             Order::MakeRoom(token, answer) => self.make_room(token, answer),
             Order::LeaveRoom(token) => self.leave_room(token),
-            Order::Vacated(token) => {
-                if let Some(session) = self.sessions.get(&token) {
+            Order::Vacated(lone) => {
+                let process = self.processes.get(&lone.number);
+                let session = process.and_then(|one| self.sessions.get(&one.token));
+                if let Some(session) = session {
                     session.released.send_replace(false);
                 }
-                for number in self.processes_of(token) {
-                    self.handle(Event::Vacated(number));
-                }
+                self.handle(Event::Vacated(lone.number));
             }
         }
     }
@@ -250,8 +250,8 @@ impl Arbitration {
             Action::Drop { session, epoch, .. } => self.tell(session, ToSession::Drop { epoch }),
             Action::SwapOut(session) => self.tell(session, ToSession::SwapOut),
             Action::SwapIn(session) => self.tell(session, ToSession::SwapIn),
-            Action::Grow { session, .. } if self.rooms.answer(session, true) => {}
-            Action::Refuse { session, .. } if self.rooms.answer(session, false) => {}
+            Action::Grow { session, .. } if self.answer_room(session, true) => {}
+            Action::Refuse { session, .. } if self.answer_room(session, false) => {}
             Action::Grow { session, bytes } => {
                 if let Some(process) = self.processes.get_mut(&session) {
                     process.bytes += bytes;

@@ -167,12 +167,35 @@ impl Driver {
         )
     }
 
+    pub(in crate::gpu) fn state_of(&self, process: i32) -> Result<State, DriverError> {
+        let mut state: c_int = 0;
+        call!(
+            @ self, "cuCheckpointProcessGetState", CHECKPOINTS,
+            process => c_int, &raw mut state => *mut c_int
+        )?;
+        Ok(match state {
+            0 => State::Running,
+            1 => State::Locked,
+            2 => State::Checkpointed,
+            _ => State::Failed,
+        })
+    }
+
     pub(in crate::gpu) fn unlock(&self, process: i32) -> Result<(), DriverError> {
         call!(
             @ self, "cuCheckpointProcessUnlock", CHECKPOINTS,
             process => c_int, null_mut() => *mut c_void
         )
     }
+}
+
+/// Of a process; the driver's number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::gpu) enum State {
+    Running,
+    Locked,
+    Checkpointed,
+    Failed,
 }
 
 /// As the driver reads it.

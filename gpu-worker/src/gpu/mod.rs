@@ -63,6 +63,14 @@ pub struct Admission {
     pub cap_bytes: Option<u64>,
 }
 
+/// The only process of a session that uses the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Lone {
+    /// Of its connection.
+    number: u64,
+    pid: Pid,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cell {
     /// On its way to the session.
@@ -152,16 +160,16 @@ impl Gpu {
         answered.await.unwrap_or_default()
     }
 
-    /// Those of the session that could leave the GPU: none where one has what cannot move.
-    async fn processes(&self, token: Token) -> Vec<Pid> {
+    /// The session's process, where there is one and it could leave the GPU.
+    async fn process(&self, token: Token) -> Option<Lone> {
         let (answer, answered) = oneshot::channel();
-        self.order(Order::TellProcesses(token, answer));
-        answered.await.unwrap_or_default()
+        self.order(Order::TellProcess(token, answer));
+        answered.await.ok()?
     }
 
-    /// The session's contexts are off the GPU until its next cell.
-    fn vacated(&self, token: Token) {
-        self.order(Order::Vacated(token));
+    /// The process' contexts are off the GPU until its session's next cell.
+    fn vacated(&self, process: Lone) {
+        self.order(Order::Vacated(process));
     }
 
     /// Nothing yet, for what is in no ledger.

@@ -10,11 +10,10 @@ use std::{
 use baton_arbiter::{Memory, Settings, UserId};
 use baton_interposer::wire::{SOCKET, TOKEN};
 use baton_jupyter_link::folder::{FolderError, PrivateFolder};
-use nix::unistd::Pid;
 use tokio::{process::Command, sync::watch};
 
 use super::{
-    Admission, Cell, Gpu, Reading, Token, Usage,
+    Admission, Cell, Gpu, Lone, Reading, Token, Usage,
     program::ProgramError,
     sleep::{Sleeper, Woken},
     trial,
@@ -145,7 +144,7 @@ impl SharedGpu {
             shared: self.clone(),
             token,
             released,
-            asleep: Vec::new(),
+            asleep: None,
         })
     }
 }
@@ -155,46 +154,44 @@ pub(crate) struct Membership {
     shared: Arc<SharedGpu>,
     token: Token,
     released: watch::Receiver<bool>,
-    /// Processes that are off the GPU until they are woken.
-    asleep: Vec<Pid>,
+    /// Off the GPU until it is woken.
+    asleep: Option<Lone>,
 }
 
 impl Membership {
-    /// Takes the session's processes off the GPU, contexts too. `false` where that cannot be done: the session is to end.
+    /// Takes the session off the GPU, context and all. `false` where that cannot be done: it is to end.
     pub(crate) async fn sleep(&mut self) -> bool {
         let Some(sleeper) = self.shared.sleeper.get() else {
             return false;
         };
-        let processes = self.shared.gpu.processes(self.token).await;
-        if processes.is_empty() {
+        let Some(process) = self.shared.gpu.process(self.token).await else {
             return false;
-        }
-        if let Err(error) = sleeper.sleep(&processes).await {
+        };
+        if let Err(error) = sleeper.sleep(process.pid).await {
             tracing::warn!("A session could not be taken off the GPU: {error}");
             return false;
         }
-        self.asleep = processes;
-        self.shared.gpu.vacated(self.token);
+        self.asleep = Some(process);
+        self.shared.gpu.vacated(process);
         // From then on it may be told to leave anew.
         self.released.wait_for(|released| !released).await.is_ok()
     }
 
-    /// Brings them back, if they are off the GPU: others make room. After an error the session is to end.
+    /// Brings it back, if it is off the GPU: others make room. After an error the session is to end. Cancel safe: it
+    /// may be woken again.
     pub(crate) async fn wake(&mut self) -> Result<(), ProgramError> {
-        let processes = std::mem::take(&mut self.asleep);
-        let Some(sleeper) = self.shared.sleeper.get() else {
+        let (Some(sleeper), Some(process)) = (self.shared.sleeper.get(), self.asleep) else {
             return Ok(());
         };
-        if processes.is_empty() {
-            return Ok(());
-        }
+        let is_there = self.shared.gpu.process(self.token).await == Some(process);
         let mut room = None;
-        while sleeper.wake(&processes).await? == Woken::Full {
+        while is_there && sleeper.wake(process.pid).await? == Woken::Full {
             let room = room.get_or_insert_with(|| self.shared.gpu.room(self.token));
             if !room.more().await {
                 return Err(ProgramError::Wrong(NO_ROOM.to_owned()));
             }
         }
+        self.asleep = None;
         Ok(())
     }
 

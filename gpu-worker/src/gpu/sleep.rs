@@ -1,14 +1,13 @@
-//! Sessions that sleep: the driver takes all that their processes have off the GPU, contexts too, and brings it back.
+//! Sessions that sleep: the driver takes all that their process has off the GPU, its context too, and brings it back.
 //!
-//! In: processes. Out: whether that was done. A program of its own asks the driver, because the worker uses no CUDA; it
+//! In: a process. Out: whether that was done. A program of its own asks the driver, because the worker uses no CUDA; it
 //! lives on, because the driver takes seconds to get ready for it.
 //!
-//! **Invariant:** after an error the processes are of no more use, and are to be ended.
+//! **Invariant:** after an error the process is of no more use, and is to be ended.
 
 mod program;
 
 use std::{
-    fmt::Write as _,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -22,8 +21,8 @@ use super::program::{Program, ProgramError};
 /// The hidden command of `baton` that is that program.
 pub const COMMAND: &str = "gpu-sleep";
 
-/// For all processes of a session; what they have is small, because their memory has moved before.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// With those that are asked about before it. What a process has is small, because its memory has moved before.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 pub(super) struct Sleeper {
@@ -34,7 +33,7 @@ pub(super) struct Sleeper {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Woken {
     Yes,
-    /// What they take is not free.
+    /// What it takes is not free.
     Full,
 }
 
@@ -46,30 +45,41 @@ impl Sleeper {
         }
     }
 
-    /// Their calls to the driver wait until they are woken.
-    pub(super) async fn sleep(&self, processes: &[Pid]) -> Result<(), ProgramError> {
-        self.ask(program::SLEEP, processes).await.map(|_| ())
-    }
-
-    /// To be said again while there is no room.
-    pub(super) async fn wake(&self, processes: &[Pid]) -> Result<Woken, ProgramError> {
-        self.ask(program::WAKE, processes).await
-    }
-
-    async fn ask(&self, verb: &str, processes: &[Pid]) -> Result<Woken, ProgramError> {
-        let mut question = verb.to_owned();
-        for process in processes {
-            let _ = write!(question, " {process}");
+    /// Its calls to the driver wait until it is woken.
+    pub(super) async fn sleep(&self, process: Pid) -> Result<(), ProgramError> {
+        match self.ask(program::SLEEP, process).await? {
+            Woken::Yes => Ok(()),
+            Woken::Full => Err(ProgramError::Wrong(
+                "the driver is out of memory".to_owned(),
+            )),
         }
+    }
+
+    /// To be said again while there is no room, or where nobody waited for the answer.
+    pub(super) async fn wake(&self, process: Pid) -> Result<Woken, ProgramError> {
+        self.ask(program::WAKE, process).await
+    }
+
+    async fn ask(&self, verb: &str, process: Pid) -> Result<Woken, ProgramError> {
+        let late = |_| {
+            ProgramError::Wrong(format!(
+                "the driver took longer than {} s",
+                PATIENCE.as_secs()
+            ))
+        };
+        timeout(PATIENCE, self.converse(&format!("{verb} {process}")))
+            .await
+            .map_err(late)?
+    }
+
+    async fn converse(&self, question: &str) -> Result<Woken, ProgramError> {
         let mut place = self.program.lock().await;
         // One that failed, or whose answer nobody waited for, is asked nothing more.
         let mut program = match place.take() {
             Some(program) => program,
             None => self.start()?,
         };
-        let answer = timeout(PATIENCE, program.ask(&question)).await;
-        let late = || format!("the driver took longer than {} s", PATIENCE.as_secs());
-        let woken = match answer.unwrap_or_else(|_| Ok(late()))? {
+        let woken = match program.ask(question).await? {
             answer if answer == program::DONE => Woken::Yes,
             answer if answer == program::FULL => Woken::Full,
             answer => return Err(ProgramError::Wrong(answer)),
@@ -104,17 +114,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let started = folder.path().join("started");
         let text = format!(
-            "echo >> {}; while read verb one two; do case $one in 6) echo full;; 7) echo done;; *) echo cuInit answered 100;; esac; done",
+            "echo >> {}; while read verb one; do case $one in 6) echo full;; 7) echo done;; *) echo cuInit answered 100;; esac; done",
             started.display()
         );
         let sleeper = sleeper(folder.path(), &text);
-        let [large, good, bad] = [6, 7, 8].map(|number| [Pid::from_raw(number), Pid::from_raw(1)]);
-        sleeper.sleep(&good).await.unwrap();
-        assert_eq!(sleeper.wake(&large).await.unwrap(), Woken::Full);
-        assert_eq!(sleeper.wake(&good).await.unwrap(), Woken::Yes);
-        let error = sleeper.wake(&bad).await.unwrap_err().to_string();
+        let [large, good, bad] = [6, 7, 8].map(Pid::from_raw);
+        sleeper.sleep(good).await.unwrap();
+        assert_eq!(sleeper.wake(large).await.unwrap(), Woken::Full);
+        assert_eq!(sleeper.wake(good).await.unwrap(), Woken::Yes);
+        let error = sleeper.wake(bad).await.unwrap_err().to_string();
         assert_eq!(error, "cuInit answered 100");
-        sleeper.sleep(&good).await.unwrap();
+        sleeper.sleep(good).await.unwrap();
         assert_eq!(std::fs::read_to_string(started).unwrap().len(), 2);
     }
 
@@ -122,7 +132,7 @@ mod tests {
     async fn a_driver_that_does_not_answer_is_not_waited_for() {
         let folder = tempfile::tempdir().unwrap();
         let sleeper = sleeper(folder.path(), "exec sleep 600");
-        let error = sleeper.sleep(&[Pid::this()]).await.unwrap_err();
-        assert_eq!(error.to_string(), "the driver took longer than 60 s");
+        let error = sleeper.sleep(Pid::this()).await.unwrap_err();
+        assert_eq!(error.to_string(), "the driver took longer than 20 s");
     }
 }

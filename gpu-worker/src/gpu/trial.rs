@@ -96,9 +96,9 @@ async fn take_turns(baton: &Path, runtime_folder: &Path) -> Result<Option<Sleepe
 
 /// Its memory is on the host, and its context leaves the GPU and comes back.
 async fn sleep(sleeper: &Sleeper, member: &mut Member) -> Result<(), TrialError> {
-    let processes: Vec<Pid> = member.program.pid().into_iter().collect();
-    sleeper.sleep(&processes).await?;
-    match sleeper.wake(&processes).await? {
+    let process = member.program.pid().unwrap_or(Pid::from_raw(0));
+    sleeper.sleep(process).await?;
+    match sleeper.wake(process).await? {
         Woken::Yes => member.compute().await,
         Woken::Full => Err(ProgramError::Wrong("there was no room to come back".to_owned()).into()),
     }

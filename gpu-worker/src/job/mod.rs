@@ -158,13 +158,6 @@ pub(crate) async fn run_job(
         order.warnings.push(notice::gpu_failed_before(code));
         session = None;
     }
-    if let Some(asleep) = &mut session
-        && let Err(error) = asleep.wake().await
-    {
-        tracing::warn!("A session could not come back to the GPU: {error}");
-        order.warnings.push(notice::gpu_not_back());
-        session = None;
-    }
     let revoked = order.revoked.clone();
     let (ending, used) = tokio::select! {
         end = prepare_and_run(context, &mut session, &mut order) => end,
@@ -189,13 +182,29 @@ async fn prepare_and_run(
 ) -> (Ending, Option<Session>) {
     let cancelled = order.cancelled.clone();
     let prepared = tokio::select! {
-        prepared = prepare::prepare(context, session, order) => prepared,
+        prepared = wake_and_prepare(context, session, order) => prepared,
         () = cancelled.cancelled() => Err(Ending::without_state(Outcome::Cancelled, notice::cancelled())),
     };
     match prepared {
         Ok(ready) => cell::run_cell(context, ready, order).await,
         Err(ending) => (ending, None),
     }
+}
+
+/// One that left the GPU comes back to it first.
+async fn wake_and_prepare<'context>(
+    context: &'context Arc<Context>,
+    session: &mut Option<Session>,
+    order: &mut Order,
+) -> Result<prepare::Ready<'context>, Ending> {
+    if let Some(asleep) = session
+        && let Err(error) = asleep.wake().await
+    {
+        tracing::warn!("A session could not come back to the GPU: {error}");
+        order.warnings.push(notice::gpu_not_back());
+        *session = None;
+    }
+    prepare::prepare(context, session, order).await
 }
 
 impl From<Ending> for JobEvent {

@@ -130,6 +130,23 @@ fn who_has_no_cell_leaves_the_gpu_when_contexts_take_too_much_of_it() {
 }
 
 #[test]
+fn who_sleeps_gets_no_turn_and_counts_again_after_its_next_cell() {
+    let mut world = World::with_memory(16 * GB, 64 * GB).with_contexts_of(GB);
+    for session in 1..=8 {
+        let cells = [cell(session as f64, 0.5, GB), cell(200.0, 0.5, 0)];
+        let mut sleeper = script(session, &cells);
+        sleeper.can_sleep = true;
+        world.add(session, sleeper);
+    }
+    let cells = [cell(60.0, 1.0, 9 * GB), cell(300.0, 1.0, 0)];
+    world.add(9, script(9, &cells));
+    world.run();
+    assert_eq!(world.told.responses.len(), 18, "{:?}", world.told.responses);
+    assert_eq!(world.told.released.len(), 4, "{:?}", world.told.released);
+    assert!(world.told.refused.is_empty() && world.told.ended.is_empty());
+}
+
+#[test]
 fn what_nobody_can_make_room_for_is_refused() {
     let mut world = World::with_memory(16 * GB, 64 * GB).with_contexts_of(GB);
     world.add(

@@ -42,6 +42,8 @@ struct Session {
     /// Between cells it is false.
     has_cell: bool,
     has_context: bool,
+    /// Its context is off the GPU.
+    sleeps: bool,
     is_resident: bool,
     moves: bool,
     bytes: u64,
@@ -239,6 +241,7 @@ impl World {
                 let session = self.sessions.get_mut(&id).expect("it is known");
                 if !session.gone && !session.has_cell {
                     session.has_context = false;
+                    session.sleeps = true;
                     self.tell(Event::Vacated(id));
                 }
             }
@@ -255,6 +258,7 @@ impl World {
         let cell = session.script.cells[session.next_cell];
         session.left = cell.compute;
         session.has_cell = true;
+        session.has_context |= std::mem::take(&mut session.sleeps);
         session.waits_since = self.now;
         self.tell(Event::Expected(id));
         self.tell(Event::CellStarted(id));
@@ -460,11 +464,17 @@ impl World {
             Action::Release(id) => {
                 self.told.released.push(id);
                 let session = &self.sessions[&id];
-                let happening = match session.script.can_sleep {
-                    true => Happening::Sleeps(id),
-                    false => Happening::Dies(id),
-                };
-                self.enter(self.now, happening);
+                let next = session.script.cells.get(session.next_cell);
+                let stirs = next.is_none_or(|cell| cell.grow == 0);
+                if session.script.can_sleep {
+                    self.enter(self.now, Happening::Sleeps(id));
+                    if stirs {
+                        // A thread that goes on between cells.
+                        self.want(id);
+                    }
+                } else {
+                    self.enter(self.now, Happening::Dies(id));
+                }
             }
         }
     }
@@ -479,7 +489,7 @@ impl World {
                     "{action:?} {granted:?}"
                 );
                 assert!(
-                    granted.is_resident && !granted.moves,
+                    granted.is_resident && !granted.moves && !granted.sleeps,
                     "{action:?} {granted:?}"
                 );
             }
@@ -498,8 +508,9 @@ impl World {
             Action::SwapOut(id) => {
                 let session = about(id);
                 assert!(session.is_resident && !session.moves && session.lease.is_none());
+                assert!(!session.sleeps);
             }
-            Action::SwapIn(id) => assert!(!about(id).is_resident),
+            Action::SwapIn(id) => assert!(!about(id).is_resident && !about(id).sleeps),
             Action::Release(id) => {
                 let session = about(id);
                 assert!(session.has_context && !session.has_cell && session.lease.is_none());

@@ -2,11 +2,10 @@
 
 use baton_arbiter::{Arbiter, Event, SessionId};
 use baton_interposer::wire::{FromSession, ToSession};
-use nix::unistd::Pid;
 use tokio::time::Instant;
 
 use super::{Arbitration, Arrival, Process};
-use crate::gpu::Token;
+use crate::gpu::{Lone, Token};
 
 /// Sessions of the arbiter that stand for what cannot leave the GPU.
 const FIXED: SessionId = 1 << 63;
@@ -184,13 +183,15 @@ impl Arbitration {
         }
     }
 
-    /// None where one has what cannot move.
-    pub(super) fn movable_processes(&self, token: Token) -> Vec<Pid> {
-        let of_it = || self.processes.values().filter(|one| one.token == token);
-        match of_it().all(|one| one.fixed_bytes == 0) {
-            true => of_it().map(|one| one.process).collect(),
-            false => Vec::new(),
-        }
+    /// `None` where there are several, or what it has cannot move.
+    pub(super) fn lone_process(&self, token: Token) -> Option<Lone> {
+        let mut of_it = self.processes.iter().filter(|(_, one)| one.token == token);
+        let (number, process) = of_it.next().filter(|(_, one)| one.fixed_bytes == 0)?;
+        let lone = Lone {
+            number: *number,
+            pid: process.process,
+        };
+        of_it.next().is_none().then_some(lone)
     }
 
     pub(super) fn processes_of(&self, token: Token) -> Vec<u64> {

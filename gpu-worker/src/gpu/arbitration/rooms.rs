@@ -41,6 +41,10 @@ impl Rooms {
         true
     }
 
+    fn bytes(&self, session: SessionId) -> u64 {
+        self.open.get(&session).map_or(0, |room| room.bytes)
+    }
+
     fn of(&self, token: Token) -> Option<SessionId> {
         let mut open = self.open.iter();
         open.find(|(_, room)| room.token == token)
@@ -51,22 +55,45 @@ impl Rooms {
 impl Arbitration {
     /// More than there was, which was not enough.
     pub(super) fn make_room(&mut self, token: Token, answer: oneshot::Sender<bool>) {
-        let part = self.usable_bytes / PART;
-        let session = self
-            .rooms
-            .of(token)
-            .unwrap_or_else(|| self.open_room(token));
-        let Some(room) = self.rooms.open.get_mut(&session) else {
-            return;
+        let session = self.rooms.of(token).unwrap_or_else(|| {
+            self.rooms.count += 1;
+            ROOM | self.rooms.count
+        });
+        let before = self.rooms.bytes(session);
+        let bytes = before + self.usable_bytes / PART;
+        let room = Room {
+            token,
+            bytes,
+            waits: Some(answer),
         };
-        room.waits = Some(answer);
-        let before = room.bytes;
-        room.bytes += part;
-        let bytes = room.bytes;
+        self.rooms.open.insert(session, room);
+        self.rejoin(session, token, 0);
+        self.handle(Event::CellStarted(session));
         if before > 0 {
             self.on_full(session, before, 0);
         }
         self.handle(Event::Grew { session, bytes });
+    }
+
+    /// Nobody can move what is in it, so it stays.
+    pub(super) fn answer_room(&mut self, session: SessionId, granted: bool) -> bool {
+        let token = self.rooms.open.get(&session).map(|room| room.token);
+        let is_room = self.rooms.answer(session, granted);
+        if let Some(token) = token.filter(|_| granted) {
+            self.rejoin(session, token, self.rooms.bytes(session));
+        }
+        is_room
+    }
+
+    fn rejoin(&mut self, session: SessionId, token: Token, fixed_bytes: u64) {
+        let user = self.sessions.get(&token);
+        let user = user.map_or(0, |session| session.admission.user);
+        self.handle(Event::Left(session));
+        self.handle(Event::Joined {
+            session,
+            user,
+            fixed_bytes,
+        });
     }
 
     pub(super) fn leave_room(&mut self, token: Token) {
@@ -74,25 +101,5 @@ impl Arbitration {
             self.rooms.open.remove(&session);
             self.handle(Event::Left(session));
         }
-    }
-
-    fn open_room(&mut self, token: Token) -> SessionId {
-        self.rooms.count += 1;
-        let session = ROOM | self.rooms.count;
-        let user = self.sessions.get(&token);
-        let user = user.map_or(0, |session| session.admission.user);
-        self.handle(Event::Joined {
-            session,
-            user,
-            fixed_bytes: 0,
-        });
-        self.handle(Event::CellStarted(session));
-        let room = Room {
-            token,
-            bytes: 0,
-            waits: None,
-        };
-        self.rooms.open.insert(session, room);
-        session
     }
 }

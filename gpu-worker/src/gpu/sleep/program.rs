@@ -1,12 +1,11 @@
 //! The program that asks the driver: a line says what is to be done with which processes, a line answers.
 
 use std::{
-    collections::BTreeSet,
     io::{self, BufRead, Write},
     time::Duration,
 };
 
-use super::super::driver::{Driver, DriverError, OUT_OF_MEMORY};
+use super::super::driver::{Driver, DriverError, OUT_OF_MEMORY, State};
 
 pub(super) const SLEEP: &str = "sleep";
 pub(super) const WAKE: &str = "wake";
@@ -41,50 +40,23 @@ pub fn run() -> io::Result<()> {
     Ok(())
 }
 
-struct Watch {
-    driver: Driver,
-    /// Those that are off the GPU.
-    asleep: BTreeSet<i32>,
-}
-
-fn obey(place: &mut Option<Watch>, line: &str) -> Result<(), DriverError> {
-    let watch = match place {
-        Some(watch) => watch,
-        None => place.insert(Watch {
-            driver: Driver::open()?,
-            asleep: BTreeSet::new(),
-        }),
+fn obey(place: &mut Option<Driver>, line: &str) -> Result<(), DriverError> {
+    let driver = match place {
+        Some(driver) => driver,
+        None => place.insert(Driver::open()?),
     };
-    let mut words = line.split_whitespace();
-    let is_sleep = words.next() == Some(SLEEP);
-    let processes: Vec<i32> = words.filter_map(|word| word.parse().ok()).collect();
-    match is_sleep {
-        true => watch.sleep(&processes),
-        false => watch.wake(&processes),
+    let (verb, process) = line.split_once(' ').unwrap_or_default();
+    let process = process.parse().unwrap_or_default();
+    if verb == SLEEP {
+        driver.lock(process, DRAIN)?;
+        return driver.checkpoint(process);
     }
-}
-
-impl Watch {
-    /// All of them are locked before the first leaves, because they may share memory.
-    fn sleep(&mut self, processes: &[i32]) -> Result<(), DriverError> {
-        for process in processes {
-            self.driver.lock(*process, DRAIN)?;
-        }
-        for process in processes {
-            self.driver.checkpoint(*process)?;
-            self.asleep.insert(*process);
-        }
-        Ok(())
+    // Another try may have come so far.
+    if driver.state_of(process)? == State::Checkpointed {
+        driver.restore(process)?;
     }
-
-    fn wake(&mut self, processes: &[i32]) -> Result<(), DriverError> {
-        for process in processes {
-            // Another try, for which there was no room the last time.
-            if self.asleep.contains(process) {
-                self.driver.restore(*process)?;
-                self.asleep.remove(process);
-            }
-        }
-        (processes.iter()).try_for_each(|process| self.driver.unlock(*process))
+    match driver.state_of(process)? {
+        State::Locked => driver.unlock(process),
+        _ => Ok(()),
     }
 }

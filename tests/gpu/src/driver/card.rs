@@ -143,6 +143,11 @@ impl Card {
         }
     }
 
+    pub(crate) fn state_of(&self, process: u64) -> Result<u64, Code> {
+        let slot = self.slot_of(process).ok_or(INVALID_VALUE)?;
+        Ok(self.numbers[FIRST_STATE + slot].load(SeqCst))
+    }
+
     fn change(&self, slot: usize, from: u64, to: u64) -> Result<(), Code> {
         let state = &self.numbers[FIRST_STATE + slot];
         let changed = state.compare_exchange(from, to, SeqCst, SeqCst);

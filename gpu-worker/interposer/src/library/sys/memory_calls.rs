@@ -236,10 +236,24 @@ wrappers! {
 
     fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) |driver| {
         let _ = (context, device);
-        match driver() {
-            OUT_OF_MEMORY if is_in_use() => PROCESS.make_context(driver),
-            code => code,
-        }
+        context_of(driver)
+    }
+
+    fn cuCtxCreate_v2(context: *mut usize, flags: u32, device: c_int) |driver| {
+        let _ = (context, flags, device);
+        context_of(driver)
+    }
+
+    fn cuCtxCreate_v3(
+        context: *mut usize, parameters: *mut c_void, count: c_int, flags: u32, device: c_int
+    ) |driver| {
+        let _ = (context, parameters, count, flags, device);
+        context_of(driver)
+    }
+
+    fn cuCtxCreate_v4(context: *mut usize, parameters: *mut c_void, flags: u32, device: c_int) |driver| {
+        let _ = (context, parameters, flags, device);
+        context_of(driver)
     }
 
     fn cuDevicePrimaryCtxReset(device: c_int) |driver| { resetting(device, driver) }
@@ -295,6 +309,14 @@ fn fixed(key: *const u64, bytes: u64, driver: impl Fn() -> Code) -> Code {
         SUCCESS => Ok(unsafe { *key }),
         code => Err(code),
     })
+}
+
+/// Others make room for a context that finds none.
+fn context_of(driver: impl Fn() -> Code) -> Code {
+    match driver() {
+        OUT_OF_MEMORY if is_in_use() => PROCESS.make_context(driver),
+        code => code,
+    }
 }
 
 fn forgetting(key: u64, code: Code) -> Code {

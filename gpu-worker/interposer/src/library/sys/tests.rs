@@ -28,7 +28,7 @@ const UNTOUCHED: &[(&str, &[&str])] = &[
         "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMulticastBindMem", "cuMulticastBindMem_v2",
     ]),
     ("a context is known when its first work comes", &[
-        "cuCtxCreate", "cuCtxCreate_v2", "cuCtxCreate_v3", "cuCtxCreate_v4", "cuGreenCtxCreate",
+        "cuCtxCreate", "cuGreenCtxCreate",
     ]),
 ];
 

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};
 
-use super::api;
+use super::{api, put};
 use crate::card::card;
 use crate::{Code, SUCCESS};
 
@@ -31,6 +31,13 @@ api! {
 
     fn cuCheckpointProcessRestore(process: c_int, _options: *const c_void) {
         code(card().restore_process(of(process)))
+    }
+
+    fn cuCheckpointProcessGetState(process: c_int, state: *mut c_int) {
+        match card().state_of(of(process)) {
+            Ok(number) => put(state, number as c_int),
+            Err(code) => code,
+        }
     }
 
     fn cuCheckpointProcessUnlock(process: c_int, _options: *const c_void) {

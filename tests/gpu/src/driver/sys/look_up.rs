@@ -29,6 +29,7 @@ macro_rules! entries {
 static ENTRIES: &[Entry] = entries! {
     "cuArrayCreate" 3020 false cuArrayCreate_v2;
     "cuCheckpointProcessCheckpoint" 12080 false cuCheckpointProcessCheckpoint;
+    "cuCheckpointProcessGetState" 12080 false cuCheckpointProcessGetState;
     "cuCheckpointProcessLock" 12080 false cuCheckpointProcessLock;
     "cuCheckpointProcessRestore" 12080 false cuCheckpointProcessRestore;
     "cuCheckpointProcessUnlock" 12080 false cuCheckpointProcessUnlock;
