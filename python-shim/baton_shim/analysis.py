@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -25,6 +25,8 @@ from baton_shim.session_names import of_ipython
 NAMESPACES = frozenset({"user_ns", "user_module", "user_global_ns", "f_globals", "f_locals", "__globals__"})
 # Who loads one of these may look up names that only text shows.
 LOOK_UP = frozenset({"eval", "exec", "globals", "locals", "vars", "dir", "builtins", "__builtins__"})
+# Attributes that have to do with the error of an earlier cell.
+LAST_ERROR = frozenset({"last_exc", "last_type", "last_value", "last_traceback", "print_last"})
 # Functions and methods whose text is Python.
 CODE_CALLS = frozenset({"eval", "exec"})
 # Magics whose argument is Python, after their options.
@@ -52,6 +54,8 @@ class CellNames:
     """The code looks into a namespace itself."""
     dynamic: bool = False
     """The code may look up names that only text shows."""
+    last_error: bool = False
+    """The code looks at the error of the last cell that had one."""
     empty: bool = True
 
 
@@ -68,14 +72,14 @@ class Needed:
     """The code may look up names that only text shows."""
 
 
-def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str]) -> Needed:
-    """`visible` are the names that the cell may mean."""
+def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str], beside: Collection[object] = ()) -> Needed:
+    """`visible` are the names that the cell may mean; it gets what is `beside` them, too."""
     direct = cell.loads & visible
     wished = (cell.hinted & visible) - direct
-    reached = reach(direct | wished, namespace)
+    reached = reach(direct | wished, namespace, beside)
     if cell.everything or reached.everything:
         wished |= of_student(visible) - direct
-        reached = reach(direct | wished, namespace)
+        reached = reach(direct | wished, namespace, beside)
     called = reached.names & visible
     return Needed(
         names=frozenset(direct | called),
@@ -133,6 +137,7 @@ def add_tree(tree: ast.Module, transform: Transform, names: CellNames) -> None:
             names.loads |= found.deletes & {target.id for target in ast.walk(node) if isinstance(target, ast.Name)}
         elif isinstance(node, ast.Attribute):
             names.everything |= node.attr in NAMESPACES
+            names.last_error |= node.attr in LAST_ERROR
         elif isinstance(node, ast.Import):
             names.everything |= any(alias.name == "__main__" for alias in node.names)
 
@@ -173,6 +178,7 @@ def add_ipython_call(method: str, texts: list[str], transform: Transform, names:
         name = name.strip("%")
         names.hinted |= set(NAME.findall(line))
         names.dynamic |= name == "run" and "-i" in line.split()
+        names.last_error |= name == "tb"
         if name in CODE_MAGICS:
             names.dynamic |= EXPANSION.search(line) is not None
             add_source_after_options(line, transform, names)

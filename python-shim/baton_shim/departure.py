@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -43,7 +44,8 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     if missing:
         raise UsageError(f"--keep {','.join(missing)}: the notebook has no such variable")
     visible = analysis.visible_names(namespace, home.shell.user_ns_hidden)
-    needed = analysis.needed(found, namespace, visible)
+    last_error = getattr(sys, "last_value", None) if found.last_error else None
+    needed = analysis.needed(found, namespace, visible, (last_error,))
     table = home.table
     names = (needed.names | options.keep) - options.drop
     wished = set(needed.wished) - names - options.drop
@@ -59,6 +61,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "dynamic": needed.dynamic,
             "stores": sorted(name for name in needed.stores if of_ipython(name)),
             "sources": sources(home.shell, needed.files),
+            "last_error": last_error,
             "around": around.changes,
             "figures": figures,
             "handlers": handlers,

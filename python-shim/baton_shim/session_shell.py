@@ -116,9 +116,13 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         self._last_traceback = [as_written(lines) for lines in stb]
 
     def showtraceback(self, exc_tuple: Any = None, *arguments: Any, **options: Any) -> None:
+        """What ends the cell goes home with it. What is shown besides, as by `%tb` or for a `_repr_html_` that failed,
+        stands where it is shown.
+        """
         try:
             kind, error, trace = self._get_exc_info(exc_tuple)
-        except ValueError:  # there is none
+        except ValueError:
+            super().showtraceback(exc_tuple, *arguments, **options)  # says that there is none
             return
         hide_frames(error)
         if isinstance(error, BaseExceptionGroup):  # which IPython would print to stderr
@@ -128,6 +132,8 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
             self._showtraceback(kind, error, lines)
         else:
             super().showtraceback(exc_tuple, *arguments, **options)
+        if not options.get("running_compiled_code") and not options.get("exception_only"):
+            sys.stderr.write(f"{self.InteractiveTB.stb2text(self._last_traceback)}\n")
 
     def show_usage_error(self, exc: BaseException) -> None:
         """The notebook kernel prints it."""

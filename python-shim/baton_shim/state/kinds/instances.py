@@ -13,6 +13,7 @@ from typing import Any
 
 import cloudpickle
 
+from baton_shim.state.kinds import traces
 from baton_shim.state.kinds.base import Kind, State, all_alike, hold_the_same
 
 CONTAINERS = (collections.OrderedDict, dict, list, set, collections.deque)
@@ -239,7 +240,7 @@ def container_base(obj: Any) -> type | None:
 
 
 class ExceptionKind(Kind):
-    """Arguments, attributes, cause and context. The traceback belongs to frames, which stay."""
+    """Arguments, attributes, cause, context, and what the traceback shows. Its frames stay."""
 
     name = "exception"
     changes = True
@@ -250,33 +251,50 @@ class ExceptionKind(Kind):
 
     def __init__(self, here: Any) -> None:
         super().__init__(here)
-        self._anchors = (self.new, self.apply)
+        self._anchors = (self.new, self.apply, self.link)
 
     def new(self, kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
         return kind.__new__(kind, *arguments)
 
     def reduce(self, obj: Any) -> Any:
-        new, apply = self._anchors
+        new, apply, _ = self._anchors
         kind: Any = type(obj)
         own = kind.__reduce__ is not BaseException.__reduce__ and not isinstance(obj, OSError)
         if own or kind.__reduce_ex__ is not object.__reduce_ex__:
-            return None
+            return self._with_links(obj, obj.__reduce_ex__(5))
         arguments = obj.__reduce__()[1] if isinstance(obj, OSError) else obj.args
-        return new, (type(obj), tuple(arguments)), self.read(obj), None, None, apply
+        return new, (type(obj), tuple(arguments)), self.content(obj, self.read(obj)), None, None, apply
+
+    def _with_links(self, obj: Any, form: Any) -> Any:
+        """What its own pickling says, and what no pickling of exceptions says."""
+        if type(form) is not tuple or any(part is not None for part in form[3:]):
+            return None
+        state = form[2] if len(form) > 2 else None
+        return *form[:2], (state, *self.content(obj, self.read(obj))[-2:]), None, None, self._anchors[2]
+
+    def link(self, obj: Any, content: Any) -> None:
+        state, links, trace = content
+        if state is not None:
+            obj.__setstate__(state)
+        obj.__cause__, obj.__context__, obj.__suppress_context__ = links
+        obj.__traceback__ = traces.rebuilt(trace, self.here.namespace, obj.__traceback__)
 
     def read(self, obj: Any) -> State:
         slots = tuple((n, getattr(obj, n)) for n in slot_names(type(obj)) if hasattr(obj, n))
         link = (obj.__cause__, obj.__context__, obj.__suppress_context__)
-        return type(obj), obj.args, tuple(obj.__dict__.items()), slots, link
+        return type(obj), obj.args, tuple(obj.__dict__.items()), slots, link, traces.places(obj.__traceback__)
+
+    def content(self, obj: Any, state: State) -> Any:
+        return *state[:-1], traces.described(state[-1])
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
-        kind, arguments, attributes, slots, link = state
+        kind, arguments, attributes, slots, link, _ = state
         yield kind
         yield arguments
         yield from chain(chain.from_iterable(attributes), chain.from_iterable(slots), link)
 
     def apply(self, obj: Any, content: Any) -> None:
-        kind, arguments, attributes, slots, (cause, context, suppress) = content
+        kind, arguments, attributes, slots, *links = content
         if type(obj) is not kind:
             obj.__class__ = kind
         obj.args = arguments
@@ -284,4 +302,4 @@ class ExceptionKind(Kind):
         obj.__dict__.update(attributes)
         for name, value in slots:
             setattr(obj, name, value)
-        obj.__cause__, obj.__context__, obj.__suppress_context__ = cause, context, suppress
+        self.link(obj, (None, *links))
