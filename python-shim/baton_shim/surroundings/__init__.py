@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from baton_shim.surroundings.gpus import GPUS
 from baton_shim.surroundings.handlers import Handlers
 from baton_shim.surroundings.ipython import IPYTHON
+from baton_shim.surroundings.jaxes import JAX
 from baton_shim.surroundings.kind import Kind
 from baton_shim.surroundings.notices import NOTICES
 from baton_shim.surroundings.process import PROCESS
@@ -50,6 +51,7 @@ class Departing(NamedTuple):
 
 class Surroundings:
     def __init__(self) -> None:
+        JAX.watch()
         self._start = {kind.name: kind.fresh() for kind in AT_START}
         self._known: dict[str, Any] = dict(self._start)
         self._waiting: Changes = {}

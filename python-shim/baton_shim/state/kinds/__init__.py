@@ -43,7 +43,7 @@ from baton_shim.state.kinds.instances import (
     pickles_ordinarily,
     slot_names,
 )
-from baton_shim.state.kinds.jitted import JittedKind, is_jitted_type
+from baton_shim.state.kinds.jax import JaxArrayKind, JittedKind, is_jax_array_type, is_jitted_type
 from baton_shim.state.kinds.leaves import LeafKind, is_leaf
 from baton_shim.state.kinds.reduced import ReducedKind
 from baton_shim.state.kinds.references import (
@@ -98,7 +98,7 @@ class Kinds:
         self.figure, self.registry = FigureKind(here), RegistryKind(here)
         self.dtype, self.list_iterator = TypeKind(here), ListIteratorKind(here)
         self.series_manager, self.jitted = SeriesManagerKind(here), JittedKind(here)
-        self.traits = TraitsKind(here)
+        self.traits, self.jax_array = TraitsKind(here), JaxArrayKind(here)
         self.search_tree, self.decision_tree = SearchTreeKind(here), DecisionTreeKind(here)
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values()}
         self._by_type: dict[type, Kind] = {
@@ -168,6 +168,8 @@ class Kinds:
             return self.traits
         if is_jitted_type(kind):
             return self.jitted
+        if is_jax_array_type(kind):
+            return self.jax_array
         if is_search_tree_type(kind):
             return self.search_tree
         if is_decision_tree_type(kind):
