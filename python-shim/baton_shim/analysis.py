@@ -73,19 +73,20 @@ class Needed:
 
 
 def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str], beside: Collection[object] = ()) -> Needed:
-    """`visible` are the names that the cell may mean; it gets what is `beside` them, too."""
+    """`visible` are the names that the cell may mean; what is `beside` them may run in it, too."""
     direct = cell.loads & visible
-    wished = (cell.hinted & visible) - direct
-    reached = reach(direct | wished, namespace, beside)
+    around = reach((), namespace, beside)
+    wished = ((cell.hinted | around.names) & visible) - direct
+    reached = reach(direct | wished, namespace)
     if cell.everything or reached.everything:
         wished |= of_student(visible) - direct
-        reached = reach(direct | wished, namespace, beside)
+        reached = reach(direct | wished, namespace)
     called = reached.names & visible
     return Needed(
         names=frozenset(direct | called),
         wished=frozenset(wished - direct - called),
         stores=frozenset(cell.stores),
-        files=frozenset(reached.files),
+        files=frozenset(reached.files | around.files),
         dynamic=cell.dynamic or reached.dynamic or not LOOK_UP.isdisjoint(cell.loads),
     )
 

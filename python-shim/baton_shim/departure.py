@@ -45,7 +45,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
         raise UsageError(f"--keep {','.join(missing)}: the notebook has no such variable")
     visible = analysis.visible_names(namespace, home.shell.user_ns_hidden)
     last_error = getattr(sys, "last_value", None) if found.last_error else None
-    needed = analysis.needed(found, namespace, visible, (last_error,))
+    needed = analysis.needed(found, namespace, visible, (last_error, *home.surroundings.hooks.objects()))
     table = home.table
     names = (needed.names | options.keep) - options.drop
     wished = set(needed.wished) - names - options.drop
@@ -53,6 +53,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     around = home.surroundings.depart()
     figures = home.surroundings.figures.depart()
     handlers = home.surroundings.handlers.depart(namespace)
+    hooks = home.surroundings.hooks.depart()
     modules = home.modules.depart()
     while True:
         extra: dict[str, Any] = {
@@ -65,6 +66,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "around": around.changes,
             "figures": figures,
             "handlers": handlers,
+            "hooks": hooks,
             "drop": sorted(options.drop),
             "returns": options.returns,
             "budget": home.budget if options.returns and home.rest.may_grow() else None,

@@ -126,6 +126,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._troubles = self._surroundings.land(extra["around"])
             self._troubles += self._surroundings.figures.land(extra["figures"])
             self._surroundings.handlers.land(extra["handlers"])
+            self._surroundings.hooks.land(extra["hooks"])
             self._surroundings.settle(self._table.rebuilt)
             self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")))
             if isinstance(last := extra["last_error"], BaseException):
@@ -211,6 +212,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             "around": around.changes,
             "figures": self._surroundings.figures.depart() if prepared["returns"] else None,
             "handlers": self._surroundings.handlers.depart(self.shell.user_ns) if prepared["returns"] else None,
+            "hooks": self._surroundings.hooks.depart() if prepared["returns"] else None,
             "comms": self._comms.depart() if prepared["returns"] else None,
             "where": (platform.node(), os.getpid()),
         }

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ipykernel.displayhook import ZMQShellDisplayHook
 from ipykernel.jsonutil import encode_images, json_clean
 from ipykernel.zmqshell import ZMQInteractiveShell
+from IPython.core.events import EventManager
 from IPython.core.magic import line_magic, magics_class
 from IPython.core.magics.namespace import NamespaceMagics
 from traitlets import Type
 
 from baton_shim.mirror import hide_frames
 from baton_shim.source import as_written
+from baton_shim.surroundings.hooks import of_notebook
 
 if TYPE_CHECKING:
     from baton_shim.name_faults import NameFaults
@@ -82,10 +84,26 @@ class SessionNamespaceMagics(NamespaceMagics):  # type: ignore[misc]
         super().whos(parameter_s)
 
 
+class SessionEvents(EventManager):  # type: ignore[misc]
+    """Callbacks of the notebook wait for the cell's end in the notebook."""
+
+    def trigger(self, event: str, *arguments: Any, **named: Any) -> None:
+        everyone = self.callbacks[event]
+        self.callbacks[event] = [one for one in everyone if not of_notebook(one)]
+        try:
+            super().trigger(event, *arguments, **named)
+        finally:
+            self.callbacks[event] = everyone
+
+
 class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
     displayhook_class = Type(SessionDisplayHook)
     faults: NameFaults
     _cell_source = ""
+
+    def init_events(self) -> None:
+        super().init_events()
+        self.events.__class__ = SessionEvents
 
     def init_magics(self) -> None:
         super().init_magics()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from baton_shim.surroundings.gpus import GPUS
 from baton_shim.surroundings.handlers import Handlers
+from baton_shim.surroundings.hooks import Hooks
 from baton_shim.surroundings.ipython import IPYTHON
 from baton_shim.surroundings.jaxes import JAX
 from baton_shim.surroundings.kind import Kind
@@ -57,6 +58,7 @@ class Surroundings:
         self._waiting: Changes = {}
         self._modules = 0  # so many were imported at the last look
         self.handlers = Handlers()
+        self.hooks = Hooks()
 
     def restart(self) -> None:
         """The other end is a process that has just begun."""

@@ -1,10 +1,15 @@
-"""Settings of JAX: precision, checks, defaults of random numbers. Those of machines and caches stay."""
+"""Settings of JAX: precision, checks, defaults of random numbers. Those of machines and caches stay.
+
+And which classes of the notebook are nodes of trees: JAX does not tell, so what is registered is noted.
+"""
 
 from __future__ import annotations
 
 import enum
+import functools
 import re
 import sys
+from contextlib import suppress
 from typing import Any
 
 from baton_shim import late
@@ -15,6 +20,13 @@ OF_THE_MACHINE = re.compile(
     r"mock_.*|xla_.*|.*(?:cache|pgle|profil|distributed|binary|coordinator|preemption|transfer|cloud).*)"
 )
 
+REGISTER = (
+    "register_pytree_node register_pytree_node_class register_pytree_with_keys register_pytree_with_keys_class "
+    "register_dataclass register_static"
+).split()
+Node = tuple[str, tuple[Any, ...], dict[str, Any]]
+"""The function that registered a class, with its arguments."""
+
 
 class JaxSettings(Settings):
     """JAX does not tell its defaults, so they are noted when it is imported."""
@@ -23,6 +35,8 @@ class JaxSettings(Settings):
 
     def __init__(self) -> None:
         self._at_import: dict[str, Any] = {}
+        self.nodes: list[Node] = []
+        self._registering = False
 
     def watch(self) -> None:
         """Called at the start of a kernel."""
@@ -30,6 +44,38 @@ class JaxSettings(Settings):
 
     def _imported(self) -> None:
         self._at_import = self.look()
+        for name in REGISTER:
+            self._note(name)
+
+    def _note(self, name: str) -> None:
+        inner: Any = sys.modules["jax._src.tree_util"]
+        register = getattr(inner, name, None)
+        if register is None:  # of a newer JAX
+            return
+
+        @functools.wraps(register)
+        def noted(*arguments: Any, **named: Any) -> Any:
+            outermost, self._registering = not self._registering, True
+            try:
+                result = register(*arguments, **named)
+            finally:
+                self._registering = not outermost
+            kind = arguments[0] if arguments else next(iter(named.values()), None)
+            if outermost and getattr(kind, "__module__", "") == "__main__":
+                self.nodes.append((name, arguments, named))
+            return result
+
+        for module in (inner, sys.modules["jax.tree_util"]):
+            setattr(module, name, noted)
+
+    def register(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """As the other end did."""
+        import jax
+
+        kind = (*arguments, *named.values())[0]
+        if all(kind is not (*known, *others.values())[0] for _, known, others in self.nodes):
+            with suppress(ValueError):  # a library has done so when the class was made here
+                getattr(jax.tree_util, name)(*arguments, **named)
 
     def look(self) -> dict[str, Any]:
         values: dict[str, Any] = sys.modules["jax"].config.values

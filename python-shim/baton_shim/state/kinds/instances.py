@@ -48,6 +48,8 @@ def reduced_ordinarily(obj: Any) -> Any:
     """
     if type(obj).__module__ == "torch.nn.utils.parametrize" and "parametrizations" in vars(obj).get("_modules", ()):
         return copyreg.__newobj__, (type(obj),), vars(obj)  # type: ignore[attr-defined]
+    if type(obj).__module__ == "jax._src.custom_derivatives" and hasattr(obj, "__dict__"):
+        return bare, (type(obj),), vars(obj)  # its `__new__` wants the function
     form = obj.__reduce_ex__(5)
     if type(form) is tuple and form[0] is copyreg.__newobj__ and new_beyond(type(obj)):  # type: ignore[attr-defined]
         return (made, *form[1:])
@@ -70,6 +72,10 @@ def new_beyond(kind: Any) -> Any:
         elif asked:
             return None
     return None
+
+
+def bare(kind: Any) -> Any:
+    return object.__new__(kind)
 
 
 def made(kind: Any, *arguments: Any) -> Any:
