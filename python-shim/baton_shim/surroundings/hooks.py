@@ -1,4 +1,5 @@
-"""What the notebook hung on IPython and JAX: magics, formatters, callbacks of events, transformers, nodes of trees.
+"""What the notebook hung on IPython, pandas, polars and JAX: magics, formatters, callbacks of events, transformers,
+accessors, nodes of trees.
 
 They are objects of the notebook like any other, so they travel in the table's message itself, not as bytes. What a
 library hung there stays, because each process has its own.
@@ -9,8 +10,10 @@ kernel only, where each cell begins and ends once.
 
 from __future__ import annotations
 
+import importlib
+import sys
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from baton_shim.surroundings.ipython import shell
@@ -19,6 +22,8 @@ from baton_shim.surroundings.jaxes import JAX
 Hung = dict[str, list[tuple[Any, Any]]]
 """Keys and objects, by where they hang. In lists, which have no keys, it is None."""
 NODES = "nodes"
+ACCESSORS = "accessors"
+WITH_ACCESSORS = {"pandas": ("DataFrame", "Series", "Index"), "polars": ("DataFrame", "LazyFrame", "Series", "Expr")}
 
 
 class Hooks:
@@ -41,6 +46,8 @@ class Hooks:
             if place == NODES:
                 for _, node in entries:
                     JAX.register(*node)
+            elif place == ACCESSORS:
+                give_accessors(dict(known), dict(entries))
             elif place in tables():
                 bring_up(tables()[place], dict(known), dict(entries))
             elif place in lists():
@@ -66,7 +73,7 @@ def lists() -> dict[str, list[Any]]:
 
 
 def hung() -> Hung:
-    found: Hung = {NODES: [(None, node) for node in JAX.nodes]}
+    found: Hung = {NODES: [(None, node) for node in JAX.nodes], ACCESSORS: list(accessors())}
     for place, table in tables().items():
         found[place] = [(key, one) for key, one in table.items() if of_notebook(one) or is_made_here(one)]
     for place, entries in lists().items():
@@ -74,8 +81,30 @@ def hung() -> Hung:
     return {place: entries for place, entries in found.items() if entries}
 
 
+def accessors() -> Iterator[tuple[tuple[str, str, str], Any]]:
+    """`frame.name`, by library, class and name."""
+    for module, kinds in WITH_ACCESSORS.items():
+        for kind in kinds if module in sys.modules else ():
+            found = getattr(sys.modules[module], kind, None)  # none while the library is being imported
+            for name in sorted(getattr(found, "_accessors", ())):
+                one = vars(found).get(name)
+                if any(of_notebook(part) for part in getattr(one, "__dict__", {}).values()):
+                    yield (module, kind, name), one
+
+
+def give_accessors(before: dict[tuple[str, str, str], Any], now: dict[tuple[str, str, str], Any]) -> None:
+    for module, kind, name in before.keys() - now.keys():
+        owner = getattr(importlib.import_module(module), kind)
+        owner._accessors.discard(name)
+        delattr(owner, name)
+    for (module, kind, name), one in now.items():
+        owner = getattr(importlib.import_module(module), kind)
+        owner._accessors.add(name)
+        setattr(owner, name, one)
+
+
 def of_notebook(one: Any) -> bool:
-    if isinstance(one, types.FunctionType):
+    if isinstance(one, (types.FunctionType, type)):
         return one.__module__ == "__main__"
     return type(getattr(one, "__self__", one)).__module__ == "__main__"
 

@@ -65,6 +65,7 @@ from baton_shim.state.kinds.trees import (
     is_decision_tree_type,
     is_search_tree_type,
 )
+from baton_shim.state.kinds.typings import TYPINGS, TypingKind
 from baton_shim.state.kinds.weak import WEAK_COLLECTIONS, WeakCollectionKind
 from baton_shim.state.refusal import Stayed, cannot_leave, may_be_guilty
 
@@ -100,6 +101,7 @@ class Kinds:
         self.series_manager, self.jitted = SeriesManagerKind(here), JittedKind(here)
         self.traits, self.jax_array = TraitsKind(here), JaxArrayKind(here)
         self.search_tree, self.decision_tree = SearchTreeKind(here), DecisionTreeKind(here)
+        self.typing = TypingKind(here)
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values()}
         self._by_type: dict[type, Kind] = {
             list: self.list,
@@ -114,6 +116,7 @@ class Kinds:
             **dict.fromkeys(DICT_ITERATORS, self.dict_iterator),
             **dict.fromkeys(LIST_ITERATORS, self.list_iterator),
             **dict.fromkeys(WEAK_COLLECTIONS, self.weak),
+            **dict.fromkeys(TYPINGS, self.typing),
         }
 
         self._innocent: set[type] = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copyreg
 import functools
+import sys
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -49,7 +50,7 @@ def reduced_ordinarily(obj: Any) -> Any:
     if type(obj).__module__ == "torch.nn.utils.parametrize" and "parametrizations" in vars(obj).get("_modules", ()):
         return copyreg.__newobj__, (type(obj),), vars(obj)  # type: ignore[attr-defined]
     if type(obj).__module__ == "jax._src.custom_derivatives" and hasattr(obj, "__dict__"):
-        return bare, (type(obj),), vars(obj)  # its `__new__` wants the function
+        return found_by(obj) or (bare, (type(obj),), vars(obj))  # its `__new__` wants the function
     form = obj.__reduce_ex__(5)
     if type(form) is tuple and form[0] is copyreg.__newobj__ and new_beyond(type(obj)):  # type: ignore[attr-defined]
         return (made, *form[1:])
@@ -72,6 +73,14 @@ def new_beyond(kind: Any) -> Any:
         elif asked:
             return None
     return None
+
+
+def found_by(obj: Any) -> str | None:
+    """The name by which a library has this very object."""
+    module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
+    if not isinstance(name, str) or module == "__main__":
+        return None
+    return name if getattr(sys.modules.get(module or ""), name, None) is obj else None
 
 
 def bare(kind: Any) -> Any:
@@ -161,7 +170,8 @@ class InstanceKind(Kind):
         state = self.read(obj)
         if container_base(obj) is not None:
             return new, (type(obj), getattr(obj, "maxlen", None)), state, None, None, apply
-        return (*reduced_ordinarily(obj)[:2], state, None, None, apply)
+        form = reduced_ordinarily(obj)
+        return form if isinstance(form, str) else (*form[:2], state, None, None, apply)
 
     def new(self, kind: Any, longest: int | None) -> Any:
         base: Any = next(base for base in CONTAINERS if issubclass(kind, base))

@@ -8,6 +8,7 @@ from typing import Any
 
 from baton_shim.state.kinds.base import Here, imported
 from baton_shim.state.kinds.frames import WholeKind
+from baton_shim.state.kinds.instances import found_by
 from baton_shim.state.kinds.reduced import ReducedForm, ReducedKind, reduced_form
 
 _MAKER = "jax._src.pjit"
@@ -28,6 +29,9 @@ class JittedKind(WholeKind):
         self._anchors = (self.make, self.set_attributes)
 
     def reduce(self, obj: Any) -> Any:
+        name = found_by(obj)  # `jax.nn.relu` and the like
+        if name is not None:
+            return name
         make, set_attributes = self._anchors
         return make, (obj._fun, obj._jit_info), self.lasting(obj), None, None, set_attributes
 
