@@ -37,6 +37,8 @@ FOREIGN_MAGICS = frozenset(
 )
 # Methods and functions that evaluate a string with the caller's names (pandas, numexpr, formulas).
 EVALUATES_TEXT = re.compile(r"query|eval|evaluate|ols|wls|gls|glm|logit|probit|dmatrix|dmatrices|from_formula")
+# The source of an earlier cell. A notebook has one for each, so they count only where a cell names one.
+INPUT = re.compile(r"_i{1,3}|_i\d+")
 OF_EVERY_MODULE = re.compile(r"__(?:name|doc|package|loader|spec|builtin|builtins|annotations|session)__")
 NAME = re.compile(r"(?<![\w.'\"])[^\W\d]\w*")
 EXPANSION = re.compile(r"\{([^{}]+)\}|\$\$?([^\W\d][\w.]*)")
@@ -74,6 +76,7 @@ class Needed:
 
 def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str], beside: Collection[object] = ()) -> Needed:
     """`visible` are the names that the cell may mean; what is `beside` them may run in it, too."""
+    visible = visible | {name for name in cell.loads & namespace.keys() if INPUT.fullmatch(name)}
     direct = cell.loads & visible
     around = reach((), namespace, beside)
     wished = ((cell.hinted | around.names) & visible) - direct

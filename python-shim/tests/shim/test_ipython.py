@@ -59,3 +59,9 @@ def test_callbacks_of_events_run_once_for_each_cell(baton: Baton, magic: str) ->
     baton.run("x = 2")
     assert baton.run("%%gpu\nget_ipython().events.unregister('post_run_cell', note); len(seen)").result == "3"
     assert baton.run("len(seen)").result == "3"
+
+
+def test_the_source_of_earlier_cells(baton: Baton) -> None:
+    baton.run("1 + 1")
+    baton.run("2 + 2")
+    assert baton.run("%%gpu\n_i, _ii, _i1").result == "('2 + 2', '1 + 1', '1 + 1')"
