@@ -107,6 +107,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._faults.open(prepared["dynamic"])
             reply = await self._run(cell["code"], cell["silent"], cell["allow_stdin"])
             self._faults.close()
+            self._surroundings.hooks.patches.read(cell["code"], self.shell.user_ns)
             self._finish(reply, prepared)
 
     def _receive(self) -> Message:
@@ -127,6 +128,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._troubles += self._surroundings.figures.land(extra["figures"])
             self._surroundings.handlers.land(extra["handlers"])
             self._surroundings.hooks.land(extra["hooks"])
+            self._surroundings.hooks.patches.owners = dict.fromkeys(extra["patched"])
             self._surroundings.settle(self._table.rebuilt)
             self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")))
             if isinstance(last := extra["last_error"], BaseException):

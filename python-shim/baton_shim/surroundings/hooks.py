@@ -1,5 +1,5 @@
-"""What the notebook hung on IPython, pandas, polars and JAX: magics, formatters, callbacks of events, transformers,
-accessors, nodes of trees.
+"""What the notebook hung on IPython and libraries: magics, formatters, callbacks of events, transformers, accessors,
+nodes of trees, attributes of classes and modules.
 
 They are objects of the notebook like any other, so they travel in the table's message itself, not as bytes. What a
 library hung there stays, because each process has its own.
@@ -18,11 +18,13 @@ from typing import Any
 
 from baton_shim.surroundings.ipython import shell
 from baton_shim.surroundings.jaxes import JAX
+from baton_shim.surroundings.patches import Patches
 
 Hung = dict[str, list[tuple[Any, Any]]]
 """Keys and objects, by where they hang. In lists, which have no keys, it is None."""
 NODES = "nodes"
 ACCESSORS = "accessors"
+PATCHES = "patches"
 WITH_ACCESSORS = {"pandas": ("DataFrame", "Series", "Index"), "polars": ("DataFrame", "LazyFrame", "Series", "Expr")}
 
 
@@ -31,10 +33,11 @@ class Hooks:
 
     def __init__(self) -> None:
         self._known: Hung = {}
+        self.patches = Patches()
 
     def depart(self) -> Hung | None:
         """All that travels; None where the other end has nothing to do."""
-        before, self._known = self._known, hung()
+        before, self._known = self._known, self._hung()
         return {**{place: [] for place in before}, **self._known} or None
 
     def land(self, found: Hung | None) -> None:
@@ -46,6 +49,8 @@ class Hooks:
             if place == NODES:
                 for _, node in entries:
                     JAX.register(*node)
+            elif place == PATCHES:
+                self.patches.land(known, entries)
             elif place == ACCESSORS:
                 give_accessors(dict(known), dict(entries))
             elif place in tables():
@@ -55,9 +60,9 @@ class Hooks:
             if entries:
                 self._known[place] = entries
 
-    def objects(self) -> list[object]:
-        """All that hangs here, which code that names none of it may run."""
-        return [one for entries in hung().values() for _, one in entries]
+    def _hung(self) -> Hung:
+        patches = self.patches.look()
+        return {**hung(), **({PATCHES: patches} if patches else {})}
 
 
 def tables() -> dict[str, dict[Any, Any]]:
@@ -114,6 +119,11 @@ def is_made_here(one: Any) -> bool:
     return isinstance(one, types.FunctionType) and str(one.__module__).startswith("sympy.") and bool(one.__closure__)
 
 
+def objects(found: Hung | None) -> list[object]:
+    """What code that names none of it may run."""
+    return [one for entries in (found or {}).values() for _, one in entries]
+
+
 def bring_up(table: dict[Any, Any], before: dict[Any, Any], now: dict[Any, Any]) -> None:
     for key, one in before.items():
         if key not in now and table.get(key) is one:
@@ -129,4 +139,4 @@ def replace(entries: list[Any], before: Iterable[Any], now: list[Any]) -> None:
         entries[:] = [one for one in entries if id(one) not in theirs] + now
 
 
-__all__ = ["Hooks", "Hung", "of_notebook"]
+__all__ = ["Hooks", "Hung", "objects", "of_notebook"]

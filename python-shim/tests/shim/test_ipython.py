@@ -65,3 +65,17 @@ def test_the_source_of_earlier_cells(baton: Baton) -> None:
     baton.run("1 + 1")
     baton.run("2 + 2")
     assert baton.run("%%gpu\n_i, _ii, _i1").result == "('2 + 2', '1 + 1', '1 + 1')"
+
+
+@HERE_AND_THERE
+def test_what_is_set_on_classes_and_modules_of_libraries(baton: Baton, magic: str) -> None:
+    baton.run(
+        f"{magic}import fractions, statistics\nfrom collections import Counter\nunit = 'x'\n"
+        "def most(self): return unit * max(self.values())\nCounter.most = most\n"
+        "usual = statistics.mean\nstatistics.mean = lambda values: 'mine'"
+    )
+    for there in ("", "%%gpu\n"):
+        assert baton.run(f"{there}Counter('aab').most(), statistics.mean([1])").result == "('xx', 'mine')"
+    baton.run(f"{magic}del Counter.most; statistics.mean = usual")
+    for there in ("", "%%gpu\n"):
+        assert baton.run(f"{there}hasattr(Counter, 'most'), statistics.mean([1])").result == "(False, 1)"
