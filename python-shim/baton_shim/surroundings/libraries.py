@@ -118,6 +118,20 @@ class SklearnSettings(Settings):
         return each(new.items(), lambda item: config.set_config(**dict([item])), self.title)
 
 
+class MpmathPrecision(Kind):
+    name, title, module, whole = "mpmath", "The precision of mpmath", "mpmath", True
+
+    def look(self) -> int:
+        found: int = sys.modules["mpmath"].mp.prec
+        return found
+
+    def fresh(self) -> int:
+        return 53
+
+    def apply(self, difference: int) -> None:
+        sys.modules["mpmath"].mp.prec = difference
+
+
 class TorchSettings(Settings):
     name, title, module = "torch", "A setting of torch", "torch"
 
@@ -185,5 +199,5 @@ def machine_threads() -> tuple[int, ...]:
 
 LIBRARIES: tuple[Kind, ...] = (
     *(DecimalContext(), NumpyErrors(), NumpyPrinting(), PandasOptions()),
-    *(SklearnSettings(), TorchSettings(), JAX),
+    *(MpmathPrecision(), SklearnSettings(), TorchSettings(), JAX),
 )

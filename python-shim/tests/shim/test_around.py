@@ -104,6 +104,7 @@ LIBRARIES = [
         "sklearn.get_config()['transform_output'], sklearn.get_config()['display']",
         "('pandas', 'text')",
     ),
+    ("mpmath", "mpmath.mp.dps = 30", "str(mpmath.mpf(1) / 3)[:25]", "'0.33333333333333333333333'"),
     ("jax", "jax.config.update('jax_enable_x64', True)", "str(jax.numpy.ones(1).dtype)", "'float64'"),
     ("jax", "jax.config.update('jax_default_prng_impl', 'rbg')", "jax.config.jax_default_prng_impl", "'rbg'"),
     (

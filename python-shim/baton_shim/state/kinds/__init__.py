@@ -57,6 +57,7 @@ from baton_shim.state.kinds.references import (
     ReferenceKind,
     is_kernel_stream_type,
 )
+from baton_shim.state.kinds.singletons import SingletonKind, may_be_singleton
 from baton_shim.state.kinds.tensors import GeneratorKind, TensorKind, is_generator_type, is_tensor_type
 from baton_shim.state.kinds.traits import TraitsKind, is_traits_type
 from baton_shim.state.kinds.trees import (
@@ -101,7 +102,7 @@ class Kinds:
         self.series_manager, self.jitted = SeriesManagerKind(here), JittedKind(here)
         self.traits, self.jax_array = TraitsKind(here), JaxArrayKind(here)
         self.search_tree, self.decision_tree = SearchTreeKind(here), DecisionTreeKind(here)
-        self.typing = TypingKind(here)
+        self.typing, self.singleton = TypingKind(here), SingletonKind(here)
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values()}
         self._by_type: dict[type, Kind] = {
             list: self.list,
@@ -119,6 +120,7 @@ class Kinds:
             **dict.fromkeys(TYPINGS, self.typing),
         }
 
+        self._otherwise: dict[type, Kind] = {}  # what an object of a singleton's type is of that is none
         self._innocent: set[type] = set()
 
     def why_not(self, obj: object) -> tuple[str, str] | None:
@@ -145,7 +147,13 @@ class Kinds:
     def of(self, obj: object) -> Kind:
         kind = self._by_type.get(type(obj))
         if kind is None:
-            kind = self._by_type[type(obj)] = self._of_type(type(obj), obj)
+            kind = self._otherwise.get(type(obj)) or self._of_type(type(obj), obj)
+            if not may_be_singleton(type(obj)):
+                self._by_type[type(obj)] = kind
+                return kind
+            self._otherwise[type(obj)] = kind
+            if self.singleton.is_one(obj):
+                return self.singleton
         return kind
 
     def _of_type(self, kind: type, obj: Any) -> Kind:
