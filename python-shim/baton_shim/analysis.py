@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -25,6 +25,8 @@ from baton_shim.session_names import of_ipython
 NAMESPACES = frozenset({"user_ns", "user_module", "user_global_ns", "f_globals", "f_locals", "__globals__"})
 # Who loads one of these may look up names that only text shows.
 LOOK_UP = frozenset({"eval", "exec", "globals", "locals", "vars", "dir", "builtins", "__builtins__"})
+# Attributes that have to do with the error of an earlier cell.
+LAST_ERROR = frozenset({"last_exc", "last_type", "last_value", "last_traceback", "print_last"})
 # Functions and methods whose text is Python.
 CODE_CALLS = frozenset({"eval", "exec"})
 # Magics whose argument is Python, after their options.
@@ -35,6 +37,8 @@ FOREIGN_MAGICS = frozenset(
 )
 # Methods and functions that evaluate a string with the caller's names (pandas, numexpr, formulas).
 EVALUATES_TEXT = re.compile(r"query|eval|evaluate|ols|wls|gls|glm|logit|probit|dmatrix|dmatrices|from_formula")
+# The source of an earlier cell. A notebook has one for each, so they count only where a cell names one.
+INPUT = re.compile(r"_i{1,3}|_i\d+")
 OF_EVERY_MODULE = re.compile(r"__(?:name|doc|package|loader|spec|builtin|builtins|annotations|session)__")
 NAME = re.compile(r"(?<![\w.'\"])[^\W\d]\w*")
 EXPANSION = re.compile(r"\{([^{}]+)\}|\$\$?([^\W\d][\w.]*)")
@@ -52,6 +56,8 @@ class CellNames:
     """The code looks into a namespace itself."""
     dynamic: bool = False
     """The code may look up names that only text shows."""
+    last_error: bool = False
+    """The code looks at the error of the last cell that had one."""
     empty: bool = True
 
 
@@ -68,10 +74,12 @@ class Needed:
     """The code may look up names that only text shows."""
 
 
-def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str]) -> Needed:
-    """`visible` are the names that the cell may mean."""
+def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str], beside: Collection[object] = ()) -> Needed:
+    """`visible` are the names that the cell may mean; what is `beside` them may run in it, too."""
+    visible = visible | {name for name in cell.loads & namespace.keys() if INPUT.fullmatch(name)}
     direct = cell.loads & visible
-    wished = (cell.hinted & visible) - direct
+    around = reach((), namespace, beside)
+    wished = ((cell.hinted | around.names) & visible) - direct
     reached = reach(direct | wished, namespace)
     if cell.everything or reached.everything:
         wished |= of_student(visible) - direct
@@ -81,7 +89,7 @@ def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str]) -> 
         names=frozenset(direct | called),
         wished=frozenset(wished - direct - called),
         stores=frozenset(cell.stores),
-        files=frozenset(reached.files),
+        files=frozenset(reached.files | around.files),
         dynamic=cell.dynamic or reached.dynamic or not LOOK_UP.isdisjoint(cell.loads),
     )
 
@@ -133,6 +141,7 @@ def add_tree(tree: ast.Module, transform: Transform, names: CellNames) -> None:
             names.loads |= found.deletes & {target.id for target in ast.walk(node) if isinstance(target, ast.Name)}
         elif isinstance(node, ast.Attribute):
             names.everything |= node.attr in NAMESPACES
+            names.last_error |= node.attr in LAST_ERROR
         elif isinstance(node, ast.Import):
             names.everything |= any(alias.name == "__main__" for alias in node.names)
 
@@ -173,6 +182,7 @@ def add_ipython_call(method: str, texts: list[str], transform: Transform, names:
         name = name.strip("%")
         names.hinted |= set(NAME.findall(line))
         names.dynamic |= name == "run" and "-i" in line.split()
+        names.last_error |= name == "tb"
         if name in CODE_MAGICS:
             names.dynamic |= EXPANSION.search(line) is not None
             add_source_after_options(line, transform, names)

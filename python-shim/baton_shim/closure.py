@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain, islice
+from traceback import walk_tb
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -48,11 +49,14 @@ class Reached:
     """A function among them looks into the namespace itself, or shows it; or one of the names is of it."""
 
 
-def reach(names: Iterable[str], namespace: Mapping[str, Any]) -> Reached:
-    """All names that the values of `names` may use when they are called; `names` themselves are not among them."""
+def reach(names: Iterable[str], namespace: Mapping[str, Any], beside: Iterable[object] = ()) -> Reached:
+    """All names that the values of `names`, and what is `beside` them, may use when they are called.
+
+    `names` themselves are not among them.
+    """
     reached = Reached()
     taken = set(names)
-    waiting = deque(namespace[name] for name in taken)
+    waiting = deque((*(namespace[name] for name in taken), *beside))
     seen = {id(namespace)}
     while waiting and len(seen) < MOST_OBJECTS:
         value = waiting.popleft()
@@ -70,6 +74,8 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any]) -> Reached:
             taken |= new
             reached.names |= new
             waiting.extend(namespace[name] for name in new if name in namespace)
+        elif isinstance(value, TracebackType):
+            reached.files.update(frame.f_code.co_filename for frame, _ in walk_tb(value))
         waiting.extend(held(value))
     reached.everything |= any(namespace.get(name) is namespace for name in taken)
     return reached

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +20,7 @@ from baton_shim.closure import reach
 from baton_shim.errors import StateRefused, short
 from baton_shim.session_names import of_ipython
 from baton_shim.status import Transfer
+from baton_shim.surroundings.hooks import objects
 
 if TYPE_CHECKING:
     from baton_shim.cell import NotebookCell
@@ -43,7 +45,11 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     if missing:
         raise UsageError(f"--keep {','.join(missing)}: the notebook has no such variable")
     visible = analysis.visible_names(namespace, home.shell.user_ns_hidden)
-    needed = analysis.needed(found, namespace, visible)
+    hooked = home.surroundings.hooks
+    hooked.patches.read_new(home.shell.history_manager.input_hist_raw, namespace)
+    hooks = hooked.depart()
+    last_error = getattr(sys, "last_value", None) if found.last_error else None
+    needed = analysis.needed(found, namespace, visible, (last_error, *objects(hooks)))
     table = home.table
     names = (needed.names | options.keep) - options.drop
     wished = set(needed.wished) - names - options.drop
@@ -59,9 +65,12 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "dynamic": needed.dynamic,
             "stores": sorted(name for name in needed.stores if of_ipython(name)),
             "sources": sources(home.shell, needed.files),
+            "last_error": last_error,
             "around": around.changes,
             "figures": figures,
             "handlers": handlers,
+            "hooks": hooks,
+            "patched": tuple(hooked.patches.owners),
             "drop": sorted(options.drop),
             "returns": options.returns,
             "budget": home.budget if options.returns and home.rest.may_grow() else None,

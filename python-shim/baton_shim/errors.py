@@ -12,6 +12,7 @@ import builtins
 import importlib
 import pickle
 from collections.abc import Mapping
+from types import TracebackType
 from typing import Any
 
 
@@ -55,8 +56,13 @@ SAFE = "Your variables are as they were before the cell"
 class Lines:
     """The traceback that the session's kernel wrote; an exception carries it as its `_render_traceback_`."""
 
-    def __init__(self, lines: list[str]) -> None:
+    def __init__(self, lines: list[str], trace: TracebackType | None = None) -> None:
+        """`trace`: the frames of the session, in so far as they are here."""
         self.lines = lines
+        self.trace = trace
+
+    def __reduce__(self) -> Any:
+        return Lines, (self.lines,)
 
     def __call__(self) -> list[str]:
         return list(self.lines)
@@ -72,22 +78,31 @@ def rendered(error: BaseException) -> list[str] | None:
 
 
 def with_lines(error: BaseException, lines: list[str]) -> BaseException:
-    error._render_traceback_ = Lines(lines)  # type: ignore[attr-defined]
+    error._render_traceback_ = Lines(lines, error.__traceback__)  # type: ignore[attr-defined]
     return error
+
+
+def trace_of(error: BaseException) -> TracebackType | None:
+    """Of the cell, without Baton's own frames."""
+    render = getattr(error, "_render_traceback_", None)
+    return render.trace if isinstance(render, Lines) else None
 
 
 def describe(error: BaseException) -> bytes:
     """What `rebuild` makes the exception of. Needs cloudpickle only for arguments of the student's own classes."""
+    from baton_shim.state.kinds import traces
+
     kind = type(error)
     bases = [(base.__module__, base.__qualname__) for base in kind.__mro__]
     attributes = {name: value for name, value in vars(error).items() if name != "_render_traceback_"}
     arguments = arguments_of(error)
+    trace = traces.described(traces.places(error.__traceback__))
     for given, rest in ((arguments, attributes), (arguments, {}), ((short(error),), {})):
         try:
-            return dumps((bases, given, rest))
+            return dumps((bases, trace, given, rest))
         except Exception:  # whatever a student's `__reduce__` raises
             continue
-    return pickle.dumps((bases, (), {}))
+    return pickle.dumps((bases, trace, (), {}))
 
 
 def arguments_of(error: BaseException) -> tuple[Any, ...]:
@@ -119,22 +134,28 @@ def short(error: BaseException) -> str:
 
 def rebuild(description: bytes, name: str, value: str, namespace: Mapping[str, Any]) -> BaseException:
     """The exception again, of its own class where this kernel has it; else a stand-in with the same name and text."""
+    from baton_shim.state.kinds import traces
+
     bases: list[tuple[str, str]] = []
+    trace = None
     try:
-        bases, arguments, attributes = pickle.loads(description)
+        bases, places, *content = pickle.loads(description)
+        trace = traces.rebuilt(places, namespace)
         found = find_class(bases[0], namespace)
         if found is not None and issubclass(found, Exception | KeyboardInterrupt):
+            arguments, attributes = content
             error = make(found, arguments)
             vars(error).update(attributes)
             if str(error) == value:
-                return error
+                return error.with_traceback(trace)
     except Exception:  # a missing package, an `__init__` or `__str__` that fails: the stand-in serves
         pass
-    return stand_in(name, value, nearest(bases, namespace))
+    return stand_in(name, value, nearest(bases, namespace)).with_traceback(trace)
 
 
 def make(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
-    if isinstance(kind.__init__, type(BaseException.__init__)):
+    pickled_by_itself = kind.__reduce__ is not BaseException.__reduce__
+    if pickled_by_itself or isinstance(kind.__init__, type(BaseException.__init__)):
         return kind(*arguments)
     return kind.__new__(kind, *arguments)  # `args` are set; the class's own `__init__` wants others
 

@@ -209,6 +209,8 @@ def seam_traceback(shell: Any) -> None:
             show_here(exc_tuple, *arguments, **options)
         else:
             kind, error, _ = shell._get_exc_info(exc_tuple)
+            if (trace := errors.trace_of(error)) is not None:
+                error.__traceback__ = sys.last_traceback = trace
             shell._showtraceback(kind, error, lines)
 
     shell.showtraceback = showtraceback

@@ -36,6 +36,7 @@ def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
     for line in home.surroundings.land(extra["around"]) + home.surroundings.figures.land(extra["figures"]):
         warn(line)
     home.surroundings.handlers.land(extra["handlers"])
+    home.surroundings.hooks.land(extra["hooks"])
     home.comms.land(extra["comms"])
     remember_source(home.shell, extra["file"], cell.number, cell.code, cell.transform)
     for payload in extra["payload"]:

@@ -107,6 +107,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._faults.open(prepared["dynamic"])
             reply = await self._run(cell["code"], cell["silent"], cell["allow_stdin"])
             self._faults.close()
+            self._surroundings.hooks.patches.read(cell["code"], self.shell.user_ns)
             self._finish(reply, prepared)
 
     def _receive(self) -> Message:
@@ -126,8 +127,12 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._troubles = self._surroundings.land(extra["around"])
             self._troubles += self._surroundings.figures.land(extra["figures"])
             self._surroundings.handlers.land(extra["handlers"])
+            self._surroundings.hooks.land(extra["hooks"])
+            self._surroundings.hooks.patches.owners = dict.fromkeys(extra["patched"])
             self._surroundings.settle(self._table.rebuilt)
             self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")))
+            if isinstance(last := extra["last_error"], BaseException):
+                sys.last_type, sys.last_value, sys.last_traceback = type(last), last, last.__traceback__
         except BaseException as error:  # whatever the student's own classes raise while they are rebuilt
             return error
         finally:
@@ -182,7 +187,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                     code, silent, store_history=False, allow_stdin=allow_stdin
                 )
         except BaseException as error:  # an interrupt between the cell and the machinery around it
-            shell.showtraceback((type(error), error, error.__traceback__))
+            shell.showtraceback((type(error), error, error.__traceback__), running_compiled_code=True)
             reply = error_reply(shell, type(error).__name__, str(error))
             shell.last_execution_result = None
         finally:
@@ -209,6 +214,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             "around": around.changes,
             "figures": self._surroundings.figures.depart() if prepared["returns"] else None,
             "handlers": self._surroundings.handlers.depart(self.shell.user_ns) if prepared["returns"] else None,
+            "hooks": self._surroundings.hooks.depart() if prepared["returns"] else None,
             "comms": self._comms.depart() if prepared["returns"] else None,
             "where": (platform.node(), os.getpid()),
         }
@@ -257,7 +263,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         error = (ended.error_before_exec or ended.error_in_exec) if ended else None
         remote = wire.remote_error(reply["ename"], reply["evalue"], list(reply.get("traceback") or []))
         description = errors.describe(error) if error is not None else None
-        forget_frames(error)
+        forget_frames(error, self.shell.user_ns)
         cancelled = reply["ename"] in ("KeyboardInterrupt", "CancelledError")
         return ("cancelled" if cancelled else "error"), remote, description
 
@@ -343,11 +349,16 @@ def remember_source(shell: SessionShell, file_name: str, number: int, source: st
     shell.compile._filename_map[file_name] = number
 
 
-def forget_frames(error: BaseException | None) -> None:
+def forget_frames(error: BaseException | None, namespace: dict[str, Any]) -> None:
     """The frames of a failed cell hold its arrays; nobody debugs them here."""
+    from baton_shim.state.kinds import traces
+
     sys.last_type = sys.last_value = sys.last_traceback = None
     seen: set[int] = set()
-    while error is not None and id(error) not in seen:
-        seen.add(id(error))
-        error.__traceback__ = None
-        error = error.__cause__ or error.__context__
+    chain = [error]
+    while chain:
+        link = chain.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            link.__traceback__ = traces.without_variables(link.__traceback__, namespace)
+            chain += [link.__cause__, link.__context__]

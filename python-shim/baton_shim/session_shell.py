@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ipykernel.displayhook import ZMQShellDisplayHook
 from ipykernel.jsonutil import encode_images, json_clean
 from ipykernel.zmqshell import ZMQInteractiveShell
+from IPython.core.events import EventManager
 from IPython.core.magic import line_magic, magics_class
 from IPython.core.magics.namespace import NamespaceMagics
 from traitlets import Type
 
 from baton_shim.mirror import hide_frames
 from baton_shim.source import as_written
+from baton_shim.surroundings.hooks import of_notebook
 
 if TYPE_CHECKING:
     from baton_shim.name_faults import NameFaults
@@ -82,10 +84,26 @@ class SessionNamespaceMagics(NamespaceMagics):  # type: ignore[misc]
         super().whos(parameter_s)
 
 
+class SessionEvents(EventManager):  # type: ignore[misc]
+    """Callbacks of the notebook wait for the cell's end in the notebook."""
+
+    def trigger(self, event: str, *arguments: Any, **named: Any) -> None:
+        everyone = self.callbacks[event]
+        self.callbacks[event] = [one for one in everyone if not of_notebook(one)]
+        try:
+            super().trigger(event, *arguments, **named)
+        finally:
+            self.callbacks[event] = everyone
+
+
 class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
     displayhook_class = Type(SessionDisplayHook)
     faults: NameFaults
     _cell_source = ""
+
+    def init_events(self) -> None:
+        super().init_events()
+        self.events.__class__ = SessionEvents
 
     def init_magics(self) -> None:
         super().init_magics()
@@ -116,9 +134,13 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         self._last_traceback = [as_written(lines) for lines in stb]
 
     def showtraceback(self, exc_tuple: Any = None, *arguments: Any, **options: Any) -> None:
+        """What ends the cell goes home with it. What is shown besides, as by `%tb` or for a `_repr_html_` that failed,
+        stands where it is shown.
+        """
         try:
             kind, error, trace = self._get_exc_info(exc_tuple)
-        except ValueError:  # there is none
+        except ValueError:
+            super().showtraceback(exc_tuple, *arguments, **options)  # says that there is none
             return
         hide_frames(error)
         if isinstance(error, BaseExceptionGroup):  # which IPython would print to stderr
@@ -128,6 +150,8 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
             self._showtraceback(kind, error, lines)
         else:
             super().showtraceback(exc_tuple, *arguments, **options)
+        if not options.get("running_compiled_code") and not options.get("exception_only"):
+            sys.stderr.write(f"{self.InteractiveTB.stb2text(self._last_traceback)}\n")
 
     def show_usage_error(self, exc: BaseException) -> None:
         """The notebook kernel prints it."""

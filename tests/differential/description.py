@@ -16,6 +16,7 @@ import pathlib
 import re
 import sys
 import threading
+import traceback
 import types
 import weakref
 
@@ -181,7 +182,8 @@ class Describer:
         self.parts(path, obj, "", {"args": obj.args, "__cause__": obj.__cause__, "__context__": obj.__context__})
         self.attributes(path, obj)
         self.below(f"{path}.__class__", type(obj))
-        return f"{kind_of(obj)} {str(obj)!r} suppress {obj.__suppress_context__}"
+        raised = [(frame.lineno, frame.name) for frame in traceback.extract_tb(obj.__traceback__)]
+        return f"{kind_of(obj)} {str(obj)!r} suppress {obj.__suppress_context__} raised at {raised}"
 
     def instance(self, path, obj):
         known = contents = False

@@ -113,6 +113,7 @@ _BY_NAME: dict[str, tuple[str, str]] = {
     "_contextvars.Context": ("is a context", "create it inside the cell"),
     "_contextvars.ContextVar": ("is a context variable", "create it inside the cell"),
     "_contextvars.Token": ("is a token of a context variable", "create it inside the cell"),
+    "_thread._local": ("is data of this kernel's threads", "create it inside the cell"),
     "select.epoll": ("is an epoll object", "create it inside the cell"),
     "_tkinter.tkapp": ("is a window", "create it inside the cell"),
     "subprocess.Popen": ("is a process of this machine", "start it inside the cell"),
@@ -135,6 +136,7 @@ _BY_BASE: tuple[tuple[str, str, str, str], ...] = (
     ("concurrent.futures", "Future", "is the result of a pool of workers", "use its value: future.result()"),
     ("multiprocessing.process", "BaseProcess", "is a process of this machine", "start it inside the cell"),
     ("multiprocessing.pool", "Pool", "is a pool of workers", "create it inside the cell"),
+    ("weakref", "finalize", "is a finaliser of an object of this kernel", "create it inside the cell"),
     ("asyncio", "AbstractEventLoop", "is this kernel's event loop", "create it inside the cell"),
 )
 

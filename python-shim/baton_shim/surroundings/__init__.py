@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from baton_shim.surroundings.gpus import GPUS
 from baton_shim.surroundings.handlers import Handlers
+from baton_shim.surroundings.hooks import Hooks
 from baton_shim.surroundings.ipython import IPYTHON
+from baton_shim.surroundings.jaxes import JAX
 from baton_shim.surroundings.kind import Kind
 from baton_shim.surroundings.notices import NOTICES
 from baton_shim.surroundings.process import PROCESS
@@ -50,11 +52,13 @@ class Departing(NamedTuple):
 
 class Surroundings:
     def __init__(self) -> None:
+        JAX.watch()
         self._start = {kind.name: kind.fresh() for kind in AT_START}
         self._known: dict[str, Any] = dict(self._start)
         self._waiting: Changes = {}
         self._modules = 0  # so many were imported at the last look
         self.handlers = Handlers()
+        self.hooks = Hooks()
 
     def restart(self) -> None:
         """The other end is a process that has just begun."""

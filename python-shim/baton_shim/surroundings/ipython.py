@@ -1,4 +1,4 @@
-"""IPython itself: what was loaded into it, short names for commands, whether errors open the debugger."""
+"""IPython itself: what was loaded into it, short names for commands, how values and errors are shown."""
 
 from __future__ import annotations
 
@@ -75,4 +75,40 @@ class Debugger(Kind):
         shell().call_pdb = difference
 
 
-IPYTHON: tuple[Kind, ...] = (Extensions(), Aliases(), Debugger())
+class Showing(Settings):
+    """Which values of a cell are shown, and how values and errors are written: `%pprint`, `%precision`, `%xmode`."""
+
+    name, title = "showing", "How IPython shows values"
+
+    def is_here(self) -> bool:
+        return shell() is not None
+
+    def look(self) -> dict[str, Any]:
+        plain = shell().display_formatter.formatters["text/plain"]
+        found: dict[str, Any] = {name: getattr(plain, name) for name in OF_PLAIN_TEXT}
+        return {"interactivity": shell().ast_node_interactivity, "errors": shell().InteractiveTB.mode, **found}
+
+    def fresh(self) -> dict[str, Any]:
+        return {"interactivity": "last_expr", "errors": "Context", **OF_PLAIN_TEXT}
+
+    def set(self, name: str, value: Any) -> None:
+        if name == "interactivity":
+            shell().ast_node_interactivity = value
+        elif name == "errors":
+            shell().InteractiveTB.set_mode(mode=value)
+        else:
+            setattr(shell().display_formatter.formatters["text/plain"], name, value)
+
+
+# `float_precision` comes first, because it sets the other.
+OF_PLAIN_TEXT = {
+    "float_precision": "",
+    "float_format": "%r",
+    "pprint": True,
+    "verbose": False,
+    "max_width": 79,
+    "max_seq_length": 1000,
+    "newline": "\n",
+}
+
+IPYTHON: tuple[Kind, ...] = (Extensions(), Aliases(), Debugger(), Showing())

@@ -1,4 +1,4 @@
-"""Settings of decimal, numpy, pandas and torch."""
+"""Settings of decimal, numpy, pandas, scikit-learn and torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any
 
+from baton_shim.surroundings.jaxes import JAX
 from baton_shim.surroundings.kind import Kind, Settings, each
 
 
@@ -101,6 +102,36 @@ def flat(tree: dict[str, Any], above: str = "") -> Any:
             yield above + name, value
 
 
+class SklearnSettings(Settings):
+    name, title, module = "sklearn", "A setting of scikit-learn", "sklearn._config"
+
+    def look(self) -> dict[str, Any]:
+        found: dict[str, Any] = sys.modules["sklearn._config"].get_config()
+        return found
+
+    def fresh(self) -> dict[str, Any]:
+        return dict(sys.modules["sklearn._config"]._global_config)  # each thread changes a copy
+
+    def apply(self, difference: Any) -> list[str] | None:
+        new, _ = difference
+        config = sys.modules["sklearn._config"]
+        return each(new.items(), lambda item: config.set_config(**dict([item])), self.title)
+
+
+class MpmathPrecision(Kind):
+    name, title, module, whole = "mpmath", "The precision of mpmath", "mpmath", True
+
+    def look(self) -> int:
+        found: int = sys.modules["mpmath"].mp.prec
+        return found
+
+    def fresh(self) -> int:
+        return 53
+
+    def apply(self, difference: int) -> None:
+        sys.modules["mpmath"].mp.prec = difference
+
+
 class TorchSettings(Settings):
     name, title, module = "torch", "A setting of torch", "torch"
 
@@ -120,6 +151,7 @@ class TorchSettings(Settings):
             "cudnn": (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),
             "precision": torch.get_float32_matmul_precision(),
             "printing": dict(vars(torch._tensor_str.PRINT_OPTS)),
+            "anomaly": (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
         }
 
     def fresh(self) -> dict[str, Any]:
@@ -133,6 +165,7 @@ class TorchSettings(Settings):
             "cudnn": (False, False),
             "precision": "highest",
             "printing": printing,
+            "anomaly": (False, True),
         }
 
     def set(self, name: str, value: Any) -> None:
@@ -153,6 +186,8 @@ class TorchSettings(Settings):
             torch.set_float32_matmul_precision(value)
         elif name == "printing":
             vars(torch._tensor_str.PRINT_OPTS).update(value)
+        elif name == "anomaly":
+            torch.set_anomaly_enabled(*value)
 
 
 def machine_threads() -> tuple[int, ...]:
@@ -162,4 +197,7 @@ def machine_threads() -> tuple[int, ...]:
     return (int(asked),) if asked.isdigit() else (cores, max(1, cores // 2))
 
 
-LIBRARIES: tuple[Kind, ...] = (DecimalContext(), NumpyErrors(), NumpyPrinting(), PandasOptions(), TorchSettings())
+LIBRARIES: tuple[Kind, ...] = (
+    *(DecimalContext(), NumpyErrors(), NumpyPrinting(), PandasOptions()),
+    *(MpmathPrecision(), SklearnSettings(), TorchSettings(), JAX),
+)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import sys
 from typing import Any
 
+from baton_shim.surroundings.ipython import shell
 from baton_shim.surroundings.kind import Kind, Settings, each
 
 # What has to do with windows, programs and folders of one machine, or with the kernel that shows the figures.
@@ -75,6 +77,49 @@ class Backend(Kind):
             sys.modules["matplotlib"].use(INLINE if difference == "inline" else difference)
 
 
+FORMATS = {"image/png": "png", "image/jpeg": "jpeg", "image/svg+xml": "svg", "application/pdf": "pdf"}
+
+
+class FigureFormats(Settings):
+    """How inline figures are shown, by `%config InlineBackend` or `set_matplotlib_formats`."""
+
+    name, title, module = "inline", "A setting of inline figures", "matplotlib_inline.config"
+
+    def look(self) -> dict[str, Any]:
+        backend = sys.modules["matplotlib_inline.config"].InlineBackend
+        chosen = backend.instance() if backend.initialized() else backend()
+        formats, options = set(chosen.figure_formats), dict(chosen.print_figure_kwargs)
+        shown = figure_printers()
+        if shown:
+            formats = {name for name, _ in shown.values()}
+            (options, *_) = (options for _, options in shown.values())
+        return {"formats": formats, "options": options, "close": chosen.close_figures}
+
+    def fresh(self) -> dict[str, Any]:
+        return {"formats": {"png"}, "options": {"bbox_inches": "tight"}, "close": True}
+
+    def apply(self, difference: Any) -> list[str] | None:
+        new, _ = difference
+        backend = sys.modules["matplotlib_inline.config"].InlineBackend.instance()
+        names = {"formats": "figure_formats", "options": "print_figure_kwargs", "close": "close_figures"}
+        troubles = each(new.items(), lambda item: setattr(backend, names[item[0]], item[1]), self.title)
+        backend._update_figure_formatters()  # where `set_matplotlib_formats` has passed these settings over
+        return troubles
+
+
+def figure_printers() -> dict[str, tuple[str, dict[str, Any]]]:
+    """By type of output the name of the format and the options."""
+    figure = getattr(sys.modules.get("matplotlib.figure"), "Figure", None)
+    found = {}
+    for kind, name in FORMATS.items():
+        printer = shell().display_formatter.formatters[kind].type_printers.get(figure)
+        if isinstance(printer, functools.partial):
+            retina = getattr(printer.func, "__name__", "") == "retina_figure"
+            options = {key: value for key, value in printer.keywords.items() if key not in ("fmt", "base64")}
+            found[kind] = ("retina" if retina else name), options
+    return found
+
+
 def in_session() -> bool:
     return "baton_shim.session_kernel" in sys.modules
 
@@ -83,4 +128,4 @@ def named(backend: str | None) -> str | None:
     return "inline" if backend == INLINE else backend and backend.lower()
 
 
-PLOTS: tuple[Kind, ...] = (Parameters(), Backend())
+PLOTS: tuple[Kind, ...] = (Parameters(), Backend(), FigureFormats())

@@ -97,6 +97,28 @@ LIBRARIES = [
     ("torch", "torch.set_grad_enabled(False)", "torch.is_grad_enabled()", "False"),
     ("torch", "torch.set_num_threads(3)", "torch.get_num_threads()", "3"),
     ("torch", "torch.use_deterministic_algorithms(True)", "torch.are_deterministic_algorithms_enabled()", "True"),
+    ("torch", "torch.autograd.set_detect_anomaly(True)", "torch.is_anomaly_enabled()", "True"),
+    (
+        "sklearn",
+        "sklearn.set_config(transform_output='pandas', display='text')",
+        "sklearn.get_config()['transform_output'], sklearn.get_config()['display']",
+        "('pandas', 'text')",
+    ),
+    ("mpmath", "mpmath.mp.dps = 30", "str(mpmath.mpf(1) / 3)[:25]", "'0.33333333333333333333333'"),
+    ("jax", "jax.config.update('jax_enable_x64', True)", "str(jax.numpy.ones(1).dtype)", "'float64'"),
+    ("jax", "jax.config.update('jax_default_prng_impl', 'rbg')", "jax.config.jax_default_prng_impl", "'rbg'"),
+    (
+        "matplotlib_inline.config",
+        "%config InlineBackend.figure_formats = {'svg', 'retina'}",
+        "sorted(matplotlib_inline.config.InlineBackend.instance().figure_formats)",
+        "['retina', 'svg']",
+    ),
+]
+SHOWING = [
+    ("get_ipython().ast_node_interactivity = 'last'", "get_ipython().ast_node_interactivity", "'last'"),
+    ("%precision 3", "1 / 3", "0.333"),
+    ("%xmode Plain", "get_ipython().InteractiveTB.mode", "'Plain'"),
+    ("%pprint", "list(range(30))", str(list(range(30)))),
 ]
 
 
@@ -121,6 +143,16 @@ def test_a_setting_holds_in_both_kernels(baton: Baton, magic: str) -> None:
 def test_a_setting_of_a_library(baton: Baton, magic: str) -> None:
     baton.run("%%gpu\n" + "\n".join({f"import {library}" for library, *_ in LIBRARIES}))
     hold_in_both(baton, magic, [(change, look, expected) for _, change, look, expected in LIBRARIES])
+
+
+@HERE_AND_THERE
+def test_how_values_are_shown(baton: Baton, magic: str) -> None:
+    hold_in_both(baton, magic, SHOWING)
+
+
+def test_a_setting_of_jax_from_the_cell_that_imports_it(baton: Baton) -> None:
+    baton.run("import jax; jax.config.update('jax_enable_x64', True)")
+    assert baton.run("%%gpu\nimport jax.numpy\nstr(jax.numpy.ones(1).dtype)").result == "'float64'"
 
 
 def test_a_setting_is_taken_back(baton: Baton) -> None:

@@ -43,6 +43,12 @@ CASES: dict[str, tuple[str, str, str]] = {
         "x.note = [x.sum]; y = x.sum",
         "(x.note, y, x.sum)",
     ),
+    "new types and variables of types": (
+        "from typing import NewType, ParamSpec, TypeVar\nU = NewType('U', int); P = ParamSpec('P')\n"
+        "T = TypeVar('T', int, str); x = {'u': U, 'p': P, 't': T}",
+        "y = x['u'], U(3)",
+        "(x['u'] is U is y[0], y[1], U.__supertype__, x['p'] is P, T.__constraints__, T.__module__, U.__module__)",
+    ),
     "class of NamedTuple": (
         "from typing import NamedTuple\n"
         "class E(NamedTuple):\n"

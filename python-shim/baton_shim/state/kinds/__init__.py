@@ -43,7 +43,7 @@ from baton_shim.state.kinds.instances import (
     pickles_ordinarily,
     slot_names,
 )
-from baton_shim.state.kinds.jitted import JittedKind, is_jitted_type
+from baton_shim.state.kinds.jax import JaxArrayKind, JittedKind, is_jax_array_type, is_jitted_type
 from baton_shim.state.kinds.leaves import LeafKind, is_leaf
 from baton_shim.state.kinds.reduced import ReducedKind
 from baton_shim.state.kinds.references import (
@@ -57,6 +57,7 @@ from baton_shim.state.kinds.references import (
     ReferenceKind,
     is_kernel_stream_type,
 )
+from baton_shim.state.kinds.singletons import SingletonKind, may_be_singleton
 from baton_shim.state.kinds.tensors import GeneratorKind, TensorKind, is_generator_type, is_tensor_type
 from baton_shim.state.kinds.traits import TraitsKind, is_traits_type
 from baton_shim.state.kinds.trees import (
@@ -65,6 +66,7 @@ from baton_shim.state.kinds.trees import (
     is_decision_tree_type,
     is_search_tree_type,
 )
+from baton_shim.state.kinds.typings import TYPINGS, TypingKind
 from baton_shim.state.kinds.weak import WEAK_COLLECTIONS, WeakCollectionKind
 from baton_shim.state.refusal import Stayed, cannot_leave, may_be_guilty
 
@@ -98,8 +100,9 @@ class Kinds:
         self.figure, self.registry = FigureKind(here), RegistryKind(here)
         self.dtype, self.list_iterator = TypeKind(here), ListIteratorKind(here)
         self.series_manager, self.jitted = SeriesManagerKind(here), JittedKind(here)
-        self.traits = TraitsKind(here)
+        self.traits, self.jax_array = TraitsKind(here), JaxArrayKind(here)
         self.search_tree, self.decision_tree = SearchTreeKind(here), DecisionTreeKind(here)
+        self.typing, self.singleton = TypingKind(here), SingletonKind(here)
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values()}
         self._by_type: dict[type, Kind] = {
             list: self.list,
@@ -114,8 +117,10 @@ class Kinds:
             **dict.fromkeys(DICT_ITERATORS, self.dict_iterator),
             **dict.fromkeys(LIST_ITERATORS, self.list_iterator),
             **dict.fromkeys(WEAK_COLLECTIONS, self.weak),
+            **dict.fromkeys(TYPINGS, self.typing),
         }
 
+        self._otherwise: dict[type, Kind] = {}  # what an object of a singleton's type is of that is none
         self._innocent: set[type] = set()
 
     def why_not(self, obj: object) -> tuple[str, str] | None:
@@ -142,7 +147,13 @@ class Kinds:
     def of(self, obj: object) -> Kind:
         kind = self._by_type.get(type(obj))
         if kind is None:
-            kind = self._by_type[type(obj)] = self._of_type(type(obj), obj)
+            kind = self._otherwise.get(type(obj)) or self._of_type(type(obj), obj)
+            if not may_be_singleton(type(obj)):
+                self._by_type[type(obj)] = kind
+                return kind
+            self._otherwise[type(obj)] = kind
+            if self.singleton.is_one(obj):
+                return self.singleton
         return kind
 
     def _of_type(self, kind: type, obj: Any) -> Kind:
@@ -168,6 +179,8 @@ class Kinds:
             return self.traits
         if is_jitted_type(kind):
             return self.jitted
+        if is_jax_array_type(kind):
+            return self.jax_array
         if is_search_tree_type(kind):
             return self.search_tree
         if is_decision_tree_type(kind):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import copyreg
 import functools
+import sys
 import types
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -13,6 +14,7 @@ from typing import Any
 
 import cloudpickle
 
+from baton_shim.state.kinds import traces
 from baton_shim.state.kinds.base import Kind, State, all_alike, hold_the_same
 
 CONTAINERS = (collections.OrderedDict, dict, list, set, collections.deque)
@@ -47,6 +49,8 @@ def reduced_ordinarily(obj: Any) -> Any:
     """
     if type(obj).__module__ == "torch.nn.utils.parametrize" and "parametrizations" in vars(obj).get("_modules", ()):
         return copyreg.__newobj__, (type(obj),), vars(obj)  # type: ignore[attr-defined]
+    if type(obj).__module__ == "jax._src.custom_derivatives" and hasattr(obj, "__dict__"):
+        return found_by(obj) or (bare, (type(obj),), vars(obj))  # its `__new__` wants the function
     form = obj.__reduce_ex__(5)
     if type(form) is tuple and form[0] is copyreg.__newobj__ and new_beyond(type(obj)):  # type: ignore[attr-defined]
         return (made, *form[1:])
@@ -69,6 +73,18 @@ def new_beyond(kind: Any) -> Any:
         elif asked:
             return None
     return None
+
+
+def found_by(obj: Any) -> str | None:
+    """The name by which a library has this very object."""
+    module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
+    if not isinstance(name, str) or module == "__main__":
+        return None
+    return name if getattr(sys.modules.get(module or ""), name, None) is obj else None
+
+
+def bare(kind: Any) -> Any:
+    return object.__new__(kind)
 
 
 def made(kind: Any, *arguments: Any) -> Any:
@@ -154,7 +170,8 @@ class InstanceKind(Kind):
         state = self.read(obj)
         if container_base(obj) is not None:
             return new, (type(obj), getattr(obj, "maxlen", None)), state, None, None, apply
-        return (*reduced_ordinarily(obj)[:2], state, None, None, apply)
+        form = reduced_ordinarily(obj)
+        return form if isinstance(form, str) else (*form[:2], state, None, None, apply)
 
     def new(self, kind: Any, longest: int | None) -> Any:
         base: Any = next(base for base in CONTAINERS if issubclass(kind, base))
@@ -239,7 +256,7 @@ def container_base(obj: Any) -> type | None:
 
 
 class ExceptionKind(Kind):
-    """Arguments, attributes, cause and context. The traceback belongs to frames, which stay."""
+    """Arguments, attributes, cause, context, and what the traceback shows. Its frames stay."""
 
     name = "exception"
     changes = True
@@ -250,33 +267,50 @@ class ExceptionKind(Kind):
 
     def __init__(self, here: Any) -> None:
         super().__init__(here)
-        self._anchors = (self.new, self.apply)
+        self._anchors = (self.new, self.apply, self.link)
 
     def new(self, kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
         return kind.__new__(kind, *arguments)
 
     def reduce(self, obj: Any) -> Any:
-        new, apply = self._anchors
+        new, apply, _ = self._anchors
         kind: Any = type(obj)
         own = kind.__reduce__ is not BaseException.__reduce__ and not isinstance(obj, OSError)
         if own or kind.__reduce_ex__ is not object.__reduce_ex__:
-            return None
+            return self._with_links(obj, obj.__reduce_ex__(5))
         arguments = obj.__reduce__()[1] if isinstance(obj, OSError) else obj.args
-        return new, (type(obj), tuple(arguments)), self.read(obj), None, None, apply
+        return new, (type(obj), tuple(arguments)), self.content(obj, self.read(obj)), None, None, apply
+
+    def _with_links(self, obj: Any, form: Any) -> Any:
+        """What its own pickling says, and what no pickling of exceptions says."""
+        if type(form) is not tuple or any(part is not None for part in form[3:]):
+            return None
+        state = form[2] if len(form) > 2 else None
+        return *form[:2], (state, *self.content(obj, self.read(obj))[-2:]), None, None, self._anchors[2]
+
+    def link(self, obj: Any, content: Any) -> None:
+        state, links, trace = content
+        if state is not None:
+            obj.__setstate__(state)
+        obj.__cause__, obj.__context__, obj.__suppress_context__ = links
+        obj.__traceback__ = traces.rebuilt(trace, self.here.namespace, obj.__traceback__)
 
     def read(self, obj: Any) -> State:
         slots = tuple((n, getattr(obj, n)) for n in slot_names(type(obj)) if hasattr(obj, n))
         link = (obj.__cause__, obj.__context__, obj.__suppress_context__)
-        return type(obj), obj.args, tuple(obj.__dict__.items()), slots, link
+        return type(obj), obj.args, tuple(obj.__dict__.items()), slots, link, traces.places(obj.__traceback__)
+
+    def content(self, obj: Any, state: State) -> Any:
+        return *state[:-1], traces.described(state[-1])
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
-        kind, arguments, attributes, slots, link = state
+        kind, arguments, attributes, slots, link, _ = state
         yield kind
         yield arguments
         yield from chain(chain.from_iterable(attributes), chain.from_iterable(slots), link)
 
     def apply(self, obj: Any, content: Any) -> None:
-        kind, arguments, attributes, slots, (cause, context, suppress) = content
+        kind, arguments, attributes, slots, *links = content
         if type(obj) is not kind:
             obj.__class__ = kind
         obj.args = arguments
@@ -284,4 +318,4 @@ class ExceptionKind(Kind):
         obj.__dict__.update(attributes)
         for name, value in slots:
             setattr(obj, name, value)
-        obj.__cause__, obj.__context__, obj.__suppress_context__ = cause, context, suppress
+        self.link(obj, (None, *links))

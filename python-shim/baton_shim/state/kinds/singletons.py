@@ -1,0 +1,78 @@
+"""Objects that a library has one of, such as `os.environ` and the generator behind `random.randint`.
+
+Each kernel has its own, and what matters of its state is told apart (`surroundings`). So a name that a notebook took
+out of the library, or a method that is bound to it, means the other kernel's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from baton_shim.state.kinds.base import Here, Kind
+
+_TYPES = {
+    "os": ("_Environ",),
+    "random": ("Random",),
+    "numpy.random.mtrand": ("RandomState",),
+    "matplotlib": ("RcParams",),
+    "matplotlib.cm": ("ColormapRegistry",),
+    "pandas._config.config": ("DictWrapper",),
+    "jax._src.config": ("Config",),
+    "mpmath.ctx_mp": ("MPContext",),
+    "mpmath.ctx_fp": ("FPContext",),
+    "mpmath.ctx_iv": ("MPIntervalContext",),
+    "sympy.core.cache": ("LazyFunction",),
+    "sympy.polys.domains.integerring": ("IntegerRing",),
+    "sympy.polys.domains.rationalfield": ("RationalField",),
+    "sympy.polys.domains.realfield": ("RealField",),
+    "sympy.polys.domains.complexfield": ("ComplexField",),
+    "sympy.polys.domains.gaussiandomains": ("GaussianIntegerRing", "GaussianRationalField"),
+    "sympy.polys.domains.expressiondomain": ("ExpressionDomain",),
+}
+
+
+def may_be_singleton(kind: type) -> bool:
+    return kind.__name__ in _TYPES.get(kind.__module__, ())
+
+
+def place_of(obj: Any) -> tuple[str, str] | None:
+    """The module that has it, which is its class's or one above that, and the name there."""
+    for module in modules_above(type(obj).__module__):
+        for name, value in tuple(vars(sys.modules[module]).items()):
+            if value is obj:
+                return module, name
+    return None
+
+
+def modules_above(name: str) -> Iterator[str]:
+    while name:
+        if name in sys.modules:
+            yield name
+        name = name.rpartition(".")[0]
+
+
+class SingletonKind(Kind):
+    name = "singleton"
+    blind = True
+
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self._anchors = (self.find,)
+        self._known: dict[int, tuple[Any, tuple[str, str]]] = {}
+
+    def is_one(self, obj: Any) -> bool:
+        if id(obj) not in self._known:
+            place = place_of(obj)
+            if place is None:
+                return False
+            self._known[id(obj)] = obj, place
+        return True
+
+    def reduce(self, obj: Any) -> Any:
+        return self._anchors[0], place_of(obj) or self._known[id(obj)][1]
+
+    def find(self, module: str, name: str) -> Any:
+        return getattr(importlib.import_module(module), name)

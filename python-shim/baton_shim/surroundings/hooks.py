@@ -1,0 +1,142 @@
+"""What the notebook hung on IPython and libraries: magics, formatters, callbacks of events, transformers, accessors,
+nodes of trees, attributes of classes and modules.
+
+They are objects of the notebook like any other, so they travel in the table's message itself, not as bytes. What a
+library hung there stays, because each process has its own.
+
+**Invariant:** without anything of the notebook on either side nothing travels. Callbacks of events run in the notebook
+kernel only, where each cell begins and ends once.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from baton_shim.surroundings.ipython import shell
+from baton_shim.surroundings.jaxes import JAX
+from baton_shim.surroundings.patches import Patches
+
+Hung = dict[str, list[tuple[Any, Any]]]
+"""Keys and objects, by where they hang. In lists, which have no keys, it is None."""
+NODES = "nodes"
+ACCESSORS = "accessors"
+PATCHES = "patches"
+WITH_ACCESSORS = {"pandas": ("DataFrame", "Series", "Index"), "polars": ("DataFrame", "LazyFrame", "Series", "Expr")}
+
+
+class Hooks:
+    """One end's view of what hangs in both."""
+
+    def __init__(self) -> None:
+        self._known: Hung = {}
+        self.patches = Patches()
+
+    def depart(self) -> Hung | None:
+        """All that travels; None where the other end has nothing to do."""
+        before, self._known = self._known, self._hung()
+        return {**{place: [] for place in before}, **self._known} or None
+
+    def land(self, found: Hung | None) -> None:
+        from baton_shim.state import Stayed
+
+        for place, entries in (found or {}).items():
+            known = self._known.pop(place, [])
+            entries = [(key, one) for key, one in entries if type(one) is not Stayed]
+            if place == NODES:
+                for _, node in entries:
+                    JAX.register(*node)
+            elif place == PATCHES:
+                self.patches.land(known, entries)
+            elif place == ACCESSORS:
+                give_accessors(dict(known), dict(entries))
+            elif place in tables():
+                bring_up(tables()[place], dict(known), dict(entries))
+            elif place in lists():
+                replace(lists()[place], [one for _, one in known], [one for _, one in entries])
+            if entries:
+                self._known[place] = entries
+
+    def _hung(self) -> Hung:
+        patches = self.patches.look()
+        return {**hung(), **({PATCHES: patches} if patches else {})}
+
+
+def tables() -> dict[str, dict[Any, Any]]:
+    formatters = shell().display_formatter.formatters
+    magics: dict[str, dict[Any, Any]] = shell().magics_manager.magics
+    return {**magics, **{kind: formatter.type_printers for kind, formatter in formatters.items()}}
+
+
+def lists() -> dict[str, list[Any]]:
+    this = shell()
+    transformers = ("ast_transformers", "input_transformers_cleanup", "input_transformers_post")
+    return {**this.events.callbacks, **{name: getattr(this, name) for name in transformers}}
+
+
+def hung() -> Hung:
+    found: Hung = {NODES: [(None, node) for node in JAX.nodes], ACCESSORS: list(accessors())}
+    for place, table in tables().items():
+        found[place] = [(key, one) for key, one in table.items() if of_notebook(one) or is_made_here(one)]
+    for place, entries in lists().items():
+        found[place] = [(None, one) for one in entries if of_notebook(one)]
+    return {place: entries for place, entries in found.items() if entries}
+
+
+def accessors() -> Iterator[tuple[tuple[str, str, str], Any]]:
+    """`frame.name`, by library, class and name."""
+    for module, kinds in WITH_ACCESSORS.items():
+        for kind in kinds if module in sys.modules else ():
+            found = getattr(sys.modules[module], kind, None)  # none while the library is being imported
+            for name in sorted(getattr(found, "_accessors", ())):
+                one = vars(found).get(name)
+                if any(of_notebook(part) for part in getattr(one, "__dict__", {}).values()):
+                    yield (module, kind, name), one
+
+
+def give_accessors(before: dict[tuple[str, str, str], Any], now: dict[tuple[str, str, str], Any]) -> None:
+    for module, kind, name in before.keys() - now.keys():
+        owner = getattr(importlib.import_module(module), kind)
+        owner._accessors.discard(name)
+        delattr(owner, name)
+    for (module, kind, name), one in now.items():
+        owner = getattr(importlib.import_module(module), kind)
+        owner._accessors.add(name)
+        setattr(owner, name, one)
+
+
+def of_notebook(one: Any) -> bool:
+    if isinstance(one, (types.FunctionType, type)):
+        return one.__module__ == "__main__"
+    return type(getattr(one, "__self__", one)).__module__ == "__main__"
+
+
+def is_made_here(one: Any) -> bool:
+    """A formatter that a call of the notebook's made, as `sympy.init_printing()` does."""
+    return isinstance(one, types.FunctionType) and str(one.__module__).startswith("sympy.") and bool(one.__closure__)
+
+
+def objects(found: Hung | None) -> list[object]:
+    """What code that names none of it may run."""
+    return [one for entries in (found or {}).values() for _, one in entries]
+
+
+def bring_up(table: dict[Any, Any], before: dict[Any, Any], now: dict[Any, Any]) -> None:
+    for key, one in before.items():
+        if key not in now and table.get(key) is one:
+            del table[key]
+    table.update(now)
+
+
+def replace(entries: list[Any], before: Iterable[Any], now: list[Any]) -> None:
+    """In their order, behind those of libraries."""
+    theirs = set(map(id, (*before, *now)))
+    present = [one for one in entries if id(one) in theirs]
+    if list(map(id, present)) != list(map(id, now)):
+        entries[:] = [one for one in entries if id(one) not in theirs] + now
+
+
+__all__ = ["Hooks", "Hung", "objects", "of_notebook"]

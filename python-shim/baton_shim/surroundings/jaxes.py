@@ -1,0 +1,97 @@
+"""Settings of JAX: precision, checks, defaults of random numbers. Those of machines and caches stay.
+
+And which classes of the notebook are nodes of trees: JAX does not tell, so what is registered is noted.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import re
+import sys
+from contextlib import suppress
+from typing import Any
+
+from baton_shim import late
+from baton_shim.surroundings.kind import Settings, each
+
+OF_THE_MACHINE = re.compile(
+    r"jax_(?:platforms?|platform_name|backend_target|num_cpu_devices|logging_level|pjrt_.*|cpu_.*|cuda_.*|rocm_.*|"
+    r"mock_.*|xla_.*|.*(?:cache|pgle|profil|distributed|binary|coordinator|preemption|transfer|cloud).*)"
+)
+
+REGISTER = (
+    "register_pytree_node register_pytree_node_class register_pytree_with_keys register_pytree_with_keys_class "
+    "register_dataclass register_static"
+).split()
+Node = tuple[str, tuple[Any, ...], dict[str, Any]]
+"""The function that registered a class, with its arguments."""
+
+
+class JaxSettings(Settings):
+    """JAX does not tell its defaults, so they are noted when it is imported."""
+
+    name, title, module = "jax", "A setting of JAX", "jax"
+
+    def __init__(self) -> None:
+        self._at_import: dict[str, Any] = {}
+        self.nodes: list[Node] = []
+        self._registering = False
+
+    def watch(self) -> None:
+        """Called at the start of a kernel."""
+        late.when_imported("jax", self._imported)
+
+    def _imported(self) -> None:
+        self._at_import = self.look()
+        for name in REGISTER:
+            self._note(name)
+
+    def _note(self, name: str) -> None:
+        inner: Any = sys.modules["jax._src.tree_util"]
+        register = getattr(inner, name, None)
+        if register is None:  # of a newer JAX
+            return
+
+        @functools.wraps(register)
+        def noted(*arguments: Any, **named: Any) -> Any:
+            outermost, self._registering = not self._registering, True
+            try:
+                result = register(*arguments, **named)
+            finally:
+                self._registering = not outermost
+            kind = arguments[0] if arguments else next(iter(named.values()), None)
+            if outermost and getattr(kind, "__module__", "") == "__main__":
+                self.nodes.append((name, arguments, named))
+            return result
+
+        for module in (inner, sys.modules["jax.tree_util"]):
+            setattr(module, name, noted)
+
+    def register(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """As the other end did."""
+        import jax
+
+        kind = (*arguments, *named.values())[0]
+        if all(kind is not (*known, *others.values())[0] for _, known, others in self.nodes):
+            with suppress(ValueError):  # a library has done so when the class was made here
+                getattr(jax.tree_util, name)(*arguments, **named)
+
+    def look(self) -> dict[str, Any]:
+        values: dict[str, Any] = sys.modules["jax"].config.values
+        return {name: value for name, value in values.items() if travels(name, value)}
+
+    def fresh(self) -> dict[str, Any]:
+        return self._at_import
+
+    def apply(self, difference: Any) -> list[str] | None:
+        new, _ = difference
+        return each(new.items(), lambda item: sys.modules["jax"].config.update(*item), self.title)
+
+
+def travels(name: str, value: Any) -> bool:
+    plain = value is None or isinstance(value, (bool, int, float, str, enum.Enum)) or name == "jax_default_device"
+    return plain and OF_THE_MACHINE.fullmatch(name) is None
+
+
+JAX = JaxSettings()
