@@ -14,7 +14,7 @@ from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch import precision
 from baton_shim.virtual.pytorch.hooks import LabellingHook, label_gradients
 from baton_shim.virtual.pytorch.labels import Tensor, look, names_cuda, on_cuda, put
-from baton_shim.virtual.pytorch.mode import AllOnCuda, mixed, mode_here
+from baton_shim.virtual.pytorch.mode import AllOnCuda, all_on_cuda, mixed, mode_here
 
 
 def install(patches: Patches) -> None:
@@ -29,17 +29,8 @@ def install(patches: Patches) -> None:
 
 
 def install_backward(patches: Patches) -> None:
-    run_here = getattr(torch.autograd, "_engine_run_backward", None)
-    if run_here is not None:
-
-        @functools.wraps(run_here)
-        def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if not any(map(on_cuda, outputs)):
-                return run_here(outputs, *args, **kwargs)
-            with AllOnCuda():
-                return put(run_here(outputs, *args, **kwargs), True)
-
-        patches.set(torch.autograd, "_engine_run_backward", run)
+    if hasattr(torch.autograd, "_engine_run_backward"):
+        patches.set(torch.autograd, "_engine_run_backward", passing_labels(torch.autograd._engine_run_backward))
     backward = torch.autograd.function.BackwardCFunction
     apply_here = backward.apply
 
@@ -61,9 +52,17 @@ def install_backward(patches: Patches) -> None:
             patches.set(torch.nn.Module, name, with_labelling_hook(getattr(torch.nn.Module, name)))
 
 
-def all_on_cuda() -> bool:
-    depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)()
-    return depth > 0 and isinstance(torch._C._get_function_stack_at(depth - 1), AllOnCuda)
+def passing_labels(run_here: Any) -> Any:
+    """What runs a backward pass: student code in it is called with tensors that C++ made."""
+
+    @functools.wraps(run_here)
+    def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not any(map(on_cuda, outputs)):
+            return run_here(outputs, *args, **kwargs)
+        with AllOnCuda():
+            return put(run_here(outputs, *args, **kwargs), True)
+
+    return run
 
 
 def with_labelling_hook(register_here: Any) -> Any:
