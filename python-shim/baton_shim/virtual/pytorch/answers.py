@@ -63,6 +63,8 @@ def install(patches: Patches) -> None:
         set_present(patches, module, {name: needs_gpu(f"{title}.{name}") for name in names.split()})
     set_present(patches, torch.cuda, {"_initialized": True})  # else a checkpoint does not keep the random state
     set_present(patches, torch.cuda.random, randomness())
+    for owner in (torch, torch.random):
+        patches.set(owner, "set_rng_state", checking_state(torch.random.set_rng_state))
     set_present(patches, torch.cuda.memory, memory())
     install_accelerator(patches)
     install_backends(patches)
@@ -233,6 +235,14 @@ def randomness() -> dict[str, Any]:
         "set_rng_state": set_rng_state,
         "set_rng_state_all": set_rng_state_all,
     }
+
+
+def checking_state(set_here: Callable[[Any], None]) -> Callable[[Any], None]:
+    def set_rng_state(new_state: Any) -> None:
+        generator.check_state(new_state)
+        set_here(new_state)
+
+    return set_rng_state
 
 
 def order() -> dict[str, Any]:
