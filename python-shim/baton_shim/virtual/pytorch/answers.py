@@ -88,7 +88,7 @@ def always(answer: Any) -> Callable[..., Any]:
 
 def questions() -> dict[str, Any]:
     def get_device_properties(device: Any = None) -> Any:
-        check(device)
+        check_known(device)
         gpu = KNOWN.gpu
         return _CudaDeviceProperties(
             name=gpu.name,
@@ -100,11 +100,11 @@ def questions() -> dict[str, Any]:
         )
 
     def get_device_name(device: Any = None) -> str:
-        check(device)
+        check_known(device)
         return KNOWN.gpu.name
 
     def get_device_capability(device: Any = None) -> tuple[int, int]:
-        check(device)
+        check_known(device)
         return KNOWN.gpu.capability
 
     def set_device(device: Any) -> None:
@@ -156,6 +156,13 @@ def check(device: Any) -> None:
         return
     if not names_cuda(device):
         raise ValueError(f"Expected a cuda device, but got: {device}")
+
+
+def check_known(device: Any) -> None:
+    index = device if isinstance(device, int) else torch.device(device).index if device is not None else None
+    if index not in (None, 0, -1):
+        raise AssertionError("Invalid device id")
+    check(device)
 
 
 def memory() -> dict[str, Any]:

@@ -63,6 +63,8 @@ def install_indexing(patches: Patches) -> None:
     patches.set(Tensor, "__setitem__", setting)
     made = {function: RULES[function] for function in (torch.tensor, torch.as_tensor)}
     RULES.update({function: joining(make) for function, make in made.items()})
+    RULES[getting] = lambda mode, function, args, kwargs: get_item(mode, get_here, args, kwargs)  # some indices ask
+    RULES[setting] = lambda mode, function, args, kwargs: set_item(mode, set_here, args, kwargs)
     patches.on_undo(lambda: RULES.update(made))
 
 

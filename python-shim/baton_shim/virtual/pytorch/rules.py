@@ -174,6 +174,14 @@ def tensor(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
     return mode.compute_with(function, args, kwargs)
 
 
+@rule(*present(torch, "arange range linspace logspace full zeros ones empty eye"))
+def made_of_numbers(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A number is read, wherever it is."""
+    if kwargs and any(kwargs.get(name) is not None for name in ("device", "out", "pin_memory")):
+        return mode.compute_with(function, args, kwargs)
+    return put(function(*args, **kwargs), mode.default_cuda)
+
+
 @rule(*present(Tensor, "new_tensor new_zeros new_ones new_full new_empty new_empty_strided new"))
 def new(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
     if kwargs.get("device") is not None:
@@ -351,9 +359,10 @@ def draw(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
     if asked is not None:
         cuda = names_cuda(asked)
     else:
-        cuda = (mode.default_cuda and function in FACTORIES) or look((args, kwargs))[0]
+        numbers = function in FACTORIES
+        cuda = (mode.default_cuda and numbers) or look(((), kwargs) if numbers else (args, kwargs))[0]
         kwargs = {**kwargs, "device": "cuda"} if cuda and function in FACTORIES else kwargs
-    return draw_on(cuda, mode, function, args, kwargs)
+    return put(draw_on(cuda, mode, function, args, kwargs), cuda)
 
 
 @rule(*_DRAWS_LIKE_INPUT)
