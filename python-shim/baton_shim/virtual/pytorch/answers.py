@@ -11,7 +11,7 @@ import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Union
 
 import torch
 
@@ -53,14 +53,14 @@ def install(patches: Patches) -> None:
     for kind in _TYPES.split():
         if hasattr(torch.cuda, f"{kind}Tensor"):
             answers[f"{kind}Tensor"] = TypedTensor(kind)
-    refused = {name: needs_gpu(f"torch.cuda.{name}") for name in _NEEDS_GPU.split()}
-    set_present(patches, torch.cuda, {**answers, **refused, "default_generators": (generator.of_the_gpu(),)})
+    set_present(patches, torch.cuda, {**answers, "default_generators": (generator.of_the_gpu(),)})
     for module, title, names in (
+        (torch.cuda, "torch.cuda", _NEEDS_GPU),
         (getattr(torch.cuda, "graphs", None), "torch.cuda", _GRAPHS),
         (torch.nn.parallel.comm, "torch.cuda.comm", _BETWEEN_GPUS),
         (torch.cuda.nccl, "torch.cuda.nccl", _OF_NCCL),
     ):
-        set_present(patches, module, {name: needs_gpu(f"{title}.{name}") for name in names.split()})
+        set_present(patches, module, refused(module, title, names))
     set_present(patches, torch.cuda, {"_initialized": True})  # else a checkpoint does not keep the random state
     set_present(patches, torch.cuda.random, randomness())
     for owner in (torch, torch.random):
@@ -179,7 +179,7 @@ def memory() -> dict[str, Any]:
         "get_per_process_memory_fraction": always(1.0),
         "list_gpu_processes": always("GPU:0\nno processes are running"),
     }
-    more |= {name: needs_gpu(f"torch.cuda.memory.{name}") for name in _RECORDS.split()}
+    more |= refused(torch.cuda.memory, "torch.cuda.memory", _RECORDS)
     return {**counters, **more, "memory_snapshot": lambda *args, **kwargs: []}
 
 
@@ -269,15 +269,31 @@ def stream(stream: Any) -> Iterator[Any]:
     yield stream
 
 
-def needs_gpu(name: str) -> Callable[..., Any]:
+def refused(module: Any, title: str, names: str) -> dict[str, Any]:
+    present = [name for name in names.split() if hasattr(module, name)]
+    return {name: needs_gpu(f"{title}.{name}", getattr(module, name)) for name in present}
+
+
+def needs_gpu(name: str, here: Any) -> Any:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(f"{name} needs a real GPU\nhint: use it in a %%gpu cell")
 
-    return refuse
+    return refused_class(here, refuse) if isinstance(here, type) else refuse
+
+
+_CLASSES: dict[type, type] = {}
+
+
+def refused_class(here: type, refuse: Callable[..., Any]) -> type:
+    """A class all the same: libraries name it in annotations, and ask what is an instance of it."""
+    if here not in _CLASSES:
+        body = {"__new__": refuse, "__module__": here.__module__, "__qualname__": here.__qualname__}
+        _CLASSES[here] = type(here.__name__, (here,), body)
+    return _CLASSES[here]
 
 
 class TypedTensor:
-    """`torch.cuda.FloatTensor` and its like."""
+    """`torch.cuda.FloatTensor` and its like, which are types for an annotation."""
 
     def __init__(self, kind: str) -> None:
         self.__name__, self.__module__ = f"{kind}Tensor", "torch.cuda"
@@ -288,6 +304,12 @@ class TypedTensor:
 
     def __call__(self, *args: Any) -> Any:
         return put(self._plain(*args), True)
+
+    def __or__(self, other: Any) -> Any:
+        return Union[self, other]  # noqa: UP007
+
+    def __ror__(self, other: Any) -> Any:
+        return Union[other, self]  # noqa: UP007
 
     def __instancecheck__(self, value: Any) -> bool:
         return on_cuda(value) and isinstance(value, self._plain)
