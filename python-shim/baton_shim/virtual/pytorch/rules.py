@@ -179,7 +179,8 @@ def made_of_numbers(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs
     """A number is read, wherever it is."""
     if kwargs and any(kwargs.get(name) is not None for name in ("device", "out", "pin_memory")):
         return mode.compute_with(function, args, kwargs)
-    return put(function(*args, **kwargs), mode.default_cuda)
+    made = function(*args, **kwargs)
+    return put(made, True) if mode.default_cuda else made
 
 
 @rule(*present(Tensor, "new_tensor new_zeros new_ones new_full new_empty new_empty_strided new"))
