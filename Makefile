@@ -30,6 +30,7 @@ help:
 	@echo "make lab       the same, then open JupyterLab on the examples"
 	@echo "make test      everything that must pass"
 	@echo "make lint      formatting, clippy, ruff, mypy"
+	@echo "make test-older-torch  what virtual CUDA answers with older versions of PyTorch"
 	@echo "make bench     measure, into benches/results/"
 	@echo "make test-gpu  the checks that need an NVIDIA GPU"
 	@echo "make bench-gpu what needs one, measured into benches/results/"
@@ -61,6 +62,14 @@ test-rust: $(VENV)/.requirements-test $(VENV)/.requirements-cuda $(INSTALLED)
 test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(VENV)/.hub $(INSTALLED)
 	$(BIN)/pytest -m "not gpu" -n 2 python-shim/tests
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile tests
+
+# Three further copies of PyTorch, 6 GB on disk, so apart from `make test`.
+.PHONY: test-older-torch
+test-older-torch: $(VENV)/.torch-2.5 $(VENV)/.torch-2.0 $(VENV)/.torch-1.13
+	for version in 2.5 2.0 1.13; do \
+		PYTHONPATH=$(VENV)/torch-$$version:python-shim \
+			$(BIN)/python python-shim/tests/virtual/conformance.py differences virtual; \
+	done
 
 .PHONY: test-gpu
 test-gpu: gpu $(VENV)/.requirements-gpu $(VENV)/.requirements-cuda $(INSTALLED)
@@ -123,6 +132,13 @@ $(VENV)/.requirements-gpu: requirements/frameworks.txt requirements/gpu.txt scri
 
 $(VENV)/.requirements-cuda: requirements/cuda.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --upgrade --target $(VENV)/cuda -r $<
+	touch $@
+
+$(VENV)/.torch-%: requirements/torch-%.txt scripts/stub_cuda.py $(VENV)/.requirements-runtime
+	scripts/install-system-packages stubs
+	rm -rf $(VENV)/torch-$*
+	$(BIN)/pip install --quiet --no-deps --target $(VENV)/torch-$* -r $<
+	PYTHONPATH=$(VENV)/torch-$* $(BIN)/python scripts/stub_cuda.py
 	touch $@
 
 # Test suites of others, for tests/test_foreign_suites.py: source archives, which contain the tests. Their plugins are

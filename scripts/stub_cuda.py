@@ -20,9 +20,10 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 KNOWN = set(
-    "cublas cublasLt cudart cudnn cufft cufile cupti curand cusparse cusparseLt nccl nvrtc nvshmem_host".split()
+    "cublas cublasLt cudart cudnn cufft cufile cupti curand cusparse cusparseLt nccl nvrtc nvshmem_host "
+    "nvToolsExt".split()
 )
-OF_CUDA = re.compile(r"(__)?(cuda|cublas|cudnn|cufft|cuFile|cupti|curand|cusparse|nccl|nvrtc|nvshmem)")
+OF_CUDA = re.compile(r"(__)?(cuda|cublas|cudnn|cufft|cuFile|cupti|curand|cusparse|nccl|nvrtc|nvshmem|nvtx)")
 NO_DEVICE = 100  # of CUDA's error numbers
 TRIAL = "import torch; assert (torch.ones(2, 2) @ torch.ones(2)).tolist() == [2, 2]; torch.cuda.is_available()"
 

@@ -14,10 +14,13 @@ def install(patches: Patches) -> None:
     config = tensorflow.config
     physical = config.PhysicalDevice(name="/physical_device:GPU:0", device_type="GPU")
     logical = config.LogicalDevice(name="/device:GPU:0", device_type="GPU")
+    visible = Visible(physical)
     for owner in (config, config.experimental):
-        add_to_list(patches, owner, "list_physical_devices", physical)
-        add_to_list(patches, owner, "list_logical_devices", logical)
-        for name in ("set_memory_growth", "set_visible_devices", "set_virtual_device_configuration"):
+        add_to_list(patches, owner, "list_physical_devices", physical, lambda: True)
+        add_to_list(patches, owner, "list_logical_devices", logical, lambda: visible.shown)
+        add_to_list(patches, owner, "get_visible_devices", physical, lambda: visible.shown)
+        patches.set(owner, "set_visible_devices", visible.choosing(owner.set_visible_devices))
+        for name in ("set_memory_growth", "set_virtual_device_configuration"):
             leave_out(patches, owner, name, physical)
         leave_out(patches, owner, "set_logical_device_configuration", physical)
     details_here = config.experimental.get_device_details
@@ -34,14 +37,30 @@ def install(patches: Patches) -> None:
     patches.set(tensorflow.test, "is_built_with_cuda", lambda: True)
 
 
-def add_to_list(patches: Patches, owner: Any, name: str, gpu: Any) -> None:
+class Visible:
+    """What a notebook chose to see of the GPU."""
+
+    def __init__(self, gpu: Any) -> None:
+        self.gpu, self.shown = gpu, True
+
+    def choosing(self, choose_here: Callable[..., None]) -> Callable[..., None]:
+        def set_visible_devices(devices: Any, device_type: str | None = None) -> None:
+            chosen = devices if isinstance(devices, list) else [devices]
+            choose_here([device for device in chosen if device != self.gpu], device_type)
+            if device_type in (None, "GPU"):
+                self.shown = self.gpu in chosen
+
+        return set_visible_devices
+
+
+def add_to_list(patches: Patches, owner: Any, name: str, gpu: Any, shown: Callable[[], bool]) -> None:
     here: Callable[..., list[Any]] | None = getattr(owner, name, None)
     if here is None:
         return
 
     def listed(device_type: str | None = None) -> list[Any]:
         found = here(device_type)
-        return [*found, gpu] if device_type in (None, "GPU") and gpu not in found else found
+        return [*found, gpu] if device_type in (None, "GPU") and shown() and gpu not in found else found
 
     patches.set(owner, name, listed)
 

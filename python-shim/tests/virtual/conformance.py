@@ -1,17 +1,25 @@
-"""Answers the lines of `conformance.txt` in a process of its own: `python conformance.py virtual` or `real`.
+"""Puts the questions of `conformance.txt` to the torch that is here, with a virtual or a real GPU.
 
-Out: a JSON list with one text for each line, written as the list writes its expectations.
+`python conformance.py answers virtual` (or `real`) answers them in this process. Out: a JSON list with one text for
+each line, written as the list writes its expectations; null where this torch lacks a function that the line names.
+`python conformance.py differences virtual` starts such a process and prints what is not as the list says, or as the
+list of this version, as `conformance-1.13.txt`, says.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import json
 import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 LIST = Path(__file__).with_name("conformance.txt")
+SECONDS = 110
 
 
 class Line(NamedTuple):
@@ -19,22 +27,75 @@ class Line(NamedTuple):
     expected: str
 
 
-def lines() -> list[Line]:
+def lines(file: Path = LIST) -> list[Line]:
     found = []
-    for text in LIST.read_text().splitlines():
+    for text in file.read_text().splitlines():
         if text and not text.startswith("#"):
             expression, _, expected = text.rpartition(" => ") if not text.endswith(" =>") else (text[:-3], "", "")
             found.append(Line(expression, expected))
     return found
 
 
-def agrees(expected: str, answer: str) -> bool:
+def agrees(expected: str, answer: str | None) -> bool:
     """White space does not count; of an exception the list has its class, if that matters, and a part of its text."""
+    if answer is None:
+        return False
     if not expected.startswith("!"):
         return "".join(expected.split()) == "".join(answer.split())
     kind, _, part = expected[1:].partition(":")
     found, _, text = answer.removeprefix("!").partition(":")
     return answer.startswith("!") and (not kind or kind in found.split("|")) and part.strip() in text
+
+
+# ---- comparing ----
+
+
+def answers(kind: str) -> list[str | None]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, __file__, "answers", kind]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found: list[str | None] = json.loads(ended.stdout.splitlines()[-1])
+    return found
+
+
+def differences(kind: str, *, version: str | None = None) -> list[str]:
+    """Without a version: everything must be as the list says. With one: as the list of that version says, which has
+    only what is otherwise there; and a question about what it lacks is none."""
+    file = LIST.with_name(f"conformance-{version}.txt")
+    otherwise = {line.expression: line.expected for line in lines(file)} if file.exists() else {}
+    found = []
+    for line, answer in zip(lines(), answers(kind), strict=True):
+        own = otherwise.pop(line.expression, None)
+        if own is not None and agrees(line.expected, answer):
+            found.append(f"{line.expression}\n  is now as in the list of all: take it out of {file.name}")
+        elif not agrees(own or line.expected, answer) and not (version and answer is None):
+            found.append(f"{line.expression}\n  expected {own or line.expected}\n  found    {answer}")
+    return [*found, *(f"{expression}\n  is in {file.name} only" for expression in otherwise)]
+
+
+# ---- answering ----
+
+
+def lacks(expression: str) -> bool:
+    """Whether a function or module of torch is named that this version does not have."""
+    for path in re.findall(r"\b(?:torch|nn|F)(?:\.\w+)+", expression):
+        first, *rest = path.split(".")
+        owner = importlib.import_module({"torch": "torch", "nn": "torch.nn", "F": "torch.nn.functional"}[first])
+        for name in rest:
+            if not hasattr(owner, name) and not is_module(f"{owner.__name__}.{name}"):
+                return True
+            owner = getattr(owner, name)
+    return False
+
+
+@functools.cache
+def is_module(name: str) -> bool:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return False
+    return True
 
 
 def answer(expression: str) -> str:
@@ -45,6 +106,7 @@ def answer(expression: str) -> str:
 
     import numpy as np
     import torch
+    import torch.utils.checkpoint
     from torch import nn
     from torch.nn import functional as F  # noqa: N812
 
@@ -79,18 +141,30 @@ def answer(expression: str) -> str:
         return f"!{kinds}: {error}"
 
 
-def main() -> None:
+def print_answers(kind: str) -> None:
     import warnings
 
     warnings.simplefilter("ignore")
-    if sys.argv[1] == "virtual":
+    if kind == "virtual":
         from baton_shim.virtual import SWITCH
 
         SWITCH.begin(session=False)
-    answers = [answer(line.expression) for line in lines()]
-    sys.stdout.write(json.dumps(answers) + "\n")
+    found = [None if lacks(line.expression) else answer(line.expression) for line in lines()]
+    sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
     os._exit(0)  # a generator's or a worker's end says nothing here
+
+
+def main() -> None:
+    asked, kind = sys.argv[1:]
+    if asked == "answers":
+        print_answers(kind)
+    import torch
+
+    version = ".".join(torch.__version__.split(".")[:2])
+    found = differences(kind, version=version)
+    print(*found, f"torch {version}: {len(lines())} questions, {len(found)} differences", sep="\n")
+    sys.exit(bool(found))
 
 
 if __name__ == "__main__":

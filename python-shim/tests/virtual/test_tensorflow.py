@@ -16,6 +16,11 @@ ANSWERS = {
     "[gpu.name for gpu in config.experimental.list_logical_devices('GPU')]": ["/device:GPU:0"],
     "[config.experimental.set_memory_growth(gpu, True) for gpu in config.list_physical_devices('GPU')]": [None],
     "config.set_visible_devices(config.list_physical_devices('GPU')[0], 'GPU')": None,
+    "[gpu.device_type for gpu in config.get_visible_devices()]": ["CPU", "GPU"],
+    "config.set_visible_devices([], 'GPU')": None,
+    "config.get_visible_devices('GPU') + config.list_logical_devices('GPU')": [],
+    "len(config.list_physical_devices('GPU'))": 1,
+    "config.set_visible_devices(config.list_physical_devices())": None,
     "config.set_logical_device_configuration(config.list_physical_devices('GPU')[0], [])": None,
     "sorted(config.experimental.get_device_details(config.list_physical_devices('GPU')[0]))": [
         "compute_capability",

@@ -11,7 +11,7 @@ import types
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Union
 
 import torch
 
@@ -53,16 +53,18 @@ def install(patches: Patches) -> None:
     for kind in _TYPES.split():
         if hasattr(torch.cuda, f"{kind}Tensor"):
             answers[f"{kind}Tensor"] = TypedTensor(kind)
-    refused = {name: needs_gpu(f"torch.cuda.{name}") for name in _NEEDS_GPU.split()}
-    set_present(patches, torch.cuda, {**answers, **refused, "default_generators": (generator.of_the_gpu(),)})
+    set_present(patches, torch.cuda, {**answers, "default_generators": (generator.of_the_gpu(),)})
     for module, title, names in (
+        (torch.cuda, "torch.cuda", _NEEDS_GPU),
         (getattr(torch.cuda, "graphs", None), "torch.cuda", _GRAPHS),
         (torch.nn.parallel.comm, "torch.cuda.comm", _BETWEEN_GPUS),
         (torch.cuda.nccl, "torch.cuda.nccl", _OF_NCCL),
     ):
-        set_present(patches, module, {name: needs_gpu(f"{title}.{name}") for name in names.split()})
+        set_present(patches, module, refused(module, title, names))
     set_present(patches, torch.cuda, {"_initialized": True})  # else a checkpoint does not keep the random state
     set_present(patches, torch.cuda.random, randomness())
+    for owner in (torch, torch.random):
+        patches.set(owner, "set_rng_state", checking_state(torch.random.set_rng_state))
     set_present(patches, torch.cuda.memory, memory())
     install_accelerator(patches)
     install_backends(patches)
@@ -86,7 +88,7 @@ def always(answer: Any) -> Callable[..., Any]:
 
 def questions() -> dict[str, Any]:
     def get_device_properties(device: Any = None) -> Any:
-        check(device)
+        check_known(device)
         gpu = KNOWN.gpu
         return _CudaDeviceProperties(
             name=gpu.name,
@@ -98,11 +100,11 @@ def questions() -> dict[str, Any]:
         )
 
     def get_device_name(device: Any = None) -> str:
-        check(device)
+        check_known(device)
         return KNOWN.gpu.name
 
     def get_device_capability(device: Any = None) -> tuple[int, int]:
-        check(device)
+        check_known(device)
         return KNOWN.gpu.capability
 
     def set_device(device: Any) -> None:
@@ -156,6 +158,13 @@ def check(device: Any) -> None:
         raise ValueError(f"Expected a cuda device, but got: {device}")
 
 
+def check_known(device: Any) -> None:
+    index = device if isinstance(device, int) else torch.device(device).index if device is not None else None
+    if index not in (None, 0, -1):
+        raise AssertionError("Invalid device id")
+    check(device)
+
+
 def memory() -> dict[str, Any]:
     def mem_get_info(device: Any = None) -> tuple[int, int]:
         check(device)
@@ -170,7 +179,7 @@ def memory() -> dict[str, Any]:
         "get_per_process_memory_fraction": always(1.0),
         "list_gpu_processes": always("GPU:0\nno processes are running"),
     }
-    more |= {name: needs_gpu(f"torch.cuda.memory.{name}") for name in _RECORDS.split()}
+    more |= refused(torch.cuda.memory, "torch.cuda.memory", _RECORDS)
     return {**counters, **more, "memory_snapshot": lambda *args, **kwargs: []}
 
 
@@ -235,6 +244,14 @@ def randomness() -> dict[str, Any]:
     }
 
 
+def checking_state(set_here: Callable[[Any], None]) -> Callable[[Any], None]:
+    def set_rng_state(new_state: Any) -> None:
+        generator.check_state(new_state)
+        set_here(new_state)
+
+    return set_rng_state
+
+
 def order() -> dict[str, Any]:
     """Streams and events: all work is done when the call returns."""
     return {
@@ -252,15 +269,31 @@ def stream(stream: Any) -> Iterator[Any]:
     yield stream
 
 
-def needs_gpu(name: str) -> Callable[..., Any]:
+def refused(module: Any, title: str, names: str) -> dict[str, Any]:
+    present = [name for name in names.split() if hasattr(module, name)]
+    return {name: needs_gpu(f"{title}.{name}", getattr(module, name)) for name in present}
+
+
+def needs_gpu(name: str, here: Any) -> Any:
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(f"{name} needs a real GPU\nhint: use it in a %%gpu cell")
 
-    return refuse
+    return refused_class(here, refuse) if isinstance(here, type) else refuse
+
+
+_CLASSES: dict[type, type] = {}
+
+
+def refused_class(here: type, refuse: Callable[..., Any]) -> type:
+    """A class all the same: libraries name it in annotations, and ask what is an instance of it."""
+    if here not in _CLASSES:
+        body = {"__new__": refuse, "__module__": here.__module__, "__qualname__": here.__qualname__}
+        _CLASSES[here] = type(here.__name__, (here,), body)
+    return _CLASSES[here]
 
 
 class TypedTensor:
-    """`torch.cuda.FloatTensor` and its like."""
+    """`torch.cuda.FloatTensor` and its like, which are types for an annotation."""
 
     def __init__(self, kind: str) -> None:
         self.__name__, self.__module__ = f"{kind}Tensor", "torch.cuda"
@@ -271,6 +304,12 @@ class TypedTensor:
 
     def __call__(self, *args: Any) -> Any:
         return put(self._plain(*args), True)
+
+    def __or__(self, other: Any) -> Any:
+        return Union[self, other]  # noqa: UP007
+
+    def __ror__(self, other: Any) -> Any:
+        return Union[other, self]  # noqa: UP007
 
     def __instancecheck__(self, value: Any) -> bool:
         return on_cuda(value) and isinstance(value, self._plain)

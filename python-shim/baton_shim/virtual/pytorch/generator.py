@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from baton_shim.virtual.pytorch.labels import CUDA, names_cuda
+from baton_shim.virtual.pytorch.labels import CUDA, names_cuda, on_cuda
 
 _STATE = struct.Struct("<Qq")  # unsigned seed, offset
 DEFAULT_SEED = 67280421310721  # of every generator that torch makes
@@ -40,12 +40,17 @@ class Stream:
         return torch.frombuffer(bytearray(_STATE.pack(self.seed, self.offset)), dtype=torch.uint8)
 
     def set_state(self, state: Any) -> None:
-        if state.dtype != torch.uint8:
-            raise TypeError("RNG state must be a torch.ByteTensor")
+        check_state(state)
         if state.numel() != _STATE.size:
             raise RuntimeError("RNG state is wrong size")
         with torch._C.DisableTorchFunction():
             self.seed, self.offset = _STATE.unpack(state.numpy().tobytes())
+
+
+def check_state(state: Any) -> None:
+    """One that came to the GPU with a checkpoint is no state."""
+    if state.dtype != torch.uint8 or on_cuda(state):
+        raise TypeError("RNG state must be a torch.ByteTensor")
 
 
 DEFAULT = Stream(int.from_bytes(os.urandom(8), "little"))
@@ -90,6 +95,7 @@ class Generator(torch._C.Generator):  # type: ignore[misc]
 
     def set_state(self, state: Any) -> Any:
         if self._stream is None:
+            check_state(state)
             return super().set_state(state)
         self._stream.set_state(state)
         return self

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from baton_shim.virtual.pytorch.labels import put
+from baton_shim.virtual.pytorch.mode import all_on_cuda
 
 
 class LabellingHook:
@@ -26,5 +27,5 @@ def label_gradients(gradients: Any) -> None:
         for gradient in gradients:
             if isinstance(gradient, tuple):
                 label_gradients(gradient)
-            elif isinstance(gradient, torch.Tensor) and gradient.device.type == "cpu":
+            elif isinstance(gradient, torch.Tensor) and (all_on_cuda() or gradient.device.type == "cpu"):
                 put(gradient, True)

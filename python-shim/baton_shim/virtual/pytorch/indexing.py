@@ -6,23 +6,32 @@ from typing import Any
 
 import torch
 
-from baton_shim.virtual.pytorch.labels import Tensor, look, put
+from baton_shim.virtual.pytorch.labels import Tensor, on_cuda, put
 from baton_shim.virtual.pytorch.mode import VirtualCuda, mixed
 from baton_shim.virtual.pytorch.rules import Args, Kwargs, present, rule
+
+_NO_NUMBERS = (torch.bool, torch.uint8)
 
 
 @rule(Tensor.__getitem__)
 def get_item(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
     source, index = args
-    if not mode.holds(source) and look(index if isinstance(index, tuple) else (index,))[0]:
-        raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+    if not mode.holds(source):
+        refuse_from_cuda(index)
     return put(function(source, index), mode.holds(source)) if mode.holds(source) else function(source, index)
+
+
+def refuse_from_cuda(index: Any) -> None:
+    """As an index of a tensor on the CPU. Whole numbers may be anywhere: they are read."""
+    for part in index if isinstance(index, tuple) else (index,):
+        if on_cuda(part) and (part.dim() > 0 or part.dtype in _NO_NUMBERS):
+            raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
 
 
 @rule(Tensor.__setitem__)
 def set_item(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> None:
-    if not mode.holds(args[0]) and look(args[1] if isinstance(args[1], tuple) else (args[1],))[0]:
-        raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+    if not mode.holds(args[0]):
+        refuse_from_cuda(args[1])
     apart = isinstance(args[2], Tensor) and args[2].dim() > 0 and mode.holds(args[0]) != mode.holds(args[2])
     if apart and selects(args[1]):  # a slice is copied to from the other device, too
         raise mixed(function)

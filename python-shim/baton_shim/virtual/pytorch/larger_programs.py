@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 
+from baton_shim import late
 from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch.labels import look, names_cuda, put
 
@@ -92,7 +95,10 @@ def with_math(choose_here: Callable[..., None]) -> Callable[..., None]:
 
 def install_checkpoints(patches: Patches) -> None:
     """Activations are compared with those of the forward pass, which C++ hands over without labels."""
-    module = torch.utils.checkpoint
+    module = sys.modules.get("torch.utils.checkpoint")
+    if module is None:  # older versions import it at need, which takes half a second
+        late.when_imported("torch.utils.checkpoint", partial(install_checkpoints, patches))
+        return
     checks = getattr(module, "_allowed_determinism_checks_to_fns", None)
     if checks is not None:
         beneath = {name: beneath_labels(check) for name, check in checks.items()}

@@ -142,6 +142,11 @@ class AllOnCuda(VirtualCuda):
         return put(function(*args, **kwargs), True)
 
 
+def all_on_cuda() -> bool:
+    depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)()
+    return depth > 0 and isinstance(torch._C._get_function_stack_at(depth - 1), AllOnCuda)
+
+
 def mixed(function: Any) -> RuntimeError:
     name = getattr(function, "__name__", str(function))
     return RuntimeError(

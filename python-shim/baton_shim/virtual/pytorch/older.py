@@ -1,20 +1,56 @@
-"""torch 1.13, which does not ask the mode when a tensor is indexed, and whose `GradScaler` works on a GPU only."""
+"""Older versions of torch (1.13, 2.0), which ask the mode less often, and whose `GradScaler` works on a GPU only."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from baton_shim.virtual.patches import Patches
+from baton_shim.virtual.pytorch.gradients import several
 from baton_shim.virtual.pytorch.indexing import get_item, set_item
-from baton_shim.virtual.pytorch.labels import Tensor
-from baton_shim.virtual.pytorch.mode import mode_here
+from baton_shim.virtual.pytorch.labels import Tensor, first_tensor, on_cuda, put
+from baton_shim.virtual.pytorch.mode import RULES, Rule, VirtualCuda, mode_here
+from baton_shim.virtual.pytorch.rules import Args, Kwargs, as_tensor
+from baton_shim.virtual.pytorch.training import passing_labels
 
 
 def install(patches: Patches) -> None:
-    if int(torch.__version__.partition(".")[0]) >= 2:
-        return
+    tensor = torch.zeros(1)
+    if not asks_mode(lambda: tensor[0]):
+        install_indexing(patches)
+    if not asks_mode(lambda: torch.asarray(0)):
+        asarray_here = torch.asarray
+        patches.set(torch, "asarray", lambda obj, **options: as_tensor(mode_here(), asarray_here, (obj,), options))
+    if not hasattr(torch.autograd, "_engine_run_backward"):
+        install_backward(patches)
+    if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_amp_update_scale_", "CPU"):
+        patches.set(torch, "_amp_foreach_non_finite_check_and_unscale_", unscale)
+        patches.set(torch, "_amp_update_scale_", update_scale)
+
+
+def asks_mode(call: Callable[[], object]) -> bool:
+    """Whether this is put to a mode first."""
+    asked = []
+
+    class Asked(TorchFunctionMode):  # type: ignore[misc]
+        def __torch_function__(self, function: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+            asked.append(function)
+            return function(*args, **(kwargs or {}))
+
+    with Asked():
+        call()
+    return bool(asked)
+
+
+# ---- elements ----
+
+
+def install_indexing(patches: Patches) -> None:
     get_here, set_here = Tensor.__getitem__, Tensor.__setitem__
 
     def getting(self: Any, index: Any) -> Any:
@@ -25,8 +61,58 @@ def install(patches: Patches) -> None:
 
     patches.set(Tensor, "__getitem__", getting)
     patches.set(Tensor, "__setitem__", setting)
-    patches.set(torch, "_amp_foreach_non_finite_check_and_unscale_", unscale)
-    patches.set(torch, "_amp_update_scale_", update_scale)
+    made = {function: RULES[function] for function in (torch.tensor, torch.as_tensor)}
+    RULES.update({function: joining(make) for function, make in made.items()})
+    RULES[getting] = lambda mode, function, args, kwargs: get_item(mode, get_here, args, kwargs)  # some indices ask
+    RULES[setting] = lambda mode, function, args, kwargs: set_item(mode, set_here, args, kwargs)
+    patches.on_undo(lambda: RULES.update(made))
+
+
+def joining(make: Rule) -> Rule:
+    """With a `__getitem__` of Python's a tensor is a sequence for C++, and one with a single number has no length."""
+
+    def made(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+        parts = args[0] if args else None
+        if not isinstance(parts, (list, tuple)) or first_tensor(parts) is None:
+            return make(mode, function, args, kwargs)
+        with warnings.catch_warnings(action="ignore"):  # it would rather have a list
+            return make(mode, function, (joined(parts),), kwargs)
+
+    return made
+
+
+def joined(parts: Any) -> Any:
+    if isinstance(parts, (list, tuple)):
+        return torch.stack([joined(part) for part in parts])
+    return torch.as_tensor(parts).detach()
+
+
+# ---- backward ----
+
+
+def install_backward(patches: Patches) -> None:
+    """What runs a backward pass is a method of an object there."""
+    engine = torch.autograd.Variable._execution_engine
+    stand_in = SimpleNamespace(
+        run_backward=passing_labels(engine.run_backward),
+        queue_callback=engine.queue_callback,
+        is_checkpoint_valid=engine.is_checkpoint_valid,
+    )
+    patches.set(torch.autograd.Variable, "_execution_engine", stand_in)
+
+    def apply(cls: Any, *args: Any) -> Any:
+        """What `forward` returns as it came, C++ makes anew."""
+        result = super(torch.autograd.Function, cls).apply(*args)
+        given = {part.data_ptr() for part in args if on_cuda(part)}
+        for part in several(result):
+            if isinstance(part, Tensor) and given and part.data_ptr() in given:
+                put(part, True)
+        return result
+
+    patches.set(torch.autograd.Function, "apply", classmethod(apply))
+
+
+# ---- scaled gradients ----
 
 
 def unscale(gradients: list[Any], found_infinite: Any, inverse_scale: Any) -> None:

@@ -6,6 +6,7 @@ A rule is called with the mode off, so what it computes, it computes on CPU tens
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -173,6 +174,15 @@ def tensor(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
     return mode.compute_with(function, args, kwargs)
 
 
+@rule(*present(torch, "arange range linspace logspace full zeros ones empty eye"))
+def made_of_numbers(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A number is read, wherever it is."""
+    if kwargs and any(kwargs.get(name) is not None for name in ("device", "out", "pin_memory")):
+        return mode.compute_with(function, args, kwargs)
+    made = function(*args, **kwargs)
+    return put(made, True) if mode.default_cuda else made
+
+
 @rule(*present(Tensor, "new_tensor new_zeros new_ones new_full new_empty new_empty_strided new"))
 def new(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
     if kwargs.get("device") is not None:
@@ -314,7 +324,9 @@ def packed(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
 @rule(*present(torch, "lstm gru rnn_tanh rnn_relu"))
 def recurrent(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """The lengths of a packed sequence, its second argument, stay on the CPU, on a GPU, too."""
-    data, hidden, weights = args[:3] if isinstance(args[3], bool) else (args[0], args[2], args[3])
+    is_packed = not isinstance(args[3], bool)
+    data, hidden, weights = (args[0], args[2], args[3]) if is_packed else args[:3]
+    dropout, training = args[6:8] if is_packed else args[5:7]
     cuda = mode.holds(data)
     for kind, tensors in (("hidden", hidden), ("parameter", weights)):
         if any(mode.holds(tensor) != cuda for tensor in ([tensors] if isinstance(tensors, Tensor) else tensors)):
@@ -323,7 +335,8 @@ def recurrent(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> A
                 f"Input and {kind} tensors are not at the same device, found input tensor at {names[0]} "
                 f"and {kind} tensor at {names[1]}"
             )
-    return put(function(*args), cuda)
+    with drawing() if cuda and dropout and training else nullcontext():
+        return put(function(*args), cuda)
 
 
 # ---- random numbers ----
@@ -335,7 +348,8 @@ _DRAWS_LIKE_INPUT = (
     | present(Tensor, "normal_ uniform_ exponential_ random_ bernoulli bernoulli_ cauchy_ geometric_ log_normal_")
     | present(Tensor, "multinomial")
     | present(_FUNCTIONAL, "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout gumbel_softmax")
-    | present(_FUNCTIONAL, "rrelu")
+    | present(_FUNCTIONAL, "rrelu fractional_max_pool2d fractional_max_pool3d")
+    | present(torch, "_standard_gamma _sample_dirichlet")
     | present(torch.nn.init, "uniform_ normal_ kaiming_uniform_ trunc_normal_")
 )
 
@@ -346,9 +360,10 @@ def draw(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
     if asked is not None:
         cuda = names_cuda(asked)
     else:
-        cuda = (mode.default_cuda and function in FACTORIES) or look((args, kwargs))[0]
+        numbers = function in FACTORIES
+        cuda = (mode.default_cuda and numbers) or look(((), kwargs) if numbers else (args, kwargs))[0]
         kwargs = {**kwargs, "device": "cuda"} if cuda and function in FACTORIES else kwargs
-    return draw_on(cuda, mode, function, args, kwargs)
+    return put(draw_on(cuda, mode, function, args, kwargs), cuda)
 
 
 @rule(*_DRAWS_LIKE_INPUT)
@@ -356,6 +371,16 @@ def draw_like(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> A
     asked = kwargs.get("device")
     source = first_tensor((*args, *kwargs.values()))
     return draw_on(mode.holds(source) if asked is None else names_cuda(asked), mode, function, args, kwargs)
+
+
+@rule(*present(_FUNCTIONAL, "scaled_dot_product_attention multi_head_attention_forward"))
+def attend(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """Random only with dropout."""
+    place = 4 if function is not _FUNCTIONAL.multi_head_attention_forward else 10
+    dropout = kwargs.get("dropout_p", args[place] if len(args) > place else 0.0)
+    if dropout and kwargs.get("training", True):
+        return draw_like(mode, function, args, kwargs)
+    return mode.compute_with(function, args, kwargs)
 
 
 def draw_on(cuda: bool, mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:

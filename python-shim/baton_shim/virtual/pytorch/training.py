@@ -6,6 +6,8 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch import precision
 from baton_shim.virtual.pytorch.hooks import LabellingHook, label_gradients
 from baton_shim.virtual.pytorch.labels import Tensor, look, names_cuda, on_cuda, put
-from baton_shim.virtual.pytorch.mode import AllOnCuda, mixed, mode_here
+from baton_shim.virtual.pytorch.mode import AllOnCuda, all_on_cuda, mixed, mode_here
 
 
 def install(patches: Patches) -> None:
@@ -22,6 +24,7 @@ def install(patches: Patches) -> None:
     install_optimizers(patches)
     install_autocast(patches)
     install_transforms(patches)
+    install_data_parallel(patches)
     install_wrappers(patches)
 
 
@@ -29,17 +32,8 @@ def install(patches: Patches) -> None:
 
 
 def install_backward(patches: Patches) -> None:
-    run_here = getattr(torch.autograd, "_engine_run_backward", None)
-    if run_here is not None:
-
-        @functools.wraps(run_here)
-        def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-            if not any(map(on_cuda, outputs)):
-                return run_here(outputs, *args, **kwargs)
-            with AllOnCuda():
-                return put(run_here(outputs, *args, **kwargs), True)
-
-        patches.set(torch.autograd, "_engine_run_backward", run)
+    if hasattr(torch.autograd, "_engine_run_backward"):
+        patches.set(torch.autograd, "_engine_run_backward", passing_labels(torch.autograd._engine_run_backward))
     backward = torch.autograd.function.BackwardCFunction
     apply_here = backward.apply
 
@@ -61,9 +55,17 @@ def install_backward(patches: Patches) -> None:
             patches.set(torch.nn.Module, name, with_labelling_hook(getattr(torch.nn.Module, name)))
 
 
-def all_on_cuda() -> bool:
-    depth = getattr(torch._C, "_len_torch_function_stack", lambda: 0)()
-    return depth > 0 and isinstance(torch._C._get_function_stack_at(depth - 1), AllOnCuda)
+def passing_labels(run_here: Any) -> Any:
+    """What runs a backward pass: student code in it is called with tensors that C++ made."""
+
+    @functools.wraps(run_here)
+    def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        if not any(map(on_cuda, outputs)):
+            return run_here(outputs, *args, **kwargs)
+        with AllOnCuda():
+            return put(run_here(outputs, *args, **kwargs), True)
+
+    return run
 
 
 def with_labelling_hook(register_here: Any) -> Any:
@@ -216,6 +218,8 @@ def inside(function: Any) -> Any:
             return function(*args, **kwargs)
         with AllOnCuda():
             result = function(*args, **kwargs)
+        if isinstance(result, tuple):  # of vjp and linearize, a function is a part
+            result = tuple(inside(part) if isinstance(part, (FunctionType, partial)) else part for part in result)
         return put(result, True)
 
     return call
@@ -224,18 +228,41 @@ def inside(function: Any) -> Any:
 # ---- what wraps models ----
 
 
-def install_wrappers(patches: Patches) -> None:
-    """`torch.compile` is for the GPU machine; one GPU leaves nothing to distribute."""
-
-    def compile(model: Any = None, **options: Any) -> Any:  # noqa: A001
-        return model if model is not None else (lambda decorated: decorated)
+def install_data_parallel(patches: Patches) -> None:
+    """One GPU leaves nothing to distribute, but what comes from the CPU moves there."""
 
     def wrap(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
         torch.nn.Module.__init__(self)
-        self.module, self.device_ids, self.dim, self.output_device = module, [0], 0, 0
+        self.module, self.device_ids, self.dim, self.output_device = module.to("cuda"), [0], 0, 0
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self.module(*args, **kwargs)
+        if not all(map(on_cuda, (*self.module.parameters(), *self.module.buffers()))):
+            raise RuntimeError(
+                "module must have its parameters and buffers on device cuda:0 (device_ids[0]) but found one of "
+                "them on device: cpu"
+            )
+        return self.module(*moved(args), **moved(kwargs))
+
+    patches.set(torch.nn.DataParallel, "__init__", wrap)
+    patches.set(torch.nn.DataParallel, "forward", forward)
+
+
+def moved(part: Any) -> Any:
+    """With every tensor in it on the GPU."""
+    if isinstance(part, Tensor):
+        return part.cuda()
+    if isinstance(part, tuple) and hasattr(part, "_fields"):
+        return type(part)(*map(moved, part))
+    if isinstance(part, (list, tuple)):
+        return type(part)(map(moved, part))
+    return {key: moved(value) for key, value in part.items()} if isinstance(part, dict) else part
+
+
+def install_wrappers(patches: Patches) -> None:
+    """`torch.compile` is for the GPU machine."""
+
+    def compile(model: Any = None, **options: Any) -> Any:  # noqa: A001
+        return model if model is not None else (lambda decorated: decorated)
 
     profile = torch.autograd.profiler.profile
     profile_here = profile.__init__
@@ -249,8 +276,6 @@ def install_wrappers(patches: Patches) -> None:
 
     patches.set(profile, "__init__", observe)
     patches.set(torch, "compile", compile)
-    patches.set(torch.nn.DataParallel, "__init__", wrap)
-    patches.set(torch.nn.DataParallel, "forward", forward)
     for scripted in (torch._C.ScriptFunction, torch._C.ScriptMethod):
         patches.set(scripted, "__call__", inside(scripted.__call__))
     new_here = torch.nn.Parameter.__new__
