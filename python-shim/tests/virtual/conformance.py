@@ -51,7 +51,8 @@ def agrees(expected: str, answer: str | None) -> bool:
 
 
 def answers(kind: str) -> list[str | None]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    # On a machine with several GPUs the questions are about one of them.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CUDA_VISIBLE_DEVICES": "0"}
     command = [sys.executable, __file__, "answers", kind]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert ended.returncode == 0, ended.stderr
