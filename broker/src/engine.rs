@@ -28,7 +28,12 @@ use baton_protocol::{
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    hash::{BuildHasher as _, RandomState},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     task::JoinSet,
@@ -84,6 +89,8 @@ pub(crate) struct Engine {
     pub(crate) standing: watch::Sender<Standing>,
     /// Where other brokers reach this one.
     pub(crate) address: String,
+    /// Makes numbers for people, by which workers share their GPUs.
+    pub(crate) turns: RandomState,
 }
 
 /// Runs until it is cancelled or nobody can send events any more.
@@ -335,6 +342,7 @@ async fn send(
             job,
             fencing,
             timeout_ms,
+            owner,
             submission,
         } => {
             let mut submission = match submission {
@@ -345,8 +353,13 @@ async fn send(
                 },
             };
             submission.cell.timeout_ms = timeout_ms;
+            let account = match owner.is_empty() {
+                true => engine.turns.hash_one(submission.notebook),
+                false => engine.turns.hash_one(owner),
+            };
             let message = ToWorker::Assign {
                 fencing,
+                account,
                 submission,
             };
             connections.send(connection, &message);

@@ -51,7 +51,7 @@ use hub::Hub;
 use lead::Standing;
 use listen::Listener;
 use metrics::Metrics;
-use std::{sync::Arc, time::Duration};
+use std::{hash::RandomState, sync::Arc, time::Duration};
 use store::Store;
 use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -135,6 +135,7 @@ pub async fn run(
         metrics: Arc::clone(&metrics),
         standing: standing.clone(),
         address: own_address,
+        turns: RandomState::new(),
     };
     let terms = sweep::Terms {
         chunks: config.chunk_retention,

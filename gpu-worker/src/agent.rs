@@ -181,8 +181,9 @@ impl Agent {
             }
             ToWorker::Assign {
                 fencing,
+                account,
                 submission,
-            } => self.assign(fencing, submission),
+            } => self.assign(fencing, account, submission),
             ToWorker::State { job, state } => {
                 if let Some(assignment) = self.assignments.get(&job) {
                     // A second answer to one question is of no use.

@@ -1,6 +1,5 @@
 //! What all jobs of a notebook share, most of it with all jobs of the worker.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use baton_blobs::{BlobError, ChunkDirectory};
@@ -74,6 +73,7 @@ impl Context {
     pub(crate) async fn start_session(
         &self,
         submission: &Submission,
+        account: u64,
         mirror: Option<SessionMirror>,
     ) -> Result<Session, StartError> {
         let cell = &submission.cell;
@@ -90,18 +90,11 @@ impl Context {
             mirror,
             place,
             sharing: &self.sharing,
-            account: account(submission.notebook),
+            account,
             runtime_folder: self.config.runtime_folder.clone(),
         })
         .await
     }
-}
-
-/// A worker is not told who somebody is: each notebook has an account of its own at the GPU.
-fn account(notebook: NotebookId) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    notebook.hash(&mut hasher);
-    hasher.finish()
 }
 
 /// Runs what blocks where blocking is allowed.

@@ -53,7 +53,7 @@ pub(crate) async fn work(mut connection: Link, started: Arc<AtomicU64>) -> anyho
         tokio::select! {
             message = connection.receive() => {
                 let message = message?.context("The broker has closed a worker's connection")?;
-                if let ToWorker::Assign { fencing, submission } = message {
+                if let ToWorker::Assign { fencing, submission, .. } = message {
                     started.fetch_add(1, Ordering::Relaxed);
                     let job = submission.job;
                     connection.send(&beginning(job, fencing)).await?;

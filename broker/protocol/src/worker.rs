@@ -62,6 +62,9 @@ pub enum ToWorker {
     Refused(Refusal),
     Assign {
         fencing: FencingNumber,
+        /// Whose turn it is on a GPU: the same for all notebooks of a person while this broker runs, and of no use for
+        /// finding out who that is.
+        account: u64,
         submission: Submission,
     },
     /// The answer to [`JobEvent::StateWanted`] and [`JobEvent::BytesWanted`].

@@ -133,6 +133,7 @@ impl Dispatch {
             job: id,
             fencing: job.fencing,
             timeout_ms,
+            owner: job.account.owner.clone(),
             submission: job.submission.take(),
         });
         let worker = worker.name.clone();

@@ -84,6 +84,8 @@ pub(crate) enum Action {
         job: JobId,
         fencing: FencingNumber,
         timeout_ms: Option<u64>,
+        /// Empty: nobody that the broker knows.
+        owner: String,
         submission: Option<Arc<Submission>>,
     },
     /// Send the stored state again.

@@ -228,6 +228,7 @@ impl Dispatch {
                     job: id,
                     fencing: job.fencing,
                     timeout_ms: job.timeout_ms,
+                    owner: job.account.owner.clone(),
                     submission: None,
                 });
             }

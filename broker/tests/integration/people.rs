@@ -71,6 +71,30 @@ async fn enter(
 }
 
 #[tokio::test]
+async fn a_worker_hears_which_notebooks_are_one_person_s_and_not_whose() {
+    let broker = course().await;
+    let mut worker = FakeWorker::new(&broker.dial_as("gpu-1-token")).await;
+    let mut accounts = Vec::new();
+    for token in ["ada-token", "bob-token", "ada-token"] {
+        let mut proxy = FakeProxy::in_course(&broker.dial_as(token), "ml").await;
+        proxy.submit().await;
+        let ToWorker::Assign {
+            account,
+            fencing,
+            submission,
+        } = worker.next().await
+        else {
+            panic!("an assignment was due");
+        };
+        accounts.push(account);
+        let events = vec![started(), finished(Outcome::Ok)];
+        worker.report(submission.job, fencing, 1, events).await;
+    }
+    assert_eq!(accounts[0], accounts[2]);
+    assert_ne!(accounts[0], accounts[1]);
+}
+
+#[tokio::test]
 async fn who_gets_in_where() {
     let broker = course().await;
     for (token, notebook, worker, page) in [

@@ -30,7 +30,7 @@ pub(super) struct Assignment {
 }
 
 impl Agent {
-    pub(super) fn assign(&mut self, fencing: FencingNumber, submission: Submission) {
+    pub(super) fn assign(&mut self, fencing: FencingNumber, account: u64, submission: Submission) {
         let (job, notebook) = (submission.job, submission.notebook);
         match self
             .assignments
@@ -68,6 +68,7 @@ impl Agent {
             memory_bytes: assignment.memory_bytes.clone(),
         };
         let order = Order {
+            account,
             last_word: LastWord::new(events.clone(), assignment.revoked.clone()),
             questions: Some(Questions::new(
                 events.clone(),

@@ -34,6 +34,8 @@ use crate::session::Session;
 
 /// A job and the ends of everything that its task hears.
 pub(crate) struct Order {
+    /// Whose turns the session takes on a GPU.
+    pub(crate) account: u64,
     pub(crate) submission: Submission,
     pub(crate) events: EventSink,
     /// Answers to [`JobEvent::StateWanted`] and [`JobEvent::BytesWanted`].

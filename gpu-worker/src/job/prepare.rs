@@ -102,7 +102,9 @@ async fn start_fresh(
         .map_err(|error| files_lost(&error))?;
     let cell = &order.submission.cell;
     let session = async {
-        let started = context.start_session(&order.submission, mirror).await;
+        let started = context
+            .start_session(&order.submission, order.account, mirror)
+            .await;
         started.map_err(|error| refused(&error))
     };
     let state = async {

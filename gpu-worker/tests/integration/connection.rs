@@ -111,6 +111,7 @@ async fn an_assignment_that_comes_twice_runs_once() {
         .line
         .send(ToWorker::Assign {
             fencing,
+            account: 1,
             submission,
         })
         .await;

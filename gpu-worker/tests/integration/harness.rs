@@ -181,6 +181,7 @@ impl Worker {
         self.line
             .send(ToWorker::Assign {
                 fencing,
+                account: 1,
                 submission,
             })
             .await;

@@ -181,7 +181,7 @@ golden!(messages_of_workers_are_read, "from_worker", FromWorker, [
 golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Welcome { broker_version: "0.1.0".to_owned() },
     ToWorker::Refused(Refusal::NoHello {}),
-    ToWorker::Assign { fencing: 7, submission: submission() },
+    ToWorker::Assign { fencing: 7, account: 9, submission: submission() },
     ToWorker::State { job: job(), state: enclosed() },
     ToWorker::Cancel { job: job() },
     ToWorker::Input { job: job(), question: 2, value: None },

@@ -210,6 +210,7 @@ impl FakeWorker {
             ToWorker::Assign {
                 fencing,
                 submission,
+                ..
             } => (fencing, submission),
             other => panic!("expected an assignment, got {other:?}"),
         }
