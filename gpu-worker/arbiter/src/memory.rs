@@ -10,7 +10,7 @@ impl Arbiter {
     /// Refused is what could never be: more than the GPU has beside what stays on it, or more than the host could hold
     /// while somebody else computes.
     pub(crate) fn ask_to_grow(&mut self, id: SessionId, bytes: u64, actions: &mut Vec<Action>) {
-        let fixed: u64 = self.sessions.values().map(|one| one.fixed_bytes).sum();
+        let fixed = self.fixed_bytes();
         let others: u64 = (self.sessions.iter())
             .filter(|(other, _)| **other != id)
             .map(|(_, session)| session.bytes + session.growing_bytes)
@@ -111,6 +111,11 @@ impl Arbiter {
             .iter()
             .filter(|(id, session)| makes_way(**id, session));
         self.room_with_leaving() + possible.map(|(_, session)| session.bytes).sum::<u64>()
+    }
+
+    /// What stays on the GPU, whoever computes.
+    pub(crate) fn fixed_bytes(&self) -> u64 {
+        self.sessions.values().map(|one| one.fixed_bytes).sum()
     }
 
     fn free_bytes(&self) -> u64 {

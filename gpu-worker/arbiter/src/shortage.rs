@@ -59,8 +59,7 @@ impl Arbiter {
         if self.shortage.bytes == 0 {
             return true;
         }
-        let fixed: u64 = self.sessions.values().map(|one| one.fixed_bytes).sum();
-        fixed + session.bytes + session.growing_bytes <= self.usable_bytes()
+        self.fixed_bytes() + session.bytes + session.growing_bytes <= self.usable_bytes()
     }
 
     /// The driver had no room for what the ledger had.
@@ -84,8 +83,7 @@ impl Arbiter {
         // Less than it needed, whatever it says.
         let free = free_bytes.min(needed_bytes.saturating_sub(1));
         let there = self.bytes_on_gpu() + free;
-        let fixed: u64 = self.sessions.values().map(|one| one.fixed_bytes).sum();
-        let missing = (fixed + own + needed_bytes).saturating_sub(there);
+        let missing = (self.fixed_bytes() + own + needed_bytes).saturating_sub(there);
         self.note_shortage(there);
         let lasted = self.shortage.lasted();
         if missing > 0 && lasted >= self.settings.late {
