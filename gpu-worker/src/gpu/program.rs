@@ -1,6 +1,9 @@
 //! A program of Baton that does for a worker what the worker itself must not: use CUDA. They speak in lines.
 
-use std::{io, process::Stdio};
+use std::{
+    io::{self, BufRead as _, Write as _},
+    process::Stdio,
+};
 
 use nix::unistd::Pid;
 use tokio::{
@@ -73,4 +76,15 @@ impl Program {
         let status = self.process.wait().await?;
         Ok(format!("{status} {}", said.trim()))
     }
+}
+
+/// What such a program does: a line for a line, until its input ends.
+pub(super) fn answer_lines(mut answer: impl FnMut(&str) -> String) -> io::Result<()> {
+    for line in io::stdin().lock().lines() {
+        let answer = answer(&line?).replace('\n', " ");
+        let mut output = io::stdout().lock();
+        writeln!(output, "{answer}")?;
+        output.flush()?;
+    }
+    Ok(())
 }

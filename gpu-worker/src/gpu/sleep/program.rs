@@ -1,11 +1,11 @@
 //! The program that asks the driver: a line says what is to be done with which processes, a line answers.
 
-use std::{
-    io::{self, BufRead, Write},
-    time::Duration,
-};
+use std::{io, time::Duration};
 
-use super::super::driver::{Driver, DriverError, OUT_OF_MEMORY, State};
+use super::super::{
+    driver::{Driver, DriverError, OUT_OF_MEMORY, State},
+    program::answer_lines,
+};
 
 pub(super) const SLEEP: &str = "sleep";
 pub(super) const WAKE: &str = "wake";
@@ -23,21 +23,14 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Where its input or output breaks. What the driver does not do is said.
 pub fn run() -> io::Result<()> {
     let mut place = None;
-    for line in io::stdin().lock().lines() {
-        let line = line?;
-        let answer = match obey(&mut place, &line) {
-            Ok(()) => DONE.to_owned(),
-            Err(DriverError::Refused {
-                code: OUT_OF_MEMORY,
-                ..
-            }) => FULL.to_owned(),
-            Err(error) => error.to_string(),
-        };
-        let mut output = io::stdout().lock();
-        writeln!(output, "{}", answer.replace('\n', " "))?;
-        output.flush()?;
-    }
-    Ok(())
+    answer_lines(|line| match obey(&mut place, line) {
+        Ok(()) => DONE.to_owned(),
+        Err(DriverError::Refused {
+            code: OUT_OF_MEMORY,
+            ..
+        }) => FULL.to_owned(),
+        Err(error) => error.to_string(),
+    })
 }
 
 fn obey(place: &mut Option<Driver>, line: &str) -> Result<(), DriverError> {

@@ -1,9 +1,12 @@
 //! The program of which a trial starts two: for each line that it reads it computes, and says what it found.
 
-use std::io::{self, BufRead, Write};
+use std::io;
 
 use super::{
-    super::driver::{Address, Driver, DriverError, Kernel},
+    super::{
+        driver::{Address, Driver, DriverError, Kernel},
+        program::answer_lines,
+    },
     MEMORY_BYTES,
 };
 
@@ -51,18 +54,11 @@ DONE:
 /// Where its input or output breaks. What the GPU does wrong is said.
 pub fn run() -> io::Result<()> {
     let mut numbers = None;
-    for line in io::stdin().lock().lines() {
-        line?;
-        let said = match compute(&mut numbers) {
-            Ok(true) => RIGHT.to_owned(),
-            Ok(false) => WRONG.to_owned(),
-            Err(error) => error.to_string(),
-        };
-        let mut output = io::stdout().lock();
-        writeln!(output, "{}", said.replace('\n', " "))?;
-        output.flush()?;
-    }
-    Ok(())
+    answer_lines(|_| match compute(&mut numbers) {
+        Ok(true) => RIGHT.to_owned(),
+        Ok(false) => WRONG.to_owned(),
+        Err(error) => error.to_string(),
+    })
 }
 
 /// On the GPU since the first line.
