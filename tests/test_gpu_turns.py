@@ -79,12 +79,19 @@ def values(address, count):
 
 
 @pytest.fixture
-def machine(service: Service) -> Path:
-    """The folder of a driver and its card."""
+def cards() -> list[int]:
+    """How much memory each has, in MiB."""
+    return [CARD_MIB]
+
+
+@pytest.fixture
+def machine(service: Service, cards: list[int]) -> Path:
+    """The folder of a driver and its cards."""
     folder = service.place.folder / "machine"
     folder.mkdir()
     command = ["cargo", "run", "--quiet", "--locked", "-p", "baton-gpu-tests", "--bin", "gpu-machine", "--"]
-    subprocess.run([*command, str(folder), str(CARD_MIB << 20)], cwd=ROOT, env=ENVIRONMENT, check=True)
+    sizes = [str(mebibytes << 20) for mebibytes in cards]
+    subprocess.run([*command, str(folder), *sizes], cwd=ROOT, env=ENVIRONMENT, check=True)
     return folder
 
 
@@ -140,6 +147,37 @@ def test_each_notebook_has_most_of_the_card_and_finds_it_as_it_left_it(notebook:
         result = kernel.gpu(f"print(card.values(address, {count}))").ok()
         assert result.stdout == f"{{{number}}}\n"
         assert "had the GPU" in result.notices[-1]
+
+
+FIRST, SECOND = (f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(2))
+SHOW_GPU = "import os\nprint(os.environ.get('CUDA_VISIBLE_DEVICES'))"
+
+
+@pytest.mark.parametrize("cards", [[CARD_MIB, CARD_MIB]])
+def test_a_session_has_one_of_several_gpus_and_waits_for_nobody_on_another(
+    service: Service, notebook: Callable[[], Kernel]
+) -> None:
+    assert "Sessions take turns on each of 2 GPUs" in service.log("worker-0")
+    first, second = notebook(), notebook()
+    assert first.gpu(SHOW_GPU).ok().stdout == f"{FIRST}\n"
+    endless = first.begin(
+        "%%gpu --timeout 20s\nimport card\ncard.launch('forever')\nprint('begun')\ncard.call('cuCtxSynchronize')",
+        stop_on_error=False,
+    )
+    endless.wait_for_text("begun")
+    other = second.gpu(f"import card\nprint(card.values(card.allocate(8), 8))\n{SHOW_GPU}").ok()
+    assert other.stdout == f"{{0}}\n{SECOND}\n"
+    assert not endless.done
+    first.interrupt()
+    assert endless.finish().reply["status"] == "error"
+
+
+@pytest.mark.parametrize("cards", [[CARD_MIB, 4]])
+def test_a_gpu_on_which_turns_fail_is_left_out(service: Service, notebook: Callable[[], Kernel]) -> None:
+    said = f"Sessions take no turns on {SECOND}, because two programs that tried it failed: cuMemAlloc answered 2"
+    assert said in service.log("worker-0")
+    for kernel in (notebook(), notebook()):
+        assert kernel.gpu(SHOW_GPU).ok().stdout == f"{FIRST}\n"
 
 
 SAME, NEW = "c_void_p(256)", "c_void_p(None)"

@@ -61,7 +61,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="for all parts together")
     parser.add_argument("--parts", default=",".join(PARTS), help="which, with commas between")
-    parser.add_argument("--students", default="30,10", help="sizes of the class")
+    parser.add_argument("--students", default="30,10,5", help="sizes of the class")
     parser.add_argument("--nvshare", type=Path, help="the folder of nvshare's programs")
     parser.add_argument("--results", type=Path, default=measuring.RESULTS, help="the folder of the result")
     options = parser.parse_args()

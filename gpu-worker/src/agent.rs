@@ -151,7 +151,7 @@ impl Agent {
             worker: self.worker,
             name: self.context.name.clone(),
             devices: self.devices.clone(),
-            slots: self.context.config.slots,
+            slots: u32::try_from(self.context.slots).unwrap_or(u32::MAX),
             sessions: self.warm(),
             assignments: self
                 .assignments

@@ -24,8 +24,10 @@ pub(crate) struct Context {
     /// The notebook's.
     pub(crate) lane: ChunkLane,
     pub(crate) cache: Arc<ChunkDirectory>,
-    /// One permit for each job that may run at once.
-    pub(crate) slots: Arc<Semaphore>,
+    /// How many jobs may run at once.
+    pub(crate) slots: usize,
+    /// One for each of them.
+    pub(crate) permits: Arc<Semaphore>,
     /// Cancelled when running cells have had their time and the worker leaves.
     pub(crate) stopping: CancellationToken,
     /// Counts the connections to the broker.

@@ -46,8 +46,8 @@ pub struct Config {
     pub lane: LaneChoice,
     /// How people call this worker; `None`: after its device, for example `cpu-0`.
     pub name: Option<String>,
-    /// How many jobs run at once.
-    pub slots: u32,
+    /// How many jobs run at once; `None`: as many as its GPUs are good for.
+    pub slots: Option<u32>,
     /// The Python of the sessions; `None`: that of each notebook, for a worker on the same machine.
     pub python: Option<PathBuf>,
     /// Where chunks are kept that may be wanted again.
@@ -88,21 +88,25 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         .name
         .clone()
         .unwrap_or_else(|| device::default_name(&devices));
-    let slots = Semaphore::new(config.slots.try_into().unwrap_or(Semaphore::MAX_PERMITS));
     let sharing = Sharing::open(
         config.gpu_mode,
         config.gpu_memory_bytes,
-        reading.clone(),
+        &reading,
         &config.runtime_folder,
         config.baton.as_deref(),
     );
     let sharing = sharing.await.context("Failed to share the GPU")?;
+    let slots = match config.slots {
+        Some(slots) => slots.try_into().unwrap_or(Semaphore::MAX_PERMITS),
+        None => sharing.slots(),
+    };
     let context = Context {
         config,
         name,
         lane,
         cache: Arc::new(cache),
-        slots: Arc::new(slots),
+        slots,
+        permits: Arc::new(Semaphore::new(slots)),
         stopping: CancellationToken::new(),
         connections: watch::Sender::default(),
         sharing,

@@ -265,9 +265,9 @@ settings! {
     default: Nothing { described: "the kind of its device and a number" };
 
     #[doc = "How many cells the worker runs at once."]
-    worker_slots: u32 = "worker.slots",
+    worker_slots: Option<u32> = "worker.slots",
     flag: Some(("slots", &["worker", "up"])),
-    default: Text("2");
+    default: Nothing { described: "2 for each GPU on which sessions take turns, 1 for each GPU or slice that a session has for itself, 2 otherwise" };
 
     #[doc = "The Python in which the worker runs cells."]
     worker_python: Option<PathBuf> = "worker.python",

@@ -129,8 +129,17 @@ pub struct GpuLoad {
     pub utilisation_percent: Option<u32>,
     pub memory_used_bytes: u64,
     pub memory_total_bytes: u64,
-    /// How much of its memory is whose session's, where the driver tells processes apart.
-    pub sessions: Vec<(NotebookId, u64)>,
+    /// Where the driver tells processes apart.
+    pub sessions: Vec<SessionLoad>,
+}
+
+/// What one session does on a GPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionLoad {
+    pub notebook: NotebookId,
+    pub memory_bytes: u64,
+    /// How much of the last moment it computed, 0 to 100.
+    pub utilisation_percent: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

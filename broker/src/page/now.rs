@@ -10,7 +10,10 @@ use crate::{
     store::JobRow,
     words,
 };
-use baton_protocol::{JobId, Outcome, worker::GpuLoad};
+use baton_protocol::{
+    JobId, Outcome,
+    worker::{GpuLoad, SessionLoad},
+};
 use maud::{Markup, html};
 
 /// Places that are drawn one by one.
@@ -148,16 +151,19 @@ fn gpu_load(gpu: &GpuLoad, of: usize, jobs: &[&JobView], caller: &Caller) -> Mar
         1 => "GPU".to_owned(),
         _ => format!("GPU {}", gpu.index),
     };
-    let sessions = gpu.sessions.iter().map(|(notebook, bytes)| {
-        let job = jobs.iter().find(|job| job.notebook == *notebook);
-        let who = job.map_or("a warm session", |job| person(job, caller));
-        (who, *bytes)
-    });
-    let (parts, label) = by_session(sessions, gpu.memory_used_bytes);
+    let who = |session: &SessionLoad| {
+        let job = jobs.iter().find(|job| job.notebook == session.notebook);
+        job.map_or("a warm session", |job| person(job, caller))
+    };
+    let sessions = gpu.sessions.iter();
+    let memory = sessions.clone().map(|one| (who(one), one.memory_bytes));
+    let (parts, label) = by_session(memory, gpu.memory_used_bytes, words::gibibytes);
     html! {
         @if let Some(busy) = gpu.utilisation_percent {
+            @let computing = sessions.filter_map(|one| Some((who(one), one.utilisation_percent.filter(|part| *part > 0)?.into())));
+            @let (parts, label) = by_session(computing, busy.into(), |part| format!("{part} %"));
             div.memory {
-                (chart::parts(&[("move", u64::from(busy), format!("{busy} %"))], 100, &format!("{name} busy: {busy} %")))
+                (chart::parts(&parts, 100, &format!("{name} busy by session: {label}")))
                 p."quiet small" { (name) " " (busy) " % busy" }
             }
         }
@@ -174,7 +180,7 @@ fn memory(jobs: &[&JobView], used: u64, whole: u64, caller: &Caller) -> Markup {
         Some((person(job, caller), *bytes))
     });
     let known: u64 = in_cells.clone().map(|(_, bytes)| bytes).sum();
-    let (parts, label) = by_session(in_cells, used);
+    let (parts, label) = by_session(in_cells, used, words::gibibytes);
     html! {
         (chart::parts(&parts, whole, &format!("Memory by session: {label}")))
         p."quiet small" { "Memory " (words::gibibytes(used)) " of " (words::gibibytes(whole)) @if known > 0 { ", " (words::gibibytes(known)) " in cells" } }
@@ -192,11 +198,12 @@ fn person<'a>(job: &'a JobView, caller: &Caller) -> &'a str {
 fn by_session<'a>(
     sessions: impl Iterator<Item = (&'a str, u64)>,
     used: u64,
+    in_words: impl Fn(u64) -> String,
 ) -> (Vec<(&'static str, u64, String)>, String) {
-    let words = |who, bytes| format!("{who}: {}", words::gibibytes(bytes));
-    let part = |(who, bytes)| ("run edge", bytes, words(who, bytes));
+    let words = |who, amount| format!("{who}: {}", in_words(amount));
+    let part = |(who, amount)| ("run edge", amount, words(who, amount));
     let mut parts: Vec<_> = sessions.map(part).collect();
-    let known: u64 = parts.iter().map(|(_, bytes, _)| bytes).sum();
+    let known: u64 = parts.iter().map(|(_, amount, _)| amount).sum();
     let other = used.saturating_sub(known);
     parts.push(("other", other, words("everything else", other)));
     let label: Vec<&str> = parts.iter().map(|(_, _, words)| words.as_str()).collect();

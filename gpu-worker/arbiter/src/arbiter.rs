@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::{
     Action, EndReason, Epoch, Event, SessionId, Settings,
     accounts::Accounts,
-    session::{Activity, Session, Turn},
+    session::{Session, Turn},
     sessions::Sessions,
     shortage::Shortage,
     turns::{Place, Rank},
@@ -70,7 +70,11 @@ impl Arbiter {
             .flat_map(|(_, session)| self.wakes_of(session, wanted, computing))
             .chain(retries.into_iter().flatten())
             .chain(self.deadlines().map(|(_, time)| Some(time)))
-            .chain([self.wake_for_the_lowest(), self.doubted_at()])
+            .chain([
+                self.wake_for_the_lowest(),
+                self.doubted_at(),
+                self.next_sleeps_at(),
+            ])
             .flatten()
             .filter(|time| *time > self.now)
             .min()
@@ -156,7 +160,6 @@ impl Arbiter {
             Event::Expected(id)
             | Event::CellStarted(id)
             | Event::CellEnded(id)
-            | Event::Slept(id)
             | Event::Wanted(id)
             | Event::SwappedOut(id)
             | Event::SwappedIn(id)
@@ -178,7 +181,6 @@ impl Arbiter {
                         session.attained = Duration::ZERO;
                     }
                     Event::CellEnded(_) => session.end_cell(),
-                    Event::Slept(_) => session.activity = Activity::Sleeping,
                     Event::Wanted(_) => session.want(now),
                     Event::Yielded { epoch, .. } => session.give_back(epoch, now),
                     Event::Shrank { bytes, .. } => {

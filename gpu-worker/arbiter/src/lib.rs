@@ -48,8 +48,6 @@ pub enum Event {
     CellStarted(SessionId),
     /// Also when the cell has work in flight; the lease comes back with [`Event::Yielded`].
     CellEnded(SessionId),
-    /// Nobody has looked at the notebook for long.
-    Slept(SessionId),
     /// It submits, and has no lease.
     Wanted(SessionId),
     /// It submits nothing more and nothing is in flight: as told, or on its own accord.

@@ -1,5 +1,7 @@
 //! Whose memory is on the GPU.
 
+use std::time::Duration;
+
 use crate::{
     Action, Arbiter, SessionId,
     arbiter::best,
@@ -167,13 +169,34 @@ impl Arbiter {
             return (short && self.fits_beside_holders(needy))
                 .then(|| self.victim(|id, session| self.makes_way(id, session, needy)))?;
         }
-        if self.room_with_leaving() >= self.settings.memory.reserve_bytes {
+        if !self.lacks_reserve() {
             return None;
         }
-        self.victim(|_, session| session.activity == Activity::Sleeping && may_leave(session))
+        self.victim(|_, session| {
+            self.sleeps_at(session).is_some_and(|time| time <= self.now) && may_leave(session)
+        })
     }
 
-    /// Those who sleep before those who edit before those who wait; then who was not used for longest.
+    /// When the next session sleeps whose memory is to leave then.
+    pub(crate) fn next_sleeps_at(&self) -> Option<Duration> {
+        let sessions = self.sessions.values().filter(|_| self.lacks_reserve());
+        let awake = sessions.filter(|session| may_leave(session));
+        awake
+            .filter_map(|session| self.sleeps_at(session))
+            .filter(|time| *time > self.now)
+            .min()
+    }
+
+    fn lacks_reserve(&self) -> bool {
+        self.room_with_leaving() < self.settings.memory.reserve_bytes
+    }
+
+    fn sleeps_at(&self, session: &Session) -> Option<Duration> {
+        let sleeps_at = session.used_at + self.settings.sleeps_after;
+        session.is_idle().then_some(sleeps_at)
+    }
+
+    /// Those who edit before those who wait; then who was not used for longest.
     fn victim(&self, is_meant: impl Fn(SessionId, &Session) -> bool) -> Option<SessionId> {
         self.sessions
             .iter()

@@ -34,7 +34,6 @@ pub(crate) struct Session {
 /// In the order in which sessions are moved out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Activity {
-    Sleeping,
     Editing,
     Running,
 }

@@ -24,6 +24,8 @@ pub struct Settings {
     pub drain_limit: Duration,
     /// Bytes in a second of the slowest move. Whose takes longer, and `drain_limit` beyond it, does not move.
     pub slowest_move: u64,
+    /// A session without a cell sleeps after this.
+    pub sleeps_after: Duration,
     /// When to try again where somebody else's memory was in the way.
     pub retry: Duration,
     /// How long the driver may take until it has the memory of a process that ended.
@@ -55,6 +57,7 @@ impl Settings {
             together: 2,
             drain_limit: Duration::from_secs(30),
             slowest_move: 256 << 20,
+            sleeps_after: Duration::from_secs(300),
             retry: Duration::from_secs(1),
             late: Duration::from_secs(5),
             memory,

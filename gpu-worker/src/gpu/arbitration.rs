@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use self::rooms::Rooms;
-use super::{Admission, Cell, Lone, Reading, Token, Usage};
+use super::{Admission, Cell, Lone, Monitored, Token, Usage};
 
 /// What the worker says.
 #[derive(Debug)]
@@ -65,8 +65,8 @@ pub(super) struct Arbitration {
     /// There is one as soon as a session has said how large the GPU is.
     arbiter: Option<Arbiter>,
     settings: Option<MakeSettings>,
-    /// What the driver's monitoring says, where there is one.
-    reading: Option<watch::Receiver<Reading>>,
+    /// By the driver's monitoring, where there is one.
+    monitored: Option<Monitored>,
     usable_bytes: u64,
     since: Instant,
     sessions: HashMap<Token, Session>,
@@ -102,11 +102,11 @@ struct Process {
 pub(super) type MakeSettings = Box<dyn FnOnce(u64) -> Settings + Send + Sync>;
 
 impl Arbitration {
-    pub(super) fn new(settings: MakeSettings, reading: Option<watch::Receiver<Reading>>) -> Self {
+    pub(super) fn new(settings: MakeSettings, monitored: Option<Monitored>) -> Self {
         Self {
             arbiter: None,
             settings: Some(settings),
-            reading,
+            monitored,
             usable_bytes: 0,
             since: Instant::now(),
             sessions: HashMap::new(),

@@ -16,6 +16,7 @@ mod program;
 mod shared;
 pub mod sleep;
 pub mod trial;
+mod turns;
 
 use std::{io, path::Path, time::Duration};
 
@@ -33,10 +34,10 @@ use self::arbitration::{Arbitration, Order};
 pub use self::mode::GpuMode;
 pub(crate) use self::mode::{Part, Sharing};
 pub(crate) use self::monitor::{CUDA_VISIBLE_DEVICES, lost};
-pub use self::monitor::{MONITORING, Reading, gpus, monitor, slices};
+pub use self::monitor::{MONITORING, Monitored, Reading, gpus, monitor, slices};
 pub(crate) use self::places::{Place, Places};
 pub(crate) use self::program::ProgramError;
-pub(crate) use self::shared::{Membership, SharedGpu};
+pub(crate) use self::{shared::Membership, turns::Turns};
 
 /// Which session a process belongs to; a secret between the two.
 pub type Token = u128;
@@ -100,15 +101,14 @@ pub struct Usage {
 
 impl Gpu {
     /// Listens at `socket`, which is made anew. `settings` makes the arbiter's of the bytes that the first session finds
-    /// on the GPU. `reading` is what the driver's monitoring says, where there is one: what sessions say of the GPU's
-    /// memory is held against that.
+    /// on the GPU. What sessions say of its memory is held against what the driver's monitoring says, where there is one.
     ///
     /// # Errors
     /// Where the socket cannot be made.
     pub fn start(
         socket: &Path,
         settings: impl FnOnce(u64) -> Settings + Send + Sync + 'static,
-        reading: Option<watch::Receiver<Reading>>,
+        monitored: Option<Monitored>,
     ) -> io::Result<Self> {
         match std::fs::remove_file(socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -117,7 +117,7 @@ impl Gpu {
         let listener = UnixListener::bind(socket)?;
         let (orders, given) = mpsc::unbounded_channel();
         let (inputs, heard) = mpsc::channel(HEARD);
-        let arbitration = Arbitration::new(Box::new(settings), reading);
+        let arbitration = Arbitration::new(Box::new(settings), monitored);
         let connections = connection::accept_all(listener, inputs);
         let task = tokio::spawn(async move {
             tokio::join!(arbitration.run(given, heard), connections);

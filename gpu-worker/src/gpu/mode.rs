@@ -16,9 +16,11 @@ use baton_arbiter::UserId;
 use tokio::{process::Command, sync::watch, task::spawn_blocking};
 
 use super::{
-    CUDA_VISIBLE_DEVICES, MONITORING, Membership, Place, Places, Reading, SharedGpu, monitor,
-    shared,
+    CUDA_VISIBLE_DEVICES, MONITORING, Membership, Place, Places, Reading, Turns, monitor, shared,
 };
+
+/// While one cell computes, another is got ready.
+const SLOTS: usize = 2;
 
 /// Where programs find the server of MPS.
 const MPS_PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
@@ -61,7 +63,7 @@ pub(crate) enum ModeError {
 /// What all sessions of a worker share, or each takes one of.
 #[derive(Clone)]
 pub(crate) enum Sharing {
-    Turns(Arc<SharedGpu>),
+    Turns(Arc<Turns>),
     Mps {
         pipes: PathBuf,
         limit_bytes: Option<u64>,
@@ -86,14 +88,16 @@ impl Sharing {
     pub(crate) async fn open(
         mode: GpuMode,
         limit_bytes: Option<u64>,
-        reading: watch::Receiver<Reading>,
+        reading: &watch::Receiver<Reading>,
         runtime_folder: &Path,
         baton: Option<&Path>,
     ) -> Result<Self, ModeError> {
         Ok(match mode {
             GpuMode::Turns => {
-                let gpu = SharedGpu::open(runtime_folder, limit_bytes, reading, baton);
-                gpu.await?.map_or(Self::Open, Self::Turns)
+                let turns = Turns::open(runtime_folder, limit_bytes, reading, baton);
+                turns
+                    .await?
+                    .map_or(Self::Open, |turns| Self::Turns(Arc::new(turns)))
             }
             GpuMode::Mps => Self::Mps {
                 pipes: mps_pipes(env::var_os(MPS_PIPES))?,
@@ -110,6 +114,15 @@ impl Sharing {
             },
             GpuMode::Open => Self::Open,
         })
+    }
+
+    /// How many cells the worker runs at once, where nobody says: one in each place, a few that take turns on each GPU.
+    pub(crate) fn slots(&self) -> usize {
+        match self {
+            Self::Places(places) => places.count(),
+            Self::Turns(turns) => SLOTS * turns.gpus(),
+            Self::Mps { .. } | Self::Open => SLOTS,
+        }
     }
 
     /// Waits for a place, where each session has one.
@@ -149,7 +162,7 @@ impl Sharing {
             return Ok(Part::Place(place));
         }
         match self {
-            Self::Turns(gpu) => Ok(Part::Turns(gpu.admit(user, command, folder)?)),
+            Self::Turns(turns) => Ok(Part::Turns(turns.admit(user, command, folder)?)),
             Self::Mps {
                 pipes,
                 limit_bytes,

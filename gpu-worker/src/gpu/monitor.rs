@@ -6,13 +6,13 @@
 //! **Invariant:** asking makes no CUDA context.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     ffi::{OsStr, OsString},
     thread,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use baton_protocol::{NotebookId, worker::GpuLoad};
+use baton_protocol::worker::{GpuLoad, SessionLoad};
 use nvml_wrapper::{Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError};
 use tokio::{sync::watch, time::timeout};
 
@@ -32,8 +32,47 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reading {
     pub gpus: Vec<GpuLoad>,
+    /// In the same order: how programs are told which GPU is theirs.
+    pub names: Vec<String>,
     /// Why a GPU can no longer be used, until somebody repairs it.
     pub lost: Option<String>,
+}
+
+/// One of the GPUs, as the monitoring sees it.
+#[derive(Debug, Clone)]
+pub struct Monitored {
+    reading: watch::Receiver<Reading>,
+    name: String,
+}
+
+impl Monitored {
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn memory_bytes(&self) -> Option<u64> {
+        self.asked(|gpu| gpu.memory_total_bytes)
+    }
+
+    pub(super) fn free_bytes(&self) -> Option<u64> {
+        self.asked(|gpu| gpu.memory_total_bytes.saturating_sub(gpu.memory_used_bytes))
+    }
+
+    fn asked(&self, what: impl FnOnce(&GpuLoad) -> u64) -> Option<u64> {
+        let reading = self.reading.borrow();
+        let place = reading.names.iter().position(|name| *name == self.name)?;
+        reading.gpus.get(place).map(what)
+    }
+}
+
+/// Each GPU that `reading` knows.
+pub(super) fn each(reading: &watch::Receiver<Reading>) -> Vec<Monitored> {
+    let names = reading.borrow().names.clone();
+    let one = |name| Monitored {
+        reading: reading.clone(),
+        name,
+    };
+    names.into_iter().map(one).collect()
 }
 
 /// Asks `library` once a second for the GPUs that are `visible` (`None`: all). Empty where there are none.
@@ -73,19 +112,6 @@ async fn first<T>(
 }
 
 impl Reading {
-    /// The memory of the smallest GPU.
-    pub(super) fn memory_bytes(&self) -> Option<u64> {
-        self.gpus.iter().map(|gpu| gpu.memory_total_bytes).min()
-    }
-
-    /// Of the one GPU that there is.
-    pub(super) fn free_bytes(&self) -> Option<u64> {
-        match &self.gpus[..] {
-            [gpu] => Some(gpu.memory_total_bytes.saturating_sub(gpu.memory_used_bytes)),
-            _ => None,
-        }
-    }
-
     fn is_known(&self) -> bool {
         !self.gpus.is_empty() || self.lost.is_some()
     }
@@ -145,8 +171,12 @@ fn names(
 fn read(nvml: &Nvml, visible: Option<&str>) -> Reading {
     let mut reading = Reading::default();
     for (index, device) in (0..).zip(devices(nvml, visible)) {
-        match device.and_then(|device| load(index, &device)) {
-            Ok(gpu) => reading.gpus.push(gpu),
+        let asked = device.and_then(|device| Ok((device.uuid()?, load(index, &device)?)));
+        match asked {
+            Ok((name, gpu)) => {
+                reading.names.push(name);
+                reading.gpus.push(gpu);
+            }
             Err(error) if is_loss(&error) => reading.lost = Some(format!("GPU {index}: {error}")),
             // Somebody else's.
             Err(error) => tracing::debug!("GPU {index} is not monitored: {error}"),
@@ -188,17 +218,46 @@ fn load(index: u32, device: &Device<'_>) -> Result<GpuLoad, NvmlError> {
     })
 }
 
-/// What processes of this worker's sessions have. The driver tells nothing of processes in other namespaces.
-fn sessions(device: &Device<'_>) -> Vec<(NotebookId, u64)> {
+/// What processes of this worker's sessions have and do. The driver tells nothing of processes in other namespaces.
+fn sessions(device: &Device<'_>) -> Vec<SessionLoad> {
     let mut sessions = BTreeMap::new();
+    let utilisation = utilisation(device);
     for process in device.running_compute_processes().unwrap_or_default() {
         if let UsedGpuMemory::Used(bytes) = process.used_gpu_memory
             && let Some(notebook) = processes::notebook_of(process.pid)
         {
-            *sessions.entry(notebook).or_insert(0) += bytes;
+            let load = sessions.entry(notebook).or_insert(SessionLoad {
+                notebook,
+                memory_bytes: 0,
+                utilisation_percent: utilisation.as_ref().map(|_| 0),
+            });
+            load.memory_bytes += bytes;
+            if let Some(percent) = &mut load.utilisation_percent
+                && let Some((_, more)) = utilisation.as_ref().and_then(|all| all.get(&process.pid))
+            {
+                *percent = (*percent + more).min(100);
+            }
         }
     }
-    sessions.into_iter().collect()
+    sessions.into_values().collect()
+}
+
+/// By process: when the driver last looked, and how much of the moment before that it computed. A slice (MIG) does not
+/// tell.
+fn utilisation(device: &Device<'_>) -> Option<HashMap<u32, (u64, u32)>> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    let since = u64::try_from((now - INTERVAL).as_micros()).ok()?;
+    let samples = match device.process_utilization_stats(since) {
+        // Nobody computed.
+        Err(NvmlError::NotFound) => Vec::new(),
+        samples => samples.ok()?,
+    };
+    let mut last = HashMap::new();
+    for sample in samples {
+        let seen = last.entry(sample.pid).or_insert((0, 0));
+        *seen = (*seen).max((sample.timestamp, sample.sm_util));
+    }
+    Some(last)
 }
 
 fn is_loss(error: &NvmlError) -> bool {

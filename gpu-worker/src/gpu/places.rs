@@ -13,8 +13,9 @@ use tokio::{
 use super::CUDA_VISIBLE_DEVICES;
 
 pub(crate) struct Places {
+    count: usize,
     free: Mutex<Vec<String>>,
-    count: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     /// How many sessions wait for one.
     waiting: watch::Sender<usize>,
 }
@@ -29,19 +30,24 @@ pub(crate) struct Place {
 impl Places {
     pub(crate) fn new(names: Vec<String>) -> Arc<Self> {
         Arc::new(Self {
-            count: Arc::new(Semaphore::new(names.len())),
+            count: names.len(),
+            permits: Arc::new(Semaphore::new(names.len())),
             free: Mutex::new(names),
             waiting: watch::Sender::default(),
         })
     }
 
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
     pub(crate) async fn take(self: &Arc<Self>) -> Place {
-        let at_once = self.count.clone().try_acquire_owned();
+        let at_once = self.permits.clone().try_acquire_owned();
         let permit = match at_once {
             Ok(permit) => Ok(permit),
             Err(_) => {
                 let _waiting = Waiting::new(&self.waiting);
-                self.count.clone().acquire_owned().await
+                self.permits.clone().acquire_owned().await
             }
         };
         let _permit = permit.expect("nobody closes it");

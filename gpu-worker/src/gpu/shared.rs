@@ -1,35 +1,28 @@
-//! A worker's GPU: where its sessions find it, and each session's part in it.
+//! One GPU: where its sessions find it, and each session's part in it.
 
 use std::{
     env, io,
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock},
-    time::Duration,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+    },
 };
 
-use baton_arbiter::{Memory, Settings, UserId};
+use baton_arbiter::{Settings, UserId};
 use baton_interposer::wire::{SOCKET, TOKEN};
 use baton_jupyter_link::folder::{FolderError, PrivateFolder};
 use tokio::{process::Command, sync::watch};
 
 use super::{
-    Admission, Cell, Gpu, Lone, Reading, Token, Usage,
+    Admission, CUDA_VISIBLE_DEVICES, Cell, Gpu, Lone, Monitored, Token, Usage,
     program::ProgramError,
     sleep::{Sleeper, Woken},
-    trial,
 };
-use crate::device;
 
-const DRIVER: &str = "libcuda.so.1";
-const PRELOAD: &str = "LD_PRELOAD";
+pub(super) const PRELOAD: &str = "LD_PRELOAD";
 
 const NO_ROOM: &str = "others make no room";
-
-/// What contexts of sessions take beside what they allocate: the library cannot move that.
-const CONTEXTS: u64 = 20;
-
-/// Of the host's memory: how much of it sessions may have on the GPU or moved out of it.
-const HOST_SHARE: u64 = 2;
 
 /// Sessions share memory; libraries that take most of it at once are told not to.
 const THRIFT: [(&str, &str); 2] = [
@@ -39,10 +32,14 @@ const THRIFT: [(&str, &str); 2] = [
 
 pub(crate) struct SharedGpu {
     gpu: Gpu,
+    /// Sessions are told so; `None`: it is the only one that they see.
+    name: Option<String>,
     /// How much a session may allocate.
     limit_bytes: Option<u64>,
     /// Where the driver can take a session off the GPU.
     sleeper: OnceLock<Sleeper>,
+    cells: AtomicUsize,
+    sessions: AtomicUsize,
     folder: PrivateFolder,
 }
 
@@ -55,61 +52,40 @@ pub(crate) enum OpenError {
 }
 
 impl SharedGpu {
-    /// `None` where programs would find no driver, cannot load the interposer, or do not compute right in turns.
-    /// Where `reading` does not say how much memory the GPU has, the first session does. `baton` is the program that
-    /// tries turns; `None`: nothing does.
-    pub(crate) async fn open(
-        runtime_folder: &Path,
-        limit_bytes: Option<u64>,
-        reading: watch::Receiver<Reading>,
-        baton: Option<&Path>,
-    ) -> Result<Option<Arc<Self>>, OpenError> {
-        if !driver_is_here() {
-            return Ok(None);
-        }
-        std::fs::create_dir_all(runtime_folder)?;
-        let gpu_bytes = reading.borrow().memory_bytes();
-        let settings = move |said| settings(gpu_bytes.unwrap_or(said));
-        let shared = Self::listen(runtime_folder, limit_bytes, settings, Some(reading))?;
-        let interposer = baton_interposer::install(shared.folder())?;
-        if let Some(complaint) = complaint(&interposer).await {
-            tracing::warn!(
-                "Sessions use the GPU without taking turns, because programs cannot load {}: {complaint}",
-                interposer.display()
-            );
-            return Ok(None);
-        }
-        if let Some(baton) = baton {
-            match trial::run(baton, runtime_folder).await {
-                Ok(Some(sleeper)) => shared.sleeper.set(sleeper).expect("it is set once"),
-                Ok(None) => {}
-                Err(error) => {
-                    tracing::warn!(
-                        "Sessions take no turns on this machine's GPU, because two programs that tried it failed: \
-                         {error}"
-                    );
-                    return Ok(None);
-                }
-            }
-        }
-        tracing::info!("Sessions take turns on this machine's GPU");
-        Ok(Some(shared))
-    }
-
     /// In a new folder, for programs that `admit` starts.
     pub(super) fn listen(
         runtime_folder: &Path,
         limit_bytes: Option<u64>,
         settings: impl FnOnce(u64) -> Settings + Send + Sync + 'static,
-        reading: Option<watch::Receiver<Reading>>,
+        name: Option<String>,
+        monitored: Option<Monitored>,
     ) -> Result<Arc<Self>, OpenError> {
         let folder = PrivateFolder::create_in(runtime_folder, "gpu")?;
         Ok(Arc::new(Self {
-            gpu: Gpu::start(&folder.path().join("gpu"), settings, reading)?,
+            gpu: Gpu::start(&folder.path().join("gpu"), settings, monitored)?,
+            name,
             limit_bytes,
             sleeper: OnceLock::new(),
+            cells: AtomicUsize::new(0),
+            sessions: AtomicUsize::new(0),
             folder,
         }))
+    }
+
+    pub(super) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// What can take its sessions off the GPU, where the driver can; said once.
+    pub(super) fn set_sleeper(&self, sleeper: Option<Sleeper>) {
+        if let Some(sleeper) = sleeper {
+            self.sleeper.set(sleeper).expect("it is set once");
+        }
+    }
+
+    /// How many cells run on it, and how many sessions have it.
+    pub(super) fn load(&self) -> (usize, usize) {
+        (self.cells.load(Relaxed), self.sessions.load(Relaxed))
     }
 
     /// It is private, and goes with this value.
@@ -130,6 +106,9 @@ impl SharedGpu {
             .env(PRELOAD, with_others(interposer))
             .env(SOCKET, self.folder.path().join("gpu"))
             .env(TOKEN, format!("{token:x}"));
+        if let Some(name) = &self.name {
+            command.env(CUDA_VISIBLE_DEVICES, name);
+        }
         for (name, value) in THRIFT {
             if env::var_os(name).is_none() {
                 command.env(name, value);
@@ -140,11 +119,13 @@ impl SharedGpu {
             user,
             cap_bytes: self.limit_bytes,
         });
+        self.sessions.fetch_add(1, Relaxed);
         Ok(Membership {
             shared: self.clone(),
             token,
             released,
             asleep: None,
+            has_cell: AtomicBool::new(false),
         })
     }
 }
@@ -156,6 +137,7 @@ pub(crate) struct Membership {
     released: watch::Receiver<bool>,
     /// Off the GPU until it is woken.
     asleep: Option<Lone>,
+    has_cell: AtomicBool,
 }
 
 impl Membership {
@@ -211,7 +193,16 @@ impl Membership {
     }
 
     pub(crate) fn cell(&self, cell: Cell) {
+        self.count(cell != Cell::Ended);
         self.shared.gpu.cell(self.token, cell);
+    }
+
+    fn count(&self, has_cell: bool) {
+        match (self.has_cell.swap(has_cell, Relaxed), has_cell) {
+            (false, true) => self.shared.cells.fetch_add(1, Relaxed),
+            (true, false) => self.shared.cells.fetch_sub(1, Relaxed),
+            _ => 0,
+        };
     }
 
     /// Why it can use the GPU no more: the driver's code.
@@ -228,37 +219,10 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
+        self.count(false);
+        self.shared.sessions.fetch_sub(1, Relaxed);
         self.shared.gpu.dismiss(self.token);
     }
-}
-
-fn settings(total_bytes: u64) -> Settings {
-    let usable_bytes = total_bytes - total_bytes / CONTEXTS;
-    let mut settings = Settings::new(Memory {
-        usable_bytes,
-        reserve_bytes: usable_bytes / 10,
-        host_bytes: device::memory().total_bytes / HOST_SHARE,
-    });
-    settings.drain_limit = Duration::from_secs(60);
-    settings
-}
-
-/// On the loader's path, or because the system's driver has its device.
-fn driver_is_here() -> bool {
-    let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
-    env::split_paths(&path).any(|folder| folder.join(DRIVER).is_file())
-        || Path::new("/dev/nvidiactl").exists()
-}
-
-/// What the loader says where it cannot load the library, for example from a folder that forbids programs.
-async fn complaint(interposer: &Path) -> Option<String> {
-    let mut command = Command::new("true");
-    let tried = command.env(PRELOAD, interposer).output().await;
-    let said = match tried {
-        Ok(tried) => String::from_utf8_lossy(&tried.stderr).trim().to_owned(),
-        Err(error) => error.to_string(),
-    };
-    (!said.is_empty()).then_some(said)
 }
 
 /// What is loaded first already goes on to be.
@@ -269,20 +233,4 @@ fn with_others(interposer: PathBuf) -> std::ffi::OsString {
         libraries.push(others);
     }
     libraries
-}
-
-#[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_library_that_programs_cannot_load_is_noticed() {
-        let folder = tempfile::tempdir().unwrap();
-        let interposer = baton_interposer::install(folder.path()).unwrap();
-        assert_eq!(complaint(&interposer).await, None);
-        std::fs::write(&interposer, "no library").unwrap();
-        let complaint = complaint(&interposer).await.unwrap();
-        assert!(complaint.contains("interposer.so"), "{complaint}");
-    }
 }

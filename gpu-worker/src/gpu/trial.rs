@@ -47,18 +47,24 @@ pub(super) enum TrialError {
     Endless,
 }
 
-/// `baton` is the program whose `COMMAND` this starts. Returns what can have sessions sleep, where the driver can do that.
+/// `baton` is the program whose `COMMAND` this starts, on the GPU called `name` (`None`: the only one). Returns what can
+/// have sessions sleep, where the driver can do that.
 pub(super) async fn run(
     baton: &Path,
     runtime_folder: &Path,
+    name: Option<&str>,
 ) -> Result<Option<Sleeper>, TrialError> {
-    let trial = take_turns(baton, runtime_folder);
+    let trial = take_turns(baton, runtime_folder, name.map(str::to_owned));
     timeout(PATIENCE, trial)
         .await
         .unwrap_or(Err(TrialError::Endless))
 }
 
-async fn take_turns(baton: &Path, runtime_folder: &Path) -> Result<Option<Sleeper>, TrialError> {
+async fn take_turns(
+    baton: &Path,
+    runtime_folder: &Path,
+    name: Option<String>,
+) -> Result<Option<Sleeper>, TrialError> {
     let each = MEMORY_BYTES as u64;
     let settings = move |_| {
         Settings::new(Memory {
@@ -67,7 +73,7 @@ async fn take_turns(baton: &Path, runtime_folder: &Path) -> Result<Option<Sleepe
             host_bytes: 4 * each,
         })
     };
-    let gpu = SharedGpu::listen(runtime_folder, None, settings, None)?;
+    let gpu = SharedGpu::listen(runtime_folder, None, settings, name, None)?;
     let mut programs = [
         Member::start(baton, &gpu, 1)?,
         Member::start(baton, &gpu, 2)?,
@@ -156,7 +162,10 @@ mod tests {
             .tempdir_in("/tmp")
             .unwrap();
         let baton = script(folder.path(), text);
-        run(&baton, folder.path()).await.unwrap_err().to_string()
+        run(&baton, folder.path(), None)
+            .await
+            .unwrap_err()
+            .to_string()
     }
 
     #[tokio::test]

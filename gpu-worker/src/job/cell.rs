@@ -58,7 +58,9 @@ pub(crate) async fn run_cell(
     if let Some(away) = &mut session.away {
         away.pause();
     }
-    turns::begin(session.gpu(), cell.gpu_memory_bytes).await;
+    if let Some(gpu) = session.gpu() {
+        gpu.limit(cell.gpu_memory_bytes).await;
+    }
     let told = tokio::select! {
         told = tell(&mut session, &cell, state.delta, state.file.as_fd()) => told.map_err(|error| {
             tracing::warn!(%error, "A session could not be told its cell");

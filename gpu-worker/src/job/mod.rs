@@ -25,7 +25,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
-use crate::gpu::Membership;
+use crate::gpu::{Cell, Membership};
 use crate::mirror::Questions;
 use crate::notice;
 use crate::outbox::event_bytes;
@@ -163,10 +163,19 @@ pub(crate) async fn run_job(
     let revoked = order.revoked.clone();
     let (ending, used) = tokio::select! {
         end = prepare_and_run(context, &mut session, &mut order) => end,
-        () = revoked.cancelled() => return session.filter(Session::owes),
+        () = revoked.cancelled() => return kept(session),
     };
     order.last_word.say(ending);
-    used.or(session.filter(Session::owes))
+    used.or_else(|| kept(session))
+}
+
+/// A session that no cell used, where the notebook still lacks something of it.
+fn kept(session: Option<Session>) -> Option<Session> {
+    let session = session.filter(Session::owes)?;
+    if let Some(gpu) = session.gpu() {
+        gpu.cell(Cell::Ended);
+    }
+    Some(session)
 }
 
 /// After its last cell the session lost the use of the GPU, and the notebook needs nothing of it.

@@ -13,6 +13,7 @@ use super::plan::{Plan, plan};
 use super::state::Assembled;
 use super::{Ending, Order};
 use crate::context::{Context, MoveError};
+use crate::gpu::Cell;
 use crate::mirror::{self, SessionMirror};
 use crate::notice;
 use crate::session::{Held, Session, StartError};
@@ -34,7 +35,11 @@ pub(crate) async fn prepare<'context>(
     session: &mut Option<Session>,
     order: &mut Order,
 ) -> Result<Ready<'context>, Ending> {
-    let slot = context.slots.acquire().await.map_err(|_| shutting_down())?;
+    let slot = context
+        .permits
+        .acquire()
+        .await
+        .map_err(|_| shutting_down())?;
     let mut state = order.submission.state.clone();
     loop {
         let base = state.base();
@@ -80,6 +85,12 @@ async fn go_on(
     source: Source,
 ) -> Result<(Session, Assembled), Ending> {
     let session = place.as_mut().ok_or_else(shutting_down)?;
+    if let Some(gpu) = session.gpu() {
+        // What it has done since its last cell is nobody's.
+        gpu.usage().await;
+        // Its memory comes back to the GPU while the state is on its way.
+        gpu.cell(Cell::Expected);
+    }
     let ledger = match session.away.is_some() {
         true => session.held_for(base).map(|held| held.ledger.clone()),
         false => session.held.take().map(|Held { ledger, .. }| ledger),

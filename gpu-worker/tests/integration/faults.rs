@@ -101,7 +101,7 @@ async fn a_cell_that_ignores_its_limit_loses_its_session() {
 
 #[tokio::test]
 async fn a_cancel_before_the_start_is_obeyed_at_once() {
-    let mut worker = Worker::start_with(|config| config.slots = 1).await;
+    let mut worker = Worker::start_with(|config| config.slots = Some(1)).await;
     let (first, _) = waiting_cell(&mut worker, &mut Notebook::new(), "").await;
     let submission = Notebook::new().cell("");
     let job = submission.job;

@@ -97,7 +97,7 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         dial,
         lane: LaneChoice::Auto,
         name: None,
-        slots: 2,
+        slots: Some(2),
         python: Some(fake_python(folder, "")),
         cache: folder.join("cache"),
         cache_limit_bytes: 1 << 30,

@@ -74,7 +74,7 @@ async fn the_broker_can_end_a_session() {
 
 #[tokio::test]
 async fn slots_are_honoured() {
-    let mut worker = Worker::start_with(|config| config.slots = 1).await;
+    let mut worker = Worker::start_with(|config| config.slots = Some(1)).await;
     let first = Notebook::new().cell("import time; time.sleep(0.3)");
     let second = Notebook::new().cell("");
     let (first_job, second_job) = (first.job, second.job);

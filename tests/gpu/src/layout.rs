@@ -1,4 +1,19 @@
-//! What stands where in the file of a card: numbers of 64 bits, and bytes that processes lock.
+//! What stands where in the file of a card: numbers of 64 bits, and bytes that processes lock. A machine's further cards
+//! have files beside the first one's.
+
+use std::path::{Path, PathBuf};
+
+/// The beginning of a card's name; its number has twelve digits.
+pub const UUID: &str = "GPU-00000000-0000-0000-0000-";
+
+/// The file of the card with this number.
+#[must_use]
+pub fn card_at(first: &Path, number: usize) -> PathBuf {
+    match number {
+        0 => first.to_owned(),
+        _ => first.with_file_name(format!("card-{number}")),
+    }
+}
 
 /// Indices of numbers.
 pub const MEMORY: usize = 0;
@@ -8,6 +23,8 @@ pub const LOST: usize = 3;
 pub const SLICES: usize = 4;
 /// Bytes that each context takes.
 pub const CONTEXT: usize = 5;
+/// Bytes that a module takes, and each function when it is launched first.
+pub const CODE: usize = 6;
 /// Each process has a slot of two: its bytes, and how many kernels it has there.
 pub const FIRST_SLOT: usize = 8;
 pub const SLOTS: usize = 120;

@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use layout::{CONTEXT, KERNELS, LOST, OVERLAPS, SLICES};
+use layout::{CODE, CONTEXT, KERNELS, LOST, OVERLAPS, SLICES, card_at};
 
 /// Tells a process which card it has.
 pub const CARD: &str = "BATON_TEST_GPU";
@@ -23,7 +23,7 @@ pub const FAULTS: &str = "BATON_TEST_GPU_FAULTS";
 /// How fast it copies, in MB/s.
 pub const MEGABYTES_PER_SECOND: &str = "BATON_TEST_GPU_MBPS";
 
-/// A machine with one GPU, in a folder.
+/// A machine with a GPU, or several, in a folder.
 #[derive(Debug)]
 pub struct Machine {
     folder: PathBuf,
@@ -35,12 +35,18 @@ impl Machine {
         fs::write(folder.join("libcuda.so.1"), driver)?;
         let monitoring = include_bytes!(concat!(env!("OUT_DIR"), "/libnvidia-ml.so.1"));
         fs::write(folder.join("libnvidia-ml.so.1"), monitoring)?;
+        let machine = Self {
+            folder: folder.to_owned(),
+        };
+        machine.add_card(0, memory_bytes)?;
+        Ok(machine)
+    }
+
+    /// The next that there is not yet; its name ends in `number`.
+    pub fn add_card(&self, number: usize, memory_bytes: u64) -> io::Result<()> {
         let mut card = vec![0; 4096];
         card[..8].copy_from_slice(&memory_bytes.to_le_bytes());
-        fs::write(folder.join("card"), card)?;
-        Ok(Self {
-            folder: folder.to_owned(),
-        })
+        fs::write(card_at(&self.card(), number), card)
     }
 
     /// For the loader's path.
@@ -49,6 +55,7 @@ impl Machine {
         &self.folder
     }
 
+    /// The first.
     #[must_use]
     pub fn card(&self) -> PathBuf {
         self.folder.join("card")
@@ -76,6 +83,11 @@ impl Machine {
     /// Each context that is made from now on takes so much of the memory.
     pub fn charge_contexts(&self, bytes: u64) -> io::Result<()> {
         self.set(CONTEXT, bytes)
+    }
+
+    /// Each module takes so much from now on, and each function when it is launched first.
+    pub fn charge_code(&self, bytes: u64) -> io::Result<()> {
+        self.set(CODE, bytes)
     }
 
     fn set(&self, index: usize, number: u64) -> io::Result<()> {

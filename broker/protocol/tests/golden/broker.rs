@@ -5,7 +5,7 @@ use baton_protocol::{
     HeldState, JobEvent, NumberedEvent, Outcome, PROTOCOL_VERSION, Refusal, State, Submission,
     memory::Enclosed,
     proxy::{Estimate, FromProxy, ToProxy, WaitingReason},
-    worker::{Device, DeviceKind, FromWorker, GpuLoad, ToWorker},
+    worker::{Device, DeviceKind, FromWorker, GpuLoad, SessionLoad, ToWorker},
 };
 use serde_bytes::ByteBuf;
 
@@ -166,7 +166,11 @@ golden!(messages_of_workers_are_read, "from_worker", FromWorker, [
             utilisation_percent: Some(87),
             memory_used_bytes: 90 << 30,
             memory_total_bytes: 141 << 30,
-            sessions: vec![(notebook(), 40 << 30)],
+            sessions: vec![SessionLoad {
+                notebook: notebook(),
+                memory_bytes: 40 << 30,
+                utilisation_percent: Some(80),
+            }],
         }],
     },
     FromWorker::Drain {},

@@ -244,14 +244,14 @@ fn sessions_that_sleep_make_room_before_anybody_asks() {
         );
     }
     assert_eq!(arbiter.bytes_on_gpu(), 77 * GB);
-    assert_eq!(
-        arbiter.handle(Event::Slept(2), seconds(1.0)),
-        [Action::SwapOut(2)]
-    );
-    assert_eq!(arbiter.handle(Event::SwappedOut(2), seconds(2.0)), []);
+    assert_eq!(arbiter.handle(Event::Expected(1), seconds(60.0)), []);
+    let asleep = seconds(300.0);
+    assert_eq!(arbiter.wake_at(), Some(asleep));
+    assert_eq!(arbiter.handle(Event::Woke, asleep), [Action::SwapOut(2)]);
+    assert_eq!(arbiter.handle(Event::SwappedOut(2), seconds(301.0)), []);
     assert_eq!(arbiter.bytes_on_gpu(), 39 * GB);
     assert_eq!(
-        arbiter.handle(Event::Expected(2), seconds(9.0)),
+        arbiter.handle(Event::Expected(2), seconds(310.0)),
         [Action::SwapIn(2)]
     );
 }

@@ -76,9 +76,9 @@ impl Gate {
         self.one_less(1);
     }
 
-    /// As if it had never entered.
+    /// As if it had never entered: it submitted nothing.
     #[cold]
-    fn turn_back(&self) {
+    pub(super) fn turn_back(&self) {
         self.one_less(ONE_CALL);
     }
 

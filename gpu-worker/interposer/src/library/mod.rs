@@ -45,9 +45,9 @@ use wire::FromSession;
 /// Before the driver is asked again for what it did not have.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Others make so much room at a time, until there is enough for a context: a part of the GPU, or less.
-const CONTEXT_PART: u64 = 20;
-const CONTEXT_BYTES: u64 = 512 << 20;
+/// Others make so much room at a time, until there is enough for what stands in no ledger: a part of the GPU, or less.
+const ROOM_PART: u64 = 20;
+const ROOM_BYTES: u64 = 512 << 20;
 
 /// All that this process has of it.
 struct Process {
@@ -101,9 +101,26 @@ impl Process {
 
     // ---- submitting
 
-    /// Lets a call to the driver through when the session has a lease.
+    /// Lets a call to the driver through when the session has a lease. Others make room where it finds none: code is
+    /// loaded when it is launched first.
     #[inline]
-    fn submit(&self, stream: Option<Stream>, call: impl FnOnce() -> Code) -> Code {
+    fn submit(&self, stream: Option<Stream>, call: impl Fn() -> Code) -> Code {
+        match self.submit_once(stream, &call) {
+            OUT_OF_MEMORY => self.submit_with_room(|| self.submit_once(stream, &call)),
+            code => code,
+        }
+    }
+
+    #[cold]
+    fn submit_with_room(&self, submit: impl Fn() -> Code) -> Code {
+        match self.gate.is_in_use() && !self.captures.any() {
+            true => self.with_room(submit),
+            false => OUT_OF_MEMORY,
+        }
+    }
+
+    #[inline]
+    fn submit_once(&self, stream: Option<Stream>, call: impl FnOnce() -> Code) -> Code {
         match self.gate.enter(|| self.want()) {
             Entry::NotInUse => return call(),
             Entry::Refused => return SYSTEM_NOT_READY,
@@ -118,6 +135,18 @@ impl Process {
             self.windows.submitted(stream);
         }
         self.gate.leave();
+        code
+    }
+
+    /// A call that can be answered only while the memory is on the GPU.
+    fn ask(&self, call: impl FnOnce() -> Code) -> Code {
+        match self.gate.enter(|| self.want()) {
+            Entry::NotInUse => return call(),
+            Entry::Refused => return SYSTEM_NOT_READY,
+            Entry::Counted => {}
+        }
+        let code = call();
+        self.gate.turn_back();
         code
     }
 
@@ -336,11 +365,11 @@ impl Process {
         }
     }
 
-    /// Has others make room until the driver can make a context. Nobody knows before how much one takes, and in no ledger
-    /// it stands afterwards.
-    fn make_context(&self, make: impl Fn() -> Code) -> Code {
+    /// Has others make room until the driver can make what stands in no ledger: a context, loaded code. Nobody knows
+    /// before how much it takes.
+    fn with_room(&self, make: impl Fn() -> Code) -> Code {
         let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
-        let part = (self.cap_bytes.load(Relaxed) / CONTEXT_PART).min(CONTEXT_BYTES);
+        let part = (self.cap_bytes.load(Relaxed) / ROOM_PART).min(ROOM_BYTES);
         let mut bytes = part;
         loop {
             let Answer::Yes { generation } = self.line.ask_to_grow(bytes) else {

@@ -23,6 +23,7 @@ const CHANGED: &[(&str, &str, u32)] = &[
     ("cuMemGetAddressRange", "_v2", 3020),
     ("cuMemGetInfo", "_v2", 3020),
     ("cuMemPrefetchAsync", "_v2", 12020),
+    ("cuModuleGetGlobal", "_v2", 3020),
     ("cuMemcpyBatchAsync", "_v2", 13000),
     ("cuMemcpy3DBatchAsync", "_v2", 13000),
     ("cuMulticastBindAddr", "_v2", 13010),

@@ -5,7 +5,7 @@ use baton_interposer::wire::{FromSession, ToSession};
 use tokio::time::Instant;
 
 use super::{Arbitration, Arrival, Process};
-use crate::gpu::{Lone, Token};
+use crate::gpu::{Lone, Monitored, Token};
 
 /// Sessions of the arbiter that stand for what cannot leave the GPU.
 const FIXED: SessionId = 1 << 63;
@@ -139,8 +139,7 @@ impl Arbitration {
 
     /// Nobody is believed to have less than the driver's monitoring says.
     pub(super) fn on_full(&mut self, session: u64, needed_bytes: u64, free_bytes: u64) {
-        let reading = self.reading.as_ref();
-        let monitored = reading.and_then(|reading| reading.borrow().free_bytes());
+        let monitored = self.monitored.as_ref().and_then(Monitored::free_bytes);
         self.handle(Event::Full {
             session,
             needed_bytes: needed_bytes.min(self.usable_bytes),

@@ -1,25 +1,15 @@
 //! The cell's turns on a GPU that sessions share.
 //!
-//! In: when the cell comes, starts and is over. Out: what it used, and whether the session can go on.
+//! In: when the cell starts and is over. Out: what it used, and whether the session can go on.
 
 use std::time::Duration;
 
 use baton_protocol::GpuUsage;
 
 use super::Run;
-use crate::gpu::{Cell, EndReason, Membership, Usage};
+use crate::gpu::{Cell, EndReason, Usage};
 use crate::job::Ending;
 use crate::notice;
-
-/// The cell is on its way: the session's memory may come back to the GPU already.
-pub(super) async fn begin(gpu: Option<&Membership>, limit_bytes: Option<u64>) {
-    if let Some(gpu) = gpu {
-        // What the session has done since its last cell is nobody's.
-        gpu.usage().await;
-        gpu.limit(limit_bytes).await;
-        gpu.cell(Cell::Expected);
-    }
-}
 
 impl Run<'_> {
     /// Says so where nobody keeps the session to the memory that the cell was given.

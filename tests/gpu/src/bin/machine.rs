@@ -1,4 +1,4 @@
-//! Puts a driver and a card of so many bytes into a folder.
+//! Puts a driver and cards of so many bytes into a folder.
 
 use std::{io, path::Path};
 
@@ -6,10 +6,12 @@ use baton_gpu_tests::Machine;
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
-    let [_, folder, bytes] = &arguments[..] else {
-        return Err(io::Error::other("usage: gpu-machine FOLDER BYTES"));
+    let [_, folder, first, others @ ..] = &arguments[..] else {
+        return Err(io::Error::other("usage: gpu-machine FOLDER BYTES..."));
     };
-    let bytes = bytes.parse().map_err(io::Error::other)?;
-    Machine::create(Path::new(folder), bytes)?;
+    let machine = Machine::create(Path::new(folder), first.parse().map_err(io::Error::other)?)?;
+    for (number, bytes) in (1..).zip(others) {
+        machine.add_card(number, bytes.parse().map_err(io::Error::other)?)?;
+    }
     Ok(())
 }

@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::layout::{
-    ALIVE, CHECKPOINTED, CONTEXT, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, KERNELS, LEDGER, LOCKED, LOST, MEMORY,
-    OVERLAPS, PROCESSORS, RUNNING, SLOTS,
+    ALIVE, CHECKPOINTED, CODE, CONTEXT, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, KERNELS, LEDGER, LOCKED, LOST, MEMORY,
+    OVERLAPS, PROCESSORS, RUNNING, SLOTS, UUID, card_at,
 };
 use crate::locks::{self, LockKind};
 use crate::{Code, ILLEGAL_STATE, INVALID_VALUE, NOT_READY, OUT_OF_MEMORY, lock, sys};
@@ -37,8 +37,9 @@ pub(crate) fn open() -> io::Result<()> {
     if CARD.get().is_some() {
         return Ok(());
     }
-    let path = std::env::var_os("BATON_TEST_GPU").ok_or(io::ErrorKind::NotFound)?;
-    let file = File::options().read(true).write(true).open(path)?;
+    let first = std::env::var_os("BATON_TEST_GPU").ok_or(io::ErrorKind::NotFound)?;
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
+    let file = File::options().read(true).write(true).open(card_at(first.as_ref(), number_of(&visible)))?;
     let numbers = sys::map_numbers(&file)?;
     let slot = (0..SLOTS).find(|slot| {
         locks::lock(file.as_raw_fd(), ALIVE + *slot as i64, LockKind::Try).is_ok()
@@ -59,6 +60,12 @@ pub(crate) fn open() -> io::Result<()> {
     Ok(())
 }
 
+/// The first card that is `visible`: a program has one.
+fn number_of(visible: &str) -> usize {
+    let name = visible.split(',').next().unwrap_or_default();
+    name.strip_prefix(UUID).unwrap_or(name).parse().unwrap_or(0)
+}
+
 impl Card {
     pub(crate) fn total_bytes(&self) -> u64 {
         self.numbers[MEMORY].load(SeqCst)
@@ -71,6 +78,11 @@ impl Card {
 
     pub(crate) fn context_bytes(&self) -> u64 {
         self.numbers[CONTEXT].load(SeqCst)
+    }
+
+    /// `false` where it has no room for code.
+    pub(crate) fn load_code(&self) -> bool {
+        self.take(self.numbers[CODE].load(SeqCst))
     }
 
     pub(crate) fn free_bytes(&self) -> u64 {

@@ -14,7 +14,7 @@ mod locks;
 mod sys;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -104,6 +104,8 @@ pub(crate) struct Objects {
     pub(crate) streams: BTreeMap<usize, u64>,
     pub(crate) events: BTreeMap<usize, u64>,
     pub(crate) functions: BTreeMap<usize, String>,
+    /// Of those: their code is on the card.
+    pub(crate) loaded: BTreeSet<usize>,
 }
 
 static OBJECTS: Mutex<Objects> = Mutex::new(Objects {
@@ -115,6 +117,7 @@ static OBJECTS: Mutex<Objects> = Mutex::new(Objects {
     streams: BTreeMap::new(),
     events: BTreeMap::new(),
     functions: BTreeMap::new(),
+    loaded: BTreeSet::new(),
 });
 
 pub(crate) fn objects() -> MutexGuard<'static, Objects> {

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use crate::layout::{ALIVE, CHECKPOINTED, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, LOST, MEMORY, SLICES, SLOTS};
+use crate::layout::{ALIVE, CHECKPOINTED, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, LOST, MEMORY, SLICES, SLOTS, card_at};
 use crate::locks::is_locked;
 
 pub(crate) struct Card {
@@ -16,28 +16,35 @@ pub(crate) struct Card {
     pub(crate) lost: c_int,
     /// Into how many it was cut (MIG).
     pub(crate) slices: u64,
-    /// Kernels are on it.
+    pub(crate) processes: Vec<Process>,
+}
+
+pub(crate) struct Process {
+    pub(crate) number: u32,
+    pub(crate) bytes: u64,
+    /// Its kernels are on the card.
     pub(crate) computes: bool,
-    /// Process and bytes.
-    pub(crate) processes: Vec<(u32, u64)>,
 }
 
 impl Card {
     /// As it is now.
-    pub(crate) fn open() -> io::Result<Self> {
-        let mut file = File::open(beside_this_library()?)?;
+    pub(crate) fn open(number: usize) -> io::Result<Self> {
+        let mut file = File::open(card_at(&beside_this_library()?, number))?;
         let mut bytes = [0; 4096];
         file.read_exact(&mut bytes)?;
         let (words, _) = bytes.as_chunks::<8>();
         let number = |index: usize| u64::from_le_bytes(words[index]);
         let alive: Vec<usize> = (0..SLOTS).filter(|slot| is_locked(file.as_raw_fd(), ALIVE + *slot as i64)).collect();
-        let process = |slot: &usize| (number(FIRST_PROCESS + slot) as u32, number(FIRST_SLOT + 2 * slot));
+        let process = |slot: &usize| Process {
+            number: number(FIRST_PROCESS + slot) as u32,
+            bytes: number(FIRST_SLOT + 2 * slot),
+            computes: number(FIRST_SLOT + 2 * slot + 1) > 0,
+        };
         let is_there = |slot: &&usize| number(FIRST_STATE + **slot) != CHECKPOINTED;
         Ok(Self {
             total_bytes: number(MEMORY),
             lost: number(LOST) as c_int,
             slices: number(SLICES),
-            computes: alive.iter().any(|slot| number(FIRST_SLOT + 2 * slot + 1) > 0),
             processes: alive.iter().filter(is_there).map(process).collect(),
         })
     }

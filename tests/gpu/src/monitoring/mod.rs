@@ -1,4 +1,4 @@
-//! A `libnvidia-ml.so.1` that tells of the card beside it, which `driver` computes on.
+//! A `libnvidia-ml.so.1` that tells of the cards beside it, which `driver` computes on.
 //!
 //! Not a module of this crate: `build.rs` compiles it alone. It declares what it needs of the interface itself.
 
@@ -14,6 +14,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong};
 use std::ptr::copy_nonoverlapping;
 
 use card::Card;
+use layout::UUID;
 
 const SUCCESS: c_int = 0;
 const INVALID_ARGUMENT: c_int = 2;
@@ -22,13 +23,24 @@ const INSUFFICIENT_SIZE: c_int = 7;
 const DRIVER_NOT_LOADED: c_int = 9;
 
 const NAME: &CStr = c"GPU of host memory";
-/// Of the card, and the beginning of those of its slices.
+/// As `UUID` for slices; each has the number of its handle.
 const SLICE: &str = "MIG-00000000-0000-0000-0000-";
-const UUID: &CStr = c"GPU-00000000-0000-0000-0000-000000000000";
 
-/// Handles: the card's, and those of its slices after it.
-const CARD: usize = 1;
+/// Handles count from one: a card's, then those of its slices.
+const HANDLES: usize = 1 + MOST_SLICES as usize;
 const MOST_SLICES: c_uint = 7;
+
+fn card_of(device: usize) -> usize {
+    (device - 1) / HANDLES
+}
+
+fn is_card(device: usize) -> bool {
+    (device - 1) % HANDLES == 0
+}
+
+fn handle_of(card: usize) -> usize {
+    1 + card * HANDLES
+}
 
 #[repr(C)]
 pub struct Memory {
@@ -53,9 +65,19 @@ pub struct Process {
     compute_instance: c_uint,
 }
 
+#[repr(C)]
+pub struct Sample {
+    process: c_uint,
+    time: c_ulonglong,
+    gpu: c_uint,
+    memory: c_uint,
+    encoder: c_uint,
+    decoder: c_uint,
+}
+
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlInit_v2() -> c_int {
-    match Card::open() {
+    match Card::open(0) {
         Ok(_) => SUCCESS,
         Err(_) => DRIVER_NOT_LOADED,
     }
@@ -68,70 +90,74 @@ pub extern "C" fn nvmlShutdown() -> c_int {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetCount_v2(count: *mut c_uint) -> c_int {
-    unsafe { *count = 1 };
+    unsafe { *count = (0..).take_while(|card| Card::open(*card).is_ok()).count() as c_uint };
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *mut usize) -> c_int {
-    if index > 0 {
+    let handle = handle_of(index as usize);
+    if Card::open(card_of(handle)).is_err() {
         return INVALID_ARGUMENT;
     }
-    ask(|_| unsafe { *device = CARD })
+    ask(handle, |_| unsafe { *device = handle })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut usize) -> c_int {
-    let uuid = unsafe { CStr::from_ptr(uuid) };
-    let slice = || uuid.to_str().ok()?.strip_prefix(SLICE)?.parse::<usize>().ok();
-    let Some(found) = (uuid == UUID).then_some(CARD).or_else(slice) else {
+    let uuid = unsafe { CStr::from_ptr(uuid) }.to_str().unwrap_or_default();
+    let number = |beginning| uuid.strip_prefix(beginning)?.parse::<usize>().ok();
+    let Some(found) = number(UUID).map(handle_of).or_else(|| number(SLICE)) else {
         return NOT_FOUND;
     };
-    ask(|_| unsafe { *device = found })
+    if Card::open(card_of(found)).is_err() {
+        return NOT_FOUND;
+    }
+    ask(found, |_| unsafe { *device = found })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetUUID(device: usize, text: *mut c_char, bytes: c_uint) -> c_int {
-    let uuid = match device {
-        CARD => UUID.to_owned(),
-        slice => CString::new(format!("{SLICE}{slice:012}")).expect("it has no nul"),
+    let uuid = match is_card(device) {
+        true => format!("{UUID}{:012}", card_of(device)),
+        false => format!("{SLICE}{device:012}"),
     };
-    put(&uuid, text, bytes)
+    put(device, &CString::new(uuid).expect("it has no nul"), text, bytes)
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceIsMigDeviceHandle(device: usize, is_slice: *mut c_uint) -> c_int {
-    ask(|_| unsafe { *is_slice = c_uint::from(device != CARD) })
+    ask(device, |_| unsafe { *is_slice = c_uint::from(!is_card(device)) })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(_device: usize, count: *mut c_uint) -> c_int {
-    ask(|_| unsafe { *count = MOST_SLICES })
+pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(device: usize, count: *mut c_uint) -> c_int {
+    ask(device, |_| unsafe { *count = MOST_SLICES })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
-    _device: usize,
+    device: usize,
     index: c_uint,
     slice: *mut usize,
 ) -> c_int {
     let mut found = false;
-    let code = ask(|card| unsafe {
+    let code = ask(device, |card| unsafe {
         found = u64::from(index) < card.slices;
-        *slice = index as usize + CARD + 1;
+        *slice = device + 1 + index as usize;
     });
     if found { code } else { NOT_FOUND }
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetName(_device: usize, text: *mut c_char, bytes: c_uint) -> c_int {
-    put(NAME, text, bytes)
+pub unsafe extern "C" fn nvmlDeviceGetName(device: usize, text: *mut c_char, bytes: c_uint) -> c_int {
+    put(device, NAME, text, bytes)
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(_device: usize, memory: *mut Memory) -> c_int {
-    ask(|card| {
-        let used: u64 = card.processes.iter().map(|(_, bytes)| bytes).sum();
+pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: usize, memory: *mut Memory) -> c_int {
+    ask(device, |card| {
+        let used: u64 = card.processes.iter().map(|process| process.bytes).sum();
         unsafe {
             (*memory).total = card.total_bytes;
             (*memory).reserved = 0;
@@ -142,46 +168,73 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(_device: usize, memory: *mut
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(_device: usize, rates: *mut Utilization) -> c_int {
-    ask(|card| unsafe {
-        let gpu = if card.computes { 100 } else { 0 };
+pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(device: usize, rates: *mut Utilization) -> c_int {
+    ask(device, |card| unsafe {
+        let gpu = percent(card.processes.iter().any(|process| process.computes));
         *rates = Utilization { gpu, memory: gpu };
     })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
-    _device: usize,
+    device: usize,
     count: *mut c_uint,
     processes: *mut Process,
 ) -> c_int {
+    list(device, count, processes, |process| Process {
+        process: process.number,
+        bytes: process.bytes,
+        gpu_instance: c_uint::MAX,
+        compute_instance: c_uint::MAX,
+    })
+}
+
+/// Of those that computed since then; here they are asked now.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
+    device: usize,
+    samples: *mut Sample,
+    count: *mut c_uint,
+    since: c_ulonglong,
+) -> c_int {
+    list(device, count, samples, |process| Sample {
+        process: process.number,
+        time: since + 1,
+        gpu: percent(process.computes),
+        memory: 0,
+        encoder: 0,
+        decoder: 0,
+    })
+}
+
+fn percent(computes: bool) -> c_uint {
+    if computes { 100 } else { 0 }
+}
+
+/// One for each process, where `count` says that there is room; then that says how many there are.
+fn list<T>(device: usize, count: *mut c_uint, places: *mut T, of: impl Fn(&card::Process) -> T) -> c_int {
     let mut fits = true;
-    let code = ask(|card| unsafe {
+    let code = ask(device, |card| unsafe {
         fits = card.processes.len() <= *count as usize;
         *count = card.processes.len() as c_uint;
-        for (index, (process, bytes)) in card.processes.iter().enumerate().filter(|_| fits) {
-            processes.add(index).write(Process {
-                process: *process,
-                bytes: *bytes,
-                gpu_instance: c_uint::MAX,
-                compute_instance: c_uint::MAX,
-            });
+        for (index, process) in card.processes.iter().enumerate().filter(|_| fits) {
+            places.add(index).write(of(process));
         }
     });
     if fits { code } else { INSUFFICIENT_SIZE }
 }
 
-fn put(words: &CStr, text: *mut c_char, bytes: c_uint) -> c_int {
+fn put(device: usize, words: &CStr, text: *mut c_char, bytes: c_uint) -> c_int {
     let words = words.to_bytes_with_nul();
     if (bytes as usize) < words.len() {
         return INSUFFICIENT_SIZE;
     }
-    ask(|_| unsafe { copy_nonoverlapping(words.as_ptr().cast(), text, words.len()) })
+    ask(device, |_| unsafe { copy_nonoverlapping(words.as_ptr().cast(), text, words.len()) })
 }
 
 /// A card that is lost answers nothing.
-fn ask(answer: impl FnOnce(&Card)) -> c_int {
-    match Card::open() {
+fn ask(device: usize, answer: impl FnOnce(&Card)) -> c_int {
+    match Card::open(card_of(device)) {
         Err(_) => DRIVER_NOT_LOADED,
         Ok(card) if card.lost != SUCCESS => card.lost,
         Ok(card) => {

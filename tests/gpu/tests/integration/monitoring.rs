@@ -47,14 +47,24 @@ fn a_worker_knows_what_its_gpu_does_and_for_whom() {
     });
     let gpu = &used.gpus[0];
     assert!(gpu.memory_used_bytes >= 8 * MIB);
-    assert_eq!(
-        gpu.sessions,
-        [(NOTEBOOK.parse().unwrap(), gpu.memory_used_bytes)]
-    );
+    let of_sessions = |reading: &Reading| -> Vec<_> {
+        let sessions = reading.gpus[0].sessions.iter();
+        let told = sessions.map(|one| (one.notebook, one.memory_bytes, one.utilisation_percent));
+        told.collect()
+    };
+    let told = |percent| {
+        [(
+            NOTEBOOK.parse().unwrap(),
+            gpu.memory_used_bytes,
+            Some(percent),
+        )]
+    };
+    assert_eq!(of_sessions(&used), told(0));
 
     client.does("launch forever 1");
     let is_busy = |reading: &Reading| reading.gpus[0].utilisation_percent == Some(100);
-    world.read(&mut reading, is_busy);
+    let busy = world.read(&mut reading, is_busy);
+    assert_eq!(of_sessions(&busy), told(100));
     drop(client);
     world.read(&mut reading, |reading| {
         reading.gpus[0].memory_used_bytes == 0
@@ -70,6 +80,38 @@ fn a_worker_knows_only_of_gpus_that_its_sessions_see() {
     for none in ["", "7", "GPU-of-somebody-else"] {
         assert_eq!(count(none), 0, "{none}");
     }
+}
+
+#[test]
+fn each_of_several_gpus_is_told_of() {
+    let mut world = World::new(64 * MIB);
+    world.machine.add_card(1, 32 * MIB).unwrap();
+    let mut reading = world.monitor(None);
+    let bytes = |reading: &Reading| -> Vec<u64> {
+        reading
+            .gpus
+            .iter()
+            .map(|gpu| gpu.memory_used_bytes)
+            .collect()
+    };
+    let library = world.machine.folder().join(MONITORING);
+    let names = gpus(library.as_os_str(), None);
+    assert_eq!(reading.borrow().names, names);
+    let sizes: Vec<u64> = reading
+        .borrow()
+        .gpus
+        .iter()
+        .map(|gpu| gpu.memory_total_bytes)
+        .collect();
+    assert_eq!(sizes, [64 * MIB, 32 * MIB]);
+
+    let second = &names[1];
+    let token = world.admit(None);
+    let mut client = world.client_of(token, &[("CUDA_VISIBLE_DEVICES", second)]);
+    client.does(&format!("allocate a {}", 8 * MIB));
+    let used = world.read(&mut reading, |reading| bytes(reading)[1] > 0);
+    assert_eq!(bytes(&used)[0], 0);
+    assert_eq!(world.monitor(Some(second)).borrow().gpus.len(), 1);
 }
 
 #[test]

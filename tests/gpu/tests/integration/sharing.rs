@@ -280,6 +280,27 @@ fn others_make_room_for_a_context() {
 }
 
 #[test]
+fn others_make_room_for_code() {
+    let mut world = World::new(64 * MIB);
+    let mut large = world.client();
+    large.does(&format!("allocate a {}", 54 * MIB));
+    large.does("set a 1");
+    world.machine.charge_code(5 * MIB).unwrap();
+    let mut small = world.client();
+    small.does(&format!("allocate a {}", 2 * MIB));
+    small.does("set a 2");
+    // Its module found room; its function, which is launched for the first time, finds none.
+    small.does("add a 3");
+    assert_eq!(small.does("check a"), "right");
+    assert_eq!(large.does("check a"), "right");
+    // Nor does another module.
+    let mut another = world.client();
+    another.does(&format!("allocate a {}", 2 * MIB));
+    another.kill();
+    assert_eq!(large.does("check a"), "right");
+}
+
+#[test]
 fn who_has_no_cell_leaves_the_card_when_contexts_take_too_much_of_it() {
     let mut world = World::with_settings(64 * MIB, hurry);
     world.machine.charge_contexts(8 * MIB).unwrap();

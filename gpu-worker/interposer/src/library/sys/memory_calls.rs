@@ -9,31 +9,11 @@ use std::mem::transmute;
 
 use super::super::PROCESS;
 use super::driver::{
-    Code, Export, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, OUT_OF_MEMORY, PER_THREAD, SUCCESS,
-    Stream, current, has_primary_context,
+    Code, Export, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, PER_THREAD, SUCCESS, Stream,
 };
-use super::table;
+use super::{is_in_use, wrap};
 
-/// Makes wrappers; within, `driver` is the driver's function of that name.
-macro_rules! wrappers {
-    ($(fn $name:ident($($argument:ident: $kind:ty),*) |$driver:ident| $body:block)*) => {
-        $(#[cfg_attr(not(test), unsafe(no_mangle))]
-        unsafe extern "C" fn $name($($argument: $kind),*) -> Code {
-            static EXPORT: Export = Export::new(concat!(stringify!($name), "\0"));
-            let Some(address) = EXPORT.address() else {
-                return NOT_FOUND;
-            };
-            // SAFETY: the driver's function of this name has this signature, and the caller's arguments.
-            let $driver = || unsafe {
-                transmute::<usize, unsafe extern "C" fn($($kind),*) -> Code>(address)($($argument),*)
-            };
-            $body
-        })*
-        table! { $($name)* }
-    };
-}
-
-wrappers! {
+wrap! {
     fn cuMemAlloc_v2(address: *mut u64, bytes: usize) |driver| {
         if is_ours(address.is_null() || bytes == 0) { allocate(address, bytes as u64) } else { driver() }
     }
@@ -206,7 +186,7 @@ wrappers! {
             return driver();
         }
         // The driver knows of memory that is on the GPU.
-        let code = PROCESS.submit(None, driver);
+        let code = PROCESS.ask(driver);
         if code == SUCCESS {
             correct(value, attribute, address);
         }
@@ -217,7 +197,7 @@ wrappers! {
         if find(address).is_none() {
             return driver();
         }
-        let code = PROCESS.submit(None, driver);
+        let code = PROCESS.ask(driver);
         if code == SUCCESS {
             for index in 0..count as usize {
                 // SAFETY: the caller's: there are so many of both.
@@ -227,49 +207,9 @@ wrappers! {
         }
         code
     }
-
-    // ---- the end of contexts
-
-    fn cuCtxDestroy_v2(context: usize) |driver| { destroying(context, driver) }
-
-    fn cuCtxDestroy(context: usize) |driver| { destroying(context, driver) }
-
-    fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) |driver| {
-        let _ = (context, device);
-        context_of(driver)
-    }
-
-    fn cuCtxCreate_v2(context: *mut usize, flags: u32, device: c_int) |driver| {
-        let _ = (context, flags, device);
-        context_of(driver)
-    }
-
-    fn cuCtxCreate_v3(
-        context: *mut usize, parameters: *mut c_void, count: c_int, flags: u32, device: c_int
-    ) |driver| {
-        let _ = (context, parameters, count, flags, device);
-        context_of(driver)
-    }
-
-    fn cuCtxCreate_v4(context: *mut usize, parameters: *mut c_void, flags: u32, device: c_int) |driver| {
-        let _ = (context, parameters, flags, device);
-        context_of(driver)
-    }
-
-    fn cuDevicePrimaryCtxReset(device: c_int) |driver| { resetting(device, driver) }
-
-    fn cuDevicePrimaryCtxReset_v2(device: c_int) |driver| { resetting(device, driver) }
-
-    fn cuDevicePrimaryCtxRelease(device: c_int) |driver| { resetting(device, driver) }
-
-    fn cuDevicePrimaryCtxRelease_v2(device: c_int) |driver| { resetting(device, driver) }
 }
 
 const PITCH: usize = 512;
-
-fn is_in_use() -> bool {
-    PROCESS.gate.is_in_use()
-}
 
 /// Nonsense is the driver's to answer.
 fn is_ours(is_nonsense: bool) -> bool {
@@ -311,14 +251,6 @@ fn fixed(key: *const u64, bytes: u64, driver: impl Fn() -> Code) -> Code {
     })
 }
 
-/// Others make room for a context that finds none.
-fn context_of(driver: impl Fn() -> Code) -> Code {
-    match driver() {
-        OUT_OF_MEMORY if is_in_use() => PROCESS.make_context(driver),
-        code => code,
-    }
-}
-
 fn forgetting(key: u64, code: Code) -> Code {
     if code == SUCCESS && is_in_use() {
         PROCESS.forget_fixed(key);
@@ -355,27 +287,6 @@ fn correct(value: *mut c_void, attribute: c_int, address: u64) {
             _ => {}
         }
     }
-}
-
-fn destroying(context: usize, driver: impl FnOnce() -> Code) -> Code {
-    let gone = match context {
-        0 => current().map_or(0, |(context, _)| context.0),
-        context => context,
-    };
-    let code = driver();
-    if code == SUCCESS && is_in_use() {
-        PROCESS.forget(|context, _| context.0 == gone);
-    }
-    code
-}
-
-/// Also giving back the last hold of a device's own context ends it.
-fn resetting(device: c_int, driver: impl FnOnce() -> Code) -> Code {
-    let code = driver();
-    if code == SUCCESS && is_in_use() && !has_primary_context(device) {
-        PROCESS.forget(|_, of| of == device);
-    }
-    code
 }
 
 /// Of an array, as the driver defines it.

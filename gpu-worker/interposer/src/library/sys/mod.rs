@@ -1,6 +1,7 @@
 //! All that touches foreign code: the driver, the C library, and those who call this library.
 #![allow(unsafe_code)]
 
+mod context_calls;
 pub(super) mod driver;
 pub(super) mod host;
 mod look_up;
@@ -20,6 +21,11 @@ pub(super) fn forget_in_forked_children() {
         );
     }
     host::in_forked_children(forget);
+}
+
+/// Sessions take turns.
+fn is_in_use() -> bool {
+    PROCESS.gate.is_in_use()
 }
 
 /// How many submissions of this process have passed the gate, modulo 2^32: for checks beside a profiler.
@@ -51,6 +57,7 @@ fn wrappers() -> impl Iterator<Item = &'static Wrapper> {
         submissions::CAPTURE_BEGINS,
         submissions::CAPTURE_ENDS,
         memory_calls::WRAPPERS,
+        context_calls::WRAPPERS,
         look_up::WRAPPERS,
     ];
     tables.into_iter().flatten()
@@ -65,6 +72,26 @@ macro_rules! table {
     };
 }
 use table;
+
+/// Makes wrappers and the table of them; within, `driver` is the driver's function of that name.
+macro_rules! wrap {
+    ($(fn $name:ident($($argument:ident: $kind:ty),*) |$driver:ident| $body:block)*) => {
+        $(#[cfg_attr(not(test), unsafe(no_mangle))]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> Code {
+            static EXPORT: Export = Export::new(concat!(stringify!($name), "\0"));
+            let Some(address) = EXPORT.address() else {
+                return NOT_FOUND;
+            };
+            // SAFETY: the driver's function of this name has this signature, and the caller's arguments.
+            let $driver = || unsafe {
+                transmute::<usize, unsafe extern "C" fn($($kind),*) -> Code>(address)($($argument),*)
+            };
+            $body
+        })*
+        super::table! { $($name)* }
+    };
+}
+use wrap;
 
 #[cfg(test)]
 mod tests;

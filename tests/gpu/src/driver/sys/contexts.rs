@@ -176,7 +176,11 @@ api! {
     }
 
     fn cuModuleLoadData(module: *mut usize, image: *const c_void) {
-        if image.is_null() { INVALID_VALUE } else { put(module, 0x100) }
+        match image.is_null() {
+            true => INVALID_VALUE,
+            false if card().load_code() => put(module, 0x100),
+            false => OUT_OF_MEMORY,
+        }
     }
 
     fn cuModuleUnload(_module: usize) { SUCCESS }

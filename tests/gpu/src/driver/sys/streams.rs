@@ -4,10 +4,11 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::time::Duration;
 
 use super::{api, put};
+use crate::card::card;
 use crate::engine::{self, Kernel, Work};
 use crate::{
-    CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, Code, INVALID_HANDLE, NOT_READY, SUCCESS, objects,
-    spoils_captures, submit,
+    CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, Code, INVALID_HANDLE, NOT_READY, OUT_OF_MEMORY, SUCCESS,
+    objects, spoils_captures, submit,
 };
 
 /// The kernel of a name, for example `add` or `sleep_20ms`. `words` points to its arguments, as a launch has them.
@@ -27,10 +28,16 @@ unsafe fn kernel(name: &str, words: *const *const u64) -> Option<Kernel> {
 unsafe fn launch(function: usize, stream: usize, words: *const *const u64) -> Code {
     let name = objects().functions.get(&function).cloned();
     let kernel = name.and_then(|name| unsafe { kernel(&name, words) });
-    match kernel {
-        Some(kernel) => submit(stream, Work::Kernel(kernel)),
-        None => INVALID_HANDLE,
+    let Some(kernel) = kernel else {
+        return INVALID_HANDLE;
+    };
+    if !objects().loaded.contains(&function) {
+        if !card().load_code() {
+            return OUT_OF_MEMORY;
+        }
+        objects().loaded.insert(function);
     }
+    submit(stream, Work::Kernel(kernel))
 }
 
 fn number_of(stream: usize) -> u64 {

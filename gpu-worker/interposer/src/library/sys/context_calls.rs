@@ -1,0 +1,150 @@
+//! Wrappers of the calls that make and end contexts, and of those that load code.
+//!
+//! What these take of the GPU stands in no ledger.
+#![allow(non_snake_case)]
+
+use std::ffi::{c_char, c_int, c_void};
+use std::mem::transmute;
+
+use super::super::PROCESS;
+use super::driver::{
+    Code, Export, NOT_FOUND, OUT_OF_MEMORY, SUCCESS, current, has_primary_context,
+};
+use super::{is_in_use, wrap};
+
+wrap! {
+    fn cuCtxDestroy_v2(context: usize) |driver| { destroying(context, driver) }
+
+    fn cuCtxDestroy(context: usize) |driver| { destroying(context, driver) }
+
+    fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) |driver| {
+        let _ = (context, device);
+        making(driver)
+    }
+
+    fn cuCtxCreate_v2(context: *mut usize, flags: u32, device: c_int) |driver| {
+        let _ = (context, flags, device);
+        making(driver)
+    }
+
+    fn cuCtxCreate_v3(
+        context: *mut usize, parameters: *mut c_void, count: c_int, flags: u32, device: c_int
+    ) |driver| {
+        let _ = (context, parameters, count, flags, device);
+        making(driver)
+    }
+
+    fn cuCtxCreate_v4(context: *mut usize, parameters: *mut c_void, flags: u32, device: c_int) |driver| {
+        let _ = (context, parameters, flags, device);
+        making(driver)
+    }
+
+    fn cuDevicePrimaryCtxReset(device: c_int) |driver| { resetting(device, driver) }
+
+    fn cuDevicePrimaryCtxReset_v2(device: c_int) |driver| { resetting(device, driver) }
+
+    fn cuDevicePrimaryCtxRelease(device: c_int) |driver| { resetting(device, driver) }
+
+    fn cuDevicePrimaryCtxRelease_v2(device: c_int) |driver| { resetting(device, driver) }
+
+    // ---- code
+
+    fn cuModuleLoad(module: *mut usize, path: *const c_char) |driver| {
+        let _ = (module, path);
+        making(driver)
+    }
+
+    fn cuModuleLoadData(module: *mut usize, image: *const c_void) |driver| {
+        let _ = (module, image);
+        making(driver)
+    }
+
+    fn cuModuleLoadDataEx(
+        module: *mut usize, image: *const c_void, count: u32, options: *mut c_int, values: *mut *mut c_void
+    ) |driver| {
+        let _ = (module, image, count, options, values);
+        making(driver)
+    }
+
+    fn cuModuleLoadFatBinary(module: *mut usize, image: *const c_void) |driver| {
+        let _ = (module, image);
+        making(driver)
+    }
+
+    fn cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char) |driver| {
+        let _ = (function, module, name);
+        making(driver)
+    }
+
+    fn cuModuleGetGlobal_v2(address: *mut u64, bytes: *mut usize, module: usize, name: *const c_char) |driver| {
+        let _ = (address, bytes, module, name);
+        making(driver)
+    }
+
+    fn cuLibraryLoadData(
+        library: *mut usize, image: *const c_void,
+        options: *mut c_int, values: *mut *mut c_void, count: u32,
+        library_options: *mut c_int, library_values: *mut *mut c_void, library_count: u32
+    ) |driver| {
+        let _ = (library, image, options, values, count, library_options, library_values, library_count);
+        making(driver)
+    }
+
+    fn cuLibraryLoadFromFile(
+        library: *mut usize, path: *const c_char,
+        options: *mut c_int, values: *mut *mut c_void, count: u32,
+        library_options: *mut c_int, library_values: *mut *mut c_void, library_count: u32
+    ) |driver| {
+        let _ = (library, path, options, values, count, library_options, library_values, library_count);
+        making(driver)
+    }
+
+    fn cuLibraryGetModule(module: *mut usize, library: usize) |driver| {
+        let _ = (module, library);
+        making(driver)
+    }
+
+    fn cuLibraryGetGlobal(address: *mut u64, bytes: *mut usize, library: usize, name: *const c_char) |driver| {
+        let _ = (address, bytes, library, name);
+        making(driver)
+    }
+
+    fn cuKernelGetFunction(function: *mut usize, kernel: usize) |driver| {
+        let _ = (function, kernel);
+        making(driver)
+    }
+
+    fn cuFuncLoad(function: usize) |driver| {
+        let _ = function;
+        making(driver)
+    }
+}
+
+/// Others make room for what finds none, and stands in no ledger.
+fn making(driver: impl Fn() -> Code) -> Code {
+    match driver() {
+        OUT_OF_MEMORY if is_in_use() => PROCESS.with_room(driver),
+        code => code,
+    }
+}
+
+fn destroying(context: usize, driver: impl FnOnce() -> Code) -> Code {
+    let gone = match context {
+        0 => current().map_or(0, |(context, _)| context.0),
+        context => context,
+    };
+    let code = driver();
+    if code == SUCCESS && is_in_use() {
+        PROCESS.forget(|context, _| context.0 == gone);
+    }
+    code
+}
+
+/// Also giving back the last hold of a device's own context ends it.
+fn resetting(device: c_int, driver: impl FnOnce() -> Code) -> Code {
+    let code = driver();
+    if code == SUCCESS && is_in_use() && !has_primary_context(device) {
+        PROCESS.forget(|_, of| of == device);
+    }
+    code
+}

@@ -1,0 +1,169 @@
+//! A machine's GPUs whose sessions take turns: each has an arbiter of its own, and a session has one of them.
+
+use std::{env, io, path::Path, sync::Arc, time::Duration};
+
+use baton_arbiter::{Memory, Settings, UserId};
+use futures_util::future::join_all;
+use tokio::{process::Command, sync::watch};
+
+use super::{
+    Membership, Reading,
+    monitor::{Monitored, each},
+    shared::{OpenError, PRELOAD, SharedGpu},
+    trial,
+};
+use crate::device;
+
+const DRIVER: &str = "libcuda.so.1";
+
+/// What contexts of sessions take beside what they allocate: the library cannot move that.
+const CONTEXTS: u64 = 20;
+
+/// Of the host's memory: how much of it sessions may have on the GPUs or moved out of them.
+const HOST_SHARE: u64 = 2;
+
+pub(crate) struct Turns {
+    /// At least one.
+    gpus: Vec<Arc<SharedGpu>>,
+}
+
+impl Turns {
+    /// `None` where programs would find no driver, cannot load the interposer, or do not compute right in turns.
+    /// Where `reading` does not say how much memory a GPU has, its first session does. `baton` is the program that
+    /// tries turns; `None`: nothing does.
+    pub(crate) async fn open(
+        runtime_folder: &Path,
+        limit_bytes: Option<u64>,
+        reading: &watch::Receiver<Reading>,
+        baton: Option<&Path>,
+    ) -> Result<Option<Self>, OpenError> {
+        if !driver_is_here() {
+            return Ok(None);
+        }
+        std::fs::create_dir_all(runtime_folder)?;
+        let mut gpus = listen(runtime_folder, limit_bytes, each(reading))?;
+        let interposer = baton_interposer::install(gpus[0].folder())?;
+        if let Some(complaint) = complaint(&interposer).await {
+            tracing::warn!(
+                "Sessions use the GPU without taking turns, because programs cannot load {}: {complaint}",
+                interposer.display()
+            );
+            return Ok(None);
+        }
+        if let Some(baton) = baton {
+            gpus = try_out(baton, runtime_folder, gpus).await;
+        }
+        match gpus.len() {
+            0 => return Ok(None),
+            1 => tracing::info!("Sessions take turns on this machine's GPU"),
+            count => tracing::info!("Sessions take turns on each of {count} GPUs"),
+        }
+        Ok(Some(Self { gpus }))
+    }
+
+    pub(crate) fn gpus(&self) -> usize {
+        self.gpus.len()
+    }
+
+    /// Lets the session that `command` starts take part where the fewest cells run, and the fewest sessions are.
+    /// `folder` is its own.
+    pub(crate) fn admit(
+        &self,
+        user: UserId,
+        command: &mut Command,
+        folder: &Path,
+    ) -> io::Result<Membership> {
+        let gpu = self.gpus.iter().min_by_key(|gpu| gpu.load());
+        gpu.expect("there is one").admit(user, command, folder)
+    }
+}
+
+/// Of several GPUs, each session is told which is its; the only one it finds by itself.
+fn listen(
+    runtime_folder: &Path,
+    limit_bytes: Option<u64>,
+    mut seen: Vec<Monitored>,
+) -> Result<Vec<Arc<SharedGpu>>, OpenError> {
+    let share = HOST_SHARE * seen.len().max(1) as u64;
+    let open = |name, monitored: Option<Monitored>| {
+        let gpu_bytes = monitored.as_ref().and_then(Monitored::memory_bytes);
+        let settings = move |said| settings(gpu_bytes.unwrap_or(said), share);
+        SharedGpu::listen(runtime_folder, limit_bytes, settings, name, monitored)
+    };
+    if seen.len() < 2 {
+        return Ok(vec![open(None, seen.pop())?]);
+    }
+    let one = |gpu: Monitored| open(Some(gpu.name().to_owned()), Some(gpu));
+    seen.into_iter().map(one).collect()
+}
+
+/// Those on which programs compute right in turns.
+async fn try_out(
+    baton: &Path,
+    runtime_folder: &Path,
+    gpus: Vec<Arc<SharedGpu>>,
+) -> Vec<Arc<SharedGpu>> {
+    let trials = gpus
+        .iter()
+        .map(|gpu| trial::run(baton, runtime_folder, gpu.name()));
+    let found = join_all(trials).await;
+    let mut right = Vec::new();
+    for (gpu, found) in gpus.into_iter().zip(found) {
+        match found {
+            Ok(sleeper) => {
+                gpu.set_sleeper(sleeper);
+                right.push(gpu);
+            }
+            Err(error) => tracing::warn!(
+                "Sessions take no turns on {}, because two programs that tried it failed: {error}",
+                gpu.name().unwrap_or("this machine's GPU")
+            ),
+        }
+    }
+    right
+}
+
+fn settings(total_bytes: u64, host_share: u64) -> Settings {
+    let usable_bytes = total_bytes - total_bytes / CONTEXTS;
+    let mut settings = Settings::new(Memory {
+        usable_bytes,
+        reserve_bytes: usable_bytes / 10,
+        host_bytes: device::memory().total_bytes / host_share,
+    });
+    settings.drain_limit = Duration::from_secs(60);
+    settings
+}
+
+/// On the loader's path, or because the system's driver has its device.
+fn driver_is_here() -> bool {
+    let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+    env::split_paths(&path).any(|folder| folder.join(DRIVER).is_file())
+        || Path::new("/dev/nvidiactl").exists()
+}
+
+/// What the loader says where it cannot load the library, for example from a folder that forbids programs.
+async fn complaint(interposer: &Path) -> Option<String> {
+    let mut command = Command::new("true");
+    let tried = command.env(PRELOAD, interposer).output().await;
+    let said = match tried {
+        Ok(tried) => String::from_utf8_lossy(&tried.stderr).trim().to_owned(),
+        Err(error) => error.to_string(),
+    };
+    (!said.is_empty()).then_some(said)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_library_that_programs_cannot_load_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let interposer = baton_interposer::install(folder.path()).unwrap();
+        assert_eq!(complaint(&interposer).await, None);
+        std::fs::write(&interposer, "no library").unwrap();
+        let complaint = complaint(&interposer).await.unwrap();
+        assert!(complaint.contains("interposer.so"), "{complaint}");
+    }
+}
