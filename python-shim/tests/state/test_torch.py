@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from baton_shim.state import Refused, StayedError
 from harness import Pair
@@ -35,6 +37,19 @@ CASES: dict[str, tuple[str, str, str]] = {
         "(x.weight.tolist(), len(list(x.parameters())))",
     ),
 }
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Pair]:
+    """PyTorch takes seconds to import, so a session's process serves all tests here."""
+    with Pair() as pair:
+        yield pair
+
+
+@pytest.fixture
+def pair(processes: Pair) -> Pair:
+    processes.start_anew()
+    return processes
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -23,8 +23,15 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     SWITCH.turn(False)
 
 
-@pytest.fixture
-def pair(virtual: None) -> Iterator[Pair]:
-    """A notebook with virtual CUDA, and its session: on a machine without a GPU the tensors stay labelled there."""
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Pair]:
+    """PyTorch takes seconds to import, so a session's process serves all tests of a module."""
     with Pair() as pair:
         yield pair
+
+
+@pytest.fixture
+def pair(virtual: None, processes: Pair) -> Pair:
+    """A notebook with virtual CUDA, and its session: on a machine without a GPU the tensors stay labelled there."""
+    processes.start_anew()
+    return processes
