@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from end_to_end import Kernel, Service
+from end_to_end.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
 
@@ -217,6 +218,29 @@ def test_a_notebook_without_a_cell_makes_room_when_contexts_fill_the_card(
     else:
         # A new context needs room, too.
         kernels[0].gpu("address = card.allocate(1 << 19)\nprint(card.values(address, 1 << 19))").ok()
+
+
+def test_a_cell_that_waits_until_its_session_can_come_back_is_interrupted(
+    service: Service, notebook: Callable[[], Kernel], machine: Path
+) -> None:
+    put(machine, CONTEXT, 12 << 20)
+    asleep, large = notebook(), notebook()
+    asleep.gpu("import card\nkept = ['as it was']\naddress = card.allocate(1 << 19)").ok()
+    # Beside two contexts there is no room for that.
+    large.gpu(f"import card\naddress = card.allocate({(44 << 20) // 8})").ok()
+    endless = large.begin(
+        "%%gpu\ncard.launch('forever')\nprint('begun')\ncard.call('cuCtxSynchronize')", stop_on_error=False
+    )
+    endless.wait_for_text("begun")
+    waits = asleep.begin("%%gpu\nkept.append('and not')", stop_on_error=False)
+    wait_until(lambda: "2 cells run" in service.answers("/"), "the worker has both")
+    asleep.interrupt()
+    interrupted = waits.finish()
+    assert interrupted.reply["ename"] == "KeyboardInterrupt"
+    large.interrupt()
+    endless.finish()
+    # A cell that never began ends its session.
+    assert asleep.gpu("print(card.module, kept)").ok().stdout == f"{NEW} ['as it was']\n"
 
 
 @pytest.mark.parametrize(
