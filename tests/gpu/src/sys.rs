@@ -121,9 +121,9 @@ impl Driver {
 
     /// # Errors
     /// What the driver says.
-    pub fn allocate_in_order(&self, bytes: usize) -> Answer<u64> {
+    pub fn allocate_in_order(&self, bytes: usize, stream: usize) -> Answer<u64> {
         let mut address = 0;
-        call!(self, "cuMemAllocAsync", &raw mut address => *mut u64, bytes => usize, 0 => usize)?;
+        call!(self, "cuMemAllocAsync", &raw mut address => *mut u64, bytes => usize, stream => usize)?;
         Ok(address)
     }
 

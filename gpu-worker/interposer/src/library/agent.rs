@@ -262,6 +262,7 @@ impl Agent {
         }
         process.synchronize();
         process.reap(true);
+        process.count_graphs();
         true
     }
 }

@@ -4,13 +4,14 @@ use std::{
     collections::BTreeSet,
     sync::{
         Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
 };
 
 use super::sys::driver::Stream;
 
 pub(super) struct Captures {
+    have_been: AtomicBool,
     count: AtomicUsize,
     streams: Mutex<BTreeSet<Stream>>,
 }
@@ -18,6 +19,7 @@ pub(super) struct Captures {
 impl Captures {
     pub(super) const fn new() -> Self {
         Self {
+            have_been: AtomicBool::new(false),
             count: AtomicUsize::new(0),
             streams: Mutex::new(BTreeSet::new()),
         }
@@ -28,6 +30,11 @@ impl Captures {
         self.count.load(SeqCst) > 0
     }
 
+    /// Now or before.
+    pub(super) fn have_been(&self) -> bool {
+        self.have_been.load(SeqCst)
+    }
+
     pub(super) fn has(&self, stream: Stream) -> bool {
         self.any() && self.streams().contains(&stream)
     }
@@ -35,6 +42,7 @@ impl Captures {
     pub(super) fn begin(&self, stream: Stream) {
         let mut streams = self.streams();
         streams.insert(stream);
+        self.have_been.store(true, SeqCst);
         self.count.store(streams.len(), SeqCst);
     }
 

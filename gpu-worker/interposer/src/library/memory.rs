@@ -21,6 +21,8 @@ pub(super) struct Memory {
     bytes: u64,
     /// What cannot leave the GPU, by what it is freed with.
     fixed: BTreeMap<u64, u64>,
+    /// Of graphs, which cannot leave it either.
+    graph_bytes: u64,
     /// Freed, and perhaps still in use by what was submitted before; without an event until the next drain.
     freed: Vec<(u64, Option<Event>)>,
     /// For moving, one for each context.
@@ -53,6 +55,7 @@ impl Memory {
             is_away: false,
             bytes: 0,
             fixed: BTreeMap::new(),
+            graph_bytes: 0,
             freed: Vec::new(),
             streams: BTreeMap::new(),
         }
@@ -63,7 +66,7 @@ impl Memory {
     }
 
     pub(super) fn fixed_bytes(&self) -> u64 {
-        self.fixed.values().sum()
+        self.fixed.values().sum::<u64>() + self.graph_bytes
     }
 
     pub(super) fn is_away(&self) -> bool {
@@ -171,6 +174,11 @@ impl Memory {
 
     pub(super) fn unfix(&mut self, key: u64) -> bool {
         self.fixed.remove(&key).is_some()
+    }
+
+    /// `false` where it was known.
+    pub(super) fn set_graph_bytes(&mut self, bytes: u64) -> bool {
+        std::mem::replace(&mut self.graph_bytes, bytes) != bytes
     }
 
     // ---- moving

@@ -402,6 +402,17 @@ impl Process {
         }
     }
 
+    /// What graphs have, which nobody asks for beforehand.
+    fn count_graphs(&self) {
+        if self.captures.have_been() {
+            let bytes = driver::graph_bytes(0);
+            let mut memory = self.memory();
+            if memory.set_graph_bytes(bytes) {
+                self.say_fixed(&memory);
+            }
+        }
+    }
+
     fn say_fixed(&self, memory: &Memory) {
         let bytes = memory.fixed_bytes();
         self.line.say(&FromSession::Fixed { bytes });

@@ -65,7 +65,15 @@ impl Client {
         let driver = self.driver;
         match *words {
             ["allocate", name, bytes] => self.keep(name, bytes, Driver::allocate),
-            ["allocate-in-order", name, bytes] => self.keep(name, bytes, Driver::allocate_in_order),
+            ["allocate-in-order", name, bytes] => self.keep(name, bytes, |driver, bytes| {
+                driver.allocate_in_order(bytes, 0)
+            }),
+            ["captured-allocate", name, bytes] => {
+                let stream = self.stream;
+                self.keep(name, bytes, |driver, bytes| {
+                    driver.allocate_in_order(bytes, stream)
+                })
+            }
             ["allocate-managed", name, bytes] => self.keep(name, bytes, Driver::allocate_managed),
             ["free", name] => nothing(driver.free(self.take(name)?)),
             ["free-in-order", name] => nothing(driver.free_in_order(self.take(name)?)),

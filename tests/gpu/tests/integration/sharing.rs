@@ -185,6 +185,21 @@ fn a_capture_is_let_through_and_its_graph_runs_after_the_memory_moved() {
 }
 
 #[test]
+fn memory_of_a_graph_is_counted_and_stays() {
+    let mut world = World::new(64 * MIB);
+    let mut capturing = world.client();
+    capturing.does("begin-capture");
+    capturing.does(&format!("captured-allocate a {}", 30 * MIB));
+    capturing.does("end-capture");
+    let mut other = world.client();
+    other.does(&format!("allocate a {}", 20 * MIB));
+    other.does("set a 2");
+    assert!(world.usage(world.tokens[0]).peak_bytes >= 30 * MIB);
+    assert_eq!(other.says(&format!("allocate b {}", 40 * MIB)), "error 2");
+    assert_eq!(other.does("check a"), "right");
+}
+
+#[test]
 fn the_lease_comes_back_with_the_end_of_a_cell() {
     let mut world = World::new(64 * MIB);
     let mut first = world.client();

@@ -100,6 +100,7 @@ macro_rules! driver {
 driver! {
     fn primary_state(device: c_int, flags: *mut u32, is_active: *mut c_int) = cuDevicePrimaryCtxGetState;
     fn device_get_attribute(value: *mut c_int, attribute: c_int, device: c_int) = cuDeviceGetAttribute;
+    fn graph_mem_attribute(device: c_int, attribute: c_int, value: *mut u64) = cuDeviceGetGraphMemAttribute;
     fn device_total_mem(bytes: *mut usize, device: c_int) = cuDeviceTotalMem_v2;
     fn ctx_get_current(context: *mut usize) = cuCtxGetCurrent;
     fn ctx_get_device(device: *mut c_int) = cuCtxGetDevice;
@@ -206,6 +207,14 @@ pub(in super::super) fn can_map_memory(device: c_int) -> bool {
     let mut value = 0;
     device_get_attribute(&raw mut value, VIRTUAL_MEMORY_MANAGEMENT, device);
     value != 0
+}
+
+/// What this process' graphs have of the device for what was allocated while they were captured.
+pub(in super::super) fn graph_bytes(device: c_int) -> u64 {
+    const RESERVED_NOW: c_int = 2;
+    let mut bytes = 0;
+    graph_mem_attribute(device, RESERVED_NOW, &raw mut bytes);
+    bytes
 }
 
 pub(in super::super) fn as_result(code: Code) -> Result<(), Code> {

@@ -65,7 +65,7 @@ static ENTRIES: &[Entry] = entries! {
     "cuStreamBeginCapture" 10010 false cuStreamBeginCapture_v2;
     "cuStreamDestroy" 4000 false cuStreamDestroy_v2;
     = cuArrayDestroy cuCtxGetCurrent cuCtxGetDevice cuCtxSetCurrent cuCtxSynchronize cuDeviceGet cuDeviceGetAttribute
-      cuDeviceGetCount cuDeviceGetName cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRetain cuDriverGetVersion
+      cuDeviceGetCount cuDeviceGetGraphMemAttribute cuDeviceGetName cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRetain cuDriverGetVersion
       cuEventCreate cuEventQuery cuEventRecord cuEventSynchronize cuGetErrorName cuGetErrorString cuGraphDestroy
       cuGraphExecDestroy cuGraphInstantiateWithFlags cuGraphLaunch cuInit cuIpcGetMemHandle cuMemAddressFree
       cuMemAddressReserve cuMemAllocAsync cuMemAllocManaged cuMemCreate cuMemFreeAsync cuMemFreeHost

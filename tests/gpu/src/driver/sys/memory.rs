@@ -4,16 +4,21 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr::null_mut;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use super::{ANONYMOUS, PRIVATE, READ_WRITE, api, mapping::MAPPED, mmap, munmap, put};
 use crate::card::card;
 use crate::engine::{self, Work};
 use crate::{
-    CAPTURE_UNSUPPORTED, Code, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, lock, spoils_captures, submit,
+    CAPTURE_UNSUPPORTED, Code, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, lock, objects, spoils_captures,
+    submit,
 };
 
 /// By address: how large.
 static ALLOCATIONS: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
+/// Allocated while a stream was captured.
+static GRAPH_BYTES: AtomicU64 = AtomicU64::new(0);
+const RESERVED_NOW: c_int = 2;
 static HOST: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
 
 unsafe fn pages(bytes: usize) -> Option<u64> {
@@ -70,7 +75,17 @@ api! {
 
     fn cuMemAllocManaged(address: *mut u64, bytes: usize, _flags: c_uint) { allocate(address, bytes) }
 
-    fn cuMemAllocAsync(address: *mut u64, bytes: usize, _stream: usize) { allocate(address, bytes) }
+    fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: usize) {
+        let code = allocate(address, bytes);
+        if code == SUCCESS && objects().captures.contains_key(&stream) {
+            GRAPH_BYTES.fetch_add(bytes as u64, SeqCst);
+        }
+        code
+    }
+
+    fn cuDeviceGetGraphMemAttribute(_device: c_int, attribute: c_int, value: *mut u64) {
+        if attribute == RESERVED_NOW { put(value, GRAPH_BYTES.load(SeqCst)) } else { INVALID_VALUE }
+    }
 
     fn cuMemFree_v2(address: u64) { free(address) }
 
