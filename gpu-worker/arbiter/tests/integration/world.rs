@@ -69,6 +69,8 @@ enum Happening {
     Fails(SessionId),
     /// It asks again for so much.
     Asks(SessionId, u64),
+    /// It needs so much, and so much is free.
+    FindsFull(SessionId, u64, u64),
     Dies(SessionId),
     Sleeps(SessionId),
     Wakes,
@@ -236,6 +238,15 @@ impl World {
                     self.tell(Event::Grew { session: id, bytes });
                 }
             }
+            Happening::FindsFull(session, needed_bytes, free_bytes) => {
+                if !self.sessions[&session].gone {
+                    self.tell(Event::Full {
+                        session,
+                        needed_bytes,
+                        free_bytes,
+                    });
+                }
+            }
             Happening::Dies(id) => self.die(id),
             Happening::Sleeps(id) => {
                 let session = self.sessions.get_mut(&id).expect("it is known");
@@ -367,11 +378,8 @@ impl World {
             return;
         }
         let free_bytes = free - session.bytes.min(free);
-        self.tell(Event::Full {
-            session: id,
-            needed_bytes: bytes,
-            free_bytes,
-        });
+        // What else the arbiter decided is told before.
+        self.enter(self.now, Happening::FindsFull(id, bytes, free_bytes));
         self.enter(
             self.now + Duration::from_millis(20),
             Happening::Asks(id, bytes),
@@ -467,11 +475,11 @@ impl World {
                 let next = session.script.cells.get(session.next_cell);
                 let stirs = next.is_none_or(|cell| cell.grow == 0);
                 if session.script.can_sleep {
-                    self.enter(self.now, Happening::Sleeps(id));
                     if stirs {
                         // A thread that goes on between cells.
-                        self.want(id);
+                        self.enter(self.now, Happening::Wants(id));
                     }
+                    self.enter(self.now, Happening::Sleeps(id));
                 } else {
                     self.enter(self.now, Happening::Dies(id));
                 }
