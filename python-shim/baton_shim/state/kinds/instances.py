@@ -43,14 +43,7 @@ def slot_names(kind: type) -> list[str]:
 
 
 def reduced_ordinarily(obj: Any) -> Any:
-    """What pickle says of the object; a `__new__` of the notebook has done its work and does not run again.
-
-    A module of torch with parametrizations forbids that, since its class is made at run time; here classes travel, too.
-    """
-    if type(obj).__module__ == "torch.nn.utils.parametrize" and "parametrizations" in vars(obj).get("_modules", ()):
-        return copyreg.__newobj__, (type(obj),), vars(obj)  # type: ignore[attr-defined]
-    if type(obj).__module__ == "jax._src.custom_derivatives" and hasattr(obj, "__dict__"):
-        return found_by(obj) or (bare, (type(obj),), vars(obj))  # its `__new__` wants the function
+    """What pickle says of the object; a `__new__` of the notebook has done its work and does not run again."""
     form = obj.__reduce_ex__(5)
     if type(form) is tuple and form[0] is copyreg.__newobj__ and new_beyond(type(obj)):  # type: ignore[attr-defined]
         return (made, *form[1:])
@@ -81,10 +74,6 @@ def found_by(obj: Any) -> str | None:
     if not isinstance(name, str) or module == "__main__":
         return None
     return name if getattr(sys.modules.get(module or ""), name, None) is obj else None
-
-
-def bare(kind: Any) -> Any:
-    return object.__new__(kind)
 
 
 def made(kind: Any, *arguments: Any) -> Any:
@@ -296,7 +285,9 @@ class ExceptionKind(Kind):
         obj.__traceback__ = traces.rebuilt(trace, self.here.namespace, obj.__traceback__)
 
     def read(self, obj: Any) -> State:
-        slots = tuple((n, getattr(obj, n)) for n in slot_names(type(obj)) if hasattr(obj, n))
+        kind: Any = type(obj)
+        names = (*slot_names(kind), *fields(kind))
+        slots = tuple((name, value) for name in names if (value := getattr(obj, name, None)) is not None)
         link = (obj.__cause__, obj.__context__, obj.__suppress_context__)
         return type(obj), obj.args, tuple(obj.__dict__.items()), slots, link, traces.places(obj.__traceback__)
 
@@ -319,3 +310,15 @@ class ExceptionKind(Kind):
         for name, value in slots:
             setattr(obj, name, value)
         self.link(obj, (None, *links))
+
+
+@functools.lru_cache(maxsize=1024)
+def fields(kind: type[BaseException]) -> tuple[str, ...]:
+    """What a built-in exception knows besides its arguments, such as a NameError's `name`."""
+    bases = (base for base in kind.__mro__ if base.__module__ == "builtins")
+    own = chain.from_iterable(vars(base).items() for base in bases if base not in _WITH_ARGUMENTS_ONLY)
+    members = (types.MemberDescriptorType, types.GetSetDescriptorType)
+    return tuple(name for name, part in own if isinstance(part, members))
+
+
+_WITH_ARGUMENTS_ONLY = (object, BaseException, BaseExceptionGroup)
