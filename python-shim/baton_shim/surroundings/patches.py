@@ -2,13 +2,15 @@
 
 Nobody tells of it, so those that the code of cells names are looked at: the attributes that a cell assigns, and a class
 for whatever in it is of the notebook. The notebook's end reads the cells and says which these are.
-`sympy.init_printing` sets its own functions, on one class of sympy's.
+`sympy.init_printing` sets its own functions, on one class of sympy's. Classes of the notebook that an abstract class of
+a library counts as its own are told with it.
 
 **Invariant:** looks into dictionaries only; no attribute look-up runs code of a library.
 """
 
 from __future__ import annotations
 
+import abc
 import re
 import sys
 import types
@@ -22,10 +24,12 @@ _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: one that takes new attributes
 _MISSING = object()
 _WRAPPERS = frozenset((classmethod, staticmethod, property))
 _OWN = frozenset((types.FunctionType, type))
+_OTHERS = ("__main__", "builtins", "IPython", "ipykernel")  # those of IPython are settings, which are told apart
 _OF_THE_KERNEL = frozenset(
     "stdin stdout stderr displayhook excepthook path argv modules meta_path path_hooks executable prefix".split()
 )
 
+_REGISTERED = "(registered)"
 _SYMPY = "sympy.core._print_helpers", "Printable"
 
 Owner = tuple[str, str, str]
@@ -70,6 +74,10 @@ class Patches:
             if owner is None:
                 self._wait(key, one)
                 continue
+            if key[2] == _REGISTERED:
+                for kind in one if one is not _MISSING else ():
+                    owner.register(kind)
+                continue
             present = vars(owner).get(key[2], _MISSING)
             if key in staying - known:
                 self._before.setdefault(key, present)
@@ -104,7 +112,7 @@ def owners(text: str, namespace: Mapping[str, Any]) -> Iterator[Owner]:
                 if assigned and found.__name__ != "__main__":
                     yield found.__name__, "", assigned
             elif isinstance(found, type):
-                if found.__module__ not in ("__main__", "builtins") and found.__flags__ & _HEAP_TYPE:
+                if found.__module__.partition(".")[0] not in _OTHERS and found.__flags__ & _HEAP_TYPE:
                     yield found.__module__, found.__qualname__, ""
                     if assigned:
                         yield found.__module__, found.__qualname__, assigned
@@ -130,9 +138,16 @@ def patched(owner: Owner) -> Iterator[tuple[Key, Any]]:
     entries: Iterable[tuple[str, Any]] = ()
     if not attribute:
         entries = [(name, one) for name, one in held.items() if is_of_notebook(one)]
+        if isinstance(found, abc.ABCMeta) and (kinds := registered(found)):
+            entries.append((_REGISTERED, kinds))
     elif (module != "sys" or attribute not in _OF_THE_KERNEL) and attribute in held:
         entries = [(attribute, held[attribute])]
     yield from (((module, kind_name, name), one) for name, one in entries if not isinstance(one, types.ModuleType))
+
+
+def registered(kind: abc.ABCMeta) -> tuple[type, ...]:
+    found = (known() for known in abc._get_dump(kind)[0])  # type: ignore[attr-defined]
+    return tuple(one for one in found if one is not None and one.__module__ == "__main__")
 
 
 def is_of_notebook(one: Any) -> bool:

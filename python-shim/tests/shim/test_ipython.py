@@ -119,6 +119,17 @@ def test_parts_of_the_shell_are_each_kernels_own(baton: Baton, magic: str) -> No
 
 
 @HERE_AND_THERE
+def test_which_values_are_shown_by_the_class_of_the_shell(baton: Baton, magic: str) -> None:
+    baton.run(f"{magic}from IPython.core.interactiveshell import InteractiveShell")
+    for chosen, shown in (("all", ["1", "2"]), ("last", ["2"]), ("all", ["1", "2"])):
+        baton.run(f"{magic}InteractiveShell.ast_node_interactivity = {chosen!r}")
+        for there in ("", "%%gpu\n"):
+            cell = baton.run(f"{there}1\n2")
+            found = cell.all("display_data") + cell.all("execute_result")
+            assert sorted(one["data"]["text/plain"] for one in found) == shown
+
+
+@HERE_AND_THERE
 def test_callbacks_of_events_run_once_for_each_cell(baton: Baton, magic: str) -> None:
     baton.run(f"{magic}seen = []\ndef note(*_): seen.append(1)\nget_ipython().events.register('post_run_cell', note)")
     baton.run("%%gpu\nx = 1")
@@ -164,8 +175,16 @@ def test_what_is_set_on_classes_and_modules_of_libraries(baton: Baton, magic: st
     baton.run(
         f"{magic}import fractions, statistics\nfrom collections import Counter\nunit = 'x'\n"
         "def most(self): return unit * max(self.values())\nCounter.most = most\n"
-        "usual = statistics.mean\nstatistics.mean = lambda values: 'mine'"
+        "usual = statistics.mean\nstatistics.mean = lambda values: 'mine'\n"
+        "import collections.abc, gc\nclass Own: pass\ncollections.abc.Sized.register(Own); own = Own()\n"
+        "seen = []\ndef collected(phase, info): seen.append(phase)\ngc.callbacks.append(collected)"
     )
+    for there in ("", "%%gpu\n"):
+        assert baton.run(f"{there}isinstance(own, collections.abc.Sized)").result == "True"
+        assert baton.run(f"{there}del seen[:]; _ = gc.collect(); seen[:2]").result == "['start', 'stop']"
+    baton.run(f"{magic}gc.callbacks.remove(collected)")
+    for there in ("", "%%gpu\n"):
+        assert baton.run(f"{there}collected in gc.callbacks").result == "False"
     for there in ("", "%%gpu\n"):
         assert baton.run(f"{there}Counter('aab').most(), statistics.mean([1])").result == "('xx', 'mine')"
     baton.run("%%gpu\nx = 1")
