@@ -61,11 +61,10 @@ class Patches:
         return [*self._waiting.items(), *((key, one) for key, one in found if self._is_change(key, one))]
 
     def _is_change(self, key: Key, one: Any) -> bool:
-        """A library's own functions and classes are none where they belong."""
-        if key in self._before:
-            return one is not self._before[key]
-        name = ".".join(filter(None, key[1:]))
-        return (getattr(one, "__module__", None), getattr(one, "__qualname__", None)) != (key[0], name)
+        """A library's own functions and classes are none where they belong, but for one that was put back here."""
+        named = isinstance(one, (types.FunctionType, types.BuiltinFunctionType, type))
+        own = named and (one.__module__, one.__qualname__) == (key[0], ".".join(filter(None, key[1:])))
+        return not own or (key in self._before and one is not self._before[key])
 
     def land(self, before: Iterable[tuple[Key, Any]], now: list[tuple[Key, Any]]) -> None:
         known, staying = {key for key, _ in before}, {key for key, _ in now}
@@ -112,7 +111,7 @@ def owners(text: str, namespace: Mapping[str, Any]) -> Iterator[Owner]:
                 if assigned and found.__name__ != "__main__":
                     yield found.__name__, "", assigned
             elif isinstance(found, type):
-                if found.__module__.partition(".")[0] not in _OTHERS and found.__flags__ & _HEAP_TYPE:
+                if str(found.__module__).partition(".")[0] not in _OTHERS and found.__flags__ & _HEAP_TYPE:
                     yield found.__module__, found.__qualname__, ""
                     if assigned:
                         yield found.__module__, found.__qualname__, assigned

@@ -164,6 +164,9 @@ def test_values_that_are_set_on_modules_and_classes_of_libraries(baton: Baton, m
     assert "is data of this kernel's threads" in baton.run("%%gpu\ntarfile.shown.x").error
     baton.run("held[0].x = 3")
     assert baton.run("tarfile.shown is held[0], tarfile.shown.x").result == "(True, 3)"
+    baton.run(f"{magic}tarfile.DEFAULT_FORMAT = tarfile.DEFAULT_FORMAT")  # as it was
+    for there in ("", "%%gpu\n"):
+        assert baton.run(f"{there}tarfile.DEFAULT_FORMAT == tarfile.PAX_FORMAT").result == "True"
     baton.run(f"{magic}tarfile.ENCODING += 'x'; del builtins.often, tarfile.shown")
     for there in ("", "%%gpu\n"):
         assert baton.run(f"{there}tarfile.ENCODING, hasattr(tarfile, 'shown')").result == "('latin1x', False)"

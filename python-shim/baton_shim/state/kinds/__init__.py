@@ -22,7 +22,6 @@ from collections.abc import Callable
 from typing import Any
 
 from baton_shim.state.kinds.arrays import ArrayKind, ArrowBufferKind, RecordKind, TypeKind, has_plain_memory
-from baton_shim.state.kinds.bare import BareKind, is_bare_type
 from baton_shim.state.kinds.base import ATOMS, Fixed, Here, Kind, imported
 from baton_shim.state.kinds.caches import CachedFunctionKind
 from baton_shim.state.kinds.classes import MemberKind
@@ -108,7 +107,7 @@ class Kinds:
         self.series_manager, self.jitted = SeriesManagerKind(here), JittedKind(here)
         self.traits, self.jax_array = TraitsKind(here), JaxArrayKind(here)
         self.search_tree, self.decision_tree = SearchTreeKind(here), DecisionTreeKind(here)
-        self.typing, self.singleton, self.bare = TypingKind(here), SingletonKind(here), BareKind(here)
+        self.typing, self.singleton = TypingKind(here), SingletonKind(here)
         self.c_data, self.decimal_context = CDataKind(here), DecimalContextKind(here)
         self.iterator = IteratorKind(here)
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values()}
@@ -218,8 +217,6 @@ class Kinds:
             return self.iterator
         if issubclass(kind, C_DATA):
             return self.c_data
-        if is_bare_type(kind):
-            return self.bare
         if pickles_ordinarily(kind):
             plain = container_base(obj) is None and not slot_names(kind) and hasattr(obj, "__dict__")
             # While it is made it has no attributes yet, so its own `__getattr__` may never come to an end.

@@ -12,7 +12,6 @@ import abc
 import ctypes
 import enum
 import importlib
-import operator
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -54,6 +53,13 @@ def registered(kind: type) -> tuple[type, ...]:
         return ()
     found = (known() for known in abc._get_dump(kind)[0])  # type: ignore[attr-defined]
     return tuple(sorted((one for one in found if one is not None), key=id))
+
+
+def array_type(of: Any, length: int, module: str) -> Any:
+    """ctypes has one of each, and names the module that was the first to ask for it."""
+    kind = of * length
+    kind.__module__ = module
+    return kind
 
 
 class FunctionKind(Kind):
@@ -174,7 +180,7 @@ class ClassKind(Kind):
         if obj in _OF_CTYPES:
             return type, (_OF_CTYPES[obj],)
         if metaclass is type(ctypes.Array) and obj.__bases__ == (ctypes.Array,):
-            return operator.mul, (obj._type_, obj._length_)
+            return array_type, (obj._type_, obj._length_, obj.__module__)
         if metaclass is type(ctypes._Pointer) and obj.__bases__ == (ctypes._Pointer,):
             return ctypes.POINTER, (obj._type_,)
         return None

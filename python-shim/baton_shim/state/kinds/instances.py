@@ -43,7 +43,14 @@ def slot_names(kind: type) -> list[str]:
 
 
 def reduced_ordinarily(obj: Any) -> Any:
-    """What pickle says of the object; a `__new__` of the notebook has done its work and does not run again."""
+    """What pickle says of the object; a `__new__` of the notebook has done its work and does not run again.
+
+    A module of torch with parametrizations forbids that, since its class is made at run time; here classes travel, too.
+    """
+    if type(obj).__module__ == "torch.nn.utils.parametrize" and "parametrizations" in vars(obj).get("_modules", ()):
+        return copyreg.__newobj__, (type(obj),), vars(obj)  # type: ignore[attr-defined]
+    if type(obj).__module__ == "jax._src.custom_derivatives" and hasattr(obj, "__dict__"):
+        return found_by(obj) or (bare, (type(obj),), vars(obj))  # its `__new__` wants the function
     form = obj.__reduce_ex__(5)
     if type(form) is tuple and form[0] is copyreg.__newobj__ and new_beyond(type(obj)):  # type: ignore[attr-defined]
         return (made, *form[1:])
@@ -74,6 +81,10 @@ def found_by(obj: Any) -> str | None:
     if not isinstance(name, str) or module == "__main__":
         return None
     return name if getattr(sys.modules.get(module or ""), name, None) is obj else None
+
+
+def bare(kind: Any) -> Any:
+    return object.__new__(kind)
 
 
 def made(kind: Any, *arguments: Any) -> Any:
