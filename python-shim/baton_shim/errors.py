@@ -11,7 +11,8 @@ from __future__ import annotations
 import builtins
 import importlib
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -53,39 +54,56 @@ def service_error(name: str, base: type[GpuServiceError]) -> type[GpuServiceErro
 SAFE = "Your variables are as they were before the cell"
 
 
-class Lines:
-    """The traceback that the session's kernel wrote; an exception carries it as its `_render_traceback_`."""
+@dataclass
+class Raised:
+    """The last error that stands for one of the session, and the traceback that the session's kernel wrote."""
 
-    def __init__(self, lines: list[str], trace: TracebackType | None = None) -> None:
-        """`trace`: the frames of the session, in so far as they are here."""
-        self.lines = lines
-        self.trace = trace
-
-    def __reduce__(self) -> Any:
-        return Lines, (self.lines,)
-
-    def __call__(self) -> list[str]:
-        return list(self.lines)
+    error: BaseException | None
+    lines: list[str]
+    trace: TracebackType | None
+    """The frames of the session, in so far as they are here."""
+    shown: bool = False
 
 
-def rendered(error: BaseException) -> list[str] | None:
-    """The lines to show instead of what IPython would make of the frames here."""
-    render = getattr(error, "_render_traceback_", None)
-    if isinstance(render, Lines) or isinstance(error, GpuServiceError):
-        lines: list[str] = render() if render else []
-        return lines
-    return None
+_last = Raised(None, [], None)
 
 
 def with_lines(error: BaseException, lines: list[str]) -> BaseException:
-    error._render_traceback_ = Lines(lines, error.__traceback__)  # type: ignore[attr-defined]
+    """To be raised next."""
+    global _last
+    _last = Raised(error, lines, error.__traceback__)
     return error
 
 
+def rendered(error: BaseException) -> list[str] | None:
+    """The lines to show instead of what IPython would make of the frames here. An error that is raised again, here,
+    has other frames.
+    """
+    if isinstance(error, GpuServiceError):
+        return error._render_traceback_()
+    again = _last.shown and _last.trace is not None and error.__traceback__ is not _last.trace
+    return None if error is not _last.error or again else list(_last.lines)
+
+
 def trace_of(error: BaseException) -> TracebackType | None:
-    """Of the cell, without Baton's own frames."""
-    render = getattr(error, "_render_traceback_", None)
-    return render.trace if isinstance(render, Lines) else None
+    """Of the cell, without Baton's own frames; from now on the error has no others."""
+    if error is not _last.error or _last.trace is None:
+        return None
+    _last.shown = True
+    error.__traceback__ = _last.trace
+    return _last.trace
+
+
+def linked(error: BaseException | None) -> Iterator[BaseException]:
+    """The error, what it came from, and so on."""
+    seen: set[int] = set()
+    chain = [error]
+    while chain:
+        link = chain.pop()
+        if link is not None and id(link) not in seen:
+            seen.add(id(link))
+            yield link
+            chain += [link.__cause__, link.__context__]
 
 
 def describe(error: BaseException) -> bytes:
@@ -94,7 +112,7 @@ def describe(error: BaseException) -> bytes:
 
     kind = type(error)
     bases = [(base.__module__, base.__qualname__) for base in kind.__mro__]
-    attributes = {name: value for name, value in vars(error).items() if name != "_render_traceback_"}
+    attributes = dict(vars(error))
     arguments = arguments_of(error)
     trace = traces.described(traces.places(error.__traceback__))
     for given, rest in ((arguments, attributes), (arguments, {}), ((short(error),), {})):

@@ -66,6 +66,7 @@ class Home:
         SWITCH.begin(session=False)
         WATCH.begin(shell)
         seam_traceback(shell)
+        seam_custom_handler(shell)
         seam_debugger(shell)
         self._seam_display()
 
@@ -210,7 +211,26 @@ def seam_traceback(shell: Any) -> None:
         else:
             kind, error, _ = shell._get_exc_info(exc_tuple)
             if (trace := errors.trace_of(error)) is not None:
-                error.__traceback__ = sys.last_traceback = trace
+                sys.last_traceback = trace
             shell._showtraceback(kind, error, lines)
 
     shell.showtraceback = showtraceback
+
+
+def seam_custom_handler(shell: Any) -> None:
+    """What the student gave to `set_custom_exc` sees the session's frames instead of Baton's."""
+    set_here = shell.set_custom_exc
+
+    @functools.wraps(set_here)
+    def set_custom_exc(exc_tuple: Any, handler: Any) -> None:
+        set_here(exc_tuple, handler)
+        handle = shell.CustomTB
+
+        def handle_in_cell(kind: Any, error: Any, trace: Any, tb_offset: Any = None) -> Any:
+            from baton_shim import errors
+
+            return handle(kind, error, errors.trace_of(error) or trace, tb_offset)
+
+        shell.CustomTB = handle_in_cell
+
+    shell.set_custom_exc = set_custom_exc

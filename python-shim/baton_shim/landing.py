@@ -22,6 +22,8 @@ Result = tuple[Any, dict[str, Any], dict[str, Any]]
 class Landed(NamedTuple):
     result: Result | None
     error: bytes | None
+    raised: Any
+    """The error itself, where it travelled as such."""
 
 
 def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
@@ -37,12 +39,14 @@ def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
         warn(line)
     home.surroundings.handlers.land(extra["handlers"])
     home.surroundings.hooks.land(extra["hooks"])
+    if extra["custom_handler"] is not None:
+        home.shell.set_custom_exc(*extra["custom_handler"])
     home.comms.land(extra["comms"])
     remember_source(home.shell, extra["file"], cell.number, cell.code, cell.transform)
     for payload in extra["payload"]:
         if payload.get("source") != "ask_exit":
             home.shell.payload_manager.write_payload(payload)
-    return Landed(result_of(extra), extra["error"])
+    return Landed(result_of(extra), extra["error"], extra["raised"])
 
 
 def result_of(extra: dict[str, Any]) -> Result | None:
@@ -60,8 +64,9 @@ def exception_of(outcome: str, error: dict[str, Any] | None, landed: Landed | No
     if outcome == "cancelled" or error is None:
         lines = error["traceback"] if error else []
         return errors.with_lines(KeyboardInterrupt(), lines or ["KeyboardInterrupt"])
-    description = landed.error if landed else None
-    raised = errors.rebuild(description or b"", error["name"], error["value"], home.namespace)
+    raised, description = (landed.raised, landed.error) if landed else (None, None)
+    if not isinstance(raised, BaseException):
+        raised = errors.rebuild(description or b"", error["name"], error["value"], home.namespace)
     return errors.with_lines(raised, error["traceback"])
 
 

@@ -147,6 +147,22 @@ def hide_frames(error: BaseException) -> None:
             trace = trace.tb_next
 
 
+def hide_from_tracebacks() -> None:
+    """What the cell itself prints, formats or logs of an error looks so, too. Called once other modules are here."""
+    import traceback
+
+    def hiding(walk: Any) -> Any:
+        @functools.wraps(walk)
+        def walked(trace: Any) -> Iterator[Any]:
+            return (place for place in walk(trace) if place[0].f_code.co_filename != __file__)
+
+        return walked
+
+    for name in ("walk_tb", "_walk_tb_with_full_positions") if _places is not None else ():
+        if hasattr(traceback, name):  # the second since Python 3.11
+            setattr(traceback, name, hiding(getattr(traceback, name)))
+
+
 def answering(function: Any) -> Any:
     """What it returns is a path."""
 

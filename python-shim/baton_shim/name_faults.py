@@ -167,6 +167,14 @@ class Builtins(dict[str, Any]):
             self[name] = here[name]
 
 
+def builtins_here() -> Any:
+    return vars(builtins)
+
+
+# What code that `exec` runs in a dictionary leaves there.
+copyreg.pickle(Builtins, lambda _: (builtins_here, ()))
+
+
 def mirror_builtins(copy: Builtins) -> None:
     """What is set in the module `builtins` holds at once, as for `mock.patch("builtins.input")`."""
 

@@ -10,6 +10,7 @@ changed. Nobody uses the kernel's ZeroMQ sockets.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import os
 import platform
 import sys
@@ -26,6 +27,7 @@ from baton_shim.comms import SessionComms
 from baton_shim.here import by_reference
 from baton_shim.interrupts import Interrupts
 from baton_shim.link import Link, LinkClosed, Message
+from baton_shim.mirror import hide_from_tracebacks
 from baton_shim.name_faults import NameFaults, watch_main
 from baton_shim.publisher import Publisher
 from baton_shim.session_names import SessionNames
@@ -47,6 +49,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         from baton_shim.state import Table
 
         by_reference(self.shell)
+        hide_from_tracebacks()
         SWITCH.begin(session=True)
         self._link = link
         self._modules = modules
@@ -56,10 +59,12 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._faults = NameFaults(self.shell.user_ns, self._names, self._turn, self._ask_for_names)
         watch_main(self.shell.user_module, self._faults)
         self.shell.faults = self._faults
+        self.shell.custom_handler = None
         self._surroundings = Surroundings()
         self._comms = SessionComms(self)
         self._troubles: list[str] = []
         self._question = 0
+        self._context = contextvars.copy_context()
         self._message_id = ""
         self._file = ""
 
@@ -76,7 +81,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
     def _on_readable(self) -> None:
         """While a cell runs, the cell listens."""
         self._loop.remove_reader(self._link)
-        self._serving = self._loop.create_task(self._serve())
+        self._serving = self._loop.create_task(self._serve(), context=self._context)  # what a cell sets, the next finds
 
     async def _serve(self) -> None:
         try:
@@ -196,7 +201,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         return reply
 
     def _finish(self, reply: dict[str, Any], prepared: dict[str, Any]) -> None:
-        outcome, error, description = self._outcome(reply)
+        outcome, error, raised = self._outcome(reply)
         self.shell.last_execution_result = None  # it holds the value
         result = self.shell.displayhook.take()
         names, gone = self._names.changed(prepared["stores"], prepared["drop"])
@@ -207,7 +212,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             names, gone, result, around = [], [], None, Departing({}, {})
         extra: dict[str, Any] = {
             "names": names,
-            "error": description,
+            "error": errors.describe(raised) if raised is not None else None,
+            "raised": raised if self._travels_itself(raised) else None,
             "payload": reply.get("payload", []),
             "bundle": (result.data, result.metadata) if result else None,
             "file": self._file,
@@ -216,8 +222,10 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             "handlers": self._surroundings.handlers.depart(self.shell.user_ns) if prepared["returns"] else None,
             "hooks": self._surroundings.hooks.depart() if prepared["returns"] else None,
             "comms": self._comms.depart() if prepared["returns"] else None,
+            "custom_handler": self.shell.custom_handler if prepared["returns"] else None,
             "where": (platform.node(), os.getpid()),
         }
+        self.shell.custom_handler = None
         if result:
             extra["value"] = result.value
         snapshot = self._snapshot(names, gone, extra, prepared)
@@ -253,19 +261,27 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             if extra.pop("comms", None):  # a widget may reach what no variable does
                 return self._snapshot(names, gone, extra | {"comms": None}, prepared)
             lost = f"{type(error).__name__}: {errors.short(error)}"
-            extra = {"names": [], "error": extra["error"], "payload": [], "bundle": None, "file": "", "lost": lost}
-            return self._table.snapshot([], extra=extra, partings=False)
+            nothing: dict[str, Any] = {"names": [], "raised": None, "payload": [], "bundle": None, "file": ""}
+            return self._table.snapshot([], extra=nothing | {"error": extra["error"], "lost": lost}, partings=False)
 
-    def _outcome(self, reply: dict[str, Any]) -> tuple[str, dict[str, Any] | None, bytes | None]:
+    def _travels_itself(self, error: BaseException | None) -> bool:
+        """An error that a variable has, too, is the same one in the notebook. Libraries that it is of, or that the
+        object of an AttributeError is of, may be missing there.
+        """
+        if error is None or self._table.knows(error):
+            return error is not None
+        own = ("builtins", "__main__")
+        return all(type(link).__module__ in own and not hasattr(link, "obj") for link in errors.linked(error))
+
+    def _outcome(self, reply: dict[str, Any]) -> tuple[str, dict[str, Any] | None, BaseException | None]:
         if reply["status"] == "ok":
             return "ok", None, None
         ended = self.shell.last_execution_result
         error = (ended.error_before_exec or ended.error_in_exec) if ended else None
         remote = wire.remote_error(reply["ename"], reply["evalue"], list(reply.get("traceback") or []))
-        description = errors.describe(error) if error is not None else None
         forget_frames(error, self.shell.user_ns)
         cancelled = reply["ename"] in ("KeyboardInterrupt", "CancelledError")
-        return ("cancelled" if cancelled else "error"), remote, description
+        return ("cancelled" if cancelled else "error"), remote, error
 
     def raw_input(self, prompt: str = "") -> str:
         return self._ask(str(prompt), password=False)
@@ -354,11 +370,5 @@ def forget_frames(error: BaseException | None, namespace: dict[str, Any]) -> Non
     from baton_shim.state.kinds import traces
 
     sys.last_type = sys.last_value = sys.last_traceback = None
-    seen: set[int] = set()
-    chain = [error]
-    while chain:
-        link = chain.pop()
-        if link is not None and id(link) not in seen:
-            seen.add(id(link))
-            link.__traceback__ = traces.without_variables(link.__traceback__, namespace)
-            chain += [link.__cause__, link.__context__]
+    for link in errors.linked(error):
+        link.__traceback__ = traces.without_variables(link.__traceback__, namespace)

@@ -99,6 +99,8 @@ class SessionEvents(EventManager):  # type: ignore[misc]
 class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
     displayhook_class = Type(SessionDisplayHook)
     faults: NameFaults
+    custom_handler: tuple[Any, Any] | None = None
+    """What the cell gave to `set_custom_exc`, for the notebook, where an error ends the cell."""
     _cell_source = ""
 
     def init_events(self) -> None:
@@ -108,6 +110,10 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
     def init_magics(self) -> None:
         super().init_magics()
         self.register_magics(SessionNamespaceMagics)
+
+    def set_custom_exc(self, exc_tuple: Any, handler: Any) -> None:
+        super().set_custom_exc(exc_tuple, handler)
+        self.custom_exceptions, self.custom_handler = (), (exc_tuple, handler)
 
     def transform_cell(self, raw_cell: str) -> str:
         """ipykernel asks for the cell itself, to see whether it awaits; then IPython does, and for what magics run."""

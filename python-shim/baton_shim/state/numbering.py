@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from baton_shim.state.nans import Nans
 from baton_shim.state.refusal import TableBroken
 
 _UINT = struct.Struct("<I")
@@ -44,6 +45,7 @@ class Numbering:
         self.untold: set[int] = set()
         self.anchors = len(anchors) + 1
         self._aliases: dict[int, Dummy] = {}  # numbers whose object has another number, too
+        self.nans = Nans()
         self._find_class = find_class
         self._unpickler: _SeededUnpickler | None = None
         self.add([*anchors, object()])  # the last one shows the reference count of an object that only the table holds
@@ -158,7 +160,7 @@ class Numbering:
         `ahead` is called with each pickle that stands ahead of the message, before anything else is read.
         """
         if self._unpickler is None:
-            self._unpickler = _SeededUnpickler(self._find_class)
+            self._unpickler = _SeededUnpickler(self._find_class, self.nans)
         unpickler = self._unpickler
         try:
             unpickler.seed([*self.objects, *reserved] if reserved else self.objects)
@@ -185,7 +187,8 @@ class _Buffers:
 class _SeededUnpickler(pickle.Unpickler):
     """One unpickler for the life of a table: its memo grows with each message and costs only what is new."""
 
-    def __init__(self, find_class: Callable[[str, str], Any]) -> None:
+    def __init__(self, find_class: Callable[[str, str], Any], nans: Nans) -> None:
+        self.nans = nans
         self.file = io.BytesIO()
         self.buffers = _Buffers()
         super().__init__(self.file, buffers=self.buffers)
@@ -197,7 +200,7 @@ class _SeededUnpickler(pickle.Unpickler):
         return self._find(module, name)
 
     def persistent_load(self, number: int) -> Any:
-        return self.known[number]
+        return self.known[number] if number >= 0 else self.nans.find(-1 - number)
 
     def run(self, program: bytes | memoryview, ahead: Callable[[Any], None] | None = None) -> Any:
         self.file.seek(0)

@@ -14,6 +14,7 @@ import cloudpickle
 from baton_shim.state.kinds import ATOMS, Kinds
 from baton_shim.state.kinds.classes import class_form
 from baton_shim.state.kinds.instances import reduced_ordinarily
+from baton_shim.state.nans import Nans
 from baton_shim.state.refusal import Stayed, describe_failure
 
 _BY_CLOUDPICKLE = (type, types.FunctionType, types.ModuleType)
@@ -47,10 +48,12 @@ class _LargeContents:
 class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
     """`explain` gives the text that a stand-in shows; `patch` is the function that the other end's table has, too."""
 
-    def __init__(self, file: io.BytesIO, kinds: Kinds, patch: Callable[..., Any], explain: Callable[..., str]) -> None:
+    def __init__(
+        self, file: io.BytesIO, kinds: Kinds, patch: Callable[..., Any], explain: Callable[..., str], nans: Nans
+    ) -> None:
         self.large = _LargeContents()
         super().__init__(file, protocol=5, buffer_callback=self.large)
-        self.kinds, self.patch, self.explain = kinds, patch, explain
+        self.kinds, self.patch, self.explain, self.nans = kinds, patch, explain, nans
         self.stayed: list[tuple[Any, str, str | None]] = []  # the object, why, and a hint
 
     def dump_message(self, patches: list[Patch], rebound: dict[str, Any], extra: object) -> None:
@@ -97,6 +100,16 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
     def _stand_in(self, obj: Any, reason: str, hint: str | None = None) -> Any:
         self.stayed.append((obj, reason, hint))
         return Stayed, (self.explain(obj, reason), hint)
+
+
+class NanPickler(TablePickler):
+    """Asks about each object, which takes time: for messages with a NaN only."""
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if type(obj) is not float or obj == obj:
+            return None
+        number = self.nans.number(obj)
+        return None if number is None else -1 - number
 
 
 def _is_found(obj: Any, name: str) -> bool:

@@ -21,6 +21,7 @@ import types
 from typing import Any, NoReturn
 
 LOCKS = (_thread.LockType, _thread.RLock)
+METHODS = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 STANDARD_STREAMS = ("stdin", "stdout", "stderr")
 
 
@@ -114,6 +115,8 @@ _BY_NAME: dict[str, tuple[str, str]] = {
     "_contextvars.ContextVar": ("is a context variable", "create it inside the cell"),
     "_contextvars.Token": ("is a token of a context variable", "create it inside the cell"),
     "_thread._local": ("is data of this kernel's threads", "create it inside the cell"),
+    "_csv.reader": ("is a reader that goes through lines", "create it inside the cell, or turn it into a list first"),
+    "_sre.SRE_Scanner": ("is a search that goes on", "create it inside the cell, or turn it into a list first"),
     "select.epoll": ("is an epoll object", "create it inside the cell"),
     "_tkinter.tkapp": ("is a window", "create it inside the cell"),
     "subprocess.Popen": ("is a process of this machine", "start it inside the cell"),
@@ -185,12 +188,12 @@ def cannot_leave(obj: Any) -> tuple[str, str] | None:
     """As `bound_to_process`, less what has a counterpart on the other side."""
     if unheld_lock(obj) or standard_stream(obj) or obj is threading.main_thread():
         return None
-    return bound_to_process(obj)
+    return cannot_leave(obj.__self__) if isinstance(obj, METHODS) else bound_to_process(obj)
 
 
 def may_be_guilty(obj: Any) -> bool:
     """Whether another object of this type may be bound to its process, although this one is not."""
-    return isinstance(obj, (io.IOBase, threading.Thread, *LOCKS)) or hasattr(type(obj), "fileno")
+    return isinstance(obj, (io.IOBase, threading.Thread, *LOCKS, *METHODS)) or hasattr(type(obj), "fileno")
 
 
 def describe_failure(obj: object, error: BaseException) -> tuple[str, str]:

@@ -26,10 +26,11 @@ from baton_shim.state.cycles import Pace, unreachable
 from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.delta import Undo, read_segments
 from baton_shim.state.kinds import Here, Kinds
+from baton_shim.state.kinds.singletons import of_interpreter
 from baton_shim.state.message import Header, Snapshot, is_plain, join, split, versions
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
-from baton_shim.state.pickler import Patch, TablePickler
+from baton_shim.state.pickler import NanPickler, Patch, TablePickler
 from baton_shim.state.refusal import Refused, Stayed, TableBroken, stayed_text
 from baton_shim.state.replacement import find_replaced
 from baton_shim.state.segments import Segments
@@ -53,7 +54,7 @@ class Table:
         self._patch_anchor = self._patch
         main: Any = sys.modules.get("__main__")
         main = main if main is not None and vars(main) is namespace else object()
-        anchors = [namespace, main, self._patch_anchor, *self._kinds.anchors()]
+        anchors = [namespace, main, self._patch_anchor, *of_interpreter(), *self._kinds.anchors()]
         self._numbering = Numbering(anchors, self._find_class)
         self._walker = Walker(self._numbering, self._kinds)
         self._views = Views(self._here, self._kinds, self._numbering)
@@ -114,10 +115,11 @@ class Table:
 
     def _write_or_take_back(self, *arguments: Any) -> Snapshot:
         self._here.used.clear()
-        next_segment = self._segments.next_number
+        next_segment, nans = self._segments.next_number, len(self._numbering.nans)
         try:
             return self._write(*arguments)
         except BaseException:
+            self._numbering.nans.forget(nans)
             self._segments.drop(range(next_segment, self._segments.next_number))
             self._segments.next_number = next_segment
             self._here.used.clear()
@@ -199,6 +201,10 @@ class Table:
         snapshot = Snapshot(self.messages, stream, segments, dropped_segments, left, away_bytes)
         self.messages += 1
         return snapshot
+
+    def knows(self, obj: object) -> bool:
+        """Whether the other end has this very object."""
+        return self._numbering.number(obj) is not None
 
     def rest(self) -> Snapshot:
         """In a session: what the last message left out. It counts once the other end's next message continues it."""
@@ -304,7 +310,8 @@ class Table:
 
         def dump() -> tuple[io.BytesIO, TablePickler]:
             file = io.BytesIO()
-            pickler = TablePickler(file, self._kinds, self._patch_anchor, explain)
+            kind = NanPickler if reach.has_nan else TablePickler
+            pickler = kind(file, self._kinds, self._patch_anchor, explain, self._numbering.nans)
             pickler.memo = self._numbering.memo_for(replaced, reach.leaves)
             self._here.used.clear()
             pickler.dump_message(patches, rebound, extra)
@@ -452,6 +459,8 @@ class Table:
             obj = self._reserved[number - len(objects)]
         else:
             obj = objects[number]
+            if type(obj) is Stayed:  # what it stands for changed where it is
+                return
             self._undo.keep(number, self._kinds.of(obj), obj)
         by_kind = self._kinds.by_name[kind]
         by_kind.apply(obj, content)

@@ -27,6 +27,7 @@ class Reach:
     states: dict[int, Any] = field(default_factory=dict)  # of the changed ones, as they are now
     leaves: list[Any] = field(default_factory=list)  # large plain containers that the other end does not know
     as_leaves: dict[int, Any] = field(default_factory=dict)  # states of these and of the changed ones of their like
+    has_nan: bool = False  # one of the atoms in what is new or changed
     unknown: dict[int, Any] = field(default_factory=dict)  # by id, kept alive while the ids are in use
 
 
@@ -58,7 +59,7 @@ class Walker:
     def _remember(self, number: int) -> None:
         obj = self.numbering.objects[number]
         kind = self.kinds.of(obj)
-        if kind.changes:
+        if kind.changes and self.kinds.why_not(obj) is None:  # what stays has a stand-in there, which does not change
             try:
                 state = kind.read(obj)
             except Exception:  # the class's own code failed: not known, so never the same
@@ -104,6 +105,7 @@ class Walker:
         while strangers:
             obj = strangers.pop()
             if type(obj) in ATOMS:
+                reach.has_nan |= obj != obj
                 continue
             entry = memo.get(id(obj))
             if entry is not None:
@@ -187,7 +189,8 @@ class Walker:
         memo = self.numbering.memo
         known = self.states.get(number)
         is_known_leaf = known is not None and known[0] is self.kinds.leaf
-        if is_known_leaf or type(obj) in ATOMS or number in self.numbering.dropped or is_leaf(obj):
+        stays = known is None and self.kinds.why_not(obj) is not None
+        if is_known_leaf or stays or type(obj) in ATOMS or number in self.numbering.dropped or is_leaf(obj):
             below: tuple[int, ...] = ()
         else:
             kind, state = known if known is not None else (self.kinds.of(obj), None)

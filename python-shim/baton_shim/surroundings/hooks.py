@@ -1,16 +1,18 @@
 """What the notebook hung on IPython and libraries: magics, formatters, callbacks of events, transformers, accessors,
-nodes of trees, attributes of classes and modules.
+nodes of trees, handlers of signals and of the collector, attributes of classes and modules, the context of decimal.
 
 They are objects of the notebook like any other, so they travel in the table's message itself, not as bytes. What a
 library hung there stays, because each process has its own.
 
-**Invariant:** without anything of the notebook on either side nothing travels. Callbacks of events run in the notebook
-kernel only, where each cell begins and ends once.
+**Invariant:** without anything of the notebook on either side nothing but the context travels. Callbacks of events run
+in the notebook kernel only, where each cell begins and ends once.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
+import signal
 import sys
 import types
 from collections.abc import Iterable, Iterator
@@ -25,6 +27,9 @@ Hung = dict[str, list[tuple[Any, Any]]]
 NODES = "nodes"
 ACCESSORS = "accessors"
 PATCHES = "patches"
+DECIMAL = "decimal"
+SIGNALS = "signals"
+NUMPY = "numpy.seterrcall"
 WITH_ACCESSORS = {"pandas": ("DataFrame", "Series", "Index"), "polars": ("DataFrame", "LazyFrame", "Series", "Expr")}
 
 
@@ -45,7 +50,8 @@ class Hooks:
 
         for place, entries in (found or {}).items():
             known = self._known.pop(place, [])
-            entries = [(key, one) for key, one in entries if type(one) is not Stayed]
+            if place != PATCHES:  # there a stand-in explains itself
+                entries = [(key, one) for key, one in entries if type(one) is not Stayed]
             if place == NODES:
                 for _, node in entries:
                     JAX.register(*node)
@@ -53,6 +59,13 @@ class Hooks:
                 self.patches.land(known, entries)
             elif place == ACCESSORS:
                 give_accessors(dict(known), dict(entries))
+            elif place == DECIMAL:
+                for _, context in entries:
+                    importlib.import_module("decimal").setcontext(context)
+            elif place == NUMPY:
+                importlib.import_module("numpy").seterrcall(entries[0][1] if entries else None)
+            elif place == SIGNALS:
+                handle(dict(known), dict(entries))
             elif place in tables():
                 bring_up(tables()[place], dict(known), dict(entries))
             elif place in lists():
@@ -74,11 +87,18 @@ def tables() -> dict[str, dict[Any, Any]]:
 def lists() -> dict[str, list[Any]]:
     this = shell()
     transformers = ("ast_transformers", "input_transformers_cleanup", "input_transformers_post")
-    return {**this.events.callbacks, **{name: getattr(this, name) for name in transformers}}
+    return {"gc": gc.callbacks, **this.events.callbacks, **{name: getattr(this, name) for name in transformers}}
 
 
 def hung() -> Hung:
     found: Hung = {NODES: [(None, node) for node in JAX.nodes], ACCESSORS: list(accessors())}
+    if "decimal" in sys.modules:  # for each task its own, so it has to be set anew for each cell
+        found[DECIMAL] = [(None, sys.modules["decimal"].getcontext())]
+    called = sys.modules["numpy"].geterrcall() if "numpy" in sys.modules else None
+    if called is not None and of_notebook(called):
+        found[NUMPY] = [(None, called)]
+    handlers = ((number, signal.getsignal(number)) for number in signal.valid_signals())
+    found[SIGNALS] = [(number, one) for number, one in handlers if callable(one) and of_notebook(one)]
     for place, table in tables().items():
         found[place] = [(key, one) for key, one in table.items() if of_notebook(one) or is_made_here(one)]
     for place, entries in lists().items():
@@ -122,6 +142,11 @@ def is_made_here(one: Any) -> bool:
 def objects(found: Hung | None) -> list[object]:
     """What code that names none of it may run."""
     return [one for entries in (found or {}).values() for _, one in entries]
+
+
+def handle(before: dict[int, Any], now: dict[int, Any]) -> None:
+    for number, one in {**dict.fromkeys(before, signal.SIG_DFL), **now}.items():
+        signal.signal(number, one)
 
 
 def bring_up(table: dict[Any, Any], before: dict[Any, Any], now: dict[Any, Any]) -> None:

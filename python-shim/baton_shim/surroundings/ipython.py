@@ -86,14 +86,17 @@ class Showing(Settings):
     def look(self) -> dict[str, Any]:
         plain = shell().display_formatter.formatters["text/plain"]
         found: dict[str, Any] = {name: getattr(plain, name) for name in OF_PLAIN_TEXT}
-        return {"interactivity": shell().ast_node_interactivity, "errors": shell().InteractiveTB.mode, **found}
+        found |= {"automagic": shell().automagic, "errors": shell().InteractiveTB.mode}
+        return {"interactivity": shell().ast_node_interactivity, **found}
 
     def fresh(self) -> dict[str, Any]:
-        return {"interactivity": "last_expr", "errors": "Context", **OF_PLAIN_TEXT}
+        return {"interactivity": "last_expr", "automagic": True, "errors": "Context", **OF_PLAIN_TEXT}
 
     def set(self, name: str, value: Any) -> None:
         if name == "interactivity":
             shell().ast_node_interactivity = value
+        elif name == "automagic":
+            shell().automagic = value
         elif name == "errors":
             shell().InteractiveTB.set_mode(mode=value)
         else:

@@ -1,4 +1,4 @@
-"""Settings of decimal, numpy, pandas, scikit-learn and torch."""
+"""Settings of numpy, pandas, scikit-learn, mpmath, sympy and torch."""
 
 from __future__ import annotations
 
@@ -10,44 +10,19 @@ from baton_shim.surroundings.jaxes import JAX
 from baton_shim.surroundings.kind import Kind, Settings, each
 
 
-class DecimalContext(Settings):
-    name, title, module = "decimal", "The context of decimal", "decimal"
-
-    def look(self) -> dict[str, Any]:
-        return plainly(sys.modules["decimal"].getcontext())
-
-    def fresh(self) -> dict[str, Any]:
-        return plainly(sys.modules["decimal"].Context())
-
-    def set(self, name: str, value: Any) -> None:
-        context = sys.modules["decimal"].getcontext()
-        if name not in ("flags", "traps"):
-            setattr(context, name, value)
-            return
-        signals = getattr(context, name)
-        for signal in list(signals):
-            signals[signal] = signal.__name__ in value
-
-
-def plainly(context: Any) -> dict[str, Any]:
-    found = {name: getattr(context, name) for name in ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")}
-    for name in ("flags", "traps"):
-        found[name] = {signal.__name__ for signal, on in getattr(context, name).items() if on}
-    return found
-
-
 class NumpyErrors(Settings):
     name, title, module = "numpy.seterr", "numpy's handling of floating-point errors", "numpy"
 
-    def look(self) -> dict[str, str]:
-        found: dict[str, str] = sys.modules["numpy"].geterr()
-        return found
+    def look(self) -> dict[str, Any]:
+        numpy: Any = sys.modules["numpy"]
+        return {**numpy.geterr(), "buffer": numpy.getbufsize()}
 
-    def fresh(self) -> dict[str, str]:
-        return {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}
+    def fresh(self) -> dict[str, Any]:
+        return {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn", "buffer": 8192}
 
     def set(self, name: str, value: Any) -> None:
-        sys.modules["numpy"].seterr(**{name: value})
+        numpy: Any = sys.modules["numpy"]
+        numpy.setbufsize(value) if name == "buffer" else numpy.seterr(**{name: value})
 
 
 class NumpyPrinting(Kind):
@@ -132,6 +107,19 @@ class MpmathPrecision(Kind):
         sys.modules["mpmath"].mp.prec = difference
 
 
+class SympyPrinting(Settings):
+    name, title, module = "sympy", "How sympy prints", "sympy.printing.printer"
+
+    def look(self) -> dict[str, Any]:
+        return dict(sys.modules["sympy.printing.printer"].Printer._global_settings)
+
+    def fresh(self) -> dict[str, Any]:
+        return {}
+
+    def set(self, name: str, value: Any) -> None:
+        sys.modules["sympy.printing.printer"].Printer.set_global_settings(**{name: value})
+
+
 class TorchSettings(Settings):
     name, title, module = "torch", "A setting of torch", "torch"
 
@@ -198,6 +186,6 @@ def machine_threads() -> tuple[int, ...]:
 
 
 LIBRARIES: tuple[Kind, ...] = (
-    *(DecimalContext(), NumpyErrors(), NumpyPrinting(), PandasOptions()),
-    *(MpmathPrecision(), SklearnSettings(), TorchSettings(), JAX),
+    *(NumpyErrors(), NumpyPrinting(), PandasOptions()),
+    *(MpmathPrecision(), SympyPrinting(), SklearnSettings(), TorchSettings(), JAX),
 )

@@ -77,6 +77,21 @@ class Backend(Kind):
             sys.modules["matplotlib"].use(INLINE if difference == "inline" else difference)
 
 
+class Interactive(Kind):
+    """`plt.ioff()`: no figure is shown that nobody asks for."""
+
+    name, title, module, whole = "matplotlib.interactive", "matplotlib's interactive mode", "matplotlib.pyplot", True
+
+    def look(self) -> bool:
+        return bool(sys.modules["matplotlib"].is_interactive())
+
+    def fresh(self) -> None:
+        return None
+
+    def apply(self, difference: bool) -> None:
+        sys.modules["matplotlib"].interactive(difference)
+
+
 FORMATS = {"image/png": "png", "image/jpeg": "jpeg", "image/svg+xml": "svg", "application/pdf": "pdf"}
 
 
@@ -128,4 +143,4 @@ def named(backend: str | None) -> str | None:
     return "inline" if backend == INLINE else backend and backend.lower()
 
 
-PLOTS: tuple[Kind, ...] = (Parameters(), Backend(), FigureFormats())
+PLOTS: tuple[Kind, ...] = (Parameters(), Backend(), Interactive(), FigureFormats())

@@ -1,11 +1,14 @@
-"""The process: environment, working directory, where modules are looked for, the interpreter's limits, the locale."""
+"""The process: environment, folder, where modules are looked for, arguments, the interpreter's limits, the locale."""
 
 from __future__ import annotations
 
+import gc
 import locale
 import os
 import re
+import socket
 import sys
+import time
 from typing import Any
 
 from baton_shim.mirror import to_here, to_home
@@ -73,14 +76,54 @@ class SearchPath(Kind):
         sys.path[:] = [to_here(entry) for entry in edited(self.look(), difference)]
 
 
+class Arguments(Kind):
+    """A session has the notebook kernel's own from its first cell on."""
+
+    name, title, whole = "sys.argv", "sys.argv", True
+
+    def look(self) -> list[Any]:
+        return list(sys.argv)
+
+    def fresh(self) -> None:
+        return None
+
+    def apply(self, difference: Any) -> None:
+        sys.argv[:] = difference
+
+
 class Interpreter(Settings):
+    """And the collector of garbage, the time that sockets wait, and the time zone."""
+
     name, title = "interpreter", "The interpreter's limits"
 
     def look(self) -> dict[str, Any]:
-        return {"recursion": sys.getrecursionlimit(), "digits": sys.get_int_max_str_digits()}
+        return {
+            "recursion": sys.getrecursionlimit(),
+            "digits": sys.get_int_max_str_digits(),
+            "switches": sys.getswitchinterval(),
+            "collector": gc.isenabled(),
+            "thresholds": gc.get_threshold(),
+            "timeout": socket.getdefaulttimeout(),
+            "zone": (*time.tzname, time.timezone),
+        }
 
     def set(self, name: str, value: Any) -> None:
-        {"recursion": sys.setrecursionlimit, "digits": sys.set_int_max_str_digits}[name](value)
+        if name == "collector":
+            (gc.enable if value else gc.disable)()
+        elif name == "thresholds":
+            gc.set_threshold(*value)
+        elif name == "zone":
+            time.tzset()  # of the environment, which is here
+        else:
+            OF_PYTHON[name](value)
+
+
+OF_PYTHON: dict[str, Any] = {
+    "recursion": sys.setrecursionlimit,
+    "digits": sys.set_int_max_str_digits,
+    "switches": sys.setswitchinterval,
+    "timeout": socket.setdefaulttimeout,
+}
 
 
 class Locale(Kind):
@@ -93,4 +136,4 @@ class Locale(Kind):
         locale.setlocale(locale.LC_ALL, difference)
 
 
-PROCESS: tuple[Kind, ...] = (Environment(), Folder(), SearchPath(), Interpreter(), Locale())
+PROCESS: tuple[Kind, ...] = (Environment(), Folder(), SearchPath(), Arguments(), Interpreter(), Locale())

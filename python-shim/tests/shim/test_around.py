@@ -73,6 +73,14 @@ SETTINGS = [
         "(20, ['<%(message)s>'])",
     ),
     ("sys.path.insert(0, '/first'); sys.path.append('/last')", "sys.path[0], sys.path[-1]", "('/first', '/last')"),
+    ("sys.argv = ['train.py', '--epochs=3']", "sys.argv", "['train.py', '--epochs=3']"),
+    ("sys.setswitchinterval(0.25)", "sys.getswitchinterval()", "0.25"),
+    (
+        "import gc, socket; gc.disable(); gc.set_threshold(800, 9, 9); socket.setdefaulttimeout(7.5)",
+        "gc.isenabled(), gc.get_threshold(), socket.getdefaulttimeout()",
+        "(False, (800, 9, 9), 7.5)",
+    ),
+    ("import time; os.environ['TZ'] = 'Asia/Tokyo'; time.tzset()", "time.strftime('%H', time.localtime(0))", "'09'"),
     ("sys.setrecursionlimit(1234)", "sys.getrecursionlimit()", "1234"),
     ("locale.setlocale(locale.LC_ALL, 'C.UTF-8')", "locale.setlocale(locale.LC_NUMERIC)", "'C.UTF-8'"),
 ]
@@ -80,11 +88,23 @@ LIBRARIES = [
     ("decimal", "decimal.getcontext().prec = 5", "str(decimal.Decimal(1) / 3)", "'0.33333'"),
     (
         "decimal",
+        "mine = decimal.Context(prec=4); decimal.setcontext(mine)",
+        "mine is decimal.getcontext(), str(decimal.Decimal(1) / 3)",
+        "(True, '0.3333')",
+    ),
+    (
+        "decimal",
         "decimal.getcontext().traps[decimal.Inexact] = True",
         "decimal.getcontext().traps[decimal.Inexact], decimal.getcontext().flags[decimal.Inexact]",
         "(True, True)",
     ),
     ("numpy", "numpy.seterr(divide='raise')", "numpy.geterr()['divide']", "'raise'"),
+    (
+        "numpy",
+        "seen = []; numpy.seterr(divide='call'); numpy.setbufsize(16384); call = numpy.seterrcall(lambda *a: seen.append(1))",
+        "(numpy.ones(1) / 0)[0], numpy.geterr()['divide'], numpy.getbufsize(), seen.clear()",
+        "(np.float64(inf), 'call', 16384, None)",
+    ),
     ("numpy", "numpy.set_printoptions(precision=2)", "str(numpy.array([1 / 3]))", "'[0.33]'"),
     ("pandas", "pandas.options.display.max_rows = 7", "pandas.get_option('display.max_rows')", "7"),
     (

@@ -35,6 +35,61 @@ def test_the_last_error(baton: Baton) -> None:
 
 
 @HERE_AND_THERE
+def test_an_error_that_a_variable_has_is_the_last_error(baton: Baton, magic: str) -> None:
+    keep = "class E(Exception): pass\nkept = []\ntry:\n    1 / 0\nexcept ZeroDivisionError as error:\n    kept.append(error)"
+    baton.run(magic + keep)
+    baton.run("%%gpu\nraise kept[0] from KeyError('k')")
+    assert baton.value("__import__('sys').last_value is kept[0]") == "True"
+    assert baton.value("vars(kept[0]), repr(kept[0].__cause__)") == "({}, \"KeyError('k')\")"
+    baton.run("%%gpu\nkept.append(E([3])); raise kept[1]")
+    assert baton.value("__import__('sys').last_value is kept[1]") == "True"
+    assert "line 5" not in baton.run("5\nraise kept[1]").traceback
+    assert "raise kept[1]" in baton.run("%tb").text("stderr") + baton.run("raise kept[1]").traceback
+
+
+@HERE_AND_THERE
+def test_a_handler_of_ones_own_for_errors(baton: Baton, magic: str) -> None:
+    baton.run(
+        f"{magic}def handle(shell, kind, error, trace, tb_offset=None):\n"
+        "    seen.append((kind.__name__, str(error), trace.tb_next.tb_lineno))\n"
+        "seen = []; get_ipython().set_custom_exc((KeyError,), handle)"
+    )
+    for there in ("", "%%gpu\n"):
+        assert baton.run(f"{there}0\nraise KeyError('k')").all("error") == []
+        assert baton.run(f"{there}1 / 0").error.startswith("ZeroDivisionError")
+    assert baton.value("seen") == "[('KeyError', \"'k'\", 2), ('KeyError', \"'k'\", 3)]"
+    baton.run(f"{magic}get_ipython().set_custom_exc((), None)")
+    for there in ("", "%%gpu\n"):
+        assert baton.run(f"{there}raise KeyError('k')").error.startswith("KeyError")
+
+
+@HERE_AND_THERE
+def test_a_handler_of_ones_own_for_a_signal(baton: Baton, magic: str) -> None:
+    baton.run(
+        "import os, signal\nseen = []\ndef handle(number, frame): seen.append(number == signal.SIGUSR1)\n"
+        "def send():\n    os.kill(os.getpid(), signal.SIGUSR1)\n    return len(seen)"
+    )
+    baton.run(f"{magic}usual = signal.signal(signal.SIGUSR1, handle)")
+    for there in ("", "%%gpu\n"):
+        baton.run(f"{there}send()")
+    assert baton.value("seen, signal.getsignal(signal.SIGUSR1) is handle") == "([True, True], True)"
+    baton.run(f"{magic}signal.signal(signal.SIGUSR1, usual)")
+    for there in ("", "%%gpu\n"):
+        assert baton.run(f"{there}signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL").result == "True"
+
+
+@HERE_AND_THERE
+def test_how_sympy_prints(baton: Baton, magic: str) -> None:
+    baton.run("import sympy\nx = sympy.Symbol('x')")
+    for change, kinds in (("use_latex=False", ["text/plain"]), ("use_latex='mathjax'", ["text/latex", "text/plain"])):
+        baton.run(f"{magic}sympy.init_printing({change}, order='rev-lex')")
+        for there in ("", "%%gpu\n"):
+            (shown,) = baton.run(f"{there}x**2 + x").all("execute_result")
+            assert sorted(shown["data"]) == kinds
+            assert baton.run(f"{there}sympy.sstr(x**2 + x)").result == "'x + x**2'"
+
+
+@HERE_AND_THERE
 def test_magics_and_formatters_of_the_notebook(baton: Baton, magic: str) -> None:
     baton.run(
         f"{magic}from IPython.core.magic import register_line_magic\nrate = 2\n"
@@ -53,6 +108,28 @@ def test_magics_and_formatters_of_the_notebook(baton: Baton, magic: str) -> None
 
 
 @HERE_AND_THERE
+def test_parts_of_the_shell_are_each_kernels_own(baton: Baton, magic: str) -> None:
+    baton.run(
+        f"{magic}ip = get_ipython(); shown = ip.display_formatter.formatters['text/plain']; hook = ip.displayhook\n"
+        "class A: pass\nshown.for_type(A, lambda a, printer, cycle: printer.text('<A>'))"
+    )
+    look = "shown is get_ipython().display_formatter.formatters['text/plain'], hook is get_ipython().displayhook, A()"
+    for there in ("", "%%gpu\n"):
+        assert baton.run(f"{there}{look}").result == "(True, True, <A>)"
+
+
+@HERE_AND_THERE
+def test_which_values_are_shown_by_the_class_of_the_shell(baton: Baton, magic: str) -> None:
+    baton.run(f"{magic}from IPython.core.interactiveshell import InteractiveShell")
+    for chosen, shown in (("all", ["1", "2"]), ("last", ["2"]), ("all", ["1", "2"])):
+        baton.run(f"{magic}InteractiveShell.ast_node_interactivity = {chosen!r}")
+        for there in ("", "%%gpu\n"):
+            cell = baton.run(f"{there}1\n2")
+            found = cell.all("display_data") + cell.all("execute_result")
+            assert sorted(one["data"]["text/plain"] for one in found) == shown
+
+
+@HERE_AND_THERE
 def test_callbacks_of_events_run_once_for_each_cell(baton: Baton, magic: str) -> None:
     baton.run(f"{magic}seen = []\ndef note(*_): seen.append(1)\nget_ipython().events.register('post_run_cell', note)")
     baton.run("%%gpu\nx = 1")
@@ -68,14 +145,56 @@ def test_the_source_of_earlier_cells(baton: Baton) -> None:
 
 
 @HERE_AND_THERE
+def test_values_that_are_set_on_modules_and_classes_of_libraries(baton: Baton, magic: str) -> None:
+    baton.run("import builtins, ssl, sys, tarfile, threading\nheld = [threading.local()]")
+    baton.run(
+        f"{magic}tarfile.ENCODING = 'latin1'; tarfile.TarFile.dereference = True; tarfile.shown = shown = [1]\n"
+        "ssl._create_default_https_context = ssl._create_unverified_context; sys.tracebacklimit = 7; builtins.often = 2"
+    )
+    look = (
+        "tarfile.ENCODING, tarfile.TarFile.dereference, tarfile.shown is shown, sys.tracebacklimit, often,"
+        " ssl._create_default_https_context.__name__"
+    )
+    expected = "('latin1', True, True, 7, 2, '_create_unverified_context')"
+    for there in ("", "%%gpu\n"):
+        assert baton.run(f"{there}shown.append(1)\n{look}").result == expected
+    baton.lose_session()
+    assert baton.run("%%gpu\ndef f():\n    import tarfile\n    return tarfile.ENCODING\nf()").result == "'latin1'"
+    baton.run("tarfile.shown = held[0]")
+    assert "is data of this kernel's threads" in baton.run("%%gpu\ntarfile.shown.x").error
+    baton.run("held[0].x = 3")
+    assert baton.run("tarfile.shown is held[0], tarfile.shown.x").result == "(True, 3)"
+    baton.run(f"{magic}tarfile.DEFAULT_FORMAT = tarfile.DEFAULT_FORMAT")  # as it was
+    for there in ("", "%%gpu\n"):
+        assert baton.run(f"{there}tarfile.DEFAULT_FORMAT == tarfile.PAX_FORMAT").result == "True"
+    baton.run(f"{magic}tarfile.ENCODING += 'x'; del builtins.often, tarfile.shown")
+    for there in ("", "%%gpu\n"):
+        assert baton.run(f"{there}tarfile.ENCODING, hasattr(tarfile, 'shown')").result == "('latin1x', False)"
+        assert baton.run(f"{there}often").error.startswith("NameError")
+
+
+@HERE_AND_THERE
 def test_what_is_set_on_classes_and_modules_of_libraries(baton: Baton, magic: str) -> None:
     baton.run(
         f"{magic}import fractions, statistics\nfrom collections import Counter\nunit = 'x'\n"
         "def most(self): return unit * max(self.values())\nCounter.most = most\n"
-        "usual = statistics.mean\nstatistics.mean = lambda values: 'mine'"
+        "usual = statistics.mean\nstatistics.mean = lambda values: 'mine'\n"
+        "import collections.abc, gc\nclass Own: pass\ncollections.abc.Sized.register(Own); own = Own()\n"
+        "seen = []\ndef collected(phase, info): seen.append(phase)\ngc.callbacks.append(collected)"
     )
     for there in ("", "%%gpu\n"):
+        assert baton.run(f"{there}isinstance(own, collections.abc.Sized)").result == "True"
+        assert baton.run(f"{there}del seen[:]; _ = gc.collect(); seen[:2]").result == "['start', 'stop']"
+    baton.run(f"{magic}gc.callbacks.remove(collected)")
+    for there in ("", "%%gpu\n"):
+        assert baton.run(f"{there}collected in gc.callbacks").result == "False"
+    for there in ("", "%%gpu\n"):
         assert baton.run(f"{there}Counter('aab').most(), statistics.mean([1])").result == "('xx', 'mine')"
+    baton.run("%%gpu\nx = 1")
+    assert baton.run("Counter('aab').most(), statistics.mean([1])").result == "('xx', 'mine')"
+    baton.lose_session()
+    baton.run("%%gpu\nx = 1")
+    assert baton.run("Counter('aab').most(), statistics.mean([1])").result == "('xx', 'mine')"
     baton.run(f"{magic}del Counter.most; statistics.mean = usual")
     for there in ("", "%%gpu\n"):
         assert baton.run(f"{there}hasattr(Counter, 'most'), statistics.mean([1])").result == "(False, 1)"

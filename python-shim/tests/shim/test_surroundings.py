@@ -262,4 +262,4 @@ def test_registering_loads_nothing_large() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
     loaded = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).split()
-    assert set(loaded) <= {"baton_shim"}
+    assert set(loaded) <= {"baton_shim", "gc"}  # the second is a part of the interpreter

@@ -107,6 +107,57 @@ CASES: dict[str, tuple[str, str, str]] = {
         "x.append(3)",
         "(list(x), x.maxlen)",
     ),
+    "NaN by identity": (
+        "import math\nown = float('nan'); x = [1.5, own, math.nan]; d = {own: [2], math.nan: 3}; t = (own, {own})",
+        "x.append(own); d[own].append(own in x); new = float('nan'); y = [new, {new: 4}]; x.append(new)",
+        "(own in x, math.nan in x, new in x, d[own], d[math.nan], y[1][new], x[1] is t[0] is own, own in t[1], y[0] is new)",
+    ),
+    "NaN of numpy": (
+        "import numpy as np\nx = [np.nan, 'a']; a = np.array([np.nan, 1], object); f = {np.nan: 0}",
+        "x.append(np.nan is x[0]); y = a[0]; f[np.nan] += 1",
+        "(np.nan in x, x, y is np.nan, a[0] is np.nan, f[np.nan], x.count(np.nan))",
+    ),
+    "names of classes within others": (
+        "class A:\n    class B: pass\ndef f():\n    class C: pass\n    return C\nD = f(); x = [A.B(), D()]",
+        "x.append(A.B()); E = f(); y = [type(one).__qualname__ for one in x]",
+        "(y, A.B.__qualname__, D.__qualname__, E.__qualname__, E.__name__, [type(one) is A.B for one in x])",
+    ),
+    "names that exec made": (
+        "x = {}; exec('def f(): return k\\nk = 3', x)",
+        "y = x['f'](); exec('k += 1', x)",
+        "(y, x['f'](), x['f'].__globals__ is x, 'dir' in x['__builtins__'], x['__builtins__'] is vars(__import__('builtins')))",
+    ),
+    "context of decimal": (
+        "import decimal\nx = decimal.Context(prec=3); y = decimal.Decimal(1)",
+        "x.prec += 1; z = x.divide(y, 3); x.traps[decimal.Inexact] = True",
+        "(str(z), x.prec, x.rounding, [s.__name__ for s, on in x.flags.items() if on], x.traps[decimal.Inexact])",
+    ),
+    "random numbers of the system": (
+        "import random, secrets\nx = [random.SystemRandom()]; from secrets import choice",
+        "y = choice([3]); x.append(x[0].random() < 1)",
+        "(y, x[1], choice([4]))",
+    ),
+    "structures of ctypes": (
+        "import ctypes\nclass P(ctypes.Structure):\n    _fields_ = [('a', ctypes.c_int), ('b', ctypes.c_double * 2)]\n"
+        "x = P(1); x.b[1] = 2.5; T = ctypes.POINTER(ctypes.c_int)",
+        "x.a += 1; y = P(5); x.b[0] = y.a\nclass Q(P): _fields_ = [('c', ctypes.c_char)]\nz = Q(1)",
+        "(x.a, list(x.b), y.a, type(y) is P is Q.__base__, z.c, ctypes.sizeof(Q), T is ctypes.POINTER(ctypes.c_int))",
+    ),
+    "iterators over sets and ordered dicts": (
+        "from collections import OrderedDict\nd = OrderedDict(a=1, b=2, c=3); x = [iter(d), iter(d.items()), iter({4, 5})]",
+        "next(x[0]); next(x[1]); x.append(next(x[2]) > 3)",
+        "(next(x[0]), next(x[1]), next(x[2]) > 3, list(x[0]), list(x[1]), list(x[2]), [type(i) for i in x])",
+    ),
+    "packed data": (
+        "import struct\nx = [struct.Struct('<I')]",
+        "x.append(x[0].pack(5)); y = x[0]",
+        "(x[1], y is x[0])",
+    ),
+    "data of ctypes": (
+        "import ctypes\nx = (ctypes.c_int * 3)(1, 2, 3); y = ctypes.c_double(1.5); z = [x, y]",
+        "x[0] = 9; y.value += 1",
+        "(list(x), y.value, z[0] is x, z[1] is y)",
+    ),
     "cached results": (
         "import functools\n"
         "calls = []\n"
@@ -199,6 +250,13 @@ NUMPY |= {
         "x = [np.zeros(2, t) for t in ('f8', 'q', '?', '>i2', 'U3', 'M8[s]', 'O')]",
         "same = [one.dtype is np.dtype(one.dtype.char) for one in x]; copied = [np.asarray(a, 'f8') is a for a in x[:1]]",
         "(same, copied, [one.dtype is np.dtype(one.dtype.char) for one in x], [one.dtype for one in x])",
+    ),
+    "memory of byte arrays": (
+        "import array, ctypes\nx = bytearray(b'abcdef'); y = np.frombuffer(x, 'u1'); w = y[1:3]; a = array.array('d', [1, 2])\n"
+        "b = np.frombuffer(a); c = (ctypes.c_double * 2)(3, 4); d = np.ctypeslib.as_array(c)",
+        "y[0] = 9; x[1] = 8; b[1] = 7; a[0] = 6; c[0] = 5; d[1] = 4; z = np.frombuffer(x, 'u1', 2, 4)",
+        "(x.__setitem__(2, 1), x.__setitem__(4, 2), bytes(x), y.tolist(), w.tolist(), z.tolist(), a, b.tolist(), list(c),"
+        " c.__setitem__(0, 1), d.tolist(), y.flags.writeable)",
     ),
     "list in an array of no dimensions": ("x = np.array(None, object); x[None][(0,)] = [1]", "x.item().append(2)", "x"),
 }
@@ -366,3 +424,53 @@ def test_helpers_of_data_classes(pair: Pair) -> None:
         {"x": 4, "y": [], "z": 3},
         ["x", "y", "z"],
     )
+
+
+def test_callbacks_of_a_figure(pair: Pair) -> None:
+    """Numbers of connections count on as in one kernel."""
+    pair.local(
+        "from functools import partial\nfrom matplotlib.figure import Figure\n"
+        "from matplotlib.backends.backend_agg import FigureCanvasAgg\n"
+        "log = []; x = Figure(); FigureCanvasAgg(x); axes = x.subplots()\ndef one(event): log.append(event.name)\n"
+        "first = x.canvas.mpl_connect('draw_event', one); axes.callbacks.connect('xlim_changed', partial(log.append))"
+    )
+    there = "x.canvas.draw(); axes.set_xlim(0, 9); second = x.canvas.mpl_connect('draw_event', lambda e: log.append(2))"
+    assert pair.remote(there, "log", "x", "axes", "one") == {"error": None}
+    home = pair.namespace
+    assert (home["log"][0], home["log"][1] is home["axes"], home["second"] - home["first"]) == ("draw_event", True, 1)
+    pair.local("del log[:]; x.canvas.draw(); x.canvas.mpl_disconnect(first)")
+    assert home["log"] == ["draw_event", 2]
+    assert pair.remote("x.canvas.draw()", "log", "x") == {"error": None}
+    assert home["log"] == ["draw_event", 2, 2]
+    assert pair.remote("pass", "log", "x") == {"error": None}
+    assert pair.remote("pass", "log", "x") == {"error": None}
+    assert max(*pair.up, *pair.down) < 400
+
+
+def test_an_iterator_through_what_stays_stays_with_it(pair: Pair) -> None:
+    pair.local("import re\nx = [map(str, (n for n in range(3))), re.finditer('a', 'banana'), zip('ab', [1, 2])]")
+    there = (
+        "y = [next(x[2])]\n"
+        "for stayed in x[:2]:\n    try: next(stayed)\n    except RuntimeError as error: y.append(str(error))"
+    )
+    assert pair.remote(there, "x") == {"error": None}
+    (first, *others) = pair.namespace["y"]
+    assert first == ("a", 1)
+    assert ["is a generator" in others[0], "is a search that goes on" in others[1]] == [True, True]
+    assert next(pair.namespace["x"][0]) == "0"
+
+
+def test_texts_of_any_length_stay(pair: Pair) -> None:
+    pair.local("import numpy as np\nx = [np.array(['a', 'b' * 40], np.dtypes.StringDType())]; y = x[0].dtype")
+    assert pair.remote("z = y", "x", "y") == {"error": None}
+    pair.local("x[0][0] = 'c' * 30")
+    assert pair.remote("x.append(1)", "x") == {"error": None}
+    assert (pair.namespace["x"][0].tolist(), pair.namespace["x"][1]) == (["c" * 30, "b" * 40], 1)
+
+
+def test_what_stays_may_change(pair: Pair) -> None:
+    pair.local("import threading\nx = [threading.local()]")
+    assert pair.remote("y = x", "x") == {"error": None}
+    pair.local("x[0].a = 3")
+    assert pair.remote("z = y", "x") == {"error": None}
+    assert pair.namespace["x"][0].a == 3

@@ -30,6 +30,15 @@ CASES: dict[str, tuple[str, str, str]] = {
         f"text = {TEXT}; x.__context__ = KeyError('a')",
         f"(text, {TEXT}, x.lineno)",
     ),
+    "what a built-in one knows besides": (
+        "x = NameError('n', name='a'); y = []\n"
+        "for code in ('[].a', 'import nowhere.at', 'a b', 'open(\"/none\")', 'b\"\\xff\".decode()', 'iter([1]).close'):\n"
+        "    try: exec(code)\n    except Exception as error: y.append(error)\n"
+        "y += [SystemExit(3), StopIteration(4)]",
+        "z = list(y); z[0].obj.append(1); w = ImportError('i', name='b', path='c')",
+        "(x.name, [(str(e), e.args, *(getattr(e, n, 0) for n in ('name', 'path', 'text', 'lineno', 'filename', 'errno', "
+        "'object', 'start', 'code', 'value'))) for e in (*z, w)], z[0].obj, y == z)",
+    ),
     "recursion": (
         "def f(n): return f(n + 1)\ntry:\n    f(0)\nexcept RecursionError as error:\n    x = error",
         "depth = len(traceback.extract_tb(x.__traceback__))",

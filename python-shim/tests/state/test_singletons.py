@@ -14,6 +14,13 @@ CASES = {
     "environment": ("from os import environ", "environ is __import__('os').environ"),
     "parameters": ("from matplotlib import rcParams", "rcParams is __import__('matplotlib').rcParams"),
     "options": ("from pandas import options", "options is __import__('pandas').options"),
+    "list of sys": ("from sys import path", "path is __import__('sys').path"),
+    "dict of sys": ("from sys import modules", "modules is __import__('sys').modules and 'os' in modules"),
+    "mark of a library": (
+        "from functools import _initial_missing",
+        "_initial_missing is __import__('functools')._initial_missing",
+    ),
+    "arguments": ("from sys import argv", "argv is __import__('sys').argv"),
     "domain": ("from sympy import QQ", "QQ is __import__('sympy').QQ and QQ(1, 2) * 2 == 1"),
 }
 

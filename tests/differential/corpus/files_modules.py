@@ -41,3 +41,10 @@ kept, large.area(), isinstance(small, shapes.Square)
 print(Path(shapes.__file__).name, double.__module__, shapes.Square.__module__)
 areas.append(large.area())
 names = sorted(path.name for path in Path.cwd().iterdir())
+
+# %%
+import traceback
+try:
+    open(Path.cwd() / "nowhere")
+except OSError:
+    traceback.print_exc()

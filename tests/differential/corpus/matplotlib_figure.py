@@ -30,4 +30,16 @@ left.set_xlim(0, 1)
 left is axes[0], left.get_lines()[0] is line, figure.get_suptitle()
 
 # %%
+drawn = []
+number = figure.canvas.mpl_connect("draw_event", lambda event: drawn.append(event.name))
+figure.canvas.draw()
+len(drawn), np.asarray(figure.canvas.buffer_rgba()).shape
+
+# %%
+figure.canvas.draw()
+figure.canvas.mpl_disconnect(number)
+figure.canvas.draw()
+len(drawn), number
+
+# %%
 figure

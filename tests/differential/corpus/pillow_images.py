@@ -30,5 +30,15 @@ array = np.asarray(image)
 array.flags.writeable, array[0, 0], same[0] is image, gray.getpixel((0, 3)), small.mode
 
 # %%
+memory = bytearray(b"abcdef")
+shown = Image.frombuffer("L", (3, 2), memory, "raw", "L", 0, 1)
+memory[1] = pixels[3, 1] = 9
+shown.getpixel((1, 0)), gray.getpixel((1, 3))
+
+# %%
+memory[2] = pixels[3, 2] = 7
+shown.getpixel((2, 0)), gray.getpixel((2, 3)), shown.putpixel((0, 0), 1), memory[0]
+
+# %%
 image.thumbnail((10, 10))
 image.size, image.info, gray.rotate(90).getpixel((3, 0)), array.shape

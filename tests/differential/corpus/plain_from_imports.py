@@ -1,11 +1,12 @@
 # Names that are taken out of libraries, and belong to an object that the library has one of.
 
 # %%
-import os, random
+import decimal, math, os, random, sys
 import numpy as np
 from os import environ
 from random import choice, randint, seed, shuffle
 from numpy.random import rand, seed as seed_numpy
+from sys import modules, path
 
 # %%
 seed(0)
@@ -27,7 +28,21 @@ os.environ["COURSE"] = "two"
 environ["COURSE"], randint.__self__ is random._inst, randint.__self__ is own
 
 # %%
+path.append("/nowhere")
+context = decimal.getcontext()
+context.prec = 5
+values = [np.nan, 1.5, math.nan]
+path is sys.path, modules is sys.modules, np.nan in values
+
+# %%
+decimal.setcontext(decimal.Context(prec=3))
+print(decimal.Decimal(1) / 3, context.prec, context is decimal.getcontext())
+path.remove("/nowhere")
+np.nan in values, math.nan in values, sys.path is path, "/nowhere" in sys.path
+
+# %%
 seed(4)
+del modules, path
 cards = list(range(8))
 shuffle(cards)
 del environ

@@ -41,6 +41,10 @@ print(type(sys.last_value).__name__, sys.last_value.pos, sys.last_type.__name__)
 traceback.print_last()
 
 # %%
+raise kept["again"].with_traceback(None) from KeyError("cause")
+
+# %%
 frame = traceback.extract_tb(kept["[]"].__traceback__)[-1]
+print(sys.last_value is kept["again"], vars(sys.last_value), repr(sys.last_value.__cause__))
 print(frame.name, frame.lineno, frame.line); del frame
-kept["{}"].with_traceback(None) is kept["again"].__cause__
+kept["{}"].with_traceback(None) is kept["again"].__context__

@@ -10,7 +10,9 @@ import enum
 import fractions
 import functools
 import pathlib
+import random
 import re
+import struct
 import sys
 import threading
 import types
@@ -24,7 +26,7 @@ from baton_shim.state.kinds.base import ATOMS, Fixed, Here, Kind, imported
 from baton_shim.state.kinds.caches import CachedFunctionKind
 from baton_shim.state.kinds.classes import MemberKind
 from baton_shim.state.kinds.code import CellKind, ClassKind, FunctionKind
-from baton_shim.state.kinds.containers import BytesKind, DictKind, ListKind, SetKind
+from baton_shim.state.kinds.containers import C_DATA, BytesKind, CDataKind, DictKind, ListKind, SetKind
 from baton_shim.state.kinds.figures import FigureKind, RegistryKind, is_figure_type, is_registry_type
 from baton_shim.state.kinds.frames import (
     BlockKind,
@@ -35,6 +37,7 @@ from baton_shim.state.kinds.frames import (
     is_optimizer_type,
     pandas_kind,
 )
+from baton_shim.state.kinds.images import ImageKind, is_image_type
 from baton_shim.state.kinds.instances import (
     AttributesKind,
     ExceptionKind,
@@ -43,9 +46,10 @@ from baton_shim.state.kinds.instances import (
     pickles_ordinarily,
     slot_names,
 )
+from baton_shim.state.kinds.iterators import IteratorKind, is_iterator_type
 from baton_shim.state.kinds.jax import JaxArrayKind, JittedKind, is_jax_array_type, is_jitted_type
 from baton_shim.state.kinds.leaves import LeafKind, is_leaf
-from baton_shim.state.kinds.reduced import ReducedKind
+from baton_shim.state.kinds.reduced import DecimalContextKind, ReducedKind
 from baton_shim.state.kinds.references import (
     DICT_ITERATORS,
     DICT_VIEWS,
@@ -83,6 +87,7 @@ _IMMUTABLE: tuple[type, ...] = (
 _REFERENCES: tuple[type, ...] = (
     *(*DICT_VIEWS, *PROXIES, *MARK_TYPES),
     *(weakref.ref, types.ModuleType, types.MappingProxyType, _thread.LockType, _thread.RLock),
+    *(random.SystemRandom, struct.Struct),
 )
 
 
@@ -97,12 +102,14 @@ class Kinds:
         self.tensor, self.generator, self.fixed = TensorKind(here), GeneratorKind(here), Fixed(here)
         self.frame, self.block, self.owners = FrameKind(here), BlockKind(here), OwnersKind(here)
         self.whole, self.member = WholeKind(here), MemberKind(here)
-        self.figure, self.registry = FigureKind(here), RegistryKind(here)
+        self.figure, self.registry, self.image = FigureKind(here), RegistryKind(here), ImageKind(here)
         self.dtype, self.list_iterator = TypeKind(here), ListIteratorKind(here)
         self.series_manager, self.jitted = SeriesManagerKind(here), JittedKind(here)
         self.traits, self.jax_array = TraitsKind(here), JaxArrayKind(here)
         self.search_tree, self.decision_tree = SearchTreeKind(here), DecisionTreeKind(here)
         self.typing, self.singleton = TypingKind(here), SingletonKind(here)
+        self.c_data, self.decimal_context = CDataKind(here), DecimalContextKind(here)
+        self.iterator = IteratorKind(here)
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values()}
         self._by_type: dict[type, Kind] = {
             list: self.list,
@@ -113,6 +120,7 @@ class Kinds:
             types.FunctionType: self.function,
             types.CellType: self.cell,
             functools._lru_cache_wrapper: self.cached,
+            decimal.Context: self.decimal_context,
             **dict.fromkeys(_REFERENCES, self.reference),
             **dict.fromkeys(DICT_ITERATORS, self.dict_iterator),
             **dict.fromkeys(LIST_ITERATORS, self.list_iterator),
@@ -175,6 +183,8 @@ class Kinds:
             return self.figure
         if is_registry_type(kind):
             return self.registry
+        if is_image_type(kind):
+            return self.image
         if is_traits_type(kind):
             return self.traits
         if is_jitted_type(kind):
@@ -203,6 +213,10 @@ class Kinds:
             return self.exception
         if issubclass(kind, (types.ModuleType, threading.Thread)) or is_kernel_stream_type(kind):
             return self.reference
+        if is_iterator_type(kind):
+            return self.iterator
+        if issubclass(kind, C_DATA):
+            return self.c_data
         if pickles_ordinarily(kind):
             plain = container_base(obj) is None and not slot_names(kind) and hasattr(obj, "__dict__")
             # While it is made it has no attributes yet, so its own `__getattr__` may never come to an end.

@@ -7,12 +7,14 @@ bytes: what the cell writes arrives in the notebook's own mapping, and so in the
 
 from __future__ import annotations
 
+import array
 import importlib
 import pickle
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from baton_shim.state import memory
 from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.kinds.leaves import LEAF_ELEMENTS, all_plain, pickled
 from baton_shim.state.kinds.trees import is_decision_tree_type, memory_of
@@ -42,10 +44,13 @@ class ArrayKind(Kind):
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)
-        self._anchors = (self.new, self.view, self.new_of_objects, self.fill, self.set_attributes, self.view_of_tree)
+        making = self.new, self.view, self.new_of_objects, self.view_of_tree, self.over
+        self._anchors = (*making, self.fill, self.set_attributes)
 
     def reduce(self, obj: Any) -> Any:
-        new, view, new_of_objects, fill, set_attributes, view_of_tree = self._anchors
+        new, view, new_of_objects, view_of_tree, over, fill, set_attributes = self._anchors
+        if obj.dtype.kind == "T":
+            raise TypeError("texts of any length lie in memory of their own; use astype(object)")
         owner = owner_of(obj)
         attributes = getattr(obj, "__dict__", None)
         flag = _WRITEABLE if obj.flags.writeable else _READ_ONLY
@@ -60,6 +65,10 @@ class ArrayKind(Kind):
                 if 0 <= where - address(part) < part.nbytes:
                     form = (owner.base, place, where - address(part), obj.shape, obj.strides, obj.dtype, flag)
                     return view_of_tree, form
+        below = buffer_below(owner)
+        if below is not None:
+            form = (type(obj), below, where - memory.address_of(below), obj.shape, obj.strides, obj.dtype, flag)
+            return (over, form, attributes, None, None, set_attributes) if attributes else (over, form)
         if owner.dtype.hasobject and not obj.dtype.hasobject:
             return None  # its memory holds addresses of objects, too
         if obj.dtype.hasobject:
@@ -116,6 +125,12 @@ class ArrayKind(Kind):
         made.flags.writeable = flag == _WRITEABLE
         return made
 
+    def over(self, kind: type, below: Any, offset: int, shape: Any, strides: Any, dtype: Any, flag: int) -> Any:
+        made = numpy().ndarray.__new__(kind, shape, dtype, below, offset, strides)
+        if flag != _WRITEABLE:
+            made.flags.writeable = False
+        return made
+
     def view_of_tree(self, tree: Any, place: int, offset: int, shape: Any, strides: Any, dtype: Any, flag: int) -> Any:
         part = memory_of(tree)[place]
         whole = (part.shape, part.strides, part.dtype) == (shape, strides, dtype)
@@ -155,6 +170,7 @@ class ArrayKind(Kind):
             yield owner_of(obj)
         if is_decision_tree_type(type(owner_of(obj).base)):
             yield owner_of(obj).base
+        yield buffer_below(owner_of(obj))
         if elements and not is_large_and_plain(elements):
             yield from elements
         yield from (value for _, value in attributes)
@@ -259,6 +275,14 @@ def memory_is_writeable(owner: Any) -> bool:
         return False
 
 
+def buffer_below(owner: Any) -> Any:
+    """The byte array or the like whose memory it is, which has its own life."""
+    base = owner.base
+    if type(base) is memoryview:
+        base = base.obj
+    return base if isinstance(base, (bytearray, array.array, imported("ctypes", "Array"))) and owner.nbytes else None
+
+
 def _can_carry(owner: Any, view: Any) -> bool:
     if owner is view or not isinstance(owner, numpy().ndarray) or not has_plain_memory(type(owner)):
         return False
@@ -332,6 +356,8 @@ class TypeKind(Kind):
 
     def reduce(self, obj: Any) -> Any:
         own = numpy().dtype
+        if obj.kind == "T":  # texts of any length, which have no name
+            return None
         text = next((text for text in (obj.str, obj.char) if obj.names is None and own(text) is obj), None)
         return None if text is None else (own, (text,))
 

@@ -1,5 +1,6 @@
 """Classes of the notebook, where cloudpickle's way of making them anew loses something.
 
+* The name within a class or function: `Outer.Inner`.
 * Slots: without them the instances have a `__dict__` that they had not.
 * `typing.NamedTuple` is no class but a function that makes one; what it made is an ordinary subclass of `tuple`.
 * `__init_subclass__` and metaclasses of the notebook: they have done their work, and what they count or register
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import ctypes
 import enum
 import functools
 import types
@@ -32,11 +34,15 @@ def class_form(form: Any, kind: Any) -> Any:
     if issubclass(kind, enum.Enum):
         return _of_enumeration(form, kind)
     function, (metaclass, name, bases, keywords, tracked, extra), (attributes, slot_state), *_ = form
+    keywords = {**keywords, "__qualname__": kind.__qualname__}
     if typing.NamedTuple in vars(kind).get("__orig_bases__", ()):
         bases = kind.__bases__
     for attribute, value in vars(kind).items():  # the same object as the base's, and yet this class's own
         if attribute not in attributes and any(vars(base).get(attribute, kind) is value for base in kind.__mro__[1:]):
             attributes[attribute] = value
+    if issubclass(kind, (ctypes.Structure, ctypes.Union)):
+        for field in vars(kind).get("_fields_", ()):  # which makes the class's attributes of these names
+            attributes.pop(field[0], None)
     slots = vars(kind).get("__slots__")
     if slots is not None:
         keywords = {**keywords, "__slots__": slots}

@@ -9,6 +9,7 @@ Classes are cloudpickle's work (its tracker keeps `isinstance` over the round tr
 from __future__ import annotations
 
 import abc
+import ctypes
 import enum
 import importlib
 import sys
@@ -26,6 +27,17 @@ _CLASS_INTERNALS = frozenset(
 )
 
 
+_OF_CTYPES: dict[Any, Any] = {
+    type(kind): kind
+    for kind in (
+        ctypes.Structure,
+        ctypes.Union,
+        ctypes.Array,
+        ctypes._SimpleCData,
+        ctypes._Pointer,
+        ctypes.CFUNCTYPE(None),
+    )
+}
 _REGISTERED = "(registered)"
 _ITSELF = "(itself)"
 _OF_ITSELF = ("__name__", "__qualname__", "__doc__", "__bases__")
@@ -41,6 +53,13 @@ def registered(kind: type) -> tuple[type, ...]:
         return ()
     found = (known() for known in abc._get_dump(kind)[0])  # type: ignore[attr-defined]
     return tuple(sorted((one for one in found if one is not None), key=id))
+
+
+def array_type(of: Any, length: int, module: str) -> Any:
+    """ctypes has one of each, and names the module that was the first to ask for it."""
+    kind = of * length
+    kind.__module__ = module
+    return kind
 
 
 class FunctionKind(Kind):
@@ -154,6 +173,17 @@ class ClassKind(Kind):
     name = "class"
     blind = True
     changes = True
+
+    def reduce(self, obj: Any) -> Any:
+        """Of ctypes, `c_int * 3`, `POINTER(c_int)` and the classes of classes have no names."""
+        metaclass: Any = type(obj)
+        if obj in _OF_CTYPES:
+            return type, (_OF_CTYPES[obj],)
+        if metaclass is type(ctypes.Array) and obj.__bases__ == (ctypes.Array,):
+            return array_type, (obj._type_, obj._length_, obj.__module__)
+        if metaclass is type(ctypes._Pointer) and obj.__bases__ == (ctypes._Pointer,):
+            return ctypes.POINTER, (obj._type_,)
+        return None
 
     def read(self, obj: Any) -> State:
         if obj.__module__ != "__main__" or issubclass(obj, enum.Enum):

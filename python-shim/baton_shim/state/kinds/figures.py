@@ -5,14 +5,35 @@
 
 from __future__ import annotations
 
+import copyreg
+import functools
+import re
+import types
+from collections.abc import Iterator
 from typing import Any
 
-from baton_shim.state.kinds.base import imported
-from baton_shim.state.kinds.reduced import ReducedForm, ReducedKind, reduced_form
+from baton_shim.state.kinds.base import Here, State, imported
+from baton_shim.state.kinds.reduced import ReducedForm, ReducedKind, frozen
 
 
 class FigureKind(ReducedKind):
+    """Its own pickling forgets what draws it, which makes no difference for windows only."""
+
     name = "matplotlib figure"
+
+    def __init__(self, here: Here) -> None:
+        super().__init__(here)
+        self._anchors = (self.set_state,)
+
+    def reduce(self, obj: Any) -> Any:
+        function, arguments, state, *_ = self.form(obj) or (None, (), None)
+        return function, arguments, (state, canvas_type(type(obj.canvas))), None, None, self._anchors[0]
+
+    def set_state(self, obj: Any, content: Any) -> None:
+        state, canvas = content
+        obj.__setstate__(state)
+        if canvas is not None and type(obj.canvas) is imported("matplotlib.backend_bases", "FigureCanvasBase"):
+            canvas(obj)
 
     def apply(self, obj: Any, content: Any) -> None:
         way, form = content
@@ -25,33 +46,73 @@ class FigureKind(ReducedKind):
 
 
 class RegistryKind(ReducedKind):
-    """Its own pickling forgets also that a colour bar follows its image."""
+    """Its own pickling forgets the notebook's callbacks and that a colour bar follows its image, and takes a number."""
 
     name = "matplotlib callbacks"
 
     def form(self, obj: Any) -> ReducedForm:
-        if "changed" in obj.callbacks:
-            obj._pickled_cids.update(obj.callbacks["changed"])
-        return reduced_form(obj)
+        callbacks: dict[Any, dict[int, Any]] = {signal: {} for signal in obj.callbacks}
+        for signal, number, function in travelling(obj):
+            callbacks[signal][number] = function
+        return copyreg.__newobj__, (type(obj),), self._state(obj, callbacks), [], []  # type: ignore[attr-defined]
 
     def reduce(self, obj: Any) -> Any:
-        self.form(obj)
-        return None
+        form = self.form(obj)
+        return form and form[:3]
+
+    def read(self, obj: Any) -> State:
+        """A bound method is another object each time, of the same two."""
+        callbacks = ((signal, number, *halves(function)) for signal, number, function in travelling(obj))
+        return "state", frozen((type(obj), (), self._state(obj, tuple(callbacks))), None)
+
+    def _state(self, obj: Any, callbacks: Any) -> dict[str, Any]:
+        _, (number,) = obj._cid_gen.__reduce__()
+        return {**vars(obj), "callbacks": callbacks, "_func_cid_map": None, "_cid_gen": number}
 
     def apply(self, obj: Any, content: Any) -> None:
-        staying = [
-            (signal, number, function())
-            for signal, functions in obj.callbacks.items()
-            for number, function in functions.items()
-            if number not in obj._pickled_cids
-        ]
+        moved = {number for _, number, _ in travelling(obj)}
+        staying = [one for one in connected(obj) if one[1] not in moved]
         super().apply(obj, content)
         numbers = obj._cid_gen
         for signal, number, function in staying:
-            if function is not None:
-                obj._cid_gen = iter([number])  # by which whoever connected it disconnects it
-                obj.connect(signal, function)
+            obj._cid_gen = iter([number])  # by which whoever connected it disconnects it
+            obj.connect(signal, function)
         obj._cid_gen = numbers
+
+
+def connected(registry: Any) -> Iterator[tuple[Any, int, Any]]:
+    for signal, functions in registry.callbacks.items():
+        for number, reference in functions.items():
+            function = reference()
+            if function is not None:
+                yield signal, number, function
+
+
+def travelling(registry: Any) -> Iterator[tuple[Any, int, Any]]:
+    for signal, number, function in connected(registry):
+        if number in registry._pickled_cids or signal == "changed" or of_notebook(function):
+            yield signal, number, function
+
+
+def halves(function: Any) -> tuple[Any, ...]:
+    return (function.__self__, function.__func__) if isinstance(function, types.MethodType) else (function,)
+
+
+def of_notebook(function: Any) -> bool:
+    """Also a method of a list or the like."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    itself = isinstance(function, (types.FunctionType, type))
+    owner = function if itself else type(getattr(function, "__self__", function))
+    return owner.__module__ in ("__main__", "builtins")
+
+
+def canvas_type(kind: type) -> type | None:
+    """One that shows no window; those of `inline` and of widgets draw as `agg` does."""
+    agg = imported("matplotlib.backends.backend_agg", "FigureCanvasAgg")
+    if issubclass(kind, agg):
+        return agg  # type: ignore[no-any-return]
+    return kind if re.fullmatch(r"matplotlib\.backends\.backend_(svg|pdf|ps|cairo|template)", kind.__module__) else None
 
 
 def is_figure_type(kind: type) -> bool:

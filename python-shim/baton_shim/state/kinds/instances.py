@@ -296,7 +296,9 @@ class ExceptionKind(Kind):
         obj.__traceback__ = traces.rebuilt(trace, self.here.namespace, obj.__traceback__)
 
     def read(self, obj: Any) -> State:
-        slots = tuple((n, getattr(obj, n)) for n in slot_names(type(obj)) if hasattr(obj, n))
+        kind: Any = type(obj)
+        names = (*slot_names(kind), *fields(kind))
+        slots = tuple((name, value) for name in names if (value := getattr(obj, name, None)) is not None)
         link = (obj.__cause__, obj.__context__, obj.__suppress_context__)
         return type(obj), obj.args, tuple(obj.__dict__.items()), slots, link, traces.places(obj.__traceback__)
 
@@ -319,3 +321,15 @@ class ExceptionKind(Kind):
         for name, value in slots:
             setattr(obj, name, value)
         self.link(obj, (None, *links))
+
+
+@functools.lru_cache(maxsize=1024)
+def fields(kind: type[BaseException]) -> tuple[str, ...]:
+    """What a built-in exception knows besides its arguments, such as a NameError's `name`."""
+    bases = (base for base in kind.__mro__ if base.__module__ == "builtins")
+    own = chain.from_iterable(vars(base).items() for base in bases if base not in _WITH_ARGUMENTS_ONLY)
+    members = (types.MemberDescriptorType, types.GetSetDescriptorType)
+    return tuple(name for name, part in own if isinstance(part, members))
+
+
+_WITH_ARGUMENTS_ONLY = (object, BaseException, BaseExceptionGroup)

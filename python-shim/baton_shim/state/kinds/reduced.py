@@ -103,6 +103,26 @@ class ReducedKind(Kind):
         return known
 
 
+class DecimalContextKind(Kind):
+    """Precision, rounding, flags and so on, all of which can be set."""
+
+    name = "decimal context"
+    blind = True
+    changes = True
+
+    def read(self, obj: Any) -> State:
+        _, (*numbers, flags, traps) = obj.__reduce__()
+        return (*numbers, *map(tuple, (flags, traps)))
+
+    def apply(self, obj: Any, content: Any) -> None:
+        *numbers, flags, traps = content
+        for name, value in zip(("prec", "rounding", "Emin", "Emax", "capitals", "clamp"), numbers, strict=True):
+            setattr(obj, name, value)
+        for signals, on in ((obj.flags, flags), (obj.traps, traps)):
+            for signal in signals:
+                signals[signal] = signal in on
+
+
 def reduced_form(obj: Any) -> ReducedForm:
     own = copyreg.dispatch_table.get(type(obj))
     form = own(obj) if own is not None else reduced_ordinarily(obj)

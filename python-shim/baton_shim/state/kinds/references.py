@@ -6,6 +6,8 @@ import _thread
 import dataclasses
 import gc
 import importlib
+import random
+import struct
 import sys
 import threading
 import types
@@ -54,6 +56,10 @@ class ReferenceKind(Kind):
             return DATA_CLASS_MARKS.get(id(obj))
         if kind in (_thread.LockType, _thread.RLock):
             return lock, (kind is _thread.RLock,)
+        if kind is random.SystemRandom:
+            return kind, ()
+        if kind is struct.Struct:
+            return kind, (obj.format,)
         if obj is threading.main_thread():
             return main_thread, ()
         name = standard_stream(obj)

@@ -1,4 +1,4 @@
-"""Objects that a library has one of, such as `os.environ` and the generator behind `random.randint`.
+"""Objects that a library has one of, such as `os.environ`, `sys.path` and the generator behind `random.randint`.
 
 Each kernel has its own, and what matters of its state is told apart (`surroundings`). So a name that a notebook took
 out of the library, or a method that is bound to it, means the other kernel's.
@@ -6,14 +6,18 @@ out of the library, or a method that is bound to it, means the other kernel's.
 
 from __future__ import annotations
 
+import argparse
+import builtins
 import importlib
 import sys
+import types
 from collections.abc import Iterator
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind
 
 _TYPES = {
+    "builtins": ("object",),  # a mark that is compared by identity
     "os": ("_Environ",),
     "random": ("Random",),
     "numpy.random.mtrand": ("RandomState",),
@@ -34,12 +38,22 @@ _TYPES = {
 }
 
 
+def of_interpreter() -> list[Any]:
+    """Lists, dicts and a text that Python has one of, in the same order on both ends. What is in them does not
+    travel.
+    """
+    of_sys = sys.path, sys.argv, sys.modules, sys.meta_path, sys.path_hooks, sys.path_importer_cache
+    return [*of_sys, vars(builtins), argparse.SUPPRESS]
+
+
 def may_be_singleton(kind: type) -> bool:
     return kind.__name__ in _TYPES.get(kind.__module__, ())
 
 
 def place_of(obj: Any) -> tuple[str, str] | None:
-    """The module that has it, which is its class's or one above that, and the name there."""
+    """The module that has it, which is its class's or one above that, and the name there. A mark's may be any."""
+    if type(obj) is object:
+        return MARKS.place_of(obj)
     for module in modules_above(type(obj).__module__):
         for name, value in tuple(vars(sys.modules[module]).items()):
             if value is obj:
@@ -52,6 +66,33 @@ def modules_above(name: str) -> Iterator[str]:
         if name in sys.modules:
             yield name
         name = name.rpartition(".")[0]
+
+
+class Marks:
+    """Objects of no class but `object` that modules have, such as `functools._initial_missing`."""
+
+    def __init__(self) -> None:
+        self._looked_at = 0
+        self._places: dict[int, tuple[str, str]] = {}
+
+    def place_of(self, obj: object) -> tuple[str, str] | None:
+        if len(sys.modules) != self._looked_at:
+            self._looked_at = len(sys.modules)
+            modules = [
+                (name, vars(one)) for name, one in tuple(sys.modules.items()) if isinstance(one, types.ModuleType)
+            ]
+            self._places = {
+                id(value): (name, attribute)
+                for name, held in modules
+                if name != "__main__"
+                for attribute, value in tuple(held.items())
+                if type(value) is object
+            }
+        module, name = self._places.get(id(obj), ("", ""))
+        return (module, name) if getattr(sys.modules.get(module), name, None) is obj else None
+
+
+MARKS = Marks()
 
 
 class SingletonKind(Kind):
