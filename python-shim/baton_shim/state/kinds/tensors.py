@@ -17,8 +17,8 @@ from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.refusal import StayedError
+from baton_shim.storages import storage_of
 from baton_shim.virtual import LABEL, SWITCH
-
 
 def torch() -> Any:
     return sys.modules.get("torch")
@@ -77,7 +77,7 @@ class TensorKind(Kind):
                 raise TypeError("it belongs to a computation graph")  # torch would leave that out
             return None
         new, set_state = self._anchors
-        storage = obj.untyped_storage()
+        storage = storage_of(obj)
         offset, number = obj.storage_offset(), -1
         segments = self.here.segments
         if storage.nbytes() and storage.device.type == "cuda":
@@ -132,11 +132,11 @@ class TensorKind(Kind):
         segment = segments.by_number[number]
         if segment.source is not None:  # small: a storage that owns its memory can be resized
             copy = torch.frombuffer(bytearray(segment.source), dtype=torch.uint8).clone()
-            segment.storage = copy.untyped_storage()
+            segment.storage = storage_of(copy)
             segments.settle_at(segment, segment.storage.data_ptr())
         if segment.storage is None:
             memory = segments.buffer(segment)
-            segment.storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+            segment.storage = storage_of(torch.frombuffer(memory, dtype=torch.uint8))
         if real and segment.device is None:
             segments.mirror(segment, segment.storage.cuda())
         return segment.device if real else segment.storage
@@ -146,7 +146,7 @@ class TensorKind(Kind):
         """Where its memory is now: `resize_` and `.data = …` move a tensor."""
         if not self.plain(obj):
             return None
-        storage, segments = obj.untyped_storage(), self.here.segments
+        storage, segments = storage_of(obj), self.here.segments
         on_device = storage.device.type == "cuda"
         segment = segments.find_device(storage) if on_device else segments.find(storage.data_ptr(), storage.nbytes())
         return None if segment is None else segment.number

@@ -177,10 +177,10 @@ def leave_here() -> None:
 
 def switch(active: bool) -> None:
     """In all threads: a mode cannot be taken out of another thread's stack."""
-    VirtualCuda.__torch_function__ = _ACTIVE if active else _passing  # type: ignore[method-assign]
+    VirtualCuda.__torch_function__ = ACTIVE if active else _passing  # type: ignore[method-assign]
 
 
-_ACTIVE = VirtualCuda.__torch_function__
+ACTIVE = VirtualCuda.__torch_function__
 
 
 def _passing(
