@@ -124,7 +124,8 @@ def test_pytorch_mnist(place: Place) -> None:
     data, before, mistake, trained, halfway, _, after, plot, saved = results
     assert data.stdout == "1500 images to learn from, 297 to test with, on cuda:0\n"
     matched(r"before training: (\d+)% right\n", before.stdout)
-    assert mistake.stdout.startswith("Expected all tensors to be on the same device")
+    types = "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor)"
+    assert mistake.stdout.startswith(f"{types} should be the same")
     assert trained.stdout == "trained on cuda:0 in 45 steps\n"
     first = int(matched(r"after 45 steps: (\d+)% right\n", halfway.stdout))
     last = int(matched(r"after 120 steps: (\d+)% right\n", after.stdout))

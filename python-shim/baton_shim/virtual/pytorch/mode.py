@@ -20,6 +20,7 @@ from baton_shim.virtual import LABEL
 from baton_shim.virtual.hint import WATCH
 from baton_shim.virtual.pytorch.capacity import fitting, raise_in_words_of_a_gpu
 from baton_shim.virtual.pytorch.labels import Tensor, first_tensor, look, names_cuda, on_cuda, put
+from baton_shim.virtual.pytorch.products import CONVOLUTIONS, PRODUCTS, AsOnGpu, of_whole_numbers, two_devices
 
 Rule = Callable[["VirtualCuda", Any, tuple[Any, ...], dict[str, Any]], Any]
 RULES: dict[Any, Rule] = {}
@@ -61,6 +62,8 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
             return self.make(function, args, {}) if self.default_cuda and function in FACTORIES else function(*args)
         if cpu:
             return self.mix(function, args, {})
+        if function in PRODUCTS and of_whole_numbers(args):
+            return self.run(function, args, {})
         self.calls += 1
         if not self.calls & CALLS_BETWEEN_LOOKS:
             WATCH.computing()
@@ -85,11 +88,20 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
             return function(*args, **kwargs)
         if cpu or (function in WRITES and not self.holds(args[0])):
             return self.mix(function, args, kwargs)
+        return self.run(function, args, kwargs)
+
+    def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """On the GPU."""
         try:
-            return put(function(*args, **kwargs), True)
+            if function in PRODUCTS and of_whole_numbers(args):
+                with AsOnGpu():
+                    result = function(*args, **kwargs)
+            else:
+                result = function(*args, **kwargs)
         except RuntimeError as error:
             raise_in_words_of_a_gpu(error)
             raise
+        return put(result, True)
 
     def compute_with(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs.get("pin_memory"):
@@ -118,6 +130,8 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
             raise
 
     def mix(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if function in CONVOLUTIONS:
+            raise two_devices(self.holds, args, kwargs)
         if function not in MIXES:
             raise mixed(function)
         return put(function(*args, **kwargs), on_cuda(first_tensor(args)))
