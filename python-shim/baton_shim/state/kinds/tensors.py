@@ -20,6 +20,9 @@ from baton_shim.state.refusal import StayedError
 from baton_shim.storages import storage_of
 from baton_shim.virtual import LABEL, SWITCH
 
+ONE_CELL = "put the forward pass and its backward() into one cell"
+
+
 def torch() -> Any:
     return sys.modules.get("torch")
 
@@ -102,7 +105,7 @@ class TensorKind(Kind):
         """A graph that was made here stays here; a single number (the loss after `backward()`) may leave it behind."""
         if obj.grad_fn is None or obj.numel() == 1 or (type(state) is tuple and state[-1] == _version(obj)):
             return None
-        return "still belongs to a computation graph", "use .detach(), or compute it inside this cell"
+        return "still belongs to a computation graph", f"{ONE_CELL}, or use .detach() where its values are enough"
 
     def new(self, number: int, form: tuple[Any, ...], flags: tuple[int, bool, bool, bool]) -> Any:
         import torch
@@ -244,7 +247,7 @@ def stayed_graph() -> Any:
 
         @staticmethod
         def backward(context: Any, *_: Any) -> Any:
-            raise StayedError(context.text)
+            raise StayedError(context.text, ONE_CELL)
 
     return StayedGraph
 

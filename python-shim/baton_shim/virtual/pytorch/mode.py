@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -31,15 +32,12 @@ WRITES: set[Any] = set()
 FACTORIES: set[Any] = set()
 """Calls that make a tensor on the default device."""
 PINNED = "_baton_pinned"
-CALLS_BETWEEN_LOOKS = 31
-"""At the clock; one less than a power of two."""
 
 
 class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.default_cuda = False
-        self.calls = 0
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -64,14 +62,13 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
             return self.mix(function, args, {})
         if function in PRODUCTS and of_whole_numbers(args):
             return self.run(function, args, {})
-        self.calls += 1
-        if not self.calls & CALLS_BETWEEN_LOOKS:
-            WATCH.computing()
+        began = perf_counter()
         try:
             result = function(*args)
         except RuntimeError as error:
             raise_in_words_of_a_gpu(error)
             raise
+        WATCH.computed(perf_counter() - began)
         if type(result) is Tensor:
             result._baton_cuda = True
             return result
@@ -92,6 +89,7 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
 
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """On the GPU."""
+        began = perf_counter()
         try:
             if function in PRODUCTS and of_whole_numbers(args):
                 with AsOnGpu():
@@ -101,6 +99,7 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
         except RuntimeError as error:
             raise_in_words_of_a_gpu(error)
             raise
+        WATCH.computed(perf_counter() - began)
         return put(result, True)
 
     def compute_with(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -123,11 +122,14 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
         """A call that says where its result shall be, as the CPU's."""
         if not names_cuda(kwargs["device"]):
             return function(*args, **kwargs)
+        began = perf_counter()
         try:
-            return fitting(function(*args, **{**kwargs, "device": "cpu"}))
+            made = fitting(function(*args, **{**kwargs, "device": "cpu"}))
         except RuntimeError as error:
             raise_in_words_of_a_gpu(error)
             raise
+        WATCH.computed(perf_counter() - began)
+        return made
 
     def mix(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function in CONVOLUTIONS:
