@@ -31,7 +31,7 @@ class Watch:
     """How long the present cell has computed on the virtual GPU."""
 
     def __init__(self) -> None:
-        self._seconds, self._limit = 0.0, math.inf
+        self.seconds, self.limit = 0.0, math.inf
         self._said = False
         self._here = True
 
@@ -41,15 +41,15 @@ class Watch:
         shell.events.register("post_run_cell", self._cell_ended)
 
     def cell_begins(self, info: object = None) -> None:
-        self._seconds, self._limit = 0.0, math.inf if self._said else LONG_SECONDS
+        self.seconds, self.limit = 0.0, math.inf if self._said else LONG_SECONDS
         self._here = True
 
     def cell_leaves(self) -> None:
         """It runs on a GPU machine."""
-        self._limit, self._here = math.inf, False
+        self.limit, self._here = math.inf, False
 
     def _cell_ended(self, result: Any = None) -> None:
-        self._limit = math.inf
+        self.limit = math.inf
         if not self._here:
             return
         line = word_for(getattr(result, "error_in_exec", None)) or word_about(getattr(result, "info", None))
@@ -65,10 +65,13 @@ class Watch:
 
     def computed(self, seconds: float) -> None:
         """A call on the virtual GPU took so long."""
-        self._seconds += seconds
-        if self._seconds > self._limit:
-            self._limit, self._said = math.inf, True
-            say(LONG)
+        self.seconds += seconds
+        if self.seconds > self.limit:
+            self.computed_for_long()
+
+    def computed_for_long(self) -> None:
+        self.limit, self._said = math.inf, True
+        say(LONG)
 
 
 def word_for(error: object) -> str | None:
