@@ -17,6 +17,8 @@ LONG = (
     "write %%gpu on its first line to run it on a GPU"
 )
 NEEDS_GPU = "hint: {} computes on a GPU only; write %%gpu on the first line of this cell"
+NO_CUDA = "hint: the libraries of CUDA are on the GPU machines; write %%gpu on the first line of this cell"
+OF_CUDA = re.compile(r"\blib(?:cuda|cublas|cudnn|cufft|curand|cusolver|cusparse|cutensor|nccl|nvrtc|nvJitLink)\w*\.so\b")
 NOT_HERE = "hint: {} is not installed beside the notebook; a %%gpu cell finds it if the GPU machines have it"
 PROGRAM = "nvidia-smi"
 PROGRAM_NOT_HERE = f"hint: {PROGRAM} is on the GPU machines; write %%gpu on the first line of this cell"
@@ -78,6 +80,8 @@ def word_for(error: object) -> str | None:
     """For an exception that says that something is not here: a GPU, in a library's own words, or what a cell left."""
     if isinstance(error, ModuleNotFoundError) and error.name in GPU_PACKAGES:
         return NOT_HERE.format(error.name)
+    if isinstance(error, (ImportError, OSError)) and OF_CUDA.search(str(error)):
+        return NO_CUDA
     if isinstance(error, FileNotFoundError) and error.filename == PROGRAM:
         return PROGRAM_NOT_HERE
     state = sys.modules.get("baton_shim.state")  # loaded with the first %%gpu cell

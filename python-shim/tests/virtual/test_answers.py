@@ -130,6 +130,13 @@ def test_what_stayed_elsewhere_comes_with_its_hint() -> None:
     assert word_for(StayedError("'steps' is a generator", "make it here")) == "hint: make it here"
 
 
+def test_a_library_that_finds_no_part_of_cuda_gets_a_hint() -> None:
+    said = "hint: the libraries of CUDA are on the GPU machines; write %%gpu on the first line of this cell"
+    assert word_for(ImportError('Failure finding "libcufft.so.12 or libcufft.so.11": No such file')) == said
+    assert word_for(OSError("libnvrtc.so.13: cannot open shared object file: No such file or directory")) == said
+    assert word_for(ImportError("libcurl.so.4: cannot open shared object file: No such file or directory")) is None
+
+
 # what a cell says, whether the program was missing
 PROGRAMS = {
     "!nvidia-smi": True,
