@@ -30,7 +30,7 @@ help:
 	@echo "make lab       the same, then open JupyterLab on the examples"
 	@echo "make test      everything that must pass"
 	@echo "make lint      formatting, clippy, ruff, mypy"
-	@echo "make test-older-torch  what virtual CUDA answers with older versions of PyTorch"
+	@echo "make test-older-torch  virtual CUDA and moving tensors with older versions of PyTorch"
 	@echo "make bench     measure, into benches/results/"
 	@echo "make test-gpu  the checks that need an NVIDIA GPU"
 	@echo "make bench-gpu what needs one, measured into benches/results/"
@@ -67,8 +67,9 @@ test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(VENV)/.hub $(INS
 .PHONY: test-older-torch
 test-older-torch: $(VENV)/.torch-2.5 $(VENV)/.torch-2.0 $(VENV)/.torch-1.13
 	for version in 2.5 2.0 1.13; do \
-		PYTHONPATH=$(VENV)/torch-$$version:python-shim \
-			$(BIN)/python python-shim/tests/virtual/conformance.py differences virtual; \
+		export PYTHONPATH=$(CURDIR)/$(VENV)/torch-$$version:$(CURDIR)/python-shim; \
+		$(BIN)/python python-shim/tests/virtual/conformance.py differences virtual; \
+		$(BIN)/pytest -m "not gpu" python-shim/tests/state/test_torch.py python-shim/tests/virtual/test_travel.py; \
 	done
 
 .PHONY: test-gpu

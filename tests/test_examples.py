@@ -33,7 +33,8 @@ def results_of(name: str, folder: Path, *, first_line: str = "", first: int = 0,
     """What each code cell showed. `first_line` goes on top of those from `first` in steps of `step`."""
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     for cell in [cell for cell in notebook.cells if cell.cell_type == "code"][first::step]:
-        cell.source = first_line + cell.source
+        if not cell.source.startswith("%%gpu"):
+            cell.source = first_line + cell.source
     NotebookClient(notebook, timeout=100, resources={"metadata": {"path": str(folder)}}).execute()
     return [
         Result(cell.source, {}, [{"msg_type": output.output_type, "content": output} for output in cell.outputs])
@@ -118,11 +119,15 @@ def test_errors_and_interrupts(place: Place) -> None:
 
 
 def test_pytorch_mnist(place: Place) -> None:
-    results = results_of("05-pytorch-mnist", place.work)
+    check_pytorch_mnist(results_of("05-pytorch-mnist", place.work))
+
+
+def check_pytorch_mnist(results: list[Result]) -> None:
     data, before, mistake, trained, halfway, _, after, plot, saved = results
     assert data.stdout == "1500 images to learn from, 297 to test with, on cuda:0\n"
     matched(r"before training: (\d+)% right\n", before.stdout)
-    assert mistake.stdout.startswith("Expected all tensors to be on the same device")
+    types = "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor)"
+    assert mistake.stdout.startswith(f"{types} should be the same")
     assert trained.stdout == "trained on cuda:0 in 45 steps\n"
     first = int(matched(r"after 45 steps: (\d+)% right\n", halfway.stdout))
     last = int(matched(r"after 120 steps: (\d+)% right\n", after.stdout))
@@ -176,3 +181,34 @@ def test_a_model_of_a_first_course_learns(place: Place) -> None:
     matched(r'Predicted: "(\w+)", actual: "\w+"\n', saved.stdout)
     *_, tested = results_of("09-pytorch-in-an-hour", place.work)
     assert int(matched(r"(?s:.*)of all 120: (\d+)%\n", tested.stdout)) > 80
+
+
+# ---- with a real GPU: numbers are near those of the CPU, unless the GPU drew them
+
+NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?")
+DRAWN_THERE = {"08-pytorch-from-data-to-model": (4, 5), "09-pytorch-in-an-hour": (4,)}
+"""Cells, from 0."""
+
+
+def texts(result: Result) -> list[str]:
+    """One behind the other for each kind of output; torch breaks lines by the width of its numbers."""
+    return [" ".join(text.split()) for _, text in sorted(result.outputs, key=lambda output: output[0])]
+
+
+def numbers(result: Result) -> list[float]:
+    return [float(number) for text in texts(result) for number in NUMBER.findall(text)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ANY_CELL)
+def test_a_real_gpu_shows_what_the_virtual_one_shows(name: str, place: Place) -> None:
+    here, there = results_of(name, place.work), results_of(name, place.work, first_line="%%gpu\n")
+    for number, (expected, found) in enumerate(zip(here, there, strict=True)):
+        assert [NUMBER.sub("#", text) for text in texts(found)] == [NUMBER.sub("#", text) for text in texts(expected)]
+        if number not in DRAWN_THERE[name]:
+            assert numbers(found) == pytest.approx(numbers(expected), rel=0.2, abs=0.1), found.code
+
+
+@pytest.mark.gpu
+def test_pytorch_mnist_on_a_real_gpu(place: Place) -> None:
+    check_pytorch_mnist(results_of("05-pytorch-mnist", place.work, first_line="%%gpu\n"))

@@ -106,9 +106,19 @@ def test_what_needs_a_real_gpu_says_so(kernel: Kernel) -> None:
     launched = kernel.run("fill[1, 1](np.zeros(3))")
     assert launched.error is not None
     assert "hint: Numba's CUDA computes on a GPU only; write %%gpu on the first line" in launched.stderr
-    missing = kernel.run("import cupy")
-    assert missing.error == ("ModuleNotFoundError", "No module named 'cupy'")
-    assert "hint: cupy is not installed beside the notebook" in missing.stderr
+    kernel.run("import cupy\nassert not cupy.cuda.is_available() and cupy.get_array_module(np.ones(1)) is np").ok()
+    for use in ("cupy.arange(3)", "cupy.random.seed(0)", "cupy.cuda.Device(0).use()"):
+        made = kernel.run(use)
+        assert made.error is not None
+        assert made.error[0] == "CUDARuntimeError"
+        assert "hint: CuPy computes on a GPU only; write %%gpu on the first line" in made.stderr
+    missing = kernel.run("import cudf")
+    assert missing.error == ("ModuleNotFoundError", "No module named 'cudf'")
+    assert "hint: cudf is not installed beside the notebook" in missing.stderr
+    listed = kernel.run("!nvidia-smi")
+    assert listed.stderr.endswith(
+        "hint: nvidia-smi is on the GPU machines; write %%gpu on the first line of this cell\n"
+    )
     graph = kernel.run("torch.cuda.CUDAGraph()")
     assert graph.error is not None
     assert "hint: use it in a %%gpu cell" in graph.error[1]
@@ -142,3 +152,5 @@ def test_a_session_with_a_gpu_has_real_tensors(kernel: Kernel) -> None:
     ).ok()
     assert kernel.evaluate("pointer > 0, kind == 'object', model.weight.is_cuda") == (True, False, True)
     assert kernel.evaluate("torch.cuda.get_device_name() != 'Shared GPU (used by %%gpu cells)'")
+    modes = "torch._C._len_torch_function_stack()"
+    assert (kernel.gpu(modes).ok().value, kernel.evaluate(modes)) == ("0", 1)

@@ -17,8 +17,12 @@ if TYPE_CHECKING:
 def main() -> None:
     leave_notebook_folder()
     end_with_parent("SIGKILL")
+    from baton_shim.gpu_facts import ASKING
     from baton_shim.mirror import work_in_mirror
+    from baton_shim.virtual import machine_has_gpu
 
+    if machine_has_gpu():
+        ASKING.begin()  # while everything else is loaded
     work_in_mirror()
     import threading
 

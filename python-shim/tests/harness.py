@@ -119,7 +119,8 @@ class Pair:
         self.left: dict[str, str] = {}
         mine, theirs = socket.socketpair()
         self._socket = mine
-        path = os.pathsep.join([str(_FOLDER.parent), str(_FOLDER)])
+        inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # another torch, say
+        path = os.pathsep.join([str(_FOLDER.parent), str(_FOLDER), *filter(None, inherited)])
         self.process = subprocess.Popen(
             [sys.executable, "-c", "import harness, sys; harness.serve(int(sys.argv[1]))", str(theirs.fileno())],
             env={**os.environ, "PYTHONPATH": path},

@@ -363,7 +363,7 @@ def of_tensor(describer, path, obj):
     describer.attributes(path, obj)
     if obj.is_leaf:
         describer.below(f"{path}.grad", obj.grad)
-    storage = obj.untyped_storage()
+    storage = obj.untyped_storage() if hasattr(obj, "untyped_storage") else obj.storage()  # torch 1.13
     memory = describer.memory(path, storage.data_ptr(), storage.nbytes())
     form = f"{obj.device} {obj.dtype} {tuple(obj.shape)} {obj.stride()} + {obj.storage_offset()}"
     form += f" grad {obj.requires_grad}"

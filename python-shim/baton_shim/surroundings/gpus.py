@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from baton_shim.gpu_facts import ASKING
 from baton_shim.surroundings.kind import Kind
 from baton_shim.virtual import SWITCH
 from baton_shim.virtual.gpu import KNOWN, TYPICAL, UNKNOWN, Gpu
@@ -24,17 +25,20 @@ class VirtualCuda(Kind):
 
 
 class GpuModel(Kind):
-    """What virtual CUDA says of its GPU: as the session's is, once a cell has used it."""
+    """What virtual CUDA says of its GPU: as the session's is, from what its driver or the session's torch says."""
 
     name, title, whole = "gpu", "The description of the GPU", True
 
     def look(self) -> Gpu | None:
         torch: Any = sys.modules.get("torch")
+        found = ASKING.answer()
         if SWITCH.real and torch is not None and torch.cuda.is_initialized():
-            found = torch.cuda.get_device_properties(0)
-            capability = (found.major, found.minor)
-            details = {name: plain(getattr(found, name, value)) for name, value in TYPICAL.items()}
-            KNOWN.gpu = Gpu(found.name, found.total_memory, capability, found.multi_processor_count, details)
+            properties = torch.cuda.get_device_properties(0)
+            found = {
+                name: plain(getattr(properties, name)) for name in (*OF_ALL, *TYPICAL) if hasattr(properties, name)
+            }
+        if found is not None:
+            KNOWN.gpu = as_found(found)
         return None if KNOWN.gpu is UNKNOWN else KNOWN.gpu
 
     def fresh(self) -> None:
@@ -42,6 +46,15 @@ class GpuModel(Kind):
 
     def apply(self, difference: Any) -> None:
         KNOWN.gpu = difference
+
+
+OF_ALL = ("name", "total_memory", "major", "minor", "multi_processor_count")
+
+
+def as_found(found: dict[str, Any]) -> Gpu:
+    """By torch's names."""
+    name, memory, major, minor, count = (found[name] for name in OF_ALL)
+    return Gpu(name, memory, (major, minor), count, {name: found.get(name, value) for name, value in TYPICAL.items()})
 
 
 def plain(value: Any) -> int | str:

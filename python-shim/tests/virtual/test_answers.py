@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from baton_shim.gpu_facts import ASKING
+from baton_shim.state import StayedError
 from baton_shim.surroundings.gpus import GpuModel
-from baton_shim.virtual.gpu import KNOWN, UNKNOWN, Gpu
-from baton_shim.virtual.hint import word_for
+from baton_shim.virtual import hint
+from baton_shim.virtual.gpu import KNOWN, TYPICAL, UNKNOWN, Gpu
+from baton_shim.virtual.hint import WATCH, word_about, word_for
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", 85_045_739_520, (9, 0), 132)
 
@@ -32,6 +39,43 @@ def test_the_virtual_gpu_is_like_the_one_that_was_last_seen() -> None:
     assert torch.cuda.mem_get_info() == (before - held.nbytes, total)
     assert GpuModel().look() == H100, "the next session hears of it, too"
     assert str(properties).startswith("_CudaDeviceProperties(name='NVIDIA H100 80GB HBM3', major=9, minor=0, total_mem")
+
+
+DRIVER = """
+#include <stddef.h>
+#include <string.h>
+int cuInit(unsigned flags) { return INIT; }
+int cuDeviceGet(int *device, int ordinal) { *device = 7; return ordinal; }
+int cuDeviceGetName(char *name, int room, int device) { strncpy(name, "NVIDIA T4", room); return device != 7; }
+int cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = (size_t)15 << 30; return device != 7; }
+int cuDeviceGetUuid(char *uuid, int device) { memcpy(uuid, "0123456789abcdef", 16); return device != 7; }
+int cuDeviceGetAttribute(int *value, int attribute, int device) {
+    *value = attribute == 75 ? 7 : attribute == 76 ? 5 : attribute == 16 ? 40 : attribute;
+    return device != 7;
+}
+"""
+
+
+@pytest.mark.parametrize("code", [0, 100])
+def test_a_session_knows_its_gpu_before_anything_there_uses_it(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = ["-x", "c", "-", f"-DINIT={code}", "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1")]
+    subprocess.run(["gcc", *driver], input=DRIVER, text=True, check=True)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setattr(KNOWN, "gpu", UNKNOWN)
+    ASKING.begin()
+    assert ASKING._process is not None
+    assert ASKING._process.wait(10) == (1 if code else 0)
+    seen = GpuModel().look()
+    if code:
+        assert seen is None
+        return
+    assert seen is not None
+    assert seen[:4] == ("NVIDIA T4", 15 << 30, (7, 5), 40)
+    assert (seen.details["warp_size"], seen.details["gcnArchName"]) == (10, "NVIDIA T4")
+    assert seen.details["uuid"] == "30313233-3435-3637-3839-616263646566"
+    assert seen.details.keys() == TYPICAL.keys()
 
 
 @pytest.mark.usefixtures("after_a_cell_on_an_h100")
@@ -80,3 +124,76 @@ def test_a_library_that_only_the_gpu_machines_have_gets_a_hint() -> None:
     hint = "hint: cupy is not installed beside the notebook; a %%gpu cell finds it if the GPU machines have it"
     assert word_for(ModuleNotFoundError("No module named 'cupy'", name="cupy")) == hint
     assert word_for(ModuleNotFoundError("No module named 'cupi'", name="cupi")) is None
+
+
+def test_what_stayed_elsewhere_comes_with_its_hint() -> None:
+    assert word_for(StayedError("'steps' is a generator", "make it here")) == "hint: make it here"
+
+
+def test_a_library_that_finds_no_part_of_cuda_gets_a_hint() -> None:
+    said = "hint: the libraries of CUDA are on the GPU machines; write %%gpu on the first line of this cell"
+    assert word_for(ImportError('Failure finding "libcufft.so.12 or libcufft.so.11": No such file')) == said
+    assert word_for(OSError("libnvrtc.so.13: cannot open shared object file: No such file or directory")) == said
+    assert word_for(ImportError("libcurl.so.4: cannot open shared object file: No such file or directory")) is None
+
+
+# what a cell says, whether the program was missing
+PROGRAMS = {
+    "!nvidia-smi": True,
+    "import torch\n  ! nvidia-smi --list-gpus": True,
+    "lines = !nvidia-smi": True,
+    "# !nvidia-smi": False,
+    "print('!nvidia-smi')": False,
+    "!nvidia-smith": False,
+    "a != nvidia": False,
+}
+
+
+@pytest.mark.parametrize("cell", PROGRAMS)
+def test_nvidia_smi_gets_a_hint_where_it_is_missing(cell: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "hint: nvidia-smi is on the GPU machines; write %%gpu on the first line of this cell"
+    monkeypatch.setattr(shutil, "which", lambda program: None)
+    assert word_about(SimpleNamespace(raw_cell=cell)) == (said if PROGRAMS[cell] else None)
+    assert word_for(FileNotFoundError(2, "No such file", "nvidia-smi")) == said
+    monkeypatch.setattr(shutil, "which", lambda program: "/usr/bin/nvidia-smi")
+    assert word_about(SimpleNamespace(raw_cell=cell)) is None
+
+
+def product(device: str) -> Callable[[], object]:
+    x = torch.ones(900, 900, device=device)
+    return lambda: x @ x
+
+
+def backward_pass() -> Callable[[], object]:
+    x = torch.ones(900, 900, device="cuda", requires_grad=True)
+    total = (x @ x).sum()
+    return lambda: torch.autograd.grad(total, x, retain_graph=True)
+
+
+def layer() -> Callable[[], object]:
+    net, x = torch.nn.GRU(8, 8).cuda(), torch.ones(3000, 1, 8, device="cuda")
+    return lambda: net(x)
+
+
+# which work is begun, whether it is on the virtual GPU
+LONG_WORK: dict[str, tuple[Callable[[], Callable[[], object]], bool]] = {
+    "a call": (lambda: product("cuda"), True),
+    "a backward pass": (backward_pass, True),
+    "a layer": (layer, True),
+    "on the CPU": (lambda: product("cpu"), False),
+}
+
+
+@pytest.mark.usefixtures("virtual")
+@pytest.mark.parametrize("case", LONG_WORK)
+def test_long_work_on_the_virtual_gpu_gets_a_hint_once(
+    case: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begin, there = LONG_WORK[case]
+    work = begin()
+    monkeypatch.setattr(hint, "LONG_SECONDS", 0.004)
+    monkeypatch.setattr(WATCH, "_said", False)
+    WATCH.cell_begins()
+    for _ in range(3):
+        work()
+    assert capsys.readouterr().err.count("write %%gpu on its first line") == int(there)

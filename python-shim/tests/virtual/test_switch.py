@@ -29,6 +29,15 @@ def found() -> dict[tuple[int, str], Any]:
     return {(number, name): value for number, owner in enumerate(OWNERS) for name, value in vars(owner).items()}
 
 
+def modes_of_a_thread() -> int:
+    """Of those that each call of torch goes through."""
+    seen: list[int] = []
+    thread = threading.Thread(target=lambda: seen.append(torch._C._len_torch_function_stack()))
+    thread.start()
+    thread.join()
+    return seen[0]
+
+
 def changed(before: dict[tuple[int, str], Any]) -> set[str]:
     now = found()
     return {key[1] for key in before.keys() | now.keys() if before.get(key) is not now.get(key)}
@@ -63,9 +72,11 @@ def test_a_session_with_a_gpu_is_left_alone(
     SWITCH.turn(True)
     assert SWITCH.real
     assert changed(before) == set()
+    assert modes_of_a_thread() == 0
     SWITCH.begin(session=False)
     assert not SWITCH.real
     assert "is_available" in changed(before)
+    assert modes_of_a_thread() == 1
 
 
 @pytest.mark.parametrize(("value", "on"), {"0": False, "off": False, "False": False, "1": True, "": True}.items())

@@ -18,6 +18,7 @@ from baton_shim.state import memory
 from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.kinds.leaves import LEAF_ELEMENTS, all_plain, pickled
 from baton_shim.state.kinds.trees import is_decision_tree_type, memory_of
+from baton_shim.storages import storage_of
 
 _READ_ONLY_MEMORY, _READ_ONLY, _WRITEABLE = 0, 1, 2
 
@@ -306,7 +307,7 @@ def _torch_storage(owner: Any) -> Any:
     torch = sys.modules.get("torch")
     base = owner.base
     if torch is not None and base is not None and isinstance(base, torch.Tensor):
-        return base.untyped_storage()
+        return storage_of(base)
     return None
 
 

@@ -17,7 +17,10 @@ from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.refusal import StayedError
+from baton_shim.storages import storage_of
 from baton_shim.virtual import LABEL, SWITCH
+
+ONE_CELL = "put the forward pass and its backward() into one cell"
 
 
 def torch() -> Any:
@@ -77,7 +80,7 @@ class TensorKind(Kind):
                 raise TypeError("it belongs to a computation graph")  # torch would leave that out
             return None
         new, set_state = self._anchors
-        storage = obj.untyped_storage()
+        storage = storage_of(obj)
         offset, number = obj.storage_offset(), -1
         segments = self.here.segments
         if storage.nbytes() and storage.device.type == "cuda":
@@ -102,7 +105,7 @@ class TensorKind(Kind):
         """A graph that was made here stays here; a single number (the loss after `backward()`) may leave it behind."""
         if obj.grad_fn is None or obj.numel() == 1 or (type(state) is tuple and state[-1] == _version(obj)):
             return None
-        return "still belongs to a computation graph", "use .detach(), or compute it inside this cell"
+        return "still belongs to a computation graph", f"{ONE_CELL}, or use .detach() where its values are enough"
 
     def new(self, number: int, form: tuple[Any, ...], flags: tuple[int, bool, bool, bool]) -> Any:
         import torch
@@ -132,11 +135,11 @@ class TensorKind(Kind):
         segment = segments.by_number[number]
         if segment.source is not None:  # small: a storage that owns its memory can be resized
             copy = torch.frombuffer(bytearray(segment.source), dtype=torch.uint8).clone()
-            segment.storage = copy.untyped_storage()
+            segment.storage = storage_of(copy)
             segments.settle_at(segment, segment.storage.data_ptr())
         if segment.storage is None:
             memory = segments.buffer(segment)
-            segment.storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+            segment.storage = storage_of(torch.frombuffer(memory, dtype=torch.uint8))
         if real and segment.device is None:
             segments.mirror(segment, segment.storage.cuda())
         return segment.device if real else segment.storage
@@ -146,7 +149,7 @@ class TensorKind(Kind):
         """Where its memory is now: `resize_` and `.data = …` move a tensor."""
         if not self.plain(obj):
             return None
-        storage, segments = obj.untyped_storage(), self.here.segments
+        storage, segments = storage_of(obj), self.here.segments
         on_device = storage.device.type == "cuda"
         segment = segments.find_device(storage) if on_device else segments.find(storage.data_ptr(), storage.nbytes())
         return None if segment is None else segment.number
@@ -244,7 +247,7 @@ def stayed_graph() -> Any:
 
         @staticmethod
         def backward(context: Any, *_: Any) -> Any:
-            raise StayedError(context.text)
+            raise StayedError(context.text, ONE_CELL)
 
     return StayedGraph
 

@@ -14,6 +14,7 @@ def install(patches: Patches) -> None:
     from baton_shim.virtual.pytorch import (
         answers,
         devices,
+        fourier,
         gradients,
         indexing,
         larger_programs,
@@ -24,8 +25,9 @@ def install(patches: Patches) -> None:
         training,
     )
 
-    assert rules  # its import, as that of gradients and indexing, fills the mode's tables
+    assert rules  # its import, as that of fourier, gradients and indexing, fills the mode's tables
     assert indexing
+    assert fourier
     answers.install(patches)
     gradients.install(patches)
     saving.install(patches)

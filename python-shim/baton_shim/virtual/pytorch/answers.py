@@ -15,11 +15,11 @@ from typing import Any, Union
 
 import torch
 
+from baton_shim.storages import storage_of
 from baton_shim.virtual.gpu import KNOWN
 from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch import generator
 from baton_shim.virtual.pytorch.labels import Tensor, names_cuda, on_cuda, put
-from baton_shim.virtual.pytorch.saving import untyped
 from baton_shim.virtual.pytorch.streams import Event, Stream
 
 _NOTHING = """
@@ -201,7 +201,7 @@ def labelled_bytes() -> int:
     with torch._C.DisableTorchFunction():
         for thing in gc.get_objects():
             if issubclass(type(thing), Tensor) and on_cuda(thing) and thing.layout == torch.strided:
-                storage = thing.untyped_storage() if hasattr(thing, "untyped_storage") else untyped(thing.storage())
+                storage = storage_of(thing)
                 sizes[storage.data_ptr()] = storage.nbytes()
     return sum(sizes.values())
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from time import perf_counter
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from baton_shim.virtual import LABEL
 from baton_shim.virtual.hint import WATCH
 from baton_shim.virtual.pytorch.capacity import fitting, raise_in_words_of_a_gpu
 from baton_shim.virtual.pytorch.labels import Tensor, first_tensor, look, names_cuda, on_cuda, put
+from baton_shim.virtual.pytorch.products import CONVOLUTIONS, PRODUCTS, AsOnGpu, of_whole_numbers, two_devices
 
 Rule = Callable[["VirtualCuda", Any, tuple[Any, ...], dict[str, Any]], Any]
 RULES: dict[Any, Rule] = {}
@@ -30,15 +32,12 @@ WRITES: set[Any] = set()
 FACTORIES: set[Any] = set()
 """Calls that make a tensor on the default device."""
 PINNED = "_baton_pinned"
-CALLS_BETWEEN_LOOKS = 31
-"""At the clock; one less than a power of two."""
 
 
 class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.default_cuda = False
-        self.calls = 0
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -61,14 +60,17 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
             return self.make(function, args, {}) if self.default_cuda and function in FACTORIES else function(*args)
         if cpu:
             return self.mix(function, args, {})
-        self.calls += 1
-        if not self.calls & CALLS_BETWEEN_LOOKS:
-            WATCH.computing()
+        if function in PRODUCTS and of_whole_numbers(args):
+            return self.run(function, args, {})
+        began = perf_counter()
         try:
             result = function(*args)
         except RuntimeError as error:
             raise_in_words_of_a_gpu(error)
             raise
+        WATCH.seconds += perf_counter() - began
+        if WATCH.seconds > WATCH.limit:
+            WATCH.computed_for_long()
         if type(result) is Tensor:
             result._baton_cuda = True
             return result
@@ -85,11 +87,22 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
             return function(*args, **kwargs)
         if cpu or (function in WRITES and not self.holds(args[0])):
             return self.mix(function, args, kwargs)
+        return self.run(function, args, kwargs)
+
+    def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """On the GPU."""
+        began = perf_counter()
         try:
-            return put(function(*args, **kwargs), True)
+            if function in PRODUCTS and of_whole_numbers(args):
+                with AsOnGpu():
+                    result = function(*args, **kwargs)
+            else:
+                result = function(*args, **kwargs)
         except RuntimeError as error:
             raise_in_words_of_a_gpu(error)
             raise
+        WATCH.computed(perf_counter() - began)
+        return put(result, True)
 
     def compute_with(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if kwargs.get("pin_memory"):
@@ -111,13 +124,18 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
         """A call that says where its result shall be, as the CPU's."""
         if not names_cuda(kwargs["device"]):
             return function(*args, **kwargs)
+        began = perf_counter()
         try:
-            return fitting(function(*args, **{**kwargs, "device": "cpu"}))
+            made = fitting(function(*args, **{**kwargs, "device": "cpu"}))
         except RuntimeError as error:
             raise_in_words_of_a_gpu(error)
             raise
+        WATCH.computed(perf_counter() - began)
+        return made
 
     def mix(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if function in CONVOLUTIONS:
+            raise two_devices(self.holds, args, kwargs)
         if function not in MIXES:
             raise mixed(function)
         return put(function(*args, **kwargs), on_cuda(first_tensor(args)))
@@ -177,10 +195,10 @@ def leave_here() -> None:
 
 def switch(active: bool) -> None:
     """In all threads: a mode cannot be taken out of another thread's stack."""
-    VirtualCuda.__torch_function__ = _ACTIVE if active else _passing  # type: ignore[method-assign]
+    VirtualCuda.__torch_function__ = ACTIVE if active else _passing  # type: ignore[method-assign]
 
 
-_ACTIVE = VirtualCuda.__torch_function__
+ACTIVE = VirtualCuda.__torch_function__
 
 
 def _passing(

@@ -11,6 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from baton_shim.virtual.patches import Patches
+from baton_shim.virtual.pytorch import mode
 from baton_shim.virtual.pytorch.gradients import several
 from baton_shim.virtual.pytorch.indexing import get_item, set_item
 from baton_shim.virtual.pytorch.labels import Tensor, first_tensor, on_cuda, put
@@ -28,6 +29,9 @@ def install(patches: Patches) -> None:
         patches.set(torch, "asarray", lambda obj, **options: as_tensor(mode_here(), asarray_here, (obj,), options))
     if not hasattr(torch.autograd, "_engine_run_backward"):
         install_backward(patches)
+    with torch._C.DisableTorchFunction():
+        if asks_mode(lambda: torch.zeros_like(tensor)):
+            patches.set(mode, "ACTIVE", unless_disabled(mode.ACTIVE))
     if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_amp_update_scale_", "CPU"):
         patches.set(torch, "_amp_foreach_non_finite_check_and_unscale_", unscale)
         patches.set(torch, "_amp_update_scale_", update_scale)
@@ -47,6 +51,17 @@ def asks_mode(call: Callable[[], object]) -> bool:
     return bool(asked)
 
 
+def unless_disabled(active: Any) -> Any:
+    """In torch 1.13 `DisableTorchFunction` does not disable modes."""
+
+    def handle(self: Any, function: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        if not torch._C._is_torch_function_enabled():
+            return function(*args, **(kwargs or {}))
+        return active(self, function, types, args, kwargs)
+
+    return handle
+
+
 # ---- elements ----
 
 
@@ -63,20 +78,20 @@ def install_indexing(patches: Patches) -> None:
     patches.set(Tensor, "__setitem__", setting)
     made = {function: RULES[function] for function in (torch.tensor, torch.as_tensor)}
     RULES.update({function: joining(make) for function, make in made.items()})
-    RULES[getting] = lambda mode, function, args, kwargs: get_item(mode, get_here, args, kwargs)  # some indices ask
-    RULES[setting] = lambda mode, function, args, kwargs: set_item(mode, set_here, args, kwargs)
+    RULES[getting] = lambda here, function, args, kwargs: get_item(here, get_here, args, kwargs)  # some indices ask
+    RULES[setting] = lambda here, function, args, kwargs: set_item(here, set_here, args, kwargs)
     patches.on_undo(lambda: RULES.update(made))
 
 
 def joining(make: Rule) -> Rule:
     """With a `__getitem__` of Python's a tensor is a sequence for C++, and one with a single number has no length."""
 
-    def made(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    def made(here: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
         parts = args[0] if args else None
         if not isinstance(parts, (list, tuple)) or first_tensor(parts) is None:
-            return make(mode, function, args, kwargs)
+            return make(here, function, args, kwargs)
         with warnings.catch_warnings(action="ignore"):  # it would rather have a list
-            return make(mode, function, (joined(parts),), kwargs)
+            return make(here, function, (joined(parts),), kwargs)
 
     return made
 

@@ -15,6 +15,7 @@ from baton_shim.virtual.pytorch.generator import Generator, drawing
 from baton_shim.virtual.pytorch.hooks import LabellingHook
 from baton_shim.virtual.pytorch.labels import CUDA, Tensor, first_tensor, look, names_cuda, on_cuda, put
 from baton_shim.virtual.pytorch.mode import FACTORIES, MIXES, PINNED, RULES, WRITES, Rule, VirtualCuda
+from baton_shim.virtual.pytorch.products import type_name
 
 Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
@@ -156,8 +157,7 @@ def type_name_or_cast(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwar
     source, asked = args[0], args[1] if len(args) > 1 else kwargs.get("dtype")
     cuda = mode.holds(source)
     if asked is None:
-        name = function(source)
-        return name.replace("torch.", "torch.cuda.", 1) if cuda else name
+        return type_name(source, cuda)
     if isinstance(asked, torch.dtype):
         return put(function(*args, **kwargs), cuda)
     name = asked if isinstance(asked, str) else f"{asked.__module__}.{asked.__name__}"
@@ -335,8 +335,10 @@ def recurrent(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> A
                 f"Input and {kind} tensors are not at the same device, found input tensor at {names[0]} "
                 f"and {kind} tensor at {names[1]}"
             )
-    with drawing() if cuda and dropout and training else nullcontext():
-        return put(function(*args), cuda)
+    if not cuda:
+        return put(function(*args), False)
+    with drawing() if dropout and training else nullcontext():
+        return mode.run(function, args, {})
 
 
 # ---- random numbers ----

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from baton_shim.storages import untyped
 from baton_shim.virtual import LABEL
 from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch.labels import CUDA, Tensor, names_cuda, on_cuda, put
@@ -88,11 +89,6 @@ def without_label(state_here: Any) -> Any:
         return state
 
     return state_of
-
-
-def untyped(storage: Any) -> Any:
-    """What a typed storage is a view of."""
-    return getattr(storage, "_untyped_storage", None) or getattr(storage, "_storage", storage)
 
 
 def location_of(storage: Any) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from baton_shim.virtual.hint import WATCH
 from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch import precision
 from baton_shim.virtual.pytorch.hooks import LabellingHook, label_gradients
@@ -62,7 +63,7 @@ def passing_labels(run_here: Any) -> Any:
     def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
         if not any(map(on_cuda, outputs)):
             return run_here(outputs, *args, **kwargs)
-        with AllOnCuda():
+        with AllOnCuda(), WATCH.computing():
             return put(run_here(outputs, *args, **kwargs), True)
 
     return run
@@ -126,7 +127,7 @@ def stepping(step: Callable[..., Any]) -> Callable[..., Any]:
         hooked = hooked or hooks._global_optimizer_pre_hooks or hooks._global_optimizer_post_hooks
         if asked or hooked or counts_on_cuda(self):
             return step(self, *args, **kwargs)
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction(), WATCH.computing():
             compare(self)
             result = step(self)
             for parameter, state in self.state.items():
@@ -216,7 +217,7 @@ def inside(function: Any) -> Any:
     def call(*args: Any, **kwargs: Any) -> Any:
         if not look((args, kwargs))[0]:
             return function(*args, **kwargs)
-        with AllOnCuda():
+        with AllOnCuda(), WATCH.computing():
             result = function(*args, **kwargs)
         if isinstance(result, tuple):  # of vjp and linearize, a function is a part
             result = tuple(inside(part) if isinstance(part, (FunctionType, partial)) else part for part in result)
