@@ -200,7 +200,7 @@ def numbers(result: Result) -> list[float]:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ANY_CELL)
+@pytest.mark.parametrize("name", DRAWN_THERE)
 def test_a_real_gpu_shows_what_the_virtual_one_shows(name: str, place: Place) -> None:
     here, there = results_of(name, place.work), results_of(name, place.work, first_line="%%gpu\n")
     for number, (expected, found) in enumerate(zip(here, there, strict=True)):
