@@ -90,7 +90,10 @@ def test_it_says_who_runs_who_waits_and_why(tia: Page) -> None:
     expect(tia.locator("#machines")).to_contain_text("somebody of another course")
     expect(gpu).to_contain_text("GPU 83 % busy")
     expect(gpu).to_contain_text("GPU memory 104.0 GiB of 141.0 GiB")
-    _, *memories = gpu.locator(".memory svg").all()
+    busy, *memories = gpu.locator(".memory svg").all()
+    by_session = busy.get_attribute("aria-label") or ""
+    assert by_session.startswith("GPU busy by session: ")
+    assert by_session.endswith(": 60 %, everything else: 23 %")
     for memory, name in zip(memories, ("GPU memory", "Memory"), strict=True):
         label = memory.get_attribute("aria-label") or ""
         assert label.startswith(f"{name} by session: ")

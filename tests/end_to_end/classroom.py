@@ -151,12 +151,15 @@ class Worker(Peer):
             time.sleep(0.01)  # so that the curve has a width
 
     def gpu(self, step: int) -> dict[str, Any]:
-        sessions = [[notebook, (12 + 9 * place) * GIB] for place, notebook in enumerate(self.notebooks)]
+        sessions = [
+            {"notebook": notebook, "memory_bytes": (12 + 9 * place) * GIB, "utilisation_percent": 0 if place else 60}
+            for place, notebook in enumerate(self.notebooks)
+        ]
         return {
             "index": 0,
             "name": "NVIDIA H200",
             "utilisation_percent": 60 + step if self.held else 0,
-            "memory_used_bytes": sum(size for _, size in sessions) + 2 * GIB,
+            "memory_used_bytes": sum(session["memory_bytes"] for session in sessions) + 2 * GIB,
             "memory_total_bytes": 141 * GIB,
             "sessions": sessions,
         }
