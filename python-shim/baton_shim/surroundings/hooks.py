@@ -4,8 +4,8 @@ nodes of trees, handlers of signals and of the collector, attributes of classes 
 They are objects of the notebook like any other, so they travel in the table's message itself, not as bytes. What a
 library hung there stays, because each process has its own.
 
-**Invariant:** without anything of the notebook on either side nothing but the context travels. Callbacks of events run
-in the notebook kernel only, where each cell begins and ends once.
+**Invariant:** without anything of the notebook on either side nothing travels, because a message with objects takes
+longer. Callbacks of events run in the notebook kernel only, where each cell begins and ends once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Hooks:
 
     def depart(self) -> Hung | None:
         """All that travels; None where the other end has nothing to do."""
-        before, self._known = self._known, self._hung()
+        before, self._known = self._known, self._hung(self._known)
         return {**{place: [] for place in before}, **self._known} or None
 
     def land(self, found: Hung | None) -> None:
@@ -73,9 +73,11 @@ class Hooks:
             if entries:
                 self._known[place] = entries
 
-    def _hung(self) -> Hung:
-        patches = self.patches.look()
-        return {**hung(), **({PATCHES: patches} if patches else {})}
+    def _hung(self, known: Hung) -> Hung:
+        found, patches = hung(), self.patches.look()
+        if "decimal" in sys.modules and (DECIMAL in known or not is_usual_context()):
+            found[DECIMAL] = [(None, sys.modules["decimal"].getcontext())]
+        return {**found, **({PATCHES: patches} if patches else {})}
 
 
 def tables() -> dict[str, dict[Any, Any]]:
@@ -92,18 +94,28 @@ def lists() -> dict[str, list[Any]]:
 
 def hung() -> Hung:
     found: Hung = {NODES: [(None, node) for node in JAX.nodes], ACCESSORS: list(accessors())}
-    if "decimal" in sys.modules:  # for each task its own, so it has to be set anew for each cell
-        found[DECIMAL] = [(None, sys.modules["decimal"].getcontext())]
     called = sys.modules["numpy"].geterrcall() if "numpy" in sys.modules else None
     if called is not None and of_notebook(called):
         found[NUMPY] = [(None, called)]
-    handlers = ((number, signal.getsignal(number)) for number in signal.valid_signals())
+    handlers = ((number, handler_of(number)) for number in range(1, signal.NSIG))
     found[SIGNALS] = [(number, one) for number, one in handlers if callable(one) and of_notebook(one)]
     for place, table in tables().items():
         found[place] = [(key, one) for key, one in table.items() if of_notebook(one) or is_made_here(one)]
     for place, entries in lists().items():
         found[place] = [(None, one) for one in entries if of_notebook(one)]
     return {place: entries for place, entries in found.items() if entries}
+
+
+# Without making an enum of each.
+handler_of = importlib.import_module("_signal").getsignal
+
+
+def is_usual_context() -> bool:
+    """As Python makes it, and no variable has it."""
+    decimal: Any = sys.modules["decimal"]
+    context = decimal.getcontext()
+    held = any(value is context for value in tuple(shell().user_ns.values()))
+    return not held and context.__reduce__() == decimal.Context().__reduce__()
 
 
 def accessors() -> Iterator[tuple[tuple[str, str, str], Any]]:
