@@ -42,7 +42,7 @@ class Hooks:
 
     def depart(self) -> Hung | None:
         """All that travels; None where the other end has nothing to do."""
-        before, self._known = self._known, self._hung(self._known)
+        before, self._known = self._known, self._hung()
         return {**{place: [] for place in before}, **self._known} or None
 
     def land(self, found: Hung | None) -> None:
@@ -73,11 +73,13 @@ class Hooks:
             if entries:
                 self._known[place] = entries
 
-    def _hung(self, known: Hung) -> Hung:
-        found, patches = hung(), self.patches.look()
-        if "decimal" in sys.modules and (DECIMAL in known or not is_usual_context()):
+    def _hung(self) -> Hung:
+        found = hung()
+        if patches := self.patches.look():
+            found[PATCHES] = patches
+        if "decimal" in sys.modules and (DECIMAL in self._known or not is_usual_context()):
             found[DECIMAL] = [(None, sys.modules["decimal"].getcontext())]
-        return {**found, **({PATCHES: patches} if patches else {})}
+        return found
 
 
 def tables() -> dict[str, dict[Any, Any]]:
