@@ -33,15 +33,11 @@ class Handlers:
         named = set(map(id, namespace.values()))
         for name, logger in loggers():
             of_notebook = id(logger) in named and not of_library(name)
-            known = before.get(name, [])
-            parts = [
-                part
-                for part in (*logger.handlers, *logger.filters)
-                if of_notebook or id(part) in named or part in known or of_main(part)
-            ]
-            parts = [part for part in parts if can_travel(part) and (name or not is_plain(part))]
-            if parts:
-                self._known[name] = parts
+            known = before.get(name, ())
+            for part in (*logger.handlers, *logger.filters):
+                if of_notebook or id(part) in named or part in known or of_main(part):
+                    if can_travel(part) and (name or not is_plain(part)):
+                        self._known.setdefault(name, []).append(part)
         return {**{name: [] for name in before}, **self._known} or None
 
     def land(self, hung: Hung | None) -> None:

@@ -10,12 +10,14 @@ longer. Callbacks of events run in the notebook kernel only, where each cell beg
 
 from __future__ import annotations
 
+import collections
 import gc
 import importlib
 import signal
 import sys
 import types
 from collections.abc import Iterable, Iterator
+from operator import is_
 from typing import Any
 
 from baton_shim.surroundings.ipython import shell
@@ -38,6 +40,7 @@ class Hooks:
 
     def __init__(self) -> None:
         self._known: Hung = {}
+        self._sieves: dict[str, Sieve] = collections.defaultdict(Sieve)
         self.patches = Patches()
 
     def depart(self) -> Hung | None:
@@ -75,11 +78,29 @@ class Hooks:
 
     def _hung(self) -> Hung:
         found = hung()
+        for place, table in tables().items():
+            if entries := self._sieves[place].of_notebook(table):
+                found[place] = entries
         if patches := self.patches.look():
             found[PATCHES] = patches
         if "decimal" in sys.modules and (DECIMAL in self._known or not is_usual_context()):
             found[DECIMAL] = [(None, sys.modules["decimal"].getcontext())]
         return found
+
+
+class Sieve:
+    """What of a table is the notebook's. A table of more than a hundred entries seldom changes between two cells."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[list[Any], list[Any]] = [], []
+        self._found: list[tuple[Any, Any]] = []
+
+    def of_notebook(self, table: dict[Any, Any]) -> list[tuple[Any, Any]]:
+        keys, values = self._seen
+        if len(table) != len(keys) or not (all(map(is_, table, keys)) and all(map(is_, table.values(), values))):
+            self._seen = [*table], [*table.values()]
+            self._found = [(key, one) for key, one in table.items() if of_notebook(one) or is_made_here(one)]
+        return self._found
 
 
 def tables() -> dict[str, dict[Any, Any]]:
@@ -101,8 +122,6 @@ def hung() -> Hung:
         found[NUMPY] = [(None, called)]
     handlers = ((number, handler_of(number)) for number in range(1, signal.NSIG))
     found[SIGNALS] = [(number, one) for number, one in handlers if callable(one) and of_notebook(one)]
-    for place, table in tables().items():
-        found[place] = [(key, one) for key, one in table.items() if of_notebook(one) or is_made_here(one)]
     for place, entries in lists().items():
         found[place] = [(None, one) for one in entries if of_notebook(one)]
     return {place: entries for place, entries in found.items() if entries}

@@ -9,8 +9,9 @@ from baton_shim.surroundings.kind import Kind, Settings
 
 
 def shell() -> Any:
-    found: Any = sys.modules.get("IPython.core.getipython")
-    return found.get_ipython() if found else None
+    """None where there is none. As `get_ipython`, in a tenth of its time."""
+    found: Any = sys.modules.get("IPython.core.interactiveshell")
+    return found.InteractiveShell._instance if found else None
 
 
 class Extensions(Settings):
@@ -84,10 +85,11 @@ class Showing(Settings):
         return shell() is not None
 
     def look(self) -> dict[str, Any]:
-        plain = shell().display_formatter.formatters["text/plain"]
+        this = shell()
+        plain = this.display_formatter.formatters["text/plain"]
         found: dict[str, Any] = {name: getattr(plain, name) for name in OF_PLAIN_TEXT}
-        found |= {"automagic": shell().automagic, "errors": shell().InteractiveTB.mode}
-        return {"interactivity": shell().ast_node_interactivity, **found}
+        found |= {"automagic": this.automagic, "errors": this.InteractiveTB.mode}
+        return {"interactivity": this.ast_node_interactivity, **found}
 
     def fresh(self) -> dict[str, Any]:
         return {"interactivity": "last_expr", "automagic": True, "errors": "Context", **OF_PLAIN_TEXT}
