@@ -70,10 +70,10 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "figures": figures,
             "handlers": handlers,
             "hooks": hooks,
-            "patched": tuple(hooked.patches.owners),
+            "patched": hooked.patches.named(),
             "drop": sorted(options.drop),
             "returns": options.returns,
-            "budget": home.budget if options.returns and home.rest.may_grow() else None,
+            "budget": [*home.budget] if options.returns and home.rest.may_grow() else None,
         }
         try:
             snapshot = table.snapshot(extra["names"], extra=extra, deleted=sorted(gone), modules=modules)

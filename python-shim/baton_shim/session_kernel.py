@@ -133,7 +133,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._troubles += self._surroundings.figures.land(extra["figures"])
             self._surroundings.handlers.land(extra["handlers"])
             self._surroundings.hooks.land(extra["hooks"])
-            self._surroundings.hooks.patches.owners = dict.fromkeys(extra["patched"])
+            self._surroundings.hooks.patches.hear(extra["patched"])
             self._surroundings.settle(self._table.rebuilt)
             self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")))
             if isinstance(last := extra["last_error"], BaseException):

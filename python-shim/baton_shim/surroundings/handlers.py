@@ -35,9 +35,9 @@ class Handlers:
             of_notebook = id(logger) in named and not of_library(name)
             known = before.get(name, ())
             for part in (*logger.handlers, *logger.filters):
-                if of_notebook or id(part) in named or part in known or of_main(part):
-                    if can_travel(part) and (name or not is_plain(part)):
-                        self._known.setdefault(name, []).append(part)
+                chosen = of_notebook or id(part) in named or part in known or of_main(part)
+                if chosen and can_travel(part) and (name or not is_plain(part)):
+                    self._known.setdefault(name, []).append(part)
         return {**{name: [] for name in before}, **self._known} or None
 
     def land(self, hung: Hung | None) -> None:

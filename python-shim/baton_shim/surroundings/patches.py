@@ -56,6 +56,19 @@ class Patches:
             self.read(text, namespace)
         self._cells = max(0, len(cells) - 1)
 
+    def named(self) -> str:
+        """What the notebook's end has read. As one text: containers in a message that has objects get numbers, and a
+        message with something that has a number has objects.
+        """
+        return "\n".join(map("\0".join, self.owners))
+
+    def hear(self, named: str) -> None:
+        """In a session."""
+        self.owners = {}
+        for line in named.splitlines():
+            module, kind, attribute = line.split("\0")
+            self.owners[module, kind, attribute] = None
+
     def look(self) -> list[tuple[Key, Any]]:
         found = (*printing(), *(entry for owner in self.owners for entry in patched(owner)))
         return [*self._waiting.items(), *((key, one) for key, one in found if self._is_change(key, one))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from baton_shim.state.message import split
 
 if TYPE_CHECKING:
     from conftest import Baton
@@ -233,6 +234,15 @@ def test_an_unchanged_cell_adds_next_to_nothing(baton: Baton) -> None:
     baton.run("%%gpu\nx = 1")
     first, *_, last = (sum(len(part["here"]) for part in call["state"]["stream"]) for call in baton.calls)
     assert last < 400 < first
+
+
+def test_a_class_that_cells_name_gives_a_cell_without_objects_none(baton: Baton) -> None:
+    baton.run("import fractions\nhalf = fractions.Fraction(1, 2)")
+    baton.run("%%gpu\nboth = [half, fractions.Fraction(1, 3)]")
+    baton.run("%%gpu\npass")
+    stream = b"".join(part["here"] for part in baton.calls[-1]["state"]["stream"])
+    header, _, _ = split(memoryview(stream))
+    assert header.plain
 
 
 def test_figures_that_pyplot_knows(baton: Baton) -> None:
