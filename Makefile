@@ -19,6 +19,9 @@ export PROFILE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
+# The tests start a thousand Pythons, many of them from sources: compiled once, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What goes into the wheel. Tests do not, so a changed test installs nothing anew.
 SOURCES := pyproject.toml README.md LICENSE Cargo.toml Cargo.lock \
 	$(shell find src kernel-proxy gpu-worker broker jupyter-link plan kernelspec python-shim/baton_shim \
@@ -57,10 +60,11 @@ test-rust: $(VENV)/.requirements-test $(VENV)/.requirements-cuda $(INSTALLED)
 	then cargo nextest run --no-fail-fast --workspace --locked --cargo-profile $(PROFILE); \
 	else cargo test --no-fail-fast --workspace --locked --profile $(PROFILE); fi
 
-# Two at a time, which share nothing but processors; those of one file are one user's, in order.
+# Two at a time, which share nothing but processors; those of one file are one user's, in order, and so each library
+# that takes seconds to load is loaded by one of the two.
 .PHONY: test-python
 test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(VENV)/.hub $(INSTALLED)
-	$(BIN)/pytest -m "not gpu" -n 2 python-shim/tests
+	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile python-shim/tests
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile tests
 
 # Three further copies of PyTorch, 6 GB on disk, so apart from `make test`.

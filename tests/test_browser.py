@@ -10,9 +10,9 @@ import httpx
 import nbformat
 import pytest
 from end_to_end import Place, wait_until
-from end_to_end.lab import browser_page, jupyter_lab
+from end_to_end.lab import chromium, jupyter_lab, page_of
 from end_to_end.service import run_binary
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 EXAMPLE = Path(__file__).parent.parent / "examples/notebooks/02-train-a-model.ipynb"
 PATIENCE = 90_000
@@ -30,9 +30,15 @@ def address(place: Place) -> Iterator[str]:
         yield address
 
 
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
 @pytest.fixture
-def page() -> Iterator[Page]:
-    with browser_page() as page:
+def page(browser: Browser) -> Iterator[Page]:
+    with page_of(browser) as page:
         yield page
 
 
@@ -84,7 +90,9 @@ def expect_kernel(page: Page, state: str) -> None:
     expect(page.get_by_text(f"Python (shared GPU) | {state}")).to_be_visible()
 
 
-def test_a_reload_while_a_gpu_cell_runs(address: str, page: Page, place: Place, artefacts: Path) -> None:
+def test_a_reload_while_a_gpu_cell_runs(
+    address: str, browser: Browser, page: Page, place: Place, artefacts: Path
+) -> None:
     """The cell goes on, for the reloaded page and for a second tab; its slider moves, and a callback answers.
 
     JupyterLab asks for the widgets once the kernel is idle again, and shows an error for those which it meets before
@@ -109,8 +117,6 @@ def test_a_reload_while_a_gpu_cell_runs(address: str, page: Page, place: Place, 
     expect(page.locator(".jp-mod-current.jp-mod-dirty")).to_have_count(0)
     page.reload()
     expect(page.locator(".jp-OutputArea-output").get_by_text("begun")).to_be_visible()
-    browser = page.context.browser
-    assert browser is not None
     second = browser.new_page()
     second.set_default_timeout(PATIENCE)
     second.goto(f"{address}lab/workspaces/second/tree/reload.ipynb")

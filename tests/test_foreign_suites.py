@@ -53,7 +53,9 @@ SUITES = [
     Suite("jupyter_server", "tests/services/kernels", 85),
 ]
 OPTIONS = (
-    "-q -r fE -p no:cacheprovider -W ignore -o asyncio_default_fixture_loop_scope=function -o addopts= --timeout 120"
+    "-q -r fE -p no:cacheprovider -W ignore -o asyncio_default_fixture_loop_scope=function -o addopts= --timeout 120 "
+    # Of our own tests; they take seconds to load.
+    "-p no:nbval -p no:hypothesispytest"
 ).split()
 
 

@@ -82,8 +82,18 @@ def chromium() -> Iterator[Browser]:
 
 
 @contextmanager
+def page_of(browser: Browser) -> Iterator[Page]:
+    """Of somebody who was never here before. It is gone afterwards, with all that the test opened besides."""
+    page = browser.new_page(viewport={"width": 1280, "height": 1180})
+    page.set_default_timeout(60_000)
+    try:
+        yield page
+    finally:
+        for context in browser.contexts:
+            context.close()
+
+
+@contextmanager
 def browser_page() -> Iterator[Page]:
-    with chromium() as browser:
-        page = browser.new_page(viewport={"width": 1280, "height": 1180})
-        page.set_default_timeout(60_000)
+    with chromium() as browser, page_of(browser) as page:
         yield page
