@@ -5,7 +5,15 @@ mod html;
 pub(crate) mod policies;
 mod report;
 
-use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    fs, iter,
+    num::NonZero,
+    path::PathBuf,
+    process::ExitCode,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
 
 use anyhow::Context;
 use baton_plan::{Effort, Forecast, Rates, Solution, exclusive, solution, states};
@@ -70,17 +78,19 @@ pub(crate) fn main(
         print!("{}", report::states(&states, json));
         return Ok(ExitCode::SUCCESS);
     }
-    let mut answers = Vec::new();
     let gpu_counts = question.gpu_counts();
-    for &gpus in &gpu_counts {
-        for users in steps(question.users) {
-            answers.push(question.solve(users, gpus, Effort::THOROUGH)?.into());
-        }
-    }
-    let most = gpu_counts
-        .into_iter()
-        .map(|gpus| question.most(gpus))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let rows: Vec<_> = (gpu_counts.iter())
+        .flat_map(|&gpus| {
+            steps(question.users)
+                .into_iter()
+                .map(move |users| (users, gpus))
+        })
+        .collect();
+    let answers = on_all_cores(&rows, |&(users, gpus)| {
+        let answer = question.solve(users, gpus, Effort::THOROUGH)?;
+        Ok(Forecast::from(answer))
+    })?;
+    let most = on_all_cores(&gpu_counts, |&gpus| question.most(gpus))?;
     if json {
         println!("{}", report::json(&question, &answers, &most));
     } else {
@@ -88,6 +98,34 @@ pub(crate) fn main(
     }
     write_report(matches, || report::html(&question, &answers, &most))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// An answer to each question, in their order.
+fn on_all_cores<Q: Sync, A: Send>(
+    questions: &[Q],
+    answer: impl Fn(&Q) -> anyhow::Result<A> + Sync,
+) -> anyhow::Result<Vec<A>> {
+    let next = AtomicUsize::new(0);
+    let answer_some = || {
+        let answered = iter::from_fn(|| {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let question = questions.get(number)?;
+            Some((number, answer(question)))
+        });
+        answered.collect::<Vec<_>>()
+    };
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let mut answers: Vec<_> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores.min(questions.len()))
+            .map(|_| scope.spawn(answer_some))
+            .collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().expect("a solution does not panic"))
+            .collect()
+    });
+    answers.sort_by_key(|(number, _)| *number);
+    answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
 fn write_report(matches: &ArgMatches, html: impl FnOnce() -> String) -> anyhow::Result<()> {
