@@ -23,6 +23,7 @@ from baton_shim.surroundings.jaxes import JAX
 from baton_shim.surroundings.kind import Kind
 from baton_shim.surroundings.notices import NOTICES
 from baton_shim.surroundings.process import PROCESS
+from baton_shim.surroundings.registered import REGISTERED
 
 if TYPE_CHECKING:
     from baton_shim.surroundings.figures import Figures
@@ -53,6 +54,7 @@ class Departing(NamedTuple):
 class Surroundings:
     def __init__(self) -> None:
         JAX.watch()
+        REGISTERED.watch()
         self._start = {kind.name: kind.fresh() for kind in AT_START}
         self._known: dict[str, Any] = dict(self._start)
         self._waiting: Changes = {}

@@ -20,9 +20,11 @@ from collections.abc import Iterable, Iterator
 from operator import is_
 from typing import Any
 
+from baton_shim.surroundings.formats import formats, give_formats
 from baton_shim.surroundings.ipython import shell
 from baton_shim.surroundings.jaxes import JAX
 from baton_shim.surroundings.patches import Patches
+from baton_shim.surroundings.registered import REGISTERED
 
 Hung = dict[str, list[tuple[Any, Any]]]
 """Keys and objects, by where they hang. In lists, which have no keys, it is None."""
@@ -32,6 +34,8 @@ PATCHES = "patches"
 DECIMAL = "decimal"
 SIGNALS = "signals"
 NUMPY = "numpy.seterrcall"
+CALLS = "calls"
+FORMATS = "formats"
 WITH_ACCESSORS = {"pandas": ("DataFrame", "Series", "Index"), "polars": ("DataFrame", "LazyFrame", "Series", "Expr")}
 
 
@@ -58,6 +62,10 @@ class Hooks:
             if place == NODES:
                 for _, node in entries:
                     JAX.register(*node)
+            elif place == CALLS:
+                REGISTERED.land(entries)
+            elif place == FORMATS:
+                give_formats(dict(known), dict(entries))
             elif place == PATCHES:
                 self.patches.land(known, entries)
             elif place == ACCESSORS:
@@ -117,6 +125,7 @@ def lists() -> dict[str, list[Any]]:
 
 def hung() -> Hung:
     found: Hung = {NODES: [(None, node) for node in JAX.nodes], ACCESSORS: list(accessors())}
+    found[CALLS], found[FORMATS] = list(REGISTERED.calls.items()), list(formats())
     called = sys.modules["numpy"].geterrcall() if "numpy" in sys.modules else None
     if called is not None and of_notebook(called):
         found[NUMPY] = [(None, called)]

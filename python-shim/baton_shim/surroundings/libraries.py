@@ -6,6 +6,7 @@ import os
 import sys
 from typing import Any
 
+from baton_shim.surroundings.formats import is_of_notebook
 from baton_shim.surroundings.jaxes import JAX
 from baton_shim.surroundings.kind import Kind, Settings, each
 
@@ -29,7 +30,8 @@ class NumpyPrinting(Kind):
     name, title, module, whole = "numpy.set_printoptions", "numpy's print options", "numpy", True
 
     def look(self) -> Any:
-        return sys.modules["numpy"].get_printoptions()
+        options = sys.modules["numpy"].get_printoptions()
+        return {name: value for name, value in options.items() if not is_of_notebook(value)}
 
     def fresh(self) -> Any:
         return None
@@ -52,7 +54,8 @@ class PandasOptions(Settings):
         if self._seen != config._global_config:
             self._seen = copied(config._global_config)
             options = ((config._registered_options.get(name), name, value) for name, value in flat(self._seen))
-            self._found = {name: value for option, name, value in options if option and value != option.defval}
+            changed = {name: value for option, name, value in options if option and value != option.defval}
+            self._found = {name: value for name, value in changed.items() if not is_of_notebook(value)}
         return self._found
 
     def fresh(self) -> dict[str, Any]:
@@ -91,6 +94,22 @@ class SklearnSettings(Settings):
         new, _ = difference
         config = sys.modules["sklearn._config"]
         return each(new.items(), lambda item: config.set_config(**dict([item])), self.title)
+
+
+class PolarsPrinting(Settings):
+    """What `polars.Config` keeps in the library. The rest of it is in the environment."""
+
+    name, title, module = "polars", "How polars prints numbers", "polars.config"
+
+    def look(self) -> dict[str, Any]:
+        direct = getattr(sys.modules["polars.config"], "_POLARS_CFG_DIRECT_VARS", {})
+        return {name: find() for name, find in direct.items()}
+
+    def fresh(self) -> dict[str, Any]:
+        return {}
+
+    def set(self, name: str, value: Any) -> None:
+        getattr(sys.modules["polars.config"].Config, name)(value)
 
 
 class MpmathPrecision(Kind):
@@ -187,5 +206,5 @@ def machine_threads() -> tuple[int, ...]:
 
 LIBRARIES: tuple[Kind, ...] = (
     *(NumpyErrors(), NumpyPrinting(), PandasOptions()),
-    *(MpmathPrecision(), SympyPrinting(), SklearnSettings(), TorchSettings(), JAX),
+    *(PolarsPrinting(), MpmathPrecision(), SympyPrinting(), SklearnSettings(), TorchSettings(), JAX),
 )

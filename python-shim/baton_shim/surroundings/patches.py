@@ -1,11 +1,12 @@
-"""What the notebook set on classes and modules of libraries, such as `pandas.DataFrame.total = total`.
+"""What the notebook set on classes, modules and objects of libraries, such as `pandas.DataFrame.total = total`.
 
-Nobody tells of it, so those that the code of cells names are looked at: the attributes that a cell assigns, and a class
-for whatever in it is of the notebook. The notebook's end reads the cells and says which these are.
-`sympy.init_printing` sets its own functions, on one class of sympy's. Classes of the notebook that an abstract class of
-a library counts as its own are told with it.
+Nobody tells of it, so those that the code of cells names are looked at: the attributes that a cell assigns, the
+dictionaries into which it puts something, and a class for whatever in it is of the notebook. The notebook's end reads
+the cells and says which these are. `sympy.init_printing` sets its own functions, on one class of sympy's. Classes of
+the notebook that an abstract class of a library counts as its own are told with it, and so are its functions that
+belong to a generic function of a library.
 
-**Invariant:** looks into dictionaries only; no attribute look-up runs code of a library.
+**Invariant:** looks into dictionaries; the only attributes that are looked up are those that a cell assigns.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from typing import Any
 
 from baton_shim import late
 
-PATH = re.compile(r"(?<![\w.'\"])([^\W\d]\w*(?:\.[^\W\d]\w*)*)(\s*[-+*/%@&|^<>]{0,2}=(?!=))?")
+_ASSIGNED = r"\s*[-+*/%@&|^<>]{0,2}=(?!=)"
+PATH = re.compile(rf"(?<![\w.'\"])([^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:({_ASSIGNED})|(\s*\[[^\n]{{1,200}}?\]{_ASSIGNED}))?")
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: one that takes new attributes
 _MISSING = object()
 _WRAPPERS = frozenset((classmethod, staticmethod, property))
@@ -30,10 +32,14 @@ _OF_THE_KERNEL = frozenset(
 )
 
 _REGISTERED = "(registered)"
+_ITEMS = "(items)"
+_FILL = frozenset(("update", "setdefault", "pop"))
+_MOST_ITEMS = 256
+_ATOMS = frozenset((int, float, complex, bool, str, bytes, type(None)))
 _SYMPY = "sympy.core._print_helpers", "Printable"
 
 Owner = tuple[str, str, str]
-"""Module, class in it, and attribute; either of the last two is empty."""
+"""Module, class or object in it, and attribute; either of the last two may be empty."""
 Key = tuple[str, str, str]
 
 
@@ -80,18 +86,21 @@ class Patches:
         return not own or (key in self._before and one is not self._before[key])
 
     def land(self, before: Iterable[tuple[Key, Any]], now: list[tuple[Key, Any]]) -> None:
-        known, staying = {key for key, _ in before}, {key for key, _ in now}
-        for key, one in [*((key, self._before.pop(key, _MISSING)) for key in known - staying), *now]:
+        known, staying = dict(before), {key for key, _ in now}
+        for key, one in [*((key, self._before.pop(key, _MISSING)) for key in known.keys() - staying), *now]:
             owner = owner_of(key[0], key[1])
             if owner is None:
                 self._wait(key, one)
                 continue
             if key[2] == _REGISTERED:
-                for kind in one if one is not _MISSING else ():
-                    owner.register(kind)
+                for arguments in one if one is not _MISSING else ():
+                    owner.register(*arguments)
                 continue
-            present = vars(owner).get(key[2], _MISSING)
-            if key in staying - known:
+            if key[2] == _ITEMS:
+                bring_up(owner, known.get(key, ()), one if one is not _MISSING else ())
+                continue
+            present = value_of(owner, key[2])
+            if key in staying - known.keys():
                 self._before.setdefault(key, present)
             if one is not _MISSING:
                 setattr(owner, key[2], one)
@@ -113,53 +122,127 @@ class Patches:
 
 
 def owners(text: str, namespace: Mapping[str, Any]) -> Iterator[Owner]:
+    from baton_shim.state.kinds.singletons import may_be_singleton, place_of
+
     for match in PATH.finditer(text):
         first, *parts = match[1].split(".")
         found = namespace.get(first)
-        for number, part in enumerate(["", *parts]):
-            if part:
-                found = vars(found).get(part)
-            assigned = parts[-1] if match[2] is not None and number == len(parts) - 1 else ""
-            if isinstance(found, types.ModuleType):
-                if assigned and found.__name__ != "__main__":
-                    yield found.__name__, "", assigned
-            elif isinstance(found, type):
-                if str(found.__module__).partition(".")[0] not in _OTHERS and found.__flags__ & _HEAP_TYPE:
-                    yield found.__module__, found.__qualname__, ""
-                    if assigned:
-                        yield found.__module__, found.__qualname__, assigned
-                break
-            else:
-                break
+        if isinstance(found, types.ModuleType):
+            yield from named(found, parts, match)
+        elif isinstance(found, type):
+            yield from of_class(found, parts[-1] if match[2] and len(parts) == 1 else "")
+        elif isinstance(found, types.FunctionType):
+            if is_generic(found) and parts == ["register"]:
+                yield found.__module__, found.__qualname__, _REGISTERED
+        elif may_be_singleton(type(found)) and (place := place_of(found)) is not None and place[0] not in _OTHERS:
+            yield from of_object(*place, found, parts, match)
+
+
+def named(found: Any, parts: list[str], match: re.Match[str]) -> Iterator[Owner]:
+    """By a path that begins with a module."""
+    for number, part in enumerate(parts):
+        if match[2] is not None and number == len(parts) - 1 and found.__name__ != "__main__":
+            yield found.__name__, "", part
+        module, found = found.__name__, vars(found).get(part)
+        if isinstance(found, type):
+            yield from of_class(found, parts[-1] if match[2] and number == len(parts) - 2 else "")
+        elif isinstance(found, types.FunctionType):
+            if is_generic(found) and parts[number + 1 :] == ["register"]:
+                yield module, part, _REGISTERED
+        elif not isinstance(found, types.ModuleType):
+            if module not in ("sys", "__main__") and found is not None:
+                yield from of_object(module, part, found, parts[number + 1 :], match)
+        else:
+            continue
+        return
+
+
+def of_class(found: Any, assigned: str) -> Iterator[Owner]:
+    if str(found.__module__).partition(".")[0] not in _OTHERS and found.__flags__ & _HEAP_TYPE:
+        yield found.__module__, found.__qualname__, ""
+        if assigned:
+            yield found.__module__, found.__qualname__, assigned
+
+
+def of_object(module: str, name: str, found: Any, parts: list[str], match: re.Match[str]) -> Iterator[Owner]:
+    """An object that a library has one of; its attributes that are assigned, or what is put into it."""
+    if match[3] is not None or (parts and parts[-1] in _FILL):
+        parts = parts[:-1] if match[3] is None else parts
+        found = owner_of(module, ".".join((name, *parts)))
+        if isinstance(found, dict) and type(found).__setitem__ is dict.__setitem__:
+            yield module, ".".join((name, *parts)), _ITEMS
+    elif match[2] is not None and parts:
+        yield module, ".".join((name, *parts[:-1])), parts[-1]
+
+
+def is_generic(found: types.FunctionType) -> bool:
+    """Made by `functools.singledispatch`."""
+    return found.__module__ != "__main__" and {"register", "registry", "dispatch"} <= vars(found).keys()
 
 
 def owner_of(module: str, qualified_name: str) -> Any:
     found: Any = sys.modules.get(module)
     for part in filter(None, qualified_name.split(".")):
-        found = vars(found).get(part) if isinstance(found, (types.ModuleType, type)) else None
+        found = getattr(found, "__dict__", {}).get(part)
     return found
+
+
+def value_of(owner: Any, attribute: str) -> Any:
+    """Of a class or module what is its own; of an object, also a module with properties, what it says."""
+    if isinstance(owner, type) or type(owner) is types.ModuleType:
+        return vars(owner).get(attribute, _MISSING)
+    return getattr(owner, attribute, _MISSING)
 
 
 def patched(owner: Owner) -> Iterator[tuple[Key, Any]]:
     """What was assigned; else functions and classes of the notebook, also as methods and properties."""
-    module, kind_name, attribute = owner
-    found = owner_of(module, kind_name)
+    module, name, attribute = owner
+    found = owner_of(module, name)
     if found is None:
         return
-    held = vars(found)
     entries: Iterable[tuple[str, Any]] = ()
     if not attribute:
-        entries = [(name, one) for name, one in held.items() if is_of_notebook(one)]
+        entries = [(name, one) for name, one in vars(found).items() if is_of_notebook(one)]
         if isinstance(found, abc.ABCMeta) and (kinds := registered(found)):
             entries.append((_REGISTERED, kinds))
-    elif (module != "sys" or attribute not in _OF_THE_KERNEL) and attribute in held:
-        entries = [(attribute, held[attribute])]
-    yield from (((module, kind_name, name), one) for name, one in entries if not isinstance(one, types.ModuleType))
+    elif attribute == _REGISTERED:
+        entries = [(attribute, tuple(pair for pair in found.registry.items() if any(map(is_of_notebook, pair))))]
+    elif attribute == _ITEMS:
+        entries = [(attribute, tuple(items_of(found)))]
+    elif module != "sys" or attribute not in _OF_THE_KERNEL:
+        one = value_of(found, attribute)
+        anything = isinstance(found, (type, types.ModuleType)) and one is not _MISSING
+        entries = [(attribute, one)] if anything or is_plain(one) or is_made_by_notebook(one) else ()
+    yield from (((module, owner[1], name), one) for name, one in entries if not isinstance(one, types.ModuleType))
 
 
-def registered(kind: abc.ABCMeta) -> tuple[type, ...]:
+def items_of(found: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
+    """What is of the notebook, and in a small dictionary all that is plain."""
+    small = len(found) <= _MOST_ITEMS
+    for pair in tuple(dict.items(found)):
+        if any(map(is_made_by_notebook, pair)) or (small and all(map(is_plain, pair))):
+            yield pair
+
+
+def bring_up(owner: dict[Any, Any], before: Iterable[tuple[Any, Any]], now: Iterable[tuple[Any, Any]]) -> None:
+    for key in dict(before).keys() - dict(now).keys():
+        owner.pop(key, None)
+    owner.update(now)
+
+
+def is_plain(one: Any) -> bool:
+    if type(one) in (tuple, list, set, frozenset, dict):
+        return all(type(part) in _ATOMS for part in one) and (type(one) is not dict or is_plain(list(one.values())))
+    return type(one) in _ATOMS
+
+
+def is_made_by_notebook(one: Any) -> bool:
+    return is_of_notebook(one) or type(one).__module__ == "__main__"
+
+
+def registered(kind: abc.ABCMeta) -> tuple[tuple[type], ...]:
     found = (known() for known in abc._get_dump(kind)[0])  # type: ignore[attr-defined]
-    return tuple(one for one in found if one is not None and one.__module__ == "__main__")
+    return tuple((one,) for one in found if one is not None and one.__module__ == "__main__")
 
 
 def is_of_notebook(one: Any) -> bool:

@@ -39,6 +39,15 @@ class Environment(Settings):
     def unset(self, name: Any) -> None:
         os.environb.pop(name, None)
 
+    def apply(self, difference: Any) -> list[str] | None:
+        super().apply(difference)
+        new, gone = difference
+        if "polars.config" in sys.modules and any(name.startswith(b"POLARS_") for name in (*new, *gone)):
+            reread = getattr(sys.modules["polars.config"].plr, "config_reload_env_vars", None)  # polars 2 keeps them
+            if reread is not None:
+                reread()
+        return None
+
 
 def travels(name: bytes) -> bool:
     return OF_THE_MACHINE.fullmatch(os.fsdecode(name)) is None

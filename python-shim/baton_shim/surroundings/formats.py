@@ -1,0 +1,49 @@
+"""Functions of the notebook with which numpy and pandas write numbers. All else of their options is in `libraries`."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+_OF_NUMPY = ("formatter", "override_repr")
+_OF_PANDAS = (("display", "float_format"), ("styler", "format", "formatter"))
+
+Key = tuple[str, str]
+"""Library and option."""
+
+
+def formats() -> Iterator[tuple[Key, Any]]:
+    if "numpy" in sys.modules:
+        options = sys.modules["numpy"].get_printoptions()
+        yield from ((("numpy", name), options[name]) for name in _OF_NUMPY if is_of_notebook(options.get(name)))
+    config: Any = sys.modules.get("pandas._config.config")
+    for path in _OF_PANDAS if hasattr(config, "_global_config") else ():
+        found = config._global_config
+        for part in path:
+            found = found.get(part) if isinstance(found, dict) else None
+        if is_of_notebook(found):
+            yield ("pandas", ".".join(path)), found
+
+
+def give_formats(before: Iterable[Key], now: Mapping[Key, Any]) -> None:
+    present = dict(formats())
+    for library, name in set(before).intersection(present) - now.keys():
+        if library == "numpy":
+            sys.modules["numpy"].set_printoptions(**{name: None})
+        else:
+            sys.modules["pandas"].reset_option(name)
+    for (library, name), one in now.items():
+        if library == "numpy":
+            sys.modules["numpy"].set_printoptions(**{name: one})
+        else:
+            sys.modules["pandas"].set_option(name, one)
+
+
+def is_of_notebook(one: Any) -> bool:
+    if isinstance(one, dict):
+        return any(map(is_of_notebook, one.values()))
+    if isinstance(one, types.FunctionType):
+        return one.__module__ == "__main__"
+    return type(getattr(one, "__self__", one)).__module__ == "__main__"

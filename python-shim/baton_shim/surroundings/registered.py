@@ -1,0 +1,129 @@
+"""What code of the notebook registers by calls of which nothing tells afterwards: error handlers of `codecs`, reducers
+of `copyreg`, dialects of `csv`, colour maps, the mode of new files.
+
+These functions note the calls that come out of cells, and the other end makes them, too. Of several calls for the same
+thing the last one counts. Calls of libraries stay: each process has its own.
+
+**Invariant:** without such a call nothing travels; no library is imported for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from baton_shim import late
+
+# By module: the functions, or methods of classes. A `*` marks those of which each first argument is a thing of its own.
+NOTED = {
+    "calendar": ("setfirstweekday",),
+    "codecs": ("register*", "unregister*", "register_error*"),
+    "copyreg": ("pickle*",),
+    "csv": ("register_dialect*", "unregister_dialect*", "field_size_limit"),
+    "gettext": ("textdomain", "bindtextdomain*"),
+    "logging": ("addLevelName*", "captureWarnings", "setLogRecordFactory", "setLoggerClass"),
+    "mimetypes": ("add_type*",),
+    "os": ("umask",),
+    "shutil": (
+        *("register_archive_format*", "unregister_archive_format*"),
+        *("register_unpack_format*", "unregister_unpack_format*"),
+    ),
+    "threading": ("stack_size",),
+    "matplotlib.cm": ("ColormapRegistry.register*", "ColormapRegistry.unregister*"),
+    "matplotlib.colors": ("ColorSequenceRegistry.register*", "ColorSequenceRegistry.unregister*"),
+    "matplotlib.font_manager": ("FontManager.addfont*",),
+    "matplotlib.projections": ("register_projection*",),
+    "matplotlib.scale": ("register_scale*",),
+    "torch": ("set_flush_denormal", "set_warn_always"),
+    "torch.backends.cuda": (
+        *("enable_flash_sdp", "enable_mem_efficient_sdp", "enable_math_sdp", "enable_cudnn_sdp"),
+        *("preferred_linalg_library", "preferred_blas_library"),
+    ),
+}
+
+Key = tuple[str, str, str]
+"""Which call of all, module, and function."""
+Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+class Registered:
+    """One end's calls, in their order."""
+
+    def __init__(self) -> None:
+        self.calls: dict[Key, Arguments] = {}
+        self._count = itertools.count()
+
+    def watch(self) -> None:
+        """Called at the start of a kernel."""
+        for module in NOTED:
+            if module in sys.modules:
+                self._watch(module)
+            else:
+                late.when_imported(module, functools.partial(self._watch, module))
+
+    def _watch(self, module: str) -> None:
+        for place in NOTED[module]:
+            *kinds, name = place.rstrip("*").split(".")
+            owner = found_in(module, kinds)
+            function = getattr(owner, name, None)
+            if function is not None:  # in this version of the library
+                setattr(owner, name, self._noted(function, module, ".".join((*kinds, name))))
+
+    def _noted(self, function: Callable[..., Any], module: str, place: str) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def noted(*arguments: Any, **named: Any) -> Any:
+            result = function(*arguments, **named)
+            if (arguments or named) and sys._getframe(1).f_globals.get("__name__") == "__main__":
+                self._note((f"{os.getpid()}.{next(self._count)}", module, place), (arguments, named))
+            return result
+
+        noted.__module__ = module  # so that it is found by its name
+        return noted
+
+    def _note(self, key: Key, arguments: Arguments) -> None:
+        thing = thing_of(key, arguments)
+        for known in [known for known, others in self.calls.items() if thing_of(known, others) == thing]:
+            del self.calls[known]
+        self.calls[key] = arguments
+
+    def land(self, calls: Iterable[tuple[Key, Arguments]]) -> None:
+        for key, arguments in calls:
+            if key not in self.calls:
+                self._note(key, arguments)
+                if key[1] in sys.modules:
+                    make(key, arguments)
+                else:
+                    late.when_imported(key[1], functools.partial(make, key, arguments))
+
+
+def thing_of(key: Key, arguments: Arguments) -> tuple[Any, ...]:
+    """Two calls with the same one are about the same."""
+    _, module, place = key
+    kind, _, name = place.rpartition(".")
+    if f"{place}*" not in NOTED[module]:
+        return module, place
+    values = (*arguments[0], *arguments[1].values())[1 if kind else 0 :]  # less the registry itself
+    texts = tuple(itertools.takewhile(lambda value: isinstance(value, str), values))
+    return module, kind, name.removeprefix("un"), texts or id(values[0])
+
+
+def make(key: Key, arguments: Arguments) -> None:
+    positional, named = arguments
+    function = found_in(key[1], key[2].split("."))
+    with suppress(Exception):  # what is unregistered may never have been registered here
+        getattr(function, "__wrapped__", function)(*positional, **named)
+
+
+def found_in(module: str, path: Iterable[str]) -> Any:
+    found: Any = sys.modules[module]
+    for part in path:
+        found = getattr(found, part, None)
+    return found
+
+
+REGISTERED = Registered()
