@@ -43,12 +43,12 @@ class Numbering:
         self.memo: dict[int, tuple[int, Any]] = {}
         self.dropped: set[int] = set()  # here, whether or not the other end has been told
         self.untold: set[int] = set()
-        self.anchors = len(anchors) + 1
+        self.anchors = len(anchors)
         self._aliases: dict[int, Dummy] = {}  # numbers whose object has another number, too
         self.nans = Nans()
         self._find_class = find_class
         self._unpickler: _SeededUnpickler | None = None
-        self.add([*anchors, object()])  # the last one shows the reference count of an object that only the table holds
+        self.add(anchors)
 
     def __len__(self) -> int:
         return len(self.objects)
@@ -86,6 +86,8 @@ class Numbering:
         gaps = self.dropped - self.untold
         kept = [(number, obj) for number, obj in enumerate(self.objects) if number not in gaps]
         moved = {number: place for place, (number, _) in enumerate(kept)}
+        if self._unpickler is not None:  # the frames of an error that was read may hold it for long
+            self._unpickler.forget(range(self._unpickler.count))
         self.untold = {moved[number] for number in self.untold}
         self.dropped = set(self.untold)
         self.objects, self.memo, self._aliases, self._unpickler = [], {}, {}, None
@@ -95,9 +97,8 @@ class Numbering:
     def unreferenced(self) -> list[int]:
         """Numbers of objects that nobody but the table holds."""
         counts = list(map(sys.getrefcount, self.objects))
-        alone, seeded, first = counts[self.anchors - 1], self._seeded(), self.anchors
-        less = alone - (seeded > 0)
-        parts = ((first, min(seeded, len(counts)), alone), (max(first, seeded), len(counts), less))
+        seeded, first = self._seeded(), self.anchors
+        parts = (first, min(seeded, len(counts)), _ALONE + 1), (max(first, seeded), len(counts), _ALONE)
         found: list[int] = []
         for begin, end, most in parts:
             if min(counts[begin:end], default=most + 1) <= most:  # rare: the look is at C's speed
@@ -105,13 +106,11 @@ class Numbering:
         return found
 
     def unreferenced_among(self, numbers: Iterable[int]) -> list[int]:
-        objects, first, seeded = self.objects, self.anchors, self._seeded()
-        picked = [n for n in numbers if n >= first]
-        counts = list(map(sys.getrefcount, map(objects.__getitem__, [first - 1, *picked])))
-        alone = counts[0]
-        less = alone - (seeded > 0)
-        found = zip(picked, counts[1:], strict=True)
-        return [n for n, count in found if count <= (alone if n < seeded else less)]
+        seeded = self._seeded()
+        picked = [n for n in numbers if n >= self.anchors]
+        counts = map(sys.getrefcount, map(self.objects.__getitem__, picked))
+        found = zip(picked, counts, strict=True)
+        return [n for n, count in found if count <= _ALONE + (n < seeded)]
 
     def living(self) -> list[int]:
         """Numbers of objects, each once."""
@@ -170,6 +169,21 @@ class Numbering:
         except BaseException:
             self._unpickler = None
             raise
+
+
+def _alone() -> int:
+    """The count of an object that only the list of objects and the memo hold, as it is counted above.
+
+    One of the table's own objects cannot tell it: what else holds all of them, such as the frames of an error that was
+    kept, does not hold those that come later.
+    """
+    objects = [object()]
+    memo = {id(objects[0]): (0, objects[0])}
+    (count,) = map(sys.getrefcount, map(objects.__getitem__, range(len(memo))))
+    return count
+
+
+_ALONE = _alone()
 
 
 class _Buffers:

@@ -77,3 +77,20 @@ def test_frames_of_the_session_are_there_without_their_variables(pair: Pair) -> 
     assert (frame.f_code.co_name, frame.f_lineno, frame.f_globals is pair.namespace) == ("f", 2, True)
     assert list(frame.f_locals) == ["x", "key", "more"]
     assert "this variable belongs to a frame" in repr(frame.f_locals["x"])
+
+
+def test_what_comes_after_a_kept_error_is_not_forgotten(pair: Pair) -> None:
+    """The frames of its traceback hold what read it, and so all that was known until then."""
+    pair.remote("try:\n    1 / 0\nexcept ZeroDivisionError as kept:\n    error = kept")
+    pair.local("junk = [[number] for number in range(9000)]")
+    pair.remote("", "junk")
+    known = len(pair.table._numbering)
+    pair.local("del junk")
+    for _ in range(3):
+        pair.remote("", deleted=("junk",))
+    assert len(pair.table._numbering) < known - 9000 + 100
+    pair.remote("def f(seen=[]):\n    seen.append(1)\n    return len(seen)")
+    pair.local("f()")
+    pair.remote("x = f()", "f")
+    pair.local("y = f()")
+    assert (pair.namespace["x"], pair.namespace["y"]) == (2, 3)
