@@ -9,6 +9,7 @@ call through a value that it names.
 from __future__ import annotations
 
 import gc
+import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ from baton_shim.bytecode import code_names
 MOST_OBJECTS = 50_000
 # Of a long container only the first elements are looked at: what is long holds data.
 LONG_CONTAINER = 10_000
+# They answer for what they refer to, or, where that is gone, with an error.
+WEAK = weakref.ProxyTypes
 EVALUATE = frozenset({"eval", "exec"})
 # Under whatever name, or in a list.
 EVALUATORS = frozenset(map(id, (eval, exec)))
@@ -60,7 +63,7 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], beside: Iterable[o
     seen = {id(namespace)}
     while waiting and len(seen) < MOST_OBJECTS:
         value = waiting.popleft()
-        if id(value) in seen or not gc.is_tracked(value):
+        if id(value) in seen or not gc.is_tracked(value) or type(value) in WEAK:
             continue
         seen.add(id(value))
         reached.dynamic |= id(value) in EVALUATORS

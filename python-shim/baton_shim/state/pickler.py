@@ -60,7 +60,7 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         """What methods may use that run while an object is rebuilt goes ahead, as a pickle of its own."""
         large = [patch.content for patch in patches if type(patch.content) is pickle.PickleBuffer]
         self.large.of_patches = set(map(id, large))
-        ahead = {name: value for kinds in _AHEAD for name, value in rebound.items() if isinstance(value, kinds)}
+        ahead = {name: value for kinds in _AHEAD for name, value in rebound.items() if issubclass(type(value), kinds)}
         if ahead:
             pickle.Pickler.dump(self, ahead)
         rest = {name: value for name, value in rebound.items() if name not in ahead}

@@ -15,6 +15,7 @@ import abc
 import re
 import sys
 import types
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -127,6 +128,8 @@ def owners(text: str, namespace: Mapping[str, Any]) -> Iterator[Owner]:
     for match in PATH.finditer(text):
         first, *parts = match[1].split(".")
         found = namespace.get(first)
+        if type(found) in weakref.ProxyTypes:  # which answer for their targets
+            continue
         if isinstance(found, types.ModuleType):
             yield from named(found, parts, match)
         elif isinstance(found, type):

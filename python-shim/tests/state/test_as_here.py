@@ -33,6 +33,16 @@ CASES: dict[str, tuple[str, str, str]] = {
         "y = C.CRIMSON",
         "(y is x, C['CRIMSON'] is x, list(C.__members__))",
     ),
+    "attributes that members and their class get": (
+        "import enum\nclass C(enum.StrEnum):\n    A = 'a'\n    B = 'b'\nx = [C]; C.A.note = x; C.B.gone = 1",
+        "C.A.more = 2; C.B.note = C.A.note; del C.B.gone; C.text = lambda self: self.value * 2",
+        "(C.A.note is C.B.note is x, C.A.more, vars(C.B).get('gone'), C.A.text(), list(C))",
+    ),
+    "dead proxy": (
+        "import weakref\nclass C: pass\nx = C(); y = weakref.proxy(x); z = [y]; x = [1]",
+        "x.append(len(z))",
+        "(x, z[0] is y, type(y))",
+    ),
     "attributes of members": (
         "import enum\n"
         "class P(enum.Enum):\n"

@@ -129,7 +129,7 @@ class Kinds:
         }
 
         self._otherwise: dict[type, Kind] = {}  # what an object of a singleton's type is of that is none
-        self._innocent: set[type] = set()
+        self._innocent: set[type] = set(PROXIES)  # which must not be asked: they answer for their targets
 
     def why_not(self, obj: object) -> tuple[str, str] | None:
         """Why this very object cannot leave its process, and what to do about it."""

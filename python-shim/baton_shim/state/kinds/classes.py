@@ -132,6 +132,34 @@ def set_enumeration(kind: Any, state: Any) -> Any:
     return kind
 
 
+def enumeration_state(kind: Any) -> tuple[Any, ...]:
+    """What may change of it: attributes that are no members, and those of its members."""
+    own = ((name, value) for name, value in vars(kind).items() if is_own(kind, name))
+    return tuple(own), tuple((name, own_attributes(member)) for name, member in kind.__members__.items())
+
+
+def is_own(kind: Any, name: str) -> bool:
+    return not name.startswith("_") and name not in kind.__members__
+
+
+def bring_enumeration_up(kind: Any, own: Iterable[tuple[str, Any]], members: Iterable[tuple[str, Any]]) -> None:
+    attributes = dict(own)
+    for name in [name for name in vars(kind) if is_own(kind, name) and name not in attributes]:
+        type.__delattr__(kind, name)
+    for name, value in attributes.items():
+        if vars(kind).get(name) is not value:
+            type.__setattr__(kind, name, value)
+    for name, values in members:
+        set_own_attributes(kind.__members__[name], values)
+
+
+def set_own_attributes(member: Any, values: Iterable[tuple[str, Any]]) -> None:
+    attributes = vars(member)
+    for name, _ in own_attributes(member):
+        del attributes[name]
+    attributes.update(values)
+
+
 class MemberKind(Kind):
     """A member of an enumeration of the notebook. It is found by its value, and may get attributes."""
 
@@ -146,7 +174,4 @@ class MemberKind(Kind):
         yield from (value for _, value in state)
 
     def apply(self, obj: Any, content: Any) -> None:
-        attributes = vars(obj)
-        for name, _ in own_attributes(obj):
-            del attributes[name]
-        attributes.update(content)
+        set_own_attributes(obj, content)

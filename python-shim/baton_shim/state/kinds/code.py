@@ -20,6 +20,7 @@ from typing import Any
 import cloudpickle
 
 from baton_shim.state.kinds.base import Here, Kind, State, alike
+from baton_shim.state.kinds.classes import bring_enumeration_up, enumeration_state
 
 _CLASS_INTERNALS = frozenset(
     "__dict__ __weakref__ __doc__ __module__ __qualname__ _abc_impl __abstractmethods__ __static_attributes__ "
@@ -186,8 +187,10 @@ class ClassKind(Kind):
         return None
 
     def read(self, obj: Any) -> State:
-        if obj.__module__ != "__main__" or issubclass(obj, enum.Enum):
+        if obj.__module__ != "__main__":
             return None
+        if issubclass(obj, enum.Enum):
+            return enumeration_state(obj)
         own = tuple((name, value) for name, value in vars(obj).items() if name not in _CLASS_INTERNALS)
         return (*own, (_ITSELF, itself(obj)), (_REGISTERED, registered(obj)))
 
@@ -197,9 +200,15 @@ class ClassKind(Kind):
             yield type(obj)
             yield from tuple(vars(obj).values())
             yield from registered(obj)
+        if state is not None and issubclass(obj, enum.Enum):
+            own, members = state
+            yield from (value for _, attributes in ((None, own), *members) for _, value in attributes)
 
     def apply(self, obj: Any, content: Any) -> None:
         if content is None:
+            return
+        if issubclass(obj, enum.Enum):
+            bring_enumeration_up(obj, *content)
             return
         attributes = dict(content)
         of_itself = attributes.pop(_ITSELF)
