@@ -140,11 +140,20 @@ class Segments:
         if other is None or other.bytes <= segment.bytes:
             self._by_start[segment.address] = segment
 
+    def hide(self, segment: Segment) -> None:
+        """It is not found any more: its memory is no longer what it was a segment of."""
+        if self._by_start.get(segment.address) is segment:
+            del self._by_start[segment.address]
+            del self._starts[bisect.bisect_left(self._starts, segment.address)]
+
+    def show(self, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            self._place(segment)
+
     def drop(self, numbers: Iterable[int]) -> None:
         for number in numbers:
             segment = self.by_number.pop(number, None)
             if segment is not None and segment.device is not None:
                 self._by_device.pop(segment.device.data_ptr(), None)
-            if segment is not None and self._by_start.get(segment.address) is segment:
-                del self._by_start[segment.address]
-                del self._starts[bisect.bisect_left(self._starts, segment.address)]
+            if segment is not None:
+                self.hide(segment)

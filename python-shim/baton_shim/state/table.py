@@ -141,6 +141,7 @@ class Table:
         values = list(extra.values()) if isinstance(extra, dict) else [extra]
         reach = walker.reach([*roots.values(), *values, *(numbering.objects[number] for number in dying)], given)
         replaced, last = find_replaced(walker, reach)
+        hidden = self._views.hide(replaced) if replaced else []
         rebound = {name: obj for name, obj in roots.items() if not self._bindings.is_known(name, obj, replaced)}
         plain = not (reach.changed or reach.leaves or replaced or rebound) and is_plain(extra, numbering.memo)
         if plain:
@@ -150,7 +151,11 @@ class Table:
             fresh: list[Any] = []
         else:
             patches = self._patches(reach, last)
-            body, pickler, left = self._dump(patches, roots, rebound, extra, replaced, reach, home)
+            try:
+                body, pickler, left = self._dump(patches, roots, rebound, extra, replaced, reach, home)
+            except BaseException:
+                self._segments.show(hidden)
+                raise
             fresh, buffers = numbering.numbered_by(pickler), pickler.large.buffers
         header = Header(
             count_before=len(numbering),

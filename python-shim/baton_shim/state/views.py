@@ -45,6 +45,17 @@ class Views:
                 if segment is not None:
                     self._move_to(number, segment)
 
+    def hide(self, replaced: Set[int]) -> list[Segment]:
+        """Segments of nothing but objects that travel anew: an array that was resized may lie where it lay, or another
+        in its place.
+        """
+        numbers = {self.segment_of[number] for number in replaced if number in self.segment_of}
+        hidden = [self._segments.by_number[number] for number in numbers]
+        hidden = [segment for segment in hidden if segment.users <= replaced]
+        for segment in hidden:
+            self._segments.hide(segment)
+        return hidden
+
     def _move_to(self, number: int, segment: int) -> None:
         before = self.segment_of.get(number)
         if before != segment:

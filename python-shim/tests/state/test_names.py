@@ -294,6 +294,16 @@ def test_an_array_that_moved_travels_anew(pair: Pair) -> None:
     assert home["x"].tolist() == [0, 1, 2, 3, 0, 0, 0, 1] and home["held"][0] is home["x"]
 
 
+def test_an_array_that_was_cut_where_it_lies(pair: Pair) -> None:
+    pair.local("import numpy as np\nx = np.arange(400.0); held = [x]")
+    pair.remote("x.resize(399, refcheck=False); x[3] = 77", "x", "held")
+    home = pair.namespace
+    assert (home["x"].shape, home["x"][3], home["held"][0] is home["x"]) == ((399,), 77, True)
+    pair.local("x.resize(398, refcheck=False); x[3] = 78")
+    pair.remote("y = len(x), float(x[3]), held[0] is x", "x", "held")
+    assert home["y"] == (398, 78, True)
+
+
 def test_own_arrays_come_back_as_owners(pair: Pair) -> None:
     pair.remote("import numpy as np\na = np.zeros((2, 3)); v = a[1]")
     home = pair.namespace

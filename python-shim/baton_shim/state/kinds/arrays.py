@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import importlib
+import math
 import pickle
 import sys
 from collections.abc import Iterable, Iterator
@@ -177,10 +178,10 @@ class ArrayKind(Kind):
         yield from (value for _, value in attributes)
 
     def must_be_replaced(self, obj: Any, old: State) -> bool:
-        """Other memory (`resize`), or a form that cannot be set: strides of its own."""
+        """Other memory (`resize`, also where it lies), or a form that cannot be set: strides of its own."""
         (shape, strides, dtype, _, where), *_ = self.read(obj)
         (old_shape, old_strides, old_dtype, _, old_where), *_ = old
-        if where != old_where:
+        if where != old_where or obj.nbytes != math.prod(old_shape) * old_dtype.itemsize:
             return True
         if (shape, strides, dtype) == (old_shape, old_strides, old_dtype):
             return False
