@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ipykernel.displayhook import ZMQShellDisplayHook
 from ipykernel.jsonutil import encode_images, json_clean
 from ipykernel.zmqshell import ZMQInteractiveShell
+from IPython.core.error import UsageError
 from IPython.core.events import EventManager
 from IPython.core.magic import line_magic, magics_class
 from IPython.core.magics.namespace import NamespaceMagics
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 # They look into the namespace itself.
 NEED_ALL_NAMES = frozenset("psearch reset reset_selective store".split())
+
+
+# The notebook has the history.
+OF_HISTORY = frozenset("history hist recall rep rerun macro save pastebin notebook".split())
 
 
 class Result(NamedTuple):
@@ -126,6 +131,8 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         return transformed
 
     def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
+        if magic_name in OF_HISTORY:
+            raise UsageError(f"%{magic_name} reads the notebook's history\nhint: write it in a cell without %%gpu")
         if magic_name in NEED_ALL_NAMES:
             self.faults.bring_all()
         return super().run_line_magic(magic_name, line, _stack_depth + 1)

@@ -58,6 +58,7 @@ class Surroundings:
         self._start = {kind.name: kind.fresh() for kind in AT_START}
         self._known: dict[str, Any] = dict(self._start)
         self._waiting: Changes = {}
+        self._told: set[str] = set()  # of these kinds it was said that they stay
         self._modules = 0  # so many were imported at the last look
         self.handlers = Handlers()
         self.hooks = Hooks()
@@ -90,12 +91,16 @@ class Surroundings:
                 if now == before:
                     continue
                 changes[kind.name] = [pickle.dumps(kind.difference(before, now), protocol=5)]
-            except (
-                Exception
-            ):  # a value that does not pickle, a library that was patched: this kind stays as it is there
+            except Exception as error:  # a value that does not pickle, a library that was patched
+                self._say_that_it_stays(kind, error)
                 continue
             known[kind.name] = now
         return Departing(changes, known)
+
+    def _say_that_it_stays(self, kind: Kind, error: Exception) -> None:
+        if kind.name not in self._told:
+            self._told.add(kind.name)
+            warn(f"{kind.title} cannot be told to the other kernel ({type(error).__name__}: {error})")
 
     def departed(self, departing: Departing) -> None:
         self._known.update(departing.known)

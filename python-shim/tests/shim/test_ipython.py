@@ -198,3 +198,10 @@ def test_what_is_set_on_classes_and_modules_of_libraries(baton: Baton, magic: st
     baton.run(f"{magic}del Counter.most; statistics.mean = usual")
     for there in ("", "%%gpu\n"):
         assert baton.run(f"{there}hasattr(Counter, 'most'), statistics.mean([1])").result == "(False, 1)"
+
+
+def test_the_history_is_in_the_notebook(baton: Baton) -> None:
+    baton.run("1 + 1")
+    cell = baton.run("%%gpu\nx = 1\n%history -l 1\nx = 2")
+    assert "hint: write it in a cell without %%gpu" in cell.text("stderr")
+    assert "1 + 1" in baton.run("%history -l 2").text()

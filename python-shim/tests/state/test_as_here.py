@@ -38,6 +38,11 @@ CASES: dict[str, tuple[str, str, str]] = {
         "C.A.more = 2; C.B.note = C.A.note; del C.B.gone; C.text = lambda self: self.value * 2",
         "(C.A.note is C.B.note is x, C.A.more, vars(C.B).get('gone'), C.A.text(), list(C))",
     ),
+    "texts of any length": (
+        "import numpy as np\nx = np.array([['a', None]], np.dtypes.StringDType(na_object=None)); y = [x]",
+        "x[0, 0] = 'b' * 50; z = y[0]; w = np.array(['c'], x.dtype)",
+        "(x.tolist(), y[0] is x is z, w.tolist(), x.dtype)",
+    ),
     "dead proxy": (
         "import weakref\nclass C: pass\nx = C(); y = weakref.proxy(x); z = [y]; x = [1]",
         "x.append(len(z))",

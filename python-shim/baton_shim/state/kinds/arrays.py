@@ -51,8 +51,8 @@ class ArrayKind(Kind):
 
     def reduce(self, obj: Any) -> Any:
         new, view, new_of_objects, view_of_tree, over, fill, set_attributes = self._anchors
-        if obj.dtype.kind == "T":
-            raise TypeError("texts of any length lie in memory of their own; use astype(object)")
+        if obj.dtype.kind == "T" and obj.base is not None:
+            raise TypeError("it is a view on texts of any length, which lie in memory of their own; use .copy()")
         owner = owner_of(obj)
         attributes = getattr(obj, "__dict__", None)
         flag = _WRITEABLE if obj.flags.writeable else _READ_ONLY
@@ -73,7 +73,7 @@ class ArrayKind(Kind):
             return (over, form, attributes, None, None, set_attributes) if attributes else (over, form)
         if owner.dtype.hasobject and not obj.dtype.hasobject:
             return None  # its memory holds addresses of objects, too
-        if obj.dtype.hasobject:
+        if has_elements(obj.dtype):
             order = "F" if obj.flags.fnc else "C"
             return new_of_objects, (type(obj), obj.shape, obj.dtype, order), self._elements(obj), None, None, fill
         if obj.size == 0 or obj.itemsize == 0:
@@ -160,7 +160,7 @@ class ArrayKind(Kind):
 
     def read(self, obj: Any) -> State:
         attributes = getattr(obj, "__dict__", None)
-        elements = elements_of(obj) if obj.dtype.hasobject else None
+        elements = elements_of(obj) if has_elements(obj.dtype) else None
         form = (obj.shape, obj.strides, obj.dtype, obj.flags.writeable, address(obj) if obj.size else 0)
         return form, elements, tuple(attributes.items()) if attributes else ()
 
@@ -209,9 +209,16 @@ class ArrayKind(Kind):
             self.set_attributes(obj, attributes)
 
 
+def has_elements(dtype: Any) -> bool:
+    """What an array of it holds are references: objects, or texts of any length (`StringDType`)."""
+    return bool(dtype.hasobject or dtype.kind == "T")
+
+
 def elements_of(array: Any) -> tuple[Any, ...]:
     """The objects in an array of objects; of a structured one also the bytes of each field of another type."""
     found: list[Any] = []
+    if array.dtype.kind == "T":
+        return tuple(array.ravel().tolist())
     for field in _fields(array):
         found += field.ravel().tolist() if field.dtype.hasobject else [field.tobytes()]
     return tuple(found)
@@ -228,6 +235,9 @@ def as_sent(elements: tuple[Any, ...]) -> tuple[Any, ...] | bytes:
 
 def set_elements(array: Any, elements: Iterable[Any]) -> None:
     rest = iter(elements)
+    if array.dtype.kind == "T":
+        array[...] = numpy().array(tuple(rest), array.dtype).reshape(array.shape)
+        return
     for field in _fields(array):
         if field.dtype.hasobject:
             field[...] = numpy().fromiter(rest, field.dtype, field.size).reshape(field.shape)
