@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from baton_shim.surroundings.gpus import GPUS
 from baton_shim.surroundings.handlers import Handlers
 from baton_shim.surroundings.hooks import Hooks
+from baton_shim.surroundings.imports import IMPORTS
 from baton_shim.surroundings.ipython import IPYTHON
 from baton_shim.surroundings.jaxes import JAX
 from baton_shim.surroundings.kind import Kind
@@ -33,7 +34,7 @@ _WAITING = object()
 
 
 # Of Python and IPython themselves. How these are when a kernel starts must be known.
-AT_START: tuple[Kind, ...] = (*PROCESS, *NOTICES, *GPUS, *IPYTHON)
+AT_START: tuple[Kind, ...] = (*PROCESS, *NOTICES, *GPUS, *IPYTHON, IMPORTS)
 
 
 @functools.cache

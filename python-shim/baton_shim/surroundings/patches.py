@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from baton_shim import late
+from baton_shim.surroundings.imports import IMPORTS
 
 _ASSIGNED = r"\s*[-+*/%@&|^<>]{0,2}=(?!=)"
 PATH = re.compile(rf"(?<![\w.'\"])([^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:({_ASSIGNED})|(\s*\[[^\n]{{1,200}}?\]{_ASSIGNED}))?")
@@ -55,6 +56,7 @@ class Patches:
 
     def read(self, text: str, namespace: Mapping[str, Any]) -> None:
         """Notes what this code names."""
+        IMPORTS.read(text)
         self.owners.update(dict.fromkeys(owners(text, namespace)))
 
     def read_new(self, cells: list[str], namespace: Mapping[str, Any]) -> None:

@@ -173,6 +173,11 @@ CASES: dict[str, tuple[str, str, str]] = {
         "x[0] = 9; y.value += 1",
         "(list(x), y.value, z[0] is x, z[1] is y)",
     ),
+    "one cached result": (
+        "import functools\n@functools.lru_cache(maxsize=2)\ndef f(n): return [n]\nx = f(1)",
+        "y = f(1) is x; f(2)",
+        "(y, f(1) is x, f.cache_info())",
+    ),
     "cached results": (
         "import functools\n"
         "calls = []\n"

@@ -31,6 +31,11 @@ CASES: dict[str, tuple[str, str, str]] = {
         "torch.rand(1, generator=x)",
         "torch.rand(1, generator=x).item()",
     ),
+    "the default generator": (
+        "x = [torch.default_generator]",
+        "y = x[0] is torch.default_generator",
+        "(y, x[0] is torch.default_generator)",
+    ),
     "module": (
         "torch.manual_seed(0); x = torch.nn.Linear(2, 1)",
         "x.weight.data.fill_(2); x.extra = torch.nn.Linear(1, 1, bias=False)",
@@ -153,3 +158,16 @@ def test_tied_weights(pair: Pair) -> None:
     pair.remote("with torch.no_grad(): a.weight.add_(1)\nsame = a.weight is b.weight", "a", "b", "torch")
     home = pair.namespace
     assert home["same"] and home["a"].weight is home["b"].weight is home["keep"]
+
+
+def test_hooks_of_an_optimizer(pair: Pair) -> None:
+    """Where none was made yet."""
+    pair.local(
+        "import torch\nseen = []\nx = torch.nn.Parameter(torch.ones(1))\n"
+        "optimizer = torch.optim.Rprop([x])\n"
+        "if hasattr(optimizer, 'register_step_post_hook'):\n"  # torch 2
+        "    _ = optimizer.register_step_post_hook(lambda *_: seen.append('after'))\n"
+        "else:\n    seen.append('after')"
+    )
+    pair.remote("optimizer.step()", "optimizer", "seen")
+    assert pair.namespace["seen"] == ["after"]

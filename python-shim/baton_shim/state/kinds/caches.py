@@ -78,7 +78,7 @@ def _attributes(obj: Any) -> dict[str, Any]:
 
 def _remembered(obj: Any) -> tuple[Remembered, ...]:
     """Arguments, keywords and result of each call, the longest unused first."""
-    held = gc.get_referents(obj)  # …, key, result, an internal type, …, the cache, the function, the mark, …
+    held = gc.get_referents(obj)  # its type, key, result, an internal type, …, the cache, the function, the mark, …
     function = obj.__wrapped__
     place = next((n for n in range(len(held) - 1, 0, -1) if held[n] is function), None)
     if place is None:
@@ -88,7 +88,7 @@ def _remembered(obj: Any) -> tuple[Remembered, ...]:
     if parameters["maxsize"] is None:
         pairs = list(cache.items())
     elif cache:
-        first = (place - 1) % len(cache)
+        first = int(held[0] is type(obj))
         step = (place - 1 - first) // len(cache)
         pairs = [(held[n], held[n + 1]) for n in range(first, place - 1, step)]
     else:

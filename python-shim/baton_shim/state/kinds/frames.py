@@ -53,7 +53,12 @@ class WholeKind(AttributesKind):
         return new, (type(obj),), self.lasting(obj), None, None, set_attributes
 
     def new(self, kind: type) -> Any:
-        return object.__new__(kind)
+        made: Any = object.__new__(kind)
+        if is_optimizer_type(kind) and hasattr(
+            made, "_patch_step_function"
+        ):  # torch 2: else `step` calls no hooks here
+            made._patch_step_function()
+        return made
 
     def set_attributes(self, obj: Any, attributes: dict[str, Any]) -> None:
         obj.__dict__.clear()

@@ -261,11 +261,18 @@ class GeneratorKind(Kind):
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)
-        self._anchors = (self.new, self.apply)
+        self._anchors = (self.new, self.apply, self.default)
 
     def reduce(self, obj: Any) -> Any:
-        new, apply = self._anchors
+        new, apply, default = self._anchors
+        if obj is torch().default_generator:  # each kernel has its own, whose state goes along in any case
+            return default, ()
         return new, (obj.device.type,), self.read(obj), None, None, apply
+
+    def default(self) -> Any:
+        import torch
+
+        return torch.default_generator
 
     def new(self, device: str) -> Any:
         import torch
@@ -273,7 +280,7 @@ class GeneratorKind(Kind):
         return torch.Generator(device)
 
     def read(self, obj: Any) -> State:
-        return obj.get_state().numpy().tobytes()
+        return None if obj is torch().default_generator else obj.get_state().numpy().tobytes()
 
     def apply(self, obj: Any, content: Any) -> None:
         module = torch()

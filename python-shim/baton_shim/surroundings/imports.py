@@ -1,0 +1,63 @@
+"""Parts of packages that a cell imported: `import PIL.Image` lets all cells say `PIL.Image`.
+
+The package itself travels with the names that stand for it. Which parts of it the notebook asked for stands in its
+cells.
+
+**Invariant:** a part is imported only where something has imported its package.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from baton_shim import late
+from baton_shim.surroundings.kind import Kind
+
+IMPORT = re.compile(r"^[ \t]*(?:import[ \t]+([^\n#;]+)|from[ \t]+([\w.]+)[ \t]+import\b)", re.MULTILINE)
+PART = re.compile(r"\w+(?:\.\w+)+")
+
+
+class Imports(Kind):
+    name, title = "imports", "A part of a package"
+
+    def __init__(self) -> None:
+        self._named: set[str] = set()
+        self._found: frozenset[str] = frozenset()
+        self._seen = (0, 0)
+
+    def read(self, text: str) -> None:
+        """Notes what this code imports."""
+        for match in IMPORT.finditer(text):
+            self._named.update(PART.findall(match[1] or match[2]))
+
+    def look(self) -> frozenset[str]:
+        seen = len(self._named), len(sys.modules)
+        if seen != self._seen:
+            self._seen = seen
+            self._found |= {name for name in self._named if name in sys.modules}
+        return self._found
+
+    def difference(self, before: Any, now: Any) -> Any:
+        return sorted(now - before)
+
+    def apply(self, difference: Any) -> None:
+        self._found |= set(difference)
+        for name in difference:
+            package = name.partition(".")[0]
+            if package in sys.modules:
+                bring(name)
+            else:
+                late.when_imported(package, partial(bring, name))
+
+
+def bring(name: str) -> None:
+    with suppress(Exception):  # not installed here: whoever uses it hears of it
+        importlib.import_module(name)
+
+
+IMPORTS = Imports()
