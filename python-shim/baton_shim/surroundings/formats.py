@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 _OF_NUMPY = ("formatter", "override_repr")
-_OF_PANDAS = (("display", "float_format"), ("styler", "format", "formatter"))
+FLOATS = "display.float_format"
 
 Key = tuple[str, str]
 """Library and option."""
@@ -17,14 +17,12 @@ Key = tuple[str, str]
 def formats() -> Iterator[tuple[Key, Any]]:
     if "numpy" in sys.modules:
         options = sys.modules["numpy"].get_printoptions()
-        yield from ((("numpy", name), options[name]) for name in _OF_NUMPY if is_of_notebook(options.get(name)))
-    config: Any = sys.modules.get("pandas._config.config")
-    for path in _OF_PANDAS if hasattr(config, "_global_config") else ():
-        found = config._global_config
-        for part in path:
-            found = found.get(part) if isinstance(found, dict) else None
-        if is_of_notebook(found):
-            yield ("pandas", ".".join(path)), found
+        for name in _OF_NUMPY:
+            if (one := options.get(name)) is not None and is_of_notebook(one):
+                yield ("numpy", name), one
+    options = getattr(sys.modules.get("pandas._config.config"), "_global_config", {}).get("display", {})
+    if (one := options.get("float_format")) is not None and is_of_notebook(one):
+        yield ("pandas", FLOATS), one
 
 
 def give_formats(before: Iterable[Key], now: Mapping[Key, Any]) -> None:

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-from baton_shim.surroundings.formats import is_of_notebook
+from baton_shim.surroundings.formats import FLOATS, is_of_notebook
 from baton_shim.surroundings.jaxes import JAX
 from baton_shim.surroundings.kind import Kind, Settings, each
 
@@ -31,6 +31,8 @@ class NumpyPrinting(Kind):
 
     def look(self) -> Any:
         options = sys.modules["numpy"].get_printoptions()
+        if options.get("formatter") is None and options.get("override_repr") is None:
+            return options
         return {name: value for name, value in options.items() if not is_of_notebook(value)}
 
     def fresh(self) -> Any:
@@ -55,7 +57,7 @@ class PandasOptions(Settings):
             self._seen = copied(config._global_config)
             options = ((config._registered_options.get(name), name, value) for name, value in flat(self._seen))
             changed = {name: value for option, name, value in options if option and value != option.defval}
-            self._found = {name: value for name, value in changed.items() if not is_of_notebook(value)}
+            self._found = {name: one for name, one in changed.items() if name != FLOATS or not is_of_notebook(one)}
         return self._found
 
     def fresh(self) -> dict[str, Any]:
