@@ -135,6 +135,68 @@ LIBRARIES = [
         "['retina', 'svg']",
     ),
 ]
+CALLS = [
+    ("_ = os.umask(0o27)", "open('/proc/self/status').read().split('Umask:')[1].split()[0]", "'0027'"),
+    ("csv.register_dialect('semi', delimiter=';')", "next(csv.reader(['a;b'], 'semi'))", "['a', 'b']"),
+    ("csv.unregister_dialect('semi')", "'semi' in csv.list_dialects()", "False"),
+    ("_ = csv.field_size_limit(5000)", "csv.field_size_limit()", "5000"),
+    ("mimetypes.add_type('course/x', '.crs')", "mimetypes.guess_type('a.crs')[0]", "'course/x'"),
+    ("calendar.setfirstweekday(6)", "calendar.weekheader(2)", "'Su Mo Tu We Th Fr Sa'"),
+    ("_ = threading.stack_size(1 << 20)", "threading.stack_size()", "1048576"),
+    ("_ = gettext.textdomain('course')", "gettext.textdomain()", "'course'"),
+    (
+        "mark = '!'\ncodecs.register_error('mark', lambda error: (mark, error.end))",
+        "'aé'.encode('ascii', 'mark')",
+        "b'a!'",
+    ),
+    (
+        "class Point:\n    x = 1\ndef reduced(point): return rebuilt, (point.x,)\n"
+        "def rebuilt(x): return (x, 'by copyreg')\ncopyreg.pickle(Point, reduced)",
+        "copy.copy(Point())",
+        "(1, 'by copyreg')",
+    ),
+    (
+        "logging.addLevelName(25, 'NOTE')\nclass Log(logging.Logger): pass\nlogging.setLoggerClass(Log)",
+        "logging.getLevelName(25), logging.getLoggerClass() is Log",
+        "('NOTE', True)",
+    ),
+    (
+        "mpl.colormaps.register(ListedColormap(['red', 'blue'], name='two'))",
+        "bool(mpl.colormaps['two'](0.0)[0] == 1.0)",
+        "True",
+    ),
+    (
+        "torch.set_warn_always(True); torch.backends.cuda.enable_math_sdp(False)",
+        "torch.is_warn_always_enabled()",
+        "True",
+    ),
+    ("torch.set_warn_always(False)", "torch.backends.cuda.math_sdp_enabled()", "False"),
+    ("_ = polars.Config(float_precision=2, tbl_rows=3)", "str(polars.Series([1 / 3])).split()[-2]", "'0.33'"),
+    ("np.set_printoptions(formatter={'float': lambda value: f'<{value:.1f}>'})", "str(np.ones(1))", "'[<1.0>]'"),
+    ("np.set_printoptions(formatter=None)", "str(np.ones(1))", "'[1.]'"),
+    ("pd.options.display.float_format = lambda value: f'<{value:.1f}>'", "str(pd.Series([1.0]))[5:10]", "'<1.0>'"),
+    ("pd.reset_option('display.float_format')", "str(pd.Series([1.0]))[5:8]", "'1.0'"),
+]
+PLACES = [
+    ("reprlib.aRepr.maxlist = 2", "reprlib.repr([1, 2, 3])", "'[1, 2, ...]'"),
+    ("from reprlib import aRepr\naRepr.maxdict = 1", "reprlib.repr({1: 1, 2: 2})", "'{1: 1, ...}'"),
+    ("decimal.DefaultContext.prec = 7", "decimal.Context().prec", "7"),
+    ("torch.backends.cudnn.allow_tf32 = False", "torch.backends.cudnn.allow_tf32", "False"),
+    ("torch.backends.cuda.matmul.allow_tf32 = True", "torch.backends.cuda.matmul.allow_tf32", "True"),
+    ("json.encoder.ESCAPE_DCT['e'] = 'E'", "json.encoder.ESCAPE_DCT['e']", "'E'"),
+    (
+        "class Metres: pass\nunits.registry[Metres] = units.ConversionInterface()",
+        "type(units.registry[Metres]).__name__",
+        "'ConversionInterface'",
+    ),
+    ("del units.registry[Metres]", "Metres in units.registry", "False"),
+    (
+        "class Finder: pass\n@pkgutil.iter_importer_modules.register(Finder)\n"
+        "def modules(finder, prefix=''): return ['mine']",
+        "pkgutil.iter_importer_modules(Finder())",
+        "['mine']",
+    ),
+]
 SHOWING = [
     ("get_ipython().ast_node_interactivity = 'last'", "get_ipython().ast_node_interactivity", "'last'"),
     ("%precision 3", "1 / 3", "0.333"),
@@ -164,6 +226,22 @@ def test_a_setting_holds_in_both_kernels(baton: Baton, magic: str) -> None:
 def test_a_setting_of_a_library(baton: Baton, magic: str) -> None:
     baton.run("%%gpu\n" + "\n".join({f"import {library}" for library, *_ in LIBRARIES}))
     hold_in_both(baton, magic, [(change, look, expected) for _, change, look, expected in LIBRARIES])
+
+
+@HERE_AND_THERE
+def test_what_a_call_registers(baton: Baton, magic: str) -> None:
+    modules = "os, csv, mimetypes, calendar, threading, gettext, codecs, copy, copyreg, logging, polars, torch"
+    baton.run(
+        f"{magic}import {modules}, matplotlib as mpl, matplotlib.pyplot, numpy as np, pandas as pd\n"
+        "from matplotlib.colors import ListedColormap"
+    )
+    hold_in_both(baton, magic, CALLS)
+
+
+@HERE_AND_THERE
+def test_what_a_cell_puts_into_objects_of_libraries(baton: Baton, magic: str) -> None:
+    baton.run(f"{magic}import reprlib, decimal, json, pkgutil, torch, matplotlib.units as units")
+    hold_in_both(baton, magic, PLACES)
 
 
 @HERE_AND_THERE
@@ -226,6 +304,15 @@ def test_an_error_and_an_interrupt_bring_them_home(baton: Baton) -> None:
 def test_imports_of_a_cell_are_modules_here(baton: Baton) -> None:
     baton.run("%%gpu\nimport json, os.path as path\nfrom collections import deque")
     assert baton.value("json is __import__('json'), path.__name__, deque") == ("(True, 'posixpath', collections.deque)")
+
+
+def test_parts_of_packages(baton: Baton) -> None:
+    baton.run("import xml.dom.minidom, xml.sax.saxutils as s\nimport email.mime.text\nimport unittest.mock")
+    cell = baton.run("%%gpu\nimport email.mime.image\nxml.dom.minidom.parseString('<a/>').documentElement.tagName")
+    assert cell.result == "'a'", cell.traceback
+    there = baton.run("%%gpu\nimport sys\nemail.mime.text.__name__, 'unittest' in sys.modules")
+    assert there.result == "('email.mime.text', False)", there.traceback
+    assert baton.value("email.mime.image.__name__") == "'email.mime.image'"
 
 
 def test_an_unchanged_cell_adds_next_to_nothing(baton: Baton) -> None:
