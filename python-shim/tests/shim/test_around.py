@@ -174,7 +174,7 @@ CALLS = [
     ("_ = polars.Config(float_precision=2, tbl_rows=3)", "str(polars.Series([1 / 3])).split()[-2]", "'0.33'"),
     ("np.set_printoptions(formatter={'float': lambda value: f'<{value:.1f}>'})", "str(np.ones(1))", "'[<1.0>]'"),
     ("np.set_printoptions(formatter=None)", "str(np.ones(1))", "'[1.]'"),
-    ("pd.options.display.float_format = lambda value: f'<{value:.1f}>'", "str(pd.Series([1.0]))[5:10]", "'<1.0>'"),
+    ("pd.options.display.float_format = lambda value: f'<{value:.1f}>'", "str(pd.Series([1.0]))[4:9]", "'<1.0>'"),
     ("pd.reset_option('display.float_format')", "str(pd.Series([1.0]))[5:8]", "'1.0'"),
 ]
 PLACES = [
