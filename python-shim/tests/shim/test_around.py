@@ -142,7 +142,6 @@ CALLS = [
     ("_ = csv.field_size_limit(5000)", "csv.field_size_limit()", "5000"),
     ("mimetypes.add_type('course/x', '.crs')", "mimetypes.guess_type('a.crs')[0]", "'course/x'"),
     ("calendar.setfirstweekday(6)", "calendar.weekheader(2)", "'Su Mo Tu We Th Fr Sa'"),
-    ("_ = threading.stack_size(1 << 20)", "threading.stack_size()", "1048576"),
     ("_ = gettext.textdomain('course')", "gettext.textdomain()", "'course'"),
     (
         "mark = '!'\ncodecs.register_error('mark', lambda error: (mark, error.end))",
