@@ -163,7 +163,7 @@ def named(found: Any, parts: list[str], match: re.Match[str]) -> Iterator[Owner]
 
 
 def of_class(found: Any, assigned: str) -> Iterator[Owner]:
-    if str(found.__module__).partition(".")[0] not in _OTHERS and found.__flags__ & _HEAP_TYPE:
+    if found.__module__ and str(found.__module__).partition(".")[0] not in _OTHERS and found.__flags__ & _HEAP_TYPE:
         yield found.__module__, found.__qualname__, ""
         if assigned:
             yield found.__module__, found.__qualname__, assigned
