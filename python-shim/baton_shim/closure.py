@@ -13,6 +13,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, time
 from itertools import chain, islice
 from traceback import walk_tb
 from types import (
@@ -35,6 +36,8 @@ MOST_OBJECTS = 50_000
 LONG_CONTAINER = 10_000
 # They answer for what they refer to, or, where that is gone, with an error.
 WEAK = weakref.ProxyTypes
+# What they hold is no business of the collector's, but a time zone may be an object of the notebook.
+WITH_ZONE = (datetime, time)
 EVALUATE = frozenset({"eval", "exec"})
 # Under whatever name, or in a list.
 EVALUATORS = frozenset(map(id, (eval, exec)))
@@ -63,7 +66,7 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], beside: Iterable[o
     seen = {id(namespace)}
     while waiting and len(seen) < MOST_OBJECTS:
         value = waiting.popleft()
-        if id(value) in seen or not gc.is_tracked(value) or type(value) in WEAK:
+        if id(value) in seen or type(value) in WEAK or not (gc.is_tracked(value) or type(value) in WITH_ZONE):
             continue
         seen.add(id(value))
         reached.dynamic |= id(value) in EVALUATORS
@@ -98,6 +101,8 @@ def held(value: object) -> Iterator[object]:
         return iter(())
     if isinstance(value, CLOSED):
         return iter(())
+    if type(value) in WITH_ZONE:
+        return iter((value.tzinfo,))  # type: ignore[attr-defined]
     # Exact types: a subclass may iterate in its own way.
     if type(value) in (list, tuple, set, frozenset) and len(value) > LONG_CONTAINER:  # type: ignore[arg-type]
         return islice(iter(value), LONG_CONTAINER // 10)  # type: ignore[call-overload]

@@ -134,6 +134,7 @@ _BY_BASE: tuple[tuple[str, str, str, str], ...] = (
     ("socket", "socket", "is a network connection", "open it inside the cell"),
     ("sqlite3", "Connection", "is a database connection", "open it inside the cell"),
     ("sqlite3", "Cursor", "is a database cursor", "open it inside the cell"),
+    ("unittest.mock", "NonCallableMock", "is a mock", "create it inside the cell"),
     ("threading", "Thread", "is a thread", "start it inside the cell"),
     ("concurrent.futures", "Executor", "is a pool of workers", "create it inside the cell"),
     ("concurrent.futures", "Future", "is the result of a pool of workers", "use its value: future.result()"),

@@ -143,6 +143,12 @@ def test_text_that_is_evaluated(source: str, needed: str) -> None:
         ("table['f']()", "table = {'f': lambda: x}\nx = 1", "table x"),
         ("p()", "import functools\ndef f(): return x\np = functools.partial(f)\nx = 1", "p x"),
         ("p()", "import functools\n@functools.lru_cache\ndef p(): return x\nx = 1", "p x"),
+        (
+            "when",
+            "import datetime as d\nclass Z(d.tzinfo):\n    def utcoffset(self, _): return x\n"
+            "when = d.datetime(2026, 1, 1, tzinfo=Z())\nx = 1",
+            "when x",
+        ),
         ("bound()", "class A:\n    def m(self): return x\nbound = A().m\nx = 1", "bound x"),
     ],
 )

@@ -136,6 +136,7 @@ def test_cached_functions(pair: Pair) -> None:
         ("import sqlite3; x = sqlite3.connect(':memory:')", "is a database connection"),
         ("import re; x = re.match('a', 'a')", "is a match object"),
         ("class C:\n  def __reduce__(self): raise ValueError('no way')\nx = C()", "cannot be pickled (no way)"),
+        ("from unittest import mock; x = mock.MagicMock(spec=list)", "is a mock"),
         ("import concurrent.futures as f; x = f.ThreadPoolExecutor(1)", "is a pool of workers"),
     ],
 )
