@@ -23,7 +23,7 @@ from traitlets import Type
 
 from baton_shim.mirror import hide_frames
 from baton_shim.source import as_written
-from baton_shim.surroundings.hooks import of_notebook
+from baton_shim.surroundings.kind import of_notebook
 
 if TYPE_CHECKING:
     from baton_shim.name_faults import NameFaults

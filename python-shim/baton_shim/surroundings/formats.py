@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from baton_shim.surroundings.kind import of_notebook
 
 _OF_NUMPY = ("formatter", "override_repr")
 FLOATS = "display.float_format"
@@ -40,8 +41,4 @@ def give_formats(before: Iterable[Key], now: Mapping[Key, Any]) -> None:
 
 
 def is_of_notebook(one: Any) -> bool:
-    if isinstance(one, dict):
-        return any(map(is_of_notebook, one.values()))
-    if isinstance(one, types.FunctionType):
-        return one.__module__ == "__main__"
-    return type(getattr(one, "__self__", one)).__module__ == "__main__"
+    return any(map(of_notebook, one.values())) if isinstance(one, dict) else of_notebook(one)

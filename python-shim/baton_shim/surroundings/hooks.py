@@ -23,6 +23,7 @@ from typing import Any
 from baton_shim.surroundings.formats import formats, give_formats
 from baton_shim.surroundings.ipython import shell
 from baton_shim.surroundings.jaxes import JAX
+from baton_shim.surroundings.kind import of_notebook
 from baton_shim.surroundings.patches import Patches
 from baton_shim.surroundings.registered import REGISTERED
 
@@ -170,12 +171,6 @@ def give_accessors(before: dict[tuple[str, str, str], Any], now: dict[tuple[str,
         setattr(owner, name, one)
 
 
-def of_notebook(one: Any) -> bool:
-    if isinstance(one, (types.FunctionType, type)):
-        return one.__module__ == "__main__"
-    return type(getattr(one, "__self__", one)).__module__ == "__main__"
-
-
 def is_made_here(one: Any) -> bool:
     """A formatter that a call of the notebook's made, as `sympy.init_printing()` does."""
     return isinstance(one, types.FunctionType) and str(one.__module__).startswith("sympy.") and bool(one.__closure__)
@@ -206,4 +201,4 @@ def replace(entries: list[Any], before: Iterable[Any], now: list[Any]) -> None:
         entries[:] = [one for one in entries if id(one) not in theirs] + now
 
 
-__all__ = ["Hooks", "Hung", "objects", "of_notebook"]
+__all__ = ["Hooks", "Hung", "objects"]

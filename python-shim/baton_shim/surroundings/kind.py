@@ -1,4 +1,4 @@
-"""One kind of surrounding, and how differences of dictionaries and lists are written.
+"""One kind of surrounding, how differences of dictionaries and lists are written, and what is the notebook's.
 
 **Invariant:** `look` changes nothing, imports nothing, and returns something that compares by value and does not
 change afterwards.
@@ -7,6 +7,7 @@ change afterwards.
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
@@ -106,3 +107,10 @@ def each(items: Iterable[Any], act: Callable[[Any], None], title: str) -> list[s
         except Exception as error:  # whatever a library says of a value that it does not know
             troubles.append(f"{title} {item!r} could not be set ({type(error).__name__}: {error})")
     return troubles
+
+
+def of_notebook(one: Any) -> bool:
+    """A function or class of it, an instance of such a class, or a method of one."""
+    if isinstance(one, (types.FunctionType, type)):
+        return one.__module__ == "__main__"
+    return type(getattr(one, "__self__", one)).__module__ == "__main__"
