@@ -5,9 +5,10 @@ Baton is given `%%gpu` and nothing else. The others are told by hand which names
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from measuring import FOLDER, Kernel, Place, kernels, private_place, repeated, report
@@ -21,15 +22,15 @@ Run = Callable[[Kernel, Workload], None]
 
 def main() -> None:
     rows: dict[str, dict[str, Any]] = {workload.name: {} for workload in ALL}
-    with private_place() as place:
-        for tool in (BATON, *PEERS):
-            with started(place, tool) as (kernel, run):
-                for workload in ALL:
-                    try:
-                        rows[workload.name][f"{tool}, ms"] = median(kernel, run, workload)
-                    except AssertionError as error:
-                        rows[workload.name][f"{tool}, ms"] = FAILS
-                        sys.stderr.write(f"{tool}, {workload.name}: {str(error)[-500:]}\n")
+    with private_place() as place, ExitStack() as stack:
+        tools = {tool: stack.enter_context(started(place, tool)) for tool in (BATON, *PEERS)}
+        # A machine may become slower or faster within minutes, but hardly within one row.
+        for workload, (tool, (kernel, run)) in itertools.product(ALL, tools.items()):
+            try:
+                rows[workload.name][f"{tool}, ms"] = median(kernel, run, workload)
+            except AssertionError as error:
+                rows[workload.name][f"{tool}, ms"] = FAILS
+                sys.stderr.write(f"{tool}, {workload.name}: {str(error)[-500:]}\n")
     for workload in ALL:
         row = rows[workload.name]
         ours, *theirs = row.values()

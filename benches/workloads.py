@@ -135,6 +135,7 @@ HELD = Workload(
     runs=20,
     warm_up=1,
     state=1 << 20,
+    tidy=("large",),
 )
 
 SMALL_NEW = Workload(
