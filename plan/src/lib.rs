@@ -18,6 +18,7 @@
 
 mod answer;
 mod capacity;
+mod cores;
 pub mod exclusive;
 mod fit;
 mod forecast;
@@ -34,6 +35,7 @@ mod words;
 
 pub use answer::Answer;
 pub use capacity::{Capacity, Row};
+pub use cores::on_all_cores;
 pub use fit::{AWAY, Fit, PastCell, TooLittle, fit, people_here, seconds};
 pub use forecast::{Effort, Forecast, Method, PARTS, Solution, forecast, simulated, solution};
 pub use plot::{Axis, Line, Plot};

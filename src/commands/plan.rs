@@ -5,18 +5,10 @@ mod html;
 pub(crate) mod policies;
 mod report;
 
-use std::{
-    fs, iter,
-    num::NonZero,
-    path::PathBuf,
-    process::ExitCode,
-    sync::atomic::{AtomicUsize, Ordering},
-    thread,
-    time::Duration,
-};
+use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Context;
-use baton_plan::{Effort, Forecast, Rates, Solution, exclusive, solution, states};
+use baton_plan::{Effort, Forecast, Rates, Solution, exclusive, on_all_cores, solution, states};
 use clap::ArgMatches;
 
 use crate::settings::{Settings, SettingsError};
@@ -89,8 +81,10 @@ pub(crate) fn main(
     let answers = on_all_cores(&rows, |&(users, gpus)| {
         let answer = question.solve(users, gpus, Effort::THOROUGH)?;
         Ok(Forecast::from(answer))
-    })?;
-    let most = on_all_cores(&gpu_counts, |&gpus| question.most(gpus))?;
+    });
+    let answers = answers.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
+    let most = on_all_cores(&gpu_counts, |&gpus| question.most(gpus));
+    let most = most.into_iter().collect::<anyhow::Result<Vec<_>>>()?;
     if json {
         println!("{}", report::json(&question, &answers, &most));
     } else {
@@ -98,34 +92,6 @@ pub(crate) fn main(
     }
     write_report(matches, || report::html(&question, &answers, &most))?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// An answer to each question, in their order.
-fn on_all_cores<Q: Sync, A: Send>(
-    questions: &[Q],
-    answer: impl Fn(&Q) -> anyhow::Result<A> + Sync,
-) -> anyhow::Result<Vec<A>> {
-    let next = AtomicUsize::new(0);
-    let answer_some = || {
-        let answered = iter::from_fn(|| {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            let question = questions.get(number)?;
-            Some((number, answer(question)))
-        });
-        answered.collect::<Vec<_>>()
-    };
-    let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let mut answers: Vec<_> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..cores.min(questions.len()))
-            .map(|_| scope.spawn(answer_some))
-            .collect();
-        threads
-            .into_iter()
-            .flat_map(|thread| thread.join().expect("a solution does not panic"))
-            .collect()
-    });
-    answers.sort_by_key(|(number, _)| *number);
-    answers.into_iter().map(|(_, answer)| answer).collect()
 }
 
 fn write_report(matches: &ArgMatches, html: impl FnOnce() -> String) -> anyhow::Result<()> {

@@ -9,12 +9,11 @@ mod sharing;
 mod statistics;
 mod times;
 
-use std::num::NonZero;
-
 pub use sharing::{Class, LONG, Policy, SHORT, Shared, share};
 pub use statistics::Estimate;
 pub use times::Times;
 
+use crate::on_all_cores;
 use statistics::Spread;
 
 /// One person's life, in seconds.
@@ -92,7 +91,7 @@ pub fn first_come(
     length: Length,
     runs: Runs,
 ) -> Simulated {
-    let runs = on_all_cores(runs, |seed| {
+    let runs = each_seed(runs, |seed| {
         first_come::run(life, people, gpus, length, seed)
     });
     let estimate = |what: &dyn Fn(&Run) -> f64| Estimate::of(runs.iter().map(what));
@@ -111,21 +110,10 @@ pub fn first_come(
     }
 }
 
-/// The results in the order of their seeds, however many cores there are.
-fn on_all_cores<R: Send>(runs: Runs, run: impl Fn(u64) -> R + Sync) -> Vec<R> {
-    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+/// The results in the order of their seeds.
+fn each_seed<R: Send>(runs: Runs, run: impl Fn(u64) -> R + Sync) -> Vec<R> {
     let seeds: Vec<u64> = (0..runs.count as u64)
         .map(|number| runs.seed + number)
         .collect();
-    let share = seeds.len().div_ceil(cores).max(1);
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = seeds
-            .chunks(share)
-            .map(|seeds| scope.spawn(|| seeds.iter().map(|seed| run(*seed)).collect::<Vec<_>>()))
-            .collect();
-        threads
-            .into_iter()
-            .flat_map(|thread| thread.join().expect("a run does not panic"))
-            .collect()
-    })
+    on_all_cores(&seeds, |seed| run(*seed))
 }

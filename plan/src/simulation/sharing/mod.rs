@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use baton_arbiter::{Memory, Settings};
 
-use super::{Estimate, Length, Runs, Times, on_all_cores};
+use super::{Estimate, Length, Runs, Times, each_seed};
 use world::{Seen, World};
 
 /// People who share GPUs; each has one session, which stays on its GPU while that one takes its cells.
@@ -108,7 +108,7 @@ pub struct Shared {
 /// Cells of `class` under `policy`.
 #[must_use]
 pub fn share(class: &Class, policy: Policy, length: Length, runs: Runs) -> Shared {
-    let runs = on_all_cores(runs, |seed| World::new(class, policy, length, seed).run());
+    let runs = each_seed(runs, |seed| World::new(class, policy, length, seed).run());
     let estimate = |what: &dyn Fn(&Seen) -> f64| Estimate::of(runs.iter().map(what));
     let short = |part: f64| estimate(&|seen| seen.short.percentile(part));
     Shared {
