@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 # They look into the namespace itself.
 NEED_ALL_NAMES = frozenset("psearch reset reset_selective store".split())
-
-
 # The notebook has the history.
 OF_HISTORY = frozenset("history hist recall rep rerun macro save pastebin notebook".split())
 

@@ -27,13 +27,8 @@ def formats() -> Iterator[tuple[Key, Any]]:
 
 
 def give_formats(before: Iterable[Key], now: Mapping[Key, Any]) -> None:
-    present = dict(formats())
-    for library, name in set(before).intersection(present) - now.keys():
-        if library == "numpy":
-            sys.modules["numpy"].set_printoptions(**{name: None})
-        else:
-            sys.modules["pandas"].reset_option(name)
-    for (library, name), one in now.items():
+    gone = set(before).intersection(dict(formats())) - now.keys()
+    for (library, name), one in {**dict.fromkeys(gone), **now}.items():
         if library == "numpy":
             sys.modules["numpy"].set_printoptions(**{name: one})
         else:

@@ -79,8 +79,9 @@ class Patches:
             self.owners[module, kind, attribute] = None
 
     def look(self) -> list[tuple[Key, Any]]:
-        found = (*printing(), *(entry for owner in self.owners for entry in patched(owner)))
-        return [*self._waiting.items(), *((key, one) for key, one in found if self._is_change(key, one))]
+        # An attribute may be found twice: as one that was assigned, and in a class that was named.
+        found = dict((*printing(), *(entry for owner in self.owners for entry in patched(owner))))
+        return [*self._waiting.items(), *((key, one) for key, one in found.items() if self._is_change(key, one))]
 
     def _is_change(self, key: Key, one: Any) -> bool:
         """A library's own functions and classes are none where they belong, but for one that was put back here."""

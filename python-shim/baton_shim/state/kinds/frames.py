@@ -54,10 +54,8 @@ class WholeKind(AttributesKind):
 
     def new(self, kind: type) -> Any:
         made: Any = object.__new__(kind)
-        if is_optimizer_type(kind) and hasattr(
-            made, "_patch_step_function"
-        ):  # torch 2: else `step` calls no hooks here
-            made._patch_step_function()
+        if is_optimizer_type(kind) and hasattr(made, "_patch_step_function"):
+            made._patch_step_function()  # torch 2: else `step` calls no hooks here
         return made
 
     def set_attributes(self, obj: Any, attributes: dict[str, Any]) -> None:
