@@ -10,6 +10,7 @@ NAMES = (
     "ordinary_cell",
     "client_speed",
     "warm_gpu_cell",
+    "interrupt",
     "large_array",
     "moving_state",
     "peers",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,16 @@ class Service:
         for process in self._processes.values():
             process.wait(timeout=15)
         return self.place.close()
+
+
+@contextmanager
+def stopped(process: psutil.Process) -> Iterator[None]:
+    """Nothing comes from this process meanwhile, as from one that hangs."""
+    process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGCONT)
 
 
 def run_binary(place: Place, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

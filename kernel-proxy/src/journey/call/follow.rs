@@ -17,8 +17,7 @@ use crate::journey::notice::Waiting;
 /// How long an interrupted cell may still bring its state home; a worker gives a session less.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an interrupted cell waits for a broker that does not even say that it has heard.
-const CANCEL_SILENCE: Duration = Duration::from_millis(600);
-const CANCEL_LOOK: Duration = Duration::from_millis(50);
+const CANCEL_SILENCE: Duration = Duration::from_millis(500);
 
 pub(super) struct Finished {
     pub(super) outcome: Outcome,
@@ -38,10 +37,10 @@ impl Journey {
         let mut names = None;
         call.notice.waits(Waiting::Starting);
         loop {
-            let look = match cancelled {
-                Some(_) => CANCEL_LOOK,
-                None => call.notice.next_look(call.now()),
-            };
+            let mut look = call.notice.next_look(call.now());
+            if let Some((since, patience)) = cancelled {
+                look = look.min(patience.saturating_sub(since.elapsed()));
+            }
             tokio::select! {
                 step = self.link.next_of(call.job) => match step {
                     Step::News(News::Cancelling) => {
@@ -107,7 +106,7 @@ impl Journey {
                     self.put_out(call, |notice, now| notice.look(now, worker.as_deref()));
                 }
             }
-            if cancelled.is_some_and(|(since, patience)| since.elapsed() > patience) {
+            if cancelled.is_some_and(|(since, patience)| since.elapsed() >= patience) {
                 return Err(Stop::Cancelled);
             }
             if down_since.is_some_and(|since| since.elapsed() > RECONNECT_PATIENCE) {
