@@ -4,6 +4,7 @@ mod cli;
 mod commands;
 mod logging;
 mod python;
+mod runtime;
 mod service;
 mod settings;
 mod signals;

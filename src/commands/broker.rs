@@ -8,6 +8,7 @@ use baton_protocol::address::BrokerAddress;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::{
+    runtime::on_its_threads,
     service::token_in,
     settings::{ListenAddress, Settings},
     signals::EndSignals,
@@ -50,8 +51,8 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
     runtime.block_on(async {
         let signals = EndSignals::listen().context("Failed to listen for signals")?;
-        let ready = |address| greet(&address, kept_in.as_deref());
-        baton_broker::run(config, ready, signals.received()).await
+        let ready = move |address| greet(&address, kept_in.as_deref());
+        on_its_threads(baton_broker::run(config, ready, signals.received())).await
     })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     commands::worker,
     logging,
+    runtime::on_its_threads,
     service::RuntimeFolder,
     settings::{Dashboard, Settings, Surroundings},
     signals::EndSignals,
@@ -109,7 +110,8 @@ async fn serve(
     let (ready, address) = oneshot::channel();
     let broker = async {
         let ready = |address| drop(ready.send(address));
-        let ended = baton_broker::run(broker, ready, worker_ended.cancelled()).await;
+        let end = worker_ended.clone().cancelled_owned();
+        let ended = on_its_threads(baton_broker::run(broker, ready, end)).await;
         stop.cancel();
         ended
     };
@@ -122,7 +124,8 @@ async fn serve(
         println!("Ready: {address}");
         let token = Some(token.clone());
         let config = worker::config(settings, Dial { address, token }, folder);
-        let ended = baton_gpu_worker::run(config, stop.cancelled()).await;
+        let end = stop.clone().cancelled_owned();
+        let ended = on_its_threads(baton_gpu_worker::run(config, end)).await;
         stop.cancel();
         ended
     };

@@ -7,6 +7,7 @@ use baton_gpu_worker::Config;
 use baton_link::Dial;
 
 use crate::{
+    runtime::on_its_threads,
     service::{self, RuntimeFolder},
     settings::Settings,
     signals::EndSignals,
@@ -18,7 +19,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
     runtime.block_on(async {
         let signals = EndSignals::listen().context("Failed to listen for signals")?;
-        baton_gpu_worker::run(config, signals.received()).await
+        on_its_threads(baton_gpu_worker::run(config, signals.received())).await
     })?;
     Ok(ExitCode::SUCCESS)
 }

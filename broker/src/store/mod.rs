@@ -53,6 +53,8 @@ const READERS: u32 = 4;
 pub(crate) enum StoreError {
     #[error("The database refused a statement")]
     Database(#[from] sqlx::Error),
+    #[error("The database refused a change")]
+    Sqlite(#[from] rusqlite::Error),
     #[error("The database could not be brought to this version's shape")]
     Migrate(#[from] MigrateError),
     #[error("Job {job} is not in the state that this change starts from")]
@@ -345,12 +347,10 @@ impl Writer {
 
     /// All of it or nothing. Goes on to its end when the caller is dropped.
     async fn apply(self, statements: Vec<Statement>) -> Result<(), StoreError> {
-        let applied = tokio::spawn(async move {
-            match self {
-                Self::Sqlite(writer) => writer.apply(statements).await,
-                Self::Postgres(writer) => writer.apply(statements).await,
-            }
-        });
+        let applied = match self {
+            Self::Sqlite(writer) => tokio::task::spawn_blocking(move || writer.apply(&statements)),
+            Self::Postgres(writer) => tokio::spawn(writer.apply(statements)),
+        };
         applied.await.unwrap_or_else(|failed| {
             Err(StoreError::from(sqlx::Error::Io(std::io::Error::other(
                 failed,

@@ -4,13 +4,15 @@
 //!
 //! One connection writes, a pool of others reads, so that pages never hold up the queue; one folds the log, so that
 //! the disk does not either.
-//! Each statement is a trip to the connection's own thread and back, so a transaction is sent as one text.
+//! SQLx answers each statement to the waiting task, which for a cell's few small ones takes longer than they do, so
+//! a transaction goes through `rusqlite` in one piece.
 
 use super::{
     StoreError,
     statement::{Row, Statement, Value, check},
 };
 use futures_util::{TryStreamExt, stream::BoxStream};
+use rusqlite::{Connection, ToSql, TransactionBehavior, params_from_iter, types::ToSqlOutput};
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Executor, Sqlite, SqliteConnection, SqlitePool,
     migrate::Migrator,
@@ -38,17 +40,26 @@ static MIGRATIONS: Migrator = sqlx::migrate!("./migrations/sqlite");
 /// So many transactions make folding the log worth while; about 100 MB of it. The first one after waits for the disk,
 /// because the log begins anew with it, so folding is rare.
 const FOLDED_TRANSACTIONS: u64 = 4096;
-/// Longer ones are of many shapes, which would push those of every day out of the memory for prepared statements.
-const REMEMBERED_STATEMENTS: usize = 8;
+const LOG_BYTES: i64 = 128 << 20;
+/// Only where `keep_log_short` does not keep up.
+const AUTOMATICALLY_FOLDED_PAGES: i64 = 1 << 16;
+/// More than there are of every day; inserts of many events are of any length.
+const PREPARED_STATEMENTS: usize = 128;
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
 pub(crate) struct SqliteStore {
-    /// An async lock because a transaction is held across its statements; it *is* the rule "one writer".
-    writer: Arc<Mutex<SqliteConnection>>,
+    /// An async lock because a writer reads before it changes; it *is* the rule "one writer".
+    connections: Arc<Mutex<Connections>>,
     readers: SqlitePool,
     /// Folds the log, which takes as long as the disk does.
     folder: Arc<Mutex<SqliteConnection>>,
     growth: Arc<Growth>,
+}
+
+struct Connections {
+    changes: Connection,
+    reads: SqliteConnection,
 }
 
 /// What the log has grown by since it was folded.
@@ -59,7 +70,7 @@ struct Growth {
 }
 
 pub(super) struct SqliteWriter {
-    connection: OwnedMutexGuard<SqliteConnection>,
+    connections: OwnedMutexGuard<Connections>,
     growth: Arc<Growth>,
 }
 
@@ -71,14 +82,13 @@ impl SqliteStore {
             .journal_mode(SqliteJournalMode::Wal)
             .synchronous(SqliteSynchronous::Normal)
             .foreign_keys(true)
-            .busy_timeout(Duration::from_secs(10))
-            .pragma("journal_size_limit", "134217728")
-            // In pages: only where `keep_log_short` does not keep up.
-            .pragma("wal_autocheckpoint", "65536")
+            .busy_timeout(BUSY_TIMEOUT)
+            .pragma("journal_size_limit", LOG_BYTES.to_string())
             .disable_statement_logging();
-        let mut writer = options.connect().await?;
+        let mut reads = options.connect().await?;
         // `run` takes the connection in a way that makes the future of the caller impossible to spawn.
-        MIGRATIONS.run_direct(None, &mut writer, false).await?;
+        MIGRATIONS.run_direct(None, &mut reads, false).await?;
+        let changes = open_for_changes(database)?;
         let folder = options.connect().await?;
         let readers = SqlitePoolOptions::new()
             .max_connections(readers)
@@ -86,7 +96,7 @@ impl SqliteStore {
             .connect_with(options.read_only(true))
             .await?;
         Ok(Self {
-            writer: Arc::new(Mutex::new(writer)),
+            connections: Arc::new(Mutex::new(Connections { changes, reads })),
             readers,
             folder: Arc::new(Mutex::new(folder)),
             growth: Arc::default(),
@@ -95,7 +105,7 @@ impl SqliteStore {
 
     pub(super) async fn writer(&self) -> SqliteWriter {
         SqliteWriter {
-            connection: Arc::clone(&self.writer).lock_owned().await,
+            connections: Arc::clone(&self.connections).lock_owned().await,
             growth: Arc::clone(&self.growth),
         }
     }
@@ -108,8 +118,9 @@ impl SqliteStore {
     /// Folds the log into the database file. Not needed for safety.
     pub(super) async fn close(&self) -> Result<(), StoreError> {
         self.readers.close().await;
-        let mut writer = self.writer.lock().await;
-        writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").await?;
+        let mut connections = self.connections.lock().await;
+        let fold = "PRAGMA wal_checkpoint(TRUNCATE)";
+        connections.reads.execute(fold).await?;
         Ok(())
     }
 
@@ -129,73 +140,63 @@ impl SqliteStore {
 }
 
 impl SqliteWriter {
+    /// Sees all changes up to now: nobody else makes any.
     pub(super) async fn fetch(&mut self, statement: Statement) -> sqlx::Result<Vec<Row>> {
-        let rows = query(statement).fetch(&mut *self.connection);
+        let rows = query(statement).fetch(&mut self.connections.reads);
         rows.map_ok(Row::Sqlite).try_collect().await
     }
 
-    /// Must go on to its end, or the connection is left inside of a transaction.
-    pub(super) async fn apply(mut self, statements: Vec<Statement>) -> Result<(), StoreError> {
-        apply(&mut self.connection, statements).await?;
+    /// Blocks, for as long as the file system takes.
+    pub(super) fn apply(mut self, statements: &[Statement]) -> Result<(), StoreError> {
+        let changes = &mut self.connections.changes;
+        let transaction = changes.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        for Statement {
+            sql,
+            values,
+            changes,
+        } in statements
+        {
+            let mut statement = transaction.prepare_cached(sql)?;
+            let rows = statement.execute(params_from_iter(values))?;
+            check(*changes, rows as u64)?;
+        }
+        transaction.commit()?;
         self.growth.add();
         Ok(())
     }
 }
 
-async fn apply(
-    connection: &mut SqliteConnection,
-    statements: Vec<Statement>,
-) -> Result<(), StoreError> {
-    let changed = apply_uncommitted(connection, statements).await;
-    let end = if changed.is_ok() {
-        "COMMIT"
-    } else {
-        "ROLLBACK"
-    };
-    let ended = connection.execute(end).await;
-    changed?;
-    ended?;
-    Ok(())
-}
-
-/// One trip for all statements.
-async fn apply_uncommitted(
-    connection: &mut SqliteConnection,
-    statements: Vec<Statement>,
-) -> Result<(), StoreError> {
-    let mut checks = Vec::with_capacity(statements.len());
-    let mut text = String::from("BEGIN IMMEDIATE");
-    let mut values = Vec::new();
-    for statement in statements {
-        text.push_str("; ");
-        text.push_str(&statement.sql);
-        checks.push(statement.changes);
-        values.extend(statement.values);
-    }
-    let remembered = checks.len() <= REMEMBERED_STATEMENTS;
-    let query = bound(sqlx::query(AssertSqlSafe(text)), values).persistent(remembered);
-    let results: Vec<_> = connection.execute_many(query).try_collect().await?;
-    // The first is that of `BEGIN`.
-    for (job, result) in checks.into_iter().zip(&results[1..]) {
-        check(job, result.rows_affected())?;
-    }
-    Ok(())
+fn open_for_changes(database: &Path) -> Result<Connection, StoreError> {
+    let connection = Connection::open(database)?;
+    connection.busy_timeout(BUSY_TIMEOUT)?;
+    connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
+    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
+    connection.pragma_update(None, "wal_autocheckpoint", AUTOMATICALLY_FOLDED_PAGES)?;
+    Ok(connection)
 }
 
 fn query(statement: Statement) -> Query<'static, Sqlite, SqliteArguments> {
-    bound(sqlx::query(AssertSqlSafe(statement.sql)), statement.values)
-}
-
-fn bound(
-    query: Query<'static, Sqlite, SqliteArguments>,
-    values: Vec<Value>,
-) -> Query<'static, Sqlite, SqliteArguments> {
-    values.into_iter().fold(query, |query, value| match value {
+    let query = sqlx::query(AssertSqlSafe(statement.sql));
+    let values = statement.values.into_iter();
+    values.fold(query, |query, value| match value {
         Value::Integer(integer) => query.bind(integer),
         Value::Real(real) => query.bind(real),
         Value::Text(text) => query.bind(text),
         Value::Bytes(bytes) => query.bind(bytes),
     })
+}
+
+impl ToSql for Value {
+    fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
+        match self {
+            Self::Integer(integer) => integer.to_sql(),
+            Self::Real(real) => real.to_sql(),
+            Self::Text(text) => text.to_sql(),
+            Self::Bytes(bytes) => bytes.to_sql(),
+        }
+    }
 }
 
 impl Growth {

@@ -238,7 +238,9 @@ impl Run<'_> {
                 return Some(Ending::without_state(Outcome::WorkerLost, error));
             }
             Event::Input((question, value)) => {
-                self.answer(ToSession::Input { question, value }).await;
+                self.session
+                    .answer(ToSession::Input { question, value })
+                    .await;
             }
             Event::Cancelled => self.on_cancelled(),
             Event::TimeIsUp => {
@@ -254,7 +256,7 @@ impl Run<'_> {
             }
             Event::Names(names) => self.on_names(names),
             Event::Fetched(fetched) => return self.on_fetched(fetched, cell).await,
-            Event::Collected(collected) => return self.on_collected(collected, order, cell).await,
+            Event::Collected(collected) => return self.on_collected(collected, order).await,
             Event::MemoryDue => {
                 let bytes = self.memory().await;
                 let known = &order.events.memory_bytes;

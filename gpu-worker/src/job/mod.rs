@@ -18,6 +18,7 @@ mod state;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use baton_protocol::shim::ToSession;
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, Outcome, Parcel, RemoteError, State, Submission, Usage,
 };
@@ -161,11 +162,17 @@ pub(crate) async fn run_job(
         session = None;
     }
     let revoked = order.revoked.clone();
-    let (ending, used) = tokio::select! {
+    let (ending, mut used) = tokio::select! {
         end = prepare_and_run(context, &mut session, &mut order) => end,
         () = revoked.cancelled() => return kept(session),
     };
+    let state_was_read = ending.state.is_some();
     order.last_word.say(ending);
+    // Last, because the student waits for the end, and what the session does now takes a processor.
+    if let Some(used) = used.as_mut().filter(|_| state_was_read) {
+        let message_id = order.submission.cell.message_id.clone();
+        used.answer(ToSession::Released { message_id }).await;
+    }
     used.or_else(|| kept(session))
 }
 

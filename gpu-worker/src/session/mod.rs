@@ -15,7 +15,7 @@ use std::time::Duration;
 use baton_blobs::Ledger;
 use baton_jupyter_link::folder::PrivateFolder;
 use baton_jupyter_link::shim::{ShimReader, ShimWriter};
-use baton_protocol::shim::{FromSession, Hello};
+use baton_protocol::shim::{FromSession, Hello, ToSession};
 use baton_protocol::{Output, StateVersion};
 use nix::unistd::Pid;
 use tokio::process::Child;
@@ -168,6 +168,13 @@ impl Session {
         let sent = self.away.as_ref().and_then(|away| away.sent.as_ref());
         let fits = |held: &&Held| held.version == base;
         sent.filter(fits).or(self.held.as_ref().filter(fits))
+    }
+
+    /// A connection that broke is seen when it is listened to.
+    pub(crate) async fn answer(&mut self, message: ToSession) {
+        if let Err(error) = self.shim.send(&message).await {
+            tracing::warn!(%error, "A session takes no messages");
+        }
     }
 
     /// As a terminal's Ctrl-C: the kernel and what it started in its process group.

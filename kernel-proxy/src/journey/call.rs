@@ -154,6 +154,7 @@ impl Journey {
                 state,
             })
             .await;
+        call.release().await?;
         let finished = self.follow(call).await?;
         self.bring_home(call, finished).await
     }

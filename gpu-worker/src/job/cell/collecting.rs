@@ -1,8 +1,8 @@
 //! The state that a cell leaves: read out of the session, brought where the proxy can have it.
 
 use baton_blobs::Ledger;
-use baton_protocol::shim::{Snapshot, ToSession};
-use baton_protocol::{Cell, Outcome, RemoteError, State, Usage};
+use baton_protocol::shim::Snapshot;
+use baton_protocol::{Outcome, RemoteError, State, Usage};
 
 use super::{Phase, Run};
 use crate::context::MoveError;
@@ -79,7 +79,6 @@ impl Run<'_> {
         &mut self,
         (result, files): Collected,
         order: &Order,
-        cell: &Cell,
     ) -> Option<Ending> {
         let Phase::Collecting {
             outcome,
@@ -111,8 +110,6 @@ impl Run<'_> {
             version: self.version.after_message(),
             ledger,
         };
-        let message_id = cell.message_id.clone();
-        self.answer(ToSession::Released { message_id }).await;
         if let Some(mirror) = &mut self.session.mirror {
             mirror.rest();
         }

@@ -130,13 +130,6 @@ impl Run<'_> {
         }
         None
     }
-
-    /// A connection that broke is seen when the session is listened to.
-    pub(super) async fn answer(&mut self, message: ToSession) {
-        if let Err(error) = self.session.shim.send(&message).await {
-            tracing::warn!(%error, "A session takes no messages");
-        }
-    }
 }
 
 fn kind(message: &FromSession) -> &'static str {

@@ -118,6 +118,14 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Tells the shim that its memory was read. What was made of it goes out first: the service is what the student
+    /// waits for, and a shim that was woken takes a processor.
+    pub(super) async fn release(&mut self) -> Result<(), Stop> {
+        tokio::task::yield_now().await;
+        let released = ToNotebook::Released { call: self.number };
+        Ok(self.writer.send(&released).await?)
+    }
+
     /// The shim's new table, whole.
     pub(super) async fn whole_state(&mut self) -> Result<Snapshot, Stop> {
         let wanted = ToNotebook::StateWanted { call: self.number };

@@ -78,6 +78,7 @@ impl Journey {
                     Some(FromNotebook::State { call: number, state }) if number == call.number => {
                         let state = self.send_state(call, state).await?;
                         self.link.send(FromProxy::State { job: call.job, state }).await;
+                        call.release().await?;
                     }
                     Some(FromNotebook::Names { call: number, state }) if number == call.number => {
                         names = Some(self.begin_names(call, state)?);

@@ -9,7 +9,7 @@ use std::pin::Pin;
 
 use baton_protocol::StateVersion;
 use baton_protocol::proxy::FromProxy;
-use baton_protocol::shim::{Snapshot, ToNotebook};
+use baton_protocol::shim::Snapshot;
 use tokio_util::sync::CancellationToken;
 
 use super::Journey;
@@ -59,8 +59,6 @@ impl Journey {
             ledger: sent.ledger,
         });
         call.names_held = sent.held;
-        let released = ToNotebook::Released { call: call.number };
-        call.writer.send(&released).await?;
         let (job, number) = (call.job, call.question.unwrap_or_default());
         let names = FromProxy::Names {
             job,
@@ -68,7 +66,7 @@ impl Journey {
             state: sent.state,
         };
         self.link.answer(job, names).await;
-        Ok(())
+        call.release().await
     }
 }
 

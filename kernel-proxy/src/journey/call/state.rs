@@ -36,7 +36,8 @@ impl Home {
 }
 
 impl Journey {
-    /// Brings what the session lacks to where its worker can have it, and tells the shim that its memory was read.
+    /// Brings what the session lacks to where its worker can have it. The shim's memory was read then, which
+    /// [`Call::release`] tells it.
     pub(super) async fn send_state(
         &mut self,
         call: &mut Call<'_>,
@@ -83,8 +84,6 @@ impl Journey {
                     ledger: sent.ledger,
                 });
                 call.held = sent.held;
-                let released = ToNotebook::Released { call: call.number };
-                call.writer.send(&released).await?;
                 Ok(sent.state)
             }
         }
