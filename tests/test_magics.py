@@ -178,3 +178,10 @@ def test_pdb_opens_the_debugger_where_the_error_is(kernel: Kernel) -> None:
 def test_set_trace(kernel: Kernel) -> None:
     body = "number = 3\nimport pdb; pdb.set_trace()\nprint('went on')"
     typed(kernel.gpu(body, answers=["p number + 1", "c"]).ok(), r"(?m)^4\nwent on$")
+
+
+def test_a_session_loads_no_debugger_unless_a_cell_does(new_kernel: Callable[..., Kernel]) -> None:
+    kernel = new_kernel()
+    look = "import sys\nprint([name for name in ('debugpy', 'pydevd') if name in sys.modules])"
+    assert kernel.gpu(look).ok().stdout == "[]\n"
+    assert kernel.gpu("import debugpy\nprint(debugpy.__name__)").ok().stdout == "debugpy\n"
