@@ -26,6 +26,7 @@ ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 FILE_OF_CELL = re.compile(r"/tmp/ipykernel_\d+/\d+\.py")
 IN_PLACE = "# %%gpu"
 WAITING = re.compile(r"^Waiting for .* made on the GPU machine\n", re.MULTILINE)
+SECONDS_TO_LOAD = ("cuda", "jax", "matplotlib", "sklearn", "sympy", "torch")
 # The same order of a set of texts in every process.
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 
@@ -67,27 +68,56 @@ def read(path: Path) -> Notebook:
     return Notebook(path.stem, tuple(cell.strip() for cell in cells))
 
 
-def run_all(service: Service, notebook: Notebook, ways: tuple[Way, ...] = WAYS) -> list[Run]:
-    with ThreadPoolExecutor(len(ways)) as pool:
-        return list(pool.map(lambda way: run(service, notebook, way), ways))
+class Kernels:
+    """One kernel for each way, where notebooks are run.
+
+    Each notebook has new ones, but for those of a library that takes seconds to load: they follow one another in the
+    same three, emptied in between.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._kernels: dict[Way, tuple[Kernel, Path]] = {}
+        self._library = ""
+
+    def run(self, notebook: Notebook) -> list[Run]:
+        library = notebook.name.partition("_")[0]
+        if library != self._library or library not in SECONDS_TO_LOAD:
+            self.end()
+        with ThreadPoolExecutor(len(WAYS)) as pool:
+            if self._kernels:
+                list(pool.map(empty, self._kernels.values()))
+            else:
+                self._library = library
+                list(pool.map(self._start, WAYS))
+            return list(pool.map(lambda way: run(*self._kernels[way], notebook, way), WAYS))
+
+    def _start(self, way: Way) -> None:
+        place = self._service.place
+        folder = Path(tempfile.mkdtemp(prefix=f"{self._library} {way.__name__} ", dir=place.work))
+        environment = ENVIRONMENT | {"BATON_BROKER_ADDRESS": f"unix:{self._service.socket}"}
+        if way is half:
+            environment["BATON_CELL_BYTES"] = "0"  # all memory follows that may
+        self._kernels[way] = Kernel.start(place, folder=folder, **environment), folder
+
+    def end(self) -> None:
+        for kernel, _ in self._kernels.values():
+            kernel.shutdown()
+        self._kernels = {}
 
 
-def run(service: Service, notebook: Notebook, way: Way) -> Run:
-    folder = Path(tempfile.mkdtemp(prefix=f"{notebook.name} {way.__name__} ", dir=service.place.work))
-    environment = ENVIRONMENT | {"BATON_BROKER_ADDRESS": f"unix:{service.socket}"}
-    if way is half:
-        environment["BATON_CELL_BYTES"] = "0"  # all memory follows that may
-    kernel = Kernel.start(service.place, folder=folder, **environment)
-    try:
-        shown = []
-        for number, cell in enumerate(notebook.cells):
-            # A line that a traceback shows in the place of the magic's.
-            code = f"%%gpu\n{cell}" if way(notebook, number) else f"{IN_PLACE}\n{cell}"
-            shown += [f"cell {number}: {text}".replace(IN_PLACE, "%%gpu") for text in visible(kernel.run(code))]
-        state = describe(kernel) + files(folder)
-        return Run(*([line.replace(str(folder), "/notebook") for line in lines] for lines in (shown, state)))
-    finally:
-        kernel.shutdown()
+def empty(at: tuple[Kernel, Path]) -> None:
+    at[0].run("%reset -f", silent=True)
+
+
+def run(kernel: Kernel, folder: Path, notebook: Notebook, way: Way) -> Run:
+    shown = []
+    for number, cell in enumerate(notebook.cells):
+        # A line that a traceback shows in the place of the magic's.
+        code = f"%%gpu\n{cell}" if way(notebook, number) else f"{IN_PLACE}\n{cell}"
+        shown += [f"cell {number}: {text}".replace(IN_PLACE, "%%gpu") for text in visible(kernel.run(code))]
+    state = describe(kernel) + files(folder)
+    return Run(*([line.replace(str(folder), "/notebook") for line in lines] for lines in (shown, state)))
 
 
 def describe(kernel: Kernel) -> list[str]:
@@ -144,4 +174,4 @@ def differences(expected: list[str], found: list[str]) -> list[str]:
     return [line if len(line) < 300 else f"{line[:300]}..." for line in lines]
 
 
-__all__: list[Any] = ["WAYS", "Notebook", "Run", "differences", "read", "run", "run_all"]
+__all__: list[Any] = ["Kernels", "Notebook", "Run", "differences", "read"]

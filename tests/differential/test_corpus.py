@@ -14,7 +14,7 @@ from end_to_end import Service
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from notebooks import ENVIRONMENT, FOLDER, Notebook, differences, read, run_all
+from notebooks import ENVIRONMENT, FOLDER, Kernels, Notebook, differences, read
 
 CORPUS = [read(path) for path in sorted((FOLDER / "corpus").glob("*.py"))]
 
@@ -29,9 +29,25 @@ def service() -> Iterator[Service]:
     assert not left, f"Processes left behind: {left}"
 
 
+@pytest.fixture(scope="module")
+def _kernels(service: Service) -> Iterator[Kernels]:
+    kernels = Kernels(service)
+    yield kernels
+    kernels.end()
+
+
+@pytest.fixture
+def kernels(_kernels: Kernels, request: pytest.FixtureRequest) -> Iterator[Kernels]:
+    """No notebook follows one that failed."""
+    yield _kernels
+    report = getattr(request.node, "call_report", None)
+    if report is None or report.failed:
+        _kernels.end()
+
+
 @pytest.mark.parametrize("notebook", CORPUS, ids=lambda notebook: notebook.name)
-def test_same_with_and_without_gpu(service: Service, notebook: Notebook) -> None:
-    plain, *others = run_all(service, notebook)
+def test_same_with_and_without_gpu(kernels: Kernels, notebook: Notebook) -> None:
+    plain, *others = kernels.run(notebook)
     failed = [line for line in plain.state if " that fails: " in line]
     assert not failed, failed
     for way, found in zip(("every cell", "half of the cells"), others, strict=True):
