@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import struct
@@ -85,14 +86,22 @@ def cards() -> list[int]:
     return [CARD_MIB]
 
 
+@pytest.fixture(scope="module")
+def gpu_machine() -> str:
+    """The program that makes machines. Built once: each time cargo would wait for whatever else is built."""
+    command = ["cargo", "build", "--quiet", "--locked", "--message-format=json"]
+    command += ["-p", "baton-gpu-tests", "--bin", "gpu-machine"]
+    built = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE, text=True)
+    (program,) = filter(None, (json.loads(line).get("executable") for line in built.stdout.splitlines()))
+    return str(program)
+
+
 @pytest.fixture
-def machine(service: Service, cards: list[int]) -> Path:
+def machine(service: Service, gpu_machine: str, cards: list[int]) -> Path:
     """The folder of a driver and its cards."""
     folder = service.place.folder / "machine"
     folder.mkdir()
-    command = ["cargo", "run", "--quiet", "--locked", "-p", "baton-gpu-tests", "--bin", "gpu-machine", "--"]
-    sizes = [str(mebibytes << 20) for mebibytes in cards]
-    subprocess.run([*command, str(folder), *sizes], cwd=ROOT, env=ENVIRONMENT, check=True)
+    subprocess.run([gpu_machine, folder, *(str(mebibytes << 20) for mebibytes in cards)], check=True)
     return folder
 
 
