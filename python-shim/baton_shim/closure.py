@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import gc
 import weakref
+from asyncio import AbstractEventLoop
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextvars import Context
 from dataclasses import dataclass, field
 from datetime import datetime, time
 from itertools import chain, islice
 from traceback import walk_tb
 from types import (
+    AsyncGeneratorType,
     BuiltinFunctionType,
     CodeType,
     CoroutineType,
@@ -42,7 +45,12 @@ EVALUATE = frozenset({"eval", "exec"})
 # Under whatever name, or in a list.
 EVALUATORS = frozenset(map(id, (eval, exec)))
 SHOWERS = frozenset(map(id, (globals, locals)))
-CLOSED = (ModuleType, BuiltinFunctionType, CodeType, FrameType, TracebackType, GeneratorType, CoroutineType)
+RUNNING = (GeneratorType, CoroutineType, AsyncGeneratorType)
+CLOSED = (ModuleType, BuiltinFunctionType, CodeType, FrameType, TracebackType, AbstractEventLoop, Context)
+
+
+class Uses(frozenset[str]):
+    """Names that something in the other kernel may use. A stand-in for it holds them."""
 
 
 @dataclass
@@ -71,20 +79,64 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], beside: Iterable[o
         seen.add(id(value))
         reached.dynamic |= id(value) in EVALUATORS
         reached.everything |= id(value) in SHOWERS
+        used: frozenset[str] = frozenset()
         if isinstance(value, FunctionType) and value.__globals__ is namespace:
-            used = code_names(value.__code__)
+            used = names_of(value.__code__)
             reached.files.add(value.__code__.co_filename)
-            reached.dynamic |= not EVALUATE.isdisjoint(used.loads)
-            reached.everything |= "globals" in used.loads
-            new = (used.loads | used.deletes) - taken
+        elif type(value) is Uses:
+            used = value
+        if used:
+            reached.dynamic |= not EVALUATE.isdisjoint(used)
+            reached.everything |= "globals" in used
+            new = used - taken
             taken |= new
             reached.names |= new
             waiting.extend(namespace[name] for name in new if name in namespace)
-        elif isinstance(value, TracebackType):
+        if isinstance(value, TracebackType):
             reached.files.update(frame.f_code.co_filename for frame, _ in walk_tb(value))
         waiting.extend(held(value))
     reached.everything |= any(namespace.get(name) is namespace for name in taken)
     return reached
+
+
+def used_by(live: Iterable[object], namespace: Mapping[str, Any]) -> set[str]:
+    """The names that these objects of this kernel may use when they go on: generators, threads, frames, …
+
+    What the values of the names use is not followed.
+    """
+    names: set[str] = set()
+    waiting = deque(live)
+    seen = {id(namespace)}
+    while waiting and len(seen) < MOST_OBJECTS:
+        value = waiting.popleft()
+        if id(value) in seen or type(value) in WEAK or not gc.is_tracked(value):
+            continue
+        seen.add(id(value))
+        if isinstance(value, FunctionType):
+            if value.__globals__ is namespace:
+                names |= names_of(value.__code__)
+        elif isinstance(value, FrameType):
+            if value.f_globals is namespace:
+                names |= names_of(value.f_code)
+                waiting.extend(value.f_locals.values())
+        elif isinstance(value, RUNNING):
+            frame = frame_of(value)
+            if frame is not None and frame.f_globals is namespace:
+                names |= names_of(frame.f_code)
+            waiting.extend(gc.get_referents(value))
+        waiting.extend(held(value))
+    return names
+
+
+def frame_of(running: object) -> FrameType | None:
+    """None: it has come to its end."""
+    frames = (getattr(running, name, None) for name in ("gi_frame", "cr_frame", "ag_frame"))
+    return next(filter(None, frames), None)
+
+
+def names_of(code: CodeType) -> frozenset[str]:
+    used = code_names(code)
+    return used.loads | used.deletes
 
 
 def held(value: object) -> Iterator[object]:
@@ -99,7 +151,7 @@ def held(value: object) -> Iterator[object]:
         if value.__module__ == "__main__":
             return chain(type.__getattribute__(value, "__dict__").values(), value.__bases__, (type(value),))
         return iter(())
-    if isinstance(value, CLOSED):
+    if isinstance(value, (*CLOSED, *RUNNING)):
         return iter(())
     if type(value) in WITH_ZONE:
         return iter((value.tzinfo,))  # type: ignore[attr-defined]

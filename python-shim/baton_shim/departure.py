@@ -49,7 +49,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     hooked.patches.read_new(home.shell.history_manager.input_hist_raw, namespace)
     hooks = hooked.depart()
     last_error = getattr(sys, "last_value", None) if found.last_error else None
-    needed = analysis.needed(found, namespace, visible, (last_error, *objects(hooks)))
+    needed = analysis.needed(found, namespace, visible, (last_error, home.beside, *objects(hooks)))
     table = home.table
     names = (needed.names | options.keep) - options.drop
     wished = set(needed.wished) - names - options.drop

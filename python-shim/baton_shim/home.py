@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
+from baton_shim.closure import Uses
 from baton_shim.debugging import seam_debugger
 from baton_shim.here import by_reference
 from baton_shim.link import Link
@@ -53,6 +54,8 @@ class Home:
         """How many have run in the present session."""
         self.where: tuple[str, int] | None = None
         """Host and process of the session, as it said."""
+        self.beside = Uses()
+        """What runs in the session beside its cells."""
         self.transfer: Transfer | None = None
         self.unreleased: dict[int, list[Any]] = {}
         """What the proxy may still be reading, by call: it must not be freed."""
@@ -100,6 +103,7 @@ class Home:
             self.modules.restart()
             self.cells = 0
             self.where = None
+            self.beside = Uses()
         return self._table
 
     def void(self) -> None:

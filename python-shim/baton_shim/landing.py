@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from baton_shim import errors
+from baton_shim.closure import Uses
 from baton_shim.surroundings import warn
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
     home.shared |= set(extra["names"])
     home.cells += 1
     home.where = extra["where"]
+    home.beside = Uses(extra["beside"])
     for line in home.surroundings.land(extra["around"]) + home.surroundings.figures.land(extra["figures"]):
         warn(line)
     home.surroundings.handlers.land(extra["handlers"])

@@ -15,14 +15,14 @@ import ast
 import asyncio
 import functools
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import InputRejected
 
 from baton_shim import errors
+from baton_shim.beside import runs_beside
 from baton_shim.errors import GpuServiceError
 from baton_shim.interrupts import Interrupts
 from baton_shim.link import LinkClosed, Message
@@ -40,10 +40,6 @@ MOST_KEPT_BYTES = 64 << 20
 """What is kept to take cells back may take this much; then a cell brings everything home."""
 COMMS = ("comm_open", "comm_msg", "comm_close")
 OWN_MAGICS = ("gpu_status", "gpu_reset", "gpu_config")
-QUIET_THREADS = frozenset(
-    "ipykernel IPython zmq tornado traitlets baton_shim concurrent tqdm debugpy _pydevd_bundle pydevd".split()
-)
-"""Packages whose threads run no code of the student's by themselves."""
 
 
 class RestLost(GpuServiceError, InputRejected):  # type: ignore[misc]
@@ -280,33 +276,3 @@ def is_own_magic(call: ast.expr) -> bool:
         return False
     name, _, body = texts
     return name == "gpu" or (name in ("time", "capture") and GPU_LINE.match(body) is not None)
-
-
-def runs_beside(shell: Any) -> bool:
-    """Whether code of the student's may run in this process while no cell does."""
-    return any(map(is_alien, threading.enumerate())) or any(map(of_notebook(shell), tasks()))
-
-
-def is_alien(thread: threading.Thread) -> bool:
-    if thread is threading.main_thread() or thread is threading.current_thread():
-        return False
-    target = getattr(thread, "_target", None)
-    modules = (type(thread).__module__, getattr(target, "__module__", None) or "")
-    return not any(module.partition(".")[0] in QUIET_THREADS for module in modules)
-
-
-def tasks() -> Iterable[Any]:
-    try:
-        return asyncio.all_tasks()
-    except RuntimeError:  # no loop runs in this thread
-        return ()
-
-
-def of_notebook(shell: Any) -> Callable[[Any], bool]:
-    files = getattr(shell.compile, "_filename_map", {})
-
-    def is_of_notebook(task: Any) -> bool:
-        code = getattr(task.get_coro(), "cr_code", None)
-        return code is not None and code.co_filename in files
-
-    return is_of_notebook

@@ -23,6 +23,7 @@ from IPython.core.error import StdinNotImplementedError
 from traitlets import Type
 
 from baton_shim import errors, wire
+from baton_shim.beside import names_beside
 from baton_shim.comms import SessionComms
 from baton_shim.here import by_reference
 from baton_shim.interrupts import Interrupts
@@ -223,6 +224,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             "hooks": self._surroundings.hooks.depart() if prepared["returns"] else None,
             "comms": self._comms.depart() if prepared["returns"] else None,
             "custom_handler": self.shell.custom_handler if prepared["returns"] else None,
+            "beside": sorted(names_beside(self.shell)),
             "where": (platform.node(), os.getpid()),
         }
         self.shell.custom_handler = None

@@ -104,6 +104,9 @@ class Header:
     modules: bytes | None = None  # what must be loaded before the body is read
     buffers: tuple[int, ...] = ()  # sizes of what lies behind the body
     away: tuple[tuple[int, int], ...] = ()  # segments whose bytes follow: number and size
+    stays: tuple[
+        tuple[int, tuple[str, ...], tuple[int, ...]], ...
+    ] = ()  # of what stays there: its number, names that it may use, numbers that it holds
 
 
 def versions() -> tuple[str, str]:

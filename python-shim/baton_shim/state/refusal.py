@@ -18,7 +18,10 @@ import socket
 import sys
 import threading
 import types
+from collections.abc import Iterable
 from typing import Any, NoReturn
+
+from baton_shim.closure import Uses
 
 LOCKS = (_thread.LockType, _thread.RLock)
 METHODS = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
@@ -60,13 +63,17 @@ def stayed_text(obj: object) -> str | None:
 
 
 class Stayed:
-    """In the place of an object that stayed in the other kernel; every use of it raises `StayedError`."""
+    """In the place of an object that stayed in the other kernel; every use of it raises `StayedError`.
 
-    __slots__ = ("__weakref__", "_baton_hint", "_baton_text")
+    It holds what that object holds of all that both kernels know, and the names of the notebook that it may use.
+    """
+
+    __slots__ = ("__weakref__", "_baton_held", "_baton_hint", "_baton_text", "_baton_uses")
 
     def __init__(self, text: str, hint: str | None = None) -> None:
         object.__setattr__(self, "_baton_text", text)
         object.__setattr__(self, "_baton_hint", hint)
+        hold(self, (), ())
 
     def __repr__(self) -> str:
         return f"<{object.__getattribute__(self, '_baton_text')}>"
@@ -78,6 +85,16 @@ class Stayed:
         if name in ("__class__", "__reduce__", "__reduce_ex__"):
             return object.__getattribute__(self, name)
         return _raise(self)
+
+
+def hold(stayed: Stayed, uses: Iterable[str], held: Iterable[Any]) -> None:
+    object.__setattr__(stayed, "_baton_uses", Uses(uses))
+    object.__setattr__(stayed, "_baton_held", tuple(held))
+
+
+def held_by(stayed: Stayed) -> tuple[Any, ...]:
+    held: tuple[Any, ...] = object.__getattribute__(stayed, "_baton_held")
+    return held
 
 
 def _said(stayed: Stayed) -> tuple[str, str | None]:

@@ -7,6 +7,7 @@ built from objects that are patched themselves.
 
 from __future__ import annotations
 
+from baton_shim.state.refusal import Stayed
 from baton_shim.state.walk import Reach, Walker
 
 
@@ -37,10 +38,12 @@ def find_replaced(walker: Walker, reach: Reach) -> tuple[set[int], set[int]]:
 
 def _holders(walker: Walker, numbers: set[int]) -> set[int]:
     children = walker.children
+    objects = walker.numbering.objects
     return {
         number
         for number in range(walker.numbering.anchors, len(walker.numbering))
         if not numbers.isdisjoint(children[number] if number in children else walker.children_of(number))
+        and type(objects[number]) is not Stayed  # what it stands for holds what it held
     }
 
 

@@ -31,10 +31,11 @@ from baton_shim.state.message import Header, Snapshot, is_plain, join, split, ve
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
 from baton_shim.state.pickler import NanPickler, Patch, TablePickler
-from baton_shim.state.refusal import Refused, Stayed, TableBroken, stayed_text
+from baton_shim.state.refusal import Refused, Stayed, TableBroken, hold, stayed_text
 from baton_shim.state.replacement import find_replaced
 from baton_shim.state.segments import Segments
 from baton_shim.state.stale import tell_of_stale_holders
+from baton_shim.state.stays import Stays
 from baton_shim.state.views import Views
 from baton_shim.state.walk import Reach, Walker
 
@@ -56,7 +57,8 @@ class Table:
         main = main if main is not None and vars(main) is namespace else object()
         anchors = [namespace, main, self._patch_anchor, *of_interpreter(), *self._kinds.anchors()]
         self._numbering = Numbering(anchors, self._find_class)
-        self._walker = Walker(self._numbering, self._kinds)
+        self._stays = Stays(namespace, self._numbering)
+        self._walker = Walker(self._numbering, self._kinds, self._stays)
         self._views = Views(self._here, self._kinds, self._numbering)
         self._foreign = bytearray(len(self._numbering))  # for each number, whether the other end gave it
         self._given: Set[int] = frozenset()  # what the last snapshot and its supplements brought up to date
@@ -149,6 +151,7 @@ class Table:
             buffers: list[Any] = []
             left: dict[str, str] = {}
             fresh: list[Any] = []
+            stayed: list[Any] = []
         else:
             patches = self._patches(reach, last)
             try:
@@ -157,6 +160,7 @@ class Table:
                 self._segments.show(hidden)
                 raise
             fresh, buffers = numbering.numbered_by(pickler), pickler.large.buffers
+            stayed = [] if home else [obj for obj, _, _ in pickler.stayed]
         header = Header(
             count_before=len(numbering),
             count_after=len(numbering) + len(fresh),
@@ -174,6 +178,8 @@ class Table:
         dropped_segments = self._views.take_dropped()
         self._drop(replaced)
         numbering.add(fresh)
+        if stays := self._stays.news(reach.marked, stayed, dying):
+            header = replace(header, stays=stays)
         self._foreign.extend(bytes(len(fresh)))
         self._views.note_used()
         self._views.find_moved(reach.changed)
@@ -343,6 +349,7 @@ class Table:
         self._bindings.drop(numbers)
         for number in numbers:
             self._walker.forget(number)
+            self._stays.drop(number)
             self._views.leave(number)
         self._numbering.drop(numbers)
 
@@ -351,6 +358,7 @@ class Table:
         self._foreign = bytearray(self._foreign[number] for number in sorted(moved))
         self._given = {moved[number] for number in self._given if number in moved}
         self._walker.move(moved)
+        self._stays.move(moved)
         self._views.move(moved)
         self._bindings.move(moved)
 
@@ -424,6 +432,9 @@ class Table:
             self._walker.children.clear()
         self._drop(going)
         numbering.add(fresh)
+        for number, uses, held in header.stays:
+            hold(numbering.objects[number], uses, map(numbering.objects.__getitem__, held))
+            self._walker.forget(number)
         self._foreign.extend(b"\1" * len(fresh))
         self._views.note_used()
         self._views.find_moved(undo.patched)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
-from itertools import chain, compress, repeat
+from itertools import compress, repeat
 from operator import is_, itemgetter
 from typing import Any
 
 from baton_shim.state.kinds import ATOMS, Kinds, is_leaf
 from baton_shim.state.numbering import Numbering
+from baton_shim.state.stays import Stays
 
 Known = tuple[Any, Any]  # a kind and the state at the last message
 
@@ -37,8 +38,8 @@ _BATCH = 1024  # objects that are compared at once; of these, each is looked at 
 
 
 class Walker:
-    def __init__(self, numbering: Numbering, kinds: Kinds) -> None:
-        self.numbering, self.kinds = numbering, kinds
+    def __init__(self, numbering: Numbering, kinds: Kinds, stays: Stays) -> None:
+        self.numbering, self.kinds, self.stays = numbering, kinds, stays
         self.states: dict[int, Known] = {}
         self.children: dict[int, tuple[int, ...]] = {}
 
@@ -156,7 +157,7 @@ class Walker:
         for number in unchanged:
             if number not in children:
                 self.children_of(number)
-        return set(chain.from_iterable(map(children.__getitem__, unchanged)))
+        return self.stays.below(unchanged).union(*map(children.__getitem__, unchanged))
 
     def _change(self, number: int, reach: Reach) -> list[Any]:
         obj = self.numbering.objects[number]

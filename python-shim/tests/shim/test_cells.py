@@ -213,6 +213,44 @@ def test_a_part_that_stayed_at_home(baton: Baton) -> None:
     assert cell.traceback.splitlines()[-1].startswith("hint: ")
 
 
+GOES_ON = [
+    # What makes it, how it goes on, and what that prints.
+    ("def made():\n  for n in range(9): yield n * scale\nx = made()", "print(next(x), next(x))", "0 3"),
+    ("x = map(lambda n: n + scale, [1])\nx = [x, (grown(n) for n in [1])]", "print(next(x[1]))", "4"),
+    (
+        "from contextlib import contextmanager\n@contextmanager\ndef made():\n  yield\n  print(grown(1))\n"
+        "x = made(); x.__enter__()",
+        "_ = x.__exit__(None, None, None)",
+        "4",
+    ),
+    ("import threading\ndef made(): print(grown(1))\nx = threading.Thread(target=made)", "x.start(); x.join()", "4"),
+    (
+        "import threading\ngo = threading.Event(); x = threading.Thread(target=lambda: (go.wait(), print(grown(1))))\n"
+        "x.start()",
+        "go.set(); x.join()",
+        "4",
+    ),
+    (
+        "import asyncio\ngo = asyncio.Event()\nasync def made():\n  await go.wait()\n  print(grown(1))\n"
+        "x = asyncio.ensure_future(made())",
+        "go.set(); await x",
+        "4",
+    ),
+]
+
+
+@pytest.mark.parametrize(("making", "going_on", "printed"), GOES_ON)
+def test_what_stays_in_the_session_finds_the_names_that_it_uses(
+    baton: Baton, making: str, going_on: str, printed: str
+) -> None:
+    baton.run("scale = 2\ndef grown(n): return n + scale")
+    baton.run(f"%%gpu\n{making}")
+    baton.run("scale = 3")
+    assert baton.run("%%gpu\nother = 1").reply["status"] == "ok"
+    cell = baton.run(f"%%gpu\n{going_on}")
+    assert (cell.all("error"), cell.text()) == ([], f"{printed}\n")
+
+
 def test_a_failed_service(baton: Baton) -> None:
     baton.run("x = [1]")
     baton.run("%%gpu\nx")

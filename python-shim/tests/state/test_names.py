@@ -174,6 +174,54 @@ def test_what_the_session_made_and_cannot_send_stays_usable_there(pair: Pair) ->
     assert home["second"] == 3
 
 
+GENERATORS = """
+def adding(found):
+    while True:
+        found.append(len(found))
+        yield found
+def keeping():
+    kept = []
+    while True:
+        kept.append((yield kept))
+found = []; steps = adding(found); keeper = keeping(); kept = next(keeper)
+"""
+
+
+def test_what_stays_in_the_session_goes_on_with_what_it_holds(pair: Pair) -> None:
+    pair.remote(GENERATORS)
+    home = pair.namespace
+    assert pair.remote("next(steps)", "steps") == {"error": None}
+    assert home["found"] == [0]
+    pair.local("found.append('here'); x = [1]")
+    assert pair.remote("_ = next(steps), keeper.send(x)", "steps", "keeper", "x") == {"error": None}
+    assert home["found"] == [0, "here", 2] and home["kept"][0] is home["x"]
+    pair.local("x.append(2)")
+    assert pair.remote("same = keeper.send(None)[0]", "keeper") == {"error": None}
+    assert home["same"] is home["x"] == [1, 2]
+
+
+def test_what_stays_in_the_session_lets_go_of_what_it_held(pair: Pair) -> None:
+    pair.remote("class Held: pass\nheld = Held(); steps = (n for n in [held])")
+    reference = weakref.ref(pair.namespace["held"])
+    pair.local("del held")
+    pair.remote("", "steps", deleted=("held",))
+    assert reference() is not None
+    pair.remote("found = [*steps]; del found", "steps")
+    pair.remote("")
+    gc.collect()
+    pair.remote("")
+    assert reference() is None
+
+
+def test_an_array_that_moved_is_the_one_that_a_generator_of_the_session_holds(pair: Pair) -> None:
+    pair.remote("import numpy as np\nx = np.arange(3)\nsteps = (x.resize(n, refcheck=False) or x for n in (5, 7))")
+    pair.remote("same = next(steps) is x", "steps", "x")
+    assert pair.namespace["same"] and pair.namespace["x"].shape == (5,)
+    pair.local("x[0] = 9")
+    pair.remote("first = int(next(steps)[0])", "steps")
+    assert pair.namespace["first"] == 9 and pair.namespace["x"].shape == (7,)
+
+
 def test_locks_queues_and_loggers_work_on_both_sides(pair: Pair) -> None:
     pair.local(
         "import threading, queue, logging\nclass Counter:\n  def __init__(self): self.lock = threading.Lock(); self.n = 0\n"

@@ -59,6 +59,7 @@ from baton_shim.state.kinds.references import (
     DictIteratorKind,
     ListIteratorKind,
     ReferenceKind,
+    StayedKind,
     is_kernel_stream_type,
 )
 from baton_shim.state.kinds.singletons import SingletonKind, may_be_singleton
@@ -77,7 +78,7 @@ from baton_shim.state.refusal import Stayed, cannot_leave, may_be_guilty
 __all__ = ["ATOMS", "Here", "Kind", "Kinds", "is_leaf"]
 
 _IMMUTABLE: tuple[type, ...] = (
-    *(int, float, complex, str, bytes, type(None), range, slice, tuple, frozenset, enum.Enum, property, Stayed),
+    *(int, float, complex, str, bytes, type(None), range, slice, tuple, frozenset, enum.Enum, property),
     *(classmethod, staticmethod, types.BuiltinFunctionType, types.MethodType, types.CodeType),
     *(types.MethodWrapperType, types.WrapperDescriptorType, types.MethodDescriptorType, types.GetSetDescriptorType),
     *(types.MemberDescriptorType, types.ClassMethodDescriptorType, types.GenericAlias, types.UnionType),
@@ -109,7 +110,7 @@ class Kinds:
         self.search_tree, self.decision_tree = SearchTreeKind(here), DecisionTreeKind(here)
         self.typing, self.singleton = TypingKind(here), SingletonKind(here)
         self.c_data, self.decimal_context = CDataKind(here), DecimalContextKind(here)
-        self.iterator = IteratorKind(here)
+        self.iterator, self.stayed = IteratorKind(here), StayedKind(here)
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values()}
         self._by_type: dict[type, Kind] = {
             list: self.list,
@@ -120,6 +121,7 @@ class Kinds:
             types.FunctionType: self.function,
             types.CellType: self.cell,
             functools._lru_cache_wrapper: self.cached,
+            Stayed: self.stayed,
             decimal.Context: self.decimal_context,
             **dict.fromkeys(_REFERENCES, self.reference),
             **dict.fromkeys(DICT_ITERATORS, self.dict_iterator),

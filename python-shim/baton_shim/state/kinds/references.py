@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State, imported
-from baton_shim.state.refusal import Stayed, standard_stream
+from baton_shim.state.refusal import Stayed, held_by, standard_stream
 
 PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
 DICT_VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
@@ -217,3 +217,13 @@ class _Nothing:
     """The target of a weak reference that was dead when it travelled."""
 
     __slots__ = ("__weakref__",)
+
+
+class StayedKind(Kind):
+    """A stand-in: what it holds may change here, and the other kernel must hear of it."""
+
+    name = "stayed"
+    blind = True
+
+    def parts(self, obj: Any, state: State) -> Iterable[Any]:
+        return held_by(obj)
