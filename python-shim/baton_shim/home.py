@@ -189,6 +189,10 @@ class Home:
 
         formatter.format = format
         self.shell.events.register("post_run_cell", self._forget_shown)
+        self.shell.events.register("pre_run_cell", self._cell_begins)
+
+    def _cell_begins(self, cell: Any) -> None:
+        self.surroundings.hooks.patches.expect(cell.raw_cell or "", self.namespace)
 
     def _forget_shown(self, *result: object) -> None:
         self._shown = None

@@ -110,6 +110,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 self._refuse(prepared)
                 return
             self._link.send("started", message_id=self._message_id)
+            self._surroundings.hooks.patches.expect(cell["code"], self.shell.user_ns)
             self._faults.open(prepared["dynamic"])
             reply = await self._run(cell["code"], cell["silent"], cell["allow_stdin"])
             self._faults.close()

@@ -11,6 +11,7 @@ from typing import Any
 
 import cloudpickle
 
+from baton_shim.originals import ASSIGNED, original, place_of
 from baton_shim.state.kinds import ATOMS, Kinds
 from baton_shim.state.kinds.classes import class_form
 from baton_shim.state.kinds.instances import reduced_ordinarily
@@ -77,6 +78,8 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
             return self._stand_in(obj, *reason)
         of = self.kinds.of(obj)
         try:
+            if ASSIGNED and (place := place_of(obj)) is not None:
+                return original, place
             form = of.reduce(obj)
             if form is not None:
                 return form

@@ -19,11 +19,13 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from baton_shim import late
+from baton_shim import late, originals
+from baton_shim.originals import ASSIGNED, BEFORE, Place
 from baton_shim.surroundings.imports import IMPORTS
 
 _ASSIGNED = r"\s*[-+*/%@&|^<>]{0,2}=(?!=)"
 PATH = re.compile(rf"(?<![\w.'\"])([^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:({_ASSIGNED})|(\s*\[[^\n]{{1,200}}?\]{_ASSIGNED}))?")
+SETS = re.compile(r"\.\w+\s*=(?!=)")
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: one that takes new attributes
 _MISSING = object()
 _WRAPPERS = frozenset((classmethod, staticmethod, property))
@@ -57,7 +59,32 @@ class Patches:
     def read(self, text: str, namespace: Mapping[str, Any]) -> None:
         """Notes what this code names."""
         IMPORTS.read(text)
-        self.owners.update(dict.fromkeys(owners(text, namespace)))
+        self._note(owners(text, namespace))
+
+    def expect(self, text: str, namespace: Mapping[str, Any]) -> None:
+        """Notes what is where this code is about to put something, in a module or class."""
+        for match in PATH.finditer(text) if SETS.search(text) is not None else ():
+            first, *parts = match[1].split(".")
+            found = namespace.get(first)
+            if match[2] is not None and type(found) not in weakref.ProxyTypes:
+                places: Iterable[Owner] = ()
+                if isinstance(found, types.ModuleType):
+                    places = named(found, parts, match)
+                elif isinstance(found, type):
+                    places = of_class(found, parts[-1] if len(parts) == 1 else "")
+                for key in places:
+                    if key[2]:
+                        self._keep(key, value_of(owner_of(*key[:2]), key[2]))
+
+    def _note(self, found: Iterable[Owner]) -> None:
+        for owner in found:
+            self.owners[owner] = None
+            if owner[2]:
+                ASSIGNED.add(place_of(owner))
+
+    def _keep(self, key: Key, one: Any) -> None:
+        if one is not _MISSING and is_own(key, one):
+            BEFORE.setdefault(place_of(key), one)
 
     def read_new(self, cells: list[str], namespace: Mapping[str, Any]) -> None:
         """In the notebook. The last cell may only be about to import what it names, so it is read again next time."""
@@ -76,7 +103,7 @@ class Patches:
         self.owners = {}
         for line in named.splitlines():
             module, kind, attribute = line.split("\0")
-            self.owners[module, kind, attribute] = None
+            self._note([(module, kind, attribute)])
 
     def look(self) -> list[tuple[Key, Any]]:
         # An attribute may be found twice: as one that was assigned, and in a class that was named.
@@ -85,13 +112,11 @@ class Patches:
 
     def _is_change(self, key: Key, one: Any) -> bool:
         """A library's own functions and classes are none where they belong, but for one that was put back here."""
-        named = isinstance(one, (types.FunctionType, types.BuiltinFunctionType, type))
-        own = named and (one.__module__, one.__qualname__) == (key[0], ".".join(filter(None, key[1:])))
-        return not own or (key in self._before and one is not self._before[key])
+        return not is_own(key, one) or (key in self._before and one is not self._before[key])
 
     def land(self, before: Iterable[tuple[Key, Any]], now: list[tuple[Key, Any]]) -> None:
         known, staying = dict(before), {key for key, _ in now}
-        for key, one in [*((key, self._before.pop(key, _MISSING)) for key in known.keys() - staying), *now]:
+        for key, one in [*((key, self._put_back(key)) for key in known.keys() - staying), *now]:
             owner = owner_of(key[0], key[1])
             if owner is None:
                 self._wait(key, one)
@@ -106,10 +131,14 @@ class Patches:
             present = value_of(owner, key[2])
             if key in staying - known.keys():
                 self._before.setdefault(key, present)
+                self._keep(key, present)
             if one is not _MISSING:
                 setattr(owner, key[2], one)
             elif present is not _MISSING:
                 delattr(owner, key[2])
+
+    def _put_back(self, key: Key) -> Any:
+        return self._before.pop(key, BEFORE.get(place_of(key), _MISSING))
 
     def _wait(self, key: Key, one: Any) -> None:
         """Until something here imports the library."""
@@ -179,6 +208,15 @@ def of_object(module: str, name: str, found: Any, parts: list[str], match: re.Ma
             yield module, ".".join((name, *parts)), _ITEMS
     elif match[2] is not None and parts:
         yield module, ".".join((name, *parts[:-1])), parts[-1]
+
+
+def place_of(key: Key) -> Place:
+    return key[0], ".".join(filter(None, key[1:]))
+
+
+def is_own(key: Key, one: Any) -> bool:
+    """Whether it is a library's function or class where it belongs."""
+    return callable(one) and originals.names_of(one) == place_of(key) and not originals.is_of_notebook(one)
 
 
 def is_generic(found: types.FunctionType) -> bool:

@@ -204,6 +204,42 @@ SHOWING = [
 ]
 
 
+REPLACED = [
+    # A cell, and what the last expression in it is.
+    (
+        "import functools, math, textwrap, time, numpy as np\nroot = np.sqrt; wait = time.sleep; cut = textwrap.dedent\n"
+        "kept = [math.sin, textwrap.TextWrapper]",
+        None,
+    ),
+    (
+        "np.sqrt = lambda x: 'mine'; time.sleep = lambda s: s; math.sin = str; textwrap.TextWrapper = dict\n"
+        "@functools.wraps(cut)\ndef cut_less(text): return f'<{cut(text)}>'\ntextwrap.dedent = cut_less",
+        None,
+    ),
+    (
+        "np.sqrt(4), time.sleep(3), math.sin(1), textwrap.TextWrapper(), textwrap.dedent(' a'), cut_less(' b')",
+        "('mine', 3, '1', {}, '<a>', '<b>')",
+    ),
+    ("root(4.0) + kept[0](0.0), wait(0), cut(' a'), kept[1]().width", "(np.float64(2.0), None, 'a', 70)"),
+    ("np.sqrt = root; time.sleep = wait; math.sin, textwrap.TextWrapper = kept; textwrap.dedent = cut", None),
+    (
+        "np.sqrt is root, time.sleep is wait, [math.sin, textwrap.TextWrapper] == kept, textwrap.dedent is cut",
+        "(True, True, True, True)",
+    ),
+    ("np.sqrt(4.0), math.sin(0.0), textwrap.dedent(' a'), cut_less(' b')", "(np.float64(2.0), 0.0, 'a', '<b>')"),
+]
+
+
+@pytest.mark.parametrize("remote", ["0 1 2 3 4 5 6", "0 1 3 5 6", "0 2 4 6", "1 3 5", "2 3 5 6", "1 2 5"])
+def test_functions_of_libraries_are_replaced_and_put_back(baton: Baton, remote: str) -> None:
+    baton.run("import baton_shim")
+    for number, (code, expected) in enumerate(REPLACED):
+        cell = baton.run(f"%%gpu\n{code}" if str(number) in remote else code)
+        assert (number, cell.all("error"), cell.result) == (number, [], expected)
+    for magic in ("", "%%gpu\n"):
+        assert baton.run(f"{magic}{REPLACED[5][0]}").result == REPLACED[5][1]
+
+
 def hold_in_both(baton: Baton, magic: str, settings: list[tuple[str, str, str]]) -> None:
     for change, look, expected in settings:
         cell = baton.run(magic + change)
