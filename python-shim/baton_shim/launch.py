@@ -36,6 +36,16 @@ def end_with_parent(signal_name: str) -> None:
         pass
 
 
+def watch(file_descriptor: int) -> None:
+    """Ends this process with the worker, whose end of the socket closes then. Reads nothing."""
+    import select
+
+    poll = select.poll()
+    poll.register(file_descriptor, select.POLLRDHUP)
+    poll.poll()
+    os._exit(1)
+
+
 def run_kernel(shell_ready: Callable[[Any], None], prepare: Callable[[Any], None] | None = None) -> None:
     """`ipykernel.kernelapp.launch_new_instance()`, with a look at the shell before extensions and start-up files.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from baton_shim.launch import SHIM_SOCKET, end_with_parent, leave_notebook_folder, run_kernel
+from baton_shim.launch import SHIM_SOCKET, end_with_parent, leave_notebook_folder, run_kernel, watch
 
 DEBUGGER = "debugpy"
 
@@ -52,16 +52,6 @@ def main() -> None:
 def leave_out_debugger() -> None:
     """ipykernel loads what it finds, a fifth of its start. No client speaks with a session's debugger."""
     sys.modules[DEBUGGER] = None  # type: ignore[assignment]
-
-
-def watch(file_descriptor: int) -> None:
-    """Reads nothing: the worker's end of the socket closes with the worker."""
-    import select
-
-    poll = select.poll()
-    poll.register(file_descriptor, select.POLLRDHUP)
-    poll.poll()
-    os._exit(1)
 
 
 if __name__ == "__main__":
