@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +20,9 @@ from subprocess import PIPE
 from typing import Any
 
 from measuring import report
+
+# isort: split
+from end_to_end.service import BINARY
 
 ROOT = Path(__file__).parent.parent
 SECONDS = 60
@@ -33,7 +35,7 @@ CARGO = ("cargo", "run", "--quiet", "--release", "--locked", "--package")
 
 def main() -> None:
     seconds = sys.argv[1] if len(sys.argv) > 1 else str(SECONDS)
-    baton = os.environ.get("BATON_PROGRAM") or shutil.which("baton")
+    baton = os.environ.get("BATON_PROGRAM", BINARY)
     rows = {}
     for engine in ("sqlite", "postgres"):
         runs = {
