@@ -70,9 +70,9 @@ class Backend(Kind):
         if difference == self.look():
             return
         if "matplotlib.pyplot" in sys.modules:
-            from IPython import get_ipython
-
-            get_ipython().enable_matplotlib(difference)  # as %matplotlib, which also takes care of what inline began
+            shown = bool(figure_printers())
+            shell().enable_matplotlib(difference)  # as %matplotlib, which also takes care of what inline began
+            show_figures(shown)  # `matplotlib.use` leaves that
         else:
             sys.modules["matplotlib"].use(INLINE if difference == "inline" else difference)
 
@@ -122,6 +122,32 @@ class FigureFormats(Settings):
         return troubles
 
 
+class ShownFigures(Kind):
+    """Whether a figure that is a cell's value is shown as an image: from the first that inline makes."""
+
+    name, title, module, whole = "figures shown", "That figures are shown", "matplotlib.figure", True
+
+    def look(self) -> bool:
+        return bool(figure_printers())
+
+    def fresh(self) -> None:
+        return None
+
+    def apply(self, difference: bool) -> None:
+        show_figures(difference)
+
+
+def show_figures(shown: bool) -> None:
+    if shown == bool(figure_printers()):
+        return
+    from IPython.core.pylabtools import select_figure_formats
+    from matplotlib_inline.config import InlineBackend
+
+    backend = InlineBackend.instance()
+    formats = backend.figure_formats if shown else ()
+    select_figure_formats(shell(), formats, **backend.print_figure_kwargs)
+
+
 def figure_printers() -> dict[str, tuple[str, dict[str, Any]]]:
     """By type of output the name of the format and the options."""
     figure = getattr(sys.modules.get("matplotlib.figure"), "Figure", None)
@@ -143,4 +169,4 @@ def named(backend: str | None) -> str | None:
     return "inline" if backend == INLINE else backend and backend.lower()
 
 
-PLOTS: tuple[Kind, ...] = (Parameters(), Backend(), Interactive(), FigureFormats())
+PLOTS: tuple[Kind, ...] = (Parameters(), Backend(), Interactive(), FigureFormats(), ShownFigures())

@@ -321,6 +321,18 @@ def test_the_shell_and_the_kernel_mean_the_other_ones(baton: Baton) -> None:
     assert baton.value("mine is ip is get_ipython()") == "True"
 
 
+@pytest.mark.parametrize("magic", ["", "%%gpu\n"])
+@pytest.mark.parametrize(
+    ("backend", "kinds"),
+    [("", ["image/png", "text/plain"]), ("import matplotlib; matplotlib.use('agg')\n", ["text/plain"])],
+)
+def test_a_figure_as_a_value(baton: Baton, magic: str, backend: str, kinds: list[str]) -> None:
+    baton.run(f"{magic}{backend}import matplotlib.pyplot as plt\nfig, ax = plt.subplots()")
+    for showing in ("%%gpu\nfig", "fig", "%%gpu\nfig"):
+        (value,) = baton.run(showing).all("execute_result")
+        assert sorted(value["data"]) == kinds
+
+
 def test_inline_figures(baton: Baton) -> None:
     cell = baton.run("%%gpu\nimport matplotlib.pyplot as plt\nfig, ax = plt.subplots()\nax.plot([1, 2]);")
     assert cell.reply["status"] == "ok", cell.traceback
