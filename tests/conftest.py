@@ -56,7 +56,7 @@ class SharedKernel:
     def get(self) -> Kernel:
         if self._kernel is None:
             self._kernel = Kernel.start(self._place)
-        self._kernel.run("%reset -f", silent=True)
+        self._kernel.empty()
         return self._kernel
 
     def drop(self) -> None:
@@ -73,11 +73,21 @@ def _shared_kernel(place: Place) -> Iterator[SharedKernel]:
 
 
 @pytest.fixture
-def kernel(_shared_kernel: SharedKernel, request: pytest.FixtureRequest) -> Iterator[Kernel]:
+def has_failed(request: pytest.FixtureRequest) -> Callable[[], bool]:
+    """Whether the test did not pass, once it is over."""
+
+    def ask() -> bool:
+        report = getattr(request.node, "call_report", None)
+        return report is None or report.failed
+
+    return ask
+
+
+@pytest.fixture
+def kernel(_shared_kernel: SharedKernel, has_failed: Callable[[], bool]) -> Iterator[Kernel]:
     """A kernel without variables. Its session may be warm from another test."""
     yield _shared_kernel.get()
-    report = getattr(request.node, "call_report", None)
-    if report is None or report.failed:
+    if has_failed():
         _shared_kernel.drop()
 
 

@@ -26,7 +26,8 @@ def runs_beside(shell: Any) -> bool:
 
 def names_beside(shell: Any) -> set[str]:
     """Names of the notebook that what runs beside its cells may use."""
-    threads = [thread for thread in threading.enumerate() if is_alien(thread, QUIET_THREADS - {"concurrent"})]
+    quiet = QUIET_THREADS - {"concurrent"}  # which run what the student gave an executor
+    threads = [thread for thread in threading.enumerate() if is_alien(thread, quiet)]
     waiting = [*filter(of_notebook(shell), tasks())]
     if not (threads or waiting):
         return set()

@@ -86,7 +86,7 @@ class Kernels:
             self.end()
         with ThreadPoolExecutor(len(WAYS)) as pool:
             if self._kernels:
-                list(pool.map(empty, self._kernels.values()))
+                list(pool.map(lambda at: at[0].empty(), self._kernels.values()))
             else:
                 self._library = library
                 list(pool.map(self._start, WAYS))
@@ -104,10 +104,6 @@ class Kernels:
         for kernel, _ in self._kernels.values():
             kernel.shutdown()
         self._kernels = {}
-
-
-def empty(at: tuple[Kernel, Path]) -> None:
-    at[0].run("%reset -f", silent=True)
 
 
 def run(kernel: Kernel, folder: Path, notebook: Notebook, way: Way) -> Run:

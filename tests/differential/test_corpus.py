@@ -6,7 +6,7 @@ The worker behaves as one that does not see the notebooks' folders.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,11 +37,10 @@ def _kernels(service: Service) -> Iterator[Kernels]:
 
 
 @pytest.fixture
-def kernels(_kernels: Kernels, request: pytest.FixtureRequest) -> Iterator[Kernels]:
+def kernels(_kernels: Kernels, has_failed: Callable[[], bool]) -> Iterator[Kernels]:
     """No notebook follows one that failed."""
     yield _kernels
-    report = getattr(request.node, "call_report", None)
-    if report is None or report.failed:
+    if has_failed():
         _kernels.end()
 
 

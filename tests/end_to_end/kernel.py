@@ -55,6 +55,10 @@ class Kernel:
     def gpu(self, body: str, **options: Any) -> Result:
         return self.run(f"%%gpu\n{body}", **options)
 
+    def empty(self) -> None:
+        """Forgets all variables."""
+        self.run("%reset -f", silent=True)
+
     def evaluate(self, expression: str) -> Any:
         """The value of an expression in the notebook kernel, for values that `repr` writes as literals."""
         import ast

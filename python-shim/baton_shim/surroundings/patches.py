@@ -63,18 +63,10 @@ class Patches:
 
     def expect(self, text: str, namespace: Mapping[str, Any]) -> None:
         """Notes what is where this code is about to put something, in a module or class."""
-        for match in PATH.finditer(text) if SETS.search(text) is not None else ():
-            first, *parts = match[1].split(".")
-            found = namespace.get(first)
-            if match[2] is not None and type(found) not in weakref.ProxyTypes:
-                places: Iterable[Owner] = ()
-                if isinstance(found, types.ModuleType):
-                    places = named(found, parts, match)
-                elif isinstance(found, type):
-                    places = of_class(found, parts[-1] if len(parts) == 1 else "")
-                for key in places:
-                    if key[2]:
-                        self._keep(key, value_of(owner_of(*key[:2]), key[2]))
+        for key in owners(text, namespace) if SETS.search(text) is not None else ():
+            owner = owner_of(*key[:2])
+            if key[2] and isinstance(owner, (types.ModuleType, type)):
+                self._keep(key, value_of(owner, key[2]))
 
     def _note(self, found: Iterable[Owner]) -> None:
         for owner in found:
