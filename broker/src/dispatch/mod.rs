@@ -144,8 +144,8 @@ enum Peer {
 pub(crate) struct Dispatch {
     graces: Graces,
     jobs: HashMap<JobId, Job>,
-    /// Every job that was here and is over, as far as the store's rows reach back.
-    closed: HashSet<JobId>,
+    /// Every job that was here and is over, as far as the store's rows reach back, with its notebook.
+    closed: HashMap<JobId, NotebookId>,
     notebooks: HashMap<NotebookId, Notebook>,
     workers: HashMap<WorkerId, Worker>,
     peers: HashMap<ConnectionId, Peer>,
@@ -365,7 +365,7 @@ impl Dispatch {
         if let Some(notebook) = self.notebooks.get_mut(&job.notebook) {
             notebook.subscriptions.remove(&id);
         }
-        self.closed.insert(id);
+        self.closed.insert(id, job.notebook);
         actions.push(Action::Write(Write::Close { job: id }));
     }
 

@@ -186,28 +186,31 @@ impl Dispatch {
     fn submit(
         &mut self,
         connection: ConnectionId,
-        mut submission: Submission,
+        submission: Submission,
         now: Now,
         actions: &mut Vec<Action>,
     ) {
+        let (id, notebook) = (submission.job, submission.notebook);
+        let open = self.jobs.get(&id).map(|job| job.notebook);
+        match open.or_else(|| self.closed.get(&id).copied()) {
+            // Another notebook learns no more than of a job that never was.
+            Some(of) if of != notebook => self.forgotten(connection, id, actions),
+            Some(_) if open.is_none() => self.submitted_again(connection, id, actions),
+            Some(_) if self.is_followed(id, notebook) => {}
+            Some(_) => self.resume(connection, id, 0, now, actions),
+            None if self.has_too_many(notebook) => self.one_too_many(connection, id, actions),
+            None => self.accept(submission, now, actions),
+        }
+    }
+
+    fn is_followed(&self, id: JobId, notebook: NotebookId) -> bool {
+        self.notebooks
+            .get(&notebook)
+            .is_some_and(|notebook| notebook.subscriptions.contains_key(&id))
+    }
+
+    fn accept(&mut self, mut submission: Submission, now: Now, actions: &mut Vec<Action>) {
         let id = submission.job;
-        let Some(notebook) = self.notebooks.get(&submission.notebook) else {
-            return;
-        };
-        if self.jobs.contains_key(&id) {
-            if !notebook.subscriptions.contains_key(&id) {
-                self.resume(connection, id, 0, now, actions);
-            }
-            return;
-        }
-        if self.closed.contains(&id) {
-            self.submitted_again(connection, id, actions);
-            return;
-        }
-        if self.has_too_many(submission.notebook) {
-            self.one_too_many(connection, id, actions);
-            return;
-        }
         let Some(notebook) = self.notebooks.get_mut(&submission.notebook) else {
             return;
         };

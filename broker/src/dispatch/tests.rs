@@ -59,7 +59,7 @@ fn step() -> impl Strategy<Value = Step> {
 #[derive(Default)]
 struct Stored {
     jobs: HashMap<JobId, OpenJob>,
-    closed: HashSet<JobId>,
+    closed: HashMap<JobId, NotebookId>,
     starts: HashMap<JobId, u32>,
     ends: HashMap<JobId, u32>,
 }
@@ -367,7 +367,7 @@ impl Stored {
                     submitted_ms: 0,
                     started_ms: None,
                 };
-                assert!(!self.closed.contains(&submission.job));
+                assert!(!self.closed.contains_key(&submission.job));
                 assert!(self.jobs.insert(submission.job, job).is_none());
             }
             Write::Assign {
@@ -441,7 +441,7 @@ impl Stored {
             Write::Close { job } => {
                 let closed = self.jobs.remove(&job).unwrap();
                 assert!(closed.phase == Phase::Finished);
-                self.closed.insert(job);
+                self.closed.insert(job, closed.notebook);
             }
             Write::SeeWorker { .. }
             | Write::LoseWorker { .. }

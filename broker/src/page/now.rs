@@ -128,9 +128,10 @@ fn slot(job: &JobView, now_ms: i64, caller: &Caller) -> Markup {
         } },
         None => html! { span.quiet { "sending its state" } },
     };
+    let seen = caller.identity.may_see(&job.account);
     html! {
-        li.slot.moving[moving] id={ "runs-" (job.job) } {
-            @if caller.identity.may_see(&job.account) {
+        li.slot.moving[moving] id=[seen.then(|| format!("runs-{}", job.job))] {
+            @if seen {
                 b { (job.account.owner) }
                 (time)
                 span.cell {

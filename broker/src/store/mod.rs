@@ -43,7 +43,7 @@ use postgres::{PostgresStore, PostgresWriter};
 use sqlite::{SqliteStore, SqliteWriter};
 use sqlx::migrate::MigrateError;
 use statement::{Row, Statement};
-use std::{collections::HashSet, io::ErrorKind, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::HashMap, io::ErrorKind, path::PathBuf, sync::Arc, time::Duration};
 
 /// Pages and reconnecting proxies read at the same time; more of them wait.
 const READERS: u32 = 4;
@@ -241,8 +241,8 @@ pub(crate) struct OpenJob {
 #[derive(Debug)]
 pub(crate) struct Loaded {
     pub(crate) jobs: Vec<OpenJob>,
-    /// Jobs that nobody should submit again.
-    pub(crate) closed: HashSet<JobId>,
+    /// Jobs that are over, with their notebooks: they are not submitted again.
+    pub(crate) closed: HashMap<JobId, NotebookId>,
     pub(crate) next_sequence: u64,
     pub(crate) spent: Vec<(Account, Spent)>,
     /// The last runs that ended by themselves, the oldest first.

@@ -34,7 +34,7 @@ impl Store {
              FROM jobs WHERE closed = 0 ORDER BY sequence",
         );
         let open = writer.fetch(open).await?;
-        let closed = sql("SELECT job FROM jobs WHERE closed = 1");
+        let closed = sql("SELECT job, notebook FROM jobs WHERE closed = 1");
         let closed = writer.fetch(closed).await?;
         let last = sql("SELECT MAX(sequence) AS last FROM jobs");
         let last: Option<i64> = match writer.fetch(last).await?.first() {
@@ -45,8 +45,8 @@ impl Store {
             jobs: open.iter().map(open_job).collect::<Result<_, _>>()?,
             closed: closed
                 .iter()
-                .map(|row| id(row, "job").map(JobId))
-                .collect::<Result<_, _>>()?,
+                .map(|row| Ok((JobId(id(row, "job")?), NotebookId(id(row, "notebook")?))))
+                .collect::<Result<_, StoreError>>()?,
             next_sequence: count(last.unwrap_or(0))? + 1,
             spent: spent(&mut writer).await?,
             runs: last_runs(&mut writer).await?,

@@ -13,7 +13,7 @@ use baton_protocol::{
     worker::DeviceKind,
 };
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     fmt::Debug,
 };
 
