@@ -6,6 +6,7 @@
 use crate::{
     dispatch::{ConnectionId, WorkerHello},
     engine::{Event, Outgoing},
+    pace::{Pace, Verdict},
     people::{Account, Identity},
     store::{Store, StoreError},
 };
@@ -33,7 +34,7 @@ use std::{
 };
 use tokio::{
     sync::mpsc,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -69,7 +70,11 @@ pub(crate) async fn serve_proxy(
                     account: Arc::new(account),
                     store,
                 };
-                let event = move |connection, message| screen.clone().event(connection, message);
+                let mut pace = Pace::new(Instant::now());
+                let event = move |connection, message| {
+                    let verdict = pace.count(Instant::now());
+                    screen.clone().event(connection, message, verdict)
+                };
                 serve(socket, inbox, stop, came, event).await;
             }
             Err(refusal) => refuse(socket, &ToProxy::Refused(refusal)).await,
@@ -125,8 +130,24 @@ struct Screen {
 }
 
 impl Screen {
-    /// `None` when the database does not say.
-    async fn event(self, connection: ConnectionId, message: FromProxy) -> Option<Event> {
+    /// `None` ends the connection: the notebook sends too much, or the database does not answer.
+    async fn event(
+        self,
+        connection: ConnectionId,
+        message: FromProxy,
+        verdict: Verdict,
+    ) -> Option<Event> {
+        match verdict {
+            Verdict::Wait(Duration::ZERO) => {}
+            Verdict::Wait(wait) => sleep(wait).await,
+            Verdict::TooMuch => {
+                tracing::warn!(
+                    "A notebook of {} is disconnected: it sends messages without end",
+                    self.account.owner
+                );
+                return None;
+            }
+        }
         match self.names_its_own(&message).await {
             Ok(true) => Some(Event::FromProxy(connection, message)),
             Ok(false) => Some(Event::NamesForeign(connection, message)),
@@ -244,7 +265,7 @@ async fn serve<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>
     inbox: mpsc::Sender<Event>,
     stop: CancellationToken,
     came: impl FnOnce(ConnectionId, Outgoing) -> Event,
-    event: impl Fn(ConnectionId, Incoming) -> Coming,
+    mut event: impl FnMut(ConnectionId, Incoming) -> Coming,
 ) {
     let connection = ConnectionId(NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed));
     let (frames, queue) = mpsc::channel(OUTGOING);
@@ -268,7 +289,7 @@ async fn serve<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>
 async fn read<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>>(
     mut reader: SplitStream<WebSocket>,
     inbox: &mpsc::Sender<Event>,
-    event: impl Fn(Incoming) -> Coming,
+    mut event: impl FnMut(Incoming) -> Coming,
 ) {
     while let Ok(Some(Ok(message))) = timeout(SILENCE, reader.next()).await {
         match message {

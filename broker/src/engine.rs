@@ -325,6 +325,14 @@ async fn send(
         Action::Write(_) => {}
         Action::ToProxy(connection, message) => connections.send(connection, &message),
         Action::ToWorker(connection, message) => connections.send(connection, &message),
+        Action::Relay { from, to, message } => {
+            if !connections.try_send(to, &message) {
+                tracing::warn!(
+                    "A worker has more from notebooks than it reads; the sender's connection is closed"
+                );
+                connections.close(from);
+            }
+        }
         Action::Forward(connection, job, events) => {
             let before = events.first().map_or(0, |event| event.number - 1);
             let message = ToProxy::Events { job, events };

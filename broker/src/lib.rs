@@ -22,6 +22,7 @@ mod lead;
 mod listen;
 mod metrics;
 mod minutes;
+mod pace;
 mod page;
 mod people;
 #[cfg(test)]

@@ -70,6 +70,13 @@ pub(crate) enum Action {
     Write(Write),
     ToProxy(ConnectionId, ToProxy),
     ToWorker(ConnectionId, ToWorker),
+    /// What a notebook says to the worker of its job. It is said again after a reconnect, so where the worker's queue
+    /// is full the notebook's connection ends and not the worker's, which others share.
+    Relay {
+        from: ConnectionId,
+        to: ConnectionId,
+        message: ToWorker,
+    },
     /// Live events for a proxy that has heard all events before them.
     Forward(ConnectionId, JobId, Vec<NumberedEvent>),
     /// Send the stored events after a number, then say `caught_up`.

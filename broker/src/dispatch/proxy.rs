@@ -82,7 +82,9 @@ impl Dispatch {
                 self.forgotten(connection, job, actions);
             }
             FromProxy::Submit(_) => {}
-            FromProxy::State { job, state } => self.replace_state(job, state, actions),
+            FromProxy::State { job, state } => {
+                self.replace_state(connection, job, state, actions);
+            }
             FromProxy::Resume { job, after } => self.resume(connection, job, after, now, actions),
             FromProxy::Cancel { job } => {
                 actions.push(Action::ToProxy(connection, ToProxy::Cancelling { job }));
@@ -92,13 +94,15 @@ impl Dispatch {
                 job,
                 question,
                 value,
-            } => self.input(job, question, value, actions),
+            } => self.input(connection, job, question, value, actions),
             FromProxy::Files {
                 job,
                 question,
                 answer,
-            } => self.files(job, question, answer, actions),
-            FromProxy::Names { job, number, state } => self.names(job, number, state, actions),
+            } => self.files(connection, job, question, answer, actions),
+            FromProxy::Names { job, number, state } => {
+                self.names(connection, job, number, state, actions);
+            }
             FromProxy::Applied { job } => self.applied(job, now, actions),
             FromProxy::Goodbye {} => self.proxy_gone(notebook, now, actions),
         }
@@ -239,7 +243,13 @@ impl Dispatch {
     }
 
     /// Both the answer to `StateWanted` or `BytesWanted` and what a later assignment starts from.
-    fn replace_state(&mut self, id: JobId, state: State, actions: &mut Vec<Action>) {
+    fn replace_state(
+        &mut self,
+        from: ConnectionId,
+        id: JobId,
+        state: State,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
@@ -254,12 +264,10 @@ impl Dispatch {
             state: Box::new(state.clone()),
         }));
         if job.phase == Phase::Assigned
-            && let Some(connection) = self.jobs.get(&id).and_then(|job| self.runner(job))
+            && let Some(to) = self.jobs.get(&id).and_then(|job| self.runner(job))
         {
-            actions.push(Action::ToWorker(
-                connection,
-                ToWorker::State { job: id, state },
-            ));
+            let message = ToWorker::State { job: id, state };
+            actions.push(Action::Relay { from, to, message });
         }
     }
 
@@ -318,15 +326,14 @@ impl Dispatch {
                 self.finish_cancelled(id, now, actions);
                 return;
             }
+            (Phase::Assigned | Phase::Started, _) if job.cancel_wanted => return,
             (Phase::Assigned | Phase::Started, Some(connection)) => {
                 actions.push(Action::ToWorker(connection, ToWorker::Cancel { job: id }));
             }
             // Said when the worker comes back.
             (Phase::Started, None) => {}
         }
-        if let Some(job) = self.jobs.get_mut(&id)
-            && !job.cancel_wanted
-        {
+        if let Some(job) = self.jobs.get_mut(&id) {
             job.cancel_wanted = true;
             let stopped = job.stopped.clone();
             actions.push(Action::Write(Write::WantCancel { job: id, stopped }));
@@ -335,6 +342,7 @@ impl Dispatch {
 
     fn input(
         &mut self,
+        from: ConnectionId,
         id: JobId,
         question: u64,
         value: Option<String>,
@@ -344,15 +352,13 @@ impl Dispatch {
             return;
         };
         match self.runner(job) {
-            Some(connection) => {
-                actions.push(Action::ToWorker(
-                    connection,
-                    ToWorker::Input {
-                        job: id,
-                        question,
-                        value,
-                    },
-                ));
+            Some(to) => {
+                let message = ToWorker::Input {
+                    job: id,
+                    question,
+                    value,
+                };
+                actions.push(Action::Relay { from, to, message });
             }
             None => {
                 if let Some(job) = self.jobs.get_mut(&id) {
@@ -362,19 +368,26 @@ impl Dispatch {
         }
     }
 
-    fn files(&mut self, id: JobId, question: u64, answer: Parcel, actions: &mut Vec<Action>) {
+    fn files(
+        &mut self,
+        from: ConnectionId,
+        id: JobId,
+        question: u64,
+        answer: Parcel,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(job) = self.jobs.get(&id).filter(|job| job.is_running()) else {
             return;
         };
         match self.runner(job) {
-            Some(connection) => actions.push(Action::ToWorker(
-                connection,
-                ToWorker::Files {
+            Some(to) => {
+                let message = ToWorker::Files {
                     job: id,
                     question,
                     answer,
-                },
-            )),
+                };
+                actions.push(Action::Relay { from, to, message });
+            }
             None => {
                 if let Some(job) = self.jobs.get_mut(&id) {
                     job.waiting_files
@@ -386,21 +399,26 @@ impl Dispatch {
     }
 
     /// An answer with another number than the worker waits for does no harm there.
-    fn names(&mut self, id: JobId, number: u64, state: State, actions: &mut Vec<Action>) {
+    fn names(
+        &mut self,
+        from: ConnectionId,
+        id: JobId,
+        number: u64,
+        state: State,
+        actions: &mut Vec<Action>,
+    ) {
         let job = self.jobs.get_mut(&id);
         let Some(job) = job.filter(|job| job.phase == Phase::Started) else {
             return;
         };
         job.names = Some((number, state.clone()));
-        if let Some(connection) = self.jobs.get(&id).and_then(|job| self.runner(job)) {
-            actions.push(Action::ToWorker(
-                connection,
-                ToWorker::Names {
-                    job: id,
-                    number,
-                    state,
-                },
-            ));
+        if let Some(to) = self.jobs.get(&id).and_then(|job| self.runner(job)) {
+            let message = ToWorker::Names {
+                job: id,
+                number,
+                state,
+            };
+            actions.push(Action::Relay { from, to, message });
         }
     }
 

@@ -314,6 +314,51 @@ async fn a_connection_that_means_harm_is_closed_or_told_and_nothing_else_happens
     running.ends().await;
 }
 
+/// One notebook answers without end and the worker that all share reads nothing meanwhile: the notebook is cut off, and
+/// the worker goes on where it was.
+#[tokio::test]
+async fn a_flood_of_answers_costs_its_sender_the_connection_and_not_the_worker() {
+    let broker = class().await;
+    let mut worker = FakeWorker::with_slots(&broker.dial_as("gpu-1"), 2).await;
+    let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
+    let theirs = mallory.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    worker.report(theirs, fencing, 1, vec![started()]).await;
+    let answer = "x".repeat(256 << 10);
+    let mut heard = Vec::new();
+    for question in 1..=1000 {
+        let value = Some(answer.clone());
+        let input = FromProxy::Input {
+            job: theirs,
+            question,
+            value,
+        };
+        if mallory.try_say(input).await.is_err() {
+            break;
+        }
+    }
+    mallory.expect_closed_after_news().await;
+    let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
+    let job = ada.submit().await;
+    let (fencing, assigned) = loop {
+        match worker.next().await {
+            ToWorker::Input { question, .. } => heard.push(question),
+            ToWorker::Assign {
+                fencing,
+                submission,
+                ..
+            } => break (fencing, submission.job),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(assigned, job);
+    assert!((1..1000).contains(&heard.len()), "{}", heard.len());
+    worker
+        .report(job, fencing, 1, vec![started(), finished(Outcome::Ok)])
+        .await;
+    ada.events_after(job, 0).await;
+}
+
 fn naming_many(chunks: u32) -> State {
     let State::Chunks(manifest) = state("") else {
         unreachable!()

@@ -1,7 +1,7 @@
 //! A proxy and a worker that say what a test tells them.
 
 use super::{PATIENCE, within};
-use baton_link::{Connection, Dial};
+use baton_link::{Connection, Dial, LinkError};
 use baton_protocol::{
     Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, NumberedEvent, Outcome, Output,
     PROTOCOL_VERSION, Piece, Priority, SessionId, State, StateVersion, Submission, Usage, WorkerId,
@@ -55,6 +55,11 @@ impl FakeProxy {
 
     pub(crate) async fn say(&mut self, message: FromProxy) {
         self.connection.send(&message).await.unwrap();
+    }
+
+    /// An error where the broker has closed the connection.
+    pub(crate) async fn try_say(&mut self, message: FromProxy) -> Result<(), LinkError> {
+        within("a message", self.connection.send(&message)).await
     }
 
     pub(crate) async fn submit(&mut self) -> JobId {
@@ -144,6 +149,11 @@ impl FakeProxy {
     pub(crate) async fn expect_closed(&mut self) {
         let end = within("an end", self.connection.receive()).await;
         assert!(matches!(end, Ok(None) | Err(_)), "{end:?}");
+    }
+
+    /// What was said before the end may be anything.
+    pub(crate) async fn expect_closed_after_news(&mut self) {
+        while let Ok(Some(_)) = within("an end", self.connection.receive()).await {}
     }
 }
 

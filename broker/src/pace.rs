@@ -1,0 +1,91 @@
+//! How fast the broker reads the messages of one notebook: a burst at once, then a steady rate.
+//!
+//! In: the time of each message. Out: how long to wait before it is handed on, or that the connection is to end.
+//!
+//! **Invariant:** pure; a notebook that stays below the steady rate never waits.
+
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A cell that opens many files of the notebook's folder causes one message for each of them.
+const A_SECOND: f64 = 500.0;
+const BURST: f64 = 2000.0;
+/// A notebook that was slowed down without a break for this long does not mean well.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) struct Pace {
+    left: f64,
+    at: Instant,
+    slowed_since: Option<Instant>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    Wait(Duration),
+    TooMuch,
+}
+
+impl Pace {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            left: BURST,
+            at: now,
+            slowed_since: None,
+        }
+    }
+
+    /// Counts a message.
+    pub(crate) fn count(&mut self, now: Instant) -> Verdict {
+        let since = now.saturating_duration_since(self.at).as_secs_f64();
+        self.left = (self.left + since * A_SECOND).min(BURST) - 1.0;
+        self.at = now;
+        if self.left >= 0.0 {
+            self.slowed_since = None;
+            return Verdict::Wait(Duration::ZERO);
+        }
+        let slowed_since = *self.slowed_since.get_or_insert(now);
+        match now.saturating_duration_since(slowed_since) > PATIENCE {
+            true => Verdict::TooMuch,
+            false => Verdict::Wait(Duration::from_secs_f64(-self.left / A_SECOND)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// When the last of these messages was handed on, in seconds, and whether the connection lasted.
+    fn sent(pace: &mut Pace, messages: usize, start: Instant) -> (f64, bool) {
+        let mut now = start;
+        for _ in 0..messages {
+            match pace.count(now) {
+                Verdict::Wait(wait) => now += wait,
+                Verdict::TooMuch => return ((now - start).as_secs_f64(), false),
+            }
+        }
+        ((now - start).as_secs_f64(), true)
+    }
+
+    #[test]
+    fn a_burst_passes_and_a_flood_is_slowed_down_then_cut() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        assert_eq!(sent(&mut pace, 2000, start), (0.0, true));
+        let (seconds, lasts) = sent(&mut pace, 5000, start);
+        assert!(lasts && (9.9..10.1).contains(&seconds), "{seconds}");
+        let mut flood = Pace::new(start);
+        let (seconds, lasts) = sent(&mut flood, 1_000_000, start);
+        assert!(!lasts && (60.0..61.0).contains(&seconds), "{seconds}");
+    }
+
+    #[test]
+    fn a_notebook_at_the_steady_rate_never_waits() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        for message in 0..100_000_u32 {
+            let now = start + Duration::from_secs_f64(f64::from(message) / A_SECOND);
+            assert_eq!(pace.count(now), Verdict::Wait(Duration::ZERO));
+        }
+    }
+}
