@@ -37,6 +37,11 @@ pub const RUNNING: u64 = 0;
 pub const LOCKED: u64 = 1;
 pub const CHECKPOINTED: u64 = 2;
 
+/// While it is not 0, kernels of the name `held` do not end.
+pub const HELD: usize = FIRST_STATE + SLOTS;
+/// How many calls wait for the GPU now.
+pub const WAITING: usize = HELD + 1;
+
 /// Offsets of bytes: who changes the ledger, who computes, and from here on by slot who lives.
 pub const LEDGER: i64 = 1 << 20;
 pub const PROCESSORS: i64 = LEDGER + 1;

@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use layout::{CODE, CONTEXT, KERNELS, LOST, OVERLAPS, SLICES, card_at};
+use layout::{CODE, CONTEXT, HELD, KERNELS, LOST, OVERLAPS, SLICES, WAITING, card_at};
 
 /// Tells a process which card it has.
 pub const CARD: &str = "BATON_TEST_GPU";
@@ -88,6 +88,20 @@ impl Machine {
     /// Each module takes so much from now on, and each function when it is launched first.
     pub fn charge_code(&self, bytes: u64) -> io::Result<()> {
         self.set(CODE, bytes)
+    }
+
+    /// Kernels of the name `held` do not end until they are let go.
+    pub fn hold(&self) -> io::Result<()> {
+        self.set(HELD, 1)
+    }
+
+    pub fn let_go(&self) -> io::Result<()> {
+        self.set(HELD, 0)
+    }
+
+    /// How many calls wait for the GPU now.
+    pub fn waiting(&self) -> io::Result<u64> {
+        self.number(WAITING)
     }
 
     fn set(&self, index: usize, number: u64) -> io::Result<()> {

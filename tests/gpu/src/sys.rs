@@ -31,6 +31,9 @@ pub struct Driver {
     library: *mut c_void,
 }
 
+// SAFETY: a library's handle is the same in all threads.
+unsafe impl Send for Driver {}
+
 /// Calls the function of a name with these arguments.
 macro_rules! call {
     ($driver:expr, $name:literal, $($argument:expr => $kind:ty),*) => {{
@@ -64,6 +67,22 @@ impl Driver {
         call!(driver, "cuDevicePrimaryCtxRetain", &raw mut context => *mut usize, 0 => c_int)?;
         call!(driver, "cuCtxSetCurrent", context => usize)?;
         Ok(driver)
+    }
+
+    /// The calling thread's context.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn context(&self) -> Answer<usize> {
+        let mut context = 0;
+        call!(self, "cuCtxGetCurrent", &raw mut context => *mut usize)?;
+        Ok(context)
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn set_context(&self, context: usize) -> Answer {
+        call!(self, "cuCtxSetCurrent", context => usize)
     }
 
     /// By the driver's own look-up, which is found by the loader's.

@@ -137,10 +137,6 @@ impl Gate {
         self.state.load(SeqCst) != NOT_IN_USE
     }
 
-    pub(super) fn is_open(&self) -> bool {
-        self.state.load(SeqCst) == OPEN
-    }
-
     pub(super) fn in_flight(&self) -> u64 {
         self.calls.load(SeqCst) & IN_FLIGHT
     }

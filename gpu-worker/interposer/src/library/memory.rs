@@ -84,6 +84,13 @@ impl Memory {
         self.heap.find(address)
     }
 
+    /// The context of the allocation that begins at an address.
+    pub(super) fn context_of(&self, address: u64) -> Option<Context> {
+        let found = self.heap.find(address)?;
+        let (_, region) = self.regions.range(..=address).next_back()?;
+        (found.address == address).then_some(region.context)
+    }
+
     // ---- allocating and freeing
 
     /// Where there is room already.

@@ -283,22 +283,22 @@ impl Process {
     /// Frees an allocation that nothing uses any more, as the driver does: after all that was submitted. `false` for an
     /// address that is none of this process' allocations.
     fn free(&self, address: u64) -> bool {
-        if self
-            .memory()
-            .find(address)
-            .is_none_or(|range| range.address != address)
-        {
+        let mut memory = self.memory();
+        let Some(context) = memory.context_of(address) else {
             return false;
-        }
+        };
         if self.captures.any() {
-            self.memory().free_after(address, None);
+            memory.free_after(address, None);
             return true;
         }
-        if self.gate.is_open() {
-            // What went wrong before says the next call too.
-            let _ = driver::synchronize();
+        // Memory that has left the GPU is used by nothing there. Otherwise the GPU may be at work even behind a closed
+        // gate, and unmapping does not wait for that.
+        if !memory.is_away() {
+            drop(memory);
+            // The next call reports what went wrong before.
+            let _ = context.with(driver::synchronize);
+            memory = self.memory();
         }
-        let mut memory = self.memory();
         let shrank = memory.free(address);
         self.say_shrank(shrank.unwrap_or(0));
         true
@@ -306,11 +306,7 @@ impl Process {
 
     /// Frees it after what was submitted to the stream.
     fn free_in_order(&self, address: u64, stream: Stream) -> bool {
-        if self
-            .memory()
-            .find(address)
-            .is_none_or(|range| range.address != address)
-        {
+        if self.memory().context_of(address).is_none() {
             return false;
         }
         let event = Event::record(stream);

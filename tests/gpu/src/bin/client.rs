@@ -82,6 +82,7 @@ impl Client {
             ["check", name] => self.check(name),
             ["rounds", name, count] => self.rounds(name, number(count)?),
             ["launch", kernel, count] => self.launch(kernel, number(count)?),
+            ["launch-aside", kernel, count] => self.launch_aside(kernel, number(count)?),
             ["time-submissions", batches] => self.time_submissions(number(batches)?),
             ["synchronize"] => nothing(self.driver.synchronize()),
             ["memory"] => self
@@ -200,6 +201,19 @@ impl Client {
         for _ in 0..count {
             kernel.launch(0, &[])?;
         }
+        Ok(String::new())
+    }
+
+    /// In a thread of its own, which nobody waits for.
+    fn launch_aside(&self, kernel: &str, count: u64) -> Answer<String> {
+        let (driver, kernel) = (self.driver, self.driver.kernel(kernel)?);
+        let context = driver.context()?;
+        std::thread::spawn(move || {
+            let launches = driver.set_context(context).and_then(|()| {
+                (0..count).try_for_each(|_| kernel.launch(0, &[]))
+            });
+            launches.unwrap_or_else(|Refusal(code)| eprintln!("A launch aside was refused: {code}"));
+        });
         Ok(String::new())
     }
 

@@ -12,8 +12,8 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::layout::{
-    ALIVE, CHECKPOINTED, CODE, CONTEXT, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, KERNELS, LEDGER, LOCKED, LOST, MEMORY,
-    OVERLAPS, PROCESSORS, RUNNING, SLOTS, UUID, card_at,
+    ALIVE, CHECKPOINTED, CODE, CONTEXT, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, HELD, KERNELS, LEDGER, LOCKED, LOST, MEMORY,
+    OVERLAPS, PROCESSORS, RUNNING, SLOTS, UUID, WAITING, card_at,
 };
 use crate::locks::{self, LockKind};
 use crate::{Code, ILLEGAL_STATE, INVALID_VALUE, NOT_READY, OUT_OF_MEMORY, lock, sys};
@@ -187,6 +187,17 @@ impl Card {
 
     pub(crate) fn kernel_ends(&self) {
         self.own(1).fetch_sub(1, SeqCst);
+    }
+
+    pub(crate) fn is_held(&self) -> bool {
+        self.numbers[HELD].load(SeqCst) != 0
+    }
+
+    /// Runs what waits for the GPU.
+    pub(crate) fn while_waiting(&self, wait: impl FnOnce()) {
+        self.numbers[WAITING].fetch_add(1, SeqCst);
+        wait();
+        self.numbers[WAITING].fetch_sub(1, SeqCst);
     }
 
     /// By processes that live.

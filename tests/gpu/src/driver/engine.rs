@@ -23,9 +23,25 @@ pub(crate) enum Kernel {
     /// Fails, for good.
     Fail(i32),
     Forever,
+    /// As long as the card says.
+    Held,
+}
+
+impl Work {
+    /// Whether it reads or writes there.
+    fn uses(&self, from: u64, bytes: u64) -> bool {
+        let overlaps = |start: u64, length: u64| start < from + bytes && from < start + length;
+        match self {
+            Self::Kernel(Kernel::Add { to, count, .. }) => overlaps(*to, 8 * count),
+            Self::Kernel(_) => false,
+            Self::Copy { to, from, bytes } => overlaps(*to, *bytes as u64) || overlaps(*from, *bytes as u64),
+            Self::Fill { to, value, count } => overlaps(*to, (value.len() * count) as u64),
+        }
+    }
 }
 
 struct Queue {
+    /// The first of them is under way.
     works: VecDeque<Work>,
     submitted: u64,
     done: u64,
@@ -63,10 +79,20 @@ pub(crate) fn is_done(number: u64) -> bool {
 }
 
 pub(crate) fn wait_for(number: u64) {
-    let mut queue = lock(&QUEUE);
-    while queue.done < number {
-        queue = wait(queue);
+    if is_done(number) {
+        return;
     }
+    card().while_waiting(|| {
+        let mut queue = lock(&QUEUE);
+        while queue.done < number {
+            queue = wait(queue);
+        }
+    });
+}
+
+/// Whether work that is not done yet reads or writes there.
+pub(crate) fn uses(from: u64, bytes: u64) -> bool {
+    lock(&QUEUE).works.iter().any(|work| work.uses(from, bytes))
 }
 
 fn wait(queue: MutexGuard<'_, Queue>) -> MutexGuard<'_, Queue> {
@@ -77,20 +103,27 @@ fn run() {
     loop {
         let mut queue = lock(&QUEUE);
         let work = loop {
-            match queue.works.pop_front() {
-                Some(work) => break work,
+            match queue.works.front() {
+                Some(work) => break work.clone(),
                 None => queue = wait(queue),
             }
         };
         drop(queue);
         do_it(work);
-        lock(&QUEUE).done += 1;
+        let mut queue = lock(&QUEUE);
+        queue.works.pop_front();
+        queue.done += 1;
+        drop(queue);
         CHANGED.notify_all();
     }
 }
 
+/// After a fatal error nothing is computed any more.
 fn do_it(work: Work) {
+    let is_dead = STICKY.load(std::sync::atomic::Ordering::SeqCst) != 0;
     match work {
+        Work::Kernel(_) if is_dead => card().kernel_ends(),
+        _ if is_dead => {}
         Work::Kernel(kernel) => {
             match kernel {
                 Kernel::Nothing => {}
@@ -117,6 +150,11 @@ fn compute(kernel: Kernel) {
         Kernel::Forever => loop {
             std::thread::park();
         },
+        Kernel::Held => {
+            while card().is_held() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! Interposer, arbiter and driver together: programs on a card that is too small for them.
 #![allow(clippy::unwrap_used)]
 
+mod hand;
+mod moments;
 mod monitoring;
 mod peers;
 mod programs;

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::Mutex;
+use std::sync::atomic::Ordering::SeqCst;
 
 use super::{
     ANONYMOUS, FIXED, NO_ACCESS, NO_RESERVE, PRIVATE, READ_WRITE, SHARED, api, close, ftruncate, memfd_create, mmap,
     mprotect, munmap, put,
 };
 use crate::card::card;
-use crate::{INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, lock};
+use crate::{ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY, STICKY, SUCCESS, engine, lock};
 
 pub(crate) const GRANULE_BYTES: usize = 2 << 20;
 
@@ -87,7 +88,11 @@ api! {
         if mprotect(address as *mut c_void, bytes, READ_WRITE) == 0 { SUCCESS } else { INVALID_VALUE }
     }
 
+    // It does not wait for the GPU: what still uses the addresses finds nothing there, as after an access out of bounds.
     fn cuMemUnmap(address: u64, bytes: usize) {
+        if engine::uses(address, bytes as u64) {
+            STICKY.store(ILLEGAL_ADDRESS, SeqCst);
+        }
         lock(&MAPPED).remove(&address);
         let flags = PRIVATE | ANONYMOUS | NO_RESERVE | FIXED;
         if mmap(address as *mut c_void, bytes, NO_ACCESS, flags, -1, 0) as isize == -1 {

@@ -21,6 +21,7 @@ unsafe fn kernel(name: &str, words: *const *const u64) -> Option<Kernel> {
         "add" => Kernel::Add { to: word(0), count: word(1), value: word(2) },
         "touch_what_is_not_there" => Kernel::Fail(700),
         "forever" => Kernel::Forever,
+        "held" => Kernel::Held,
         _ => Kernel::Sleep(Duration::from_millis(milliseconds?)),
     })
 }

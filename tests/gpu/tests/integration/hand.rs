@@ -1,0 +1,110 @@
+//! A worker's end that says what a test wants, when it wants: for what must happen at one moment of a hand-over.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use baton_interposer::wire::{FRAME_BYTES, FromSession, Hello, ToSession};
+
+use crate::world::{Client, World};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One process' connection. It may allocate what it asks for.
+pub(crate) struct Hand {
+    stream: UnixStream,
+    pub(crate) hello: Hello,
+    said: Receiver<FromSession>,
+    epoch: u64,
+}
+
+impl Hand {
+    /// A program, and the worker's end that it found instead of the world's.
+    pub(crate) fn with_client(world: &mut World, variables: &[(&str, &str)]) -> (Self, Client) {
+        let token = world.admit(None);
+        world.stop_worker();
+        let _ = std::fs::remove_file(world.socket());
+        let listener = UnixListener::bind(world.socket()).unwrap();
+        let hand = std::thread::spawn(move || Self::accept(&listener, 1 << 40));
+        let client = world.client_of(token, variables);
+        (hand.join().unwrap(), client)
+    }
+
+    fn accept(listener: &UnixListener, cap_bytes: u64) -> Self {
+        let (stream, _) = listener.accept().unwrap();
+        let mut reader = stream.try_clone().unwrap();
+        let FromSession::Hello(hello) = read(&mut reader).unwrap() else {
+            panic!("it does not introduce itself");
+        };
+        let (sender, said) = channel();
+        std::thread::spawn(move || take_in(reader, &sender));
+        let mut hand = Self {
+            stream,
+            hello,
+            said,
+            epoch: 0,
+        };
+        hand.say(ToSession::Welcome { cap_bytes });
+        hand
+    }
+
+    pub(crate) fn say(&mut self, message: ToSession) {
+        self.stream.write_all(&message.encode()).unwrap();
+    }
+
+    pub(crate) fn grant(&mut self) {
+        self.epoch += 1;
+        let epoch = self.epoch;
+        self.say(ToSession::Grant { epoch });
+    }
+
+    /// Takes the lease back, and returns when nothing more passes the gate: a program's second thread stands there.
+    pub(crate) fn close_gate(&mut self, client: &mut Client) {
+        self.drop_lease();
+        client.does("launch-aside nothing 1000000");
+        self.until(|message| message == FromSession::Want);
+    }
+
+    pub(crate) fn drop_lease(&mut self) {
+        let epoch = self.epoch;
+        self.say(ToSession::Drop { epoch });
+    }
+
+    pub(crate) fn until_yielded(&self) {
+        self.until(|message| matches!(message, FromSession::Yielded { .. }));
+    }
+
+    /// The memory leaves the GPU, and comes back.
+    pub(crate) fn swap(&mut self) {
+        self.say(ToSession::SwapOut);
+        self.until(|message| matches!(message, FromSession::SwappedOut { .. }));
+        self.say(ToSession::SwapIn);
+        self.until(|message| matches!(message, FromSession::SwappedIn { .. }));
+    }
+
+    pub(crate) fn until(&self, is_meant: impl Fn(FromSession) -> bool) -> FromSession {
+        loop {
+            let message = self.said.recv_timeout(PATIENCE).unwrap();
+            if is_meant(message) {
+                return message;
+            }
+        }
+    }
+}
+
+fn read(stream: &mut UnixStream) -> Option<FromSession> {
+    let mut frame = [0; FRAME_BYTES];
+    stream.read_exact(&mut frame).ok()?;
+    Some(FromSession::decode(&frame).unwrap())
+}
+
+fn take_in(mut reader: UnixStream, said: &Sender<FromSession>) {
+    let mut writer = reader.try_clone().unwrap();
+    while let Some(message) = read(&mut reader) {
+        if let FromSession::Grew { bytes } = message {
+            let _ = writer.write_all(&ToSession::Grow { bytes }.encode());
+        }
+        let _ = said.send(message);
+    }
+}
