@@ -41,6 +41,8 @@ pub const CHECKPOINTED: u64 = 2;
 pub const HELD: usize = FIRST_STATE + SLOTS;
 /// How many calls wait for the GPU now.
 pub const WAITING: usize = HELD + 1;
+/// Bytes of pinned memory that forks copied.
+pub const COPIED: usize = WAITING + 1;
 
 /// Offsets of bytes: who changes the ledger, who computes, and from here on by slot who lives.
 pub const LEDGER: i64 = 1 << 20;

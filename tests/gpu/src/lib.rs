@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use layout::{CODE, CONTEXT, HELD, KERNELS, LOST, OVERLAPS, SLICES, WAITING, card_at};
+use layout::{CODE, CONTEXT, COPIED, HELD, KERNELS, LOST, OVERLAPS, SLICES, WAITING, card_at};
 
 /// Tells a process which card it has.
 pub const CARD: &str = "BATON_TEST_GPU";
@@ -102,6 +102,11 @@ impl Machine {
     /// How many calls wait for the GPU now.
     pub fn waiting(&self) -> io::Result<u64> {
         self.number(WAITING)
+    }
+
+    /// How many bytes of pinned memory the system copied because a process forked.
+    pub fn copied_at_forks(&self) -> io::Result<u64> {
+        self.number(COPIED)
     }
 
     fn set(&self, index: usize, number: u64) -> io::Result<()> {

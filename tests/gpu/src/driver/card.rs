@@ -12,7 +12,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use crate::layout::{
-    ALIVE, CHECKPOINTED, CODE, CONTEXT, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, HELD, KERNELS, LEDGER, LOCKED, LOST, MEMORY,
+    ALIVE, CHECKPOINTED, CODE, CONTEXT, COPIED, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, HELD, KERNELS, LEDGER, LOCKED, LOST, MEMORY,
     OVERLAPS, PROCESSORS, RUNNING, SLOTS, UUID, WAITING, card_at,
 };
 use crate::locks::{self, LockKind};
@@ -198,6 +198,10 @@ impl Card {
         self.numbers[WAITING].fetch_add(1, SeqCst);
         wait();
         self.numbers[WAITING].fetch_sub(1, SeqCst);
+    }
+
+    pub(crate) fn copied_at_fork(&self, bytes: u64) {
+        self.numbers[COPIED].fetch_add(bytes, SeqCst);
     }
 
     /// By processes that live.

@@ -54,7 +54,10 @@ pub(crate) fn initialize() -> Code {
         _ => {}
     }
     match card::open() {
-        Ok(()) => SUCCESS,
+        Ok(()) => {
+            sys::notice_forks();
+            SUCCESS
+        }
         Err(_) => 100,
     }
 }

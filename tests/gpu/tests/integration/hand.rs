@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use baton_interposer::wire::{FRAME_BYTES, FromSession, Hello, ToSession};
+use baton_interposer::wire::{FRAME_BYTES, FromSession, ToSession};
 
 use crate::world::{Client, World};
 
@@ -14,7 +14,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// One process' connection. It may allocate what it asks for.
 pub(crate) struct Hand {
     stream: UnixStream,
-    pub(crate) hello: Hello,
     said: Receiver<FromSession>,
     epoch: u64,
 }
@@ -34,14 +33,11 @@ impl Hand {
     fn accept(listener: &UnixListener, cap_bytes: u64) -> Self {
         let (stream, _) = listener.accept().unwrap();
         let mut reader = stream.try_clone().unwrap();
-        let FromSession::Hello(hello) = read(&mut reader).unwrap() else {
-            panic!("it does not introduce itself");
-        };
+        assert!(matches!(read(&mut reader), Some(FromSession::Hello(_))));
         let (sender, said) = channel();
         std::thread::spawn(move || take_in(reader, &sender));
         let mut hand = Self {
             stream,
-            hello,
             said,
             epoch: 0,
         };
@@ -73,14 +69,6 @@ impl Hand {
 
     pub(crate) fn until_yielded(&self) {
         self.until(|message| matches!(message, FromSession::Yielded { .. }));
-    }
-
-    /// The memory leaves the GPU, and comes back.
-    pub(crate) fn swap(&mut self) {
-        self.say(ToSession::SwapOut);
-        self.until(|message| matches!(message, FromSession::SwappedOut { .. }));
-        self.say(ToSession::SwapIn);
-        self.until(|message| matches!(message, FromSession::SwappedIn { .. }));
     }
 
     pub(crate) fn until(&self, is_meant: impl Fn(FromSession) -> bool) -> FromSession {

@@ -1,5 +1,7 @@
 //! What a program does at one moment of a hand-over.
 
+use baton_interposer::wire::{FromSession, ToSession};
+
 use crate::hand::Hand;
 use crate::world::{MIB, World, eventually};
 
@@ -20,4 +22,18 @@ fn memory_that_is_freed_while_the_lease_ends_stays_until_the_kernels_that_use_it
     assert_eq!(client.answer().unwrap(), "ok");
     hand.until_yielded();
     assert_eq!(client.does("synchronize"), "");
+}
+
+#[test]
+fn a_fork_copies_nothing_of_what_memory_that_moved_left_on_the_host() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    client.does(&format!("allocate a {}", 8 * MIB));
+    hand.say(ToSession::SwapOut);
+    hand.until(|message| matches!(message, FromSession::SwappedOut { .. }));
+    client.does("fork");
+    hand.say(ToSession::SwapIn);
+    hand.until(|message| matches!(message, FromSession::SwappedIn { .. }));
+    client.does("fork");
+    assert_eq!(world.machine.copied_at_forks().unwrap(), 0);
 }

@@ -40,6 +40,7 @@ unsafe extern "C" {
 struct SignalSet([u64; 16]);
 
 /// Memory of the host that stays where it is, for what leaves the GPU. It is pinned where the driver can do that.
+/// Forked children do not have it: Linux copies pinned pages at each fork.
 #[derive(Debug)]
 pub(in super::super) struct HostMemory {
     address: usize,
@@ -51,6 +52,7 @@ impl HostMemory {
     pub(in super::super) fn new(bytes: u64) -> Option<Self> {
         const READ_WRITE: c_int = 1 | 2;
         const PRIVATE_ANONYMOUS: c_int = 0x2 | 0x20;
+        const NOT_IN_CHILDREN: c_int = 10;
         const HUGE_PAGES: c_int = 14;
         let bytes = usize::try_from(bytes).ok()?;
         // SAFETY: new pages at an address of the kernel's choice.
@@ -59,6 +61,7 @@ impl HostMemory {
             if address as isize == -1 {
                 return None;
             }
+            madvise(address, bytes, NOT_IN_CHILDREN);
             madvise(address, bytes, HUGE_PAGES);
             address as usize
         };

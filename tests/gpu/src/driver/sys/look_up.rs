@@ -6,6 +6,7 @@ use super::checkpoints::*;
 use super::contexts::*;
 use super::mapping::*;
 use super::memory::*;
+use super::pinned::*;
 use super::streams::*;
 use crate::{Code, INVALID_VALUE, NOT_FOUND, SUCCESS};
 

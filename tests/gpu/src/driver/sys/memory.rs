@@ -148,10 +148,6 @@ api! {
         SUCCESS
     }
 
-    fn cuMemHostRegister_v2(_address: u64, _bytes: usize, _flags: c_uint) { SUCCESS }
-
-    fn cuMemHostUnregister(_address: u64) { SUCCESS }
-
     // ---- copies and sets
 
     fn cuMemcpy(to: u64, from: u64, bytes: usize) { copy_now(to, from, bytes) }

@@ -5,6 +5,7 @@ mod contexts;
 mod look_up;
 mod mapping;
 mod memory;
+mod pinned;
 mod streams;
 
 use std::ffi::{c_char, c_int, c_long, c_void};
@@ -21,6 +22,11 @@ unsafe extern "C" {
     fn memfd_create(name: *const c_char, flags: u32) -> c_int;
     fn ftruncate(file: c_int, bytes: c_long) -> c_int;
     fn close(file: c_int) -> c_int;
+    fn pthread_atfork(
+        before: Option<extern "C" fn()>,
+        parent: Option<extern "C" fn()>,
+        child: Option<extern "C" fn()>,
+    ) -> c_int;
 }
 
 const READ_WRITE: c_int = 1 | 2;
@@ -65,6 +71,8 @@ pub(crate) fn map_numbers(file: &File) -> io::Result<&'static [AtomicU64]> {
     }
     Ok(unsafe { std::slice::from_raw_parts(memory.cast(), BYTES / 8) })
 }
+
+pub(crate) use pinned::notice_forks;
 
 pub(crate) fn copy(to: u64, from: u64, bytes: usize) {
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };

@@ -1,0 +1,73 @@
+//! Memory of the host that is pinned where a program says, and what a fork makes of it.
+//!
+//! Pages that a device may access cannot be shared with a child until one of the two writes: the system copies them
+//! while it forks (Linux, `copy_present_page`), unless they are not for children (`madvise(2)`, `MADV_DONTFORK`).
+
+use std::collections::BTreeMap;
+use std::ffi::c_uint;
+use std::sync::{Mutex, Once};
+
+use super::{api, pthread_atfork};
+use crate::card::card;
+use crate::{INVALID_VALUE, SUCCESS, is_initialized, lock};
+
+const ALREADY_REGISTERED: i32 = 712;
+const NOT_REGISTERED: i32 = 713;
+
+/// By address: how large.
+static PINNED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+
+api! {
+    fn cuMemHostRegister_v2(address: u64, bytes: usize, _flags: c_uint) {
+        if address == 0 || bytes == 0 {
+            return INVALID_VALUE;
+        }
+        match lock(&PINNED).insert(address, bytes as u64) {
+            None => SUCCESS,
+            Some(_) => ALREADY_REGISTERED,
+        }
+    }
+
+    fn cuMemHostUnregister(address: u64) {
+        match lock(&PINNED).remove(&address) {
+            Some(_) => SUCCESS,
+            None => NOT_REGISTERED,
+        }
+    }
+}
+
+/// Counts from now on what forks of this process copy.
+pub(crate) fn notice_forks() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        unsafe { pthread_atfork(Some(before_fork), None, None) };
+    });
+}
+
+extern "C" fn before_fork() {
+    if !is_initialized() {
+        return;
+    }
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap_or_default();
+    let mut range = (0, 0);
+    for line in maps.lines() {
+        if let Some(flags) = line.strip_prefix("VmFlags:") {
+            if !flags.split_whitespace().any(|flag| flag == "dc") {
+                card().copied_at_fork(pinned_in(range));
+            }
+        } else if let Some(found) = range_of(line) {
+            range = found;
+        }
+    }
+}
+
+fn range_of(line: &str) -> Option<(u64, u64)> {
+    let (start, end) = line.split_whitespace().next()?.split_once('-')?;
+    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+}
+
+fn pinned_in((start, end): (u64, u64)) -> u64 {
+    let pinned = lock(&PINNED);
+    let overlap = |(address, bytes): (&u64, &u64)| end.min(address + bytes).saturating_sub(start.max(*address));
+    pinned.iter().map(overlap).sum()
+}
