@@ -154,6 +154,31 @@ impl Driver {
         Ok(address)
     }
 
+    /// From a new pool whose memory is of this kind and at this kind of place, as the driver numbers them.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn allocate_from_pool(&self, kind: i32, place: i32, bytes: usize) -> Answer<u64> {
+        let mut properties = [0; 22];
+        (properties[0], properties[2]) = (kind, place);
+        let (mut pool, mut address) = (0, 0);
+        call!(self, "cuMemPoolCreate", &raw mut pool => *mut usize, properties.as_ptr() => *const i32)?;
+        call!(
+            self, "cuMemAllocFromPoolAsync", &raw mut address => *mut u64, bytes => usize, pool => usize, 0 => usize
+        )?;
+        Ok(address)
+    }
+
+    /// Whether the host may read it.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn is_on_host(&self, address: u64) -> Answer<bool> {
+        let mut kind = 0;
+        call!(self, "cuPointerGetAttribute", &raw mut kind => *mut u32, 2 => c_int, address => u64)?;
+        Ok(kind == 1)
+    }
+
     /// # Errors
     /// What the driver says.
     pub fn free(&self, address: u64) -> Answer {

@@ -14,6 +14,7 @@ mod gate;
 mod heap;
 mod line;
 mod memory;
+mod pools;
 mod symbols;
 mod sys;
 mod window;
@@ -38,6 +39,7 @@ use captures::Captures;
 use gate::{Entry, Gate};
 use line::{Answer, Line};
 use memory::Memory;
+use pools::Pools;
 use sys::driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Stream};
 use window::Windows;
 use wire::FromSession;
@@ -54,6 +56,7 @@ struct Process {
     gate: Gate,
     windows: Windows,
     captures: Captures,
+    pools: Pools,
     line: Line,
     memory: Mutex<Memory>,
     /// Held by the thread that asks for more memory.
@@ -70,6 +73,7 @@ static PROCESS: Process = Process {
     gate: Gate::new(),
     windows: Windows::new(),
     captures: Captures::new(),
+    pools: Pools::new(),
     line: Line::new(),
     memory: Mutex::new(Memory::new()),
     growing: Mutex::new(()),

@@ -75,6 +75,18 @@ impl Client {
                 })
             }
             ["allocate-managed", name, bytes] => self.keep(name, bytes, Driver::allocate_managed),
+            ["allocate-from-pool", kind, place, name, bytes] => {
+                let (kind, place) = (number(kind)? as i32, number(place)? as i32);
+                self.keep(name, bytes, |driver, bytes| {
+                    driver.allocate_from_pool(kind, place, bytes)
+                })
+            }
+            ["is-on-host", name] => {
+                let address = self.buffer(name)?.address;
+                self.driver
+                    .is_on_host(address)
+                    .map(|is_on_host| is_on_host.to_string())
+            }
             ["free", name] => nothing(driver.free(self.take(name)?)),
             ["free-in-order", name] => nothing(driver.free_in_order(self.take(name)?)),
             ["set", name, value] => self.set(name, number(value)?),
@@ -209,10 +221,11 @@ impl Client {
         let (driver, kernel) = (self.driver, self.driver.kernel(kernel)?);
         let context = driver.context()?;
         std::thread::spawn(move || {
-            let launches = driver.set_context(context).and_then(|()| {
-                (0..count).try_for_each(|_| kernel.launch(0, &[]))
-            });
-            launches.unwrap_or_else(|Refusal(code)| eprintln!("A launch aside was refused: {code}"));
+            let launches = driver
+                .set_context(context)
+                .and_then(|()| (0..count).try_for_each(|_| kernel.launch(0, &[])));
+            launches
+                .unwrap_or_else(|Refusal(code)| eprintln!("A launch aside was refused: {code}"));
         });
         Ok(String::new())
     }

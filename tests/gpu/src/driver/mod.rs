@@ -32,6 +32,7 @@ pub(crate) const ILLEGAL_STATE: Code = 401;
 pub(crate) const NOT_FOUND: Code = 500;
 pub(crate) const NOT_READY: Code = 600;
 pub(crate) const ILLEGAL_ADDRESS: Code = 700;
+pub(crate) const CONTEXT_IS_DESTROYED: Code = 709;
 pub(crate) const NOT_SUPPORTED: Code = 801;
 pub(crate) const CAPTURE_UNSUPPORTED: Code = 900;
 pub(crate) const CAPTURE_INVALIDATED: Code = 901;
@@ -75,6 +76,31 @@ static FAULTS: LazyLock<Mutex<Vec<(String, u32, Code)>>> = LazyLock::new(|| {
     };
     Mutex::new(text.split(',').filter_map(parse).collect())
 });
+
+/// What a call returns without being looked at further.
+pub(crate) fn refusal(name: &str) -> Code {
+    if !is_initialized() {
+        return NOT_INITIALIZED;
+    }
+    let sticky = STICKY.load(SeqCst);
+    if sticky != 0 {
+        return sticky;
+    }
+    card::card().wait_until_unlocked();
+    if card::card().is_lost() {
+        return UNKNOWN;
+    }
+    fault(name).unwrap_or(SUCCESS)
+}
+
+/// The calling thread's context, which lives.
+pub(crate) fn context() -> Result<usize, Code> {
+    let context = CONTEXTS.with_borrow(|stack| stack.last().copied()).ok_or(INVALID_CONTEXT)?;
+    match objects().contexts.contains_key(&context) {
+        true => Ok(context),
+        false => Err(CONTEXT_IS_DESTROYED),
+    }
+}
 
 /// The code of the fault that this call has.
 pub(crate) fn fault(name: &str) -> Option<Code> {

@@ -110,6 +110,42 @@ fn what_cannot_leave_the_gpu_is_counted_and_what_would_keep_it_there_refused() {
 }
 
 #[test]
+fn a_pool_s_memory_lies_where_the_pool_says() {
+    const PINNED: i32 = 1;
+    const MANAGED: i32 = 2;
+    const DEVICE: i32 = 1;
+    const HOST: i32 = 2;
+    let mut world = World::new(64 * MIB);
+    let mut client = world.client();
+    let mut allocate = |kind: i32, place: i32, name: &str| {
+        client.does(&format!(
+            "allocate-from-pool {kind} {place} {name} {}",
+            8 * MIB
+        ));
+        let is_on_host = client.does(&format!("is-on-host {name}"));
+        (is_on_host, client.does("memory"))
+    };
+    let free = |bytes: u64| format!("{} {}", bytes * MIB, 64 * MIB);
+    assert_eq!(allocate(PINNED, HOST, "h"), ("true".to_owned(), free(64)));
+    assert_eq!(
+        allocate(PINNED, DEVICE, "d"),
+        ("false".to_owned(), free(56))
+    );
+    assert_eq!(
+        allocate(MANAGED, DEVICE, "m"),
+        ("false".to_owned(), free(48))
+    );
+    // The plain one moves, the managed one stays.
+    let mut other = world.client();
+    other.does(&format!("allocate a {}", 56 * MIB));
+    assert_eq!(other.says("allocate b 512"), "error 2");
+    for (name, bytes) in [("h", 48), ("m", 56)] {
+        client.does(&format!("free-in-order {name}"));
+        assert_eq!(client.does("memory"), free(bytes), "{name}");
+    }
+}
+
+#[test]
 fn an_error_of_the_driver_is_the_allocation_s_and_memory_that_comes_late_is_waited_for() {
     let mut world = World::new(64 * MIB);
     let token = world.admit(None);

@@ -152,7 +152,8 @@ struct Access {
     flags: c_int,
 }
 
-const ON_DEVICE: c_int = 1;
+pub(super) const ON_DEVICE: c_int = 1;
+pub(super) const PINNED: c_int = 1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct Context(pub(super) usize);
@@ -295,7 +296,6 @@ pub(in super::super) fn unreserve(address: u64, bytes: u64) {
 
 /// Memory of the GPU behind reserved addresses; giving it back takes both.
 pub(in super::super) fn back(address: u64, bytes: u64, device: c_int) -> Result<u64, Code> {
-    const PINNED: c_int = 1;
     const READ_WRITE: c_int = 3;
     let location = Location {
         kind: ON_DEVICE,

@@ -40,16 +40,6 @@ wrap! {
         if goes_into_graph(own_default(stream), address, bytes) { driver() } else { allocate(address, bytes as u64) }
     }
 
-    fn cuMemAllocFromPoolAsync(address: *mut u64, bytes: usize, pool: usize, stream: usize) |driver| {
-        let _ = pool;
-        if goes_into_graph(Stream(stream), address, bytes) { driver() } else { allocate(address, bytes as u64) }
-    }
-
-    fn cuMemAllocFromPoolAsync_ptsz(address: *mut u64, bytes: usize, pool: usize, stream: usize) |driver| {
-        let _ = pool;
-        if goes_into_graph(own_default(stream), address, bytes) { driver() } else { allocate(address, bytes as u64) }
-    }
-
     fn cuMemFree_v2(address: u64) |driver| {
         if is_in_use() && PROCESS.free(address) {
             return SUCCESS;
@@ -58,11 +48,19 @@ wrap! {
     }
 
     fn cuMemFreeAsync(address: u64, stream: usize) |driver| {
-        if is_in_use() && PROCESS.free_in_order(address, Stream(stream)) { SUCCESS } else { driver() }
+        if is_in_use() && PROCESS.free_in_order(address, Stream(stream)) {
+            return SUCCESS;
+        }
+        forgetting(address, driver())
+
     }
 
     fn cuMemFreeAsync_ptsz(address: u64, stream: usize) |driver| {
-        if is_in_use() && PROCESS.free_in_order(address, own_default(stream)) { SUCCESS } else { driver() }
+        if is_in_use() && PROCESS.free_in_order(address, own_default(stream)) {
+            return SUCCESS;
+        }
+        forgetting(address, driver())
+
     }
 
     // ---- what cannot leave the GPU
@@ -217,18 +215,18 @@ fn is_ours(is_nonsense: bool) -> bool {
 }
 
 /// What is allocated while a stream is captured is memory of the graph.
-fn goes_into_graph(stream: Stream, address: *const u64, bytes: usize) -> bool {
+pub(super) fn goes_into_graph(stream: Stream, address: *const u64, bytes: usize) -> bool {
     !is_ours(address.is_null() || bytes == 0) || PROCESS.captures.has(stream)
 }
 
-fn own_default(stream: usize) -> Stream {
+pub(super) fn own_default(stream: usize) -> Stream {
     match stream {
         0 => PER_THREAD,
         stream => Stream(stream),
     }
 }
 
-fn allocate(address: *mut u64, bytes: u64) -> Code {
+pub(super) fn allocate(address: *mut u64, bytes: u64) -> Code {
     match PROCESS.allocate(bytes) {
         Ok(allocated) => {
             // SAFETY: the caller's, and it is not null.
@@ -240,7 +238,7 @@ fn allocate(address: *mut u64, bytes: u64) -> Code {
 }
 
 /// `driver` writes to `key` what the memory is freed with.
-fn fixed(key: *const u64, bytes: u64, driver: impl Fn() -> Code) -> Code {
+pub(super) fn fixed(key: *const u64, bytes: u64, driver: impl Fn() -> Code) -> Code {
     if !is_in_use() || key.is_null() {
         return driver();
     }

@@ -6,6 +6,7 @@ pub(super) mod driver;
 pub(super) mod host;
 mod look_up;
 mod memory_calls;
+mod pool_calls;
 mod submissions;
 
 use super::PROCESS;
@@ -57,6 +58,7 @@ fn wrappers() -> impl Iterator<Item = &'static Wrapper> {
         submissions::CAPTURE_BEGINS,
         submissions::CAPTURE_ENDS,
         memory_calls::WRAPPERS,
+        pool_calls::WRAPPERS,
         context_calls::WRAPPERS,
         look_up::WRAPPERS,
     ];

@@ -12,11 +12,11 @@ const UNTOUCHED: &[(&str, &[&str])] = &[
     ("the memory is counted where it is made, not where it is mapped", &[
         "cuMemAddressFree", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess", "cuMemUnmap",
     ]),
-    ("a pool is only a name, memory from it is as any other", &[
+    ("a device's own pool is only a name, memory from it is as any other", &[
         "cuDeviceGetDefaultMemPool", "cuDeviceGetGraphMemAttribute", "cuDeviceGetMemPool", "cuDeviceGraphMemTrim",
-        "cuDeviceSetMemPool", "cuMemGetDefaultMemPool", "cuMemGetMemPool", "cuMemPoolCreate", "cuMemPoolDestroy",
+        "cuDeviceSetMemPool",
         "cuMemPoolExportToShareableHandle", "cuMemPoolGetAccess", "cuMemPoolGetAttribute",
-        "cuMemPoolImportFromShareableHandle", "cuMemPoolImportPointer", "cuMemPoolSetAccess", "cuMemPoolSetAttribute",
+        "cuMemPoolImportPointer", "cuMemPoolSetAccess", "cuMemPoolSetAttribute",
         "cuMemPoolTrimTo", "cuMemSetMemPool",
     ]),
     ("the agent looks for itself whether the GPU is idle", &[

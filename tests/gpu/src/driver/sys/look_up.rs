@@ -7,6 +7,7 @@ use super::contexts::*;
 use super::mapping::*;
 use super::memory::*;
 use super::pinned::*;
+use super::pools::*;
 use super::streams::*;
 use crate::{Code, INVALID_VALUE, NOT_FOUND, SUCCESS};
 
@@ -65,7 +66,8 @@ static ENTRIES: &[Entry] = entries! {
     "cuMemsetD8" 3020 false cuMemsetD8_v2;
     "cuStreamBeginCapture" 10010 false cuStreamBeginCapture_v2;
     "cuStreamDestroy" 4000 false cuStreamDestroy_v2;
-    = cuArrayDestroy cuCtxGetCurrent cuCtxGetDevice cuCtxSetCurrent cuCtxSynchronize cuDeviceGet cuDeviceGetAttribute
+    = cuArrayDestroy cuCtxGetCurrent cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuMemAllocFromPoolAsync
+      cuMemGetDefaultMemPool cuMemPoolCreate cuMemPoolDestroy cuCtxGetDevice cuCtxSetCurrent cuCtxSynchronize cuDeviceGet cuDeviceGetAttribute
       cuDeviceGetCount cuDeviceGetGraphMemAttribute cuDeviceGetName cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRetain cuDriverGetVersion
       cuEventCreate cuEventQuery cuEventRecord cuEventSynchronize cuGetErrorName cuGetErrorString cuGraphDestroy
       cuGraphExecDestroy cuGraphInstantiateWithFlags cuGraphLaunch cuInit cuIpcGetMemHandle cuMemAddressFree

@@ -14,8 +14,15 @@ use crate::{
     submit,
 };
 
-/// By address: how large.
-static ALLOCATIONS: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Device,
+    Managed,
+    Host,
+}
+
+/// By address: how large, and where.
+static ALLOCATIONS: Mutex<BTreeMap<u64, (usize, Place)>> = Mutex::new(BTreeMap::new());
 /// Allocated while a stream was captured.
 static GRAPH_BYTES: AtomicU64 = AtomicU64::new(0);
 const RESERVED_NOW: c_int = 2;
@@ -26,15 +33,15 @@ unsafe fn pages(bytes: usize) -> Option<u64> {
     (memory as isize != -1).then_some(memory as u64)
 }
 
-unsafe fn allocate(address: *mut u64, bytes: usize) -> Code {
+pub(crate) unsafe fn allocate(address: *mut u64, bytes: usize, place: Place) -> Code {
     if bytes == 0 || address.is_null() {
         return INVALID_VALUE;
     }
-    if !card().take(bytes as u64) {
+    if place != Place::Host && !card().take(bytes as u64) {
         return OUT_OF_MEMORY;
     }
     let Some(pages) = (unsafe { pages(bytes) }) else { return OUT_OF_MEMORY };
-    lock(&ALLOCATIONS).insert(pages, bytes);
+    lock(&ALLOCATIONS).insert(pages, (bytes, place));
     unsafe { put(address, pages) }
 }
 
@@ -42,20 +49,20 @@ unsafe fn free(address: u64) -> Code {
     if address == 0 {
         return SUCCESS;
     }
-    let Some(bytes) = lock(&ALLOCATIONS).remove(&address) else { return INVALID_VALUE };
+    let Some((bytes, place)) = lock(&ALLOCATIONS).remove(&address) else { return INVALID_VALUE };
     engine::wait_for(engine::submitted());
     unsafe { munmap(address as *mut c_void, bytes) };
-    card().give(bytes as u64);
+    if place != Place::Host {
+        card().give(bytes as u64);
+    }
     SUCCESS
 }
 
 /// What the address lies in, of the driver's own allocations or of what is mapped.
-fn find(address: u64) -> Option<(u64, usize)> {
-    [&ALLOCATIONS, &MAPPED].into_iter().find_map(|known| {
-        let known = lock(known);
-        let (start, bytes) = known.range(..=address).next_back()?;
-        (address < start + *bytes as u64).then_some((*start, *bytes))
-    })
+fn find(address: u64) -> Option<(u64, usize, Place)> {
+    let own = lock(&ALLOCATIONS).range(..=address).next_back().map(|(start, (bytes, place))| (*start, *bytes, *place));
+    let mapped = lock(&MAPPED).range(..=address).next_back().map(|(start, bytes)| (*start, *bytes, Place::Device));
+    [own, mapped].into_iter().flatten().find(|(start, bytes, _)| address < start + *bytes as u64)
 }
 
 fn copy_now(to: u64, from: u64, bytes: usize) -> Code {
@@ -70,13 +77,15 @@ fn fill(stream: usize, to: u64, value: &[u8], count: usize) -> Code {
 
 api! {
     fn cuMemAlloc_v2(address: *mut u64, bytes: usize) {
-        if spoils_captures(false) { CAPTURE_UNSUPPORTED } else { allocate(address, bytes) }
+        if spoils_captures(false) { CAPTURE_UNSUPPORTED } else { allocate(address, bytes, Place::Device) }
     }
 
-    fn cuMemAllocManaged(address: *mut u64, bytes: usize, _flags: c_uint) { allocate(address, bytes) }
+    fn cuMemAllocManaged(address: *mut u64, bytes: usize, _flags: c_uint) {
+        allocate(address, bytes, Place::Managed)
+    }
 
     fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: usize) {
-        let code = allocate(address, bytes);
+        let code = allocate(address, bytes, Place::Device);
         if code == SUCCESS && objects().captures.contains_key(&stream) {
             GRAPH_BYTES.fetch_add(bytes as u64, SeqCst);
         }
@@ -93,7 +102,7 @@ api! {
 
     fn cuArrayCreate_v2(array: *mut u64, description: *const [usize; 2]) {
         let [width, height] = *description;
-        allocate(array, width * height.max(1) * 4)
+        allocate(array, width * height.max(1) * 4, Place::Device)
     }
 
     fn cuArrayDestroy(array: u64) { free(array) }
@@ -109,7 +118,7 @@ api! {
     }
 
     fn cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, address: u64) {
-        let Some((start, length)) = find(address) else { return INVALID_VALUE };
+        let Some((start, length, _)) = find(address) else { return INVALID_VALUE };
         if !base.is_null() {
             put(base, start);
         }
@@ -120,10 +129,10 @@ api! {
     }
 
     fn cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: u64) {
-        let Some((start, bytes)) = find(address) else { return INVALID_VALUE };
+        let Some((start, bytes, place)) = find(address) else { return INVALID_VALUE };
         match attribute {
-            // Of the device.
-            2 => put(value.cast::<c_uint>(), 2),
+            // Of the host or of the device.
+            2 => put(value.cast::<c_uint>(), if place == Place::Host { 1 } else { 2 }),
             3 => put(value.cast::<u64>(), address),
             9 => put(value.cast::<c_int>(), 0),
             11 => put(value.cast::<u64>(), start),

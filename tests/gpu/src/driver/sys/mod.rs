@@ -6,6 +6,7 @@ mod look_up;
 mod mapping;
 mod memory;
 mod pinned;
+mod pools;
 mod streams;
 
 use std::ffi::{c_char, c_int, c_long, c_void};
@@ -42,19 +43,9 @@ macro_rules! api {
     ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block)*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> crate::Code {
-            if !crate::is_initialized() {
-                return crate::NOT_INITIALIZED;
-            }
-            let sticky = crate::STICKY.load(std::sync::atomic::Ordering::SeqCst);
-            if sticky != 0 {
-                return sticky;
-            }
-            crate::card::card().wait_until_unlocked();
-            if crate::card::card().is_lost() {
-                return crate::UNKNOWN;
-            }
-            if let Some(code) = crate::fault(stringify!($name)) {
-                return code;
+            let refused = crate::refusal(stringify!($name));
+            if refused != crate::SUCCESS {
+                return refused;
             }
             #[allow(unused_unsafe)]
             unsafe { $body }
@@ -62,6 +53,23 @@ macro_rules! api {
     )*};
 }
 use api;
+
+/// The same for functions that work in the calling thread's context. Without one, and where it has ended, they return
+/// that (`CUDA_ERROR_INVALID_CONTEXT`: most often no context is bound to the thread; `CUDA_ERROR_CONTEXT_IS_DESTROYED`:
+/// the thread's context was destroyed, or is a device's own that is not initialised).
+macro_rules! bound {
+    ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block)*) => {
+        super::api! {$(
+            fn $name($($argument: $kind),*) {
+                match crate::context() {
+                    Ok(_) => $body,
+                    Err(code) => code,
+                }
+            }
+        )*}
+    };
+}
+use bound;
 
 pub(crate) fn map_numbers(file: &File) -> io::Result<&'static [AtomicU64]> {
     const BYTES: usize = 4096;

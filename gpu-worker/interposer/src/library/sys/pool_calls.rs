@@ -1,0 +1,110 @@
+//! Wrappers of the calls that make and find pools, and of allocations from a pool that a program names.
+#![allow(non_snake_case)]
+
+use std::ffi::{c_int, c_void};
+use std::mem::transmute;
+
+use super::super::PROCESS;
+use super::super::pools::Place;
+use super::driver::{Code, Export, NOT_FOUND, ON_DEVICE, PINNED, SUCCESS, Stream};
+use super::memory_calls::{allocate, fixed, goes_into_graph, own_default};
+use super::wrap;
+
+wrap! {
+    fn cuMemPoolCreate(pool: *mut usize, properties: *const PoolProperties) |driver| {
+        let code = driver();
+        if code == SUCCESS {
+            // SAFETY: the driver has read the one and written the other.
+            unsafe { PROCESS.pools.insert(*pool, (*properties).place()) };
+        }
+        code
+    }
+
+    fn cuMemPoolDestroy(pool: usize) |driver| {
+        PROCESS.pools.remove(pool);
+        driver()
+    }
+
+    fn cuMemPoolImportFromShareableHandle(
+        pool: *mut usize, handle: *mut c_void, kind: c_int, flags: u64
+    ) |driver| {
+        let _ = (handle, kind, flags);
+        found(pool, Place::Fixed, driver)
+    }
+
+    fn cuMemGetDefaultMemPool(pool: *mut usize, location: *const [c_int; 2], kind: c_int) |driver| {
+        found(pool, place_at(location, kind), driver)
+    }
+
+    fn cuMemGetMemPool(pool: *mut usize, location: *const [c_int; 2], kind: c_int) |driver| {
+        found(pool, place_at(location, kind), driver)
+    }
+
+    fn cuMemAllocFromPoolAsync(address: *mut u64, bytes: usize, pool: usize, stream: usize) |driver| {
+        allocate_from(pool, Stream(stream), address, bytes, driver)
+    }
+
+    fn cuMemAllocFromPoolAsync_ptsz(address: *mut u64, bytes: usize, pool: usize, stream: usize) |driver| {
+        allocate_from(pool, own_default(stream), address, bytes, driver)
+    }
+}
+
+/// The beginning of a pool's properties, as the driver defines them.
+#[repr(C)]
+struct PoolProperties {
+    kind: c_int,
+    handle_types: c_int,
+    location: [c_int; 2],
+    _windows: *mut c_void,
+    _most_bytes: usize,
+    usage: u16,
+}
+
+impl PoolProperties {
+    fn place(&self) -> Place {
+        match place(self.kind, self.location[0]) {
+            Place::Movable if self.handle_types != 0 || self.usage != 0 => Place::Fixed,
+            place => place,
+        }
+    }
+}
+
+fn place(kind: c_int, location: c_int) -> Place {
+    match (kind, location) {
+        (PINNED, ON_DEVICE) => Place::Movable,
+        (PINNED, _) => Place::Host,
+        _ => Place::Fixed,
+    }
+}
+
+fn place_at(location: *const [c_int; 2], kind: c_int) -> Place {
+    // SAFETY: the caller's.
+    unsafe { location.as_ref() }.map_or(Place::Movable, |location| place(kind, location[0]))
+}
+
+/// What a program made with other properties keeps those.
+fn found(pool: *const usize, place: Place, driver: impl FnOnce() -> Code) -> Code {
+    let code = driver();
+    if code == SUCCESS && place != Place::Movable {
+        // SAFETY: the driver has just written there.
+        unsafe { PROCESS.pools.insert(*pool, place) };
+    }
+    code
+}
+
+fn allocate_from(
+    pool: usize,
+    stream: Stream,
+    address: *mut u64,
+    bytes: usize,
+    driver: impl Fn() -> Code,
+) -> Code {
+    if goes_into_graph(stream, address, bytes) {
+        return driver();
+    }
+    match PROCESS.pools.place_of(pool) {
+        Place::Movable => allocate(address, bytes as u64),
+        Place::Fixed => fixed(address, bytes as u64, driver),
+        Place::Host => driver(),
+    }
+}
