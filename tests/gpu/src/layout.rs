@@ -43,6 +43,8 @@ pub const HELD: usize = FIRST_STATE + SLOTS;
 pub const WAITING: usize = HELD + 1;
 /// Bytes of pinned memory that forks copied.
 pub const COPIED: usize = WAITING + 1;
+/// How often a call named a context, a stream or an event that had ended.
+pub const STALE: usize = COPIED + 1;
 
 /// Offsets of bytes: who changes the ledger, who computes, and from here on by slot who lives.
 pub const LEDGER: i64 = 1 << 20;

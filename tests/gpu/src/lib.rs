@@ -12,7 +12,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use layout::{CODE, CONTEXT, COPIED, HELD, KERNELS, LOST, OVERLAPS, SLICES, WAITING, card_at};
+use layout::{
+    CODE, CONTEXT, COPIED, HELD, KERNELS, LOST, OVERLAPS, SLICES, STALE, WAITING, card_at,
+};
 
 /// Tells a process which card it has.
 pub const CARD: &str = "BATON_TEST_GPU";
@@ -107,6 +109,11 @@ impl Machine {
     /// How many bytes of pinned memory the system copied because a process forked.
     pub fn copied_at_forks(&self) -> io::Result<u64> {
         self.number(COPIED)
+    }
+
+    /// How often a call named a context, a stream or an event that had ended. A real driver may crash then.
+    pub fn stale_handles(&self) -> io::Result<u64> {
+        self.number(STALE)
     }
 
     fn set(&self, index: usize, number: u64) -> io::Result<()> {

@@ -63,9 +63,7 @@ impl Driver {
         }
         let driver = Self { library };
         call!(driver, "cuInit", 0 => u32)?;
-        let mut context = 0;
-        call!(driver, "cuDevicePrimaryCtxRetain", &raw mut context => *mut usize, 0 => c_int)?;
-        call!(driver, "cuCtxSetCurrent", context => usize)?;
+        driver.retain()?;
         Ok(driver)
     }
 
@@ -83,6 +81,40 @@ impl Driver {
     /// What the driver says.
     pub fn set_context(&self, context: usize) -> Answer {
         call!(self, "cuCtxSetCurrent", context => usize)
+    }
+
+    /// The device's own context ends, and all that is in it.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn reset(&self) -> Answer {
+        call!(self, "cuDevicePrimaryCtxReset", 0 => c_int)
+    }
+
+    /// The device's own context for this thread.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn retain(&self) -> Answer {
+        let mut context = 0;
+        call!(self, "cuDevicePrimaryCtxRetain", &raw mut context => *mut usize, 0 => c_int)?;
+        self.set_context(context)
+    }
+
+    /// Another context for this thread, until it is destroyed.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn create_context(&self) -> Answer<usize> {
+        let mut context = 0;
+        call!(self, "cuCtxCreate", &raw mut context => *mut usize, 0 => u32, 0 => c_int)?;
+        Ok(context)
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn destroy_context(&self, context: usize) -> Answer {
+        call!(self, "cuCtxDestroy", context => usize)
     }
 
     /// By the driver's own look-up, which is found by the loader's.

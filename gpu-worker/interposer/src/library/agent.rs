@@ -178,7 +178,9 @@ impl Agent {
             }
             ToSession::SwapOut => {
                 let since = Instant::now();
+                let held = process.contexts_stay();
                 let (bytes, code) = process.memory().swap_out();
+                drop(held);
                 if code != SUCCESS {
                     process.lose_memory(code);
                 }
@@ -195,6 +197,7 @@ impl Agent {
 
     fn swap_in(&self) {
         let since = Instant::now();
+        let _held = self.process.contexts_stay();
         let swapped = self.process.memory().swap_in();
         let nanoseconds = since.elapsed().as_nanos() as u64;
         self.process.line.say(&match swapped {

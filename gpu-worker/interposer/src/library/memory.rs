@@ -20,13 +20,20 @@ pub(super) struct Memory {
     is_away: bool,
     bytes: u64,
     /// What cannot leave the GPU, by what it is freed with.
-    fixed: BTreeMap<u64, u64>,
+    fixed: BTreeMap<u64, Fixed>,
     /// Of graphs, which cannot leave it either.
     graph_bytes: u64,
     /// Freed, and perhaps still in use by what was submitted before; without an event until the next drain.
     freed: Vec<(u64, Option<Event>)>,
     /// For moving, one for each context.
     streams: BTreeMap<Context, Stream>,
+}
+
+#[derive(Debug)]
+struct Fixed {
+    bytes: u64,
+    /// It ends with that.
+    context: Option<Context>,
 }
 
 #[derive(Debug)]
@@ -66,7 +73,8 @@ impl Memory {
     }
 
     pub(super) fn fixed_bytes(&self) -> u64 {
-        self.fixed.values().sum::<u64>() + self.graph_bytes
+        let fixed: u64 = self.fixed.values().map(|fixed| fixed.bytes).sum();
+        fixed + self.graph_bytes
     }
 
     pub(super) fn is_away(&self) -> bool {
@@ -161,22 +169,44 @@ impl Memory {
             .sum()
     }
 
-    /// Frees what a context had that is no more.
-    pub(super) fn forget(&mut self, is_gone: impl Fn(Context, i32) -> bool) -> u64 {
-        let gone = |region: &Region| is_gone(region.context, region.device);
+    /// Gives up what is in a context that is about to end: its stream for moving, and its marks. What waits for those
+    /// is freed at the next drain.
+    pub(super) fn prepare_end(&mut self, context: Context) {
+        if let Some(stream) = self.streams.remove(&context) {
+            let ended = context.with(|| {
+                driver::end_stream(stream);
+                Ok(())
+            });
+            // Where the context cannot be entered the stream is gone.
+            let _ = ended;
+        }
+        for (_, event) in &mut self.freed {
+            if event
+                .as_ref()
+                .is_some_and(|event| event.context() == context)
+            {
+                *event = None;
+            }
+        }
+    }
+
+    /// Frees what a context had that has ended.
+    pub(super) fn forget(&mut self, context: Context) -> u64 {
         let addresses: Vec<u64> = (self.regions.iter())
-            .filter(|(_, region)| gone(region))
+            .filter(|(_, region)| region.context == context)
             .flat_map(|(base, _)| self.heap.allocations(*base))
             .collect();
-        self.streams.retain(|context, _| !is_gone(*context, -1));
+        self.freed
+            .retain(|(address, _)| !addresses.contains(address));
+        self.fixed.retain(|_, fixed| fixed.context != Some(context));
         addresses
             .into_iter()
             .filter_map(|address| self.free(address))
             .sum()
     }
 
-    pub(super) fn fix(&mut self, key: u64, bytes: u64) {
-        self.fixed.insert(key, bytes);
+    pub(super) fn fix(&mut self, key: u64, bytes: u64, context: Option<Context>) {
+        self.fixed.insert(key, Fixed { bytes, context });
     }
 
     pub(super) fn unfix(&mut self, key: u64) -> bool {

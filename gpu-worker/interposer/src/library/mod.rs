@@ -26,7 +26,7 @@ use std::{
     collections::BTreeSet,
     os::fd::RawFd,
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -62,6 +62,8 @@ struct Process {
     /// Held by the thread that asks for more memory.
     growing: Mutex<()>,
     contexts: Mutex<BTreeSet<Context>>,
+    /// Held by whoever ends a context, and shared by those who use contexts of others.
+    endings: RwLock<()>,
     is_started: AtomicBool,
     has_failed: AtomicBool,
     can_map: AtomicBool,
@@ -78,6 +80,7 @@ static PROCESS: Process = Process {
     memory: Mutex::new(Memory::new()),
     growing: Mutex::new(()),
     contexts: Mutex::new(BTreeSet::new()),
+    endings: RwLock::new(()),
     is_started: AtomicBool::new(false),
     has_failed: AtomicBool::new(false),
     can_map: AtomicBool::new(false),
@@ -188,6 +191,7 @@ impl Process {
 
     /// Waits until the GPU has nothing to do for this process.
     fn synchronize(&self) {
+        let _held = self.contexts_stay();
         let contexts: Vec<Context> = self.contexts().iter().copied().collect();
         for context in contexts {
             if let Err(code) = context.with(driver::synchronize) {
@@ -324,11 +328,34 @@ impl Process {
         self.say_shrank(shrank);
     }
 
-    /// Frees what a context had that is no more.
-    fn forget(&self, is_gone: impl Fn(Context, i32) -> bool) {
-        let mut memory = self.memory();
-        let shrank = memory.forget(is_gone);
-        self.say_shrank(shrank);
+    /// Ends a context with `end`, if that succeeds and `is_over` then. What is left in it of this library's goes before,
+    /// because a handle of what has ended may crash the driver.
+    fn end_context(
+        &self,
+        context: Context,
+        end: impl FnOnce() -> Code,
+        is_over: impl FnOnce() -> bool,
+    ) -> Code {
+        let _agent_uses_none = self.endings.write().unwrap_or_else(PoisonError::into_inner);
+        self.windows.forget(context);
+        self.memory().prepare_end(context);
+        let code = end();
+        if code == SUCCESS && is_over() {
+            self.contexts().remove(&context);
+            let mut memory = self.memory();
+            let fixed_bytes = memory.fixed_bytes();
+            let shrank = memory.forget(context);
+            self.say_shrank(shrank);
+            if memory.fixed_bytes() != fixed_bytes {
+                self.say_fixed(&memory);
+            }
+        }
+        code
+    }
+
+    /// No context ends while this is held.
+    fn contexts_stay(&self) -> RwLockReadGuard<'_, ()> {
+        self.endings.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// To be said while the memory is held, so that a hello never counts it twice.
@@ -338,8 +365,13 @@ impl Process {
         }
     }
 
-    /// Lets the driver make what cannot leave the GPU. `make` says what it is freed with.
-    fn make_fixed(&self, bytes: u64, make: impl Fn() -> Result<u64, Code>) -> Code {
+    /// Lets the driver make what cannot leave the GPU, and ends with `context`. `make` says what it is freed with.
+    fn make_fixed(
+        &self,
+        bytes: u64,
+        context: Option<Context>,
+        make: impl Fn() -> Result<u64, Code>,
+    ) -> Code {
         let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if self.line.ask_to_grow(bytes) == Answer::No {
@@ -348,7 +380,7 @@ impl Process {
             let made = make();
             let mut memory = self.memory();
             if let Ok(key) = made {
-                memory.fix(key, bytes);
+                memory.fix(key, bytes, context);
             }
             match (made, driver::current()) {
                 (Err(OUT_OF_MEMORY), Ok((context, _))) => {

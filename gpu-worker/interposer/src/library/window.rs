@@ -8,13 +8,13 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU32, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
 
-use super::sys::driver::{Event, Stream};
+use super::sys::driver::{Context, Event, Stream};
 
 /// The work between two marks aims at half of what may be outstanding.
 const AIM: Duration = Duration::from_millis(25);
@@ -51,6 +51,14 @@ impl Windows {
             lane.mark(stream);
         }
     }
+
+    /// Takes the marks out of the streams of a context that is about to end.
+    pub(super) fn forget(&self, context: Context) {
+        for lane in &self.0 {
+            let mut marks = lane.marks();
+            marks.outstanding.retain(|event| event.context() != context);
+        }
+    }
 }
 
 impl Lane {
@@ -67,7 +75,7 @@ impl Lane {
 
     #[cold]
     fn mark(&self, stream: Stream) {
-        let mut marks = self.marks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut marks = self.marks();
         self.count.store(0, Relaxed);
         if let Some(event) = Event::record(stream) {
             marks.outstanding.push_back(event);
@@ -86,6 +94,10 @@ impl Lane {
                 }
             }
         }
+    }
+
+    fn marks(&self) -> MutexGuard<'_, Marks> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn aim(&self, took: Duration) {

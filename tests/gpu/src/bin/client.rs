@@ -15,6 +15,8 @@ struct Client {
     buffers: HashMap<String, Buffer>,
     stream: usize,
     graph: usize,
+    /// With those that they were made in.
+    contexts: Vec<(usize, usize)>,
 }
 
 struct Buffer {
@@ -58,6 +60,7 @@ impl Client {
             driver,
             buffers: HashMap::new(),
             graph: 0,
+            contexts: Vec::new(),
         })
     }
 
@@ -126,6 +129,25 @@ impl Client {
                     let _ = std::fs::read("/dev/stdin");
                 });
                 Ok(String::new())
+            }
+            ["reset"] => nothing(driver.reset()),
+            ["retain"] => {
+                driver.retain()?;
+                (self.add, self.stream) = (driver.kernel("add")?, driver.stream()?);
+                Ok(String::new())
+            }
+            ["create-context"] => {
+                let primary = driver.context()?;
+                self.contexts.push((primary, driver.create_context()?));
+                Ok(String::new())
+            }
+            ["leave-context"] => {
+                nothing(driver.set_context(self.contexts.last().ok_or(INVALID)?.0))
+            }
+            ["destroy-context"] => {
+                let (primary, context) = self.contexts.pop().ok_or(INVALID)?;
+                driver.destroy_context(context)?;
+                nothing(driver.set_context(primary))
             }
             ["look-up", name, version, flags, export] => self.look_up(name, version, flags, export),
             _ => Err(INVALID),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::layout::{
     ALIVE, CHECKPOINTED, CODE, CONTEXT, COPIED, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, HELD, KERNELS, LEDGER, LOCKED, LOST, MEMORY,
-    OVERLAPS, PROCESSORS, RUNNING, SLOTS, UUID, WAITING, card_at,
+    OVERLAPS, PROCESSORS, RUNNING, SLOTS, STALE, UUID, WAITING, card_at,
 };
 use crate::locks::{self, LockKind};
 use crate::{Code, ILLEGAL_STATE, INVALID_VALUE, NOT_READY, OUT_OF_MEMORY, lock, sys};
@@ -202,6 +202,10 @@ impl Card {
 
     pub(crate) fn copied_at_fork(&self, bytes: u64) {
         self.numbers[COPIED].fetch_add(bytes, SeqCst);
+    }
+
+    pub(crate) fn stale_handle_comes(&self) {
+        self.numbers[STALE].fetch_add(1, SeqCst);
     }
 
     /// By processes that live.

@@ -93,9 +93,19 @@ pub(crate) fn refusal(name: &str) -> Code {
     fault(name).unwrap_or(SUCCESS)
 }
 
+/// What a call returns that names what has ended.
+pub(crate) fn stale() -> Code {
+    card::card().stale_handle_comes();
+    INVALID_HANDLE
+}
+
+fn current() -> Option<usize> {
+    CONTEXTS.with_borrow(|stack| stack.last().copied())
+}
+
 /// The calling thread's context, which lives.
 pub(crate) fn context() -> Result<usize, Code> {
-    let context = CONTEXTS.with_borrow(|stack| stack.last().copied()).ok_or(INVALID_CONTEXT)?;
+    let context = current().ok_or(INVALID_CONTEXT)?;
     match objects().contexts.contains_key(&context) {
         true => Ok(context),
         false => Err(CONTEXT_IS_DESTROYED),
@@ -125,17 +135,36 @@ pub(crate) const PRIMARY: usize = 0x1000;
 pub(crate) struct Objects {
     pub(crate) last: usize,
     pub(crate) primary_holds: u32,
-    /// What each context that lives takes of the card.
-    pub(crate) contexts: BTreeMap<usize, u64>,
+    /// Those that live.
+    pub(crate) contexts: BTreeMap<usize, Context>,
     /// By stream: what was submitted while it is captured, and whether that is spoilt.
     pub(crate) captures: BTreeMap<usize, (Vec<Work>, bool)>,
     pub(crate) graphs: BTreeMap<usize, Vec<Work>>,
-    /// By stream and by event: the number of the work that it waits for.
-    pub(crate) streams: BTreeMap<usize, u64>,
-    pub(crate) events: BTreeMap<usize, u64>,
+    pub(crate) streams: BTreeMap<usize, Stream>,
+    pub(crate) events: BTreeMap<usize, Stream>,
     pub(crate) functions: BTreeMap<usize, String>,
     /// Of those: their code is on the card.
     pub(crate) loaded: BTreeSet<usize>,
+}
+
+pub(crate) struct Context {
+    /// Of the card.
+    pub(crate) bytes: u64,
+    /// The number of its last work.
+    pub(crate) last: u64,
+}
+
+/// A stream or an event; it ends with its context (`cuCtxDestroy`: all resources of the context are cleaned up).
+#[derive(Clone, Copy)]
+pub(crate) struct Stream {
+    pub(crate) context: usize,
+    /// The number of the work that it waits for.
+    pub(crate) last: u64,
+}
+
+/// Each context has these, which nobody makes.
+pub(crate) fn is_default(stream: usize) -> bool {
+    stream <= 2
 }
 
 static OBJECTS: Mutex<Objects> = Mutex::new(Objects {
@@ -159,6 +188,13 @@ impl Objects {
         self.last += 16;
         self.last
     }
+
+    /// A context ended, and what was in it.
+    pub(crate) fn end(&mut self, context: usize) -> Option<Context> {
+        self.streams.retain(|_, stream| stream.context != context);
+        self.events.retain(|_, event| event.context != context);
+        self.contexts.remove(&context)
+    }
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -172,8 +208,16 @@ pub(crate) fn submit(stream: usize, work: Work) -> Code {
         works.push(work);
         return SUCCESS;
     }
-    let number = engine::submit(work);
-    objects.streams.insert(stream, number);
+    let known = objects.streams.get(&stream).map(|known| known.context);
+    let Some(context) = known.or(current().filter(|_| is_default(stream))) else {
+        drop(objects);
+        return stale();
+    };
+    let last = engine::submit(work);
+    objects.streams.insert(stream, Stream { context, last });
+    if let Some(context) = objects.contexts.get_mut(&context) {
+        context.last = last;
+    }
     SUCCESS
 }
 

@@ -37,3 +37,63 @@ fn a_fork_copies_nothing_of_what_memory_that_moved_left_on_the_host() {
     client.does("fork");
     assert_eq!(world.machine.copied_at_forks().unwrap(), 0);
 }
+
+/// The memory leaves the GPU, and comes back.
+fn swap(hand: &mut Hand) {
+    hand.say(ToSession::SwapOut);
+    let swapped = |message| {
+        matches!(
+            message,
+            FromSession::SwappedOut { .. } | FromSession::Fault { .. }
+        )
+    };
+    assert!(matches!(
+        hand.until(swapped),
+        FromSession::SwappedOut { .. }
+    ));
+    hand.say(ToSession::SwapIn);
+    hand.until(|message| matches!(message, FromSession::SwappedIn { .. }));
+}
+
+#[test]
+fn memory_moves_after_its_device_was_reset() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    for round in 1..=3 {
+        client.does(&format!("allocate a {}", 8 * MIB));
+        hand.grant();
+        client.does(&format!("set a {round}"));
+        hand.drop_lease();
+        hand.until_yielded();
+        swap(&mut hand);
+        hand.grant();
+        assert_eq!(client.does("check a"), "right");
+        client.does("reset");
+        client.does("retain");
+    }
+    assert_eq!(world.machine.stale_handles().unwrap(), 0);
+}
+
+#[test]
+fn nothing_of_a_context_that_ended_is_used_again() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    for end in ["reset", "destroy-context"] {
+        if end == "destroy-context" {
+            client.does("create-context");
+        }
+        hand.grant();
+        // Marks in streams, for those who submit and for memory that is freed in order.
+        client.does("launch nothing 200");
+        client.does("allocate-in-order a 1024");
+        client.does("free-in-order a");
+        client.does(end);
+        hand.drop_lease();
+        hand.until_yielded();
+        hand.grant();
+        client.does("retain");
+        client.does("launch nothing 200");
+        client.does("allocate-in-order a 1024");
+    }
+    assert_eq!(world.machine.stale_handles().unwrap(), 0);
+}

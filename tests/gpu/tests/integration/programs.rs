@@ -170,6 +170,20 @@ fn a_fatal_error_is_told_to_the_worker() {
 }
 
 #[test]
+fn a_context_that_ended_is_no_fault_of_the_gpu() {
+    let mut world = World::new(64 * MIB);
+    let mut client = world.client();
+    client.does(&format!("allocate a {MIB}"));
+    client.does("reset");
+    assert_eq!(client.says("add a 1"), "error 709");
+    client.does("retain");
+    client.does(&format!("allocate a {MIB}"));
+    client.does("set a 1");
+    assert_eq!(client.does("check a"), "right");
+    assert_eq!(world.usage(world.tokens[0]).fault, None);
+}
+
+#[test]
 fn a_forked_child_hears_from_the_driver_and_its_parent_goes_on() {
     let mut world = World::new(64 * MIB);
     let mut client = world.client();

@@ -8,7 +8,8 @@ use std::mem::transmute;
 
 use super::super::PROCESS;
 use super::driver::{
-    Code, Export, NOT_FOUND, OUT_OF_MEMORY, SUCCESS, current, has_primary_context,
+    Code, Context, Export, NOT_FOUND, OUT_OF_MEMORY, context_of_green, current,
+    has_primary_context, primary_context,
 };
 use super::{is_in_use, wrap};
 
@@ -43,9 +44,16 @@ wrap! {
 
     fn cuDevicePrimaryCtxReset_v2(device: c_int) |driver| { resetting(device, driver) }
 
-    fn cuDevicePrimaryCtxRelease(device: c_int) |driver| { resetting(device, driver) }
+    fn cuDevicePrimaryCtxRelease(device: c_int) |driver| { releasing(device, driver) }
 
-    fn cuDevicePrimaryCtxRelease_v2(device: c_int) |driver| { resetting(device, driver) }
+    fn cuDevicePrimaryCtxRelease_v2(device: c_int) |driver| { releasing(device, driver) }
+
+    fn cuGreenCtxDestroy(green: usize) |driver| {
+        match is_in_use().then(|| context_of_green(green)).flatten() {
+            Some(context) => PROCESS.end_context(context, driver, || true),
+            None => driver(),
+        }
+    }
 
     // ---- code
 
@@ -129,22 +137,27 @@ fn making(driver: impl Fn() -> Code) -> Code {
 }
 
 fn destroying(context: usize, driver: impl FnOnce() -> Code) -> Code {
-    let gone = match context {
-        0 => current().map_or(0, |(context, _)| context.0),
-        context => context,
+    let ends = match context {
+        0 => current().ok().map(|(context, _)| context),
+        context => Some(Context(context)),
     };
-    let code = driver();
-    if code == SUCCESS && is_in_use() {
-        PROCESS.forget(|context, _| context.0 == gone);
+    match ends {
+        Some(context) if is_in_use() => PROCESS.end_context(context, driver, || true),
+        _ => driver(),
     }
-    code
 }
 
-/// Also giving back the last hold of a device's own context ends it.
 fn resetting(device: c_int, driver: impl FnOnce() -> Code) -> Code {
-    let code = driver();
-    if code == SUCCESS && is_in_use() && !has_primary_context(device) {
-        PROCESS.forget(|_, of| of == device);
+    match is_in_use().then(|| primary_context(device)).flatten() {
+        Some(context) => PROCESS.end_context(context, driver, || true),
+        None => driver(),
     }
-    code
+}
+
+/// Giving back the last hold of a device's own context ends it.
+fn releasing(device: c_int, driver: impl FnOnce() -> Code) -> Code {
+    match is_in_use().then(|| primary_context(device)).flatten() {
+        Some(context) => PROCESS.end_context(context, driver, || !has_primary_context(device)),
+        None => driver(),
+    }
 }

@@ -18,10 +18,10 @@ pub(in super::super) const NOT_FOUND: Code = 500;
 pub(in super::super) const NOT_SUPPORTED: Code = 801;
 pub(in super::super) const SYSTEM_NOT_READY: Code = 802;
 
-/// After one of these the driver answers nothing else until the process ends, or what is on the GPU is not to be
+/// After one of these (but not after 709: a context that the program itself ended) the driver answers nothing else until the process ends, or what is on the GPU is not to be
 /// believed.
 pub(in super::super) const fn is_sticky(code: Code) -> bool {
-    matches!(code, 214 | 220 | 700 | 702 | 709 | 710 | 714..=719 | 999)
+    matches!(code, 214 | 220 | 700 | 702 | 710 | 714..=719 | 999)
 }
 
 /// A function that the driver exports, found when it is first needed.
@@ -108,6 +108,10 @@ driver! {
     fn ctx_pop_current(context: *mut usize) = cuCtxPopCurrent_v2;
     fn ctx_synchronize() = cuCtxSynchronize;
     fn thread_exchange_capture_mode(mode: *mut c_int) = cuThreadExchangeStreamCaptureMode;
+    fn primary_retain(context: *mut usize, device: c_int) = cuDevicePrimaryCtxRetain;
+    fn primary_release(device: c_int) = cuDevicePrimaryCtxRelease_v2;
+    fn green_context(context: *mut usize, green: usize) = cuCtxFromGreenCtx;
+    fn stream_destroy(stream: usize) = cuStreamDestroy_v2;
     fn stream_create(stream: *mut usize, flags: u32) = cuStreamCreate;
     fn stream_synchronize(stream: usize) = cuStreamSynchronize;
     fn event_create(event: *mut usize, flags: u32) = cuEventCreate;
@@ -202,6 +206,25 @@ pub(in super::super) fn has_primary_context(device: c_int) -> bool {
     primary_state(device, &raw mut flags, &raw mut is_active) == SUCCESS && is_active != 0
 }
 
+/// A device's own context, where it lives.
+pub(in super::super) fn primary_context(device: c_int) -> Option<Context> {
+    if !has_primary_context(device) {
+        return None;
+    }
+    let mut context = 0;
+    let code = primary_retain(&raw mut context, device);
+    (code == SUCCESS).then(|| {
+        primary_release(device);
+        Context(context)
+    })
+}
+
+/// As which a green context is known to calls that take contexts.
+pub(in super::super) fn context_of_green(green: usize) -> Option<Context> {
+    let mut context = 0;
+    (green_context(&raw mut context, green) == SUCCESS).then_some(Context(context))
+}
+
 /// Whether addresses can be reserved and memory put behind them.
 pub(in super::super) fn can_map_memory(device: c_int) -> bool {
     const VIRTUAL_MEMORY_MANAGEMENT: c_int = 102;
@@ -250,34 +273,44 @@ impl Context {
     }
 }
 
-/// A mark in a stream.
+/// A mark in a stream. It ends before its context does.
 #[derive(Debug)]
-pub(in super::super) struct Event(usize);
+pub(in super::super) struct Event {
+    handle: usize,
+    context: Context,
+}
 
 impl Event {
     pub(in super::super) fn record(stream: Stream) -> Option<Self> {
         const BLOCKING_WITHOUT_TIMES: u32 = 1 | 2;
-        let mut event = 0;
-        if event_create(&raw mut event, BLOCKING_WITHOUT_TIMES) != SUCCESS {
+        let (mut context, mut handle) = (0, 0);
+        if ctx_get_current(&raw mut context) != SUCCESS
+            || event_create(&raw mut handle, BLOCKING_WITHOUT_TIMES) != SUCCESS
+        {
             return None;
         }
-        let event = Self(event);
-        (event_record(event.0, stream.0) == SUCCESS).then_some(event)
+        let context = Context(context);
+        let event = Self { handle, context };
+        (event_record(event.handle, stream.0) == SUCCESS).then_some(event)
+    }
+
+    pub(in super::super) fn context(&self) -> Context {
+        self.context
     }
 
     pub(in super::super) fn is_reached(&self) -> bool {
         const NOT_READY: Code = 600;
-        event_query(self.0) != NOT_READY
+        event_query(self.handle) != NOT_READY
     }
 
     pub(in super::super) fn wait(&self) -> Result<(), Code> {
-        as_result(event_synchronize(self.0))
+        as_result(event_synchronize(self.handle))
     }
 }
 
 impl Drop for Event {
     fn drop(&mut self) {
-        event_destroy(self.0);
+        event_destroy(self.handle);
     }
 }
 
@@ -342,6 +375,10 @@ pub(in super::super) fn own_stream() -> Result<Stream, Code> {
         SUCCESS => Ok(Stream(stream)),
         code => Err(code),
     }
+}
+
+pub(in super::super) fn end_stream(stream: Stream) {
+    stream_destroy(stream.0);
 }
 
 pub(in super::super) fn copy_out(

@@ -9,7 +9,8 @@ use std::mem::transmute;
 
 use super::super::PROCESS;
 use super::driver::{
-    Code, Export, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, PER_THREAD, SUCCESS, Stream,
+    self, Code, Context, Export, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, PER_THREAD, SUCCESS,
+    Stream,
 };
 use super::{is_in_use, wrap};
 
@@ -72,7 +73,8 @@ wrap! {
 
     fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const c_void, flags: u64) |driver| {
         let _ = (properties, flags);
-        fixed(handle, bytes as u64, driver)
+        // It is no context's.
+        fixed_with(handle, bytes as u64, None, driver)
     }
 
     fn cuMemRelease(handle: u64) |driver| { forgetting(handle, driver()) }
@@ -237,12 +239,22 @@ pub(super) fn allocate(address: *mut u64, bytes: u64) -> Code {
     }
 }
 
-/// `driver` writes to `key` what the memory is freed with.
+/// Memory of the calling thread's context. `driver` writes to `key` what it is freed with.
 pub(super) fn fixed(key: *const u64, bytes: u64, driver: impl Fn() -> Code) -> Code {
+    let context = driver::current().ok().map(|(context, _)| context);
+    fixed_with(key, bytes, context, driver)
+}
+
+fn fixed_with(
+    key: *const u64,
+    bytes: u64,
+    context: Option<Context>,
+    driver: impl Fn() -> Code,
+) -> Code {
     if !is_in_use() || key.is_null() {
         return driver();
     }
-    PROCESS.make_fixed(bytes, || match driver() {
+    PROCESS.make_fixed(bytes, context, || match driver() {
         // SAFETY: the driver has just written there.
         SUCCESS => Ok(unsafe { *key }),
         code => Err(code),

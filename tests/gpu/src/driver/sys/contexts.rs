@@ -5,8 +5,8 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use super::{api, put};
 use crate::card::card;
 use crate::{
-    CAPTURE_UNSUPPORTED, CONTEXTS, Code, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND,
-    OUT_OF_MEMORY, PRIMARY, SUCCESS, engine, objects, spoils_captures,
+    CAPTURE_UNSUPPORTED, CONTEXTS, Code, Context, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND,
+    OUT_OF_MEMORY, PRIMARY, SUCCESS, context, engine, objects, spoils_captures, stale,
 };
 
 pub(crate) const VERSION: c_int = 13000;
@@ -43,14 +43,14 @@ fn make(context: usize) -> bool {
     let bytes = card().context_bytes();
     let fits = card().take(bytes);
     if fits {
-        objects().contexts.insert(context, bytes);
+        objects().contexts.insert(context, Context { bytes, last: 0 });
     }
     fits
 }
 
 fn end(context: usize) {
-    let bytes = objects().contexts.remove(&context);
-    card().give(bytes.unwrap_or(0));
+    let ended = objects().end(context);
+    card().give(ended.map_or(0, |context| context.bytes));
 }
 
 api! {
@@ -129,6 +129,9 @@ api! {
     }
 
     fn cuCtxDestroy_v2(context: usize) {
+        if !objects().contexts.contains_key(&context) {
+            return stale();
+        }
         CONTEXTS.with_borrow_mut(|stack| stack.retain(|one| *one != context));
         end(context);
         SUCCESS
@@ -152,6 +155,10 @@ api! {
         if context == 0 {
             return INVALID_CONTEXT;
         }
+        if !objects().contexts.contains_key(&context) {
+            stale();
+            return INVALID_CONTEXT;
+        }
         CONTEXTS.with_borrow_mut(|stack| stack.push(context));
         SUCCESS
     }
@@ -171,11 +178,20 @@ api! {
         if spoils_captures(true) {
             return CAPTURE_UNSUPPORTED;
         }
-        engine::wait_for(engine::submitted());
+        let context = match context() {
+            Ok(context) => context,
+            Err(code) => return code,
+        };
+        let last = objects().contexts.get(&context).map_or(0, |context| context.last);
+        // Of this context, and of no other.
+        engine::wait_for(last);
         crate::STICKY.load(std::sync::atomic::Ordering::SeqCst)
     }
 
     fn cuModuleLoadData(module: *mut usize, image: *const c_void) {
+        if let Err(code) = context() {
+            return code;
+        }
         match image.is_null() {
             true => INVALID_VALUE,
             false if card().load_code() => put(module, 0x100),

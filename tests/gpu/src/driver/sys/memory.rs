@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use super::{ANONYMOUS, PRIVATE, READ_WRITE, api, mapping::MAPPED, mmap, munmap, put};
+use super::{ANONYMOUS, PRIVATE, READ_WRITE, api, bound, mapping::MAPPED, mmap, munmap, put};
 use crate::card::card;
 use crate::engine::{self, Work};
 use crate::{
@@ -75,7 +75,7 @@ fn fill(stream: usize, to: u64, value: &[u8], count: usize) -> Code {
     submit(stream, Work::Fill { to, value: value.to_vec(), count })
 }
 
-api! {
+bound! {
     fn cuMemAlloc_v2(address: *mut u64, bytes: usize) {
         if spoils_captures(false) { CAPTURE_UNSUPPORTED } else { allocate(address, bytes, Place::Device) }
     }
@@ -92,6 +92,9 @@ api! {
         code
     }
 
+}
+
+api! {
     fn cuDeviceGetGraphMemAttribute(_device: c_int, attribute: c_int, value: *mut u64) {
         if attribute == RESERVED_NOW { put(value, GRAPH_BYTES.load(SeqCst)) } else { INVALID_VALUE }
     }
@@ -157,6 +160,9 @@ api! {
         SUCCESS
     }
 
+}
+
+bound! {
     // ---- copies and sets
 
     fn cuMemcpy(to: u64, from: u64, bytes: usize) { copy_now(to, from, bytes) }

@@ -8,7 +8,7 @@ use crate::card::card;
 use crate::engine::{self, Kernel, Work};
 use crate::{
     CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, Code, INVALID_HANDLE, NOT_READY, OUT_OF_MEMORY, SUCCESS,
-    objects, spoils_captures, submit,
+    Stream, context, is_default, objects, spoils_captures, stale, submit,
 };
 
 /// The kernel of a name, for example `add` or `sleep_20ms`. `words` points to its arguments, as a launch has them.
@@ -27,6 +27,9 @@ unsafe fn kernel(name: &str, words: *const *const u64) -> Option<Kernel> {
 }
 
 unsafe fn launch(function: usize, stream: usize, words: *const *const u64) -> Code {
+    if let Err(code) = context() {
+        return code;
+    }
     let name = objects().functions.get(&function).cloned();
     let kernel = name.and_then(|name| unsafe { kernel(&name, words) });
     let Some(kernel) = kernel else {
@@ -41,8 +44,16 @@ unsafe fn launch(function: usize, stream: usize, words: *const *const u64) -> Co
     submit(stream, Work::Kernel(kernel))
 }
 
-fn number_of(stream: usize) -> u64 {
-    objects().streams.get(&stream).copied().unwrap_or(0)
+/// The number of a stream's last work.
+fn last_of(stream: usize) -> Result<u64, Code> {
+    let known = objects().streams.get(&stream).map(|known| known.last);
+    known.or(is_default(stream).then_some(0)).ok_or_else(stale)
+}
+
+/// The number of the work that an event waits for.
+fn reached_at(event: usize) -> Result<u64, Code> {
+    let known = objects().events.get(&event).map(|known| known.last);
+    known.ok_or_else(stale)
 }
 
 const PER_THREAD: usize = 2;
@@ -63,40 +74,69 @@ api! {
     ) { launch(function, *configuration.add(4), words) }
 
     fn cuStreamCreate(stream: *mut usize, _flags: c_uint) {
-        let number = objects().number();
+        let context = match context() {
+            Ok(context) => context,
+            Err(code) => return code,
+        };
+        let mut objects = objects();
+        let number = objects.number();
+        objects.streams.insert(number, Stream { context, last: 0 });
         put(stream, number)
     }
 
-    fn cuStreamDestroy_v2(stream: usize) { objects().streams.remove(&stream); SUCCESS }
+    fn cuStreamDestroy_v2(stream: usize) {
+        let known = objects().streams.remove(&stream);
+        if known.is_some() { SUCCESS } else { stale() }
+    }
 
     fn cuStreamSynchronize(stream: usize) {
         if spoils_captures(false) {
             return CAPTURE_UNSUPPORTED;
         }
-        engine::wait_for(number_of(stream));
+        match last_of(stream) {
+            Ok(number) => engine::wait_for(number),
+            Err(code) => return code,
+        }
         crate::STICKY.load(std::sync::atomic::Ordering::SeqCst)
     }
 
-    fn cuStreamQuery(stream: usize) { if engine::is_done(number_of(stream)) { SUCCESS } else { NOT_READY } }
+    fn cuStreamQuery(stream: usize) {
+        match last_of(stream) {
+            Ok(number) if engine::is_done(number) => SUCCESS,
+            Ok(_) => NOT_READY,
+            Err(code) => code,
+        }
+    }
 
     // ---- events
 
     fn cuEventCreate(event: *mut usize, _flags: c_uint) {
+        let context = match context() {
+            Ok(context) => context,
+            Err(code) => return code,
+        };
         let mut objects = objects();
         let number = objects.number();
-        objects.events.insert(number, 0);
+        objects.events.insert(number, Stream { context, last: 0 });
         put(event, number)
     }
 
-    fn cuEventDestroy_v2(event: usize) { objects().events.remove(&event); SUCCESS }
+    fn cuEventDestroy_v2(event: usize) {
+        let known = objects().events.remove(&event);
+        if known.is_some() { SUCCESS } else { stale() }
+    }
 
     fn cuEventRecord(event: usize, stream: usize) {
-        let mut objects = objects();
-        if objects.captures.contains_key(&stream) {
+        if objects().captures.contains_key(&stream) {
             return SUCCESS;
         }
-        let number = objects.streams.get(&stream).copied().unwrap_or(0);
-        objects.events.insert(event, number);
+        match last_of(stream) {
+            Ok(last) => match objects().events.get_mut(&event) {
+                Some(known) => known.last = last,
+                None => return stale(),
+            },
+            Err(code) => return code,
+        }
         SUCCESS
     }
 
@@ -104,13 +144,18 @@ api! {
         if spoils_captures(false) {
             return CAPTURE_UNSUPPORTED;
         }
-        let number = objects().events.get(&event).copied().unwrap_or(0);
-        if engine::is_done(number) { SUCCESS } else { NOT_READY }
+        match reached_at(event) {
+            Ok(number) if engine::is_done(number) => SUCCESS,
+            Ok(_) => NOT_READY,
+            Err(code) => code,
+        }
     }
 
     fn cuEventSynchronize(event: usize) {
-        let number = objects().events.get(&event).copied().unwrap_or(0);
-        engine::wait_for(number);
+        match reached_at(event) {
+            Ok(number) => engine::wait_for(number),
+            Err(code) => return code,
+        }
         SUCCESS
     }
 
@@ -151,10 +196,7 @@ api! {
 
     fn cuGraphLaunch(executable: usize, stream: usize) {
         let Some(works) = objects().graphs.get(&executable).cloned() else { return INVALID_HANDLE };
-        for work in works {
-            submit(stream, work);
-        }
-        SUCCESS
+        works.into_iter().map(|work| submit(stream, work)).max().unwrap_or(SUCCESS)
     }
 
     fn cuGraphExecDestroy(executable: usize) { objects().graphs.remove(&executable); SUCCESS }
