@@ -81,12 +81,12 @@ def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segm
     for part in delta["segments"]:
         number, bytes_, patches = part["number"], part["bytes"], part["patches"]
         _check_extents(patches, size, bytes_, number)
-        if part["fresh"]:
+        segment = segments.by_number.get(number)
+        if part["fresh"] and segment is None:  # else its bytes were left out of an earlier message
             undo.received(number)
             offset = patches[0]["source"]["offset"] if patches else 0
             segments.receive(number, bytes_, file_descriptor, content, offset)
             continue
-        segment = segments.by_number.get(number)
         if segment is None or segment.bytes != bytes_:
             raise TableBroken(f"Segment {number} of {bytes_} bytes is not known here")
         owner = segments.buffer(segment) if patches else None

@@ -204,6 +204,7 @@ class Table:
             [numbering.objects[number] for number in dying],
         ]
         self._drop(number for number in dying if number not in numbering.dropped)
+        self._views.drop_unused()
         self._bindings.note(rebound)
         self._bindings.delete(gone)
         if header.compact:
@@ -268,6 +269,7 @@ class Table:
             self._numbering.untold.update(gone)
             self._drop(gone)
             dead = self._numbering.unreferenced_among(below)
+        self._views.drop_unused()
         if looked:
             self._pace.looked(*self._size(), time.monotonic() - started)
         return dying
@@ -438,6 +440,7 @@ class Table:
         self._foreign.extend(b"\1" * len(fresh))
         self._views.note_used()
         self._views.find_moved(undo.patched)
+        self._views.drop_unused()
         numbering.untold.difference_update(header.dropped, header.replaced)
         self._bind(rebound, undo, bound_stays)
         self._bindings.note(undo.bound)

@@ -1,6 +1,7 @@
 """Which objects of a table are views on which segment, and which memory a message has to bring.
 
-**Invariant:** a segment is known as long as an object of the table is a view on it.
+**Invariant:** a segment is known as long as an object of the table is a view on it. Within a message one view may
+replace the last other one, so a segment goes only when all of the message's views are noted.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class Views:
         self._here, self._kinds, self._numbering = here, kinds, numbering
         self._segments = here.segments
         self.segment_of: dict[int, int] = {}
+        self._left: set[int] = set()  # segments that a view has left, perhaps the last one
         self._dropped: list[int] = []  # segments that the other end has not been told of
 
     def user_of(self, segment: Segment) -> Any:
@@ -64,13 +66,19 @@ class Views:
             self._segments.by_number[segment].users.add(number)
 
     def leave(self, number: int) -> None:
-        """The object is dropped, and with its last view a segment."""
+        """The object is no view any more on the segment that it was a view on."""
         segment = self._segments.by_number.get(self.segment_of.pop(number, -1))
         if segment is not None:
             segment.users.discard(number)
-            if not segment.users:
-                self._segments.drop((segment.number,))
-                self._dropped.append(segment.number)
+            self._left.add(segment.number)
+
+    def drop_unused(self) -> None:
+        """Segments that their last view has left."""
+        for number in sorted(self._left & self._segments.by_number.keys()):
+            if not self._segments.by_number[number].users:
+                self._segments.drop((number,))
+                self._dropped.append(number)
+        self._left.clear()
 
     def take_dropped(self) -> list[int]:
         dropped, self._dropped = self._dropped, []

@@ -1,0 +1,173 @@
+"""Names that are bound to a view of what they were bound to: `y = y.detach()`, `x = x[:20]`, `df = df.T`.
+
+Each statement runs once in a control copy of the notebook, without tables, and once at home or in the session.
+Afterwards both are equal: values, forms, and who shares memory with whom.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from harness import Pair
+from hypothesis import given
+from hypothesis import strategies as st
+
+ON = "HERE"  # the name in the place of which a statement has `x` or `y`
+
+MAKERS = {
+    "numpy": ("import numpy as np", "np.arange(SIZE * 1.0).reshape(-1, 4)"),
+    "torch": ("import torch", "torch.arange(SIZE * 1.0).reshape(-1, 4)"),
+    "leaf": ("import torch", "torch.nn.Parameter(torch.arange(SIZE * 1.0).reshape(-1, 4))"),
+    "jax": ("import jax.numpy as jnp", "jnp.arange(SIZE * 1.0).reshape(-1, 4)"),
+    "pandas": (
+        "import numpy as np, pandas as pd",
+        "pd.DataFrame(np.arange(SIZE * 1.0).reshape(-1, 4), columns=list('abcd'))",
+    ),
+    "text": ("import pandas as pd", "pd.DataFrame({'a': [str(n) for n in range(SIZE)], 'b': 'same'})"),
+    "arrow": ("import pyarrow as pa", "pa.table({'a': list(range(SIZE)), 'b': ['x'] * SIZE})"),
+    "polars": ("import polars as pl", "pl.DataFrame({'a': list(range(SIZE)), 'b': ['x'] * SIZE})"),
+    "bytes": ("", "memoryview(bytearray(SIZE)).obj"),
+}
+WAYS = {
+    "numpy": (
+        "HERE.T|HERE[:5]|HERE[::-1]|HERE.reshape(-1)|HERE.view()|HERE[..., None]|HERE.squeeze()|HERE.copy()|"
+        "HERE.view('i8').view('f8')|np.asarray(HERE)|np.atleast_2d(HERE)|HERE.astype(float, copy=False)|HERE[HERE > 1]|"
+        "np.ascontiguousarray(HERE)|np.ravel(HERE)|np.broadcast_to(HERE, (2, *HERE.shape))|np.swapaxes(HERE, 0, -1)"
+    ),
+    "torch": (
+        "HERE.detach()|HERE.T|HERE[:5]|HERE.reshape(-1)|HERE.view(-1)|HERE.view(2, -1)|HERE.permute(*range(HERE.dim())[::-1])|"
+        "HERE.squeeze()|HERE.unsqueeze(0)|HERE.clone()|HERE.contiguous()|HERE.expand(2, *HERE.shape)|HERE.flatten()|"
+        "HERE.data|torch.from_numpy(HERE.numpy())|torch.as_tensor(HERE)|HERE.cpu()|HERE[0]|HERE.chunk(2)[1]|HERE + 1|"
+        "HERE.view(torch.int32).view(torch.float32)|torch.nn.Parameter(HERE)|HERE.set_(HERE.clone())|HERE.t_()"
+    ),
+    "leaf": (
+        "HERE.detach()|torch.nn.Parameter(HERE.detach())|HERE.data|torch.nn.Parameter(HERE.data[:5])|HERE.detach().T|"
+        "HERE.detach().requires_grad_()|torch.nn.Parameter(HERE.detach().clone())"
+    ),
+    "jax": "HERE.T|HERE[:5]|HERE.reshape(-1)|HERE.ravel()|HERE.squeeze()|jnp.asarray(HERE)|jnp.array(HERE)|HERE + 1|HERE[0]",
+    "pandas": (
+        "HERE.T|HERE[:5]|HERE[::-1]|HERE.copy()|HERE.iloc[1:]|HERE.reset_index(drop=True)|HERE.squeeze()|HERE.head(3)|"
+        "pd.DataFrame(HERE)|pd.DataFrame(HERE.values)|HERE.loc[:, HERE.columns[:2]]|HERE.drop(columns=HERE.columns[0])|"
+        "HERE.assign(new=1.0)|HERE.set_axis(range(len(HERE)))|HERE.rename(columns=str)|HERE.iloc[:, 0].to_frame()"
+    ),
+    "text": "HERE[:5]|HERE[::-1]|HERE.copy()|HERE.reset_index(drop=True)|HERE[['a']]|HERE.sort_values('a')|HERE.head(3)",
+    "arrow": "HERE.slice(0, 5)|HERE.slice(1)|HERE.select(['a'])|HERE.combine_chunks()|pa.table(HERE)|HERE.rename_columns(['a', *HERE.column_names[1:]])",
+    "polars": "HERE[:5]|HERE.head(3)|HERE.select('a')|HERE.clone()|HERE.rechunk()|HERE.slice(1)|HERE.reverse()",
+    "bytes": "bytes(HERE)|bytearray(HERE)|memoryview(HERE).obj|HERE[:5]|HERE[::-1]",
+}  # fmt: skip
+SIZES = (24, 40_000)
+OF_TORCH = ("torch", "leaf")
+
+STEP = """
+def attempt(statement):
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            exec(statement, globals())
+    except (AttributeError, TypeError, ValueError, RuntimeError, IndexError, KeyError, NameError, NotImplementedError) as error:
+        return type(error).__name__
+"""
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Pair]:
+    with Pair() as made:
+        yield made
+
+
+@st.composite
+def histories(draw: Any) -> tuple[str, int, list[tuple[str, str]]]:
+    library = draw(st.sampled_from([*MAKERS]))
+    ways = WAYS[library].split("|")
+    statements = [f"{to} = {way.replace(ON, source)}" for way in ways for to in "xy" for source in "xy"]
+    others = ["x, y = y, x", "del y", "z = [x, y]", "z = None", "x = y", "y = x"]
+    if library in OF_TORCH:
+        others += ["x.data, y.data = y.data, x.data", "x.data = y.data", "x.data = x.data[:2]", "x.grad = x.detach()"]
+    step = st.tuples(st.sampled_from([*statements, *others]), st.sampled_from(("home", "session", "session")))
+    return library, draw(st.sampled_from(SIZES)), draw(st.lists(step, min_size=2, max_size=14))
+
+
+@given(histories(), st.booleans())
+def test_views_replace_views(processes: Pair, history: tuple[str, int, list[tuple[str, str]]], away: bool) -> None:
+    library, size, steps = history
+    check(processes, library, size, steps, away)
+
+
+ALONE = [(one, way, size) for one in MAKERS for way in WAYS[one].split("|") for size in SIZES[one not in OF_TORCH :]]
+
+
+@pytest.mark.parametrize(("library", "way", "size"), ALONE)
+def test_one_after_the_other(processes: Pair, library: str, way: str, size: int) -> None:
+    again = f"x = {way.replace(ON, 'x')}"
+    check(processes, library, size, [(again, side) for side in "session session home session".split()], away=False)
+
+
+def check(pair: Pair, library: str, size: int, steps: list[tuple[str, str]], away: bool) -> None:
+    imports, maker = MAKERS[library]
+    for line in filter(None, imports.partition(" ")[2].split(",")):
+        pytest.importorskip(line.split()[0])
+    pair.start_anew()
+    pair.all_away = away
+    control: dict[str, Any] = {"__name__": "__main__"}
+    setup = f"import warnings\n{imports}\n{STEP}\n"
+    exec(setup + f"x = {maker.replace('SIZE', str(size))}", control)
+    pair.local(setup)
+    makers = {"home": pair.local, "session": lambda code: remotely(pair, code)}
+    makers[steps[0][1]](f"x = {maker.replace('SIZE', str(size))}")
+    for statement, side in steps:
+        code = f"said = attempt({statement!r})"
+        exec(code, control)
+        makers[side](code)
+        if side == "home" or not away:
+            assert pair.namespace.get("said") == control["said"]
+            assert picture(pair.namespace) == picture(control), (statement, side)
+    pair.local("")
+    assert picture(pair.namespace) == picture(control)
+    pair.all_away = False
+
+
+def remotely(pair: Pair, code: str) -> None:
+    names = [name for name in pair.namespace if not name.startswith("__")]
+    deleted = [name for name in ("y",) if name not in pair.namespace]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pair.remote(code, *names, deleted=tuple(deleted)) == {"error": None}
+
+
+def picture(namespace: dict[str, Any]) -> list[Any]:
+    import numpy as np
+
+    found: list[Any] = []
+    seen: list[Any] = []
+    for name in "xyz":
+        for value in namespace.get(name) if type(namespace.get(name)) is list else [namespace.get(name)]:
+            same = next((number for number, one in enumerate(seen) if one is value), None)
+            seen.append(value)
+            found.append(same if same is not None else (type(value).__name__, form(value), content(value)))
+    arrays = [one for value in seen if (one := memory_of(value)) is not None]
+    return found + [np.shares_memory(left, right) for left in arrays for right in arrays]
+
+
+def form(value: Any) -> Any:
+    return [getattr(value, name, None) for name in ("shape", "dtype", "requires_grad", "is_leaf")] + [
+        value.stride() if type(value).__module__.startswith("torch") else None
+    ]
+
+
+def content(value: Any) -> Any:
+    if hasattr(value, "to_dict"):
+        return repr(value.to_dict())
+    if hasattr(value, "to_pydict"):
+        return value.to_pydict()
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def memory_of(value: Any) -> Any:
+    import numpy as np
+
+    if type(value).__module__.startswith("torch"):
+        return value.detach().numpy()
+    return value if isinstance(value, np.ndarray) else None
