@@ -309,7 +309,10 @@ def test_an_interrupt_while_a_file_is_on_its_way(
     assert kernel.gpu("len(open('a' + '.bin').read())").ok().value == "1000"
 
 
-def test_a_folder_that_is_gone_is_empty_and_takes_nothing(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_notebook_folder_that_is_gone_is_unknown_and_takes_nothing(
+    service: Service, new_kernel: Callable[..., Kernel], replaced: bool
+) -> None:
     service.start_broker()
     service.start_worker(BATON_WORKER_FILES="mirror")
     folder = service.place.work / "course"
@@ -318,11 +321,16 @@ def test_a_folder_that_is_gone_is_empty_and_takes_nothing(service: Service, new_
     kernel = service.kernel(new_kernel, folder)
     assert kernel.gpu("open('a').read()").ok().value == "'text'"
     shutil.rmtree(folder)
-    result = kernel.gpu("import os\nfound = os.listdir()\nopen('b', 'w').write('new')").ok()
-    assert kernel.evaluate("found") == []
+    if replaced:
+        folder.mkdir()
+    result = kernel.gpu("import os\nfound = open('a').read()\nopen('b', 'w').write('new')").ok()
+    assert kernel.evaluate("found") == "text"
+    assert "warning: Not all files can be seen here" in result.stderr
     assert "warning: What the cell did to files could not be done here" in result.stderr
-    assert kernel.gpu("open('b').read()").ok().value == "'new'"
-    assert not folder.exists()
+    result = kernel.gpu("open('b').read()").ok()
+    assert result.value == "'new'"
+    assert "Not all files" not in result.stderr
+    assert list(folder.iterdir()) == [] if replaced else not folder.exists()
 
 
 def test_files_come_home_where_variables_do_not(service: Service, new_kernel: Callable[..., Kernel]) -> None:
@@ -345,3 +353,78 @@ def test_nothing_is_left_behind(service: Service, new_kernel: Callable[..., Kern
     wait_until(lambda: not list(service.place.folder.rglob("mirror")), "its mirror is removed")
     service.end(worker, signal.SIGTERM)
     assert [path.name for path in service.place.work.iterdir()] == ["a"]
+
+
+# ---- a mirror that is lost
+
+
+def mirror_of(service: Service) -> Path:
+    """The only one."""
+    (mirror,) = service.place.folder.rglob("mirror/work")
+    return mirror
+
+
+def remove(mirror: Path) -> None:
+    shutil.rmtree(mirror.parents[1])
+
+
+def replace(mirror: Path) -> None:
+    shutil.rmtree(mirror)
+    mirror.mkdir()
+
+
+LOSSES = pytest.mark.parametrize("lose", [remove, replace])
+
+
+@LOSSES
+def test_a_mirror_lost_between_two_cells_deletes_nothing(
+    service: Service, new_kernel: Callable[..., Kernel], lose: Callable[[Path], None]
+) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    (work / "data").mkdir()
+    for name in ("a", "b", "data/c"):
+        (work / name).write_text(name)
+    kernel.gpu("import random; state = [open('a').read()]; kept = random.Random(1)").ok()
+    before = contents(work)
+    lose(mirror_of(service))
+    result = kernel.gpu("x = 1").ok()
+    assert contents(work) == before
+    assert "this cell runs in a new session" in result.stderr
+    assert kernel.evaluate("x, state") == (1, ["a"])
+    assert kernel.gpu("open('b').read() + open('data/c').read()").ok().value == "'bdata/c'"
+
+
+@LOSSES
+def test_a_mirror_lost_while_a_cell_runs_changes_nothing(
+    service: Service, new_kernel: Callable[..., Kernel], lose: Callable[[Path], None]
+) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    for name in "abc":
+        (work / name).write_text(name)
+    kernel.run("x = 1").ok()
+    before = contents(work)
+    cell = kernel.begin("%%gpu\nx = 2\nopen('new', 'w').write('lost')\nopen('a', 'w').write('lost')\ninput()")
+    cell.wait_for_question()
+    lose(mirror_of(service))
+    kernel.client.input("go")
+    error = cell.finish().reply
+    assert error["ename"] == "FilesLost"
+    text = "\n".join(error["traceback"])
+    assert "No file was changed here" in text
+    assert "Your variables are as they were before the cell" in text
+    assert "run the cell again" in text
+    assert contents(work) == before
+    assert kernel.evaluate("x") == 1
+    assert kernel.gpu("open('new', 'w').write(open('a').read()); x").ok().value == "1"
+    assert contents(work) == {**before, "new": "a"}
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file() and ".baton" not in path.parts)
+    return {str(path.relative_to(folder)): path.read_text() for path in files}

@@ -16,6 +16,10 @@ pub enum FilesError {
         #[source]
         source: io::Error,
     },
+    #[error("The folder {} is gone, or another one took its place", path.display())]
+    FolderGone { path: PathBuf },
+    #[error("{} is on another file system than its folder was", path.display())]
+    OtherFileSystem { path: PathBuf },
     #[error("The pieces of a file do not fit together")]
     Pieces,
     #[error("The listing continues one that is not here")]

@@ -14,20 +14,23 @@
 //! Everything but `transfer` blocks; callers put it where blocking is allowed.
 //!
 //! **Invariant:** nothing outside of the two folders is written, and no link is followed out of the notebook's folder.
+//! A folder that is gone, replaced or unreadable is never taken for an empty one.
 
 mod content;
 mod errors;
 mod home;
 mod links;
 mod mirror;
+mod root;
 mod transfer;
 mod walk;
 
 pub use content::{ContentReader, ContentWriter, read_chunk};
 pub use errors::FilesError;
 pub use home::commit::{Committed, Staging};
-pub use home::listing::{HomeListing, list, stamp};
+pub use home::listing::{HomeListing, Seen, list, stamp};
 pub use mirror::compare::{Difference, Found};
 pub use mirror::placeholders::{Placeholder, Placeholders};
 pub use mirror::{Mirror, Scan};
+pub use root::Root;
 pub use transfer::{open_parcel, read_file, send_parcel, small_parcel, write_file};

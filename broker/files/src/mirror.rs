@@ -22,16 +22,16 @@ use baton_protocol::files::{Base, Content, Entry, Listing, RelativePath};
 
 use self::compare::{Difference, Found, Known, compare};
 use self::placeholders::Placeholders;
-use crate::FilesError;
 use crate::content::{modified_ns, time};
 use crate::errors::at;
 use crate::walk::walk;
+use crate::{FilesError, Root};
 
 /// The clock of a file system may stand still for so long.
 const SAME_TIME: Duration = Duration::from_millis(20);
 
 pub struct Mirror {
-    root: PathBuf,
+    root: Root,
     /// On the same file system, where files are made before they have their place.
     beside: PathBuf,
     known: BTreeMap<RelativePath, Known>,
@@ -53,7 +53,7 @@ impl Mirror {
             fs::create_dir_all(path).map_err(at(path))?;
         }
         Ok(Self {
-            root: root.canonicalize().map_err(at(&root))?,
+            root: Root::open(&root.canonicalize().map_err(at(&root))?)?,
             beside,
             known: BTreeMap::new(),
             placeholders: Placeholders::default(),
@@ -63,7 +63,12 @@ impl Mirror {
 
     #[must_use]
     pub fn root(&self) -> &Path {
-        &self.root
+        self.root.path()
+    }
+
+    /// Fails when the mirror is lost: its folder is gone, or another one took its place.
+    pub fn check(&self) -> Result<(), FilesError> {
+        self.root.check()
     }
 
     #[must_use]
@@ -154,7 +159,7 @@ impl Mirror {
     /// The placeholder's file has been filled with what home has now. Other permissions, which a cell gave it before it
     /// read it, stay a difference.
     pub fn filled(&mut self, file: &File, content: &Content) -> Result<(), FilesError> {
-        let failed = || at(&self.root);
+        let failed = || at(self.root.path());
         file.set_modified(time(content.modified_ns))
             .map_err(failed())?;
         let metadata = file.metadata().map_err(failed())?;
@@ -170,7 +175,7 @@ impl Mirror {
             let home = content.mode & 0o777;
             if mode == before {
                 file.set_permissions(Permissions::from_mode(home))
-                    .map_err(at(&self.root))?;
+                    .map_err(at(self.root.path()))?;
             }
             *mode = home;
         }
@@ -179,18 +184,27 @@ impl Mirror {
         Ok(())
     }
 
-    /// What is different from what the last listing said.
+    /// What is different from what the last listing said. An error means that the mirror is lost: nobody knows what
+    /// the cell did.
     pub fn scan(&self) -> Result<Scan, FilesError> {
+        let walked = walk(&self.root, usize::MAX);
+        if let Some(error) = walked.errors.into_iter().next() {
+            return Err(error);
+        }
         let mut found = BTreeMap::new();
-        for (path, metadata) in walk(&self.root, usize::MAX)?.entries {
+        for (path, metadata) in walked.entries {
+            if metadata.dev() != self.root.device() {
+                let path = self.root().join(path.as_path());
+                return Err(FilesError::OtherFileSystem { path });
+            }
             if metadata.is_dir() {
                 let mode = metadata.mode() & 0o777;
                 found.insert(path, Found::Folder { mode });
             } else if metadata.is_symlink() {
-                if let Ok(target) = fs::read_link(self.root.join(path.as_path())) {
-                    let target = target.into_os_string().into_vec();
-                    found.insert(path, Found::Link { target });
-                }
+                let place = self.root().join(path.as_path());
+                let target = fs::read_link(&place).map_err(at(&place))?;
+                let target = target.into_os_string().into_vec();
+                found.insert(path, Found::Link { target });
             } else if metadata.is_file() {
                 found.insert(path, self.found_file(&metadata, None));
             }
@@ -260,7 +274,7 @@ impl Mirror {
         let Some(known) = self.known.remove(path) else {
             return Ok(());
         };
-        let place = self.root.join(path.as_path());
+        let place = self.root().join(path.as_path());
         let removed = match known.here {
             Found::Folder { .. } => match fs::remove_dir(&place) {
                 // What a cell made in there and could not bring home.
@@ -292,7 +306,7 @@ impl Mirror {
         entry: &Entry,
         from_here: bool,
     ) -> Result<(), FilesError> {
-        let place = self.root.join(path.as_path());
+        let place = self.root().join(path.as_path());
         let known = self.known.get_mut(path);
         match entry {
             Entry::Folder { mode } => {

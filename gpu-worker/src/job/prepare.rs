@@ -41,9 +41,14 @@ pub(crate) async fn prepare<'context>(
         .await
         .map_err(|_| shutting_down())?;
     let mut state = order.submission.state.clone();
+    let lost = has_lost_mirror(session.as_ref());
+    if lost {
+        order.warnings.push(notice::mirror_lost_before());
+    }
     loop {
         let base = state.base();
-        let held = session.as_ref().and_then(|session| session.held_for(base));
+        let usable = session.as_ref().filter(|_| !lost);
+        let held = usable.and_then(|session| session.held_for(base));
         let plan = plan(held.map(|held| held.version), base);
         let opened = match plan {
             Plan::Continue | Plan::StartFresh => open(context, state).await,
@@ -60,16 +65,20 @@ pub(crate) async fn prepare<'context>(
             state = order.states.recv().await.ok_or_else(shutting_down)?;
             continue;
         };
-        let (session, state) = match plan {
+        let (mut ready, state) = match plan {
             Plan::Continue => go_on(context, session, base, source).await?,
             Plan::StartFresh | Plan::AskForState => {
                 drop(session.take());
                 start_fresh(context, order, source).await?
             }
         };
-        let session = with_files(session, order).await?;
+        if let Err(ending) = with_files(&mut ready, order).await {
+            // The notebook may still lack something of it.
+            *session = Some(ready);
+            return Err(ending);
+        }
         return Ok(Ready {
-            session,
+            session: ready,
             base,
             state,
             way,
@@ -148,14 +157,20 @@ async fn mirror_for(
     }
 }
 
-async fn with_files(mut session: Session, order: &mut Order) -> Result<Session, Ending> {
+/// Nobody could tell what a cell did to files there.
+fn has_lost_mirror(session: Option<&Session>) -> bool {
+    let mirror = session.and_then(|session| session.mirror.as_ref());
+    mirror.is_some_and(SessionMirror::is_lost)
+}
+
+async fn with_files(session: &mut Session, order: &mut Order) -> Result<(), Ending> {
     if let Some(mirror) = &mut session.mirror
         && let Some(questions) = order.questions.take()
     {
         let prepared = mirror.prepare(&order.submission.cell, questions).await;
         prepared.map_err(|error| files_lost(&error))?;
     }
-    Ok(session)
+    Ok(())
 }
 
 fn files_lost(error: &MoveError) -> Ending {

@@ -80,7 +80,14 @@ impl Collecting {
             false => Some(send_parcel(&self.context.lane, &changes).await?),
         };
         let mirror = self.mirror.clone();
-        spawn_blocking(move || lock(&mirror).adopt(scan, &sent, &written)).await?;
+        let adopt = move || {
+            let mut mirror = lock(&mirror);
+            // What could not be read may be gone with the whole mirror.
+            mirror.check()?;
+            mirror.adopt(scan, &sent, &written);
+            Ok::<_, FilesError>(())
+        };
+        spawn_blocking(adopt).await??;
         Ok((parcel, self.notes))
     }
 

@@ -138,6 +138,11 @@ impl SessionMirror {
         &self.root
     }
 
+    /// Whether its folder is gone, or another one took its place.
+    pub(crate) fn is_lost(&self) -> bool {
+        lock(&self.mirror).check().is_err()
+    }
+
     pub(crate) fn notebook_folder(&self) -> &Path {
         &self.notebook_folder
     }

@@ -59,3 +59,22 @@ pub(crate) fn files_lost(problem: &(dyn std::error::Error + 'static)) -> RemoteE
         "run the cell again",
     )
 }
+
+/// Before a cell ran that would have gone on in its session.
+pub(crate) fn mirror_lost_before() -> String {
+    "The copy of the notebook's folder on the GPU machine is gone, so this cell runs in a new session; your files \
+     and variables are safe"
+        .to_owned()
+}
+
+/// After a cell ran: nobody knows what it did to files.
+pub(crate) fn files_not_collected(problem: &(dyn std::error::Error + 'static)) -> RemoteError {
+    error(
+        "FilesLost",
+        &format!(
+            "The cell ran, but the files that it changed could not be brought here: {}. No file was changed here",
+            chain(problem)
+        ),
+        "run the cell again; if it happens again, tell your course staff",
+    )
+}

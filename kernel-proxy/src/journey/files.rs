@@ -8,12 +8,11 @@
 use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton_files::{
-    Committed, FilesError, HomeListing, Staging, list, open_parcel, read_file, send_parcel,
+    Committed, FilesError, HomeListing, Root, Staging, list, open_parcel, read_file, send_parcel,
     small_parcel, stamp, write_file,
 };
 use baton_link::ChunkLane;
@@ -30,7 +29,7 @@ const MOST_ENTRIES: usize = 20_000;
 const KEPT_ANSWERS: usize = 64;
 
 pub(super) struct HomeFiles {
-    folder: Option<NotebookFolder>,
+    folder: Option<(NotebookFolder, Arc<Root>)>,
     shared: Arc<Mutex<Shared>>,
     /// Questions that are being answered.
     asked: HashSet<u64>,
@@ -45,6 +44,10 @@ struct Shared {
     listing: HomeListing,
     /// A worker has a mirror.
     mirrored: bool,
+    /// For the student: what could not be looked at.
+    notes: Vec<String>,
+    /// All notes so far, each of which is said once.
+    noted: HashSet<String>,
 }
 
 impl HomeFiles {
@@ -68,12 +71,12 @@ impl HomeFiles {
         self.answers.abort_all();
         self.said.clear();
         self.unanswered.clear();
-        let Some(folder) = &self.folder else {
+        let Some((folder, root)) = &self.folder else {
             return Ok(None);
         };
         let mut folder = folder.clone();
         if lock(&self.shared).mirrored {
-            let listing = look(&self.shared, Path::new(&folder.path), false).await?;
+            let listing = look(&self.shared, root, false).await?;
             folder.listing = Some(send_parcel(lane, &listing).await?);
         }
         Ok(Some(Box::new(folder)))
@@ -85,10 +88,11 @@ impl HomeFiles {
 
     pub(super) fn answer(&mut self, job: JobId, lane: &ChunkLane) {
         for (question, wanted) in std::mem::take(&mut self.unanswered) {
-            let Some(folder) = self.folder.as_ref().filter(|_| self.asked.insert(question)) else {
+            let Some((_, root)) = self.folder.as_ref().filter(|_| self.asked.insert(question))
+            else {
                 continue;
             };
-            let (root, shared) = (PathBuf::from(&folder.path), self.shared.clone());
+            let (root, shared) = (root.clone(), self.shared.clone());
             let lane = lane.clone();
             self.answers.spawn(async move {
                 let answer = answer(&root, &shared, &wanted, &lane).await;
@@ -131,10 +135,7 @@ impl HomeFiles {
         lane: &ChunkLane,
     ) -> Result<Staged, FilesError> {
         let changes: Vec<Change> = open_parcel(lane, parcel).await?;
-        let root = self
-            .folder
-            .as_ref()
-            .map(|folder| PathBuf::from(&folder.path));
+        let root = self.folder.as_ref().map(|(_, root)| root.clone());
         let root = root.ok_or(FilesError::OutOfStep)?;
         let paths = changes.iter().flat_map(Change::paths).cloned().collect();
         let mut staging = spawn_blocking(move || Staging::create(&root)).await??;
@@ -144,6 +145,11 @@ impl HomeFiles {
             }
         }
         Ok(Staged { staging, paths })
+    }
+
+    /// Lines for the student.
+    pub(super) fn take_notes(&self) -> Vec<String> {
+        std::mem::take(&mut lock(&self.shared).notes)
     }
 
     pub(super) async fn commit(&self, staged: Staged) -> Result<Committed, FilesError> {
@@ -161,20 +167,20 @@ pub(super) struct Staged {
     paths: Vec<RelativePath>,
 }
 
-fn notebook_folder() -> Option<NotebookFolder> {
-    let path = std::env::current_dir().ok()?;
-    let metadata = std::fs::metadata(&path).ok()?;
-    Some(NotebookFolder {
-        path: path.to_str()?.to_owned(),
+fn notebook_folder() -> Option<(NotebookFolder, Arc<Root>)> {
+    let root = Root::open(&std::env::current_dir().ok()?).ok()?;
+    let folder = NotebookFolder {
+        path: root.path().to_str()?.to_owned(),
         host: baton_link::host().ok()?,
-        device: metadata.dev(),
-        inode: metadata.ino(),
+        device: root.device(),
+        inode: root.inode(),
         listing: None,
-    })
+    };
+    Some((folder, Arc::new(root)))
 }
 
 async fn answer(
-    root: &Path,
+    root: &Arc<Root>,
     shared: &Arc<Mutex<Shared>>,
     wanted: &Parcel,
     lane: &ChunkLane,
@@ -185,13 +191,13 @@ async fn answer(
             FilesAnswer::Listing(look(shared, root, true).await?)
         }
         FilesWanted::Proof { name } => FilesAnswer::Proof {
-            seen: is_proof(root, &name),
+            seen: is_proof(root.path(), &name),
         },
         FilesWanted::Contents { paths } => {
             let mut contents = Vec::with_capacity(paths.len());
             for path in paths {
                 let content = match lock(shared).listing.has_file(&path) {
-                    true => Ok(root.join(path.as_path())),
+                    true => Ok(root.path().join(path.as_path())),
                     false => Err(NoContent::Gone {}),
                 };
                 contents.push(match content {
@@ -212,12 +218,30 @@ fn is_proof(root: &Path, name: &str) -> bool {
 
 async fn look(
     shared: &Arc<Mutex<Shared>>,
-    root: &Path,
+    root: &Arc<Root>,
     whole: bool,
 ) -> Result<Listing, FilesError> {
-    let root = root.to_owned();
-    let (entries, cut) = spawn_blocking(move || list(&root, MOST_ENTRIES)).await??;
-    Ok(lock(shared).listing.next(entries, cut, whole))
+    let root = root.clone();
+    let seen = spawn_blocking(move || list(&root, MOST_ENTRIES)).await?;
+    let mut shared = lock(shared);
+    shared.note(&seen.errors);
+    Ok(shared.listing.next(seen, whole))
+}
+
+impl Shared {
+    /// A folder that the student may not enter is closed to ordinary cells, too, and no surprise.
+    fn note(&mut self, errors: &[FilesError]) {
+        let is_denied = |error: &&FilesError| matches!(error, FilesError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied);
+        for error in errors.iter().filter(|error| !is_denied(error)) {
+            let note = format!(
+                "Not all files can be seen here ({}); %%gpu cells see those as they were seen last",
+                super::link::describe(error)
+            );
+            if self.noted.insert(note.clone()) {
+                self.notes.push(note);
+            }
+        }
+    }
 }
 
 async fn read(place: PathBuf, lane: &ChunkLane) -> Result<Content, NoContent> {

@@ -9,17 +9,17 @@
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use baton_protocol::files::{Base, Change, Content, RelativePath, Stamp};
 
 use super::arriving::Arriving;
 use super::listing::stamp;
 use super::places::{free_name, present, rename_or_copy};
-use crate::FilesError;
 use crate::errors::at;
 use crate::links::inside;
 use crate::walk::STAGING;
+use crate::{FilesError, Root};
 
 /// Files that wait for their place.
 #[derive(Debug)]
@@ -30,7 +30,10 @@ pub struct Staging {
 }
 
 impl Staging {
-    pub fn create(root: &Path) -> Result<Self, FilesError> {
+    /// Fails where the notebook's folder is not the one that it was.
+    pub fn create(root: &Root) -> Result<Self, FilesError> {
+        root.check()?;
+        let root = root.path();
         let folder = root.join(format!("{STAGING}{}", uuid::Uuid::new_v4().simple()));
         fs::DirBuilder::new()
             .mode(0o700)

@@ -10,10 +10,10 @@ use std::path::Path;
 use baton_protocol::files::{Entry, Listing, RelativePath, Stamp};
 use serde_bytes::ByteBuf;
 
-use crate::FilesError;
 use crate::content::modified_ns;
 use crate::links::inside;
 use crate::walk::walk;
+use crate::{FilesError, Root};
 
 /// What a mirror was told last, and what it knows besides.
 #[derive(Debug, Default)]
@@ -27,8 +27,8 @@ pub struct HomeListing {
 }
 
 impl HomeListing {
-    /// What to say now: everything, or what has changed.
-    pub fn next(&mut self, now: BTreeMap<RelativePath, Entry>, cut: bool, whole: bool) -> Listing {
+    /// What to say now: everything, or what has changed. What lies where nobody could look counts as unchanged.
+    pub fn next(&mut self, seen: Seen, whole: bool) -> Listing {
         let base = (!whole && self.number > 0).then_some(self.number);
         if whole {
             self.told.clear();
@@ -41,7 +41,7 @@ impl HomeListing {
         };
         let is_news =
             |(path, entry): &(&RelativePath, &Entry)| self.told.get(*path) != Some(*entry);
-        let changed: Vec<_> = now.iter().filter(is_news).collect();
+        let changed: Vec<_> = seen.entries.iter().filter(is_news).collect();
         let listing = Listing {
             base,
             number: self.number + 1,
@@ -58,15 +58,17 @@ impl HomeListing {
                 .told
                 .keys()
                 .chain(&self.touched)
-                .filter(|path| !now.contains_key(*path))
+                .filter(|path| seen.lacks(path))
                 .cloned()
                 .collect(),
-            cut,
+            cut: seen.cut,
         };
         self.number = listing.number;
-        self.told = now;
-        self.touched.clear();
-        self.from_mirror.clear();
+        self.told.retain(|path, _| seen.knows_nothing_of(path));
+        self.touched.retain(|path| seen.knows_nothing_of(path));
+        self.from_mirror
+            .retain(|path, _| seen.knows_nothing_of(path));
+        self.told.extend(seen.entries);
         listing
     }
 
@@ -90,16 +92,57 @@ impl HomeListing {
     }
 }
 
-/// Looks at the whole folder. The flag says that there is more than `most`.
-pub fn list(root: &Path, most: usize) -> Result<(BTreeMap<RelativePath, Entry>, bool), FilesError> {
-    let walked = walk(root, most)?;
+/// What a look at the notebook's folder found.
+#[derive(Debug)]
+pub struct Seen {
+    pub entries: BTreeMap<RelativePath, Entry>,
+    /// Folders of which every name is among the entries; none is the notebook's folder itself.
+    listed: BTreeSet<Option<RelativePath>>,
+    /// There is more.
+    pub cut: bool,
+    /// Why some folders could not be read.
+    pub errors: Vec<FilesError>,
+}
+
+impl Seen {
+    /// Whether it is certain that nothing is there.
+    fn lacks(&self, path: &RelativePath) -> bool {
+        !self.entries.contains_key(path) && !self.knows_nothing_of(path)
+    }
+
+    /// Whether the path leads into a folder that nobody could read to its end.
+    fn knows_nothing_of(&self, path: &RelativePath) -> bool {
+        let mut child = path.clone();
+        loop {
+            let folder = child.parent();
+            if self.listed.contains(&folder) {
+                let is_folder = matches!(self.entries.get(&child), Some(Entry::Folder { .. }));
+                return is_folder && child != *path;
+            }
+            match folder {
+                Some(folder) => child = folder,
+                None => return true,
+            }
+        }
+    }
+}
+
+/// Looks at the whole folder, up to `most` files and folders.
+#[must_use]
+pub fn list(root: &Root, most: usize) -> Seen {
+    let walked = walk(root, most);
     let mut entries = BTreeMap::new();
     for (path, metadata) in walked.entries {
-        if let Some(entry) = entry(root, &path, &metadata) {
+        if let Some(entry) = entry(root.path(), &path, &metadata) {
             entries.insert(path, entry);
         }
     }
-    Ok((entries, walked.cut))
+    Seen {
+        entries,
+        listed: walked.listed,
+        cut: walked.cut,
+        errors: walked.errors,
+    }
 }
 
 /// `None` for what cannot be mirrored: sockets and the like, and links to folders elsewhere.

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use baton_files::{FilesError, HomeListing, Mirror, list};
+use baton_files::{FilesError, HomeListing, Mirror, Root, list};
 use baton_protocol::files::{Entry, Listing, RelativePath};
 
 use crate::pair::Pair;
@@ -23,8 +23,7 @@ fn changed(listing: &Listing) -> Vec<String> {
 }
 
 fn look(listing: &mut HomeListing, home: &Path) -> Listing {
-    let (entries, cut) = list(home, 100).unwrap();
-    listing.next(entries, cut, false)
+    listing.next(list(&Root::open(home).unwrap(), 100), false)
 }
 
 #[test]
@@ -70,10 +69,11 @@ fn a_folder_with_too_much_is_cut_from_the_depths() {
         fs::write(home.path().join(format!("a/b/{number}")), "").unwrap();
     }
     fs::write(home.path().join("z"), "").unwrap();
-    let (entries, cut) = list(home.path(), 10).unwrap();
-    assert!(cut && entries.len() == 10);
-    assert!(entries.contains_key(&RelativePath::new("z").unwrap()));
-    assert!(!list(home.path(), 23).unwrap().1);
+    let root = Root::open(home.path()).unwrap();
+    let seen = list(&root, 10);
+    assert!(seen.cut && seen.entries.len() == 10);
+    assert!(seen.entries.contains_key(&RelativePath::new("z").unwrap()));
+    assert!(!list(&root, 23).cut);
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn links_caches_and_sockets() {
     symlink("/etc/hostname", home.join("file-elsewhere")).unwrap();
     symlink("nowhere", home.join("dangling")).unwrap();
     drop(std::os::unix::net::UnixListener::bind(home.join("socket")).unwrap());
-    let (entries, _) = list(home, 100).unwrap();
-    let said: Vec<String> = entries
+    let said: Vec<String> = list(&Root::open(home).unwrap(), 100)
+        .entries
         .iter()
         .map(|(path, entry)| match entry {
             Entry::File { .. } => path.to_string(),

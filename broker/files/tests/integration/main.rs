@@ -3,6 +3,8 @@
 
 mod conflicts;
 mod contents;
+mod faults;
 mod listings;
+mod lost;
 mod pair;
 mod random;

@@ -7,7 +7,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use baton_files::{
-    Committed, ContentReader, ContentWriter, Difference, HomeListing, Mirror, Staging, list, stamp,
+    Committed, ContentReader, ContentWriter, Difference, FilesError, HomeListing, Mirror, Root,
+    Seen, Staging, list, stamp,
 };
 use baton_protocol::ChunkHash;
 use baton_protocol::files::{Change, Content, RelativePath};
@@ -16,6 +17,7 @@ use tempfile::TempDir;
 
 pub(crate) struct Pair {
     pub(crate) home: PathBuf,
+    root: Root,
     pub(crate) mirror: Mirror,
     listing: HomeListing,
     chunks: HashMap<ChunkHash, Bytes>,
@@ -29,6 +31,7 @@ impl Pair {
         fs::create_dir(&home).unwrap();
         Self {
             mirror: Mirror::create(folder.path(), OsStr::new("course")).unwrap(),
+            root: Root::open(&home).unwrap(),
             home,
             listing: HomeListing::default(),
             chunks: HashMap::new(),
@@ -44,14 +47,26 @@ impl Pair {
     }
 
     pub(crate) fn sync(&mut self) {
-        let (entries, cut) = list(&self.home, 10_000).unwrap();
-        let listing = self.listing.next(entries, cut, false);
+        self.sync_with(self.look());
+    }
+
+    pub(crate) fn look(&self) -> Seen {
+        list(&self.root, 10_000)
+    }
+
+    pub(crate) fn sync_with(&mut self, seen: Seen) {
+        let listing = self.listing.next(seen, false);
         self.mirror.sync(&listing).unwrap();
+    }
+
+    /// A place at home for what a cell did.
+    pub(crate) fn stage(&self) -> Result<Staging, FilesError> {
+        Staging::create(&self.root)
     }
 
     pub(crate) fn bring_home(&mut self) -> Committed {
         let (changes, written) = self.changes();
-        let mut staging = Staging::create(&self.home).unwrap();
+        let mut staging = self.stage().unwrap();
         self.listing
             .touched(changes.iter().flat_map(Change::paths).cloned());
         for change in changes {

@@ -89,13 +89,16 @@ impl Run<'_> {
         else {
             return None;
         };
-        let collected = result.and_then(|(state, ledger)| Ok((state, ledger, files?)));
-        let (state, ledger, (files, notes)) = match collected {
+        let collected = match (result, files) {
+            (Ok(state), Ok(files)) => Ok((state, files)),
+            (Err(error), _) => Err((notice::state_lost(&error), error)),
+            (Ok(_), Err(error)) => Err((notice::files_not_collected(&error), error)),
+        };
+        let ((state, ledger), (files, notes)) = match collected {
             Ok(collected) => collected,
-            Err(error) => {
-                tracing::warn!(%error, "State could not be collected");
-                let error = notice::state_lost(&error);
-                return Some(Ending::without_state(Outcome::WorkerLost, error));
+            Err((told, error)) => {
+                tracing::warn!(%error, "What a cell left could not be collected");
+                return Some(Ending::without_state(Outcome::WorkerLost, told));
             }
         };
         let bytes = state_bytes(&state);

@@ -43,6 +43,9 @@ impl Journey {
         call: &mut Call<'_>,
         files: Option<Parcel>,
     ) -> Result<Option<Committed>, Stop> {
+        for note in self.files.take_notes() {
+            self.show(call, warning(&note)).await?;
+        }
         let Some(parcel) = files else {
             return Ok(None);
         };
@@ -53,8 +56,8 @@ impl Journey {
         };
         let lost = |error: FilesError| Failure::result_lost(&error.into(), call.job);
         let staged = match staged {
-            // No room, or no right to write: the variables come home all the same.
-            Err(error @ FilesError::Io { .. }) => {
+            // No room, no right to write, or no folder: the variables come home all the same.
+            Err(error @ (FilesError::Io { .. } | FilesError::FolderGone { .. })) => {
                 self.show(call, warning(&not_here(&error))).await?;
                 return Ok(None);
             }

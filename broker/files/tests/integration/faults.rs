@@ -1,0 +1,73 @@
+//! Real errors of the system, wherever a folder is looked at.
+
+use std::path::Path;
+use std::process::Command;
+
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
+
+const LOADED: &str = "BATON_TEST_FAULTS";
+
+/// Runs `test`, whose name in this program is `name`, in a process in which [`Fault`]s can happen.
+pub(crate) fn with_faults(name: &str, test: impl FnOnce()) {
+    if std::env::var_os(LOADED).is_some() {
+        return test();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("faults.so");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/faults.c");
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .args([&library, &source])
+        .status();
+    assert!(built.unwrap().success());
+    let ran = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env("LD_PRELOAD", &library)
+        .env(LOADED, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fault {
+    pub(crate) error: Errno,
+    /// How many calls succeed first.
+    pub(crate) after: u32,
+    /// Whether all calls fail from then on, or one.
+    pub(crate) sticky: bool,
+}
+
+impl Fault {
+    /// What `work` returns, in which this happens.
+    pub(crate) fn during<T>(self, work: impl FnOnce() -> T) -> T {
+        arm(self.error as i32, self.after, self.sticky);
+        let done = work();
+        arm(0, 0, false);
+        done
+    }
+}
+
+fn arm(error: i32, after: u32, sticky: bool) {
+    let path = format!("/baton-faults/{error}/{after}/{}", u8::from(sticky));
+    access(path.as_str(), AccessFlags::F_OK).unwrap();
+}
+
+/// Calls until one look at a folder of a few files has no more.
+pub(crate) const CALLS: u32 = 60;
+
+pub(crate) fn faults() -> impl Iterator<Item = Fault> {
+    let errors = [Errno::EIO, Errno::EMFILE, Errno::ESTALE];
+    (0..CALLS).flat_map(move |after| {
+        let of = move |sticky| {
+            errors.map(|error| Fault {
+                error,
+                after,
+                sticky,
+            })
+        };
+        [of(false), of(true)].into_iter().flatten()
+    })
+}
