@@ -425,6 +425,56 @@ def test_a_mirror_lost_while_a_cell_runs_changes_nothing(
     assert contents(work) == {**before, "new": "a"}
 
 
+def test_what_no_cell_deleted_stays(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    for number in range(20):
+        (work / str(number)).write_text(str(number))
+    before = contents(work)
+    cell = kernel.begin("%%gpu\nimport os\nx = 2\nos.remove('0')\nopen('1', 'w').write('new')\ninput()")
+    cell.wait_for_question()
+    for number in range(10, 14):
+        (mirror_of(service) / str(number)).unlink()
+    kernel.client.input("go")
+    result = cell.finish().ok()
+    assert "nothing shows that the cell deleted them: '10', '11', '12' and 1 more. They stay here" in result.stderr
+    del before["0"]
+    before["1"] = "new"
+    assert contents(work) == before
+    result = kernel.gpu("open('10').read() + open('1').read(), x").ok()
+    assert result.value == "('10new', 2)"
+    assert "this cell runs in a new session" in result.stderr
+    assert kernel.gpu("x").ok().stderr == ""
+
+
+@pytest.mark.parametrize("files", ["mirror", "copy"])
+def test_whatever_removes_files_in_a_cell_removes_them_here(
+    service: Service, new_kernel: Callable[..., Kernel], files: str
+) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES=files)
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    for folder in ("by_python", "by_shell", "by_child", "renamed", "absolute", "by_find"):
+        (work / folder / "deep").mkdir(parents=True)
+        for number in range(30):
+            (work / folder / "deep" / str(number)).write_text(folder)
+    result = kernel.gpu(
+        "import os, shutil, subprocess, sys\n"
+        "shutil.rmtree('by_python')\n"
+        "!rm -r by_shell; cd by_find/deep && find . -type f -delete; rmdir ../deep\n"
+        "subprocess.run([sys.executable, '-c', 'import shutil; shutil.rmtree(\"by_child\")'], check=True)\n"
+        f"os.rename('renamed', 'new'); shutil.rmtree({str(work / 'absolute')!r})\n"
+        "os.rename('new/deep/1', 'one'); os.replace('one', 'new/deep/2')"
+    ).ok()
+    assert "missing" not in result.stderr
+    assert sorted(path.name for path in work.iterdir() if path.name != ".baton") == ["by_find", "new"]
+    assert list((work / "by_find").iterdir()) == []
+    assert len(list((work / "new/deep").iterdir())) == 29
+
+
 def contents(folder: Path) -> dict[str, str]:
     files = (path for path in folder.rglob("*") if path.is_file() and ".baton" not in path.parts)
     return {str(path.relative_to(folder)): path.read_text() for path in files}

@@ -7,6 +7,7 @@
 
 pub(crate) mod compare;
 pub(crate) mod placeholders;
+mod removals;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -22,6 +23,7 @@ use baton_protocol::files::{Base, Content, Entry, Listing, RelativePath};
 
 use self::compare::{Difference, Found, Known, compare};
 use self::placeholders::Placeholders;
+use self::removals::Removals;
 use crate::content::{modified_ns, time};
 use crate::errors::at;
 use crate::walk::walk;
@@ -36,13 +38,18 @@ pub struct Mirror {
     beside: PathBuf,
     known: BTreeMap<RelativePath, Known>,
     placeholders: Placeholders,
+    removals: Removals,
     listing: Option<u64>,
+    /// Something was missing that no cell was seen removing.
+    damaged: bool,
 }
 
 /// What lies in a mirror after a cell.
 pub struct Scan {
     found: BTreeMap<RelativePath, Found>,
     pub differences: Vec<Difference>,
+    /// Names that are gone, without a proof that the cell removed them: no differences.
+    pub missing: Vec<RelativePath>,
 }
 
 impl Mirror {
@@ -57,7 +64,9 @@ impl Mirror {
             beside,
             known: BTreeMap::new(),
             placeholders: Placeholders::default(),
+            removals: Removals::default(),
             listing: None,
+            damaged: false,
         })
     }
 
@@ -74,6 +83,31 @@ impl Mirror {
     #[must_use]
     pub fn placeholders(&self) -> Placeholders {
         self.placeholders.clone()
+    }
+
+    /// From now on [`Mirror::is_being_removed`] is told of every name that a cell takes away.
+    pub fn removals_are_seen(&mut self) {
+        self.removals.are_seen = true;
+    }
+
+    /// Somebody is about to take a name away from a folder, or to give it to something else.
+    pub fn is_being_removed(&mut self, folder: &Metadata, name: &OsStr) {
+        if folder.dev() != self.root.device() {
+            return;
+        }
+        let path = match folder.ino() == self.root.inode() {
+            true => RelativePath::new(name.as_bytes()).ok(),
+            false => self.removals.path_in(folder.ino(), name),
+        };
+        if let Some(path) = path.filter(|path| self.known.contains_key(path)) {
+            self.removals.saw(path);
+        }
+    }
+
+    /// Whether files were missing that no cell was seen removing.
+    #[must_use]
+    pub fn is_damaged(&self) -> bool {
+        self.damaged
     }
 
     /// Whether this listing says all that is missing here.
@@ -198,8 +232,7 @@ impl Mirror {
                 return Err(FilesError::OtherFileSystem { path });
             }
             if metadata.is_dir() {
-                let mode = metadata.mode() & 0o777;
-                found.insert(path, Found::Folder { mode });
+                found.insert(path, found_folder(&metadata));
             } else if metadata.is_symlink() {
                 let place = self.root().join(path.as_path());
                 let target = fs::read_link(&place).map_err(at(&place))?;
@@ -210,7 +243,12 @@ impl Mirror {
             }
         }
         let differences = compare(&self.known, &found);
-        Ok(Scan { found, differences })
+        let (differences, missing) = self.removals.proven(&self.known, &found, differences);
+        Ok(Scan {
+            found,
+            differences,
+            missing,
+        })
     }
 
     /// These differences are on their way home. Of files that were read to find out, these are the bytes; what was
@@ -221,12 +259,13 @@ impl Mirror {
         sent: &[Difference],
         written: &HashMap<RelativePath, Content>,
     ) {
+        self.damaged |= !scan.missing.is_empty();
         for difference in sent {
             match difference {
                 Difference::Change(baton_protocol::files::Change::Moved { from, path, .. }) => {
                     // Another file may have come to where it was.
                     if !sent.iter().any(|other| other.path() == from) {
-                        self.known.remove(from);
+                        self.forget(from);
                     }
                     self.adopt_one(&scan, path, None);
                 }
@@ -248,14 +287,13 @@ impl Mirror {
 
     fn adopt_one(&mut self, scan: &Scan, path: &RelativePath, pieces: Option<&[Piece]>) {
         let Some(now) = scan.found.get(path) else {
-            self.known.remove(path);
+            self.forget(path);
             return;
         };
         if let Found::File { inode, .. } = now {
             self.placeholders.moved(*inode, path);
         }
-        let here = with_bytes(now, pieces);
-        self.known.insert(path.clone(), Known { home: None, here });
+        self.know(path, None, with_bytes(now, pieces));
     }
 
     fn found_file(&self, metadata: &Metadata, pieces: Option<&[Piece]>) -> Found {
@@ -271,7 +309,7 @@ impl Mirror {
     }
 
     fn remove(&mut self, path: &RelativePath) -> Result<(), FilesError> {
-        let Some(known) = self.known.remove(path) else {
+        let Some(known) = self.forget(path) else {
             return Ok(());
         };
         let place = self.root().join(path.as_path());
@@ -316,8 +354,9 @@ impl Mirror {
                 }
                 // Whoever works here must be able to enter it.
                 let mode = *mode | 0o700;
-                fs::set_permissions(&place, Permissions::from_mode(mode)).map_err(at(&place))?;
-                self.know(path, None, Found::Folder { mode });
+                let made = fs::set_permissions(&place, Permissions::from_mode(mode))
+                    .and_then(|()| fs::symlink_metadata(&place));
+                self.know(path, None, found_folder(&made.map_err(at(&place))?));
             }
             Entry::Link { target } => {
                 let home = Some(Base::Link {
@@ -359,7 +398,14 @@ impl Mirror {
     }
 
     fn know(&mut self, path: &RelativePath, home: Option<Base>, here: Found) {
+        self.removals.know(path, &here);
         self.known.insert(path.clone(), Known { home, here });
+    }
+
+    fn forget(&mut self, path: &RelativePath) -> Option<Known> {
+        let known = self.known.remove(path)?;
+        self.removals.forget(path, &known.here);
+        Some(known)
     }
 
     /// Makes room for something of another kind or version.
@@ -393,6 +439,13 @@ impl Mirror {
             file.metadata()
         };
         made().map_err(at(place))
+    }
+}
+
+fn found_folder(metadata: &Metadata) -> Found {
+    Found::Folder {
+        inode: metadata.ino(),
+        mode: metadata.mode() & 0o777,
     }
 }
 

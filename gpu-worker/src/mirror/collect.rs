@@ -43,6 +43,7 @@ impl Collecting {
     async fn run(mut self) -> Result<Collected, MoveError> {
         let mirror = self.mirror.clone();
         let scan = spawn_blocking(move || lock(&mirror).scan()).await??;
+        self.notes.extend(notice::files_missing(&scan.missing));
         let (fitting, left) = fitting(&scan.differences, self.context.config.files_limit_bytes);
         let limit_bytes = self.context.config.files_limit_bytes;
         self.notes

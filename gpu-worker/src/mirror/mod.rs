@@ -29,7 +29,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 
 pub(crate) use self::collect::{Collected, collect};
 pub(crate) use self::questions::Questions;
-use self::watch::{Opened, Watch};
+use self::watch::{Opened, Watch, Watched};
 use crate::context::{Context, MoveError};
 use crate::notice;
 
@@ -138,9 +138,10 @@ impl SessionMirror {
         &self.root
     }
 
-    /// Whether its folder is gone, or another one took its place.
+    /// Whether it no longer is what the notebook takes it for.
     pub(crate) fn is_lost(&self) -> bool {
-        lock(&self.mirror).check().is_err()
+        let mirror = lock(&self.mirror);
+        mirror.is_damaged() || mirror.check().is_err()
     }
 
     pub(crate) fn notebook_folder(&self) -> &Path {
@@ -155,25 +156,25 @@ impl SessionMirror {
         }
     }
 
-    /// Tells what the session opens, from its start on.
-    pub(crate) fn watch(
-        &self,
-        command: &mut tokio::process::Command,
-    ) -> std::io::Result<Option<Watch>> {
-        if self.context.config.files == FilesChoice::Copy {
-            return Ok(None);
-        }
-        Watch::start(command, self.placeholders.clone()).map(Some)
+    /// Tells what the session opens and removes, from its start on.
+    pub(crate) fn watch(&self, command: &mut tokio::process::Command) -> std::io::Result<Watch> {
+        let watched = match self.context.config.files {
+            FilesChoice::Copy => Watched::Removals,
+            FilesChoice::Auto | FilesChoice::Mirror => Watched::RemovalsAndOpens,
+        };
+        Watch::start(command, watched, self.mirror.clone())
     }
 
     pub(crate) async fn started(&mut self, watch: Option<Watch>) {
         if let Some(watch) = watch {
-            self.opened = watch.opened().await;
-            if self.opened.is_none() {
+            let Some(opened) = watch.opened().await else {
                 tracing::warn!(
-                    "This system does not tell what a session opens: files are copied before each cell"
+                    "This system does not tell what a session does to files: they are copied before each cell"
                 );
-            }
+                return;
+            };
+            lock(&self.mirror).removals_are_seen();
+            self.opened = Some(opened).filter(|_| self.context.config.files != FilesChoice::Copy);
         }
     }
 

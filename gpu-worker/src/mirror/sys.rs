@@ -1,7 +1,7 @@
-//! Hearing of a file before a process opens it: seccomp's user notification.
+//! Hearing of a file before a process opens it or takes its name away: seccomp's user notification.
 //!
 //! The session gets a filter between fork and exec, which its children inherit. Each system call that opens a file by
-//! name waits until the worker says that it may go on.
+//! name, and each that removes or changes a name, waits until the worker says that it may go on.
 #![allow(unsafe_code)]
 
 use std::io::{self, IoSliceMut};
@@ -18,34 +18,89 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// The system calls that wait, with where each has its folder, its path and its flags.
-const CALLS: &[Call] = &[
+/// The system calls that take names away, with where each has its folder and its path.
+const REMOVALS: &[Call] = &[
     #[cfg(target_arch = "x86_64")]
-    Call::new(libc::SYS_open, None, 0, Flags::Argument(1)),
+    Call::removal(libc::SYS_unlink, None, 0),
     #[cfg(target_arch = "x86_64")]
-    Call::new(libc::SYS_creat, None, 0, Flags::Emptying),
-    Call::new(libc::SYS_openat, Some(0), 1, Flags::Argument(2)),
-    Call::new(libc::SYS_openat2, Some(0), 1, Flags::InMemory(2)),
-    Call::new(libc::SYS_truncate, None, 0, Flags::None),
-    Call::new(libc::SYS_execve, None, 0, Flags::None),
-    Call::new(libc::SYS_execveat, Some(0), 1, Flags::None),
+    Call::removal(libc::SYS_rmdir, None, 0),
+    Call::removal(libc::SYS_unlinkat, Some(0), 1),
+    #[cfg(target_arch = "x86_64")]
+    Call::renaming(libc::SYS_rename, (None, 0), (None, 1)),
+    #[cfg(target_arch = "x86_64")]
+    Call::renaming(libc::SYS_renameat, (Some(0), 1), (Some(2), 3)),
+    Call::renaming(libc::SYS_renameat2, (Some(0), 1), (Some(2), 3)),
 ];
 
-#[derive(Clone, Copy)]
+/// The system calls that open files, with where each has its folder, its path and its flags.
+const OPENS: &[Call] = &[
+    #[cfg(target_arch = "x86_64")]
+    Call::open(libc::SYS_open, None, 0, Flags::Argument(1)),
+    #[cfg(target_arch = "x86_64")]
+    Call::open(libc::SYS_creat, None, 0, Flags::Emptying),
+    Call::open(libc::SYS_openat, Some(0), 1, Flags::Argument(2)),
+    Call::open(libc::SYS_openat2, Some(0), 1, Flags::InMemory(2)),
+    Call::open(libc::SYS_truncate, None, 0, Flags::None),
+    Call::open(libc::SYS_execve, None, 0, Flags::None),
+    Call::open(libc::SYS_execveat, Some(0), 1, Flags::None),
+];
+
+const MOST_CALLS: usize = REMOVALS.len() + OPENS.len();
+
+/// Which system calls wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Watched {
+    Removals,
+    RemovalsAndOpens,
+}
+
+impl Watched {
+    fn calls(self) -> impl Iterator<Item = &'static Call> {
+        let opens = match self {
+            Self::Removals => &[],
+            Self::RemovalsAndOpens => OPENS,
+        };
+        REMOVALS.iter().chain(opens)
+    }
+}
+
 struct Call {
     number: libc::c_long,
-    folder: Option<usize>,
-    path: usize,
-    flags: Flags,
+    path: Path,
+    purpose: Purpose,
+}
+
+/// The numbers of the arguments that have a folder, if the call takes one, and a path.
+type Path = (Option<usize>, usize);
+
+enum Purpose {
+    Open(Flags),
+    Removal,
+    Renaming(Path),
 }
 
 impl Call {
-    const fn new(number: libc::c_long, folder: Option<usize>, path: usize, flags: Flags) -> Self {
+    const fn open(number: libc::c_long, folder: Option<usize>, path: usize, flags: Flags) -> Self {
         Self {
             number,
-            folder,
-            path,
-            flags,
+            path: (folder, path),
+            purpose: Purpose::Open(flags),
+        }
+    }
+
+    const fn removal(number: libc::c_long, folder: Option<usize>, path: usize) -> Self {
+        Self {
+            number,
+            path: (folder, path),
+            purpose: Purpose::Removal,
+        }
+    }
+
+    const fn renaming(number: libc::c_long, from: Path, to: Path) -> Self {
+        Self {
+            number,
+            path: from,
+            purpose: Purpose::Renaming(to),
         }
     }
 }
@@ -59,15 +114,25 @@ enum Flags {
     InMemory(usize),
 }
 
-/// A process is about to open a file.
+/// A process is about to make one of the watched calls.
 pub(super) struct Notification {
     pub(super) id: u64,
     /// The thread that waits.
     pub(super) thread: i32,
+    pub(super) about: About,
+}
+
+pub(super) enum About {
+    Open(PathOf, FlagsOf),
+    /// The names that the call takes away or gives to something else.
+    Removal(PathOf, Option<PathOf>),
+}
+
+/// A path in the memory of the process.
+pub(super) struct PathOf {
     /// An open folder to which the path is relative; none for the working directory.
     pub(super) folder: Option<i32>,
-    pub(super) path_address: u64,
-    pub(super) flags: FlagsOf,
+    pub(super) address: u64,
 }
 
 pub(super) enum FlagsOf {
@@ -77,9 +142,9 @@ pub(super) enum FlagsOf {
 
 /// The session's process installs the filter and sends its listener to the other end of `to_worker`; nothing, where
 /// the system does not allow it. Then the session starts all the same.
-pub(super) fn watch_opens(command: &mut Command, to_worker: UnixStream) {
+pub(super) fn watch(command: &mut Command, watched: Watched, to_worker: UnixStream) {
     let in_child = move || {
-        if let Ok(listener) = install() {
+        if let Ok(listener) = install(watched) {
             send(to_worker.as_raw_fd(), listener)?;
         }
         Ok(())
@@ -89,8 +154,9 @@ pub(super) fn watch_opens(command: &mut Command, to_worker: UnixStream) {
     unsafe { command.pre_exec(in_child) };
 }
 
-fn install() -> io::Result<RawFd> {
-    const LENGTH: usize = 5 + CALLS.len();
+fn install(watched: Watched) -> io::Result<RawFd> {
+    let count = watched.calls().count();
+    let length = 5 + count;
     let statement = |code: u32, k: u32| libc::sock_filter {
         code: code as u16,
         jt: 0,
@@ -105,19 +171,19 @@ fn install() -> io::Result<RawFd> {
     };
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
     let answer = libc::BPF_RET | libc::BPF_K;
-    let mut filter = [statement(0, 0); LENGTH];
+    let mut filter = [statement(0, 0); 5 + MOST_CALLS];
     filter[0] = statement(load, offset_of!(libc::seccomp_data, arch) as u32);
     // A program of another architecture would read what is not there.
-    filter[1] = jump(ARCHITECTURE, 0, CALLS.len() as u8 + 1);
+    filter[1] = jump(ARCHITECTURE, 0, count as u8 + 1);
     filter[2] = statement(load, offset_of!(libc::seccomp_data, nr) as u32);
-    for (index, call) in CALLS.iter().enumerate() {
-        let to_notify = (CALLS.len() - index) as u8;
+    for (index, call) in watched.calls().enumerate() {
+        let to_notify = (count - index) as u8;
         filter[3 + index] = jump(call.number as u32, to_notify, 0);
     }
-    filter[LENGTH - 2] = statement(answer, libc::SECCOMP_RET_ALLOW);
-    filter[LENGTH - 1] = statement(answer, libc::SECCOMP_RET_USER_NOTIF);
+    filter[length - 2] = statement(answer, libc::SECCOMP_RET_ALLOW);
+    filter[length - 1] = statement(answer, libc::SECCOMP_RET_USER_NOTIF);
     let program = libc::sock_fprog {
-        len: LENGTH as u16,
+        len: length as u16,
         filter: filter.as_mut_ptr(),
     };
     let seccomp = || {
@@ -218,21 +284,34 @@ pub(super) fn receive(listener: &OwnedFd) -> io::Result<Option<Notification>> {
     }
     let number = libc::c_long::from(received.data.nr);
     let arguments = received.data.args;
-    let Some(call) = CALLS.iter().find(|call| call.number == number) else {
+    let mut calls = Watched::RemovalsAndOpens.calls();
+    let Some(call) = calls.find(|call| call.number == number) else {
         go_on(listener, received.id);
         return Ok(None);
     };
-    let folder = call.folder.map(|index| arguments[index] as i32);
+    let path_of = |(folder, path): Path| {
+        let folder = folder.map(|index| arguments[index] as i32);
+        PathOf {
+            folder: folder.filter(|folder| *folder != libc::AT_FDCWD),
+            address: arguments[path],
+        }
+    };
+    let path = path_of(call.path);
     Ok(Some(Notification {
         id: received.id,
         thread: received.pid as i32,
-        folder: folder.filter(|folder| *folder != libc::AT_FDCWD),
-        path_address: arguments[call.path],
-        flags: match call.flags {
-            Flags::None => FlagsOf::Known(0),
-            Flags::Emptying => FlagsOf::Known(libc::O_WRONLY | libc::O_TRUNC),
-            Flags::Argument(index) => FlagsOf::Known(arguments[index] as i32),
-            Flags::InMemory(index) => FlagsOf::At(arguments[index]),
+        about: match call.purpose {
+            Purpose::Removal => About::Removal(path, None),
+            Purpose::Renaming(to) => About::Removal(path, Some(path_of(to))),
+            Purpose::Open(flags) => About::Open(
+                path,
+                match flags {
+                    Flags::None => FlagsOf::Known(0),
+                    Flags::Emptying => FlagsOf::Known(libc::O_WRONLY | libc::O_TRUNC),
+                    Flags::Argument(index) => FlagsOf::Known(arguments[index] as i32),
+                    Flags::InMemory(index) => FlagsOf::At(arguments[index]),
+                },
+            ),
         },
     }))
 }

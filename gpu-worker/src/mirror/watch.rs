@@ -1,7 +1,8 @@
-//! Which placeholders a session is about to open.
+//! Which placeholders a session is about to open, and which names it takes away.
 //!
 //! In: system calls of the session and of its children. Out: [`Opened`] for each that needs bytes; all others go on
-//! at once. Also C libraries and other programs are seen, because the system itself tells.
+//! at once. The mirror learns of each name that a call removes or renames. Also C libraries and other programs are
+//! seen, because the system itself tells.
 //!
 //! **Invariant:** every call that waits gets an answer; one that nobody fills fails.
 
@@ -12,9 +13,9 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
-use baton_files::{Placeholder, Placeholders};
+use baton_files::{Mirror, Placeholder, Placeholders};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
@@ -22,7 +23,9 @@ use nix::unistd::Pid;
 use tokio::process::Command;
 use tokio::sync::{mpsc, oneshot};
 
-use super::sys::{self, FlagsOf, Notification};
+use super::lock;
+pub(super) use super::sys::Watched;
+use super::sys::{self, About, FlagsOf, PathOf};
 
 /// A session waits to open a file that has no bytes yet.
 pub(crate) struct Opened {
@@ -71,12 +74,13 @@ impl Watch {
     /// The thread that listens ends with the last process of the session.
     pub(crate) fn start(
         command: &mut Command,
-        placeholders: Placeholders,
+        watched: Watched,
+        mirror: Arc<Mutex<Mirror>>,
     ) -> std::io::Result<Self> {
         let (from_session, to_worker) = UnixStream::pair()?;
         let (opens, opened) = mpsc::unbounded_channel();
         let (says, works) = oneshot::channel();
-        sys::watch_opens(command, to_worker);
+        sys::watch(command, watched, to_worker);
         std::thread::Builder::new()
             .name("baton-opens".to_owned())
             .spawn(move || {
@@ -84,7 +88,7 @@ impl Watch {
                 // Nobody asks when the session did not start.
                 let _ = says.send(listener.is_some());
                 if let Some(listener) = listener {
-                    listen(&Arc::new(listener), &placeholders, &opens);
+                    listen(&Arc::new(listener), &mirror, &opens);
                 }
             })?;
         Ok(Self { opened, works })
@@ -96,11 +100,8 @@ impl Watch {
     }
 }
 
-fn listen(
-    listener: &Arc<OwnedFd>,
-    placeholders: &Placeholders,
-    opens: &mpsc::UnboundedSender<Opened>,
-) {
+fn listen(listener: &Arc<OwnedFd>, mirror: &Mutex<Mirror>, opens: &mpsc::UnboundedSender<Opened>) {
+    let placeholders = lock(mirror).placeholders();
     loop {
         let mut ready = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
         match poll(&mut ready, PollTimeout::NONE) {
@@ -124,7 +125,17 @@ fn listen(
             listener: listener.clone(),
             id: Some(notification.id),
         };
-        match needed(&notification, placeholders) {
+        let thread = notification.thread;
+        let needed = match notification.about {
+            About::Open(path, flags) => needed(thread, &path, &flags, &placeholders),
+            About::Removal(path, to) => {
+                for path in std::iter::once(path).chain(to) {
+                    note_removal(thread, &path, mirror);
+                }
+                Needed::Nothing
+            }
+        };
+        match needed {
             Needed::Nothing => waiting.go_on(),
             // Without a session nobody listens, and nobody waits.
             Needed::Bytes(file, placeholder) => drop(opens.send(Opened {
@@ -143,22 +154,34 @@ enum Needed {
     Refusal(i32),
 }
 
-fn needed(notification: &Notification, placeholders: &Placeholders) -> Needed {
+/// The mirror is told before it happens, so that no look at the mirror finds a name gone of which it knows nothing.
+fn note_removal(thread: i32, path: &PathOf, mirror: &Mutex<Mirror>) {
+    let Some(place) = place_of(thread, path) else {
+        return;
+    };
+    if let (Some(folder), Some(name)) = (place.parent(), place.file_name())
+        && let Ok(folder) = fs::metadata(folder)
+    {
+        lock(mirror).is_being_removed(&folder, name);
+    }
+}
+
+fn needed(thread: i32, path: &PathOf, flags: &FlagsOf, placeholders: &Placeholders) -> Needed {
     const NO_BYTES: i32 = libc::O_PATH | libc::O_DIRECTORY;
     if placeholders.is_empty() {
         return Needed::Nothing;
     }
-    let flags = match notification.flags {
+    let flags = match *flags {
         FlagsOf::Known(flags) => flags,
         FlagsOf::At(address) => {
-            let bytes = read_memory(notification.thread, address, 4);
+            let bytes = read_memory(thread, address, 4);
             bytes.try_into().map_or(0, i32::from_ne_bytes)
         }
     };
     if flags & NO_BYTES != 0 {
         return Needed::Nothing;
     }
-    let Some(place) = place_of(notification) else {
+    let Some(place) = place_of(thread, path) else {
         return Needed::Refusal(libc::EFAULT);
     };
     let Ok(metadata) = fs::metadata(&place) else {
@@ -182,14 +205,14 @@ fn needed(notification: &Notification, placeholders: &Placeholders) -> Needed {
 }
 
 /// The file as this process reaches it; `None` when its path cannot be read.
-fn place_of(notification: &Notification) -> Option<PathBuf> {
-    let thread = notification.thread;
-    let path = read_text(thread, notification.path_address)?;
+fn place_of(thread: i32, path: &PathOf) -> Option<PathBuf> {
+    let PathOf { folder, address } = path;
+    let path = read_text(thread, *address)?;
     let path = PathBuf::from(std::ffi::OsString::from_vec(path));
     if let Ok(rest) = path.strip_prefix("/proc/self") {
         return Some(PathBuf::from(format!("/proc/{thread}")).join(rest));
     }
-    let folder = match notification.folder {
+    let folder = match folder {
         Some(folder) => format!("/proc/{thread}/fd/{folder}"),
         None => format!("/proc/{thread}/cwd"),
     };

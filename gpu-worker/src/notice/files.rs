@@ -62,9 +62,30 @@ pub(crate) fn files_lost(problem: &(dyn std::error::Error + 'static)) -> RemoteE
 
 /// Before a cell ran that would have gone on in its session.
 pub(crate) fn mirror_lost_before() -> String {
-    "The copy of the notebook's folder on the GPU machine is gone, so this cell runs in a new session; your files \
-     and variables are safe"
+    "The copy of the notebook's folder on the GPU machine was damaged, so this cell runs in a new session; your \
+     files and variables are safe"
         .to_owned()
+}
+
+/// Files are gone from a mirror, and nothing shows that the cell deleted them.
+pub(crate) fn files_missing(missing: &[RelativePath]) -> Option<String> {
+    const NAMED: usize = 3;
+    let names: Vec<String> = missing
+        .iter()
+        .take(NAMED)
+        .map(|path| format!("'{path}'"))
+        .collect();
+    let more = match missing.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    (!missing.is_empty()).then(|| {
+        format!(
+            "Files are missing from the copy of the notebook's folder on the GPU machine, and nothing shows that the \
+             cell deleted them: {}{more}. They stay here; delete them in an ordinary cell if they are to go",
+            names.join(", ")
+        )
+    })
 }
 
 /// After a cell ran: nobody knows what it did to files.

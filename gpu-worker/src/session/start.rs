@@ -118,7 +118,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
             path: working_folder.clone(),
             source,
         })?;
-        watch = mirror.watch(&mut command).map_err(StartError::Watch)?;
+        watch = Some(mirror.watch(&mut command).map_err(StartError::Watch)?);
         command
             .env(NOTEBOOK_FOLDER, mirror.notebook_folder())
             .env(MIRROR_FOLDER, mirror.root());

@@ -31,6 +31,7 @@ pub enum Found {
         unsure: Option<Vec<Piece>>,
     },
     Folder {
+        inode: u64,
         mode: u32,
     },
     Link {
@@ -101,7 +102,7 @@ impl<'a> Comparison<'a> {
         let over = before.and_then(|before| before.home.clone());
         match (before.map(|before| &before.here), now) {
             (Some(Found::Folder { .. }), Found::Folder { .. }) => {}
-            (_, Found::Folder { mode }) => {
+            (_, Found::Folder { mode, .. }) => {
                 let (path, mode) = (path.clone(), *mode);
                 self.change(Change::FolderMade { path, mode });
             }

@@ -43,9 +43,9 @@ fn what_changed_at_home_is_neither_deleted_nor_renamed() {
         fs::write(home.join(name), "before").unwrap();
     }
     let notes = pair.cell(|pair| {
-        fs::remove_file(pair.at("a")).unwrap();
-        fs::rename(pair.at("b"), pair.at("d")).unwrap();
-        fs::remove_file(pair.at("c")).unwrap();
+        fs::remove_file(pair.removing("a")).unwrap();
+        fs::rename(pair.removing("b"), pair.removing("d")).unwrap();
+        fs::remove_file(pair.removing("c")).unwrap();
         fs::write(home.join("a"), "of somebody else").unwrap();
         fs::write(home.join("b"), "of somebody else").unwrap();
     });
@@ -68,13 +68,13 @@ fn all_of_it_can_be_undone() {
     symlink("a", home.join("link")).unwrap();
     let before = tree(&home);
     pair.sync();
-    fs::rename(pair.at("a"), pair.at("x")).unwrap();
-    fs::rename(pair.at("b"), pair.at("a")).unwrap();
-    fs::remove_dir_all(pair.at("folder")).unwrap();
+    fs::rename(pair.removing("a"), pair.removing("x")).unwrap();
+    fs::rename(pair.removing("b"), pair.removing("a")).unwrap();
+    fs::remove_dir_all(pair.removing("folder")).unwrap();
     fs::write(pair.at("folder"), "a file").unwrap();
     fs::create_dir(pair.at("made")).unwrap();
     fs::write(pair.at("made/e"), "new").unwrap();
-    fs::remove_file(pair.at("link")).unwrap();
+    fs::remove_file(pair.removing("link")).unwrap();
     symlink("x", pair.at("link")).unwrap();
     let committed = pair.bring_home();
     assert!(committed.notes.is_empty(), "{:?}", committed.notes);
@@ -115,7 +115,7 @@ fn a_folder_with_something_that_does_not_travel_stays() {
     let home = pair.home.clone();
     fs::create_dir_all(home.join("package/.git")).unwrap();
     fs::write(home.join("package/code.py"), "1").unwrap();
-    let notes = pair.cell(|pair| fs::remove_dir_all(pair.at("package")).unwrap());
+    let notes = pair.cell(|pair| fs::remove_dir_all(pair.removing("package")).unwrap());
     assert!(home.join("package/.git").exists() && !home.join("package/code.py").exists());
     assert_eq!(notes.len(), 1, "{notes:?}");
 }

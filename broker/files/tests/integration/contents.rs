@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::SystemTime;
 
-use crate::pair::{Pair, tree};
+use crate::pair::{Before, Pair, tree};
 
 fn bytes(count: usize) -> Vec<u8> {
     (0..count)
@@ -80,7 +80,7 @@ fn what_was_never_read_is_moved_without_its_bytes() {
     fs::write(home.join("a"), bytes(5000)).unwrap();
     pair.cell(|pair| {
         fs::create_dir(pair.at("folder")).unwrap();
-        fs::rename(pair.at("a"), pair.at("folder/b")).unwrap();
+        fs::rename(pair.removing("a"), pair.removing("folder/b")).unwrap();
     });
     assert_eq!(fs::read(home.join("folder/b")).unwrap(), bytes(5000));
     // The placeholder is still one, and knows its new name.
@@ -110,7 +110,7 @@ fn a_touched_placeholder_is_still_one_and_an_emptied_one_is_not() {
     pair.fill(&touched);
     assert_eq!(fs::read(&touched).unwrap(), bytes(5000));
     // As `np.memmap(…, mode="w+")`: the size of before, and no bytes yet.
-    pair.empty(&emptied);
+    pair.before(&emptied, Before::Emptying);
     File::create(&emptied).unwrap().set_len(5000).unwrap();
     pair.fill(&emptied);
     assert_eq!(fs::read(&emptied).unwrap(), [0; 5000]);

@@ -8,3 +8,4 @@ mod listings;
 mod lost;
 mod pair;
 mod random;
+mod removals;

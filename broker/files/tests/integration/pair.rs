@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use baton_files::{
     Committed, ContentReader, ContentWriter, Difference, FilesError, HomeListing, Mirror, Root,
-    Seen, Staging, list, stamp,
+    Scan, Seen, Staging, list, stamp,
 };
 use baton_protocol::ChunkHash;
 use baton_protocol::files::{Change, Content, RelativePath};
@@ -21,7 +21,17 @@ pub(crate) struct Pair {
     pub(crate) mirror: Mirror,
     listing: HomeListing,
     chunks: HashMap<ChunkHash, Bytes>,
-    _folder: TempDir,
+    folder: TempDir,
+}
+
+/// What happens to a file of the mirror next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Before {
+    Opening,
+    /// Opening it to write it from the beginning.
+    Emptying,
+    /// It loses its name, or something else gets it.
+    Removing,
 }
 
 impl Pair {
@@ -30,13 +40,22 @@ impl Pair {
         let home = folder.path().join("course");
         fs::create_dir(&home).unwrap();
         Self {
-            mirror: Mirror::create(folder.path(), OsStr::new("course")).unwrap(),
+            mirror: new_mirror(folder.path()),
             root: Root::open(&home).unwrap(),
             home,
             listing: HomeListing::default(),
             chunks: HashMap::new(),
-            _folder: folder,
+            folder,
         }
+    }
+
+    /// What a worker does when a mirror is lost.
+    pub(crate) fn begin_again(&mut self) {
+        for name in ["mirror", "waiting"] {
+            fs::remove_dir_all(self.folder.path().join(name)).unwrap();
+        }
+        self.mirror = new_mirror(self.folder.path());
+        self.listing = HomeListing::default();
     }
 
     /// One cell: what `work` does in the mirror happens at home, too.
@@ -65,7 +84,12 @@ impl Pair {
     }
 
     pub(crate) fn bring_home(&mut self) -> Committed {
-        let (changes, written) = self.changes();
+        let scan = self.mirror.scan().unwrap();
+        self.bring(scan)
+    }
+
+    pub(crate) fn bring(&mut self, scan: Scan) -> Committed {
+        let (changes, written) = self.changes_of(scan);
         let mut staging = self.stage().unwrap();
         self.listing
             .touched(changes.iter().flat_map(Change::paths).cloned());
@@ -80,8 +104,7 @@ impl Pair {
         committed
     }
 
-    fn changes(&mut self) -> (Vec<Change>, HashMap<RelativePath, Content>) {
-        let scan = self.mirror.scan().unwrap();
+    fn changes_of(&mut self, scan: Scan) -> (Vec<Change>, HashMap<RelativePath, Content>) {
         let mut changes = Vec::new();
         let mut written = HashMap::new();
         for difference in scan.differences.clone() {
@@ -128,11 +151,29 @@ impl Pair {
         self.mirror.filled(&file, &content).unwrap();
     }
 
-    /// The same when it opens the file to write it from the beginning.
-    pub(crate) fn empty(&self, place: &Path) {
-        if let Ok(metadata) = fs::metadata(place) {
-            self.mirror.placeholders().emptied(metadata.ino());
+    /// What a worker does when a session is about to do this.
+    pub(crate) fn before(&mut self, place: &Path, what: Before) {
+        match what {
+            Before::Opening => self.fill(place),
+            Before::Emptying => {
+                if let Ok(metadata) = fs::metadata(place) {
+                    self.mirror.placeholders().emptied(metadata.ino());
+                }
+            }
+            Before::Removing => {
+                if let Ok(folder) = fs::metadata(place.parent().unwrap()) {
+                    let name = place.file_name().unwrap();
+                    self.mirror.is_being_removed(&folder, name);
+                }
+            }
         }
+    }
+
+    /// The place of something that a cell is about to remove or to rename, or of what a rename replaces.
+    pub(crate) fn removing(&mut self, name: impl AsRef<Path>) -> PathBuf {
+        let place = self.at(name);
+        self.before(&place, Before::Removing);
+        place
     }
 
     fn read(&mut self, place: &Path) -> Content {
@@ -153,6 +194,12 @@ impl Pair {
         }
         writer.finish().unwrap()
     }
+}
+
+fn new_mirror(folder: &Path) -> Mirror {
+    let mut mirror = Mirror::create(folder, OsStr::new("course")).unwrap();
+    mirror.removals_are_seen();
+    mirror
 }
 
 /// Kind, permissions and content of everything in a folder.
