@@ -3,7 +3,8 @@
 //! In: messages of the broker, reports of jobs and notebooks. Out: messages to the broker, orders to notebooks.
 //! A broken connection changes nothing for the jobs: their events wait in the outboxes until the next one.
 //!
-//! **Invariant:** an event leaves its outbox only when the broker says that it is stored.
+//! **Invariant:** an event leaves its outbox only when the broker says that it is stored, and a job is permitted to
+//! start only when its `Started` has left.
 
 mod jobs;
 mod notebooks;
@@ -16,7 +17,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use baton_link::LinkError;
 use baton_protocol::worker::{Device, FromWorker, ToWorker};
-use baton_protocol::{JobEvent, JobId, NotebookId, WorkerId};
+use baton_protocol::{JobId, NotebookId, WorkerId};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
@@ -250,7 +251,6 @@ impl Agent {
             } => {
                 let assignment = self.assignments.get_mut(&job);
                 if let Some(assignment) = assignment.filter(|held| held.fencing == fencing) {
-                    assignment.started |= matches!(*event, JobEvent::Started { .. });
                     assignment.outbox.push(*event);
                 }
             }
@@ -295,10 +295,9 @@ impl Agent {
         tracing::info!("Leaving: running cells have {} s", DRAIN_GRACE.as_secs());
         self.draining = true;
         self.line.send(&FromWorker::Drain {}).await;
-        let waiting = self
-            .assignments
-            .iter()
-            .filter(|(_, assignment)| !assignment.started && !assignment.outbox.is_complete());
+        let waiting = self.assignments.iter().filter(|(_, assignment)| {
+            !assignment.outbox.has_start() && !assignment.outbox.is_complete()
+        });
         let waiting: Vec<JobId> = waiting.map(|(job, _)| *job).collect();
         for job in waiting {
             self.give_up(job);

@@ -2,6 +2,7 @@
 //!
 //! In: what happens to the job, in order. Out: numbered batches to send. An event stays here until the broker says
 //! that it is stored; after a reconnect everything that is still here goes out again under the same numbers.
+//! A stored `Started` is the permission to run the cell.
 //!
 //! **Invariant:** no I/O and no clock.
 
@@ -20,6 +21,8 @@ pub(crate) struct Outbox {
     acknowledged: u64,
     /// How many of `events` were sent over the present connection.
     sent: usize,
+    /// The number of `Started`, once it is in.
+    start: Option<u64>,
     /// The last event is in.
     complete: bool,
 }
@@ -28,7 +31,11 @@ impl Outbox {
     pub(crate) fn push(&mut self, event: JobEvent) {
         debug_assert!(!self.complete, "nothing follows the last event");
         self.complete |= event.is_last();
+        let is_start = matches!(event, JobEvent::Started { .. });
         self.events.push_back(event);
+        if is_start {
+            self.start = Some(self.acknowledged + self.events.len() as u64);
+        }
     }
 
     /// What is to be sent next: the number of the first event, and the events.
@@ -65,6 +72,16 @@ impl Outbox {
     /// The connection is a new one: nobody knows what of the sent events arrived.
     pub(crate) fn rewind(&mut self) {
         self.sent = 0;
+    }
+
+    /// The job has asked to start its cell.
+    pub(crate) fn has_start(&self) -> bool {
+        self.start.is_some()
+    }
+
+    /// The broker has stored that the cell starts: now it may, and no other worker will get it.
+    pub(crate) fn start_is_stored(&self) -> bool {
+        self.start.is_some_and(|number| number <= self.acknowledged)
     }
 
     /// The last event is in.
@@ -195,6 +212,20 @@ mod tests {
         assert_eq!(sent(&mut outbox), Some((2, 1)));
         outbox.acknowledge(0);
         assert!(!outbox.is_done());
+    }
+
+    #[test]
+    fn a_cell_may_start_once_its_start_is_stored() {
+        let mut outbox = Outbox::default();
+        outbox.push(JobEvent::StateWanted {});
+        outbox.acknowledge(1);
+        assert!(!outbox.has_start());
+        outbox.push(JobEvent::BytesWanted {});
+        outbox.push(started());
+        outbox.acknowledge(2);
+        assert!(outbox.has_start() && !outbox.start_is_stored());
+        outbox.acknowledge(3);
+        assert!(outbox.start_is_stored());
     }
 
     #[test]

@@ -1,10 +1,10 @@
 """The kernel of a session.
 
-Over the private socket. In: `Run`, a cell with the state that it needs. Out: what the cell publishes, and what it
-changed. Nobody uses the kernel's ZeroMQ sockets.
+Over the private socket. In: `Run`, a cell with the state that it needs, and `Begin`. Out: what the cell publishes, and
+what it changed. Nobody uses the kernel's ZeroMQ sockets.
 
-**Invariant:** a cell runs only after its state was applied, and only once; the state leaves the process only between
-`Finished` and `Released`.
+**Invariant:** a cell runs only after its state was applied and it was told to begin, and only once; the state leaves the
+process only between `Finished` and `Released`.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             if isinstance(prepared, BaseException):
                 self._refuse(prepared)
                 return
+            self._wait_for_begin()
             self._link.send("started", message_id=self._message_id)
             self._surroundings.hooks.patches.expect(cell["code"], self.shell.user_ns)
             self._faults.open(prepared["dynamic"])
@@ -116,6 +117,11 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._faults.close()
             self._surroundings.hooks.patches.read(cell["code"], self.shell.user_ns)
             self._finish(reply, prepared)
+
+    def _wait_for_begin(self) -> None:
+        """The broker may still give the cell to another worker."""
+        while (message := self._receive()).name != "begin" or message.body["message_id"] != self._message_id:
+            message.close()
 
     def _receive(self) -> Message:
         """The next message; interrupts stay counted. An answer that no `input()` waits for any more is dropped."""

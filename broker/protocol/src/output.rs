@@ -14,7 +14,7 @@ pub struct NumberedEvent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobEvent {
-    /// The broker chose a worker. May happen again when the worker vanished before `Started`.
+    /// The broker chose a worker. May happen again when the worker vanished before `Started` was stored.
     Assigned {
         worker: String,
         /// How long the cell may run there.
@@ -26,7 +26,8 @@ pub enum JobEvent {
     /// The worker cannot reach the memory of the proxy: the proxy sends a whole state in chunks.
     /// Comes before `Started` only.
     BytesWanted {},
-    /// The cell runs. From here on it is never run again by itself.
+    /// The worker asks to start the cell, which begins only once this event is stored and acknowledged.
+    /// From here on the job is never assigned again.
     Started { worker: String },
     /// Something that the session published.
     Output(Output),

@@ -219,7 +219,7 @@ pub struct Run {
 #[serde(rename_all = "snake_case")]
 pub enum FromSession {
     Hello(Hello),
-    /// The state was applied and the cell begins.
+    /// The state was applied, `Begin` has come, and the cell begins.
     Started {
         message_id: String,
     },
@@ -262,7 +262,8 @@ pub enum FromSession {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToSession {
-    /// A cell, and the state that it needs; the frame carries the delta's file.
+    /// A cell, and the state that it needs; the frame carries the delta's file. The session applies the state and
+    /// waits for `Begin`.
     Run {
         message_id: String,
         code: String,
@@ -271,6 +272,8 @@ pub enum ToSession {
         execution_count: u32,
         delta: Delta,
     },
+    /// The broker has stored that the cell starts. May come before the state is applied.
+    Begin { message_id: String },
     /// An answer to another question than the last is late, or comes again after a cut.
     Input {
         question: u64,

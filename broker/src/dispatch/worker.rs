@@ -6,7 +6,7 @@ use super::{
 };
 use crate::store::Write;
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, NotebookId, State, WorkerId,
+    FencingNumber, JobEvent, JobId, NotebookId, Outcome, State, WorkerId,
     worker::{Device, FromWorker, ToWorker},
 };
 use std::collections::{HashMap, HashSet};
@@ -326,8 +326,8 @@ impl Dispatch {
                     returned_bytes: state.as_ref().map(State::bytes),
                 });
                 let run_ms = match usage.run_ms {
-                    // A session that died cannot say.
-                    0 => self.ran(id, now).run_ms,
+                    // A session that died cannot say. A cell that was refused did not run, though it had its start.
+                    0 if *outcome != Outcome::Refused => self.ran(id, now).run_ms,
                     run_ms => run_ms,
                 };
                 accepted.extend(self.charge(id, run_ms, now, actions));

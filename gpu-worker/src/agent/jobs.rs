@@ -20,7 +20,8 @@ pub(super) struct Assignment {
     pub(super) unsent_bytes: Arc<AtomicUsize>,
     /// Of the session; 0 before the first look.
     pub(super) memory_bytes: Arc<AtomicU64>,
-    pub(super) started: bool,
+    /// Changes once, when the cell may start.
+    pub(super) permission: watch::Sender<()>,
     pub(super) states: mpsc::Sender<State>,
     pub(super) inputs: mpsc::Sender<(u64, Option<String>)>,
     pub(super) files: mpsc::UnboundedSender<(u64, Parcel)>,
@@ -47,12 +48,13 @@ impl Agent {
         // As many as the job has asked questions.
         let (files, files_end) = mpsc::unbounded_channel();
         let (names, names_end) = watch::channel(None);
+        let (permission, permission_end) = watch::channel(());
         let assignment = Assignment {
             fencing,
             outbox: Outbox::default(),
             unsent_bytes: Arc::default(),
             memory_bytes: Arc::default(),
-            started: false,
+            permission,
             states,
             inputs,
             files,
@@ -78,6 +80,7 @@ impl Agent {
             )),
             events,
             submission,
+            permission: permission_end,
             states: states_end,
             inputs: inputs_end,
             names: names_end,
@@ -104,8 +107,12 @@ impl Agent {
         if assignment.fencing != fencing {
             return;
         }
+        let could_start = assignment.outbox.start_is_stored();
         let bytes = assignment.outbox.acknowledge(number);
         assignment.unsent_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        if assignment.outbox.start_is_stored() && !could_start {
+            assignment.permission.send_replace(());
+        }
         if assignment.outbox.is_done() {
             self.assignments.remove(&job);
         }

@@ -4,10 +4,15 @@
 //! applying ──Started──> running ──Finished──> collecting ──collected──> the end
 //! ```
 //!
+//! The cell is told to the session and its start to the broker at the same time; the session begins it when both the
+//! state is applied and the start is stored. A worker that is cut off before that waits; the broker may give the job to
+//! another one meanwhile, and revokes it here.
+//!
 //! From every phase a death of the session, too much memory, a cancel that nobody obeys and the worker's own end lead
 //! to an ending without state.
 //!
-//! **Invariant:** the last event comes after every output of the cell.
+//! **Invariant:** the session hears `Begin` only with a stored permission of the broker. The last event comes after every
+//! output of the cell.
 
 mod collecting;
 mod limits;
@@ -58,6 +63,9 @@ pub(crate) async fn run_cell(
     if let Some(away) = &mut session.away {
         away.pause();
     }
+    order.events.send(JobEvent::Started {
+        worker: context.name.clone(),
+    });
     if let Some(gpu) = session.gpu() {
         gpu.limit(cell.gpu_memory_bytes).await;
     }
@@ -132,7 +140,7 @@ struct Run<'context> {
 }
 
 enum Phase<'context> {
-    /// The session reads the state.
+    /// The session reads the state, and waits until it may begin.
     Applying {
         ledger: Ledger,
     },
@@ -158,6 +166,8 @@ enum Phase<'context> {
 
 enum Event {
     Session(SessionEvent),
+    /// The broker has stored that the cell starts.
+    Permitted,
     Input((u64, Option<String>)),
     Cancelled,
     Stopping,
@@ -195,6 +205,7 @@ impl Run<'_> {
         };
         tokio::select! {
             event = self.session.next() => Event::Session(event),
+            Ok(()) = order.permission.changed() => Event::Permitted,
             Some(answer) = order.inputs.recv() => Event::Input(answer),
             () = order.cancelled.cancelled(), if self.cancel == Cancel::NotAsked => Event::Cancelled,
             () = self.context.stopping.cancelled() => Event::Stopping,
@@ -208,7 +219,7 @@ impl Run<'_> {
     }
 
     fn output_due(&self, order: &Order) -> Option<Instant> {
-        // Nothing is believed of a run that has not started, and the shim's word that it has comes by another way.
+        // What the session writes while it applies the state is shown with the cell's own output.
         if matches!(self.phase, Phase::Applying { .. }) {
             return None;
         }
@@ -236,6 +247,10 @@ impl Run<'_> {
                 tracing::warn!(?death.status, "A session died while it had a cell");
                 let error = notice::session_died(&death, self.memory_bytes);
                 return Some(Ending::without_state(Outcome::WorkerLost, error));
+            }
+            Event::Permitted => {
+                let message_id = cell.message_id.clone();
+                self.session.answer(ToSession::Begin { message_id }).await;
             }
             Event::Input((question, value)) => {
                 self.session

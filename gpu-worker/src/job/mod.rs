@@ -39,6 +39,8 @@ pub(crate) struct Order {
     pub(crate) account: u64,
     pub(crate) submission: Submission,
     pub(crate) events: EventSink,
+    /// Changes once: the broker has stored [`JobEvent::Started`], so the cell may start.
+    pub(crate) permission: watch::Receiver<()>,
     /// Answers to [`JobEvent::StateWanted`] and [`JobEvent::BytesWanted`].
     pub(crate) states: mpsc::Receiver<State>,
     /// Answers to [`JobEvent::InputWanted`], with the number of the question.

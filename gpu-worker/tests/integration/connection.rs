@@ -1,7 +1,10 @@
 //! The line to the broker breaks, and what fencing numbers are for.
 
+use std::path::PathBuf;
+use std::time::Duration;
+
 use baton_protocol::worker::{FromWorker, ToWorker};
-use baton_protocol::{JobEvent, Outcome, Refusal};
+use baton_protocol::{JobEvent, JobId, Outcome, Refusal, Submission};
 
 use crate::broker::Line;
 use crate::harness::{Notebook, Ran, Worker, eventually, is_running, stream_text, welcome, within};
@@ -14,7 +17,9 @@ async fn a_reconnect_loses_and_doubles_nothing() {
     let job = submission.job;
     let fencing = worker.assign(submission).await;
 
-    let mut stored: Vec<JobEvent> = Vec::new();
+    let mut stored = worker
+        .events_until(job, |event| matches!(event, JobEvent::Started { .. }))
+        .await;
     // Each connection breaks after one message of which nobody acknowledged anything.
     for _ in 0..4 {
         hear(&mut worker.line, &mut stored).await;
@@ -25,7 +30,7 @@ async fn a_reconnect_loses_and_doubles_nothing() {
             unreachable!();
         };
         assert_eq!(assignments, [(job, fencing)]);
-        let number = stored.len() as u64 / 2;
+        let number = 1 + stored.len() as u64 / 2;
         let acknowledge = ToWorker::Acknowledge {
             job,
             fencing,
@@ -73,6 +78,73 @@ async fn a_job_may_end_while_the_broker_is_away() {
     assert_eq!(worker.until_finished(job).await.ok().value("x"), 1);
 }
 
+/// A cell that leaves a mark where no notebook has it, and the mark.
+fn marking_cell(worker: &Worker) -> (Submission, PathBuf) {
+    let mark = worker.folder.path().join("mark");
+    let code = format!("with open({mark:?}, 'a') as mark: mark.write('x')");
+    (Notebook::new().cell(&code), mark)
+}
+
+/// The worker asks to start the job; nobody acknowledges it. Then it has had time for another cell.
+async fn asked_to_start(worker: &mut Worker, job: JobId) {
+    loop {
+        if let FromWorker::Events {
+            job: of, events, ..
+        } = worker.line.receive().await
+        {
+            assert_eq!(of, job);
+            assert!(matches!(events[..], [JobEvent::Started { .. }]));
+            break;
+        }
+    }
+    worker.run(Notebook::new().cell("")).await.ok();
+}
+
+#[tokio::test]
+async fn a_cell_starts_only_when_its_start_is_stored() {
+    let mut worker = Worker::start().await;
+    let (submission, mark) = marking_cell(&worker);
+    let job = submission.job;
+    let fencing = worker.assign(submission).await;
+    asked_to_start(&mut worker, job).await;
+    assert!(!mark.exists());
+    let stored = ToWorker::Acknowledge {
+        job,
+        fencing,
+        number: 1,
+    };
+    worker.line.send(stored).await;
+    worker.until_finished(job).await.ok();
+    assert_eq!(std::fs::read_to_string(mark).unwrap(), "x");
+}
+
+#[tokio::test]
+async fn a_cell_that_another_worker_has_by_now_never_starts_here() {
+    let mut worker = Worker::start().await;
+    let (submission, mark) = marking_cell(&worker);
+    let (job, notebook) = (submission.job, submission.notebook);
+    let fencing = worker.assign(submission).await;
+    asked_to_start(&mut worker, job).await;
+    worker.line.send(ToWorker::Revoke { job, fencing }).await;
+    let mut after = Notebook::new().cell("");
+    after.notebook = notebook;
+    worker.run(after).await.ok();
+    assert!(!mark.exists());
+}
+
+#[tokio::test]
+async fn a_cancel_before_the_start_is_stored_ends_the_cell() {
+    let mut worker =
+        Worker::start_with(|config| config.cancel_grace = Duration::from_millis(300)).await;
+    let (submission, mark) = marking_cell(&worker);
+    let job = submission.job;
+    worker.assign(submission).await;
+    asked_to_start(&mut worker, job).await;
+    worker.line.send(ToWorker::Cancel { job }).await;
+    assert_eq!(worker.until_finished(job).await.outcome, Outcome::Cancelled);
+    assert!(!mark.exists());
+}
+
 #[tokio::test]
 async fn a_revoked_job_stops_and_is_not_spoken_of() {
     let mut worker = Worker::start().await;
@@ -90,13 +162,19 @@ async fn a_revoked_job_stops_and_is_not_spoken_of() {
     // The next thing that is said about a job is said about another one.
     let submission = Notebook::new().cell("");
     let other = submission.job;
-    worker.assign(submission).await;
-    loop {
+    let fencing = worker.assign(submission).await;
+    let mut stored: Vec<JobEvent> = Vec::new();
+    while !stored.last().is_some_and(JobEvent::is_last) {
         if let FromWorker::Events { job, events, .. } = worker.line.receive().await {
             assert_eq!(job, other);
-            if events.last().is_some_and(JobEvent::is_last) {
-                break;
-            }
+            stored.extend(events);
+            let number = stored.len() as u64;
+            let acknowledge = ToWorker::Acknowledge {
+                job,
+                fencing,
+                number,
+            };
+            worker.line.send(acknowledge).await;
         }
     }
 }

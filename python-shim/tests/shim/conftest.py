@@ -368,6 +368,7 @@ class Baton:
         self.home.send("released", {"call": call})
         parts = ("message_id", "code", "silent", "allow_stdin", "execution_count")
         self.away.send("run", {part: run[part] for part in parts} | {"delta": delta}, file)
+        self.away.send("begin", {"message_id": run["message_id"]})
         os.close(file)
         from_away: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         started = False

@@ -148,11 +148,13 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
 
 golden!(messages_to_sessions_are_read, "to_session", ToSession, [
     ToSession::Run { message_id: message_id(), code: "1 + 1".into(), silent: false, allow_stdin: true, execution_count: 12, delta: delta() },
+    ToSession::Begin { message_id: message_id() },
     ToSession::Input { question: 2, value: None },
     ToSession::Names { message_id: message_id(), delta: delta() },
     ToSession::Released { message_id: message_id() },
 ], {
     ToSession::Run { .. } => "run",
+    ToSession::Begin { .. } => "begin",
     ToSession::Input { .. } => "input",
     ToSession::Names { .. } => "names",
     ToSession::Released { .. } => "released",

@@ -41,9 +41,6 @@ impl Run<'_> {
     ) -> Option<Ending> {
         match (message, std::mem::replace(&mut self.phase, Phase::Over)) {
             (FromSession::Started { .. }, Phase::Applying { ledger }) => {
-                order.events.send(JobEvent::Started {
-                    worker: self.context.name.clone(),
-                });
                 if let Some(away) = self.session.away.take() {
                     away.superseded();
                 }
@@ -61,7 +58,10 @@ impl Run<'_> {
                 FromSession::Refused { error, .. },
                 phase @ (Phase::Applying { .. } | Phase::Running { .. }),
             ) => {
-                self.refused = matches!(phase, Phase::Applying { .. });
+                match phase {
+                    Phase::Running { since, .. } => self.ran_since(since),
+                    _ => self.refused = true,
+                }
                 let outcome = match self.cancel {
                     Cancel::NotAsked => Outcome::Refused,
                     Cancel::Asked(_) => Outcome::Cancelled,
@@ -79,7 +79,7 @@ impl Run<'_> {
                 Phase::Running { ledger, since },
             ) => {
                 self.turns(gpu::Cell::Ended);
-                self.usage.run_ms = since.elapsed().as_millis().try_into().unwrap_or(u64::MAX);
+                self.ran_since(since);
                 let (outcome, error) = if self.time_is_up && outcome == Outcome::Cancelled {
                     let error = notice::stopped_in_time(self.limit.unwrap_or_default(), error);
                     (Outcome::TimedOut, Some(error))
@@ -129,6 +129,10 @@ impl Run<'_> {
             }
         }
         None
+    }
+
+    fn ran_since(&mut self, begin: Instant) {
+        self.usage.run_ms = begin.elapsed().as_millis().try_into().unwrap_or(u64::MAX);
     }
 }
 

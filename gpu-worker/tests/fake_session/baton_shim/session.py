@@ -96,6 +96,8 @@ class Kernel(IPythonKernel):
             error = {"name": "TypeError", "value": "unreadable", "traceback": [], "hint": None}
             self.link.send("refused", message_id=self.message_id, error=error)
             return
+        name, _ = self.link.receive()
+        assert name == "begin", name
         signal.signal(signal.SIGINT, signal.default_int_handler)
         self.link.send("started", message_id=self.message_id)
         try:
