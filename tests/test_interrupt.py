@@ -139,6 +139,35 @@ def test_while_the_result_comes_home(service: Service, new_kernel: Callable[...,
     assert kernel.gpu("float(x.sum()) in (3e6, 6e6)").ok().value == "True"
 
 
+# Strikes after so many parts of the next message that the kernel's main thread sends in parts.
+STRIKE = """
+import signal, threading, zmq
+def send(self, part, flags=0, *arguments, _send=zmq.Socket.send, _sent=[], **options):
+    result = _send(self, part, flags, *arguments, **options)
+    if threading.current_thread() is threading.main_thread() and flags & zmq.SNDMORE:
+        _sent.append(part)
+        if len(_sent) == {parts}:
+            zmq.Socket.send = _send
+            signal.raise_signal(signal.SIGINT)
+    return result
+zmq.Socket.send = send
+"""
+
+
+@pytest.mark.parametrize("parts", [1, 6])
+def test_an_ordinary_cell_that_is_interrupted_while_it_replies(kernel: Kernel, parts: int) -> None:
+    """The kernel's main thread lets the thread that interrupts it run between the parts of a reply."""
+    kernel.run(STRIKE.format(parts=parts)).ok()
+    assert kernel.run("'next'").ok().value == "'next'"
+
+
+def test_an_ordinary_cell_that_is_interrupted_while_it_asks(kernel: Kernel) -> None:
+    asking = kernel.run(f"{STRIKE.format(parts=3)}\ninput()", answers=["too late"])
+    assert asking.error is not None
+    assert asking.error[0] == "KeyboardInterrupt"
+    assert kernel.run("input()", answers=["now"]).ok().value == "'now'"
+
+
 def test_a_restart_frees_the_worker(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     """The other way to stop a cell: nobody waits for a notebook that is gone."""
     service.start_broker()

@@ -2,19 +2,24 @@
 
 A KeyboardInterrupt in the middle of a frame would lose bytes, in the middle of an apply half of a change. So a call
 holds interrupts while it runs: they are counted, and wake the wait. Only where a student's own code (or a prompt of
-Jupyter) runs, they raise as usual.
+Jupyter) runs, they raise as usual. In ordinary cells they always do, but never in the middle of a message.
 
 **Invariant:** outside of `raising`, no KeyboardInterrupt is raised while interrupts are held.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jupyter_client.session import Session
 
 
 class Interrupts:
@@ -105,3 +110,32 @@ class Interrupts:
     def _set(self, handler: Callable[[int, FrameType | None], object] | int | None) -> None:
         if self._installed:
             signal.signal(signal.SIGINT, handler)
+
+
+def send_whole(session: Session) -> None:
+    """Lets an interrupt strike before or after a message that the main thread sends, and never between its parts."""
+    send = session.send
+
+    @functools.wraps(send)
+    def send_between_interrupts(*arguments: Any, **options: Any) -> Any:
+        with postponed():
+            return send(*arguments, **options)
+
+    session.send = send_between_interrupts
+
+
+@contextmanager
+def postponed() -> Iterator[None]:
+    """A stretch that is not left half done: an interrupt takes effect at its end. Other threads get none."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:  # None: a library's in C
+        yield
+        return
+    came: list[int] = []
+    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if came:
+            signal.raise_signal(signal.SIGINT)

@@ -13,6 +13,7 @@ from baton_shim.launch import SHIM_SOCKET, end_with_parent, leave_notebook_folde
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
 
 def main() -> None:
@@ -33,10 +34,14 @@ def run(prepare: Callable[[], None]) -> None:
     modules = LocalModules()
     modules.watch()
 
-    def shell_ready(shell: object) -> None:
+    def shell_ready(shell: Any) -> None:
         from baton_shim.home import Home
+        from baton_shim.interrupts import send_whole
         from baton_shim.magic import register
 
+        # A plain kernel waits for its output thread before it replies, and an interrupt strikes there. This one waits
+        # only if something was printed, so the reply is the first moment for the control thread and its interrupt.
+        send_whole(shell.kernel.session)
         socket_path = os.environ.pop(SHIM_SOCKET, None)
         register(shell, Home(shell, socket_path, modules) if socket_path else None)
 
