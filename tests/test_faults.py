@@ -49,6 +49,15 @@ def check_lost(result: Result, kernel: Kernel) -> None:
     assert kernel.evaluate("values") == [1, 2]
 
 
+# ---- proxies
+
+
+def test_a_proxy_killed_while_a_cell_runs(notebook: Kernel) -> None:
+    _, session = begin_endless(notebook)
+    notebook.proxy.kill()
+    wait_until(lambda: not psutil.pid_exists(session), "the cell was stopped", seconds=15)
+
+
 # ---- workers and sessions
 
 

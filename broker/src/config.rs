@@ -101,8 +101,11 @@ pub struct Config {
     pub courses: Option<PathBuf>,
     /// How long a worker may be gone before its jobs are taken from it.
     pub worker_grace: Duration,
-    /// How long a proxy may be gone before its jobs are cancelled and its sessions ended.
+    /// How long a proxy whose connection was closed, as by its end, may take to connect again before its jobs are
+    /// cancelled and its sessions ended.
     pub proxy_grace: Duration,
+    /// The same for a proxy that fell silent, as behind a cut network, and for one that only a worker has named.
+    pub silent_proxy_grace: Duration,
     /// The same for workers and proxies that were there before this broker started: their next attempt to connect
     /// may be further away.
     pub restart_grace: Duration,
@@ -134,7 +137,8 @@ impl Config {
             hub: None,
             courses: None,
             worker_grace: Duration::from_secs(5),
-            proxy_grace: Duration::from_secs(30),
+            proxy_grace: Duration::from_secs(5),
+            silent_proxy_grace: Duration::from_secs(30),
             restart_grace: Duration::from_secs(30),
             chunk_retention: Duration::from_secs(600),
             job_retention: Duration::from_secs(7 * 24 * 3600),

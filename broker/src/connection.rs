@@ -4,7 +4,7 @@
 //! Reading and writing go on side by side, so that two peers that both write cannot block each other.
 
 use crate::{
-    dispatch::{ConnectionId, WorkerHello},
+    dispatch::{ConnectionId, Ending, WorkerHello},
     engine::{Event, Outgoing},
     pace::{Pace, Verdict},
     people::{Account, Identity},
@@ -278,37 +278,42 @@ async fn serve<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>
         return;
     }
     let (writer, reader) = socket.split();
-    tokio::select! {
-        () = read(reader, &inbox, |message| event(connection, message)) => {}
-        () = write(writer, queue, &close) => {}
-    }
+    let ending = tokio::select! {
+        ending = read(reader, &inbox, |message| event(connection, message)) => ending,
+        ending = write(writer, queue, &close) => ending,
+    };
     // An engine that ended needs no goodbye.
-    drop(inbox.send(Event::Closed(connection)).await);
+    drop(inbox.send(Event::Closed(connection, ending)).await);
 }
 
 async fn read<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>>(
     mut reader: SplitStream<WebSocket>,
     inbox: &mpsc::Sender<Event>,
     mut event: impl FnMut(Incoming) -> Coming,
-) {
-    while let Ok(Some(Ok(message))) = timeout(SILENCE, reader.next()).await {
+) -> Ending {
+    loop {
+        let message = match timeout(SILENCE, reader.next()).await {
+            Ok(Some(Ok(message))) => message,
+            Ok(Some(Err(_)) | None) => return Ending::Closed,
+            Err(_) => return Ending::Silent,
+        };
         match message {
             Message::Binary(frame) => match decode(&frame) {
                 Ok(message) => {
                     let Some(event) = event(message).await else {
-                        return;
+                        return Ending::Silent;
                     };
                     if inbox.send(event).await.is_err() {
-                        return;
+                        return Ending::Silent;
                     }
                 }
                 Err(error) => {
                     tracing::warn!("A peer is disconnected: {error}");
-                    return;
+                    return Ending::Silent;
                 }
             },
             Message::Ping(_) | Message::Pong(_) => {}
-            Message::Text(_) | Message::Close(_) => return,
+            Message::Text(_) | Message::Close(_) => return Ending::Closed,
         }
     }
 }
@@ -317,7 +322,7 @@ async fn write(
     mut writer: SplitSink<WebSocket, Message>,
     mut queue: mpsc::Receiver<Bytes>,
     close: &CancellationToken,
-) {
+) -> Ending {
     let mut pings = interval(PING_EVERY);
     pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -334,7 +339,7 @@ async fn write(
         tokio::select! {
             // Also when the peer does not read what is sent to it.
             () = close.cancelled() => break,
-            sent = send_next => if sent.is_err() { return },
+            sent = send_next => if sent.is_err() { return Ending::Closed },
         }
     }
     let goodbye = async {
@@ -349,6 +354,7 @@ async fn write(
         writer.send(Message::Close(Some(come_back))).await
     };
     drop(timeout(Duration::from_secs(1), goodbye).await);
+    Ending::Silent
 }
 
 /// What waits goes out in one write.

@@ -12,7 +12,8 @@ use crate::{
     config::Activity,
     courses::Courses,
     dispatch::{
-        Action, Command, ConnectionId, Dispatch, Graces, NotDone, Now, Overview, WorkerHello,
+        Action, Command, ConnectionId, Dispatch, Ending, Graces, NotDone, Now, Overview,
+        WorkerHello,
     },
     journal::Journal,
     lead::{self, Standing},
@@ -58,7 +59,7 @@ pub(crate) enum Event {
     /// The message names chunks that its sender does not hold.
     NamesForeign(ConnectionId, FromProxy),
     FromWorker(ConnectionId, FromWorker),
-    Closed(ConnectionId),
+    Closed(ConnectionId, Ending),
     CaughtUp {
         connection: ConnectionId,
         job: JobId,
@@ -227,9 +228,9 @@ fn handle(
         Event::FromWorker(connection, message) => {
             dispatch.worker_said(connection, message, now, actions);
         }
-        Event::Closed(connection) => {
+        Event::Closed(connection, ending) => {
             connections.open.remove(&connection);
-            dispatch.closed(connection, now);
+            dispatch.closed(connection, ending, now);
         }
         Event::CaughtUp {
             connection,

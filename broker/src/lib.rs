@@ -125,6 +125,7 @@ pub async fn run(
         graces: Graces {
             worker: config.worker_grace,
             proxy: config.proxy_grace,
+            silent_proxy: config.silent_proxy_grace,
             restart: config.restart_grace,
         },
         courses: courses

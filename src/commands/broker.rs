@@ -44,6 +44,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     config.people = settings.broker_people_file.clone();
     config.courses = settings.broker_courses_file.clone();
     config.worker_grace = settings.broker_worker_grace;
+    config.proxy_grace = settings.broker_proxy_grace;
     let (token, kept_in) = token.unzip();
     config.token = token;
 

@@ -259,6 +259,11 @@ settings! {
     flag: Some(("worker-grace", &["broker"])),
     default: Text("5s");
 
+    #[doc = "How long a notebook whose connection was closed, as by a kernel that was killed, may take to connect again before its cells are stopped. One that falls silent, as behind a cut network, has 30 seconds from when the broker notices, which takes 45. More is better where a server between notebooks and broker may be restarted."]
+    broker_proxy_grace: Duration = "broker.proxy_grace",
+    flag: Some(("proxy-grace", &["broker"])),
+    default: Text("5s");
+
     #[doc = "How the worker is called in notebooks and on the dashboard."]
     worker_name: Option<String> = "worker.name",
     flag: Some(("name", &["worker"])),

@@ -62,7 +62,17 @@ pub(crate) struct Now {
 pub(crate) struct Graces {
     pub(crate) worker: Duration,
     pub(crate) proxy: Duration,
+    pub(crate) silent_proxy: Duration,
     pub(crate) restart: Duration,
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// By the peer: its process ended, or it connects again at once.
+    Closed,
+    /// Nothing came from the peer for long, or this broker closed the connection. The peer may not know yet.
+    Silent,
 }
 
 #[derive(Debug)]
@@ -239,7 +249,7 @@ impl Dispatch {
     }
 
     /// A connection ended, or what it said makes it useless.
-    pub(crate) fn closed(&mut self, connection: ConnectionId, now: Now) {
+    pub(crate) fn closed(&mut self, connection: ConnectionId, ending: Ending, now: Now) {
         match self.peers.remove(&connection) {
             Some(Peer::Proxy(notebook)) => {
                 if let Some(notebook) = self.notebooks.get_mut(&notebook)
@@ -247,7 +257,11 @@ impl Dispatch {
                 {
                     notebook.connection = None;
                     notebook.subscriptions.clear();
-                    notebook.deadline = Some(now.instant + self.graces.proxy);
+                    let grace = match ending {
+                        Ending::Closed => self.graces.proxy,
+                        Ending::Silent => self.graces.silent_proxy,
+                    };
+                    notebook.deadline = Some(now.instant + grace);
                 }
             }
             Some(Peer::Worker(worker)) => {

@@ -13,7 +13,8 @@ use uuid::Uuid;
 
 const GRACES: Graces = Graces {
     worker: Duration::from_secs(5),
-    proxy: Duration::from_secs(30),
+    proxy: Duration::from_secs(5),
+    silent_proxy: Duration::from_secs(30),
     restart: Duration::from_secs(30),
 };
 
@@ -128,7 +129,7 @@ impl World {
             }
             Step::ProxyGoes(proxy) => {
                 if let Some(connection) = self.proxies.remove(&proxy) {
-                    self.dispatch.closed(connection, now);
+                    self.dispatch.closed(connection, Ending::Closed, now);
                 }
             }
             Step::Submit(proxy, job) => {
@@ -173,7 +174,7 @@ impl World {
             Step::WorkerGoes(worker) => {
                 let side = self.workers.entry(worker).or_default();
                 if let Some(connection) = side.connection.take() {
-                    self.dispatch.closed(connection, now);
+                    self.dispatch.closed(connection, Ending::Closed, now);
                 }
             }
             Step::Work(worker, what) => self.work(worker, what, &mut actions),
@@ -469,6 +470,30 @@ fn job_id(proxy: u8, number: u8) -> JobId {
     JobId(Uuid::from_u128(
         u128::from(proxy) * 100 + u128::from(number),
     ))
+}
+
+/// A job that a worker runs, and the proxy's connection that ends. After how many seconds is the job stopped?
+fn check_stopped(ending: Ending, after_seconds: u8) {
+    let mut world = World::new();
+    for step in [
+        Step::WorkerComes(0),
+        Step::ProxyComes(0),
+        Step::Submit(0, 0),
+    ] {
+        world.take(step);
+    }
+    let connection = world.proxies.remove(&0).unwrap();
+    world.dispatch.closed(connection, ending, world.now());
+    world.take(Step::Seconds(after_seconds - 1));
+    assert!(!world.dispatch.jobs[&job_id(0, 0)].cancel_wanted);
+    world.take(Step::Seconds(1));
+    assert!(world.dispatch.jobs[&job_id(0, 0)].cancel_wanted);
+}
+
+#[test]
+fn a_killed_proxy_leaves_its_cells_for_5_s_and_one_behind_a_cut_network_longer() {
+    check_stopped(Ending::Closed, 5);
+    check_stopped(Ending::Silent, 30);
 }
 
 proptest! {

@@ -343,7 +343,7 @@ impl Dispatch {
     /// A notebook that nobody knows gets a grace: its proxy may be on its way.
     fn warm_sessions(&mut self, id: WorkerId, warm: Vec<NotebookId>, now: Now) {
         for notebook in &warm {
-            let deadline = now.instant + self.graces.proxy;
+            let deadline = now.instant + self.graces.silent_proxy;
             self.expect_proxy(*notebook, deadline);
         }
         if let Some(worker) = self.workers.get_mut(&id) {

@@ -152,7 +152,7 @@ async fn jobs_and_session_end_when_the_notebook_is_gone() {
 #[tokio::test]
 async fn a_session_that_nobody_comes_for_is_ended() {
     let rules = Rules {
-        proxy_grace: Duration::from_millis(100),
+        silent_proxy_grace: Duration::from_millis(100),
         ..Rules::default()
     };
     let broker = Broker::start_with(rules).await;

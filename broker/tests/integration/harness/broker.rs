@@ -30,6 +30,7 @@ pub(crate) struct Rules {
     pub(crate) connections_a_person: u32,
     pub(crate) worker_grace: Duration,
     pub(crate) proxy_grace: Duration,
+    pub(crate) silent_proxy_grace: Duration,
     pub(crate) blob_limit_bytes: u64,
     pub(crate) person_limit_bytes: Option<u64>,
     /// The text of the people file.
@@ -51,6 +52,7 @@ impl Default for Rules {
             connections_a_person: 100,
             worker_grace: Duration::from_millis(300),
             proxy_grace: Duration::from_secs(30),
+            silent_proxy_grace: Duration::from_secs(30),
             blob_limit_bytes: 1 << 30,
             person_limit_bytes: None,
             people: None,
@@ -92,6 +94,7 @@ impl Broker {
         config.token = rules.token.map(str::to_owned);
         config.worker_grace = rules.worker_grace;
         config.proxy_grace = rules.proxy_grace;
+        config.silent_proxy_grace = rules.silent_proxy_grace;
         config.blob_limit_bytes = rules.blob_limit_bytes;
         config.person_limit_bytes = rules.person_limit_bytes;
         if let Some(people) = &rules.people {
