@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::Context;
 use baton_link::{Dial, Token};
-use baton_protocol::address::BrokerAddress;
+use baton_protocol::{WorkerId, address::BrokerAddress};
 use nix::unistd::Uid;
 
 use crate::settings::Settings;
@@ -108,6 +108,22 @@ impl RuntimeFolder {
                 _ => Ok(()),
             },
         }
+    }
+
+    /// The worker of the `baton up` that was here last.
+    pub(crate) fn former_worker(&self) -> Option<WorkerId> {
+        let text = fs::read_to_string(self.worker_file()).ok()?;
+        text.trim().parse().ok().map(WorkerId)
+    }
+
+    pub(crate) fn write_worker(&self, worker: WorkerId) -> anyhow::Result<()> {
+        let path = self.worker_file();
+        write_private(&path, &worker.to_string())
+            .with_context(|| format!("Failed to write {}", path.display()))
+    }
+
+    fn worker_file(&self) -> PathBuf {
+        self.path.join("worker")
     }
 
     fn dashboard_file(&self) -> PathBuf {

@@ -71,6 +71,19 @@ def test_a_worker_killed_while_a_cell_runs(running: Service, notebook: Kernel) -
     assert notebook.evaluate("values") == [1, 2, 3]
 
 
+def test_a_service_started_by_a_cell_is_killed_while_a_cell_runs(
+    service: Service, new_kernel: Callable[..., Kernel]
+) -> None:
+    """Its broker and its worker are one process, which the notebook starts again."""
+    kernel = new_kernel(at=service.place)
+    kernel.run("values = [1]").ok()
+    kernel.gpu("values.append(2)").ok()
+    cell, _ = begin_endless(kernel)
+    (both,) = (process for process in service.place.processes() if "up" in process.cmdline())
+    both.kill()
+    check_lost(cell.finish(seconds=20), kernel)
+
+
 def test_a_session_killed_while_a_cell_runs(notebook: Kernel) -> None:
     cell, session = begin_endless(notebook)
     psutil.Process(session).kill()

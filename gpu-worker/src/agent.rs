@@ -79,8 +79,8 @@ impl Agent {
         let (reports, mut reported) = mpsc::unbounded_channel();
         let mut agent = Self {
             line: Line::new(context.config.dial.clone()),
+            worker: context.config.id,
             context,
-            worker: WorkerId::random(),
             devices,
             assignments: HashMap::new(),
             notebooks: HashMap::new(),

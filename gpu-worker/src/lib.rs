@@ -32,6 +32,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use baton_blobs::ChunkDirectory;
 use baton_link::{ChunkLane, Dial, LaneChoice};
+use baton_protocol::WorkerId;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -42,6 +43,8 @@ pub use crate::mirror::FilesChoice;
 
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// Stands for this process.
+    pub id: WorkerId,
     pub dial: Dial,
     pub lane: LaneChoice,
     /// How people call this worker; `None`: after its device, for example `cpu-0`.

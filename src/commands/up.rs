@@ -15,6 +15,7 @@ use std::{
 use anyhow::Context;
 use baton_broker::{Activity, Config, Listen};
 use baton_link::{Dial, Token};
+use baton_protocol::{WorkerId, address::BrokerAddress};
 use nix::unistd;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -56,6 +57,10 @@ pub(crate) fn main(
     broker.blob_limit_bytes = settings.broker_chunk_limit.bytes;
     broker.token = Some(token.clone());
     broker.activity = Some(activity);
+    // The lock says that the process in which the former worker ran has ended.
+    broker.ended_worker = folder.former_worker();
+    let worker = WorkerId::random();
+    folder.write_worker(worker)?;
     let dashboard = match settings.up_dashboard {
         Dashboard::On(address) => Some(open_dashboard(address)?),
         Dashboard::Off => None,
@@ -78,7 +83,12 @@ pub(crate) fn main(
                 () = idle(activity_seen, settings.up_idle_exit) => {}
             }
         };
-        serve(broker, &Token::new(&token), settings, &folder, end).await
+        let token = Token::new(&token);
+        let worker = |address| {
+            let token = Some(token);
+            worker::config(settings, worker, Dial { address, token }, &folder)
+        };
+        serve(broker, worker, end).await
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -100,9 +110,7 @@ fn open_dashboard(address: SocketAddr) -> anyhow::Result<(TcpListener, SocketAdd
 /// The worker starts when the broker is ready, and ends before it.
 async fn serve(
     broker: Config,
-    token: &Token,
-    settings: &Settings,
-    folder: &RuntimeFolder,
+    worker: impl FnOnce(BrokerAddress) -> baton_gpu_worker::Config,
     end: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
@@ -122,10 +130,8 @@ async fn serve(
             return Ok(());
         };
         println!("Ready: {address}");
-        let token = Some(token.clone());
-        let config = worker::config(settings, Dial { address, token }, folder);
         let end = stop.clone().cancelled_owned();
-        let ended = on_its_threads(baton_gpu_worker::run(config, end)).await;
+        let ended = on_its_threads(baton_gpu_worker::run(worker(address), end)).await;
         stop.cancel();
         ended
     };

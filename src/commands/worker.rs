@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use baton_gpu_worker::Config;
 use baton_link::Dial;
+use baton_protocol::WorkerId;
 
 use crate::{
     runtime::on_its_threads,
@@ -15,7 +16,8 @@ use crate::{
 
 pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let folder = RuntimeFolder::create(&settings.runtime_folder)?;
-    let config = config(settings, service::dial(settings)?, &folder);
+    let dial = service::dial(settings)?;
+    let config = config(settings, WorkerId::random(), dial, &folder);
     let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
     runtime.block_on(async {
         let signals = EndSignals::listen().context("Failed to listen for signals")?;
@@ -24,8 +26,14 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(crate) fn config(settings: &Settings, dial: Dial, folder: &RuntimeFolder) -> Config {
+pub(crate) fn config(
+    settings: &Settings,
+    id: WorkerId,
+    dial: Dial,
+    folder: &RuntimeFolder,
+) -> Config {
     Config {
+        id,
         dial,
         lane: settings.lane,
         name: settings.worker_name.clone(),

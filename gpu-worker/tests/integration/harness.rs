@@ -10,7 +10,7 @@ use baton_link::{Dial, LaneChoice};
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{
     Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, Outcome, Parcel, Piece, Priority,
-    RemoteError, SessionId, State, StateVersion, Submission, Usage,
+    RemoteError, SessionId, State, StateVersion, Submission, Usage, WorkerId,
 };
 use bytes::Bytes;
 use tokio::sync::oneshot;
@@ -94,6 +94,7 @@ pub(crate) fn short_folder() -> tempfile::TempDir {
 
 pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
     Config {
+        id: WorkerId::random(),
         dial,
         lane: LaneChoice::Auto,
         name: None,
