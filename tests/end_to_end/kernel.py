@@ -29,9 +29,13 @@ class Kernel:
         self._connect()
 
     @classmethod
-    def start(cls, place: Place, name: str = "baton", folder: Path | None = None, **environment: str) -> Kernel:
+    def start(
+        cls, place: Place, name: str = "baton", folder: Path | None = None, log: Path | None = None, **environment: str
+    ) -> Kernel:
+        """`log`: where its processes write what they would write to the terminal."""
         manager = KernelManager(kernel_name=name)
-        manager.start_kernel(env=place.environment | environment, cwd=str(folder or place.work))
+        options: dict[str, Any] = {"stderr": log.open("ab")} if log else {}
+        manager.start_kernel(env=place.environment | environment, cwd=str(folder or place.work), **options)
         try:
             return cls(manager, place)
         except BaseException:

@@ -18,14 +18,19 @@ from end_to_end.waiting import wait_until
 
 BINARY = Path(sys.executable).parent / "baton"
 
+TOKEN = "token-of-this-test"
+
 SHORT_GRACES = {"BATON_BROKER_WORKER_GRACE": "1s"}
 
 
 class Service:
     """Configured by environment only, as an administrator would."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, listen: str | None = None) -> None:
+        """`listen`: an address of this machine instead of a socket in the place's folder, `http://HOST:PORT`."""
         self.place = place
+        self.address = listen or f"unix:{self.socket}"
+        self._secret = {"BATON_TOKEN": TOKEN} if listen else {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._workers = 0
 
@@ -43,24 +48,25 @@ class Service:
 
     @property
     def environment(self) -> dict[str, str]:
-        return self.place.environment | {"BATON_BROKER_ADDRESS": f"unix:{self.socket}"}
+        return self.place.environment | {"BATON_BROKER_ADDRESS": self.address} | self._secret
 
     def kernel(self, new_kernel: Callable[..., Kernel], folder: Path | None = None, **environment: str) -> Kernel:
         """A notebook that uses this service."""
-        address = f"unix:{self.socket}"
-        return new_kernel(at=self.place, folder=folder, BATON_BROKER_ADDRESS=address, **environment)
+        ours = {"BATON_BROKER_ADDRESS": self.address} | self._secret
+        return new_kernel(at=self.place, folder=folder, **(ours | environment))
 
     # ---- starting
 
     def start_broker(self, **environment: str) -> None:
-        arguments = ["broker", "--listen", f"unix:{self.socket}", "--state-folder", str(self.data)]
+        arguments = ["broker", "--listen", self.address.removeprefix("http://"), "--state-folder", str(self.data)]
         self._start("broker", arguments, SHORT_GRACES | environment)
         wait_until(lambda: self.answers("/health/ready"), "the broker is ready")
 
-    def start_worker(self, *, slots: int = 2, **environment: str) -> str:
-        """Its name; it is connected when this returns."""
-        name = f"worker-{self._workers}"
-        self._workers += 1
+    def start_worker(self, name: str | None = None, *, slots: int = 2, **environment: str) -> str:
+        """Its name, a new one by default; it is connected when this returns."""
+        if name is None:
+            name = f"worker-{self._workers}"
+            self._workers += 1
         self._start(name, ["worker", "--name", name, "--slots", str(slots)], environment)
         wait_until(lambda: name in self.answers("/"), f"{name} is connected")
         return name
@@ -80,9 +86,11 @@ class Service:
         """What a page says; empty while the broker does not answer."""
         import httpx
 
-        transport = httpx.HTTPTransport(uds=str(self.socket))
+        socket = str(self.socket) if self.address.startswith("unix:") else None
+        options: dict[str, Any] = {"headers": {"Authorization": f"Bearer {TOKEN}"}, "timeout": 5}
+        base = "http://broker" if socket else self.address
         try:
-            with httpx.Client(transport=transport, base_url="http://broker", timeout=5) as client:
+            with httpx.Client(transport=httpx.HTTPTransport(uds=socket), base_url=base, **options) as client:
                 response = client.get(path)
         except httpx.TransportError:
             return ""

@@ -1,0 +1,89 @@
+"""Campaigns of faults against real notebooks: every promise of docs/concepts/failures.md, whatever fails.
+
+Not a measurement but a proof: it runs for as long as it is told, prints each violation with the command that repeats
+its campaign, and fails if there was one.
+
+    benches/chaos.py --minutes 10
+    benches/chaos.py --cells 5000
+    benches/chaos.py --seed 17 --campaigns 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+
+from measuring import report
+
+# isort: split
+from end_to_end.campaign import Campaign, Findings, run
+from end_to_end.campaign.faults import FAULTS
+
+CELLS_OF_A_CAMPAIGN = 96
+
+
+def main() -> int:
+    options = parsed()
+    first = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
+    total, campaigns, began = Findings(), 0, time.monotonic()
+    while not enough(options, total, campaigns, time.monotonic() - began):
+        seed = first + campaigns
+        findings = run(Campaign(seed, CELLS_OF_A_CAMPAIGN, options.faults))
+        campaigns += 1
+        tell(seed, findings, options.faults)
+        total.add(findings)
+    if options.report:
+        write_report(first, campaigns, total)
+    return 1 if total.violations else 0
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, help="stop after the campaign in which this time ends")
+    parser.add_argument("--cells", type=int, help="stop after the campaign that reaches so many cells")
+    parser.add_argument("--campaigns", type=int, help="stop after so many campaigns")
+    parser.add_argument("--seed", type=int, help="of the first campaign; each further one has the next number")
+    parser.add_argument("--faults", nargs="+", choices=list(FAULTS), default=list(FAULTS), help="only these")
+    parser.add_argument("--report", action="store_true", help="write benches/results/chaos.{json,md}")
+    options = parser.parse_args()
+    if options.minutes is None and options.cells is None and options.campaigns is None:
+        options.minutes, options.report = 10.0, True
+    return options
+
+
+def enough(options: argparse.Namespace, total: Findings, campaigns: int, seconds: float) -> bool:
+    """Any limit that was given."""
+    return (
+        (options.minutes is not None and seconds >= options.minutes * 60)
+        or (options.cells is not None and total.cells.total() >= options.cells)
+        or (options.campaigns is not None and campaigns >= options.campaigns)
+    )
+
+
+def tell(seed: int, findings: Findings, faults: list[str]) -> None:
+    cells, broken = findings.cells.total(), findings.faults.total()
+    sys.stdout.write(f"seed {seed}: {cells} cells, {broken} faults, {findings.seconds:.0f} s: {findings.plan}\n")
+    chosen = "" if faults == list(FAULTS) else " --faults " + " ".join(f"'{name}'" for name in faults)
+    for violation in findings.violations:
+        sys.stdout.write(f"VIOLATION {violation}\n")
+        sys.stdout.write(f"  repeat: benches/chaos.py --seed {seed} --campaigns 1{chosen}\n")
+    sys.stdout.flush()
+
+
+def write_report(first: int, campaigns: int, total: Findings) -> None:
+    rows = {f"faults: {name}": {"number": count} for name, count in sorted(total.faults.items())}
+    rows |= {f"cells: {how}": {"number": count} for how, count in sorted(total.cells.items())}
+    verdict = {
+        "campaigns": f"{campaigns}, seeds {first} to {first + campaigns - 1}",
+        "cells": total.cells.total(),
+        "faults": total.faults.total(),
+        "minutes": round(total.seconds / 60, 1),
+        "violations": len(total.violations),
+    }
+    report("chaos", rows, verdict)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""What fails, for how long, and how it is made whole again.
+
+Each fault is a function that breaks something, waits, and heals it. When it returns, the service is whole.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+
+from end_to_end.campaign.stage import Stage
+from end_to_end.network import Relay
+
+Pause = Callable[[float], None]
+Breaking = Callable[[Stage, random.Random, Pause], None]
+
+
+@dataclass(frozen=True)
+class Fault:
+    name: str
+    break_it: Breaking
+    suits: Callable[[Stage], bool]
+    bound_seconds: float
+    """A cell ends at most this long after the fault was healed."""
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(name: str, bound_seconds: float, suits: Callable[[Stage], bool]) -> Callable[[Breaking], Breaking]:
+    def register(break_it: Breaking) -> Breaking:
+        FAULTS[name] = Fault(name, break_it, suits, bound_seconds)
+        return break_it
+
+    return register
+
+
+def always(_: Stage) -> bool:
+    return True
+
+
+def separate(stage: Stage) -> bool:
+    return not stage.plan.up
+
+
+def up(stage: Stage) -> bool:
+    return stage.plan.up
+
+
+def over_tcp(stage: Stage) -> bool:
+    return separate(stage) and stage.plan.tcp
+
+
+# ---- kill -9
+
+
+@fault("kill broker", 60, separate)
+def kill_broker(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    stage.service.kill("broker")
+    pause(dice.choice([0, dice.uniform(0, 1), dice.uniform(2, 6)]))
+    stage.start_broker()
+
+
+@fault("broker away for long", 60, separate)
+def broker_away(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    stage.service.kill("broker")
+    pause(dice.uniform(15, 35))
+    stage.start_broker()
+
+
+@fault("kill worker", 60, separate)
+def kill_worker(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    name = dice.choice(sorted(stage.worker_relays))
+    stage.service.kill(name)
+    pause(dice.choice([0, dice.uniform(0, 3), dice.uniform(5, 8)]))
+    stage.start_worker(name)
+
+
+@fault("kill up", 60, up)
+def kill_up(stage: Stage, dice: random.Random, _: Pause) -> None:
+    for process in stage.services():
+        with suppress(psutil.Error):
+            process.kill()
+
+
+@fault("kill session", 60, always)
+def kill_session(stage: Stage, dice: random.Random, _: Pause) -> None:
+    for process in one_of(stage.sessions(), dice):
+        with suppress(psutil.Error):
+            process.kill()
+
+
+# ---- freeze and thaw
+
+
+@fault("freeze a service", 60, always)
+def freeze_service(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    freeze(one_of(stage.services(), dice), dice, pause)
+
+
+@fault("freeze a session", 60, always)
+def freeze_session(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    freeze(one_of(stage.sessions(), dice), dice, pause)
+
+
+def freeze(processes: list[psutil.Process], dice: random.Random, pause: Pause) -> None:
+    """Shorter and longer than the graces of broker, worker and proxy."""
+    with suppress(psutil.Error):
+        for process in processes:
+            process.send_signal(signal.SIGSTOP)
+    pause(sometimes_long(dice, 25))
+    with suppress(psutil.Error):
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
+
+
+# ---- the network
+
+
+@fault("cut", 60, separate)
+def cut(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    broken = some_relays(stage, dice)
+    for relay in broken:
+        relay.cut()
+    pause(dice.choice([dice.uniform(0, 0.3), dice.uniform(0.5, 3), dice.uniform(7, 10)]))
+    for relay in broken:
+        relay.mend()
+
+
+@fault("reset", 60, over_tcp)
+def reset(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    broken = some_relays(stage, dice)
+    for _ in range(dice.choice([1, 1, 5])):
+        for relay in broken:
+            relay.reset()
+        pause(dice.uniform(0, 0.5))
+
+
+@fault("blackhole", 60, separate)
+def blackhole(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    broken = some_relays(stage, dice)
+    for relay in broken:
+        relay.swallow()
+    pause(sometimes_long(dice, 25))
+    if dice.random() < 0.5:  # a router that has forgotten the connections
+        for relay in broken:
+            relay.cut()
+    for relay in broken:
+        relay.mend()
+
+
+@fault("delay", 60, separate)
+def delay(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    broken = some_relays(stage, dice)
+    for relay in broken:
+        relay.delay(dice.uniform(0.02, 0.3))
+    pause(dice.uniform(2, 6))
+    for relay in broken:
+        relay.mend()
+
+
+def sometimes_long(dice: random.Random, most: float) -> float:
+    """Mostly within the graces, sometimes beyond them."""
+    [span] = dice.choices([(0.1, 0.6), (1, 4), (6, 10), (15, most)], weights=[8, 6, 3, 1])
+    return dice.uniform(*span)
+
+
+def some_relays(stage: Stage, dice: random.Random) -> list[Relay]:
+    workers, notebooks = list(stage.worker_relays.values()), list(stage.notebook_relays)
+    kind = dice.choice(["worker", "workers", "notebooks", "all"])
+    if kind == "worker":
+        return one_of(workers, dice)
+    return {"workers": workers, "notebooks": notebooks, "all": [*workers, *notebooks]}[kind]
+
+
+def one_of(candidates: list, dice: random.Random) -> list:  # type: ignore[type-arg]
+    """One, or none where there are none."""
+    return [dice.choice(candidates)] if candidates else []

@@ -1,0 +1,103 @@
+"""What a client was told of a cell, as far as the model has to know it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from end_to_end.campaign.cells import CellPlan
+from end_to_end.results import Result
+
+SAFE = "Your variables are as they were before the cell"
+NOT_RUN = re.compile(r"[Tt]his cell has not run")
+TAKEN_BACK = re.compile(r"So what In\[(\d+)\].* changed is lost\. Your variables are as they were before")
+HALF_FORMATTED = "Unexpected exception formatting exception. Falling back to standard exception\n"
+"""What IPython prints when stop is pressed while it formats an exception, in any kernel."""
+RESOURCE_ERRORS = ("OSError", "MemoryError", "BlockingIOError", "PermissionError", "FileNotFoundError")
+"""What a cell's own code may raise while a disk is full, or descriptors or memory are short."""
+
+
+class Kind(Enum):
+    OK = "ok"
+    RAISED = "its own exception"
+    INTERRUPTED = "interrupted"
+    DISTURBED = "its own code had no disk, memory or descriptors"
+    UNCHANGED = "a service error, as before the cell"
+    NOT_RUN = "not run"
+    TAKEN_BACK = "earlier cells lost"
+    GONE = "the kernel was ended"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    kind: Kind
+    number: int
+    """In[number]; 0 where the client was not told."""
+    lines: int
+    """How many lines came out whole."""
+    presses: int
+    taken_back: int = 0
+    """The first In[n] whose effect is lost."""
+    told: str = ""
+    """The error as the student read it."""
+
+    def __str__(self) -> str:
+        told = self.told.splitlines()
+        pressed = f", stop pressed {self.presses} times" if self.presses else ""
+        return f"In[{self.number}] {self.kind.value}, {self.lines} lines{pressed}" + "".join(
+            f"\n    | {line}" for line in told
+        )
+
+
+class Unclear(Exception):
+    """The client was told something that no promise covers."""
+
+
+def gone() -> Outcome:
+    return Outcome(Kind.GONE, 0, 0, 0)
+
+
+def read(plan: CellPlan, result: Result, presses: int) -> Outcome:
+    """Raises `Unclear` when the output or the error is not one that a student may see."""
+    lines = lines_of(plan, result.stdout.removesuffix(HALF_FORMATTED) if presses else result.stdout)
+    kind, first = kind_of(plan, result, presses)
+    if kind in (Kind.OK, Kind.RAISED) and lines != len(plan.lines):
+        raise Unclear(f"the cell ended as '{kind.value}' with {lines} of its {len(plan.lines)} lines")
+    number = int(result.reply.get("execution_count") or 0)
+    told = "" if kind in (Kind.OK, Kind.RAISED) else result.plain_traceback
+    return Outcome(kind, number, lines, presses, first, told)
+
+
+def lines_of(plan: CellPlan, stdout: str) -> int:
+    """Each line once and in order; the last may be a part of one."""
+    *whole, rest = stdout.split("\n")
+    expected = plan.lines
+    torn = expected[len(whole)] if len(whole) < len(expected) else ""
+    if whole != expected[: len(whole)] or not torn.startswith(rest):
+        raise Unclear(f"lines that are lost, doubled or out of order: {stdout!r} instead of {expected}")
+    return len(whole)
+
+
+def kind_of(plan: CellPlan, result: Result, presses: int) -> tuple[Kind, int]:
+    reply, text = result.reply, result.plain_traceback
+    if reply["status"] == "ok":
+        if plan.raises:
+            raise Unclear("the cell ended ok although it raises")
+        return Kind.OK, 0
+    if reply["status"] == "aborted":
+        return Kind.NOT_RUN, 0
+    name, value = reply["ename"], reply["evalue"]
+    if (name, value) == ("ValueError", plan.name) and plan.raises:
+        return Kind.RAISED, 0
+    if taken_back := TAKEN_BACK.search(text):
+        return Kind.TAKEN_BACK, int(taken_back.group(1))
+    if NOT_RUN.search(text):
+        return Kind.NOT_RUN, 0
+    if SAFE in text:
+        return Kind.UNCHANGED, 0
+    if name == "KeyboardInterrupt" and presses:
+        return Kind.INTERRUPTED, 0
+    if name in RESOURCE_ERRORS:
+        return Kind.DISTURBED, 0
+    raise Unclear(f"an error that does not say whether the variables are safe: {name}: {value}\n{text}")

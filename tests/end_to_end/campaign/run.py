@@ -1,0 +1,109 @@
+"""One campaign: its service, its notebooks, its faults, and what is looked at when all cells have ended."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from end_to_end.campaign.faults import FAULTS
+from end_to_end.campaign.outcome import Kind
+from end_to_end.campaign.stage import Plan, Stage
+from end_to_end.campaign.student import Ran, Student
+
+NOTEBOOKS = 6
+PAUSE_SECONDS = 1.5
+"""Between two faults at most."""
+
+
+@dataclass(frozen=True)
+class Campaign:
+    seed: int
+    cells: int
+    faults: Collection[str] = tuple(FAULTS)
+
+
+@dataclass
+class Findings:
+    """Of one campaign, or of several together."""
+
+    plan: str = ""
+    seconds: float = 0.0
+    cells: Counter[str] = field(default_factory=Counter)
+    """How many ended in which way."""
+    faults: Counter[str] = field(default_factory=Counter)
+    violations: list[str] = field(default_factory=list)
+
+    def add(self, other: Findings) -> None:
+        self.seconds += other.seconds
+        self.cells += other.cells
+        self.faults += other.faults
+        self.violations += other.violations
+
+
+def run(campaign: Campaign) -> Findings:
+    """Never raises for what the service does wrong: that is in the findings."""
+    dice = random.Random(campaign.seed)
+    stage = Stage(Plan.random(dice))
+    findings = Findings(plan=str(stage.plan))
+    began = time.monotonic()
+    each = -(-campaign.cells // NOTEBOOKS)
+    students = [Student(stage, number, campaign.seed, each, findings.violations.append) for number in range(NOTEBOOKS)]
+    try:
+        stage.start()
+        for student in students:
+            student.start()
+        break_things(stage, dice, campaign.faults, students, findings)
+        for student in students:
+            student.join()
+        ran = [one for student in students for one in student.ran]
+        findings.violations += witnessed_wrongly(ran, stage.witness.read_text().split())
+        findings.violations += stage.bad_lines()
+    finally:
+        findings.violations += [f"still runs at the end: {left}" for left in stage.close()]
+    for student in students:
+        findings.faults += student.own_faults
+    findings.cells += Counter(one.outcome.kind.value for one in ran)
+    findings.seconds = time.monotonic() - began
+    return findings
+
+
+def break_things(
+    stage: Stage, dice: random.Random, names: Collection[str], students: list[Student], findings: Findings
+) -> None:
+    """One fault after another until the students have finished."""
+    suitable = [FAULTS[name] for name in names if FAULTS[name].suits(stage)]
+    finished = threading.Event()
+
+    def watch() -> None:
+        for student in students:
+            student.join()
+        finished.set()
+
+    threading.Thread(target=watch, name="watch", daemon=True).start()
+    while suitable and not finished.wait(dice.uniform(0, PAUSE_SECONDS)):
+        one = dice.choice(suitable)
+        findings.faults[one.name] += 1
+        stage.fault_begins(one.name)
+        try:
+            one.break_it(stage, dice, lambda seconds: finished.wait(seconds) and None)
+        except Exception as error:
+            findings.violations.append(f"after '{one.name}': {type(error).__name__}: {error}")
+            raise
+        finally:
+            stage.fault_ends()
+
+
+def witnessed_wrongly(ran: Iterable[Ran], witnesses: list[str]) -> list[str]:
+    """Each cell ran at most once; what ended as it should ran exactly once."""
+    times = Counter(witnesses)
+    wrong = []
+    for one in ran:
+        count = times[one.plan.name]
+        fine = count == 1 if one.outcome.kind in (Kind.OK, Kind.RAISED) else count <= 1
+        if not fine:
+            wrong.append(f"{one.plan.name} ran {count} times ({one.outcome.kind.value})\n{one.plan.code()}")
+    return wrong

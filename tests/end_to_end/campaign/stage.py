@@ -1,0 +1,198 @@
+"""The service of one campaign, made of its seed: how many workers, which lane, which network between them.
+
+Everything that a fault or a student needs to know of it is asked here.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from end_to_end.kernel import Kernel
+from end_to_end.network import Network, Relay
+from end_to_end.place import Place, has_words
+from end_to_end.service import Service
+
+SPOILED = ("panicked at", "SIGSEGV", "stack overflow")
+"""What no log may say."""
+KEPT_FILES = {"keep.txt": "kept\n", "data/keep.txt": "kept, too\n"}
+"""In each notebook's folder; no cell touches them."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What kind of service it is."""
+
+    up: bool
+    """`baton up`, started by the first cell, instead of a broker and workers."""
+    tcp: bool
+    lane: str
+    workers: int
+    slots: int
+    files: str
+    """`auto`: sessions work in the notebook's folder; `mirror`: in a mirror of it."""
+    cell_bytes: str
+    """What comes with a cell at most; the rest follows."""
+    grid_words: int
+    grace: str
+
+    @classmethod
+    def random(cls, dice: random.Random) -> Plan:
+        return cls(
+            up=dice.random() < 0.15,
+            tcp=dice.random() < 0.5,
+            lane=dice.choice(["auto", "http"]),
+            workers=dice.choice([1, 2]),
+            slots=dice.choice([2, 4]),
+            files=dice.choice(["auto", "mirror"]),
+            cell_bytes=dice.choice(["0", "100000", str(16 << 20)]),
+            grid_words=dice.choice([100, 20_000, 20_000, 500_000]),
+            grace=dice.choice(["1s", "5s"]),
+        )
+
+    def __str__(self) -> str:
+        if self.up:
+            service = "baton up"
+        else:
+            service = f"{self.workers} worker{'s' * (self.workers > 1)}, {'TCP' if self.tcp else 'Unix sockets'}"
+        files = "mirror" if self.files == "mirror" else "shared folder"
+        return f"{service}, {self.slots} slots, lane {self.lane}, {files}, {self.cell_bytes} bytes come with a cell"
+
+
+class Stage:
+    """A running service. `busy` says which faults are on; students read it, and one director writes it."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self._stack = ExitStack()
+        self._lock = threading.Lock()
+        self._faults: list[tuple[str, float, float | None]] = []
+        place = Place.create()
+        self.service = Service(place, f"http://127.0.0.1:{free_port()}" if plan.tcp else None)
+        self.witness = place.folder / "witness.txt"
+        self.witness.touch()
+        self.network = Network()
+        self.worker_relays: dict[str, Relay] = {}
+        self.notebook_relays: list[Relay] = []
+
+    @property
+    def place(self) -> Place:
+        return self.service.place
+
+    # ---- starting
+
+    def start(self) -> None:
+        if self.plan.up:
+            return
+        self.start_broker()
+        for _ in range(self.plan.workers):
+            self.start_worker(f"worker-{len(self.worker_relays)}")
+
+    def start_broker(self) -> None:
+        self.service.start_broker(BATON_BROKER_WORKER_GRACE=self.plan.grace)
+
+    def start_worker(self, name: str) -> None:
+        if name not in self.worker_relays:
+            self.worker_relays[name] = self._relay(name)
+        relay = self.worker_relays[name]
+        options = self._options | {"BATON_BROKER_ADDRESS": relay.address, "BATON_WORKER_FILES": self.plan.files}
+        self.service.start_worker(name, slots=self.plan.slots, **options)
+
+    def start_kernel(self, number: int) -> Kernel:
+        """A notebook in a folder of its own, of a person with a history of its own."""
+        folder, log = self.folder(number), self.place.folder / f"notebook-{number}.log"
+        for path, text in KEPT_FILES.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+        options = self._options | {
+            "BATON_CELL_BYTES": self.plan.cell_bytes,
+            "IPYTHONDIR": str(self.place.folder / f"ipython-{number}"),
+            "JPY_SESSION_NAME": f"notebook-{number}.ipynb",
+        }
+        if self.plan.up:
+            options |= {"BATON_WORKER_FILES": self.plan.files, "BATON_UP_DASHBOARD": "off"}
+            return Kernel.start(self.place, folder=folder, log=log, **options)
+        relay = self._relay(f"n{number}")
+        self.notebook_relays.append(relay)
+        options |= {"BATON_BROKER_ADDRESS": relay.address}
+
+        def new_kernel(at: Place, folder: Path, **environment: str) -> Kernel:
+            return Kernel.start(at, folder=folder, log=log, **environment)
+
+        return self.service.kernel(new_kernel, folder, **options)
+
+    def folder(self, number: int) -> Path:
+        return self.place.work / f"notebook-{number}"
+
+    @property
+    def _options(self) -> dict[str, str]:
+        return {"BATON_LANE": self.plan.lane}
+
+    def _relay(self, name: str) -> Relay:
+        listen = "http://127.0.0.1:0" if self.plan.tcp else f"unix:{self.place.folder / f'run/{name}'}"
+        return self.network.relay(self.service.address, listen)
+
+    # ---- what runs
+
+    @property
+    def relays(self) -> list[Relay]:
+        return [*self.worker_relays.values(), *self.notebook_relays]
+
+    def sessions(self) -> list[psutil.Process]:
+        return self._processes("baton_shim.session")
+
+    def services(self) -> list[psutil.Process]:
+        """Broker and workers, or `baton up`."""
+        return [process for verb in ("up", "broker", "worker") for process in self._processes("baton", verb)]
+
+    def _processes(self, *words: str) -> list[psutil.Process]:
+        return [process for process in self.place.processes() if has_words(process, words)]
+
+    # ---- which faults are on
+
+    def fault_begins(self, name: str) -> None:
+        with self._lock:
+            self._faults.append((name, time.monotonic(), None))
+
+    def fault_ends(self) -> None:
+        with self._lock:
+            name, began, _ = self._faults.pop()
+            self._faults.append((name, began, time.monotonic()))
+
+    def faults_since(self, moment: float) -> list[str]:
+        with self._lock:
+            return [name for name, _, ended in self._faults if ended is None or ended > moment]
+
+    def whole_since(self) -> float | None:
+        """When the last fault ended; None while one is on."""
+        with self._lock:
+            if not self._faults:
+                return 0.0
+            return self._faults[-1][2]
+
+    # ---- the end
+
+    def bad_lines(self) -> list[str]:
+        found = []
+        for log in self.place.folder.glob("**/*.log"):
+            lines = log.read_text(errors="replace").splitlines()
+            found += [f"{log.name}: {line}" for line in lines if any(word in line for word in SPOILED)]
+        return found
+
+    def close(self) -> list[str]:
+        """What is left although it should have ended."""
+        self.network.close()
+        return self.service.close()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

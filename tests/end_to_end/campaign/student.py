@@ -1,0 +1,206 @@
+"""One notebook of a campaign: it runs random cells, presses stop, restarts its kernel, and says what cannot be true."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from end_to_end.campaign import outcome as outcomes
+from end_to_end.campaign.cells import LOOK, SETUP, VARIABLES, CellPlan, random_cell
+from end_to_end.campaign.faults import FAULTS
+from end_to_end.campaign.model import Model
+from end_to_end.campaign.outcome import Kind, Outcome
+from end_to_end.campaign.stage import KEPT_FILES, Stage
+from end_to_end.kernel import Cell
+from end_to_end.waiting import wait_until
+
+QUIET_BOUND_SECONDS = 60.0
+"""A cell that no fault concerns ends within this time, on a busy machine and behind others."""
+TICK_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One cell that was sent, and how its client saw it end."""
+
+    plan: CellPlan
+    notebook: int
+    outcome: Outcome
+
+
+class Hung(Exception):
+    """A cell has not ended within its bound."""
+
+
+class Student(threading.Thread):
+    def __init__(self, stage: Stage, number: int, seed: int, cells: int, complain: Callable[[str], None]) -> None:
+        super().__init__(name=f"notebook-{number}", daemon=True)
+        self.ran: list[Ran] = []
+        self.own_faults: Counter[str] = Counter()
+        self._stage = stage
+        self._number = number
+        self._seed = seed
+        self._cells = cells
+        self._complain_with = complain
+        self._sent = 0
+        self._model = Model(stage.plan.grid_words, dict(KEPT_FILES), mirrored=stage.plan.files == "mirror")
+
+    def _complain(self, text: str) -> None:
+        self._complain_with(f"notebook {self._number}: {text}")
+
+    def _dice(self, number: int) -> random.Random:
+        return random.Random(f"{self._seed} {self._number} {number}")
+
+    # ---- from the first cell to the last
+
+    def run(self) -> None:
+        try:
+            self._kernel = self._stage.start_kernel(self._number)
+            try:
+                self._set_up()
+                while self._sent < self._cells:
+                    self._step(self._dice(self._sent))
+                self._look()
+            finally:
+                self._kernel.shutdown()
+        except Exception as error:
+            self._complain(f"the notebook could not go on: {type(error).__name__}: {error}")
+            raise
+
+    def _set_up(self) -> None:
+        setup = SETUP.format(witness=str(self._stage.witness), grid_words=self._stage.plan.grid_words)
+        self._kernel.run(f"{setup}{LOOK}\n_hidden = set(globals()) | {{'look'}}\n{VARIABLES}").ok()
+        self._model.started_anew()
+
+    def _step(self, dice: random.Random) -> None:
+        """One cell, or a few that are sent at once."""
+        plans = [self._next(dice) for _ in range(dice.choice([1, 1, 1, 1, 2, 3]))]
+        end = dice.choice(["restart", "kill proxy"]) if dice.random() < 0.03 else None
+        end_after = dice.choice([dice.uniform(0, 0.1), dice.uniform(0, 1)])
+        if len(plans) > 1 or end:  # a press would stop whichever cell runs just then
+            plans = [without_presses(plan) for plan in plans]
+        cells = [self._kernel.begin(plan.code()) for plan in plans]
+        if end:
+            self._end_kernel(end, plans, cells, end_after)
+            return
+        healthy = all(self._follow(plan, cell) for plan, cell in zip(plans, cells, strict=True))
+        if not healthy:
+            self._start_over()
+        elif dice.random() < 0.6:
+            self._look()
+
+    def _next(self, dice: random.Random) -> CellPlan:
+        number, self._sent = self._sent, self._sent + 1
+        return random_cell(dice, f"cell-{self._number}-{number}", number, remote=dice.random() < 0.8)
+
+    # ---- one cell
+
+    def _follow(self, plan: CellPlan, cell: Cell) -> bool:
+        """Wait for its end. False if the notebook cannot go on."""
+        try:
+            presses = self._wait(cell, plan.presses)
+            outcome = outcomes.read(plan, cell.so_far, presses)
+        except Hung as hung:
+            self._complain(f"{hung}\n{plan.code()}")
+            self.ran.append(Ran(plan, self._number, outcomes.gone()))
+            return False
+        except (outcomes.Unclear, AssertionError) as unclear:
+            self._complain(f"{unclear}\n{plan.code()}")
+            self.ran.append(Ran(plan, self._number, outcomes.gone()))
+            return False
+        self.ran.append(Ran(plan, self._number, outcome))
+        self._model.ran(plan, outcome)
+        return True
+
+    def _wait(self, cell: Cell, presses: list[float]) -> int:
+        """How often stop was pressed before it ended. Raises `Hung`."""
+        began, pressed = time.monotonic(), 0
+        while not cell.done:
+            now = time.monotonic()
+            if pressed < len(presses) and now - began >= presses[pressed]:
+                self._kernel.interrupt()
+                pressed += 1
+                self.own_faults[f"interrupt {pressed}"] += 1
+            self._kernel.pump(TICK_SECONDS)
+            self._check_bound(began)
+        return pressed
+
+    def _check_bound(self, began: float) -> None:
+        whole_since = self._stage.whole_since()
+        if whole_since is None:
+            return
+        faults = self._stage.faults_since(began)
+        bound = max([QUIET_BOUND_SECONDS, *(FAULTS[name].bound_seconds for name in faults)])
+        waited = time.monotonic() - max(began, whole_since)
+        if waited > bound:
+            raise Hung(f"a cell has not ended {bound:.0f} s after everything was whole again (faults: {faults})")
+
+    # ---- a look at everything
+
+    def _look(self) -> None:
+        """An ordinary cell by which the notebook shows its variables; and the folder."""
+        cell = self._kernel.begin("pass", user_expressions={"look": "look(globals(), _hidden)"})
+        plan = CellPlan("look", remote=False, steps=[], pauses=[], raises=False)
+        if not self._follow(plan, cell):
+            self._start_over()
+            return
+        if self.ran[-1].outcome.kind is not Kind.OK:  # it was told that earlier cells are lost
+            self._look()
+            return
+        self.ran.pop()
+        shown = cell.so_far.reply["user_expressions"]["look"]
+        look = eval(shown["data"]["text/plain"]) if shown["status"] == "ok" else str(shown)
+        wrong = [self._model.saw_variables(look), self._model.saw_files(self._files())]
+        for text in filter(None, wrong):
+            self._complain(f"{text}\n{self._last()}")
+        if any(wrong):
+            self._start_over()
+
+    def _last(self) -> str:
+        """The last cells and how they ended."""
+        last = [f"{ran.plan.name} {ran.outcome}" for ran in self.ran[-5:]]
+        return "\n".join([*last, self.ran[-1].plan.code() if self.ran else ""])
+
+    def _files(self) -> dict[str, str]:
+        folder = self._stage.folder(self._number)
+        paths = [path for path in folder.rglob("*") if path.is_file() and not hidden(path.relative_to(folder).parts)]
+        return {str(path.relative_to(folder)): path.read_text() for path in paths}
+
+    # ---- the end of a kernel
+
+    def _end_kernel(self, how: str, plans: list[CellPlan], cells: list[Cell], seconds: float) -> None:
+        """In the middle of its cells."""
+        self.own_faults[how] += 1
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not cells[-1].done:
+            self._kernel.pump(TICK_SECONDS)
+        for plan, cell in zip(plans, cells, strict=True):
+            if cell.done:
+                self._follow(plan, cell)
+            else:
+                self.ran.append(Ran(plan, self._number, outcomes.gone()))
+                self._model.ran(plan, outcomes.gone())
+        if how == "kill proxy":
+            proxy = self._kernel.proxy
+            proxy.kill()
+            wait_until(lambda: not proxy.is_running() or proxy.status() == "zombie", "the proxy is dead")
+        self._kernel.restart()
+        self._set_up()
+
+    def _start_over(self) -> None:
+        """After a violation: a new kernel, and its folder as it is."""
+        self._kernel.restart()
+        self._set_up()
+        self._model.believe(self._files())
+
+
+def without_presses(plan: CellPlan) -> CellPlan:
+    return CellPlan(plan.name, plan.remote, plan.steps, plan.pauses, plan.raises)
+
+
+def hidden(parts: tuple[str, ...]) -> bool:
+    return any(part.startswith(".") or part == "__pycache__" for part in parts)

@@ -1,0 +1,167 @@
+"""A relay between clients and one server that does to their connections what networks do.
+
+It cuts them, resets them, swallows what is sent, or delivers it late, whenever a test says so.
+Relays of a test share one thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+Value = TypeVar("Value")
+
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+CHUNK_BYTES = 64 << 10
+
+
+class Network:
+    """Runs the relays of one test."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="network", daemon=True)
+        self._thread.start()
+        self._relays: list[Relay] = []
+
+    def relay(self, target: str, listen: str) -> Relay:
+        """Both are addresses as Baton writes them: `unix:/PATH` or `http://HOST:PORT`, where port 0 means any."""
+        relay = Relay(self, target, listen)
+        self.run(relay._listen())
+        self._relays.append(relay)
+        return relay
+
+    def run(self, work: Coroutine[Any, Any, Value]) -> Value:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout=20)
+
+    def close(self) -> None:
+        self.run(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _end(self) -> None:
+        for relay in self._relays:
+            await relay._cut()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+
+class Relay:
+    """Clients connect to `address` and reach the target."""
+
+    def __init__(self, network: Network, target: str, listen: str) -> None:
+        self.address = listen
+        self._network = network
+        self._target = target
+        self._server: asyncio.Server | None = None
+        self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._delay = 0.0
+
+    # ---- what may happen to it
+
+    def cut(self) -> None:
+        """End every connection and refuse new ones."""
+        self._network.run(self._cut())
+
+    def mend(self) -> None:
+        """Accept connections again, and deliver at once what was swallowed."""
+        self._network.run(self._mend())
+
+    def reset(self) -> None:
+        """End every connection the hard way (a TCP reset); new ones are accepted."""
+        self._network.run(self._abort())
+
+    def swallow(self) -> None:
+        """Connections stay, and nothing passes: neither bytes nor the end of a connection."""
+        self._network.run(self._swallow())
+
+    def delay(self, seconds: float) -> None:
+        """Deliver each piece this much later."""
+        self._delay = seconds
+
+    # ---- in the network's thread
+
+    async def _listen(self) -> None:
+        if self.address.startswith("unix:"):
+            self._server = await asyncio.start_unix_server(self._accept, path_of(self.address))
+        else:
+            parts = urlsplit(self.address)
+            self._server = await asyncio.start_server(self._accept, parts.hostname, parts.port)
+            self.address = f"http://{parts.hostname}:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _cut(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self._abort()
+
+    async def _mend(self) -> None:
+        self._delay = 0.0
+        self._flowing.set()
+        if self._server is None:
+            await self._listen()
+
+    async def _swallow(self) -> None:
+        self._flowing.clear()
+
+    async def _abort(self) -> None:
+        for pair in list(self._pairs):
+            for writer in pair:
+                abort(writer)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._flowing.wait()
+        try:
+            there_reader, there_writer = await connect(self._target)
+        except OSError:  # as without a relay: nothing answers
+            abort(writer)
+            return
+        pair = writer, there_writer
+        self._pairs.add(pair)
+        try:
+            await asyncio.gather(self._pass(reader, there_writer), self._pass(there_reader, writer))
+        finally:
+            self._pairs.discard(pair)
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(CHUNK_BYTES):
+                if self._delay:
+                    await asyncio.sleep(self._delay)
+                await self._flowing.wait()
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        finally:
+            await self._flowing.wait()
+            writer.close()
+
+
+async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    if address.startswith("unix:"):
+        return await asyncio.open_unix_connection(path_of(address))
+    parts = urlsplit(address)
+    return await asyncio.open_connection(parts.hostname, parts.port)
+
+
+def abort(writer: asyncio.StreamWriter) -> None:
+    connection = writer.get_extra_info("socket")
+    if connection is not None and connection.family != socket.AF_UNIX and connection.fileno() >= 0:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+    writer.transport.abort()
+
+
+def path_of(address: str) -> Path:
+    return Path(address.removeprefix("unix:"))
