@@ -14,6 +14,7 @@ import argparse
 import random
 import sys
 import time
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 
 from measuring import report
 
@@ -21,19 +22,28 @@ from measuring import report
 from end_to_end.campaign import Campaign, Findings, run
 from end_to_end.campaign.faults import FAULTS
 
-CELLS_OF_A_CAMPAIGN = 96
+CELLS_OF_A_CAMPAIGN = 120
+AT_ONCE = 3
+"""Most of the time a campaign waits for something that is frozen or away."""
 
 
 def main() -> int:
     options = parsed()
     first = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
     total, campaigns, began = Findings(), 0, time.monotonic()
-    while not enough(options, total, campaigns, time.monotonic() - began):
-        seed = first + campaigns
-        findings = run(Campaign(seed, CELLS_OF_A_CAMPAIGN, options.faults))
-        campaigns += 1
-        tell(seed, findings, options.faults)
-        total.add(findings)
+    running: dict[Future[Findings], int] = {}
+    with ProcessPoolExecutor(options.at_once) as pool:
+        while True:
+            while len(running) < options.at_once and not enough(options, total, campaigns, time.monotonic() - began):
+                seed = first + campaigns
+                running[pool.submit(run, Campaign(seed, CELLS_OF_A_CAMPAIGN, tuple(options.faults)))] = seed
+                campaigns += 1
+            if not running:
+                break
+            for ended in wait(running, return_when=FIRST_COMPLETED).done:
+                findings = ended.result()
+                tell(running.pop(ended), findings, options.faults)
+                total.add(findings)
     if options.report:
         write_report(first, campaigns, total)
     return 1 if total.violations else 0
@@ -46,6 +56,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--campaigns", type=int, help="stop after so many campaigns")
     parser.add_argument("--seed", type=int, help="of the first campaign; each further one has the next number")
     parser.add_argument("--faults", nargs="+", choices=list(FAULTS), default=list(FAULTS), help="only these")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="how many campaigns run side by side")
     parser.add_argument("--report", action="store_true", help="write benches/results/chaos.{json,md}")
     options = parser.parse_args()
     if options.minutes is None and options.cells is None and options.campaigns is None:

@@ -11,6 +11,7 @@ import socket
 import struct
 import threading
 from collections.abc import Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -30,8 +31,11 @@ class Network:
         self._thread.start()
         self._relays: list[Relay] = []
 
-    def relay(self, target: str, listen: str) -> Relay:
-        """Both are addresses as Baton writes them: `unix:/PATH` or `http://HOST:PORT`, where port 0 means any."""
+    def relay(self, target: str, listen: str | socket.socket) -> Relay:
+        """Addresses are as Baton writes them: `unix:/PATH` or `http://HOST:PORT`, where port 0 means any.
+
+        A bound socket may be in another network namespace.
+        """
         relay = Relay(self, target, listen)
         self.run(relay._listen())
         self._relays.append(relay)
@@ -58,8 +62,9 @@ class Network:
 class Relay:
     """Clients connect to `address` and reach the target."""
 
-    def __init__(self, network: Network, target: str, listen: str) -> None:
-        self.address = listen
+    def __init__(self, network: Network, target: str, listen: str | socket.socket) -> None:
+        self._bound = listen if isinstance(listen, socket.socket) else None
+        self.address = listen if isinstance(listen, str) else "http://{}:{}".format(*listen.getsockname())
         self._network = network
         self._target = target
         self._server: asyncio.Server | None = None
@@ -93,7 +98,9 @@ class Relay:
     # ---- in the network's thread
 
     async def _listen(self) -> None:
-        if self.address.startswith("unix:"):
+        if self._bound is not None:
+            self._server = await asyncio.start_server(self._accept, sock=self._bound.dup())
+        elif self.address.startswith("unix:"):
             self._server = await asyncio.start_unix_server(self._accept, path_of(self.address))
         else:
             parts = urlsplit(self.address)
@@ -121,18 +128,19 @@ class Relay:
                 abort(writer)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._flowing.wait()
-        try:
-            there_reader, there_writer = await connect(self._target)
-        except OSError:  # as without a relay: nothing answers
-            abort(writer)
-            return
-        pair = writer, there_writer
-        self._pairs.add(pair)
-        try:
-            await asyncio.gather(self._pass(reader, there_writer), self._pass(there_reader, writer))
-        finally:
-            self._pairs.discard(pair)
+        with suppress(asyncio.CancelledError):  # the test has ended
+            await self._flowing.wait()
+            try:
+                there_reader, there_writer = await connect(self._target)
+            except OSError:  # as without a relay: nothing answers
+                abort(writer)
+                return
+            pair = writer, there_writer
+            self._pairs.add(pair)
+            try:
+                await asyncio.gather(self._pass(reader, there_writer), self._pass(there_reader, writer))
+            finally:
+                self._pairs.discard(pair)
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -142,11 +150,9 @@ class Relay:
                 await self._flowing.wait()
                 writer.write(data)
                 await writer.drain()
-        except OSError:
-            pass
-        finally:
+        except OSError:  # the end of one is the end of both
             await self._flowing.wait()
-            writer.close()
+        writer.close()
 
 
 async def connect(address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

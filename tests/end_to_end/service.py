@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,19 +62,21 @@ class Service:
         self._start("broker", arguments, SHORT_GRACES | environment)
         wait_until(lambda: self.answers("/health/ready"), "the broker is ready")
 
-    def start_worker(self, name: str | None = None, *, slots: int = 2, **environment: str) -> str:
-        """Its name, a new one by default; it is connected when this returns."""
+    def start_worker(
+        self, name: str | None = None, *, slots: int = 2, prefix: Sequence[str] = (), **environment: str
+    ) -> str:
+        """Its name, a new one by default; it is connected when this returns. `prefix`: a command that runs it."""
         if name is None:
             name = f"worker-{self._workers}"
             self._workers += 1
-        self._start(name, ["worker", "--name", name, "--slots", str(slots)], environment)
+        self._start(name, ["worker", "--name", name, "--slots", str(slots)], environment, prefix)
         wait_until(lambda: name in self.answers("/"), f"{name} is connected")
         return name
 
-    def _start(self, name: str, arguments: list[str], environment: dict[str, str]) -> None:
+    def _start(self, name: str, arguments: list[str], environment: dict[str, str], prefix: Sequence[str] = ()) -> None:
         with (self.place.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                [BINARY, *arguments],
+                [*prefix, BINARY, *arguments],
                 env=self.environment | environment,
                 cwd=self.place.work,
                 stdin=subprocess.DEVNULL,
@@ -104,6 +106,14 @@ class Service:
 
     def process(self, name: str) -> psutil.Process:
         return psutil.Process(self._processes[name].pid)
+
+    def dead(self) -> list[str]:
+        """Which processes have ended without being asked to."""
+        return [name for name, process in self._processes.items() if process.poll() is not None]
+
+    def forget(self, name: str) -> None:
+        """One that is dead."""
+        self._processes.pop(name)
 
     def kill(self, name: str) -> None:
         self.end(name, signal.SIGKILL)

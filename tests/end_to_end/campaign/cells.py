@@ -16,8 +16,10 @@ import numpy as np
 GRID_WORDS = {grid_words}
 def mark(name):
     with open({witness!r}, 'a') as witness: witness.write(name + '\\n')
-def put(path, text): open(path, 'w').write(text)
-def add(path, text): open(path, 'a').write(text)
+def put(path, text):
+    with open(path, 'w') as file: file.write(text)
+def add(path, text):
+    with open(path, 'a') as file: file.write(text)
 def move(path, to): os.path.exists(path) and os.replace(path, to)
 def drop(path): os.path.exists(path) and os.remove(path)
 """

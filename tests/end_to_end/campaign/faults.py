@@ -6,6 +6,7 @@ Each fault is a function that breaks something, waits, and heals it. When it ret
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,14 +28,25 @@ class Fault:
     suits: Callable[[Stage], bool]
     bound_seconds: float
     """A cell ends at most this long after the fault was healed."""
+    may_end: bool
+    """Whether a service may end by it."""
+    leaves_short: bool
+    """Whether a cell's own code may find that something is missing, then or later."""
 
 
 FAULTS: dict[str, Fault] = {}
 
 
-def fault(name: str, bound_seconds: float, suits: Callable[[Stage], bool]) -> Callable[[Breaking], Breaking]:
+def fault(
+    name: str,
+    bound_seconds: float,
+    suits: Callable[[Stage], bool],
+    *,
+    may_end: bool = False,
+    leaves_short: bool = False,
+) -> Callable[[Breaking], Breaking]:
     def register(break_it: Breaking) -> Breaking:
-        FAULTS[name] = Fault(name, break_it, suits, bound_seconds)
+        FAULTS[name] = Fault(name, break_it, suits, bound_seconds, may_end, leaves_short)
         return break_it
 
     return register
@@ -54,6 +66,22 @@ def up(stage: Stage) -> bool:
 
 def over_tcp(stage: Stage) -> bool:
     return separate(stage) and stage.plan.tcp
+
+
+def has_disks(stage: Stage) -> bool:
+    return bool(stage.disks)
+
+
+def has_clock(stage: Stage) -> bool:
+    return stage.clock is not None
+
+
+def has_wire(stage: Stage) -> bool:
+    return stage.wire is not None
+
+
+def mirrored(stage: Stage) -> bool:
+    return stage.plan.files == "mirror"
 
 
 # ---- kill -9
@@ -162,6 +190,107 @@ def delay(stage: Stage, dice: random.Random, pause: Pause) -> None:
     pause(dice.uniform(2, 6))
     for relay in broken:
         relay.mend()
+
+
+@fault("loss", 60, has_wire)
+def loss(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    assert stage.wire is not None
+    stage.wire.loss = dice.choice([0.02, 0.1, 0.3, 1.0])
+    pause(sometimes_long(dice, 25))
+    stage.wire.mend()
+
+
+@fault("late packets", 60, has_wire)
+def late_packets(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    assert stage.wire is not None
+    stage.wire.delay = dice.uniform(0.01, 0.2)
+    stage.wire.loss = dice.choice([0, 0.02])
+    pause(dice.uniform(2, 6))
+    stage.wire.mend()
+
+
+# ---- disks
+
+
+@fault("full disk", 60, has_disks, leaves_short=True)
+def full_disk(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    disk = stage.disks[dice.choice(sorted(stage.disks))]
+    disk.fill()
+    pause(sometimes_long(dice, 20))
+    disk.free()
+
+
+@fault("read-only disk", 60, has_disks, leaves_short=True)
+def read_only_disk(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    disk = stage.disks[dice.choice(["cache", "notebooks"])]
+    if disk.make_read_only():
+        pause(sometimes_long(dice, 20))
+        disk.make_writable()
+
+
+@fault("spoiled chunks", 60, always)
+def spoil_chunks(stage: Stage, dice: random.Random, _: Pause) -> None:
+    """Changed, cut off, or gone."""
+    chunks = stage.chunks()
+    for path in dice.sample(chunks, min(len(chunks), 10)):
+        how = dice.choice(["change", "cut", "remove"])
+        with suppress(OSError):  # it has gone meanwhile
+            if how == "remove":
+                path.unlink()
+            else:
+                path.chmod(0o600)
+                content = path.read_bytes()
+                path.write_bytes(content[: len(content) // 2] if how == "cut" else content[:-1] + b"?")
+
+
+@fault("emptied caches", 60, always)
+def empty_caches(stage: Stage, dice: random.Random, _: Pause) -> None:
+    for folder in stage.caches():
+        for path in sorted(folder.rglob("*"), reverse=True):
+            with suppress(OSError):
+                path.unlink() if path.is_file() else path.rmdir()
+
+
+@fault("deleted mirrors", 60, mirrored, leaves_short=True)
+def delete_mirrors(stage: Stage, dice: random.Random, _: Pause) -> None:
+    for folder in one_of(stage.mirrors(), dice):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# ---- descriptors, memory, the clock
+
+
+@fault("no descriptors", 60, always, leaves_short=True)
+def no_descriptors(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    candidates = [*stage.services(), *stage.sessions()]
+    for process in one_of(candidates, dice):
+        with suppress(psutil.Error):
+            limited(process, psutil.RLIMIT_NOFILE, process.num_fds() + dice.randrange(3), dice.uniform(0.5, 4), pause)
+
+
+@fault("no memory", 60, always, may_end=True, leaves_short=True)
+def no_memory(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    """What cannot allocate ends, or says so."""
+    candidates = [*stage.services(), *stage.sessions()]
+    for process in one_of(candidates, dice):
+        with suppress(psutil.Error):
+            room = dice.choice([0, 1 << 20, 10 << 20])
+            limited(process, psutil.RLIMIT_AS, process.memory_info().vms + room, dice.uniform(0.5, 4), pause)
+
+
+def limited(process: psutil.Process, resource: int, limit: int, seconds: float, pause: Pause) -> None:
+    soft, hard = process.rlimit(resource)
+    process.rlimit(resource, (limit, hard))
+    pause(seconds)
+    process.rlimit(resource, (soft, hard))
+
+
+@fault("clock jump", 60, has_clock)
+def clock_jump(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    assert stage.clock is not None
+    stage.clock.move(dice.choice([-1, 1]) * dice.choice([30, 3600, 86400, 400 * 86400]))
+    pause(dice.uniform(1, 5))
+    stage.clock.move(0)
 
 
 def sometimes_long(dice: random.Random, most: float) -> float:

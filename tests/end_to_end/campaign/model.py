@@ -109,7 +109,8 @@ class Model:
     def ran(self, plan: CellPlan, outcome: Outcome) -> None:
         """A cell ended like this."""
         started = [world.in_cell(outcome.number) for world in self.worlds]
-        self._become(after for world in started for after in self._ends(world, plan, outcome))
+        ended = [after for world in started for after in self._ends(world, plan, outcome)]
+        self._become(world.forgetting(plan.steps) for world in ended) if outcome.files_stay else self._become(ended)
 
     def _ends(self, world: World, plan: CellPlan, outcome: Outcome) -> Iterable[World]:
         match outcome.kind:

@@ -14,6 +14,8 @@ NOT_RUN = re.compile(r"[Tt]his cell has not run")
 TAKEN_BACK = re.compile(r"So what In\[(\d+)\].* changed is lost\. Your variables are as they were before")
 HALF_FORMATTED = "Unexpected exception formatting exception. Falling back to standard exception\n"
 """What IPython prints when stop is pressed while it formats an exception, in any kernel."""
+FILES_STAY = re.compile(r"^warning: .*(could not be done here|stays on the GPU machine)", re.MULTILINE)
+"""The notebook's folder did not take what the cell did to files."""
 RESOURCE_ERRORS = ("OSError", "MemoryError", "BlockingIOError", "PermissionError", "FileNotFoundError")
 """What a cell's own code may raise while a disk is full, or descriptors or memory are short."""
 
@@ -39,6 +41,7 @@ class Outcome:
     presses: int
     taken_back: int = 0
     """The first In[n] whose effect is lost."""
+    files_stay: bool = False
     told: str = ""
     """The error as the student read it."""
 
@@ -58,15 +61,18 @@ def gone() -> Outcome:
     return Outcome(Kind.GONE, 0, 0, 0)
 
 
-def read(plan: CellPlan, result: Result, presses: int) -> Outcome:
-    """Raises `Unclear` when the output or the error is not one that a student may see."""
+def read(plan: CellPlan, result: Result, presses: int, *, short: bool) -> Outcome:
+    """Raises `Unclear` when the output or the error is not one that a student may see.
+
+    `short`: disks, memory or descriptors may have been short.
+    """
     lines = lines_of(plan, result.stdout.removesuffix(HALF_FORMATTED) if presses else result.stdout)
-    kind, first = kind_of(plan, result, presses)
+    kind, first = kind_of(plan, result, presses, short=short)
     if kind in (Kind.OK, Kind.RAISED) and lines != len(plan.lines):
         raise Unclear(f"the cell ended as '{kind.value}' with {lines} of its {len(plan.lines)} lines")
     number = int(result.reply.get("execution_count") or 0)
     told = "" if kind in (Kind.OK, Kind.RAISED) else result.plain_traceback
-    return Outcome(kind, number, lines, presses, first, told)
+    return Outcome(kind, number, lines, presses, first, bool(FILES_STAY.search(result.stderr)), told)
 
 
 def lines_of(plan: CellPlan, stdout: str) -> int:
@@ -79,7 +85,7 @@ def lines_of(plan: CellPlan, stdout: str) -> int:
     return len(whole)
 
 
-def kind_of(plan: CellPlan, result: Result, presses: int) -> tuple[Kind, int]:
+def kind_of(plan: CellPlan, result: Result, presses: int, *, short: bool) -> tuple[Kind, int]:
     reply, text = result.reply, result.plain_traceback
     if reply["status"] == "ok":
         if plan.raises:
@@ -98,6 +104,6 @@ def kind_of(plan: CellPlan, result: Result, presses: int) -> tuple[Kind, int]:
         return Kind.UNCHANGED, 0
     if name == "KeyboardInterrupt" and presses:
         return Kind.INTERRUPTED, 0
-    if name in RESOURCE_ERRORS:
+    if short and name in RESOURCE_ERRORS:
         return Kind.DISTURBED, 0
     raise Unclear(f"an error that does not say whether the variables are safe: {name}: {value}\n{text}")

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from end_to_end.campaign.faults import FAULTS
+from end_to_end.campaign.faults import FAULTS, Fault, Pause
+from end_to_end.campaign.jobs import disagreements
 from end_to_end.campaign.outcome import Kind
-from end_to_end.campaign.stage import Plan, Stage
+from end_to_end.campaign.stage import Stage
 from end_to_end.campaign.student import Ran, Student
 
-NOTEBOOKS = 6
-PAUSE_SECONDS = 1.5
+PAUSE_SECONDS = 2.5
 """Between two faults at most."""
 
 
@@ -24,6 +24,7 @@ class Campaign:
     seed: int
     cells: int
     faults: Collection[str] = tuple(FAULTS)
+    notebooks: int = 8
 
 
 @dataclass
@@ -47,11 +48,13 @@ class Findings:
 def run(campaign: Campaign) -> Findings:
     """Never raises for what the service does wrong: that is in the findings."""
     dice = random.Random(campaign.seed)
-    stage = Stage(Plan.random(dice))
+    stage = Stage(dice)
     findings = Findings(plan=str(stage.plan))
     began = time.monotonic()
-    each = -(-campaign.cells // NOTEBOOKS)
-    students = [Student(stage, number, campaign.seed, each, findings.violations.append) for number in range(NOTEBOOKS)]
+    each = -(-campaign.cells // campaign.notebooks)
+    students = [
+        Student(stage, number, campaign.seed, each, findings.violations.append) for number in range(campaign.notebooks)
+    ]
     try:
         stage.start()
         for student in students:
@@ -60,13 +63,14 @@ def run(campaign: Campaign) -> Findings:
         for student in students:
             student.join()
         ran = [one for student in students for one in student.ran]
+        findings.cells += Counter(one.outcome.kind.value for one in ran)
         findings.violations += witnessed_wrongly(ran, stage.witness.read_text().split())
+        findings.violations += disagreements(stage, ran)
         findings.violations += stage.bad_lines()
     finally:
         findings.violations += [f"still runs at the end: {left}" for left in stage.close()]
     for student in students:
         findings.faults += student.own_faults
-    findings.cells += Counter(one.outcome.kind.value for one in ran)
     findings.seconds = time.monotonic() - began
     return findings
 
@@ -74,27 +78,39 @@ def run(campaign: Campaign) -> Findings:
 def break_things(
     stage: Stage, dice: random.Random, names: Collection[str], students: list[Student], findings: Findings
 ) -> None:
-    """One fault after another until the students have finished."""
+    """One fault after another until the students have sent all their cells."""
     suitable = [FAULTS[name] for name in names if FAULTS[name].suits(stage)]
     finished = threading.Event()
 
     def watch() -> None:
         for student in students:
-            student.join()
+            student.cells_ended.wait()
         finished.set()
 
+    def pause(seconds: float) -> None:
+        finished.wait(seconds)
+
     threading.Thread(target=watch, name="watch", daemon=True).start()
-    while suitable and not finished.wait(dice.uniform(0, PAUSE_SECONDS)):
-        one = dice.choice(suitable)
-        findings.faults[one.name] += 1
-        stage.fault_begins(one.name)
-        try:
-            one.break_it(stage, dice, lambda seconds: finished.wait(seconds) and None)
-        except Exception as error:
-            findings.violations.append(f"after '{one.name}': {type(error).__name__}: {error}")
-            raise
-        finally:
-            stage.fault_ends()
+    try:
+        while not finished.wait(dice.uniform(0, PAUSE_SECONDS)):
+            if suitable:
+                break_one(stage, dice.choice(suitable), dice, pause, findings)
+    except Exception as error:
+        findings.violations.append(f"the service did not come back: {type(error).__name__}: {error}")
+    finally:
+        stage.over.set()
+
+
+def break_one(stage: Stage, one: Fault, dice: random.Random, pause: Pause, findings: Findings) -> None:
+    findings.faults[one.name] += 1
+    stage.fault_begins(one.name)
+    try:
+        one.break_it(stage, dice, pause)
+        dead = stage.revive()
+    finally:
+        stage.fault_ends()
+    if dead and not one.may_end:
+        findings.violations.append(f"after '{one.name}': {' and '.join(dead)} ended by itself")
 
 
 def witnessed_wrongly(ran: Iterable[Ran], witnesses: list[str]) -> list[str]:

@@ -6,19 +6,22 @@ Everything that a fault or a student needs to know of it is asked here.
 from __future__ import annotations
 
 import random
+import shutil
 import socket
 import threading
 import time
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from end_to_end.clock import Clock
+from end_to_end.disks import Disk
 from end_to_end.kernel import Kernel
 from end_to_end.network import Network, Relay
 from end_to_end.place import Place, has_words
 from end_to_end.service import Service
+from end_to_end.wire import Wire
 
 SPOILED = ("panicked at", "SIGSEGV", "stack overflow")
 """What no log may say."""
@@ -42,12 +45,19 @@ class Plan:
     """What comes with a cell at most; the rest follows."""
     grid_words: int
     grace: str
+    disks: bool
+    """State, cache and notebooks lie on small file systems of their own."""
+    clock: bool
+    """The services have a clock that can be moved."""
+    wire: bool
+    """The workers are in a network namespace of their own, behind a wire that loses packets."""
 
     @classmethod
     def random(cls, dice: random.Random) -> Plan:
+        up, tcp = dice.random() < 0.15, dice.random() < 0.5
         return cls(
-            up=dice.random() < 0.15,
-            tcp=dice.random() < 0.5,
+            up=up,
+            tcp=tcp,
             lane=dice.choice(["auto", "http"]),
             workers=dice.choice([1, 2]),
             slots=dice.choice([2, 4]),
@@ -55,6 +65,9 @@ class Plan:
             cell_bytes=dice.choice(["0", "100000", str(16 << 20)]),
             grid_words=dice.choice([100, 20_000, 20_000, 500_000]),
             grace=dice.choice(["1s", "5s"]),
+            disks=dice.random() < 0.4 and Disk.possible(),
+            clock=dice.random() < 0.2 and Clock.possible(),
+            wire=dice.random() < 0.5 and tcp and not up and Wire.possible(),
         )
 
     def __str__(self) -> str:
@@ -63,22 +76,34 @@ class Plan:
         else:
             service = f"{self.workers} worker{'s' * (self.workers > 1)}, {'TCP' if self.tcp else 'Unix sockets'}"
         files = "mirror" if self.files == "mirror" else "shared folder"
-        return f"{service}, {self.slots} slots, lane {self.lane}, {files}, {self.cell_bytes} bytes come with a cell"
+        extras = [name for name in ("disks", "clock", "wire") if getattr(self, name)]
+        facts = [
+            service,
+            f"{self.slots} slots",
+            f"lane {self.lane}",
+            files,
+            f"{self.cell_bytes} bytes come with a cell",
+        ]
+        return ", ".join([*facts, *extras])
 
 
 class Stage:
     """A running service. `busy` says which faults are on; students read it, and one director writes it."""
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
-        self._stack = ExitStack()
+    def __init__(self, dice: random.Random) -> None:
+        plan = self.plan = Plan.random(dice)
         self._lock = threading.Lock()
+        self.over = threading.Event()
+        """Nothing fails any more."""
         self._faults: list[tuple[str, float, float | None]] = []
         place = Place.create()
         self.service = Service(place, f"http://127.0.0.1:{free_port()}" if plan.tcp else None)
         self.witness = place.folder / "witness.txt"
         self.witness.touch()
         self.network = Network()
+        self.wire = Wire(f"{place.folder.name}", dice.randrange(10**6)) if plan.wire else None
+        self.clock = Clock(place.folder) if plan.clock else None
+        self.disks = {name: Disk(folder, size) for name, (folder, size) in self._disk_folders().items()}
         self.worker_relays: dict[str, Relay] = {}
         self.notebook_relays: list[Relay] = []
 
@@ -96,14 +121,23 @@ class Stage:
             self.start_worker(f"worker-{len(self.worker_relays)}")
 
     def start_broker(self) -> None:
-        self.service.start_broker(BATON_BROKER_WORKER_GRACE=self.plan.grace)
+        self.service.start_broker(BATON_BROKER_WORKER_GRACE=self.plan.grace, **self._moved_clock)
 
     def start_worker(self, name: str) -> None:
         if name not in self.worker_relays:
-            self.worker_relays[name] = self._relay(name)
-        relay = self.worker_relays[name]
-        options = self._options | {"BATON_BROKER_ADDRESS": relay.address, "BATON_WORKER_FILES": self.plan.files}
-        self.service.start_worker(name, slots=self.plan.slots, **options)
+            self.worker_relays[name] = self._relay(name, self.wire)
+        options = self._options | self._moved_clock
+        options |= {"BATON_BROKER_ADDRESS": self.worker_relays[name].address, "BATON_WORKER_FILES": self.plan.files}
+        prefix = self.wire.prefix if self.wire else ()
+        self.service.start_worker(name, slots=self.plan.slots, prefix=prefix, **options)
+
+    def revive(self) -> list[str]:
+        """Start again what has ended by itself; its name."""
+        dead = self.service.dead()
+        for name in sorted(dead):  # the broker first
+            self.service.forget(name)
+            self.start_broker() if name == "broker" else self.start_worker(name)
+        return dead
 
     def start_kernel(self, number: int) -> Kernel:
         """A notebook in a folder of its own, of a person with a history of its own."""
@@ -135,7 +169,19 @@ class Stage:
     def _options(self) -> dict[str, str]:
         return {"BATON_LANE": self.plan.lane}
 
-    def _relay(self, name: str) -> Relay:
+    @property
+    def _moved_clock(self) -> dict[str, str]:
+        return self.clock.environment if self.clock else {}
+
+    def _disk_folders(self) -> dict[str, tuple[Path, str]]:
+        if not self.plan.disks:
+            return {}
+        cache = self.place.folder / "home/.cache"
+        return {"state": (self.service.data, "256m"), "cache": (cache, "256m"), "notebooks": (self.place.work, "64m")}
+
+    def _relay(self, name: str, wire: Wire | None = None) -> Relay:
+        if wire is not None:
+            return self.network.relay(self.service.address, wire.listen())
         listen = "http://127.0.0.1:0" if self.plan.tcp else f"unix:{self.place.folder / f'run/{name}'}"
         return self.network.relay(self.service.address, listen)
 
@@ -152,8 +198,25 @@ class Stage:
         """Broker and workers, or `baton up`."""
         return [process for verb in ("up", "broker", "worker") for process in self._processes("baton", verb)]
 
+    def chunks(self) -> list[Path]:
+        """Of the broker and of the workers."""
+        folders = [self.service.data / "chunks", self.place.folder / "home/.cache/baton/chunks"]
+        state = self.place.folder / "home/.local/state/baton/chunks"
+        return [path for folder in [*folders, state] for path in sorted(folder.rglob("*")) if path.is_file()]
+
+    def caches(self) -> list[Path]:
+        return [path for path in [self.place.folder / "home/.cache/baton/chunks"] if path.exists()]
+
+    def mirrors(self) -> list[Path]:
+        return sorted(path for path in (self.place.folder / "home").rglob("mirror") if path.is_dir())
+
     def _processes(self, *words: str) -> list[psutil.Process]:
         return [process for process in self.place.processes() if has_words(process, words)]
+
+    @property
+    def client_environment(self) -> dict[str, str]:
+        """Of a command that asks the broker."""
+        return {} if self.plan.up else self.service.environment
 
     # ---- which faults are on
 
@@ -189,7 +252,14 @@ class Stage:
     def close(self) -> list[str]:
         """What is left although it should have ended."""
         self.network.close()
-        return self.service.close()
+        if self.wire is not None:
+            self.wire.close()
+        try:
+            return self.service.close()
+        finally:
+            for disk in self.disks.values():
+                disk.close()
+            shutil.rmtree(self.place.folder, ignore_errors=True)
 
 
 def free_port() -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from end_to_end.campaign import outcome as outcomes
-from end_to_end.campaign.cells import LOOK, SETUP, VARIABLES, CellPlan, random_cell
+from end_to_end.campaign.cells import LOOK, SETUP, VARIABLES, CellPlan, Step, random_cell
 from end_to_end.campaign.faults import FAULTS
 from end_to_end.campaign.model import Model
 from end_to_end.campaign.outcome import Kind, Outcome
@@ -30,6 +31,8 @@ class Ran:
     plan: CellPlan
     notebook: int
     outcome: Outcome
+    when: tuple[float, float]
+    """When it was sent and when its end was seen, in seconds since 1970."""
 
 
 class Hung(Exception):
@@ -40,6 +43,8 @@ class Student(threading.Thread):
     def __init__(self, stage: Stage, number: int, seed: int, cells: int, complain: Callable[[str], None]) -> None:
         super().__init__(name=f"notebook-{number}", daemon=True)
         self.ran: list[Ran] = []
+        self.cells_ended = threading.Event()
+        """All but the last one, which runs when nothing fails any more."""
         self.own_faults: Counter[str] = Counter()
         self._stage = stage
         self._number = number
@@ -47,6 +52,7 @@ class Student(threading.Thread):
         self._cells = cells
         self._complain_with = complain
         self._sent = 0
+        self._sent_at = time.time()
         self._model = Model(stage.plan.grid_words, dict(KEPT_FILES), mirrored=stage.plan.files == "mirror")
 
     def _complain(self, text: str) -> None:
@@ -62,14 +68,18 @@ class Student(threading.Thread):
             self._kernel = self._stage.start_kernel(self._number)
             try:
                 self._set_up()
-                while self._sent < self._cells:
+                while self._sent < self._cells and not self._stage.over.is_set():
                     self._step(self._dice(self._sent))
+                self.cells_ended.set()
+                self._stage.over.wait()
                 self._look()
+                self._run_last()
             finally:
                 self._kernel.shutdown()
         except Exception as error:
-            self._complain(f"the notebook could not go on: {type(error).__name__}: {error}")
-            raise
+            self._complain(f"the notebook could not go on: {type(error).__name__}: {error}\n{traceback.format_exc()}")
+        finally:
+            self.cells_ended.set()
 
     def _set_up(self) -> None:
         setup = SETUP.format(witness=str(self._stage.witness), grid_words=self._stage.plan.grid_words)
@@ -83,6 +93,7 @@ class Student(threading.Thread):
         end_after = dice.choice([dice.uniform(0, 0.1), dice.uniform(0, 1)])
         if len(plans) > 1 or end:  # a press would stop whichever cell runs just then
             plans = [without_presses(plan) for plan in plans]
+        self._sent_at = time.time()
         cells = [self._kernel.begin(plan.code()) for plan in plans]
         if end:
             self._end_kernel(end, plans, cells, end_after)
@@ -97,24 +108,36 @@ class Student(threading.Thread):
         number, self._sent = self._sent, self._sent + 1
         return random_cell(dice, f"cell-{self._number}-{number}", number, remote=dice.random() < 0.8)
 
+    def _run_last(self) -> None:
+        """When nothing fails any more, a cell works, at the latest the one after another error."""
+        for attempt in range(3):
+            plan = CellPlan(f"last-{self._number}-{attempt}", True, [Step("count += 1")], [0.0], raises=False)
+            self._sent_at = time.time()
+            if not self._follow(plan, self._kernel.begin(plan.code())):
+                return
+            if self.ran[-1].outcome.kind is Kind.OK:
+                self._look()
+                return
+        self._complain(f"nothing fails any more, and cells still do not work\n{self._last()}")
+
     # ---- one cell
 
     def _follow(self, plan: CellPlan, cell: Cell) -> bool:
         """Wait for its end. False if the notebook cannot go on."""
         try:
             presses = self._wait(cell, plan.presses)
-            outcome = outcomes.read(plan, cell.so_far, presses)
-        except Hung as hung:
-            self._complain(f"{hung}\n{plan.code()}")
-            self.ran.append(Ran(plan, self._number, outcomes.gone()))
+            short = any(FAULTS[name].leaves_short for name in self._stage.faults_since(0))
+            outcome = outcomes.read(plan, cell.so_far, presses, short=short)
+        except (Hung, outcomes.Unclear, AssertionError) as wrong:
+            self._complain(f"{wrong}\n{plan.code()}")
+            self._note(plan, outcomes.gone())
             return False
-        except (outcomes.Unclear, AssertionError) as unclear:
-            self._complain(f"{unclear}\n{plan.code()}")
-            self.ran.append(Ran(plan, self._number, outcomes.gone()))
-            return False
-        self.ran.append(Ran(plan, self._number, outcome))
+        self._note(plan, outcome)
         self._model.ran(plan, outcome)
         return True
+
+    def _note(self, plan: CellPlan, outcome: Outcome) -> None:
+        self.ran.append(Ran(plan, self._number, outcome, (self._sent_at, time.time())))
 
     def _wait(self, cell: Cell, presses: list[float]) -> int:
         """How often stop was pressed before it ended. Raises `Hung`."""
@@ -182,7 +205,7 @@ class Student(threading.Thread):
             if cell.done:
                 self._follow(plan, cell)
             else:
-                self.ran.append(Ran(plan, self._number, outcomes.gone()))
+                self._note(plan, outcomes.gone())
                 self._model.ran(plan, outcomes.gone())
         if how == "kill proxy":
             proxy = self._kernel.proxy

@@ -1,0 +1,55 @@
+"""Folders on small file systems of their own, which a test fills or makes read-only. Needs root."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+BALLAST = ".ballast"
+
+
+class Disk:
+    """A folder, possibly one that is in use already, on a file system in memory."""
+
+    def __init__(self, folder: Path, size: str) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        mount("-t", "tmpfs", "-o", f"size={size},mode=700", "none", str(folder))
+
+    @staticmethod
+    def possible() -> bool:
+        return os.geteuid() == 0
+
+    def fill(self) -> None:
+        """Not a byte more fits."""
+        ballast = os.open(self.folder / BALLAST, os.O_CREAT | os.O_WRONLY)
+        try:
+            free = os.statvfs(self.folder)
+            size = free.f_bavail * free.f_frsize
+            while size >= free.f_frsize:
+                try:
+                    os.posix_fallocate(ballast, os.fstat(ballast).st_size, size)
+                except OSError:  # somebody else took some of it
+                    size //= 2
+        finally:
+            os.close(ballast)
+
+    def free(self) -> None:
+        with suppress(FileNotFoundError):
+            (self.folder / BALLAST).unlink()
+
+    def make_read_only(self) -> bool:
+        """False where a file is open for writing, which the system does not allow."""
+        return mount("-o", "remount,ro", str(self.folder), check=False)
+
+    def make_writable(self) -> None:
+        mount("-o", "remount,rw", str(self.folder))
+
+    def close(self) -> None:
+        subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
+
+
+def mount(*arguments: str, check: bool = True) -> bool:
+    return subprocess.run(["mount", *arguments], check=check, capture_output=True).returncode == 0
