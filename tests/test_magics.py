@@ -185,3 +185,12 @@ def test_a_session_loads_no_debugger_unless_a_cell_does(new_kernel: Callable[...
     look = "import sys\nprint([name for name in ('debugpy', 'pydevd') if name in sys.modules])"
     assert kernel.gpu(look).ok().stdout == "[]\n"
     assert kernel.gpu("import debugpy\nprint(debugpy.__name__)").ok().stdout == "debugpy\n"
+
+
+def test_a_gpu_cell_loads_no_magics_of_ipython_that_nothing_uses(new_kernel: Callable[..., Kernel]) -> None:
+    """IPython is left with magics that never work again when stop is pressed while it loads them."""
+    kernel = new_kernel()
+    waiting = "sum(type(one).__name__ == 'LazyMagic' for one in get_ipython().magics_manager.magics['line'].values())"
+    before = kernel.evaluate(waiting)
+    kernel.gpu("pass").ok()
+    assert kernel.evaluate(waiting) == before > 0

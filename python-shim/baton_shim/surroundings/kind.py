@@ -11,6 +11,8 @@ import types
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
 
+METHODS = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
+
 
 class Kind:
     name = ""
@@ -113,4 +115,5 @@ def of_notebook(one: Any) -> bool:
     """A function or class of it, an instance of such a class, or a method of one."""
     if isinstance(one, (types.FunctionType, type)):
         return one.__module__ == "__main__"
-    return type(getattr(one, "__self__", one)).__module__ == "__main__"
+    # No attribute of anything else is looked up: IPython's stand-in for a magic would import the magic.
+    return type(one.__self__ if isinstance(one, METHODS) else one).__module__ == "__main__"
