@@ -64,6 +64,7 @@ test-rust: $(VENV)/.requirements-test $(VENV)/.requirements-cuda $(INSTALLED)
 # that takes seconds to load is loaded by one of the two.
 .PHONY: test-python
 test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(VENV)/.hub $(INSTALLED)
+	scripts/install-system-packages network
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile python-shim/tests
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile tests
 
@@ -104,6 +105,7 @@ bench:
 
 .PHONY: bench-installed
 bench-installed: $(VENV)/.requirements-test $(INSTALLED)
+	scripts/install-system-packages network
 	$(BIN)/python benches/run.py
 
 .PHONY: clean

@@ -20,6 +20,7 @@ NAMES = (
     "plan",
     "class_of_30",
     "broker_chaos",
+    "chaos",
     "broker_load",
 )
 

@@ -234,3 +234,14 @@ def test_an_old_value_is_never_used(kernel: Kernel) -> None:
     kernel.gpu("x + 1").ok()
     kernel.run("del x").ok()
     assert kernel.gpu("x").error == ("NameError", "name 'x' is not defined")
+
+
+def test_what_a_cell_changed_before_it_bound_the_name_anew_is_changed_under_other_names(kernel: Kernel) -> None:
+    kernel.run("import numpy as np\nx = np.zeros(20_000); view = x[::2]; items = []; held = {'items': items}").ok()
+    kernel.gpu("x += 1; view, held").ok()
+    kernel.gpu("x += 1; x = x + 1; items.append(1); items = []").ok()
+    assert kernel.evaluate("float(x[0]), float(view[0]), held") == (3.0, 2.0, {"items": [1]})
+    kernel.gpu("view.base[0] = 7; del view").ok()
+    kernel.run("y = x[1:]").ok()
+    kernel.gpu("x += 1; del x").ok()
+    assert kernel.evaluate("float(y[0])") == 4.0

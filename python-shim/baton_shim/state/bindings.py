@@ -42,6 +42,11 @@ class Bindings:
     def numbers(self) -> set[int]:
         return {known[0] for known in self._known.values() if type(known) is tuple}
 
+    def former(self, names: Iterable[str]) -> list[Any]:
+        """The objects that both ends have under these names as of the last message."""
+        known = (self._known.get(name) for name in names)
+        return [self._numbering.objects[one[0]] for one in known if type(one) is tuple]
+
     def note(self, names: Mapping[str, Any]) -> None:
         for name, obj in names.items():
             number = None if type(obj) in ATOMS else self._numbering.number(obj)

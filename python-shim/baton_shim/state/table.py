@@ -141,7 +141,9 @@ class Table:
         numbering, walker = self._numbering, self._walker
         first_fresh = self._segments.next_number
         values = list(extra.values()) if isinstance(extra, dict) else [extra]
-        reach = walker.reach([*roots.values(), *values, *(numbering.objects[number] for number in dying)], given)
+        # What a cell changed and then bound its name to something else for may live on under another name.
+        former = [] if home else self._bindings.former([*roots, *gone])
+        reach = walker.reach([*roots.values(), *values, *former, *(numbering.objects[n] for n in dying)], given)
         replaced, last = find_replaced(walker, reach)
         hidden = self._views.hide(replaced) if replaced else []
         rebound = {name: obj for name, obj in roots.items() if not self._bindings.is_known(name, obj, replaced)}
