@@ -8,13 +8,17 @@ from collections.abc import Callable
 
 import pytest
 from end_to_end import Cell, Kernel, Service
+from end_to_end.results import Result
 from end_to_end.service import stopped
 
 # What hangs ends by a patience of 5 s or more. `benches/interrupt.py` measures how fast it is.
 LIMIT_SECONDS = 4
 
 
-def interrupt(cell: Cell) -> None:
+SAFE = "Your variables are as they were before the cell"
+
+
+def interrupt(cell: Cell) -> Result:
     """Press stop; the cell ends as an interrupted one, in time."""
     pressed = time.monotonic()
     cell.kernel.interrupt()
@@ -23,6 +27,7 @@ def interrupt(cell: Cell) -> None:
     assert result.error is not None, result.outputs
     assert result.error[0] == "KeyboardInterrupt"
     assert took < LIMIT_SECONDS, f"The interrupt took {took:.2f} s"
+    return result
 
 
 @pytest.mark.parametrize(
@@ -119,7 +124,7 @@ def test_while_the_service_does_not_answer(service: Service, new_kernel: Callabl
     with stopped(service.broker):
         cell = kernel.begin("%%gpu\nx += 1")
         cell.wait_for(lambda result: result.notices, "the line says what is going on")
-        interrupt(cell)
+        assert SAFE in interrupt(cell).plain_traceback
     assert kernel.gpu("float(x.sum())").ok().value == "3000000.0"
 
 

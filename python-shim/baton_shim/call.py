@@ -181,6 +181,8 @@ class Call:
             raise self._failure(end.body["outcome"], end.body["error"])
         landed = self._apply(end)
         error = end.body["error"]
+        if landed is None and error is None and end.body["outcome"] == "cancelled":
+            raise given_up()
         if error is not None or end.body["outcome"] != "ok":
             raise landing.exception_of(end.body["outcome"], error, landed, self.home)
         if interrupts.count:
