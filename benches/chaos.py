@@ -11,6 +11,7 @@ its campaign, and fails if there was one.
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import random
 import sys
 import time
@@ -32,7 +33,7 @@ def main() -> int:
     first = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
     total, campaigns, began = Findings(), 0, time.monotonic()
     running: dict[Future[Findings], int] = {}
-    with ProcessPoolExecutor(options.at_once) as pool:
+    with ProcessPoolExecutor(options.at_once, multiprocessing.get_context("spawn")) as pool:
         while True:
             while len(running) < options.at_once and not enough(options, total, campaigns, time.monotonic() - began):
                 seed = first + campaigns
@@ -91,6 +92,7 @@ def write_report(first: int, campaigns: int, total: Findings) -> None:
         "cells": total.cells.total(),
         "faults": total.faults.total(),
         "minutes": round(total.seconds / 60, 1),
+        "losses of finished cells that were announced": total.losses,
         "violations": len(total.violations),
     }
     report("chaos", rows, verdict)

@@ -28,8 +28,8 @@ class Fault:
     suits: Callable[[Stage], bool]
     bound_seconds: float
     """A cell ends at most this long after the fault was healed."""
-    may_end: bool
-    """Whether a service may end by it."""
+    ends: bool
+    """Whether sessions end by it, and what they had not yet handed over is lost; services may, too."""
     leaves_short: bool
     """Whether a cell's own code may find that something is missing, then or later."""
 
@@ -42,11 +42,11 @@ def fault(
     bound_seconds: float,
     suits: Callable[[Stage], bool],
     *,
-    may_end: bool = False,
+    ends: bool = False,
     leaves_short: bool = False,
 ) -> Callable[[Breaking], Breaking]:
     def register(break_it: Breaking) -> Breaking:
-        FAULTS[name] = Fault(name, break_it, suits, bound_seconds, may_end, leaves_short)
+        FAULTS[name] = Fault(name, break_it, suits, bound_seconds, ends, leaves_short)
         return break_it
 
     return register
@@ -101,7 +101,7 @@ def broker_away(stage: Stage, dice: random.Random, pause: Pause) -> None:
     stage.start_broker()
 
 
-@fault("kill worker", 60, separate)
+@fault("kill worker", 60, separate, ends=True)
 def kill_worker(stage: Stage, dice: random.Random, pause: Pause) -> None:
     name = dice.choice(sorted(stage.worker_relays))
     stage.service.kill(name)
@@ -109,14 +109,14 @@ def kill_worker(stage: Stage, dice: random.Random, pause: Pause) -> None:
     stage.start_worker(name)
 
 
-@fault("kill up", 60, up)
+@fault("kill up", 60, up, ends=True)
 def kill_up(stage: Stage, dice: random.Random, _: Pause) -> None:
     for process in stage.services():
         with suppress(psutil.Error):
             process.kill()
 
 
-@fault("kill session", 60, always)
+@fault("kill session", 60, always, ends=True)
 def kill_session(stage: Stage, dice: random.Random, _: Pause) -> None:
     for process in one_of(stage.sessions(), dice):
         with suppress(psutil.Error):
@@ -251,7 +251,7 @@ def empty_caches(stage: Stage, dice: random.Random, _: Pause) -> None:
                 path.unlink() if path.is_file() else path.rmdir()
 
 
-@fault("deleted mirrors", 60, mirrored, leaves_short=True)
+@fault("deleted mirrors", 60, mirrored, ends=True, leaves_short=True)
 def delete_mirrors(stage: Stage, dice: random.Random, _: Pause) -> None:
     for folder in one_of(stage.mirrors(), dice):
         shutil.rmtree(folder, ignore_errors=True)
@@ -268,7 +268,7 @@ def no_descriptors(stage: Stage, dice: random.Random, pause: Pause) -> None:
             limited(process, psutil.RLIMIT_NOFILE, process.num_fds() + dice.randrange(3), dice.uniform(0.5, 4), pause)
 
 
-@fault("no memory", 60, always, may_end=True, leaves_short=True)
+@fault("no memory", 60, always, ends=True, leaves_short=True)
 def no_memory(stage: Stage, dice: random.Random, pause: Pause) -> None:
     """What cannot allocate ends, or says so."""
     candidates = [*stage.services(), *stage.sessions()]

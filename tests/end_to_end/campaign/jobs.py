@@ -21,10 +21,9 @@ OUTCOMES = {
     Kind.INTERRUPTED: ["cancelled", "error"],
     Kind.UNCHANGED: ["worker_lost", "refused", "cancelled", "out_of_memory", "timed_out"],
     Kind.NOT_RUN: ["cancelled"],
-    Kind.TAKEN_BACK: ["cancelled"],
 }
 """What a job may be called whose cell ended like this."""
-PERHAPS_NONE = (Kind.INTERRUPTED, Kind.UNCHANGED, Kind.NOT_RUN, Kind.TAKEN_BACK)
+PERHAPS_NONE = (Kind.INTERRUPTED, Kind.UNCHANGED, Kind.NOT_RUN)
 """The broker need not know of a cell that ended like this: it may never have been submitted."""
 
 

@@ -108,7 +108,8 @@ class Model:
 
     def ran(self, plan: CellPlan, outcome: Outcome) -> None:
         """A cell ended like this."""
-        started = [world.in_cell(outcome.number) for world in self.worlds]
+        held = [world.taken_back(outcome.taken_back) for world in self.worlds]
+        started = [world.in_cell(outcome.number) for world in held]
         ended = [after for world in started for after in self._ends(world, plan, outcome)]
         self._become(world.forgetting(plan.steps) for world in ended) if outcome.files_stay else self._become(ended)
 
@@ -124,8 +125,6 @@ class Model:
                 yield self._left(world, plan)
             case Kind.NOT_RUN:
                 yield world
-            case Kind.TAKEN_BACK:
-                yield self._left(world.taken_back(outcome.taken_back), plan)
             case Kind.GONE:
                 yield from self._gone(world, plan)
 

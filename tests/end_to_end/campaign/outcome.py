@@ -11,7 +11,7 @@ from end_to_end.results import Result
 
 SAFE = "Your variables are as they were before the cell"
 NOT_RUN = re.compile(r"[Tt]his cell has not run")
-TAKEN_BACK = re.compile(r"So what In\[(\d+)\].* changed is lost\. Your variables are as they were before")
+TAKEN_BACK = re.compile(r"(?:So what|The results of) In\[(\d+)\].* lost")
 HALF_FORMATTED = "Unexpected exception formatting exception. Falling back to standard exception\n"
 """What IPython prints when stop is pressed while it formats an exception, in any kernel."""
 FILES_STAY = re.compile(r"^warning: .*(could not be done here|stays on the GPU machine)", re.MULTILINE)
@@ -27,7 +27,6 @@ class Kind(Enum):
     DISTURBED = "its own code had no disk, memory or descriptors"
     UNCHANGED = "a service error, as before the cell"
     NOT_RUN = "not run"
-    TAKEN_BACK = "earlier cells lost"
     GONE = "the kernel was ended"
 
 
@@ -40,7 +39,7 @@ class Outcome:
     """How many lines came out whole."""
     presses: int
     taken_back: int = 0
-    """The first In[n] whose effect is lost."""
+    """The first In[n] whose effect had been lost before this cell, as the student was told; 0 if none."""
     files_stay: bool = False
     told: str = ""
     """The error as the student read it."""
@@ -67,12 +66,14 @@ def read(plan: CellPlan, result: Result, presses: int, *, short: bool) -> Outcom
     `short`: disks, memory or descriptors may have been short.
     """
     lines = lines_of(plan, result.stdout.removesuffix(HALF_FORMATTED) if presses else result.stdout)
-    kind, first = kind_of(plan, result, presses, short=short)
+    kind = kind_of(plan, result, presses, short=short)
     if kind in (Kind.OK, Kind.RAISED) and lines != len(plan.lines):
         raise Unclear(f"the cell ended as '{kind.value}' with {lines} of its {len(plan.lines)} lines")
     number = int(result.reply.get("execution_count") or 0)
-    told = "" if kind in (Kind.OK, Kind.RAISED) else result.plain_traceback
-    return Outcome(kind, number, lines, presses, first, bool(FILES_STAY.search(result.stderr)), told)
+    lost = [int(first) for first in TAKEN_BACK.findall(result.stderr + result.plain_traceback)]
+    told = result.stderr + ("" if kind in (Kind.OK, Kind.RAISED) else result.plain_traceback)
+    files_stay = bool(FILES_STAY.search(result.stderr))
+    return Outcome(kind, number, lines, presses, min(lost, default=0), files_stay, told)
 
 
 def lines_of(plan: CellPlan, stdout: str) -> int:
@@ -85,25 +86,23 @@ def lines_of(plan: CellPlan, stdout: str) -> int:
     return len(whole)
 
 
-def kind_of(plan: CellPlan, result: Result, presses: int, *, short: bool) -> tuple[Kind, int]:
+def kind_of(plan: CellPlan, result: Result, presses: int, *, short: bool) -> Kind:
     reply, text = result.reply, result.plain_traceback
     if reply["status"] == "ok":
         if plan.raises:
             raise Unclear("the cell ended ok although it raises")
-        return Kind.OK, 0
+        return Kind.OK
     if reply["status"] == "aborted":
-        return Kind.NOT_RUN, 0
+        return Kind.NOT_RUN
     name, value = reply["ename"], reply["evalue"]
     if (name, value) == ("ValueError", plan.name) and plan.raises:
-        return Kind.RAISED, 0
-    if taken_back := TAKEN_BACK.search(text):
-        return Kind.TAKEN_BACK, int(taken_back.group(1))
+        return Kind.RAISED
     if NOT_RUN.search(text):
-        return Kind.NOT_RUN, 0
+        return Kind.NOT_RUN
     if SAFE in text:
-        return Kind.UNCHANGED, 0
+        return Kind.UNCHANGED
     if name == "KeyboardInterrupt" and presses:
-        return Kind.INTERRUPTED, 0
+        return Kind.INTERRUPTED
     if short and name in RESOURCE_ERRORS:
-        return Kind.DISTURBED, 0
+        return Kind.DISTURBED
     raise Unclear(f"an error that does not say whether the variables are safe: {name}: {value}\n{text}")

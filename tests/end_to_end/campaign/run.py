@@ -36,12 +36,15 @@ class Findings:
     cells: Counter[str] = field(default_factory=Counter)
     """How many ended in which way."""
     faults: Counter[str] = field(default_factory=Counter)
+    losses: int = 0
+    """How often a notebook was told that results of cells that had ended are lost."""
     violations: list[str] = field(default_factory=list)
 
     def add(self, other: Findings) -> None:
         self.seconds += other.seconds
         self.cells += other.cells
         self.faults += other.faults
+        self.losses += other.losses
         self.violations += other.violations
 
 
@@ -64,6 +67,7 @@ def run(campaign: Campaign) -> Findings:
             student.join()
         ran = [one for student in students for one in student.ran]
         findings.cells += Counter(one.outcome.kind.value for one in ran)
+        findings.losses = sum(one.outcome.taken_back > 0 for one in ran)
         findings.violations += witnessed_wrongly(ran, stage.witness.read_text().split())
         findings.violations += disagreements(stage, ran)
         findings.violations += stage.bad_lines()
@@ -109,7 +113,7 @@ def break_one(stage: Stage, one: Fault, dice: random.Random, pause: Pause, findi
         dead = stage.revive()
     finally:
         stage.fault_ends()
-    if dead and not one.may_end:
+    if dead and not one.ends:
         findings.violations.append(f"after '{one.name}': {' and '.join(dead)} ended by itself")
 
 

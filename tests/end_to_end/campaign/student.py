@@ -126,8 +126,11 @@ class Student(threading.Thread):
         """Wait for its end. False if the notebook cannot go on."""
         try:
             presses = self._wait(cell, plan.presses)
-            short = any(FAULTS[name].leaves_short for name in self._stage.faults_since(0))
+            faults = [FAULTS[name] for name in self._stage.faults_since(0)]
+            short = any(fault.leaves_short for fault in faults)
             outcome = outcomes.read(plan, cell.so_far, presses, short=short)
+            if outcome.taken_back and not any(fault.ends for fault in faults):
+                raise outcomes.Unclear(f"results of In[{outcome.taken_back}] are lost although its session lives")
         except (Hung, outcomes.Unclear, AssertionError) as wrong:
             self._complain(f"{wrong}\n{plan.code()}")
             self._note(plan, outcomes.gone())
@@ -171,10 +174,11 @@ class Student(threading.Thread):
         if not self._follow(plan, cell):
             self._start_over()
             return
-        if self.ran[-1].outcome.kind is not Kind.OK:  # it was told that earlier cells are lost
+        if self.ran[-1].outcome.kind is not Kind.OK:  # earlier cells are lost
             self._look()
             return
-        self.ran.pop()
+        if not self.ran[-1].outcome.taken_back:
+            self.ran.pop()
         shown = cell.so_far.reply["user_expressions"]["look"]
         look = eval(shown["data"]["text/plain"]) if shown["status"] == "ok" else str(shown)
         wrong = [self._model.saw_variables(look), self._model.saw_files(self._files())]
