@@ -17,6 +17,8 @@ from end_to_end.campaign.student import Ran, Student
 
 PAUSE_SECONDS = 2.5
 """Between two faults at most."""
+CALM_AFTER_SECONDS = 30.0
+"""While a cell takes longer, nothing fails: it has to end within its bound."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,8 @@ def break_things(
     threading.Thread(target=watch, name="watch", daemon=True).start()
     try:
         while not finished.wait(dice.uniform(0, PAUSE_SECONDS)):
+            while any(student.waits_long(CALM_AFTER_SECONDS) for student in students):
+                finished.wait(0.1)
             if suitable:
                 break_one(stage, dice.choice(suitable), dice, pause, findings)
     except Exception as error:

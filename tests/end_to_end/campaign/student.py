@@ -45,6 +45,8 @@ class Student(threading.Thread):
         self.ran: list[Ran] = []
         self.cells_ended = threading.Event()
         """All but the last one, which runs when nothing fails any more."""
+        self.waits_since: float | None = None
+        """When the cell that it waits for was sent, or the one before that has ended."""
         self.own_faults: Counter[str] = Counter()
         self._stage = stage
         self._number = number
@@ -54,6 +56,10 @@ class Student(threading.Thread):
         self._sent = 0
         self._sent_at = time.time()
         self._model = Model(stage.plan.grid_words, dict(KEPT_FILES), mirrored=stage.plan.files == "mirror")
+
+    def waits_long(self, seconds: float) -> bool:
+        since = self.waits_since
+        return since is not None and time.monotonic() - since > seconds
 
     def _complain(self, text: str) -> None:
         self._complain_with(f"notebook {self._number}: {text}")
@@ -132,6 +138,7 @@ class Student(threading.Thread):
             if outcome.taken_back and not any(fault.ends for fault in faults):
                 raise outcomes.Unclear(f"results of In[{outcome.taken_back}] are lost although its session lives")
         except (Hung, outcomes.Unclear, AssertionError) as wrong:
+            self.waits_since = None
             self._complain(f"{wrong}\n{plan.code()}")
             self._note(plan, outcomes.gone())
             return False
@@ -145,6 +152,7 @@ class Student(threading.Thread):
     def _wait(self, cell: Cell, presses: list[float]) -> int:
         """How often stop was pressed before it ended. Raises `Hung`."""
         began, pressed = time.monotonic(), 0
+        self.waits_since = began
         while not cell.done:
             now = time.monotonic()
             if pressed < len(presses) and now - began >= presses[pressed]:
@@ -153,6 +161,7 @@ class Student(threading.Thread):
                 self.own_faults[f"interrupt {pressed}"] += 1
             self._kernel.pump(TICK_SECONDS)
             self._check_bound(began)
+        self.waits_since = None
         return pressed
 
     def _check_bound(self, began: float) -> None:
