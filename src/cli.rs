@@ -1,6 +1,7 @@
 //! The command line. Flags that are settings come from the table of settings, with their help.
 
 mod actions;
+mod files;
 mod plan;
 
 use std::{ffi::OsString, path::PathBuf};
@@ -61,6 +62,7 @@ pub(crate) fn command() -> Command {
         )
         .subcommand(install())
         .subcommand(people())
+        .subcommand(files::files())
         .subcommand(with_flags(
             Command::new("doctor")
                 .about("Check this machine, and say how to mend what is wrong")

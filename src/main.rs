@@ -89,6 +89,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
             trial::run_program()?;
             Ok(ExitCode::SUCCESS)
         }
+        "files" => commands::files::main(&settings()?, matches),
         "status" => commands::status::main(&settings()?, matches),
         other => anyhow::bail!("There is no command {other}"),
     }

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from end_to_end import Kernel, Service, wait_until
+from end_to_end.service import run_binary
 
 WAYS = {
     "memory": {"BATON_LANE": "auto", "BATON_WORKER_FILES": "mirror"},
@@ -478,3 +479,101 @@ def test_whatever_removes_files_in_a_cell_removes_them_here(
 def contents(folder: Path) -> dict[str, str]:
     files = (path for path in folder.rglob("*") if path.is_file() and ".baton" not in path.parts)
     return {str(path.relative_to(folder)): path.read_text() for path in files}
+
+
+# ---- what a cell deleted or replaced
+
+
+def baton_files(service: Service, *arguments: str) -> str:
+    said = run_binary(service.place, "files", *arguments)
+    assert said.returncode == 0, said.stderr
+    return said.stdout
+
+
+def test_what_a_cell_deleted_or_replaced_is_brought_back(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    (work / "data").mkdir()
+    for number in range(120):
+        (work / f"data/{number}.csv").write_text(str(number))
+    (work / "results.txt").write_text("before")
+    before = contents(work)
+    few = kernel.gpu("import os, shutil\nopen('results.txt', 'w').write('after')\nos.remove('data/1.csv')").ok()
+    assert few.stderr == ""
+    many = kernel.gpu("shutil.rmtree('data')").ok()
+    expected = "warning: The cell deleted 119 files in the notebook's folder; `baton files restore` in a terminal"
+    assert many.stderr.startswith(expected)
+    assert contents(work) == {"results.txt": "after"}
+    # Nothing of it is there for a cell, or for git.
+    assert kernel.gpu("sorted(os.listdir())").ok().value == "['results.txt']"
+    assert (work / ".baton/.gitignore").read_text() == "*\n"
+    assert "results.txt" in baton_files(service, "list")
+    baton_files(service, "restore")
+    baton_files(service, "restore", "results.txt")
+    assert contents(work) == before
+    assert kernel.gpu("open('data/119.csv').read() + open('results.txt').read()").ok().value == "'119before'"
+
+
+def test_what_a_cell_took_away_is_there_when_its_variables_cannot_come_home(
+    service: Service, new_kernel: Callable[..., Kernel]
+) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    for name in "ab":
+        (work / name).write_text(name)
+    before = contents(work)
+    kernel.run(REFUSES).ok()
+    result = kernel.gpu(
+        REFUSED + "import os\nos.remove('a'); open('b', 'w').write('lost'); open('c', 'w').write('lost')"
+    )
+    assert "could not be brought home" in result.plain_traceback
+    assert "Files that the cell wrote stay" not in result.stderr
+    assert contents(work) == before
+    assert "No %%gpu cell" in baton_files(service, "list")
+
+
+# ---- "as before the cell", in a mirror and in the notebook's folder itself
+
+REFUSES = (
+    "import os\nhome = os.getpid()\n"
+    "class Refuses:\n    def __init__(self): self.x = 1\n"
+    "    def __setstate__(self, state):\n        if os.getpid() == home: raise ValueError('not here')\n"
+)
+REFUSED = "made = Refuses()\n"
+STAY = "warning: Files that the cell wrote stay: it worked in the notebook's folder itself"
+ENDS = {
+    "the session dies": "import os; os._exit(1)",
+    "the change is refused": REFUSED,
+}
+
+
+@pytest.mark.parametrize("files", ["mirror", "auto"])
+def test_as_before_the_cell_says_what_becomes_of_files(
+    service: Service, new_kernel: Callable[..., Kernel], files: str
+) -> None:
+    service.start_broker()
+    worker = service.start_worker(BATON_WORKER_FILES=files)
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    kernel.run(REFUSES + "x = 1").ok()
+    stays = files == "auto"
+
+    def check(name: str, stderr: str) -> None:
+        assert (work / name).exists() == stays, name
+        assert (STAY in stderr) == stays, name
+        assert kernel.evaluate("x") == 1
+
+    for number, code in enumerate(ENDS.values()):
+        result = kernel.gpu(f"x = 2\nopen('{number}', 'w').write('x')\n{code}")
+        assert "Your variables are as they were before the cell" in result.plain_traceback
+        check(str(number), result.stderr)
+    cell = kernel.begin("%%gpu\nx = 2\nopen('killed', 'w').write('x')\nprint('ready', flush=True)\nwhile True: pass")
+    cell.wait_for_text("ready")
+    service.kill(worker)
+    killed = cell.finish(seconds=30)
+    assert killed.error is not None
+    check("killed", killed.stderr)

@@ -82,6 +82,7 @@ pub struct Config {
 pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
     let cache = ChunkDirectory::open_cache(config.cache.clone(), config.cache_limit_bytes)
         .context("Failed to open the worker's cache")?;
+    mirror::remove_leftovers(&config.mirrors);
     let lane = ChunkLane::new(&config.dial).context("Failed to prepare the way to the broker")?;
     let visible = std::env::var(CUDA_VISIBLE_DEVICES).ok();
     let reading = gpu::monitor(MONITORING.as_ref(), visible).await;

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use baton_files::TrashLimits;
 use baton_link::{Dial, LaneChoice};
 
 use crate::kernel::ForkedKernel;
@@ -31,6 +32,16 @@ pub struct Config {
     pub lane: LaneChoice,
     /// Whether libraries in the notebook kernel find a virtual GPU.
     pub virtual_cuda: bool,
+    /// What cells deleted or replaced beside the notebook.
+    pub trash: TrashConfig,
+}
+
+/// Where and how long files are kept that cells deleted or replaced.
+#[derive(Debug, Clone, Default)]
+pub struct TrashConfig {
+    /// For notebooks beside which nothing can be written.
+    pub state_folder: PathBuf,
+    pub limits: TrashLimits,
 }
 
 /// Which broker `%%gpu` cells go to.

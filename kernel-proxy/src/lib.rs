@@ -25,7 +25,7 @@ use baton_link::{LaneChoice, MemoryHolder};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use config::{BrokerChoice, Config, LAUNCHER_MODULE};
+pub use config::{BrokerChoice, Config, LAUNCHER_MODULE, TrashConfig};
 pub use kernel::ForkedKernel;
 use kernel::{Kernel, Signals};
 use relay::{Doors, KernelSide, Relay};
@@ -77,6 +77,7 @@ pub async fn run(config: Config) -> anyhow::Result<i32> {
         shim,
         broker: config.broker,
         course: config.course,
+        trash: config.trash,
         memory: (config.lane == LaneChoice::Auto).then_some(memory),
         kernel_pid,
         shutdown: shutdown.clone(),

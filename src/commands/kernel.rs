@@ -13,7 +13,8 @@ use std::{
 };
 
 use anyhow::Context;
-use baton_kernel_proxy::{BrokerChoice, Config, ForkedKernel, LAUNCHER_MODULE};
+use baton_files::TrashLimits;
+use baton_kernel_proxy::{BrokerChoice, Config, ForkedKernel, LAUNCHER_MODULE, TrashConfig};
 use baton_link::{Dial, LaneChoice};
 
 use crate::{
@@ -46,6 +47,7 @@ pub(crate) fn main(
         course: choices.course,
         lane: choices.lane,
         virtual_cuda: choices.virtual_cuda,
+        trash: choices.trash,
     };
     // One thread relays; the notebook kernel must be the child of a thread that stays, which is this one.
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -63,6 +65,7 @@ struct Choices {
     course: Option<String>,
     lane: LaneChoice,
     virtual_cuda: bool,
+    trash: TrashConfig,
 }
 
 impl Choices {
@@ -72,6 +75,13 @@ impl Choices {
             course: settings.course.clone(),
             lane: settings.lane,
             virtual_cuda: settings.virtual_cuda,
+            trash: TrashConfig {
+                state_folder: settings.state_folder.clone(),
+                limits: TrashLimits {
+                    bytes: settings.trash_limit.bytes,
+                    age: settings.trash_age,
+                },
+            },
             broker: broker_choice(settings)?,
         })
     }
@@ -83,6 +93,8 @@ impl Choices {
             course: None,
             lane: LaneChoice::default(),
             virtual_cuda: true,
+            // No cell gets so far.
+            trash: TrashConfig::default(),
         }
     }
 }

@@ -32,6 +32,7 @@ pub(crate) fn config(
     dial: Dial,
     folder: &RuntimeFolder,
 ) -> Config {
+    let mirrors = settings.worker_mirrors.clone();
     Config {
         id,
         dial,
@@ -45,7 +46,7 @@ pub(crate) fn config(
         session_memory_bytes: settings.worker_session_memory.map(|size| size.bytes),
         cancel_grace: settings.worker_cancel_grace,
         files: settings.worker_files,
-        mirrors: settings.worker_mirrors.clone(),
+        mirrors: mirrors.unwrap_or_else(|| settings.state_folder.join("mirrors")),
         files_limit_bytes: settings.worker_files_limit.bytes,
         gpu_mode: settings.worker_gpu_mode,
         gpu_memory_bytes: settings.worker_gpu_memory.map(|size| size.bytes),

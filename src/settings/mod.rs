@@ -116,6 +116,16 @@ settings! {
     flag: None,
     default: Text("true");
 
+    #[doc = "How much is kept of the files that `%%gpu` cells deleted or replaced beside a notebook, in `.baton/trash`; the oldest go first. `baton files restore` brings them back."]
+    trash_limit: Size = "trash.limit",
+    flag: None,
+    default: Text("1GiB");
+
+    #[doc = "How long they are kept."]
+    trash_age: Duration = "trash.age",
+    flag: None,
+    default: Text("7d");
+
     #[doc = "Where the broker of this user has its socket, its lock, its token and its log. Only this user may enter it."]
     runtime_folder: PathBuf = "runtime_folder",
     flag: Some(("runtime-folder", &["up", "worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "plan", "bench latency"])),
@@ -124,9 +134,9 @@ settings! {
         described: "`$XDG_RUNTIME_DIR/baton`, else `/tmp/baton-UID`",
     };
 
-    #[doc = "Where a broker keeps its database and its chunks, unless they are named themselves."]
+    #[doc = "Where a broker keeps its database and its chunks, and a worker its mirrors of notebooks' folders, unless they are named themselves."]
     state_folder: PathBuf = "state_folder",
-    flag: Some(("state-folder", &["broker", "chunks", "up"])),
+    flag: Some(("state-folder", &["broker", "chunks", "worker", "up"])),
     default: Computed {
         text: |surroundings| surroundings.state_folder().display().to_string(),
         described: "`$XDG_STATE_HOME/baton`, else `/var/lib/baton` for root and `~/.local/state/baton` for others",
@@ -312,13 +322,10 @@ settings! {
     flag: Some(("files-limit", &["worker", "up"])),
     default: Text("4GiB");
 
-    #[doc = "The folder in which the worker keeps mirrors of notebooks' folders, each as long as its session."]
-    worker_mirrors: PathBuf = "worker.mirrors",
+    #[doc = "The folder in which the worker keeps mirrors of notebooks' folders, each as long as its session. Nothing else may tidy it up. A disk of the machine's own is best."]
+    worker_mirrors: Option<PathBuf> = "worker.mirrors",
     flag: Some(("mirrors", &["worker", "up"])),
-    default: Computed {
-        text: |surroundings| surroundings.cache_folder().join("mirrors").display().to_string(),
-        described: "`$XDG_CACHE_HOME/baton/mirrors`, else `~/.cache/baton/mirrors`",
-    };
+    default: Nothing { described: "`mirrors` in `state_folder`" };
 
     #[doc = "How sessions share a GPU: `turns` lets them compute one after the other, each with its whole memory; `mps` side by side, through NVIDIA's server; `mig` gives each session a slice, `exclusive` a whole GPU; `open` leaves it to the driver."]
     worker_gpu_mode: GpuMode = "worker.gpu_mode",

@@ -4,6 +4,7 @@ mod ask;
 mod broker;
 mod config;
 mod doctor;
+mod files;
 mod home;
 mod install;
 mod kernel;

@@ -3,4 +3,4 @@
 mod arriving;
 pub(crate) mod commit;
 pub(crate) mod listing;
-mod places;
+pub(crate) mod places;

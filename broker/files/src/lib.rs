@@ -23,6 +23,7 @@ mod links;
 mod mirror;
 mod root;
 mod transfer;
+mod trash;
 mod walk;
 
 pub use content::{ContentReader, ContentWriter, read_chunk};
@@ -34,3 +35,4 @@ pub use mirror::placeholders::{Placeholder, Placeholders};
 pub use mirror::{Mirror, Scan};
 pub use root::Root;
 pub use transfer::{open_parcel, read_file, send_parcel, small_parcel, write_file};
+pub use trash::{Kept, Trash, TrashLimits, Was};

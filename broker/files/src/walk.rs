@@ -15,7 +15,8 @@ use crate::errors::at;
 use crate::{FilesError, Root};
 
 /// Caches and stores of tools: large, made anew by whoever needs them, or of use on one machine only.
-const NEVER: [&str; 6] = [
+const NEVER: [&str; 7] = [
+    TRASH,
     ".git",
     ".ipynb_checkpoints",
     ".venv",
@@ -28,6 +29,9 @@ const NEVER: [&str; 6] = [
 fn never_travels(name: &OsStr) -> bool {
     NEVER.iter().any(|never| name == *never) || name.as_bytes().starts_with(STAGING.as_bytes())
 }
+
+/// What Baton keeps beside a notebook.
+pub(crate) const TRASH: &str = ".baton";
 
 /// How folders begin in which files wait for their place.
 pub(crate) const STAGING: &str = ".baton-";

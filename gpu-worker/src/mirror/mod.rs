@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton_files::{FilesError, Mirror, Placeholders, open_parcel, write_file};
-use baton_jupyter_link::folder::PrivateFolder;
+use baton_jupyter_link::folder::{self, PrivateFolder};
 use baton_protocol::Cell;
 use baton_protocol::files::{
     Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Parcel, RelativePath,
@@ -63,6 +63,18 @@ pub(crate) struct SessionMirror {
     /// For the student, once for each mirror.
     notes: Vec<String>,
     _folder: PrivateFolder,
+}
+
+/// Removes the mirrors of workers of this machine that were killed.
+pub(crate) fn remove_leftovers(mirrors: &Path) {
+    folder::sweep(mirrors, &purpose());
+}
+
+/// Locks on a folder of a network may hold on one machine only, so each has mirrors of its own there.
+fn purpose() -> String {
+    let name = nix::sys::utsname::uname().map(|names| names.nodename().to_owned());
+    let machine = baton_blobs::hash(name.unwrap_or_default().as_encoded_bytes()).to_string();
+    format!("mirror-{}", &machine[..8])
 }
 
 /// Whether this machine sees the very folder that the notebook is in.
@@ -112,7 +124,7 @@ impl SessionMirror {
                 source,
             })
             .map_err(MoveError::from)
-            .and_then(|()| Ok(PrivateFolder::create_in(mirrors, "mirror")?))?;
+            .and_then(|()| Ok(PrivateFolder::create_in(mirrors, &purpose())?))?;
         let notebook_folder = PathBuf::from(&notebook_folder.path);
         let name = notebook_folder
             .file_name()

@@ -30,6 +30,7 @@ use super::link::{Lanes, Link};
 use super::moving::Moving;
 use super::naming::Naming;
 use super::notice::{Line, Notice};
+use crate::config::TrashConfig;
 use crate::relay::Relay;
 
 /// How long a cell waits for a broker that was never reached.
@@ -62,12 +63,18 @@ pub(super) enum CallEnd {
 }
 
 impl Journey {
-    pub(super) fn new(relay: Relay, link: Link, moving: Moving, notebook: NotebookId) -> Self {
+    pub(super) fn new(
+        relay: Relay,
+        link: Link,
+        moving: Moving,
+        notebook: NotebookId,
+        trash: TrashConfig,
+    ) -> Self {
         Self {
             relay,
             link,
             moving,
-            files: HomeFiles::new(),
+            files: HomeFiles::new(trash),
             notebook,
             naming: Naming::new(),
             python: String::new(),
@@ -106,6 +113,9 @@ impl Journey {
         self.home = None;
         self.link.abandon(job).await;
         self.close_comms(&mut call);
+        if matches!(stop, Stop::Cancelled | Stop::Failed(_)) {
+            self.tell_of_files(&mut call).await;
+        }
         match stop {
             Stop::Cancelled => {
                 self.put_out(&mut call, |notice, now| notice.fails(now));

@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton_files::{
-    Committed, FilesError, HomeListing, Root, Staging, list, open_parcel, read_file, send_parcel,
-    small_parcel, stamp, write_file,
+    Committed, FilesError, HomeListing, Root, Staging, Trash, list, open_parcel, read_file,
+    send_parcel, small_parcel, stamp, write_file,
 };
 use baton_link::ChunkLane;
 use baton_protocol::JobId;
@@ -23,13 +23,21 @@ use baton_protocol::files::{
 };
 use tokio::task::{JoinSet, spawn_blocking};
 
+use crate::config::TrashConfig;
+
 /// Nobody can look through more; a home folder full of environments is no notebook's folder.
 const MOST_ENTRIES: usize = 20_000;
+/// So many deleted files are worth a line, and so many if they are half of the folder.
+const MANY: usize = 100;
+const MORE_THAN_A_FEW: usize = 10;
 /// Answers that may have been lost with a connection.
 const KEPT_ANSWERS: usize = 64;
 
 pub(super) struct HomeFiles {
     folder: Option<(NotebookFolder, Arc<Root>)>,
+    trash: TrashConfig,
+    /// The trash is being tidied.
+    tidying: JoinSet<()>,
     shared: Arc<Mutex<Shared>>,
     /// Questions that are being answered.
     asked: HashSet<u64>,
@@ -51,9 +59,11 @@ struct Shared {
 }
 
 impl HomeFiles {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(trash: TrashConfig) -> Self {
         Self {
             folder: notebook_folder(),
+            trash,
+            tidying: JoinSet::new(),
             shared: Arc::default(),
             asked: HashSet::new(),
             answers: JoinSet::new(),
@@ -80,6 +90,16 @@ impl HomeFiles {
             folder.listing = Some(send_parcel(lane, &listing).await?);
         }
         Ok(Some(Box::new(folder)))
+    }
+
+    /// Only the worker knows whether it makes a mirror for it.
+    pub(super) fn session_is_new(&self) {
+        lock(&self.shared).mirrored = false;
+    }
+
+    /// Whether the session's files are apart from the notebook's folder.
+    pub(super) fn is_mirrored(&self) -> bool {
+        lock(&self.shared).mirrored
     }
 
     pub(super) fn asked(&mut self, question: u64, wanted: Parcel) {
@@ -138,13 +158,39 @@ impl HomeFiles {
         let root = self.folder.as_ref().map(|(_, root)| root.clone());
         let root = root.ok_or(FilesError::OutOfStep)?;
         let paths = changes.iter().flat_map(Change::paths).cloned().collect();
-        let mut staging = spawn_blocking(move || Staging::create(&root)).await??;
+        let trash = Trash::of(root.path(), &self.trash.state_folder);
+        let mut staging = spawn_blocking(move || Staging::create(&root, &trash)).await??;
         for change in changes {
             if let Some((file, content)) = staging.add(change)? {
                 write_file(lane, None, content, file).await?;
             }
         }
         Ok(Staged { staging, paths })
+    }
+
+    /// What a cell did is here to stay.
+    pub(super) async fn keep(&mut self, committed: Committed) {
+        // Dropping it removes a folder.
+        if let Err(error) = spawn_blocking(move || drop(committed)).await {
+            tracing::error!(%error, "The place where files arrived is still there");
+        }
+        let Some((_, root)) = &self.folder else {
+            return;
+        };
+        let trash = Trash::of(root.path(), &self.trash.state_folder);
+        let limits = self.trash.limits;
+        while self.tidying.try_join_next().is_some() {}
+        if self.tidying.is_empty() {
+            self.tidying.spawn_blocking(move || {
+                if let Err(error) = trash.tidy(limits) {
+                    tracing::warn!(%error, "The trash beside the notebook could not be tidied");
+                }
+            });
+        }
+    }
+
+    pub(super) fn files(&self) -> usize {
+        lock(&self.shared).listing.files()
     }
 
     /// Lines for the student.
@@ -165,6 +211,11 @@ impl HomeFiles {
 pub(super) struct Staged {
     staging: Staging,
     paths: Vec<RelativePath>,
+}
+
+/// Whether a student may not have meant to delete so much.
+pub(super) fn is_much(deleted: usize, files_before: usize) -> bool {
+    deleted > MANY || deleted >= MORE_THAN_A_FEW && 2 * deleted >= files_before
 }
 
 fn notebook_folder() -> Option<(NotebookFolder, Arc<Root>)> {

@@ -22,7 +22,7 @@ use baton_protocol::NotebookId;
 use baton_protocol::shim::{FromNotebook, Hello};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::BrokerChoice;
+use crate::config::{BrokerChoice, TrashConfig};
 use crate::relay::Relay;
 use call::{CallEnd, Journey};
 use moving::Moving;
@@ -32,6 +32,7 @@ pub(crate) struct Context {
     pub(crate) shim: ShimListener,
     pub(crate) broker: BrokerChoice,
     pub(crate) course: Option<String>,
+    pub(crate) trash: TrashConfig,
     /// Where workers on this machine may fetch state; none where all of it goes through the broker.
     pub(crate) memory: Option<MemoryHolder>,
     pub(crate) kernel_pid: u32,
@@ -44,7 +45,7 @@ pub(crate) async fn serve(context: Context) {
     let notebook = NotebookId::random();
     let (link, keep_linked) = link::open(context.broker, context.course, notebook);
     let moving = Moving::new(context.kernel_pid, context.memory);
-    let mut journey = Journey::new(context.relay, link, moving, notebook);
+    let mut journey = Journey::new(context.relay, link, moving, notebook, context.trash);
     tokio::pin!(keep_linked);
     tokio::select! {
         () = shutdown.cancelled() => {}

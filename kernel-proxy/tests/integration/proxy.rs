@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use baton_jupyter_link::connection::{Channel, ConnectionFile};
 use baton_jupyter_link::process::kill_tree;
-use baton_kernel_proxy::{BrokerChoice, Config};
+use baton_kernel_proxy::{BrokerChoice, Config, TrashConfig};
 use baton_link::LaneChoice;
 use serde_json::{Value, json};
 
@@ -40,6 +40,7 @@ fn proxy_process() {
         course: None,
         lane: LaneChoice::Auto,
         virtual_cuda: true,
+        trash: TrashConfig::default(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -312,7 +312,7 @@ fn who(person: Option<&String>) -> String {
 }
 
 /// Columns as wide as their widest text.
-fn table<const COLUMNS: usize>(
+pub(in crate::commands) fn table<const COLUMNS: usize>(
     titles: [&str; COLUMNS],
     rows: impl Iterator<Item = [String; COLUMNS]>,
     nothing: &str,

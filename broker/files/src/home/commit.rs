@@ -1,7 +1,7 @@
 //! What a cell did to files, done again in the notebook's folder.
 //!
 //! Everything that arrives waits in a hidden folder beside the notebook. Then each file takes its place by renaming;
-//! what was there waits in the hidden folder in turn, so that all of it can be undone until it is kept. A file that
+//! what was there goes to the trash, from where all of it can be taken back until it is kept. A file that
 //! somebody else changed while the cell ran is never replaced: both versions stay, and a note says so.
 //!
 //! **Invariant:** no link is followed, and no change of somebody else is lost.
@@ -15,9 +15,10 @@ use baton_protocol::files::{Base, Change, Content, RelativePath, Stamp};
 
 use super::arriving::Arriving;
 use super::listing::stamp;
-use super::places::{free_name, present, rename_or_copy};
+use super::places::{free_name, move_file, present, rename_or_copy};
 use crate::errors::at;
 use crate::links::inside;
+use crate::trash::{Trash, TrashEntry, Was};
 use crate::walk::STAGING;
 use crate::{FilesError, Root};
 
@@ -26,12 +27,13 @@ use crate::{FilesError, Root};
 pub struct Staging {
     root: PathBuf,
     folder: PathBuf,
+    trash: Trash,
     changes: Vec<(Change, Option<PathBuf>)>,
 }
 
 impl Staging {
     /// Fails where the notebook's folder is not the one that it was.
-    pub fn create(root: &Root) -> Result<Self, FilesError> {
+    pub fn create(root: &Root, trash: &Trash) -> Result<Self, FilesError> {
         root.check()?;
         let root = root.path();
         let folder = root.join(format!("{STAGING}{}", uuid::Uuid::new_v4().simple()));
@@ -42,6 +44,7 @@ impl Staging {
         Ok(Self {
             root: root.to_owned(),
             folder,
+            trash: trash.clone(),
             changes: Vec::new(),
         })
     }
@@ -71,7 +74,9 @@ impl Staging {
         let mut commit = Commit {
             root: self.root.clone(),
             staging: self,
-            taken: 0,
+            trash: None,
+            deleted: 0,
+            linked: 0,
             undo: Vec::new(),
             notes: Vec::new(),
             written: Vec::new(),
@@ -80,8 +85,10 @@ impl Staging {
         Committed {
             notes: commit.notes,
             written: commit.written,
+            deleted: commit.deleted,
             undo: commit.undo,
             _staging: commit.staging,
+            _trash: commit.trash,
         }
     }
 }
@@ -101,8 +108,11 @@ pub struct Committed {
     pub notes: Vec<String>,
     /// Files that are here exactly as they are in the mirror.
     pub written: Vec<(RelativePath, Stamp)>,
+    /// How many files and links are in the trash now because the cell deleted them.
+    pub deleted: usize,
     undo: Vec<Undo>,
     _staging: Staging,
+    _trash: Option<TrashEntry>,
 }
 
 impl Committed {
@@ -141,7 +151,10 @@ impl Undo {
 struct Commit {
     root: PathBuf,
     staging: Staging,
-    taken: usize,
+    /// Made when something is taken away.
+    trash: Option<TrashEntry>,
+    deleted: usize,
+    linked: usize,
     undo: Vec<Undo>,
     notes: Vec<String>,
     written: Vec<(RelativePath, Stamp)>,
@@ -169,7 +182,8 @@ impl Commit {
         for (change, file) in changes {
             match change {
                 Change::Removed { path, base } => {
-                    let taken = self.take(&path, &base);
+                    let taken = self.take(&path, &base, Was::Deleted);
+                    self.deleted += usize::from(matches!(taken, Ok(Some(_))));
                     self.note(&path, taken.map(drop), "was deleted by the cell");
                 }
                 Change::Moved {
@@ -178,7 +192,7 @@ impl Commit {
                     path,
                     over,
                     mode,
-                } => match self.take(&from, &base) {
+                } => match self.take(&from, &base, Was::Renamed) {
                     Ok(Some(taken)) => arriving.push((path, over, Arriving::Moved(taken, mode))),
                     taken => {
                         let why = taken.err().unwrap_or(Not::Changed);
@@ -238,7 +252,7 @@ impl Commit {
     }
 
     /// Moves what is there out of the way; `None` when nothing is.
-    fn take(&mut self, path: &RelativePath, base: &Base) -> Result<Option<PathBuf>, Not> {
+    fn take(&mut self, path: &RelativePath, base: &Base, was: Was) -> Result<Option<PathBuf>, Not> {
         let place = self.place_of(path)?;
         let Some(metadata) = present(&place)? else {
             return Ok(None);
@@ -246,8 +260,8 @@ impl Commit {
         if !self.is_as_known(path, &metadata, base) {
             return Err(Not::Changed);
         }
-        let taken = self.next_taken();
-        fs::rename(&place, &taken)?;
+        let taken = self.in_trash(path, was)?;
+        move_file(&place, &taken)?;
         self.undo.push(Undo::Rename {
             from: taken.clone(),
             to: place,
@@ -286,7 +300,7 @@ impl Commit {
         what: Arriving,
     ) -> Result<(), Not> {
         let place = self.place_of(path)?;
-        let arrived = what.make_ready(path, &self.next_taken())?;
+        let arrived = what.make_ready(path, &self.next_link())?;
         let there = present(&place)?;
         let is_free = match (&there, over) {
             (None, _) => true,
@@ -308,9 +322,9 @@ impl Commit {
             return Ok(());
         }
         if there.is_some() {
-            let before = self.next_taken();
+            let before = self.in_trash(path, Was::Replaced)?;
             // So that there is a file of this name at any time; some file systems know no second name.
-            fs::hard_link(&place, &before).or_else(|_| fs::rename(&place, &before))?;
+            fs::hard_link(&place, &before).or_else(|_| move_file(&place, &before))?;
             self.undo.push(Undo::Rename {
                 from: before,
                 to: place.clone(),
@@ -371,8 +385,16 @@ impl Commit {
         }
     }
 
-    fn next_taken(&mut self) -> PathBuf {
-        self.taken += 1;
-        self.staging.folder.join(format!("taken-{}", self.taken))
+    fn next_link(&mut self) -> PathBuf {
+        self.linked += 1;
+        self.staging.folder.join(format!("link-{}", self.linked))
+    }
+
+    fn in_trash(&mut self, path: &RelativePath, was: Was) -> io::Result<PathBuf> {
+        let entry = match self.trash.take() {
+            Some(entry) => entry,
+            None => self.staging.trash.begin()?,
+        };
+        self.trash.insert(entry).place_for(was, path)
     }
 }

@@ -72,6 +72,13 @@ impl HomeListing {
         listing
     }
 
+    /// How many files the notebook's folder has, as far as a mirror was told.
+    #[must_use]
+    pub fn files(&self) -> usize {
+        let is_file = |entry: &&Entry| !matches!(entry, Entry::Folder { .. });
+        self.told.values().filter(is_file).count()
+    }
+
     /// Only what was listed may be read.
     #[must_use]
     pub fn has_file(&self, path: &RelativePath) -> bool {

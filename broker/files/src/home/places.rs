@@ -3,11 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
 use std::io;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use crate::walk::STAGING;
 
-pub(super) fn present(path: &Path) -> io::Result<Option<Metadata>> {
+pub(crate) fn present(path: &Path) -> io::Result<Option<Metadata>> {
     match fs::symlink_metadata(path) {
         Ok(metadata) => Ok(Some(metadata)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -36,17 +37,34 @@ pub(super) fn free_name(taken: &Path) -> io::Result<PathBuf> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// A folder inside the notebook's may be another file system.
-pub(super) fn rename_or_copy(from: &Path, to: &Path) -> io::Result<()> {
+/// The place it had is free afterwards, also where the other one is on another file system.
+pub(crate) fn move_file(from: &Path, to: &Path) -> io::Result<()> {
     match fs::rename(from, to) {
         Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
-            let near = to.with_file_name(format!("{STAGING}{}", uuid::Uuid::new_v4().simple()));
-            let modified = fs::metadata(from)?.modified()?;
-            fs::copy(from, &near)
-                .and_then(|_| File::open(&near)?.set_modified(modified))
-                .and_then(|()| fs::rename(&near, to))
-                .inspect_err(|_| drop(fs::remove_file(&near)))
+            copy(from, to)?;
+            fs::remove_file(from)
         }
         renamed => renamed,
     }
+}
+
+/// A folder inside the notebook's may be another file system.
+pub(super) fn rename_or_copy(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::rename(from, to) {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => copy(from, to),
+        renamed => renamed,
+    }
+}
+
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    let near = to.with_file_name(format!("{STAGING}{}", uuid::Uuid::new_v4().simple()));
+    let metadata = fs::symlink_metadata(from)?;
+    let copied = match metadata.is_symlink() {
+        true => symlink(fs::read_link(from)?, &near),
+        false => fs::copy(from, &near)
+            .and_then(|_| File::open(&near)?.set_modified(metadata.modified()?)),
+    };
+    copied
+        .and_then(|()| fs::rename(&near, to))
+        .inspect_err(|_| drop(fs::remove_file(&near)))
 }

@@ -9,3 +9,4 @@ mod lost;
 mod pair;
 mod random;
 mod removals;
+mod trash;

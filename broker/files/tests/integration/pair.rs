@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use baton_files::{
     Committed, ContentReader, ContentWriter, Difference, FilesError, HomeListing, Mirror, Root,
-    Scan, Seen, Staging, list, stamp,
+    Scan, Seen, Staging, Trash, list, stamp,
 };
 use baton_protocol::ChunkHash;
 use baton_protocol::files::{Change, Content, RelativePath};
@@ -78,9 +78,13 @@ impl Pair {
         self.mirror.sync(&listing).unwrap();
     }
 
+    pub(crate) fn trash(&self) -> Trash {
+        Trash::of(&self.home, &self.folder.path().join("state"))
+    }
+
     /// A place at home for what a cell did.
     pub(crate) fn stage(&self) -> Result<Staging, FilesError> {
-        Staging::create(&self.root)
+        Staging::create(&self.root, &self.trash())
     }
 
     pub(crate) fn bring_home(&mut self) -> Committed {
@@ -202,13 +206,16 @@ fn new_mirror(folder: &Path) -> Mirror {
     mirror
 }
 
-/// Kind, permissions and content of everything in a folder.
+/// Kind, permissions and content of everything in a folder but the trash.
 pub(crate) fn tree(folder: &Path) -> BTreeMap<PathBuf, (String, u32)> {
     let mut tree = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];
     while let Some(next) = folders.pop() {
         for entry in fs::read_dir(&next).unwrap() {
             let path = entry.unwrap().path();
+            if path.ends_with(".baton") {
+                continue;
+            }
             let metadata = fs::symlink_metadata(&path).unwrap();
             let what = if metadata.is_dir() {
                 folders.push(path.clone());

@@ -25,6 +25,8 @@ pub(super) struct Call<'a> {
     pub(super) began: Instant,
     pub(super) notice: Notice,
     pub(super) worker: Option<String>,
+    /// The cell may have written files.
+    pub(super) started: bool,
     /// Comms that the cell opened. The notebook has them once its change is applied.
     pub(super) comms: Vec<String>,
     /// What workers on this machine may fetch, as long as the call lasts.
@@ -86,6 +88,7 @@ impl<'a> Call<'a> {
             began: Instant::now(),
             notice: Notice::new(format!("baton-{job}"), run.quiet || run.silent),
             worker: None,
+            started: false,
             comms: Vec::new(),
             held: None,
             input: None,

@@ -8,7 +8,11 @@ use baton_protocol::proxy::FromProxy;
 use super::current::{Call, Stop};
 use super::{Journey, RECONNECT_PATIENCE};
 use crate::journey::failure::Failure;
+use crate::journey::files::is_much;
 use crate::journey::link::{Lanes, describe};
+
+const FILES_STAY: &str =
+    "Files that the cell wrote stay: it worked in the notebook's folder itself";
 
 impl Journey {
     pub(super) async fn notebook_folder(
@@ -63,11 +67,24 @@ impl Journey {
             }
             staged => staged.map_err(lost)?,
         };
+        let files_before = self.files.files();
         let committed = self.files.commit(staged).await.map_err(lost)?;
+        if is_much(committed.deleted, files_before) {
+            self.show(call, warning(&much_deleted(committed.deleted)))
+                .await?;
+        }
         for note in &committed.notes {
             self.show(call, warning(note)).await?;
         }
         Ok(Some(committed))
+    }
+
+    /// The variables are as they were before the cell, and so are the files where the session had a mirror of them.
+    pub(super) async fn tell_of_files(&self, call: &mut Call<'_>) {
+        if call.started && !self.files.is_mirrored() {
+            // A shim that is gone needs no line.
+            let _ = self.show(call, warning(FILES_STAY)).await;
+        }
     }
 }
 
@@ -78,6 +95,12 @@ pub(super) async fn undo_files(committed: Option<Committed>) {
     {
         tracing::error!(%error, "The files of a cell could not be put back");
     }
+}
+
+fn much_deleted(files: usize) -> String {
+    format!(
+        "The cell deleted {files} files in the notebook's folder; `baton files restore` in a terminal brings them back"
+    )
 }
 
 fn not_here(error: &FilesError) -> String {

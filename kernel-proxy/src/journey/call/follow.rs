@@ -133,6 +133,7 @@ impl Journey {
                 call.writer.send(&wanted).await?;
             }
             JobEvent::Started { worker } => {
+                call.started = true;
                 call.notice.starts(call.now());
                 call.worker = Some(worker);
             }

@@ -47,7 +47,10 @@ impl Journey {
         let mut snapshot = snapshot;
         let home = loop {
             match self.home.take() {
-                _ if snapshot.messages == 0 => break Home::fresh(),
+                _ if snapshot.messages == 0 => {
+                    self.files.session_is_new();
+                    break Home::fresh();
+                }
                 Some(home) if home.version.messages == snapshot.messages => break home,
                 _ => snapshot = call.whole_state().await?,
             }
@@ -124,13 +127,18 @@ impl Journey {
         let file = std::os::fd::AsFd::as_fd(&file);
         call.writer.send_with_file(&message, file).await?;
         let applied = call.applied().await;
+        let mut files = files;
         if !matches!(applied, Ok(true)) {
-            undo_files(files).await;
+            undo_files(files.take()).await;
+            self.tell_of_files(call).await;
         }
         if !applied? {
             self.close_comms(call);
             self.link.applied(call.job).await;
             return Ok(());
+        }
+        if let Some(files) = files {
+            self.files.keep(files).await;
         }
         call.comms.clear();
         let home = Home {

@@ -1,0 +1,45 @@
+//! What `baton files` takes on the command line.
+
+use std::path::PathBuf;
+
+use clap::{Arg, Command, value_parser};
+
+use super::{path_argument, switch};
+
+pub(super) fn files() -> Command {
+    let folder = || {
+        path_argument(
+            "folder",
+            "FOLDER",
+            "The notebook's folder\n[default: this folder, or the nearest one above it with a trash]",
+        )
+    };
+    Command::new("files")
+        .about("Bring back files that %%gpu cells deleted or replaced")
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommand(
+            Command::new("list")
+                .about("List the files that can be brought back, the newest first")
+                .arg(folder())
+                .arg(switch("json", "Print JSON")),
+        )
+        .subcommand(
+            Command::new("restore")
+                .about("Bring files back")
+                .long_about(
+                    "Bring files back.\n\n\
+                     With PATH, the newest version of that file, or of every file in that folder, takes its place. \
+                     What is there now goes to the trash.\n\n\
+                     Without PATH, every file that was deleted and is still missing comes back.",
+                )
+                .arg(
+                    Arg::new("paths")
+                        .value_name("PATH")
+                        .num_args(0..)
+                        .value_parser(value_parser!(PathBuf))
+                        .help("A file or a folder, as `baton files list` shows it"),
+                )
+                .arg(folder()),
+        )
+}

@@ -1,0 +1,149 @@
+//! `baton files`: brings back what `%%gpu` cells deleted or replaced beside a notebook.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use baton_files::{Kept, Trash, Was};
+use clap::ArgMatches;
+use jiff::{Timestamp, tz::TimeZone};
+use serde::Serialize;
+
+use super::ask::text;
+use crate::settings::Settings;
+
+/// As JSON.
+#[derive(Serialize)]
+struct Shown {
+    path: String,
+    was: String,
+    bytes: u64,
+    unix_ms: i64,
+}
+
+pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let Some((command, matches)) = matches.subcommand() else {
+        return Ok(ExitCode::FAILURE);
+    };
+    let folder = notebook_folder(settings, matches.get_one("folder"))?;
+    let trash = Trash::of(&folder, &settings.state_folder);
+    let kept = trash
+        .kept()
+        .with_context(|| format!("Failed to look through the trash of {}", folder.display()))?;
+    match command {
+        "list" => list(&kept, matches.get_flag("json")),
+        _ => {
+            let paths = matches.get_many::<PathBuf>("paths");
+            let paths: Vec<&PathBuf> = paths.into_iter().flatten().collect();
+            restore(&folder, &trash, &chosen(&folder, &kept, &paths)?)
+        }
+    }
+}
+
+/// Where nothing was ever deleted, this folder.
+fn notebook_folder(settings: &Settings, named: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
+    let here = std::env::current_dir().context("This folder is gone")?;
+    if let Some(named) = named {
+        let path = here.join(named);
+        return path
+            .canonicalize()
+            .with_context(|| format!("There is no folder {}", path.display()));
+    }
+    let has_trash = |folder: &&Path| {
+        let kept = Trash::of(folder, &settings.state_folder).kept();
+        kept.is_ok_and(|kept| !kept.is_empty())
+    };
+    Ok(here.ancestors().find(has_trash).unwrap_or(&here).to_owned())
+}
+
+fn list(kept: &[Kept], json: bool) -> anyhow::Result<ExitCode> {
+    if json {
+        let shown: Vec<Shown> = kept
+            .iter()
+            .map(|kept| Shown {
+                path: kept.path.to_string(),
+                was: kept.was.to_string(),
+                bytes: kept.bytes,
+                unix_ms: kept.at_ms,
+            })
+            .collect();
+        println!("{}", serde_json::to_string_pretty(&shown)?);
+    } else {
+        let rows = kept.iter().map(|kept| {
+            let (path, was) = (kept.path.to_string(), kept.was.to_string());
+            [time(kept.at_ms), was, kept.bytes.to_string(), path]
+        });
+        let nothing = "No %%gpu cell has deleted or replaced files here lately";
+        print!(
+            "{}",
+            text::table(["WHEN", "WHAT", "BYTES", "PATH"], rows, nothing)
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The newest version of each file that is asked for.
+fn chosen<'kept>(
+    folder: &Path,
+    kept: &'kept [Kept],
+    paths: &[&PathBuf],
+) -> anyhow::Result<Vec<&'kept Kept>> {
+    let mut seen = BTreeSet::new();
+    let newest: Vec<&Kept> = kept.iter().filter(|kept| seen.insert(&kept.path)).collect();
+    if paths.is_empty() {
+        let is_missing = |kept: &&Kept| {
+            kept.was != Was::Replaced
+                && folder.join(kept.path.as_path()).symlink_metadata().is_err()
+        };
+        return Ok(newest.into_iter().filter(is_missing).collect());
+    }
+    let here = std::env::current_dir().context("This folder is gone")?;
+    let mut chosen = Vec::new();
+    for path in paths {
+        let named = here.join(path);
+        let below = named.strip_prefix(folder).unwrap_or(path);
+        let found: Vec<&Kept> = newest
+            .iter()
+            .copied()
+            .filter(|kept| kept.path.as_path().starts_with(below))
+            .collect();
+        anyhow::ensure!(
+            !found.is_empty(),
+            "Nothing called '{}' is in the trash\nhint: `baton files list` shows what is",
+            path.display()
+        );
+        chosen.extend(found);
+    }
+    Ok(chosen)
+}
+
+fn restore(folder: &Path, trash: &Trash, chosen: &[&Kept]) -> anyhow::Result<ExitCode> {
+    if chosen.is_empty() {
+        println!("No file that a %%gpu cell deleted is missing here");
+    }
+    let mut all = ExitCode::SUCCESS;
+    for kept in chosen {
+        match kept.restore(folder, trash) {
+            Ok(()) => {
+                let when = time(kept.at_ms);
+                println!("Brought back '{}', {} {when}", kept.path, kept.was);
+            }
+            Err(error) => {
+                eprintln!("Failed to bring back '{}': {error}", kept.path);
+                all = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// As clocks on the wall show it.
+fn time(unix_ms: i64) -> String {
+    let at = Timestamp::from_millisecond(unix_ms).unwrap_or_default();
+    at.to_zoned(TimeZone::system())
+        .strftime("%Y-%m-%d %H:%M:%S")
+        .to_string()
+}
