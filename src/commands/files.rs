@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     process::ExitCode,
 };
 
@@ -103,7 +103,7 @@ fn chosen<'kept>(
     let here = std::env::current_dir().context("This folder is gone")?;
     let mut chosen = Vec::new();
     for path in paths {
-        let named = here.join(path);
+        let named = without_dots(&here.join(path));
         let below = named.strip_prefix(folder).unwrap_or(path);
         let found: Vec<&Kept> = newest
             .iter()
@@ -118,6 +118,19 @@ fn chosen<'kept>(
         chosen.extend(found);
     }
     Ok(chosen)
+}
+
+/// By its text alone: what it names is gone.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for component in path.components() {
+        match component {
+            Component::ParentDir => drop(plain.pop()),
+            Component::CurDir => {}
+            other => plain.push(other),
+        }
+    }
+    plain
 }
 
 fn restore(folder: &Path, trash: &Trash, chosen: &[&Kept]) -> anyhow::Result<ExitCode> {

@@ -227,7 +227,8 @@ impl Mirror {
         }
         let mut found = BTreeMap::new();
         for (path, metadata) in walked.entries {
-            if metadata.dev() != self.root.device() {
+            // Of a file the number says nothing: on layered file systems each may have another one.
+            if metadata.is_dir() && metadata.dev() != self.root.device() {
                 let path = self.root().join(path.as_path());
                 return Err(FilesError::OtherFileSystem { path });
             }
