@@ -157,12 +157,19 @@ impl Process {
         code
     }
 
-    /// Who comes to the closed gate shows which contexts compute.
+    /// Also shows a context that this library did not see before.
     fn want(&self) {
         if let Ok((context, _)) = driver::current() {
-            self.contexts().insert(context);
+            self.meet(context);
         }
         self.line.say(&FromSession::Want);
+    }
+
+    /// This context may compute.
+    fn meet(&self, context: Context) {
+        if !context.is_none() {
+            self.contexts().insert(context);
+        }
     }
 
     fn notice(&self, code: Code) {
@@ -220,7 +227,7 @@ impl Process {
     /// Memory for the calling thread's context. The code is what the driver would say.
     fn allocate(&self, bytes: u64) -> Result<u64, Code> {
         let (context, device) = driver::current()?;
-        self.contexts().insert(context);
+        self.meet(context);
         // To ask for an event would spoil a capture.
         if !self.captures.any() {
             self.reap(false);

@@ -11,6 +11,7 @@ const CHANGED: &[(&str, &str, u32)] = &[
     ("cuCtxCreate", "_v3", 11040),
     ("cuCtxCreate", "_v2", 3020),
     ("cuCtxDestroy", "_v2", 4000),
+    ("cuCtxPushCurrent", "_v2", 4000),
     ("cuDevicePrimaryCtxRelease", "_v2", 11000),
     ("cuDevicePrimaryCtxReset", "_v2", 11000),
     ("cuDeviceTotalMem", "_v2", 3020),

@@ -97,3 +97,20 @@ fn nothing_of_a_context_that_ended_is_used_again() {
     }
     assert_eq!(world.machine.stale_handles().unwrap(), 0);
 }
+
+#[test]
+fn a_lease_ends_when_the_work_of_all_contexts_has_ended() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    hand.grant();
+    client.does("launch nothing 1");
+    client.does("create-context");
+    world.machine.hold().unwrap();
+    client.does("launch held 1");
+    client.does("leave-context");
+    hand.drop_lease();
+    assert!(eventually(|| world.machine.waiting().unwrap() == 1));
+    world.machine.let_go().unwrap();
+    hand.until_yielded();
+    client.does("destroy-context");
+}

@@ -8,7 +8,7 @@ use std::mem::transmute;
 
 use super::super::PROCESS;
 use super::driver::{
-    Code, Context, Export, NOT_FOUND, OUT_OF_MEMORY, context_of_green, current,
+    Code, Context, Export, NOT_FOUND, OUT_OF_MEMORY, SUCCESS, context_of_green, current,
     has_primary_context, primary_context,
 };
 use super::{is_in_use, wrap};
@@ -19,26 +19,37 @@ wrap! {
     fn cuCtxDestroy(context: usize) |driver| { destroying(context, driver) }
 
     fn cuDevicePrimaryCtxRetain(context: *mut usize, device: c_int) |driver| {
-        let _ = (context, device);
-        making(driver)
+        let _ = device;
+        meeting(context, making(driver))
     }
 
     fn cuCtxCreate_v2(context: *mut usize, flags: u32, device: c_int) |driver| {
-        let _ = (context, flags, device);
-        making(driver)
+        let _ = (flags, device);
+        meeting(context, making(driver))
     }
 
     fn cuCtxCreate_v3(
         context: *mut usize, parameters: *mut c_void, count: c_int, flags: u32, device: c_int
     ) |driver| {
-        let _ = (context, parameters, count, flags, device);
-        making(driver)
+        let _ = (parameters, count, flags, device);
+        meeting(context, making(driver))
     }
 
     fn cuCtxCreate_v4(context: *mut usize, parameters: *mut c_void, flags: u32, device: c_int) |driver| {
-        let _ = (context, parameters, flags, device);
-        making(driver)
+        let _ = (parameters, flags, device);
+        meeting(context, making(driver))
     }
+
+    fn cuCtxFromGreenCtx(context: *mut usize, green: usize) |driver| {
+        let _ = green;
+        meeting(context, driver())
+    }
+
+    fn cuCtxSetCurrent(context: usize) |driver| { meeting(&raw const context, driver()) }
+
+    fn cuCtxPushCurrent_v2(context: usize) |driver| { meeting(&raw const context, driver()) }
+
+    fn cuCtxPushCurrent(context: usize) |driver| { meeting(&raw const context, driver()) }
 
     fn cuDevicePrimaryCtxReset(device: c_int) |driver| { resetting(device, driver) }
 
@@ -126,6 +137,18 @@ wrap! {
         let _ = function;
         making(driver)
     }
+}
+
+/// A context that may compute from now on, so the end of a lease waits for its work.
+fn meeting(context: *const usize, code: Code) -> Code {
+    // SAFETY: the driver has just written or read there.
+    if code == SUCCESS
+        && is_in_use()
+        && let Some(context) = unsafe { context.as_ref() }
+    {
+        PROCESS.meet(Context(*context));
+    }
+    code
 }
 
 /// Others make room for what finds none, and stands in no ledger.

@@ -260,6 +260,10 @@ pub(in super::super) fn synchronize() -> Result<(), Code> {
 }
 
 impl Context {
+    pub(in super::super) fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
     /// Runs `action` with this context as the calling thread's.
     pub(in super::super) fn with<T>(
         self,

@@ -27,7 +27,7 @@ const UNTOUCHED: &[(&str, &[&str])] = &[
         "cuCtxEnablePeerAccess", "cuIpcCloseMemHandle", "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2",
         "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle", "cuMulticastBindMem", "cuMulticastBindMem_v2",
     ]),
-    ("a context is known when its first work comes", &[
+    ("a context is known when it is made current, at the latest when it comes to the closed gate", &[
         "cuCtxCreate", "cuGreenCtxCreate",
     ]),
 ];
