@@ -3,7 +3,7 @@
 //! In: `/proc`, and what the GPUs' driver says. Out: the devices as people read them, and how much memory the machine
 //! has and uses.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use baton_protocol::worker::{Device, DeviceKind, GpuLoad};
 
@@ -42,6 +42,52 @@ pub(crate) struct Memory {
 
 pub(crate) fn memory() -> Memory {
     memory_of(&fs::read_to_string("/proc/meminfo").unwrap_or_default())
+}
+
+/// How much memory this process and its children can have yet: what the system has available, and less where a control
+/// group that they are in allows less.
+pub(crate) fn available_bytes() -> u64 {
+    let memory = memory();
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let allowed = groups.lines().filter_map(|line| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        allowed_in(controllers, Path::new(path))
+    });
+    let available = memory.total_bytes - memory.used_bytes;
+    allowed.min().unwrap_or(available).min(available)
+}
+
+/// By a group and those around it; in a container the path may be the host's, and only its root is there.
+fn allowed_in(controllers: &str, path: &Path) -> Option<u64> {
+    let (root, limit, usage) = match controllers {
+        "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
+        some if some.split(',').any(|one| one == "memory") => (
+            "/sys/fs/cgroup/memory",
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+        ),
+        _ => return None,
+    };
+    let groups = path.ancestors().filter_map(|group| {
+        let folder = Path::new(root).join(group.strip_prefix("/").ok()?);
+        let read = |name| fs::read_to_string(folder.join(name)).ok();
+        left_of(&read(limit)?, &read(usage)?, &read("memory.stat")?)
+    });
+    groups.min()
+}
+
+/// What a group may have yet. Files that were read and could be forgotten do not count as used.
+fn left_of(limit: &str, usage: &str, stat: &str) -> Option<u64> {
+    let forgettable = stat.lines().find_map(|line| {
+        let (name, bytes) = line.split_once(' ')?;
+        let is_meant = matches!(name, "inactive_file" | "total_inactive_file");
+        is_meant.then(|| bytes.parse::<u64>().ok())?
+    });
+    let used: u64 = usage.trim().parse().ok()?;
+    let used = used.saturating_sub(forgettable.unwrap_or(0));
+    // Version 2 writes `max` where there is no limit.
+    Some(limit.trim().parse::<u64>().ok()?.saturating_sub(used))
 }
 
 fn memory_of(meminfo: &str) -> Memory {
@@ -88,6 +134,16 @@ mod tests {
         };
         assert_eq!(memory_of(text), expected);
         assert_eq!(memory_of("nonsense"), Memory::default());
+    }
+
+    #[test]
+    fn a_control_group_leaves_what_it_does_not_use() {
+        let stat = "anon 5\ninactive_file 100\nactive_file 7\n";
+        assert_eq!(left_of("1000\n", "400\n", stat), Some(700));
+        assert_eq!(left_of("1000\n", "1200\n", ""), Some(0));
+        assert_eq!(left_of("max\n", "400\n", stat), None);
+        let available = available_bytes();
+        assert!(available > 0 && available <= memory().total_bytes);
     }
 
     #[test]

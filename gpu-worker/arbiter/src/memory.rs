@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl Arbiter {
-    /// Refused is what could never be: more than the GPU has beside what stays on it, or more than the host could hold
-    /// while somebody else computes.
+    /// Refused is what could never be: more than the GPU has beside what stays on it; or, where not all fits on the GPU
+    /// together, more than the host could hold while somebody else computes.
     pub(crate) fn ask_to_grow(&mut self, id: SessionId, bytes: u64, actions: &mut Vec<Action>) {
         let fixed = self.fixed_bytes();
         let others: u64 = (self.sessions.iter())
@@ -24,7 +24,9 @@ impl Arbiter {
         let own = session.bytes + session.growing_bytes + bytes;
         let refused = session.is_hopeless
             || fixed + own > memory.usable_bytes
-            || (others > 0 && others + own > memory.host_bytes);
+            || (others > 0
+                && fixed + others + own > memory.usable_bytes
+                && others + own > memory.host_bytes);
         if refused {
             actions.push(Action::Refuse { session: id, bytes });
         }
@@ -173,8 +175,23 @@ impl Arbiter {
             return None;
         }
         self.victim(|_, session| {
-            self.sleeps_at(session).is_some_and(|time| time <= self.now) && may_leave(session)
+            self.sleeps_at(session).is_some_and(|time| time <= self.now)
+                && may_leave(session)
+                && self.host_has_room_for(session)
         })
+    }
+
+    /// Beside the others' memory that is on the host, or was: its place there stays.
+    fn host_has_room_for(&self, session: &Session) -> bool {
+        let others = self
+            .sessions
+            .values()
+            .filter(|other| !std::ptr::eq(*other, session));
+        let held: u64 = others
+            .filter(|other| other.has_left || !other.is_resident())
+            .map(|other| other.bytes)
+            .sum();
+        held + session.bytes <= self.settings.memory.host_bytes
     }
 
     /// When the next session sleeps whose memory is to leave then.

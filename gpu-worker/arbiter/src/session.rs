@@ -27,6 +27,8 @@ pub(crate) struct Session {
     pub(crate) is_hopeless: bool,
     pub(crate) fixed_bytes: u64,
     pub(crate) bytes: u64,
+    /// Its memory was on the host, where it keeps its place.
+    pub(crate) has_left: bool,
     /// Asked for and neither made nor refused.
     pub(crate) growing_bytes: u64,
 }
@@ -98,6 +100,7 @@ impl Session {
             is_hopeless: false,
             fixed_bytes,
             bytes: 0,
+            has_left: false,
             growing_bytes: 0,
         }
     }
@@ -207,6 +210,7 @@ impl Session {
             return Duration::ZERO;
         };
         self.residency = Residency::Away;
+        self.has_left = true;
         now - since
     }
 

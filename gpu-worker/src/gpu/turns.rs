@@ -19,7 +19,7 @@ const DRIVER: &str = "libcuda.so.1";
 /// What contexts of sessions take beside what they allocate: the library cannot move that.
 const CONTEXTS: u64 = 20;
 
-/// Of the host's memory: how much of it sessions may have on the GPUs or moved out of them.
+/// Of the memory that is available on the host: how much of it sessions may move there from the GPUs.
 const HOST_SHARE: u64 = 2;
 
 pub(crate) struct Turns {
@@ -128,7 +128,7 @@ fn settings(total_bytes: u64, host_share: u64) -> Settings {
     let mut settings = Settings::new(Memory {
         usable_bytes,
         reserve_bytes: usable_bytes / 10,
-        host_bytes: device::memory().total_bytes / host_share,
+        host_bytes: device::available_bytes() / host_share,
     });
     settings.drain_limit = Duration::from_secs(60);
     settings

@@ -92,9 +92,23 @@ fn more_than_the_gpu_has_is_refused_at_once() {
 fn more_than_the_host_could_hold_is_refused_but_to_who_is_alone() {
     let mut world = World::with_memory(80 * GB, 64 * GB);
     world.add(1, script(1, &[cell(0.0, 1.0, 78 * GB)]));
-    world.add(2, script(2, &[cell(5.0, 1.0, GB)]));
+    world.add(2, script(2, &[cell(5.0, 1.0, 3 * GB)]));
     world.run();
     assert_eq!(world.told.refused, [2]);
+}
+
+#[test]
+fn what_fits_on_the_gpu_together_needs_no_room_on_the_host() {
+    let mut world = World::with_memory(80 * GB, 16 * GB);
+    for session in 1..=3 {
+        world.add(
+            session,
+            script(session, &[cell(session as f64, 1.0, 30 * GB)]),
+        );
+    }
+    world.run();
+    assert_eq!(world.told.refused, [3]);
+    assert_eq!(world.told.moved_bytes, 0);
 }
 
 #[test]
@@ -253,6 +267,40 @@ fn sessions_that_sleep_make_room_before_anybody_asks() {
     assert_eq!(
         arbiter.handle(Event::Expected(2), seconds(310.0)),
         [Action::SwapIn(2)]
+    );
+}
+
+#[test]
+fn sessions_that_sleep_stay_where_the_host_has_no_room_for_them() {
+    use baton_arbiter::{Action, Arbiter, Event, Memory, Settings};
+
+    let mut arbiter = Arbiter::new(Settings::new(Memory {
+        usable_bytes: 80 * GB,
+        reserve_bytes: 50 * GB,
+        host_bytes: 30 * GB,
+    }));
+    for session in 1..=3 {
+        let joined = Event::Joined {
+            session,
+            user: session,
+            fixed_bytes: 0,
+        };
+        arbiter.handle(joined, Duration::ZERO);
+        let bytes = 20 * GB;
+        arbiter.handle(Event::Grew { session, bytes }, Duration::ZERO);
+    }
+    let asleep = seconds(300.0);
+    assert_eq!(arbiter.handle(Event::Woke, asleep), [Action::SwapOut(1)]);
+    assert_eq!(arbiter.handle(Event::SwappedOut(1), asleep), []);
+    // What it left on the host stays there after its way back.
+    assert_eq!(
+        arbiter.handle(Event::Expected(1), asleep),
+        [Action::SwapIn(1)]
+    );
+    assert_eq!(arbiter.handle(Event::SwappedIn(1), asleep), []);
+    assert_eq!(
+        arbiter.handle(Event::CellEnded(1), asleep),
+        [Action::SwapOut(1)]
     );
 }
 
