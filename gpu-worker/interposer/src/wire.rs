@@ -1,20 +1,23 @@
-//! What a session's interposer and the worker say to each other: frames of 64 bytes over a Unix stream socket.
+//! What a session's interposer and the worker say to each other: frames of 72 bytes over a Unix stream socket.
 //!
-//! A frame is a mark with the version, a kind, and seven numbers, little endian. Both ends are of one version, because
+//! A frame is a mark with the version, a kind, and eight numbers, little endian. Both ends are of one version, because
 //! the worker brings the library along.
 
 /// The variables that tell a session where its worker listens, and with which words it introduces itself.
 pub const SOCKET: &str = "BATON_GPU_SOCKET";
 pub const TOKEN: &str = "BATON_GPU_TOKEN";
 
-pub const FRAME_BYTES: usize = 64;
+/// The variable with the session's GPU, as `CUDA_VISIBLE_DEVICES` names it, where the worker knows it.
+pub const DEVICE: &str = "BATON_GPU_DEVICE";
+
+pub const FRAME_BYTES: usize = 72;
 pub type Frame = [u8; FRAME_BYTES];
 
 /// A lease's number; see the arbiter.
 pub type Epoch = u64;
 
-const MARK: u32 = u32::from_le_bytes(*b"BtG1");
-const WORDS: usize = 7;
+const MARK: u32 = u32::from_le_bytes(*b"BtG2");
+const WORDS: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
@@ -26,6 +29,8 @@ pub struct Hello {
     pub fixed_bytes: u64,
     /// Those bytes are not on the GPU.
     pub is_away: bool,
+    /// The UUID of the GPU that it found; 0 where the driver does not say.
+    pub device: u128,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +121,8 @@ impl FromSession {
                     hello.bytes,
                     hello.fixed_bytes,
                     u64::from(hello.is_away),
+                    hello.device as u64,
+                    (hello.device >> 64) as u64,
                 ],
             ),
             Self::Want => frame(1, &[]),
@@ -142,6 +149,7 @@ impl FromSession {
                 bytes: words[3],
                 fixed_bytes: words[4],
                 is_away: words[5] != 0,
+                device: u128::from(words[6]) | u128::from(words[7]) << 64,
             }),
             1 => Self::Want,
             2 => Self::Yielded {
@@ -247,6 +255,7 @@ mod tests {
             bytes: 2,
             fixed_bytes: 3,
             is_away: true,
+            device: u128::MAX - 9,
         };
         for message in [
             FromSession::Hello(hello),

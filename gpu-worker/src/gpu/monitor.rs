@@ -50,6 +50,12 @@ impl Monitored {
         &self.name
     }
 
+    /// Whether a process found another GPU than this one. Where one of the two does not say which, it is believed.
+    pub(super) fn is_another(&self, device: u128) -> bool {
+        let own = uuid_of(&self.name);
+        device != 0 && own.is_some_and(|own| own != device)
+    }
+
     pub(super) fn memory_bytes(&self) -> Option<u64> {
         self.asked(|gpu| gpu.memory_total_bytes)
     }
@@ -63,6 +69,12 @@ impl Monitored {
         let place = reading.names.iter().position(|name| *name == self.name)?;
         reading.gpus.get(place).map(what)
     }
+}
+
+/// Of a whole GPU by its name.
+fn uuid_of(name: &str) -> Option<u128> {
+    let uuid: uuid::Uuid = name.strip_prefix("GPU-")?.parse().ok()?;
+    Some(uuid.as_u128())
 }
 
 /// Each GPU that `reading` knows.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use baton_arbiter::{Settings, UserId};
-use baton_interposer::wire::{SOCKET, TOKEN};
+use baton_interposer::wire::{DEVICE, SOCKET, TOKEN};
 use baton_jupyter_link::folder::{FolderError, PrivateFolder};
 use tokio::{process::Command, sync::watch};
 
@@ -34,6 +34,8 @@ pub(crate) struct SharedGpu {
     gpu: Gpu,
     /// Sessions are told so; `None`: it is the only one that they see.
     name: Option<String>,
+    /// As the driver calls it, where its monitoring says so.
+    device: Option<String>,
     /// How much a session may allocate.
     limit_bytes: Option<u64>,
     /// Where the driver can take a session off the GPU.
@@ -61,7 +63,9 @@ impl SharedGpu {
         monitored: Option<Monitored>,
     ) -> Result<Arc<Self>, OpenError> {
         let folder = PrivateFolder::create_in(runtime_folder, "gpu")?;
+        let device = monitored.as_ref().map(|gpu| gpu.name().to_owned());
         Ok(Arc::new(Self {
+            device: device.or_else(|| name.clone()),
             gpu: Gpu::start(&folder.path().join("gpu"), settings, monitored)?,
             name,
             limit_bytes,
@@ -108,6 +112,9 @@ impl SharedGpu {
             .env(TOKEN, format!("{token:x}"));
         if let Some(name) = &self.name {
             command.env(CUDA_VISIBLE_DEVICES, name);
+        }
+        if let Some(device) = &self.device {
+            command.env(DEVICE, device);
         }
         for (name, value) in THRIFT {
             if env::var_os(name).is_none() {

@@ -291,6 +291,16 @@ impl Driver {
         Ok((free, total))
     }
 
+    /// Of the device.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn total_bytes(&self) -> Answer<usize> {
+        let mut bytes = 0;
+        call!(self, "cuDeviceTotalMem", &raw mut bytes => *mut usize, 0 => c_int)?;
+        Ok(bytes)
+    }
+
     /// Where the allocation begins that an address lies in, by both ways to ask, and how long it is.
     ///
     /// # Errors

@@ -74,6 +74,7 @@ fn connect(process: &Process, introduction: &Introduction) -> io::Result<Frames>
         bytes: memory.bytes(),
         fixed_bytes: memory.fixed_bytes(),
         is_away: memory.is_away(),
+        device: driver::uuid(0),
     });
     io::Write::write_all(&mut stream.as_ref(), &hello.encode())?;
     stream.set_read_timeout(Some(WELCOME))?;

@@ -27,6 +27,12 @@ impl Arbitration {
             );
             return;
         };
+        if (self.monitored.as_ref()).is_some_and(|gpu| gpu.is_another(hello.device)) {
+            tracing::warn!(
+                "Process {process} uses another GPU than its session has, and takes no turns there"
+            );
+            return;
+        }
         if self.arbiter.is_none() && hello.total_bytes == 0 {
             return;
         }

@@ -104,6 +104,7 @@ impl Client {
                 .driver
                 .memory()
                 .map(|(free, total)| format!("{free} {total}")),
+            ["card-bytes"] => driver.total_bytes().map(|bytes| bytes.to_string()),
             ["range", name] => self.range(name),
             ["share", name] => nothing(self.driver.share(self.buffer(name)?.address)),
             ["begin-capture"] => nothing(self.driver.begin_capture(self.stream)),

@@ -20,6 +20,7 @@ use crate::{Code, ILLEGAL_STATE, INVALID_VALUE, NOT_READY, OUT_OF_MEMORY, lock, 
 
 pub(crate) struct Card {
     file: File,
+    number: usize,
     numbers: &'static [AtomicU64],
     slot: usize,
     /// Locks are the process', so its threads take turns here.
@@ -38,8 +39,9 @@ pub(crate) fn open() -> io::Result<()> {
         return Ok(());
     }
     let first = std::env::var_os("BATON_TEST_GPU").ok_or(io::ErrorKind::NotFound)?;
-    let visible = std::env::var("CUDA_VISIBLE_DEVICES").unwrap_or_default();
-    let file = File::options().read(true).write(true).open(card_at(first.as_ref(), number_of(&visible)))?;
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    let number = number_of(visible.as_deref()).ok_or(io::ErrorKind::NotFound)?;
+    let file = File::options().read(true).write(true).open(card_at(first.as_ref(), number))?;
     let numbers = sys::map_numbers(&file)?;
     let slot = (0..SLOTS).find(|slot| {
         locks::lock(file.as_raw_fd(), ALIVE + *slot as i64, LockKind::Try).is_ok()
@@ -47,6 +49,7 @@ pub(crate) fn open() -> io::Result<()> {
     let slot = slot.ok_or(io::ErrorKind::QuotaExceeded)?;
     let card = Card {
         file,
+        number,
         numbers,
         slot,
         ledger: Mutex::new(()),
@@ -60,13 +63,23 @@ pub(crate) fn open() -> io::Result<()> {
     Ok(())
 }
 
-/// The first card that is `visible`: a program has one.
-fn number_of(visible: &str) -> usize {
+/// The first card that is `visible`: a program has one. None is after what names none, as in a list without members or
+/// with -1 (CUDA's programming guide: only devices before an invalid index are visible). Slices are the first card's.
+fn number_of(visible: Option<&str>) -> Option<usize> {
+    let Some(visible) = visible else { return Some(0) };
     let name = visible.split(',').next().unwrap_or_default();
-    name.strip_prefix(UUID).unwrap_or(name).parse().unwrap_or(0)
+    match name.starts_with("MIG-") {
+        true => Some(0),
+        false => name.strip_prefix(UUID).unwrap_or(name).parse().ok(),
+    }
 }
 
 impl Card {
+    /// As its name has it.
+    pub(crate) fn uuid(&self) -> [u8; 16] {
+        (self.number as u128).to_be_bytes()
+    }
+
     pub(crate) fn total_bytes(&self) -> u64 {
         self.numbers[MEMORY].load(SeqCst)
     }

@@ -1,6 +1,7 @@
 //! What a worker hears of its GPU from the driver.
 
 use baton_gpu_worker::gpu::{MONITORING, Reading, gpus, monitor, slices};
+use baton_interposer::wire::DEVICE;
 use tokio::sync::watch;
 
 use crate::world::{MIB, World};
@@ -112,6 +113,29 @@ fn each_of_several_gpus_is_told_of() {
     let used = world.read(&mut reading, |reading| bytes(reading)[1] > 0);
     assert_eq!(bytes(&used)[0], 0);
     assert_eq!(world.monitor(Some(second)).borrow().gpus.len(), 1);
+}
+
+#[test]
+fn a_session_keeps_its_gpu_whatever_its_notebook_says_of_visible_devices() {
+    let mut world = World::new(64 * MIB);
+    world.machine.add_card(1, 32 * MIB).unwrap();
+    let library = world.machine.folder().join(MONITORING);
+    let second = &gpus(library.as_os_str(), None)[1];
+    let token = world.admit(None);
+    for visible in ["0", "0,1", second] {
+        let variables = [("CUDA_VISIBLE_DEVICES", visible), (DEVICE, second)];
+        let mut client = world.client_of(token, &variables);
+        assert_eq!(client.does("card-bytes"), (32 * MIB).to_string());
+    }
+    // Who wants none gets none.
+    for visible in ["", "-1"] {
+        let mut command = world.command_of(token);
+        command
+            .env("CUDA_VISIBLE_DEVICES", visible)
+            .env(DEVICE, second);
+        let output = command.output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "error 100\n");
+    }
 }
 
 #[test]

@@ -31,6 +31,7 @@ impl Peer {
             bytes: 0,
             fixed_bytes: 0,
             is_away: false,
+            device: 0,
         }));
         assert!(matches!(peer.hear(), ToSession::Welcome { .. }));
         peer
@@ -95,6 +96,7 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
                 bytes: number,
                 fixed_bytes: number,
                 is_away,
+                device: 0,
             }));
         }
     }

@@ -168,9 +168,14 @@ impl World {
         Client::start(command)
     }
 
-    pub(crate) fn client_of(&self, token: Token, variables: &[(&str, &str)]) -> Client {
+    pub(crate) fn command_of(&self, token: Token) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-client"));
         command.envs(self.environment(token));
+        command
+    }
+
+    pub(crate) fn client_of(&self, token: Token, variables: &[(&str, &str)]) -> Client {
+        let mut command = self.command_of(token);
         command.envs(variables.iter().copied());
         Client::start(command)
     }

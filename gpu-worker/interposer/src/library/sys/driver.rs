@@ -101,6 +101,7 @@ driver! {
     fn primary_state(device: c_int, flags: *mut u32, is_active: *mut c_int) = cuDevicePrimaryCtxGetState;
     fn device_get_attribute(value: *mut c_int, attribute: c_int, device: c_int) = cuDeviceGetAttribute;
     fn graph_mem_attribute(device: c_int, attribute: c_int, value: *mut u64) = cuDeviceGetGraphMemAttribute;
+    fn device_uuid(uuid: *mut [u8; 16], device: c_int) = cuDeviceGetUuid;
     fn device_total_mem(bytes: *mut usize, device: c_int) = cuDeviceTotalMem_v2;
     fn ctx_get_current(context: *mut usize) = cuCtxGetCurrent;
     fn ctx_get_device(device: *mut c_int) = cuCtxGetDevice;
@@ -189,6 +190,13 @@ pub(in super::super) fn total_bytes(device: c_int) -> u64 {
     let mut bytes = 0;
     device_total_mem(&raw mut bytes, device);
     bytes as u64
+}
+
+/// Of the whole GPU, also where the program has a slice of it; 0 where the driver does not say.
+pub(in super::super) fn uuid(device: c_int) -> u128 {
+    let mut uuid = [0; 16];
+    device_uuid(&raw mut uuid, device);
+    u128::from_be_bytes(uuid)
 }
 
 /// Of the GPU of this context, whoever has the rest.

@@ -1,6 +1,6 @@
 //! What is needed of the C library.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
 
 use super::driver;
@@ -27,6 +27,7 @@ unsafe extern "C" {
     fn munmap(at: *mut c_void, bytes: usize) -> c_int;
     fn madvise(at: *mut c_void, bytes: usize, advice: c_int) -> c_int;
     fn close(file: c_int) -> c_int;
+    fn setenv(name: *const c_char, value: *const c_char, overwrites: c_int) -> c_int;
     fn sigfillset(set: *mut SignalSet) -> c_int;
     fn pthread_sigmask(how: c_int, set: *const SignalSet, before: *mut SignalSet) -> c_int;
     fn pthread_atfork(
@@ -107,6 +108,14 @@ pub(in super::super) fn without_signals<T>(action: impl FnOnce() -> T) -> T {
 pub(in super::super) fn in_forked_children(action: extern "C" fn()) {
     // SAFETY: a function that lives as long as the library.
     unsafe { pthread_atfork(None, None, Some(action)) };
+}
+
+/// In the environment of this process and of its children.
+pub(super) fn set_variable(name: &str, value: &str) {
+    if let (Ok(name), Ok(value)) = (CString::new(name), CString::new(value)) {
+        // SAFETY: strings that end with nul, which the C library copies under its own lock.
+        unsafe { setenv(name.as_ptr(), value.as_ptr(), 1) };
+    }
 }
 
 pub(super) fn close_descriptor(descriptor: c_int) {

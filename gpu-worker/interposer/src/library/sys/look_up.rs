@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use super::super::PROCESS;
 use super::super::symbols;
+use super::super::wire::DEVICE;
 use super::driver::{self, Code, Export, NOT_FOUND, SUCCESS};
-use super::host::{RTLD_NEXT, RTLD_NOLOAD, dlvsym};
+use super::host::{self, RTLD_NEXT, RTLD_NOLOAD, dlvsym};
 use super::{table, wrapper, wrappers};
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
@@ -167,12 +168,29 @@ unsafe extern "C" fn cuInit(flags: u32) -> Code {
     let Some(address) = EXPORT.address() else {
         return NOT_FOUND;
     };
+    keep_to_own_device();
     // SAFETY: the driver's function.
     let code = unsafe { transmute::<usize, unsafe extern "C" fn(u32) -> Code>(address)(flags) };
     if code == SUCCESS {
         PROCESS.start();
     }
     code
+}
+
+/// The driver is about to read which GPUs the process may see. Programs like to say the first, which may be another
+/// session's; those that want none get none.
+fn keep_to_own_device() {
+    const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+    let Ok(own) = std::env::var(DEVICE) else {
+        return;
+    };
+    let is_kept = match std::env::var(VISIBLE) {
+        Ok(visible) => visible.is_empty() || visible.starts_with("-1") || visible == own,
+        Err(_) => false,
+    };
+    if !is_kept {
+        host::set_variable(VISIBLE, &own);
+    }
 }
 
 type LookUp = unsafe extern "C" fn(*const c_char, *mut usize, c_int, u64) -> Code;

@@ -67,9 +67,9 @@ api! {
         SUCCESS
     }
 
-    fn cuDeviceGetUuid(uuid: *mut [u8; 16], _device: c_int) { put(uuid, *b"host-memory-card") }
+    fn cuDeviceGetUuid(uuid: *mut [u8; 16], _device: c_int) { put(uuid, card().uuid()) }
 
-    fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], _device: c_int) { put(uuid, *b"host-memory-card") }
+    fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], _device: c_int) { put(uuid, card().uuid()) }
 
     fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) { put(bytes, card().total_bytes() as usize) }
 
