@@ -87,21 +87,21 @@ def mirrored(stage: Stage) -> bool:
 # ---- kill -9
 
 
-@fault("kill broker", 60, separate)
+@fault("kill broker", 45, separate)
 def kill_broker(stage: Stage, dice: random.Random, pause: Pause) -> None:
     stage.service.kill("broker")
     pause(dice.choice([0, dice.uniform(0, 1), dice.uniform(2, 6)]))
     stage.start_broker()
 
 
-@fault("broker away for long", 60, separate)
+@fault("broker away for long", 45, separate)
 def broker_away(stage: Stage, dice: random.Random, pause: Pause) -> None:
     stage.service.kill("broker")
     pause(dice.uniform(15, 35))
     stage.start_broker()
 
 
-@fault("kill worker", 60, separate, ends=True)
+@fault("kill worker", 45, separate, ends=True)
 def kill_worker(stage: Stage, dice: random.Random, pause: Pause) -> None:
     name = dice.choice(sorted(stage.worker_relays))
     stage.service.kill(name)
@@ -109,14 +109,14 @@ def kill_worker(stage: Stage, dice: random.Random, pause: Pause) -> None:
     stage.start_worker(name)
 
 
-@fault("kill up", 60, up, ends=True)
+@fault("kill up", 45, up, ends=True)
 def kill_up(stage: Stage, dice: random.Random, _: Pause) -> None:
     for process in stage.services():
         with suppress(psutil.Error):
             process.kill()
 
 
-@fault("kill session", 60, always, ends=True)
+@fault("kill session", 30, always, ends=True)
 def kill_session(stage: Stage, dice: random.Random, _: Pause) -> None:
     for process in one_of(stage.sessions(), dice):
         with suppress(psutil.Error):
@@ -126,14 +126,19 @@ def kill_session(stage: Stage, dice: random.Random, _: Pause) -> None:
 # ---- freeze and thaw
 
 
-@fault("freeze a service", 60, always)
+@fault("freeze a service", 45, always)
 def freeze_service(stage: Stage, dice: random.Random, pause: Pause) -> None:
     freeze(one_of(stage.services(), dice), dice, pause)
 
 
-@fault("freeze a session", 60, always)
+@fault("freeze a session", 45, always)
 def freeze_session(stage: Stage, dice: random.Random, pause: Pause) -> None:
     freeze(one_of(stage.sessions(), dice), dice, pause)
+
+
+@fault("freeze a notebook", 45, always)
+def freeze_notebook(stage: Stage, dice: random.Random, pause: Pause) -> None:
+    freeze(one_of(stage.kernels(), dice), dice, pause)
 
 
 def freeze(processes: list[psutil.Process], dice: random.Random, pause: Pause) -> None:
@@ -141,7 +146,7 @@ def freeze(processes: list[psutil.Process], dice: random.Random, pause: Pause) -
     with suppress(psutil.Error):
         for process in processes:
             process.send_signal(signal.SIGSTOP)
-    pause(sometimes_long(dice, 25))
+    pause(sometimes_long(dice, 18))
     with suppress(psutil.Error):
         for process in processes:
             process.send_signal(signal.SIGCONT)
@@ -150,7 +155,7 @@ def freeze(processes: list[psutil.Process], dice: random.Random, pause: Pause) -
 # ---- the network
 
 
-@fault("cut", 60, separate)
+@fault("cut", 45, separate)
 def cut(stage: Stage, dice: random.Random, pause: Pause) -> None:
     broken = some_relays(stage, dice)
     for relay in broken:
@@ -160,7 +165,7 @@ def cut(stage: Stage, dice: random.Random, pause: Pause) -> None:
         relay.mend()
 
 
-@fault("reset", 60, over_tcp)
+@fault("reset", 30, over_tcp)
 def reset(stage: Stage, dice: random.Random, pause: Pause) -> None:
     broken = some_relays(stage, dice)
     for _ in range(dice.choice([1, 1, 5])):
@@ -182,7 +187,7 @@ def blackhole(stage: Stage, dice: random.Random, pause: Pause) -> None:
         relay.mend()
 
 
-@fault("delay", 60, separate)
+@fault("delay", 45, separate)
 def delay(stage: Stage, dice: random.Random, pause: Pause) -> None:
     broken = some_relays(stage, dice)
     for relay in broken:
@@ -212,7 +217,7 @@ def late_packets(stage: Stage, dice: random.Random, pause: Pause) -> None:
 # ---- disks
 
 
-@fault("full disk", 60, has_disks, leaves_short=True)
+@fault("full disk", 45, has_disks, leaves_short=True)
 def full_disk(stage: Stage, dice: random.Random, pause: Pause) -> None:
     disk = stage.disks[dice.choice(sorted(stage.disks))]
     disk.fill()
@@ -220,7 +225,7 @@ def full_disk(stage: Stage, dice: random.Random, pause: Pause) -> None:
     disk.free()
 
 
-@fault("read-only disk", 60, has_disks, leaves_short=True)
+@fault("read-only disk", 45, has_disks, leaves_short=True)
 def read_only_disk(stage: Stage, dice: random.Random, pause: Pause) -> None:
     disk = stage.disks[dice.choice(["cache", "notebooks"])]
     if disk.make_read_only():
@@ -228,7 +233,7 @@ def read_only_disk(stage: Stage, dice: random.Random, pause: Pause) -> None:
         disk.make_writable()
 
 
-@fault("spoiled chunks", 60, always)
+@fault("spoiled chunks", 30, always)
 def spoil_chunks(stage: Stage, dice: random.Random, _: Pause) -> None:
     """Changed, cut off, or gone."""
     chunks = stage.chunks()
@@ -243,7 +248,7 @@ def spoil_chunks(stage: Stage, dice: random.Random, _: Pause) -> None:
                 path.write_bytes(content[: len(content) // 2] if how == "cut" else content[:-1] + b"?")
 
 
-@fault("emptied caches", 60, always)
+@fault("emptied caches", 30, always)
 def empty_caches(stage: Stage, dice: random.Random, _: Pause) -> None:
     for folder in stage.caches():
         for path in sorted(folder.rglob("*"), reverse=True):
@@ -251,7 +256,7 @@ def empty_caches(stage: Stage, dice: random.Random, _: Pause) -> None:
                 path.unlink() if path.is_file() else path.rmdir()
 
 
-@fault("deleted mirrors", 60, mirrored, ends=True, leaves_short=True)
+@fault("deleted mirrors", 30, mirrored, ends=True, leaves_short=True)
 def delete_mirrors(stage: Stage, dice: random.Random, _: Pause) -> None:
     for folder in one_of(stage.mirrors(), dice):
         shutil.rmtree(folder, ignore_errors=True)
@@ -260,7 +265,7 @@ def delete_mirrors(stage: Stage, dice: random.Random, _: Pause) -> None:
 # ---- descriptors, memory, the clock
 
 
-@fault("no descriptors", 60, always, leaves_short=True)
+@fault("no descriptors", 45, always, leaves_short=True)
 def no_descriptors(stage: Stage, dice: random.Random, pause: Pause) -> None:
     candidates = [*stage.services(), *stage.sessions()]
     for process in one_of(candidates, dice):
@@ -268,7 +273,7 @@ def no_descriptors(stage: Stage, dice: random.Random, pause: Pause) -> None:
             limited(process, psutil.RLIMIT_NOFILE, process.num_fds() + dice.randrange(3), dice.uniform(0.5, 4), pause)
 
 
-@fault("no memory", 60, always, ends=True, leaves_short=True)
+@fault("no memory", 45, always, ends=True, leaves_short=True)
 def no_memory(stage: Stage, dice: random.Random, pause: Pause) -> None:
     """What cannot allocate ends, or says so."""
     candidates = [*stage.services(), *stage.sessions()]
@@ -285,7 +290,7 @@ def limited(process: psutil.Process, resource: int, limit: int, seconds: float, 
     process.rlimit(resource, (soft, hard))
 
 
-@fault("clock jump", 60, has_clock)
+@fault("clock jump", 30, has_clock)
 def clock_jump(stage: Stage, dice: random.Random, pause: Pause) -> None:
     assert stage.clock is not None
     stage.clock.move(dice.choice([-1, 1]) * dice.choice([30, 3600, 86400, 400 * 86400]))

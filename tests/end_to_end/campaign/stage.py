@@ -194,6 +194,10 @@ class Stage:
     def sessions(self) -> list[psutil.Process]:
         return self._processes("baton_shim.session")
 
+    def kernels(self) -> list[psutil.Process]:
+        """Proxies and notebook kernels."""
+        return [*self._processes("baton", "kernel"), *self._processes("python", "-m", "baton_shim")]
+
     def services(self) -> list[psutil.Process]:
         """Broker and workers, or `baton up`."""
         return [process for verb in ("up", "broker", "worker") for process in self._processes("baton", verb)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import random
 import threading
 import time
@@ -10,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import psutil
+
 from end_to_end.campaign import outcome as outcomes
 from end_to_end.campaign.cells import LOOK, SETUP, VARIABLES, CellPlan, Step, random_cell
 from end_to_end.campaign.faults import FAULTS
@@ -17,9 +20,10 @@ from end_to_end.campaign.model import Model
 from end_to_end.campaign.outcome import Kind, Outcome
 from end_to_end.campaign.stage import KEPT_FILES, Stage
 from end_to_end.kernel import Cell
+from end_to_end.place import is_service
 from end_to_end.waiting import wait_until
 
-QUIET_BOUND_SECONDS = 60.0
+QUIET_BOUND_SECONDS = 30.0
 """A cell that no fault concerns ends within this time, on a busy machine and behind others."""
 TICK_SECONDS = 0.01
 
@@ -95,7 +99,7 @@ class Student(threading.Thread):
     def _step(self, dice: random.Random) -> None:
         """One cell, or a few that are sent at once."""
         plans = [self._next(dice) for _ in range(dice.choice([1, 1, 1, 1, 2, 3]))]
-        end = dice.choice(["restart", "kill proxy"]) if dice.random() < 0.03 else None
+        end = dice.choice(["restart", "kill proxy", "kill kernel"]) if dice.random() < 0.03 else None
         end_after = dice.choice([dice.uniform(0, 0.1), dice.uniform(0, 1)])
         if len(plans) > 1 or end:  # a press would stop whichever cell runs just then
             plans = [without_presses(plan) for plan in plans]
@@ -135,6 +139,8 @@ class Student(threading.Thread):
             faults = [FAULTS[name] for name in self._stage.faults_since(0)]
             short = any(fault.leaves_short for fault in faults)
             outcome = outcomes.read(plan, cell.so_far, presses, short=short)
+            if not plan.remote and not presses and outcome.kind in (Kind.UNCHANGED, Kind.NOT_RUN):
+                raise outcomes.Unclear(f"an ordinary cell was refused: {outcome}")
             if outcome.taken_back and not any(fault.ends for fault in faults):
                 raise outcomes.Unclear(f"results of In[{outcome.taken_back}] are lost although its session lives")
         except (Hung, outcomes.Unclear, AssertionError) as wrong:
@@ -183,13 +189,10 @@ class Student(threading.Thread):
         if not self._follow(plan, cell):
             self._start_over()
             return
-        if self.ran[-1].outcome.kind is not Kind.OK:  # earlier cells are lost
-            self._look()
-            return
         if not self.ran[-1].outcome.taken_back:
             self.ran.pop()
         shown = cell.so_far.reply["user_expressions"]["look"]
-        look = eval(shown["data"]["text/plain"]) if shown["status"] == "ok" else str(shown)
+        look = ast.literal_eval(shown["data"]["text/plain"]) if shown["status"] == "ok" else str(shown)
         wrong = [self._model.saw_variables(look), self._model.saw_files(self._files())]
         for text in filter(None, wrong):
             self._complain(f"{text}\n{self._last()}")
@@ -220,10 +223,11 @@ class Student(threading.Thread):
             else:
                 self._note(plan, outcomes.gone())
                 self._model.ran(plan, outcomes.gone())
-        if how == "kill proxy":
-            proxy = self._kernel.proxy
-            proxy.kill()
-            wait_until(lambda: not proxy.is_running() or proxy.status() == "zombie", "the proxy is dead")
+        proxy = self._kernel.proxy
+        if how != "restart":
+            for process in kernels_of(proxy) if how == "kill kernel" else [proxy]:
+                process.kill()
+            wait_until(lambda: not proxy.is_running() or proxy.status() == psutil.STATUS_ZOMBIE, "the kernel has ended")
         self._kernel.restart()
         self._set_up()
 
@@ -232,6 +236,11 @@ class Student(threading.Thread):
         self._kernel.restart()
         self._set_up()
         self._model.believe(self._files())
+
+
+def kernels_of(proxy: psutil.Process) -> list[psutil.Process]:
+    """Its notebook kernel, and no service that it started."""
+    return [child for child in proxy.children() if not is_service(child)]
 
 
 def without_presses(plan: CellPlan) -> CellPlan:
