@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import random
+import signal
 import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -29,6 +30,7 @@ AT_ONCE = 3
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # when the campaigns that run have cleaned up
     options = parsed()
     first = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
     total, campaigns, began = Findings(), 0, time.monotonic()

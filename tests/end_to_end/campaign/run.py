@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
@@ -73,6 +74,8 @@ def run(campaign: Campaign) -> Findings:
         findings.violations += witnessed_wrongly(ran, stage.witness.read_text().split())
         findings.violations += disagreements(stage, ran)
         findings.violations += stage.bad_lines()
+    except Exception:
+        findings.violations.append(f"the campaign could not go on: {traceback.format_exc()}")
     finally:
         findings.violations += [f"still runs at the end: {left}" for left in stage.close()]
     for student in students:
