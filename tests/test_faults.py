@@ -227,6 +227,28 @@ def test_ordinary_cells_need_no_broker(running: Service, notebook: Kernel) -> No
     assert notebook.run("sum(values)").ok().value == "3"
 
 
+def test_a_full_disk_for_jobs(service: Service, new_kernel: Callable[..., Kernel], gate: Gate) -> None:
+    """A new cell is told; one that runs goes on, and its output comes when there is room again."""
+    service.start_broker(small_disk=True)
+    service.start_worker()
+    running, other = service.kernel(new_kernel), service.kernel(new_kernel)
+    for kernel in (running, other):
+        kernel.run("values = [1]").ok()
+        kernel.gpu("values.append(2)").ok()
+    cell = running.begin(f"%%gpu\n{gate.code}")
+    cell.wait_for_text("step 0")
+    with service.full_disk():
+        gate.open(0)
+        result = other.gpu("values.append('lost')", seconds=15)
+        check_lost(result, other)
+        assert "The broker's disk is full" in result.plain_traceback
+        assert "hint: " in result.plain_traceback
+    assert other.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
+    gate.open(1)
+    gate.open(2)
+    check_ran_once(cell, gate, running)
+
+
 def test_a_full_disk_for_chunks(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     service.start_broker(BATON_BROKER_CHUNK_LIMIT="4MB")
     service.start_worker(BATON_LANE="http")

@@ -23,7 +23,7 @@ use crate::{
 };
 use axum::body::Bytes;
 use baton_protocol::{
-    JobId, NotebookId, WorkerId,
+    JobId, NotebookId, Refusal, WorkerId,
     api::{Course, Line},
     encode,
     proxy::{FromProxy, ToProxy},
@@ -200,7 +200,8 @@ async fn serve(
         }
         dispatch.time_passed(now, &mut actions);
         dispatch.settle(now, &mut actions);
-        perform(engine, &mut dispatch, &mut journal, connections, actions).await?;
+        let stored = perform(engine, &mut dispatch, &mut journal, connections, actions).await;
+        stored.inspect_err(|error| connections.tell_shortage(&dispatch, error))?;
         publish(engine, &dispatch);
     }
 }
@@ -408,6 +409,17 @@ impl Connections {
         if !self.try_send(connection, message) {
             tracing::warn!("A peer does not read what it is sent; its connection is closed");
             self.close(connection);
+        }
+    }
+
+    /// What is not stored can be refused; notebooks whose cells run wait on.
+    fn tell_shortage(&self, dispatch: &Dispatch, error: &StoreError) {
+        if let Some(reason) = error.shortage() {
+            let reason = reason.to_owned();
+            let refused = ToProxy::Refused(Refusal::Unable { reason });
+            for connection in dispatch.proxies() {
+                self.send(connection, &refused);
+            }
         }
     }
 

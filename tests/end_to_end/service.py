@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from end_to_end.kernel import Kernel
 from end_to_end.place import Place
@@ -57,9 +59,9 @@ class Service:
 
     # ---- starting
 
-    def start_broker(self, **environment: str) -> None:
+    def start_broker(self, *, small_disk: bool = False, **environment: str) -> None:
         arguments = ["broker", "--listen", self.address.removeprefix("http://"), "--state-folder", str(self.data)]
-        self._start("broker", arguments, SHORT_GRACES | environment)
+        self._start("broker", arguments, SHORT_GRACES | environment, on_small_disk(self.data) if small_disk else ())
         wait_until(lambda: self.answers("/health/ready"), "the broker is ready")
 
     def start_worker(
@@ -98,6 +100,14 @@ class Service:
             return ""
         return response.text or "yes" if response.is_success else ""
 
+    def jobs(self) -> list[dict[str, Any]]:
+        """The newest first, as `baton jobs` lists them."""
+        address = f"unix:{self.socket}"
+        said = run_binary(self.place, "jobs", "--json", BATON_BROKER_ADDRESS=address)
+        assert said.returncode == 0, said.stderr
+        jobs: list[dict[str, Any]] = json.loads(said.stdout)
+        return jobs
+
     # ---- breaking
 
     @property
@@ -123,6 +133,17 @@ class Service:
         process.send_signal(number)
         return process.wait(timeout=15)
 
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """Of a broker that was started on a small one, which only its own processes see."""
+        filler = Path(f"/proc/{self.broker.pid}/root{self.data}/filler")
+        with pytest.raises(OSError, match="No space left on device"):
+            fill(filler)
+        try:
+            yield
+        finally:
+            filler.unlink()
+
     def wait_until_stopped(self, process: psutil.Process) -> None:
         wait_until(lambda: process.status() == psutil.STATUS_STOPPED, f"{process} is stopped")
 
@@ -136,6 +157,19 @@ class Service:
         for process in self._processes.values():
             process.wait(timeout=15)
         return self.place.close()
+
+
+def fill(path: Path) -> None:
+    with path.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+
+
+def on_small_disk(folder: Path) -> list[str]:
+    """What goes before a command whose processes have 4 MiB in this folder."""
+    folder.mkdir(exist_ok=True)
+    mount = f'mount -t tmpfs -o size=4m tmpfs {folder} && exec "$0" "$@"'
+    return ["unshare", "--map-root-user", "--mount", "sh", "-c", mount]
 
 
 @contextmanager

@@ -57,6 +57,9 @@ pub enum Refusal {
     WhichCourse { courses: Vec<String> },
     #[error("This notebook belongs to another person")]
     NotYours {},
+    /// For now: a broker that lacks what it needs. It serves again by itself.
+    #[error("{reason}")]
+    Unable { reason: String },
 }
 
 fn listed(courses: &[String]) -> String {

@@ -248,6 +248,12 @@ impl Dispatch {
         }
     }
 
+    pub(crate) fn proxies(&self) -> impl Iterator<Item = ConnectionId> {
+        self.notebooks
+            .values()
+            .filter_map(|notebook| notebook.connection)
+    }
+
     /// A connection ended, or what it said makes it useless.
     pub(crate) fn closed(&mut self, connection: ConnectionId, ending: Ending, now: Now) {
         match self.peers.remove(&connection) {

@@ -40,6 +40,7 @@ use baton_protocol::{
 };
 use futures_util::{TryStreamExt, stream::BoxStream};
 use postgres::{PostgresStore, PostgresWriter};
+use rusqlite::ErrorCode;
 use sqlite::{SqliteStore, SqliteWriter};
 use sqlx::migrate::MigrateError;
 use statement::{Row, Statement};
@@ -99,6 +100,27 @@ impl StoreError {
             },
             Self::Silent { .. } | Self::NotLeading => true,
             _ => false,
+        }
+    }
+
+    /// What the broker lacks, in words for students. It goes on by itself once there is some of it again.
+    pub(crate) fn shortage(&self) -> Option<&'static str> {
+        const DISK: &str = "The broker's disk is full";
+        const FILES: &str = "The broker can open no more files";
+        const READ_ONLY: &str = "The broker's disk takes no changes";
+        match self {
+            Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => match error.code {
+                ErrorCode::DiskFull => Some(DISK),
+                ErrorCode::CannotOpen => Some(FILES),
+                ErrorCode::ReadOnly | ErrorCode::SystemIoFailure => Some(READ_ONLY),
+                _ => None,
+            },
+            Self::Database(sqlx::Error::Database(refused)) => match &*refused.code()? {
+                "13" | "53100" => Some(DISK),
+                "14" => Some(FILES),
+                _ => None,
+            },
+            _ => None,
         }
     }
 }

@@ -23,6 +23,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) enum NoBroker {
     /// It may be otherwise in a moment.
     Yet(String),
+    /// It serves again by itself, but what it lacks may take a person. Cells that have begun wait for it.
+    Unable(String),
     /// Trying again is of no use.
     Ever(Obstacle),
 }

@@ -53,6 +53,14 @@ impl Failure {
         )
     }
 
+    pub(super) fn unable(reason: &str, job: JobId) -> Self {
+        Self::service(
+            format!("{reason}, so this cell was not taken. {SAFE}; ordinary cells work"),
+            "run the cell again later, and tell your course staff",
+            job,
+        )
+    }
+
     pub(super) fn job_lost(job: JobId) -> Self {
         Self::service(
             format!("The GPU service lost this cell's run. {SAFE}"),

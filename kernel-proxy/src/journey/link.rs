@@ -71,6 +71,10 @@ pub(super) enum Status {
         reason: Option<String>,
     },
     Up(Lanes),
+    /// The broker lacks what it needs; it is tried again.
+    Unable {
+        reason: String,
+    },
     /// Trying again is of no use.
     Refused(Obstacle),
 }
@@ -79,7 +83,7 @@ impl Link {
     /// What kept the broker from serving this notebook may be over.
     pub(super) async fn wake(&self) {
         self.tries_anew.send_if_modified(|status| {
-            let refused = matches!(status, Status::Refused(_));
+            let refused = matches!(status, Status::Refused(_) | Status::Unable { .. });
             if refused {
                 *status = Status::Down { reason: None };
             }

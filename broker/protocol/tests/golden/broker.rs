@@ -62,12 +62,14 @@ golden!(refusals_are_read, "refusal", Refusal, [
     Refusal::NotInCourse { course: "ml101".to_owned(), courses: vec!["vision".to_owned()] },
     Refusal::WhichCourse { courses: vec!["ml101".to_owned(), "vision".to_owned()] },
     Refusal::NotYours {},
+    Refusal::Unable { reason: "The broker's disk is full".to_owned() },
 ], {
     Refusal::ProtocolVersion { .. } => "protocol_version",
     Refusal::NoHello {} => "no_hello",
     Refusal::NotInCourse { .. } => "not_in_course",
     Refusal::WhichCourse { .. } => "which_course",
     Refusal::NotYours {} => "not_yours",
+    Refusal::Unable { .. } => "unable",
 });
 
 golden!(reasons_are_read, "waiting", WaitingReason, [

@@ -24,6 +24,8 @@ pub(super) struct Call<'a> {
     pub(super) number: u64,
     pub(super) began: Instant,
     pub(super) notice: Notice,
+    /// The broker has spoken of the job, so it has it.
+    pub(super) is_stored: bool,
     pub(super) worker: Option<String>,
     /// The cell may have written files.
     pub(super) started: bool,
@@ -87,6 +89,7 @@ impl<'a> Call<'a> {
             number: run.call,
             began: Instant::now(),
             notice: Notice::new(format!("baton-{job}"), run.quiet || run.silent),
+            is_stored: false,
             worker: None,
             started: false,
             comms: Vec::new(),
@@ -108,6 +111,8 @@ impl<'a> Call<'a> {
         match status {
             Status::Up(lanes) => Ok(Ok(lanes)),
             Status::Down { reason } => Ok(Err(reason)),
+            Status::Unable { reason } if self.is_stored => Ok(Err(Some(reason))),
+            Status::Unable { reason } => Err(Failure::unable(&reason, self.job).into()),
             Status::Refused(obstacle) => Err(Failure::refused(&obstacle, self.job).into()),
         }
     }

@@ -50,6 +50,7 @@ impl Journey {
                     }
                     Step::News(News::Lost) => return Err(Failure::job_lost(call.job).into()),
                     Step::News(News::Place(place)) => {
+                        call.is_stored = true;
                         let since = call.now();
                         call.notice.waits(Waiting::Queued { place, since });
                     }
@@ -117,6 +118,7 @@ impl Journey {
     }
 
     async fn pass_on(&mut self, call: &mut Call<'_>, event: JobEvent) -> Result<(), Stop> {
+        call.is_stored = true;
         let number = call.number;
         match event {
             JobEvent::Assigned { worker, timeout_ms } => {

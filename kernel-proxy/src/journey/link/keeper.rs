@@ -82,16 +82,25 @@ impl Keeper {
         }
         let mut backoff = Backoff::default();
         loop {
-            let reason = match self.connect().await {
+            let ended = match self.connect().await {
                 Ok(mut broker) => {
                     backoff = Backoff::default();
                     match self.serve(&mut broker).await {
-                        Some(reason) => reason,
+                        Some(ended) => ended,
                         None => return,
                     }
                 }
-                Err(NoBroker::Yet(reason)) => reason,
-                Err(NoBroker::Ever(obstacle)) => {
+                Err(no_broker) => no_broker,
+            };
+            let (reason, status) = match ended {
+                NoBroker::Yet(reason) => (
+                    reason.clone(),
+                    Status::Down {
+                        reason: Some(reason),
+                    },
+                ),
+                NoBroker::Unable(reason) => (reason.clone(), Status::Unable { reason }),
+                NoBroker::Ever(obstacle) => {
                     self.status.send_replace(Status::Refused(obstacle));
                     match self.collect_commands_until_wake().await {
                         true => continue,
@@ -100,9 +109,7 @@ impl Keeper {
                 }
             };
             tracing::info!(reason, "The broker is not connected");
-            self.status.send_replace(Status::Down {
-                reason: Some(reason),
-            });
+            self.status.send_replace(status);
             if !self.pause(backoff.next_delay()).await {
                 return;
             }
@@ -141,10 +148,7 @@ impl Keeper {
                 }));
                 Ok(broker)
             }
-            Some(ToProxy::Refused(refusal)) => Err(NoBroker::Ever(Obstacle {
-                reason: refusal.to_string(),
-                hint: hint_of(&refusal),
-            })),
+            Some(ToProxy::Refused(refusal)) => Err(refused(&refusal)),
             _ => Err(NoBroker::Yet(format!(
                 "{} is not a Baton broker",
                 dial.address
@@ -153,9 +157,9 @@ impl Keeper {
     }
 
     /// Until the connection breaks (why), or the proxy ends (`None`).
-    async fn serve(&mut self, broker: &mut Broker) -> Option<String> {
+    async fn serve(&mut self, broker: &mut Broker) -> Option<NoBroker> {
         if let Err(error) = self.resume(broker).await {
-            return Some(describe(&error));
+            return Some(NoBroker::Yet(describe(&error)));
         }
         loop {
             let result = tokio::select! {
@@ -168,13 +172,16 @@ impl Keeper {
                     }
                 },
                 message = broker.receive() => match message {
+                    Ok(Some(ToProxy::Refused(refusal))) => return Some(refused(&refusal)),
                     Ok(Some(message)) => self.hear(message, broker).await,
-                    Ok(None) => return Some("the broker closed the connection".to_owned()),
+                    Ok(None) => {
+                        return Some(NoBroker::Yet("the broker closed the connection".to_owned()));
+                    }
                     Err(error) => Err(error),
                 },
             };
             if let Err(error) = result {
-                return Some(describe(&error));
+                return Some(NoBroker::Yet(describe(&error)));
             }
         }
     }
@@ -364,8 +371,10 @@ fn no_broker(error: LinkError, waits: bool) -> NoBroker {
     }
 }
 
-fn hint_of(refusal: &Refusal) -> &'static str {
-    match refusal {
+fn refused(refusal: &Refusal) -> NoBroker {
+    let reason = refusal.to_string();
+    let hint = match refusal {
+        Refusal::Unable { .. } => return NoBroker::Unable(reason),
         Refusal::NotInCourse { .. } | Refusal::WhichCourse { .. } => {
             "name the course with `course` in ~/.config/baton/config.toml or with BATON_COURSE, then restart the kernel"
         }
@@ -373,7 +382,8 @@ fn hint_of(refusal: &Refusal) -> &'static str {
         Refusal::ProtocolVersion { .. } | Refusal::NoHello {} => {
             "install the same version of Baton on both ends, or ask your course staff"
         }
-    }
+    };
+    NoBroker::Ever(Obstacle { reason, hint })
 }
 
 fn owner() -> String {
