@@ -6,6 +6,7 @@ After every fault the notebook has the values that it promises, and the next `%%
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -286,3 +287,24 @@ def test_a_package_that_the_worker_does_not_have(
     check_lost(result, kernel)
     assert "only_here" in str(result.error)
     assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
+
+
+def test_a_broker_that_is_away_for_half_a_minute_when_a_cell_ends(
+    running: Service, new_kernel: Callable[..., Kernel]
+) -> None:
+    """Longer than a request waits: the session keeps what the cell made, which has to go through the broker."""
+    kernel = running.kernel(new_kernel, BATON_LANE="http")
+    kernel.run("import numpy as np, pathlib").ok()
+    marker = running.place.folder / "go"
+    cell = kernel.begin(
+        "%%gpu\nimport time\nprint('runs', flush=True)\n"
+        f"while not pathlib.Path({str(marker)!r}).exists(): time.sleep(0.01)\n"
+        "made = np.random.default_rng(1).random(1_000_000)"
+    )
+    cell.wait_for_text("runs")
+    running.kill("broker")
+    marker.touch()
+    threading.Event().wait(30)
+    running.start_broker()
+    cell.finish().ok()
+    assert kernel.evaluate("bool((made == np.random.default_rng(1).random(1_000_000)).all())") is True

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
 import pytest
 from end_to_end import Kernel, Service, wait_until
+from end_to_end.service import broken_store, exhausted_descriptors, stopped
 
 MAKE = """
 import numpy as np
@@ -47,9 +49,13 @@ class Notebook:
     def __init__(self, kernel: Kernel, gate: Path) -> None:
         self.kernel, self.gate = kernel, gate
 
-    def step(self, instead: str | None = None) -> None:
+    def send(self) -> None:
+        """All variables are in the session then."""
+        self.kernel.gpu("x, kept").ok()
+
+    def step(self, instead: str | None = None, code: str = STEP) -> None:
         hold = f"while not pathlib.Path({str(self.gate)!r}).exists(): time.sleep(0.01)"
-        self.kernel.gpu(HOLD_BACK.format(instead=instead or hold) + STEP).ok()
+        self.kernel.gpu(HOLD_BACK.format(instead=instead or hold) + code).ok()
 
     def let_go(self) -> None:
         self.gate.touch()
@@ -58,15 +64,29 @@ class Notebook:
         assert self.kernel.evaluate(LOOK) == after(steps)
 
     def check_lost(self) -> None:
-        """An ordinary cell does not run and says why; everything is as before the `%%gpu` cell."""
-        failed = self.kernel.run("print('ran')", seconds=30, stop_on_error=False)
-        assert failed.stdout == ""
-        assert failed.error is not None
-        assert failed.error[0] == "RestLost"
-        assert "Your variables are as they were before it; this cell has not run" in failed.plain_traceback
+        """An ordinary cell says so and runs; everything is as before the `%%gpu` cell."""
+        told = self.kernel.run("print('ran')", seconds=30).ok()
+        assert told.stdout == "ran\n"
+        assert "warning: The results of In[2] are lost: " in told.stderr
+        assert "Your variables kept, x are as they were before In[2]. Run In[2] again" in told.stderr
+        assert self.kernel.run("print('ran')").ok().stderr == ""
         self.check(0)
         self.kernel.gpu(STEP, seconds=60).ok()
         self.check(1)
+
+    def stop_twice(self) -> None:
+        """A cell that changes everything in place, and does not end when it is stopped once."""
+        cell = self.kernel.begin(
+            "%%gpu\nx += 100; kept['epoch'] += 100\nimport time\nprint('runs', flush=True)\nwhile True:\n"
+            "    try: time.sleep(60)\n    except KeyboardInterrupt: print('goes on', flush=True)"
+        )
+        cell.wait_for_text("runs")
+        self.kernel.interrupt()
+        cell.wait_for_text("goes on")
+        self.kernel.interrupt()
+        error = cell.finish().error
+        assert error is not None
+        assert error[0] == "KeyboardInterrupt"
 
 
 @pytest.fixture(params=["auto", "http"])
@@ -130,6 +150,108 @@ def test_a_session_that_ends_first(running: Service, open_notebook: Callable[...
     notebook = open_notebook()
     notebook.step("os._exit(3)")
     notebook.check_lost()
+
+
+@pytest.mark.parametrize("trouble", [broken_store, exhausted_descriptors])
+def test_a_broker_that_lacks_room_or_descriptors_for_a_while(
+    running: Service,
+    open_notebook: Callable[..., Notebook],
+    trouble: Callable[[Service], AbstractContextManager[None]],
+) -> None:
+    notebook = open_notebook("http")
+    notebook.send()
+    notebook.step()
+    with trouble(running):
+        notebook.let_go()
+        wait_until(lambda: "could not be sent yet" in running.log("worker-0"), "the worker has tried")
+        assert "Not here yet: 7.6 MiB of what In[3] made" in notebook.kernel.run("%gpu_status").ok().stdout
+    notebook.check(1)
+    notebook.kernel.gpu(STEP, seconds=60).ok()
+    notebook.check(2)
+
+
+def test_bytes_that_the_broker_has_lost_are_sent_again(
+    running: Service, open_notebook: Callable[..., Notebook]
+) -> None:
+    notebook = open_notebook("http")
+    notebook.send()
+    before = stored_bytes(running)
+    notebook.step(code="x[:] = np.random.default_rng(1).random(x.size)")
+    with stopped(notebook.kernel.proxy):
+        notebook.let_go()
+        wait_until(lambda: stored_bytes(running) - before >= 8_000_000, "the bytes are at the broker")
+        for chunk in (running.data / "chunks").glob("??/*"):
+            chunk.write_bytes(b"spoiled")
+    assert notebook.kernel.evaluate("bool((x == np.random.default_rng(1).random(x.size)).all())") is True
+
+
+@pytest.mark.parametrize("end", ["stop", "crash", "kill the worker's session", "use up memory"])
+def test_a_later_cell_that_fails_takes_nothing_of_an_earlier_one(
+    service: Service, open_notebook: Callable[..., Notebook], lane: str, end: str
+) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_SESSION_MEMORY="1GiB")
+    notebook = open_notebook(lane)
+    kernel = notebook.kernel
+    notebook.step("pass")
+    match end:
+        case "stop":
+            notebook.stop_twice()
+        case "crash":
+            assert kernel.gpu("x += 100; kept['epoch'] = 100; import os; os._exit(3)").error is not None
+        case "kill the worker's session":
+            cell = kernel.begin("%%gpu\nx += 100; import os, time; print(os.getpid(), flush=True); time.sleep(60)")
+            printed = cell.wait_for(lambda result: result.stdout, "the cell runs")
+            psutil.Process(int(printed.stdout)).kill()
+            assert cell.finish().error is not None
+        case _:
+            cell = kernel.begin("%%gpu\nx += 100; more = np.ones(300_000_000); import time; time.sleep(60)")
+            error = cell.finish().error
+            assert error is not None
+            assert error[0] == "OutOfMemory"
+    notebook.check(1)
+    kernel.gpu(STEP, seconds=60).ok()
+    notebook.check(2)
+
+
+def test_what_could_not_be_sent_yet_survives_a_stopped_cell(
+    running: Service, open_notebook: Callable[..., Notebook]
+) -> None:
+    notebook = open_notebook("http")
+    kernel = notebook.kernel
+    notebook.send()
+    with broken_store(running):
+        notebook.step("pass")
+        notebook.stop_twice()
+        assert "Not here yet: 7.6 MiB of what " in kernel.run("%gpu_status").ok().stdout
+    notebook.check(1)
+
+
+def test_a_session_that_ends_after_it_has_settled(running: Service, open_notebook: Callable[..., Notebook]) -> None:
+    notebook = open_notebook("http")
+    session = psutil.Process(notebook.kernel.session_pid)
+    notebook.send()
+    with broken_store(running):
+        notebook.step("pass")
+        wait_until(lambda: "could not be sent yet" in running.log("worker-0"), "the worker has tried")
+        session.kill()
+        wait_until(lambda: "ended while no cell ran" in running.log("worker-0"), "the worker knows")
+    assert notebook.kernel.evaluate("float(x[-1]), kept['epoch']") == (1.0, 1)
+
+
+def test_without_a_keeper_the_next_cell_waits(running: Service, open_notebook: Callable[..., Notebook]) -> None:
+    notebook = open_notebook("http")
+    kernel = notebook.kernel
+    kernel.gpu("import baton_shim.state.keeper as keeper; keeper.keep = lambda segments: None").ok()
+    notebook.send()
+    with broken_store(running):
+        notebook.step("pass")
+        cell = kernel.begin("%%gpu\nprint('ran')\nx += 1; kept['epoch'] += 1")
+        cell.wait_for(lambda result: result.notices, "the cell waits")
+        wait_until(lambda: "could not be sent yet" in running.log("worker-0"), "the worker has tried")
+        assert "ran" not in cell.so_far.stdout
+    assert cell.finish().ok().stdout == "ran\n"
+    notebook.check(2)
 
 
 def test_a_worker_that_is_killed_first(running: Service, open_notebook: Callable[..., Notebook]) -> None:

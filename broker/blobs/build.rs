@@ -4,7 +4,11 @@
 
 use std::{env, path::PathBuf, process::Command};
 
-const SOURCES: [&str; 2] = ["src/scanner/sys.rs", "src/scanner/digest.rs"];
+const SOURCES: [&str; 3] = [
+    "src/scanner/sys.rs",
+    "src/scanner/sys/keeper.rs",
+    "src/scanner/digest.rs",
+];
 
 fn main() {
     for source in SOURCES {

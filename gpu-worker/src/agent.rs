@@ -95,7 +95,7 @@ impl Agent {
         // When a worker that was asked to leave stops what still runs.
         let mut leave: Option<Instant> = None;
         let mut lost = None;
-        while leave.is_none() || !agent.assignments.is_empty() {
+        while leave.is_none() || agent.has_something_to_say() {
             let cull = agent.next_cull();
             let event = tokio::select! {
                 message = agent.line.receive() => Event::Broker(message),
@@ -218,6 +218,11 @@ impl Agent {
             ToWorker::Names { job, number, state } => {
                 if let Some(assignment) = self.assignments.get(&job) {
                     assignment.names.send_replace(Some(Names { number, state }));
+                }
+            }
+            ToWorker::RestWanted { job } => {
+                if let Some(assignment) = self.assignments.get(&job) {
+                    assignment.rest_wanted.notify_one();
                 }
             }
             ToWorker::Acknowledge {

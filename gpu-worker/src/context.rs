@@ -59,6 +59,17 @@ pub(crate) enum MoveError {
     Join(#[from] JoinError),
 }
 
+impl MoveError {
+    /// The broker, or this machine, lacks something that it may have again.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self {
+            Self::Link(error) => error.may_pass(),
+            Self::Blob(error) => matches!(error, BlobError::MemoryFull | BlobError::Full { .. }),
+            _ => false,
+        }
+    }
+}
+
 impl Context {
     pub(crate) fn of_notebook(&self, notebook: NotebookId) -> Self {
         Self {

@@ -47,6 +47,8 @@ pub struct Config {
     pub id: WorkerId,
     pub dial: Dial,
     pub lane: LaneChoice,
+    /// How long what a cell made waits for a broker that is away or cannot store.
+    pub patience: Duration,
     /// How people call this worker; `None`: after its device, for example `cpu-0`.
     pub name: Option<String>,
     /// How many jobs run at once; `None`: as many as its GPUs are good for.
@@ -84,6 +86,7 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         .context("Failed to open the worker's cache")?;
     mirror::remove_leftovers(&config.mirrors);
     let lane = ChunkLane::new(&config.dial).context("Failed to prepare the way to the broker")?;
+    let lane = lane.with_patience(config.patience);
     let visible = std::env::var(CUDA_VISIBLE_DEVICES).ok();
     let reading = gpu::monitor(MONITORING.as_ref(), visible).await;
     let gpus = reading.borrow().gpus.clone();

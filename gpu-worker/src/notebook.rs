@@ -1,4 +1,5 @@
-//! One notebook on this worker: its jobs one after the other, and its session in between.
+//! One notebook on this worker: its jobs one after the other, its session in between, and what it still lacks of
+//! what its cells made.
 //!
 //! In: orders. Out: the jobs' events, and whether the session is warm. The task ends when the agent closes the
 //! channel; then the session ends too.
@@ -12,7 +13,7 @@ use tracing::Instrument;
 use crate::context::Context;
 use crate::job::{Order, run_job};
 use crate::report::Report;
-use crate::session::{Rest, Session};
+use crate::session::{Deferred, Rest, Session};
 
 /// How one task reports.
 pub(crate) struct Reporter {
@@ -23,14 +24,14 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    fn say(&self, job_over: bool, session: Option<&Session>) {
+    fn say(&self, job_over: bool, session: Option<&Session>, deferred: &Deferred) {
         // Without an agent nobody wants to know.
         let _ = self.reports.send(Report::Notebook {
             notebook: self.notebook,
             task: self.task,
             job_over,
             warm: session.is_some(),
-            owes: session.is_some_and(Session::owes),
+            owes: deferred.is_owed(),
         });
     }
 }
@@ -41,28 +42,39 @@ pub(crate) async fn serve_notebook(
     reporter: Reporter,
 ) {
     let mut session: Option<Session> = None;
+    let mut deferred = Deferred::default();
     loop {
+        let mut job_over = false;
         tokio::select! {
             order = orders.recv() => {
                 let Some(order) = order else {
                     return;
                 };
                 let span = tracing::error_span!("job", job.id = %order.events.job);
-                session = run_job(&context, session.take(), order).instrument(span).await;
-                reporter.say(true, session.as_ref());
+                deferred.pause();
+                session = run_job(&context, session.take(), &mut deferred, order).instrument(span).await;
+                job_over = true;
             }
-            rest = rest(&mut session) => {
+            rest = rest(&mut session, !deferred.needs_session()) => {
                 match rest {
-                    Rest::Sent => {}
+                    Rest::Settled(snapshot, keeper) => deferred.settle(snapshot, keeper),
                     Rest::Ended(death) => {
                         tracing::info!(?death.status, "A session ended while no cell ran");
                         session = None;
                     }
                     Rest::Released => session = vacate(session, reporter.notebook).await,
                 }
-                reporter.say(false, session.as_ref());
+            }
+            sent = deferred.next() => {
+                if let (Some(session), Some(sent)) = (&mut session, sent) {
+                    session.has_sent(sent);
+                }
             }
         }
+        if session.is_none() {
+            deferred.lose_session();
+        }
+        reporter.say(job_over, session.as_ref(), &deferred);
     }
 }
 
@@ -81,9 +93,9 @@ async fn vacate(mut session: Option<Session>, notebook: NotebookId) -> Option<Se
     session.filter(|_| stays)
 }
 
-async fn rest(session: &mut Option<Session>) -> Rest {
+async fn rest(session: &mut Option<Session>, may_leave: bool) -> Rest {
     match session {
-        Some(session) => session.rest().await,
+        Some(session) => session.rest(may_leave).await,
         None => std::future::pending().await,
     }
 }

@@ -25,12 +25,15 @@ pub(crate) struct Outbox {
     start: Option<u64>,
     /// The last event is in.
     complete: bool,
+    /// What the job left in its session is in, and may be wanted again.
+    rest_sent: bool,
 }
 
 impl Outbox {
     pub(crate) fn push(&mut self, event: JobEvent) {
         debug_assert!(!self.complete, "nothing follows the last event");
         self.complete |= event.is_last();
+        self.rest_sent |= matches!(event, JobEvent::Rest { .. });
         let is_start = matches!(event, JobEvent::Started { .. });
         self.events.push_back(event);
         if is_start {
@@ -87,6 +90,11 @@ impl Outbox {
     /// The last event is in.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete
+    }
+
+    /// Everything is stored, and nothing has to follow.
+    pub(crate) fn is_handed_over(&self) -> bool {
+        (self.complete || self.rest_sent) && self.events.is_empty()
     }
 
     /// Everything is stored, and nothing will follow.

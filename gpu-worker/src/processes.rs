@@ -13,6 +13,7 @@ use baton_jupyter_link::process::kill_tree;
 use baton_protocol::NotebookId;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
+use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
 /// The variable that says to which session a process belongs.
@@ -38,12 +39,28 @@ pub(crate) fn interrupt(kernel: Pid) {
     signalled(killpg(kernel, Signal::SIGINT));
 }
 
-/// Ends the kernel and all that it started. Returns when every signal is sent.
-pub(crate) fn end_all(kernel: Pid, mark: &str) {
+/// Ends the kernel and all that it started, but those. Returns when every signal is sent.
+pub(crate) fn end_all(kernel: Pid, mark: &str, spared: &[Pid]) {
     kill_tree(kernel.as_raw().cast_unsigned());
     signalled(killpg(kernel, Signal::SIGKILL));
-    for process in marked(mark) {
-        signalled(kill(process, Signal::SIGKILL));
+    let mut others = marked(mark);
+    others.retain(|process| *process != kernel && !spared.contains(process));
+    end_children(others.into_iter().collect());
+}
+
+/// Ends processes, of which those that are children of this one would otherwise stay as zombies.
+pub(crate) fn end_children(processes: Vec<Pid>) {
+    for process in &processes {
+        signalled(kill(*process, Signal::SIGKILL));
+    }
+    // A large one takes its time. Others' children cannot be waited for.
+    let wait = move || {
+        for process in processes {
+            while waitpid(process, None) == Err(Errno::EINTR) {}
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().spawn(wait) {
+        tracing::warn!(%error, "Ended processes stay as zombies");
     }
 }
 
@@ -118,6 +135,12 @@ fn children(parent: Pid) -> Vec<Pid> {
         .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
         .flat_map(|text| text.split_whitespace().filter_map(pid).collect::<Vec<_>>())
         .collect()
+}
+
+/// Whether the process was started by the session with this mark.
+pub(crate) fn is_marked(process: Pid, mark: &str) -> bool {
+    let folder = format!("/proc/{process}");
+    has_entry(folder.as_ref(), format!("{MARK}={mark}").as_bytes())
 }
 
 /// Every process of this user with the mark in the environment that it was started with.
@@ -198,7 +221,7 @@ mod tests {
         let sum = resident_bytes(kernel, None);
         assert!(sum > resident_of(kernel));
         assert!(resident_bytes(kernel, Some(sum - 1)) <= sum);
-        end_all(kernel, &mark("count"));
+        end_all(kernel, &mark("count"), &[]);
         child.wait().unwrap();
         await_none_marked(&mark("count"));
     }
@@ -211,7 +234,7 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(!marked(&mark("orphan")).is_empty());
-        end_all(kernel, &mark("orphan"));
+        end_all(kernel, &mark("orphan"), &[]);
         await_none_marked(&mark("orphan"));
     }
 
@@ -225,7 +248,7 @@ mod tests {
             notebook_of(descendant.as_raw().cast_unsigned()),
             Some(notebook)
         );
-        end_all(pid_of(&child), &mark);
+        end_all(pid_of(&child), &mark, &[]);
         child.wait().unwrap();
         assert_eq!(notebook_of(std::process::id()), None);
     }
@@ -236,7 +259,7 @@ mod tests {
         let kernel = pid_of(&child);
         child.wait().unwrap();
         assert_eq!(resident_bytes(kernel, Some(1)), 0);
-        end_all(kernel, "nobody");
+        end_all(kernel, "nobody", &[]);
         interrupt(kernel);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use baton_files::TrashLimits;
 use baton_link::{Dial, LaneChoice};
@@ -30,6 +31,8 @@ pub struct Config {
     pub course: Option<String>,
     /// Which ways state may take to a worker.
     pub lane: LaneChoice,
+    /// How long a cell, and what it made, wait for a broker that is away.
+    pub patience: Duration,
     /// Whether libraries in the notebook kernel find a virtual GPU.
     pub virtual_cuda: bool,
     /// What cells deleted or replaced beside the notebook.

@@ -80,6 +80,7 @@ pub async fn run(config: Config) -> anyhow::Result<i32> {
         trash: config.trash,
         memory: (config.lane == LaneChoice::Auto).then_some(memory),
         kernel_pid,
+        patience: config.patience,
         shutdown: shutdown.clone(),
     }));
     let ended = shutdown.clone();

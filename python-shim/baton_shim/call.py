@@ -109,11 +109,11 @@ class Call:
         self.give_up_at = time.monotonic() + CANCEL_SECONDS
 
     def _late(self, message: Message) -> None:
-        """Something of an earlier call. What that left in its session is of no use while another call runs."""
+        """Something of an earlier call. What that left in its session comes again if this call does not come home."""
         if message.name == "rest":
             message.close()
         elif message.name == "rest_lost":
-            self.home.rest.later = message
+            self.home.rest.keep(message)
         else:
             self.home.overdue(message)
 

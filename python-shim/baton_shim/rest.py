@@ -3,8 +3,9 @@
 An ordinary cell, a widget's callback and a front-end's expressions wait for all of it: what they reach, by an
 attribute, a closure or a view of the same memory, no look at their text can tell. The next `%%gpu` cell does not wait.
 
-Until all is here, everything that the cells changed can be taken back. That happens when their session is lost first;
-then the next cell of any kind raises that, once.
+It comes even if a later `%%gpu` cell is stopped, fails or takes the session with it. Until all is here, everything that
+the cells changed can be taken back. That happens when their worker is lost first; then the next cell of any kind says
+so, once, and runs on the values that there are.
 
 **Invariant:** code of the student's never sees memory whose bytes are not here.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import contextlib
 import functools
 import sys
 import time
@@ -23,7 +25,6 @@ from IPython.core.error import InputRejected
 
 from baton_shim import errors
 from baton_shim.beside import runs_beside
-from baton_shim.errors import GpuServiceError
 from baton_shim.interrupts import Interrupts
 from baton_shim.link import LinkClosed, Message
 from baton_shim.magic import GPU_LINE
@@ -38,15 +39,9 @@ SAID_AFTER_SECONDS = 1.0
 """A shorter wait is not worth a line."""
 MOST_KEPT_BYTES = 64 << 20
 """What is kept to take cells back may take this much; then a cell brings everything home."""
+MOST_NAMES = 10
 COMMS = ("comm_open", "comm_msg", "comm_close")
 OWN_MAGICS = ("gpu_status", "gpu_reset", "gpu_config")
-
-
-class RestLost(GpuServiceError, InputRejected):  # type: ignore[misc]
-    """What cells left in their session is lost; the notebook is as it was before them."""
-
-    def _render_traceback_(self) -> list[str]:
-        return [f"RestLost: {self.message}", *(f"hint: {line}" for line in (self.hint or "").splitlines())]
 
 
 class NotYetHere(KeyboardInterrupt, InputRejected):  # type: ignore[misc]
@@ -64,9 +59,10 @@ class Rest:
         self._cells: list[int] = []
         """The execution counts of those whose bytes are missing."""
         self._undo: list[Callable[[], None]] = []
-        self._loss: RestLost | None = None
-        self.later: Message | None = None
-        """Came while a call ran that went on from what is not here."""
+        self.loss: list[str] = []
+        """What the next cell is to say of cells that were taken back."""
+        self._later: Message | None = None
+        """Came while a call ran that went on from what is not here, or when this machine had no room for it."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._seam(home.shell)
 
@@ -99,33 +95,35 @@ class Rest:
 
     def take(self, message: Message) -> None:
         """What the proxy says between two calls."""
-        try:
-            if self._table is None or message.body["call"] != self._call:
-                return
-            if message.name == "rest_lost":
-                error = message.body["error"]
-                self._lose(error["value"], error["hint"])
-                return
-            trouble = None
-            try:
-                assert message.file_descriptor is not None
-                self._table.complete(message.body["delta"], message.file_descriptor)
-            except Exception as error:  # bytes that fit nothing here
-                trouble = f"{type(error).__name__}: {errors.short(error)}"
-                self._home.void()
-                self._lose(f"What followed could not be put in its place ({trouble})", None)
-            else:
-                self._settled()
-            self._home.link.send("applied", call=message.body["call"], error=trouble)
-        finally:
+        if self._table is None or message.body["call"] != self._call:
             message.close()
+            return
+        trouble = None
+        if message.name == "rest_lost":
+            self._lose(message.body["error"]["value"])
+            message.close()
+            return
+        try:
+            assert message.file_descriptor is not None
+            self._table.complete(message.body["delta"], message.file_descriptor)
+        except (OSError, MemoryError):  # of this machine, which may have room soon
+            self.keep(message)
+            return
+        except Exception as error:  # bytes that fit nothing here
+            trouble = f"{type(error).__name__}: {errors.short(error)}"
+            self._lose(f"What followed could not be put in its place ({trouble})")
+        else:
+            self._settled()
+        message.close()
+        self._home.link.send("applied", call=message.body["call"], error=trouble)
 
     def give_up(self) -> None:
         """The student does not want to wait for it at all."""
         if self.due:
-            self._home.void()
-            self._lose("What they had left on the GPU machine was given up", None)
-            self._loss = None
+            call = self._call
+            self._lose("They were given up before they were here")
+            with contextlib.suppress(LinkClosed):
+                self._home.link.send("applied", call=call, error="The notebook gave it up")
 
     def _settled(self) -> None:
         self._table = None
@@ -133,31 +131,33 @@ class Rest:
         self._undo.clear()
         self._quiet()
 
-    def _lose(self, reason: str, hint: str | None) -> None:
+    def _lose(self, reason: str) -> None:
         assert self._table is not None
+        names = [name for name in self._table.away.names() if not name.startswith("_")]
         for undo in reversed(self._undo):
             undo()
         self._table.roll_back()
         self._home.void()
         self._home.forget_results(self._cells)
-        one = len(self._cells) == 1
-        self._loss = RestLost(
-            f"{reason}. So what {self.cells()} changed is lost. Your variables are as they were before "
-            f"{'it' if one else f'In[{self._cells[0]}]'}; this cell has not run",
-            hint if one else "run those cells again",
-        )
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        which = f"Your variables {', '.join(names[:MOST_NAMES])}{more}" if names else "Your variables"
+        self.loss += [
+            f"warning: The results of {self.cells()} are lost: {reason}",
+            f"{which} are as they were before In[{self._cells[0]}]. Run {self.cells()} again",
+        ]
         self._settled()
 
     # ---- waiting ----
 
     def bring(self) -> None:
-        """Returns when everything is here. Raises `RestLost`, or `NotYetHere` when the student interrupts."""
+        """Returns when everything is here or lost. Raises `NotYetHere` when the student interrupts."""
         if self.due:
             with Interrupts() as interrupts:
                 self._wait(interrupts)
-        if self._loss is not None:
-            loss, self._loss = self._loss, None
-            raise loss
+        if self.loss:
+            sys.stderr.write("".join(f"{line}\n" for line in self.loss))
+            sys.stderr.flush()
+            self.loss.clear()
 
     def poll(self) -> None:
         """What is here already."""
@@ -168,19 +168,27 @@ class Rest:
                 return
             self._home.overdue(message)
 
+    def keep(self, message: Message) -> None:
+        """For the next look."""
+        if self._later is not None:
+            self._later.close()
+        self._later = message
+
     def _take_later(self) -> None:
-        message, self.later = self.later, None
+        message, self._later = self._later, None
         if message is not None:
             self.take(message)
 
     def _wait(self, interrupts: Interrupts) -> None:
         began, said = time.monotonic(), False
-        self._take_later()
         while self.due:
+            self._take_later()
+            if not self.due:
+                return
             try:
                 message = self._home.link.receive(interrupts, TICK_SECONDS)
             except LinkClosed:
-                self._lose("Baton's proxy, which connects this kernel with the GPU machines, is gone", None)
+                self._lose("Baton's proxy, which connects this kernel with the GPU machines, is gone")
                 return
             if message is not None:
                 self._home.overdue(message)

@@ -253,7 +253,15 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             pass
         self._table.release()
         if snapshot.away_bytes:
-            self._link.send("settled", message_id=self._message_id, state=self._table.rest().as_wire())
+            self._settle()
+
+    def _settle(self) -> None:
+        """What the message left out stays readable, whatever the next cell does to it."""
+        from baton_shim.state.keeper import keep
+
+        rest = self._table.rest()
+        process = keep(rest.segments)
+        self._link.send("settled", message_id=self._message_id, state=rest.as_wire(), keeper=process)
 
     def _snapshot(self, names: list[str], gone: list[str], extra: dict[str, Any], prepared: dict[str, Any]) -> Snapshot:
         from baton_shim.state import Budget

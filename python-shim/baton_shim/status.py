@@ -64,7 +64,7 @@ def session(home: Home) -> list[str]:
 
 def missing(home: Home) -> list[str]:
     if not home.rest.due:
-        return []
+        return list(home.rest.loss)
     what = f"{size(home.rest.bytes())} of what {home.rest.cells()} made"
     return [f"Not here yet: {what}; it is on its way, and the next ordinary cell waits for it"]
 

@@ -46,6 +46,7 @@ pub(crate) fn main(
         broker: choices.broker,
         course: choices.course,
         lane: choices.lane,
+        patience: choices.patience,
         virtual_cuda: choices.virtual_cuda,
         trash: choices.trash,
     };
@@ -64,6 +65,7 @@ struct Choices {
     broker: BrokerChoice,
     course: Option<String>,
     lane: LaneChoice,
+    patience: Duration,
     virtual_cuda: bool,
     trash: TrashConfig,
 }
@@ -74,6 +76,7 @@ impl Choices {
         Ok(Self {
             course: settings.course.clone(),
             lane: settings.lane,
+            patience: settings.broker_patience,
             virtual_cuda: settings.virtual_cuda,
             trash: TrashConfig {
                 state_folder: settings.state_folder.clone(),
@@ -92,6 +95,7 @@ impl Choices {
             broker: BrokerChoice::Misconfigured(format!("{error:#}")),
             course: None,
             lane: LaneChoice::default(),
+            patience: Duration::ZERO,
             virtual_cuda: true,
             // No cell gets so far.
             trash: TrashConfig::default(),

@@ -37,6 +37,7 @@ pub(crate) fn config(
         id,
         dial,
         lane: settings.lane,
+        patience: settings.broker_patience,
         name: settings.worker_name.clone(),
         slots: settings.worker_slots,
         python: settings.worker_python.clone(),

@@ -111,6 +111,11 @@ settings! {
     flag: Some(("lane", &["worker", "up"])),
     default: Text("auto");
 
+    #[doc = "How long a `%%gpu` cell, and what it has made, wait for a broker that is away or has no room. An interrupt ends the wait."]
+    broker_patience: Duration = "broker_patience",
+    flag: Some(("broker-patience", &["worker", "up"])),
+    default: Text("10m");
+
     #[doc = "Whether `cuda` is there in ordinary cells, too, where it is virtual and computes on the CPU."]
     virtual_cuda: bool = "virtual_cuda",
     flag: None,

@@ -182,6 +182,30 @@ def stopped(process: psutil.Process) -> Iterator[None]:
         process.send_signal(signal.SIGCONT)
 
 
+@contextmanager
+def broken_store(service: Service) -> Iterator[None]:
+    """The broker can neither write nor read a chunk, as on a disk that fails."""
+    chunks, aside = service.data / "chunks", service.data / "chunks-aside"
+    chunks.rename(aside)
+    chunks.touch()
+    try:
+        yield
+    finally:
+        chunks.unlink()
+        aside.rename(chunks)
+
+
+@contextmanager
+def exhausted_descriptors(service: Service) -> Iterator[None]:
+    """The broker can open no further file and take no further connection."""
+    limits = service.broker.rlimit(psutil.RLIMIT_NOFILE)
+    service.broker.rlimit(psutil.RLIMIT_NOFILE, (service.broker.num_fds(), limits[1]))
+    try:
+        yield
+    finally:
+        service.broker.rlimit(psutil.RLIMIT_NOFILE, limits)
+
+
 def run_binary(place: Place, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """One command of the program, to its end."""
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60, "check": False}

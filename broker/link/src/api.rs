@@ -1,6 +1,6 @@
 //! HTTP requests to the broker, with its refusals as errors.
 
-use std::time::Duration;
+use std::{error::Error, time::Duration};
 
 use bytes::Bytes;
 use reqwest::{
@@ -167,6 +167,16 @@ pub(crate) fn too_much(body: &[u8], after: Option<&HeaderValue>) -> Option<LinkE
 fn unreachable(dial: &Dial, error: reqwest::Error) -> LinkError {
     LinkError::Unreachable {
         address: dial.address.clone(),
-        source: Box::new(error),
+        source: cause_of(error).into(),
     }
+}
+
+/// What the system says. The layers above it add addresses and their own names, which tell a student nothing.
+fn cause_of(error: reqwest::Error) -> String {
+    let error = error.without_url();
+    let mut cause: &dyn Error = &error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string()
 }

@@ -18,11 +18,8 @@ const MISSING_BATCH: usize = 8192;
 /// Chunks in one request that brings or fetches them.
 const CHUNK_BATCH: usize = 32;
 
-/// How long a broker that cannot be reached is waited for.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// How long one is waited for that has too many requests of this person. Other notebooks of theirs ask, too.
-const CROWD_PATIENCE: Duration = Duration::from_secs(300);
+/// How long a broker that cannot be reached is waited for, unless [`ChunkLane::with_patience`] says otherwise.
+const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Of one notebook: the broker gives chunks to those only whose they are.
 #[derive(Debug, Clone)]
@@ -30,6 +27,7 @@ pub struct ChunkLane {
     api: Api,
     /// Whose chunks: a part of every request.
     party: Vec<(&'static str, String)>,
+    patience: Duration,
 }
 
 impl ChunkLane {
@@ -37,7 +35,14 @@ impl ChunkLane {
         Ok(Self {
             api: Api::new(dial)?,
             party: Vec::new(),
+            patience: PATIENCE,
         })
+    }
+
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Self {
+        self.patience = patience;
+        self
     }
 
     /// For a proxy: the same that its hello says.
@@ -55,6 +60,14 @@ impl ChunkLane {
         self
     }
 
+    fn patience(&self) -> Patience {
+        Patience {
+            backoff: Backoff::default(),
+            began: Instant::now(),
+            limit: self.patience,
+        }
+    }
+
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.api.request(method, path).query(&self.party)
     }
@@ -63,7 +76,7 @@ impl ChunkLane {
     pub async fn missing(&self, hashes: &[ChunkHash]) -> Result<Vec<ChunkHash>, LinkError> {
         let mut missing = Vec::new();
         for batch in hashes.chunks(MISSING_BATCH) {
-            let mut patience = Patience::new();
+            let mut patience = self.patience();
             let answer = loop {
                 match self.ask_missing(batch).await {
                     Ok(answer) => break answer,
@@ -78,7 +91,7 @@ impl ChunkLane {
     /// Stores all of these at the broker.
     pub async fn put(&self, chunks: &[(ChunkHash, Bytes)]) -> Result<(), LinkError> {
         for batch in chunks.chunks(CHUNK_BATCH) {
-            let mut patience = Patience::new();
+            let mut patience = self.patience();
             while let Err(error) = self.put_batch(batch).await {
                 patience.pause_or_fail(error).await?;
             }
@@ -94,7 +107,7 @@ impl ChunkLane {
     ) -> Result<(), LinkError> {
         for batch in hashes.chunks(CHUNK_BATCH) {
             let mut left = batch;
-            let mut patience = Patience::new();
+            let mut patience = self.patience();
             while let Err(error) = self.get_some(&mut left, &mut each).await {
                 patience.pause_or_fail(error).await?;
             }
@@ -179,25 +192,18 @@ fn take_chunk(received: &mut BytesMut) -> Result<Option<Bytes>, LinkError> {
 struct Patience {
     backoff: Backoff,
     began: Instant,
+    limit: Duration,
 }
 
 impl Patience {
-    fn new() -> Self {
-        Self {
-            backoff: Backoff::default(),
-            began: Instant::now(),
-        }
-    }
-
     async fn pause_or_fail(&mut self, error: LinkError) -> Result<(), LinkError> {
-        let (patience, delay) = match &error {
-            LinkError::TooMuch { after, .. } => {
-                (CROWD_PATIENCE, *after + Backoff::default().next_delay())
-            }
-            error if error.is_transient() => (PATIENCE, self.backoff.next_delay()),
+        let delay = match &error {
+            // Other notebooks of this person ask, too.
+            LinkError::TooMuch { after, .. } => *after + Backoff::default().next_delay(),
+            error if error.is_transient() => self.backoff.next_delay(),
             _ => return Err(error),
         };
-        if Instant::now() >= self.began + patience {
+        if self.began.elapsed() >= self.limit {
             return Err(error);
         }
         sleep(delay).await;

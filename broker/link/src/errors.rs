@@ -65,4 +65,15 @@ impl LinkError {
             _ => false,
         }
     }
+
+    /// As [`Self::is_transient`], or the broker lacks something that it may have again: room, descriptors. Worth
+    /// waiting for with what exists nowhere else.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::StoreFull { .. } => true,
+            Self::Status { status, .. } => *status >= 500,
+            error => error.is_transient(),
+        }
+    }
 }

@@ -58,20 +58,22 @@ pub enum JobEvent {
         /// Memory that the state names and does not bring: it follows as [`Self::Rest`].
         away_bytes: u64,
     },
-    /// What [`Self::Finished`] left out; the last event then.
+    /// What [`Self::Finished`] left out. It comes again when the notebook says
+    /// [`crate::proxy::FromProxy::RestWanted`].
     Rest {
-        /// None: it will not come, because another run has gone on from it or, with an error, because it is lost.
+        /// None: it is lost, or its worker has nothing of it any more. This is the last event.
         state: Option<State>,
         error: Option<RemoteError>,
     },
 }
 
 impl JobEvent {
+    /// The worker has nothing more to say of the job.
     #[must_use]
     pub fn is_last(&self) -> bool {
         matches!(
             self,
-            Self::Finished { away_bytes: 0, .. } | Self::Rest { .. }
+            Self::Finished { away_bytes: 0, .. } | Self::Rest { state: None, .. }
         )
     }
 }

@@ -56,6 +56,10 @@ pub enum FromProxy {
         number: u64,
         state: State,
     },
+    /// What the job left in its session has not come, or could not be used: send it, or send it again. Idempotent.
+    RestWanted {
+        job: JobId,
+    },
     /// The change is applied at home (or never will be): the broker may forget the job's state and events.
     Applied {
         job: JobId,

@@ -252,10 +252,13 @@ pub enum FromSession {
         /// Memory that the state names and leaves out. It is told of in `Settled`, after `Released`.
         away_bytes: u64,
     },
-    /// What was left out, ready to be read until the next `Run`.
+    /// What was left out, ready to be read: in the memory of the process `keeper`, where it stays as it is now, or
+    /// without one in the session's own until the next `Run`.
     Settled {
         message_id: String,
         state: Snapshot,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        keeper: Option<u32>,
     },
 }
 

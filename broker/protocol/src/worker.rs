@@ -93,6 +93,10 @@ pub enum ToWorker {
         number: u64,
         state: State,
     },
+    /// The notebook lacks what the job left in its session, whatever was sent of it before.
+    RestWanted {
+        job: JobId,
+    },
     /// Events up to this number of this assignment are stored.
     Acknowledge {
         job: JobId,

@@ -11,6 +11,17 @@ use baton_protocol::{
 use std::collections::HashMap;
 use tokio::time::Instant;
 
+/// What a finished cell left on a worker is on no other, so the worker may stay away for this many graces before it is
+/// given up.
+const DEFERRED_GRACES: u32 = 12;
+
+/// A worker that did not come back in time for its cells, and may yet with what they left.
+#[derive(Debug)]
+pub(super) struct Missed {
+    name: String,
+    pub(super) deadline: Instant,
+}
+
 impl Dispatch {
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         let workers = self.workers.values().filter_map(|worker| worker.deadline);
@@ -18,7 +29,9 @@ impl Dispatch {
             .notebooks
             .values()
             .filter_map(|notebook| notebook.deadline);
-        workers.chain(notebooks).chain(self.retell_at).min()
+        let missed = self.missed.values().map(|missed| missed.deadline);
+        let peers = workers.chain(notebooks).chain(missed);
+        peers.chain(self.retell_at).min()
     }
 
     pub(crate) fn time_passed(&mut self, now: Now, actions: &mut Vec<Action>) {
@@ -31,6 +44,18 @@ impl Dispatch {
             .collect();
         for worker in workers {
             self.worker_gone(worker, now, actions);
+        }
+        let missed: Vec<WorkerId> = self
+            .missed
+            .iter()
+            .filter(|(_, missed)| missed.deadline <= now.instant)
+            .map(|(id, _)| *id)
+            .collect();
+        for worker in missed {
+            for job in self.jobs_where(|job| job.owes_from(worker)) {
+                self.rest_lost(job, actions);
+            }
+            self.missed.remove(&worker);
         }
         let notebooks: Vec<NotebookId> = self
             .notebooks
@@ -60,11 +85,18 @@ impl Dispatch {
                 _ => self.requeue(job, actions),
             }
         }
-        for job in self.jobs_where(|job| job.owes_from(id)) {
-            self.rest_lost(job, actions);
-        }
         if let Some(worker) = self.workers.remove(&id) {
             tracing::warn!(worker.name = %worker.name, "Worker {} did not come back", worker.name);
+            if self.jobs.values().any(|job| job.owes_from(id)) {
+                let deadline = now.instant + DEFERRED_GRACES * self.graces.worker;
+                self.missed.insert(
+                    id,
+                    Missed {
+                        name: worker.name,
+                        deadline,
+                    },
+                );
+            }
         }
         actions.push(Action::Write(Write::LoseWorker {
             worker: id,
@@ -149,10 +181,12 @@ impl Dispatch {
     }
 
     fn name_of_worker(&self, id: JobId) -> String {
-        self.jobs
-            .get(&id)
-            .and_then(|job| self.workers.get(&job.worker?))
-            .map_or_else(|| "the worker".to_owned(), |worker| worker.name.clone())
+        let worker = self.jobs.get(&id).and_then(|job| job.worker);
+        let name = worker.and_then(|id| {
+            let present = self.workers.get(&id).map(|worker| &worker.name);
+            present.or_else(|| self.missed.get(&id).map(|missed| &missed.name))
+        });
+        name.map_or_else(|| "the worker".to_owned(), String::clone)
     }
 
     pub(super) fn jobs_where(&self, condition: impl Fn(&super::Job) -> bool) -> Vec<JobId> {

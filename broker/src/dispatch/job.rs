@@ -26,8 +26,10 @@ pub(crate) struct Job {
     /// The worker's number of its last stored event of this assignment.
     pub(super) acknowledged: u64,
     pub(super) last_event: u64,
-    /// It is finished, and something that its end left out has not come.
+    /// It is finished, and its worker keeps what its end left out.
     pub(super) rest_due: bool,
+    /// The proxy asked for that while the worker was away.
+    pub(super) rest_wanted: bool,
     /// The assignment during which the proxy sent a whole state.
     pub(super) state_fencing: FencingNumber,
     pub(super) cancel_wanted: bool,
@@ -80,6 +82,7 @@ impl Job {
             acknowledged: 0,
             last_event: 0,
             rest_due: false,
+            rest_wanted: false,
             state_fencing: 0,
             cancel_wanted: false,
             stopped: None,
@@ -115,6 +118,7 @@ impl Job {
             acknowledged: open.acknowledged,
             last_event: open.last_event,
             rest_due: open.rest_due,
+            rest_wanted: false,
             state_fencing: open.state_fencing,
             cancel_wanted: open.cancel_wanted,
             stopped: open.stopped,

@@ -40,6 +40,7 @@ use baton_protocol::{
     proxy::ToProxy,
     worker::{Device, GpuLoad, ToWorker},
 };
+use graces::Missed;
 use job::End;
 use std::{
     collections::{HashMap, HashSet},
@@ -165,6 +166,7 @@ pub(crate) struct Dispatch {
     closed: HashMap<JobId, NotebookId>,
     notebooks: HashMap<NotebookId, Notebook>,
     workers: HashMap<WorkerId, Worker>,
+    missed: HashMap<WorkerId, Missed>,
     peers: HashMap<ConnectionId, Peer>,
     next_sequence: u64,
     /// What the file says.
@@ -216,6 +218,7 @@ impl Dispatch {
             closed: loaded.closed,
             notebooks,
             workers,
+            missed: HashMap::new(),
             peers: HashMap::new(),
             next_sequence: loaded.next_sequence,
             courses: Arc::new(courses.with(&loaded.changes)),
@@ -391,6 +394,15 @@ impl Dispatch {
         };
         if let Some(notebook) = self.notebooks.get_mut(&job.notebook) {
             notebook.subscriptions.remove(&id);
+        }
+        if job.rest_due
+            && let Some(connection) = self.runner(&job)
+        {
+            let fencing = job.fencing;
+            actions.push(Action::ToWorker(
+                connection,
+                ToWorker::Revoke { job: id, fencing },
+            ));
         }
         self.closed.insert(id, job.notebook);
         actions.push(Action::Write(Write::Close { job: id }));

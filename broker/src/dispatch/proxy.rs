@@ -76,6 +76,7 @@ impl Dispatch {
             | FromProxy::Input { job, .. }
             | FromProxy::Files { job, .. }
             | FromProxy::Names { job, .. }
+            | FromProxy::RestWanted { job }
             | FromProxy::Applied { job }
                 if !self.belongs(job, notebook) =>
             {
@@ -103,6 +104,7 @@ impl Dispatch {
             FromProxy::Names { job, number, state } => {
                 self.names(connection, job, number, state, actions);
             }
+            FromProxy::RestWanted { job } => self.rest_wanted(job, actions),
             FromProxy::Applied { job } => self.applied(job, now, actions),
             FromProxy::Goodbye {} => self.proxy_gone(notebook, now, actions),
         }
@@ -419,6 +421,24 @@ impl Dispatch {
                 state,
             };
             actions.push(Action::Relay { from, to, message });
+        }
+    }
+
+    /// A worker that has nothing of it any more has said so.
+    fn rest_wanted(&mut self, id: JobId, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get(&id).filter(|job| job.rest_due) else {
+            return;
+        };
+        match self.runner(job) {
+            Some(connection) => actions.push(Action::ToWorker(
+                connection,
+                ToWorker::RestWanted { job: id },
+            )),
+            None => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.rest_wanted = true;
+                }
+            }
         }
     }
 

@@ -57,6 +57,7 @@ impl Dispatch {
         {
             actions.push(Action::Close(older));
         }
+        self.missed.remove(&id);
         self.peers.insert(connection, Peer::Worker(id));
         let broker_version = env!("CARGO_PKG_VERSION").to_owned();
         actions.push(Action::ToWorker(
@@ -170,6 +171,12 @@ impl Dispatch {
                 connection,
                 job: id,
             });
+        }
+        if std::mem::take(&mut job.rest_wanted) {
+            actions.push(Action::ToWorker(
+                connection,
+                ToWorker::RestWanted { job: id },
+            ));
         }
         if !job.is_running() {
             return;

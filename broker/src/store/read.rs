@@ -170,8 +170,10 @@ fn open_job(row: &Row) -> Result<OpenJob, StoreError> {
         fencing: count(row.get("fencing")?)?,
         acknowledged: count(row.get("acknowledged")?)?,
         last_event: count(row.get("last_event")?)?,
-        rest_due: row.get::<Option<String>>("last_kind")?.as_deref()
-            == Some(super::write::RETURNED),
+        rest_due: matches!(
+            row.get::<Option<String>>("last_kind")?.as_deref(),
+            Some(super::write::RETURNED | super::write::REST)
+        ),
         state_fencing: count(row.get("state_fencing")?)?,
         cell_key: cell_key(row)?,
         priority: decode(&row.get::<Vec<u8>>("priority")?)?,

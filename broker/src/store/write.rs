@@ -297,6 +297,7 @@ pub(super) fn number(value: u64) -> i64 {
 pub(super) const FINISHED: &str = "finished";
 /// Finished, and something that was left out follows.
 pub(super) const RETURNED: &str = "returned";
+/// That follows, and may have to come again.
 pub(super) const REST: &str = "rest";
 
 fn event_kind(event: &JobEvent) -> &'static str {
@@ -312,6 +313,7 @@ fn event_kind(event: &JobEvent) -> &'static str {
         JobEvent::NamesWanted { .. } => "names_wanted",
         JobEvent::Finished { away_bytes: 0, .. } => FINISHED,
         JobEvent::Finished { .. } => RETURNED,
-        JobEvent::Rest { .. } => REST,
+        JobEvent::Rest { state: Some(_), .. } => REST,
+        JobEvent::Rest { state: None, .. } => "rest_lost",
     }
 }

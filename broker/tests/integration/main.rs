@@ -10,6 +10,7 @@ mod capacity;
 mod chunk_listener;
 mod chunks;
 mod courses;
+mod deferred;
 mod foreign;
 mod harness;
 mod journal;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use baton_protocol::worker::FromWorker;
 use baton_protocol::{FencingNumber, JobId, Parcel, State, Submission};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
@@ -28,6 +28,7 @@ pub(super) struct Assignment {
     pub(super) names: watch::Sender<Option<Names>>,
     pub(super) cancelled: CancellationToken,
     pub(super) revoked: CancellationToken,
+    pub(super) rest_wanted: Arc<Notify>,
 }
 
 impl Agent {
@@ -61,6 +62,7 @@ impl Agent {
             names,
             cancelled: CancellationToken::new(),
             revoked: CancellationToken::new(),
+            rest_wanted: Arc::default(),
         };
         let events = EventSink {
             job,
@@ -86,6 +88,7 @@ impl Agent {
             names: names_end,
             cancelled: assignment.cancelled.clone(),
             revoked: assignment.revoked.clone(),
+            rest_wanted: assignment.rest_wanted.clone(),
             warnings: Vec::new(),
         };
         self.assignments.insert(job, assignment);
@@ -116,6 +119,12 @@ impl Agent {
         if assignment.outbox.is_done() {
             self.assignments.remove(&job);
         }
+    }
+
+    /// Whether the broker lacks something of what the jobs leave.
+    pub(super) fn has_something_to_say(&self) -> bool {
+        let mut assignments = self.assignments.values();
+        assignments.any(|assignment| !assignment.outbox.is_handed_over())
     }
 
     pub(super) async fn send_events(&mut self) {

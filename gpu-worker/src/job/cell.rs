@@ -60,9 +60,6 @@ pub(crate) async fn run_cell(
         _slot,
     } = ready;
     let cell = order.submission.cell.clone();
-    if let Some(away) = &mut session.away {
-        away.pause();
-    }
     order.events.send(JobEvent::Started {
         worker: context.name.clone(),
     });
@@ -105,7 +102,6 @@ pub(crate) async fn run_cell(
             longest: cell.longest_timeout_ms.map(Duration::from_millis),
         }),
         time_is_up: false,
-        refused: false,
     };
     run.warn(std::mem::take(&mut order.warnings));
     run.announce_limit(cell.gpu_memory_bytes);
@@ -135,8 +131,6 @@ struct Run<'context> {
     limit: Option<Limit>,
     /// Nobody pressed interrupt: the limit did.
     time_is_up: bool,
-    /// The session could not apply the state, and is of no use but for what it owes.
-    refused: bool,
 }
 
 enum Phase<'context> {
@@ -238,8 +232,6 @@ impl Run<'_> {
             Event::Session(SessionEvent::Said(message)) => {
                 return self.on_said(message, order, cell).await;
             }
-            // Nothing is sent before the session has come to its next rest.
-            Event::Session(SessionEvent::RestSent) => {}
             Event::Session(SessionEvent::Ended(death)) => {
                 for output in self.session.remains().await {
                     self.batcher.push(output);
@@ -296,14 +288,10 @@ impl Run<'_> {
         }
     }
 
-    /// Only a session that went the whole way holds what the notebook thinks it holds. One that refused the cell may
-    /// still have what an earlier one left out.
-    fn keep_session(mut self, ending: &Ending) -> Option<Session> {
-        if let Some(away) = &mut self.session.away {
-            away.resume();
-        }
+    /// Only a session that went the whole way holds what the notebook thinks it holds.
+    fn keep_session(self, ending: &Ending) -> Option<Session> {
         let whole = ending.state.is_some() && self.session.held.is_some();
-        (whole || self.refused && self.session.owes()).then_some(self.session)
+        whole.then_some(self.session)
     }
 }
 

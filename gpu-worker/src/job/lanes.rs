@@ -86,6 +86,7 @@ pub(crate) async fn bring_more(
 }
 
 /// What a cell changed, still in its session's memory.
+#[derive(Clone)]
 pub(crate) struct Changes {
     pub(crate) kernel: i32,
     pub(crate) base: StateVersion,

@@ -22,7 +22,7 @@ use baton_protocol::shim::ToSession;
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, Outcome, Parcel, RemoteError, State, Submission, Usage,
 };
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
@@ -31,7 +31,7 @@ use crate::mirror::Questions;
 use crate::notice;
 use crate::outbox::event_bytes;
 use crate::report::Report;
-use crate::session::Session;
+use crate::session::{Away, Deferred, Session};
 
 /// A job and the ends of everything that its task hears.
 pub(crate) struct Order {
@@ -53,6 +53,8 @@ pub(crate) struct Order {
     pub(crate) cancelled: CancellationToken,
     /// The assignment is no longer this worker's.
     pub(crate) revoked: CancellationToken,
+    /// The notebook lacks what the cell left in its session.
+    pub(crate) rest_wanted: Arc<Notify>,
     /// What the student is to read above the cell's output.
     pub(crate) warnings: Vec<String>,
     pub(crate) last_word: LastWord,
@@ -136,6 +138,7 @@ pub(crate) struct Ending {
     pub(crate) usage: Usage,
     /// What the state leaves out; the session has it.
     pub(crate) away_bytes: u64,
+    pub(crate) away: Option<Away>,
 }
 
 impl Ending {
@@ -148,39 +151,47 @@ impl Ending {
             files: None,
             usage: Usage::default(),
             away_bytes: 0,
+            away: None,
         }
     }
 }
 
-/// Runs the job and says how it ended. Returns the session where it may be used again, or still has what the notebook
-/// lacks.
+/// Runs the job and says how it ended. Returns the session where it may be used again, or is the only one that has
+/// what the notebook lacks.
 pub(crate) async fn run_job(
     context: &Arc<Context>,
     mut session: Option<Session>,
+    deferred: &mut Deferred,
     mut order: Order,
 ) -> Option<Session> {
-    if let Some(code) = gpu_fault(session.as_ref()).await {
+    if let Some(code) = gpu_fault(session.as_ref(), deferred).await {
         order.warnings.push(notice::gpu_failed_before(code));
         session = None;
     }
     let revoked = order.revoked.clone();
-    let (ending, mut used) = tokio::select! {
-        end = prepare_and_run(context, &mut session, &mut order) => end,
-        () = revoked.cancelled() => return kept(session),
+    let (mut ending, mut used) = tokio::select! {
+        end = prepare_and_run(context, &mut session, deferred, &mut order) => end,
+        () = revoked.cancelled() => return kept(session, deferred),
     };
     let state_was_read = ending.state.is_some();
+    if state_was_read {
+        deferred.add(ending.away.take());
+    }
     order.last_word.say(ending);
     // Last, because the student waits for the end, and what the session does now takes a processor.
-    if let Some(used) = used.as_mut().filter(|_| state_was_read) {
-        let message_id = order.submission.cell.message_id.clone();
-        used.answer(ToSession::Released { message_id }).await;
+    if state_was_read {
+        if let Some(used) = &mut used {
+            let message_id = order.submission.cell.message_id.clone();
+            used.answer(ToSession::Released { message_id }).await;
+        }
+        return used;
     }
-    used.or_else(|| kept(session))
+    kept(used.or(session), deferred)
 }
 
-/// A session that no cell used, where the notebook still lacks something of it.
-fn kept(session: Option<Session>) -> Option<Session> {
-    let session = session.filter(Session::owes)?;
+/// A session that is of no use to a later cell, where nothing else has what the notebook still lacks.
+fn kept(session: Option<Session>, deferred: &Deferred) -> Option<Session> {
+    let session = session.filter(|_| deferred.needs_session())?;
     if let Some(gpu) = session.gpu() {
         gpu.cell(Cell::Ended);
     }
@@ -188,8 +199,11 @@ fn kept(session: Option<Session>) -> Option<Session> {
 }
 
 /// After its last cell the session lost the use of the GPU, and the notebook needs nothing of it.
-fn gpu_fault(session: Option<&Session>) -> impl Future<Output = Option<u32>> + use<> {
-    let session = session.filter(|session| !session.owes());
+fn gpu_fault(
+    session: Option<&Session>,
+    deferred: &Deferred,
+) -> impl Future<Output = Option<u32>> + use<> {
+    let session = session.filter(|_| !deferred.needs_session());
     let fault = session.and_then(Session::gpu).map(Membership::fault);
     async move { fault?.await }
 }
@@ -198,15 +212,20 @@ fn gpu_fault(session: Option<&Session>) -> impl Future<Output = Option<u32>> + u
 async fn prepare_and_run(
     context: &Arc<Context>,
     session: &mut Option<Session>,
+    deferred: &mut Deferred,
     order: &mut Order,
 ) -> (Ending, Option<Session>) {
     let cancelled = order.cancelled.clone();
     let prepared = tokio::select! {
-        prepared = wake_and_prepare(context, session, order) => prepared,
+        prepared = wake_and_prepare(context, session, deferred, order) => prepared,
         () = cancelled.cancelled() => Err(Ending::without_state(Outcome::Cancelled, notice::cancelled())),
     };
     match prepared {
-        Ok(ready) => cell::run_cell(context, ready, order).await,
+        Ok(ready) => {
+            // Without a keeper it has gone home, and cannot be read again.
+            deferred.lose_session();
+            cell::run_cell(context, ready, order).await
+        }
         Err(ending) => (ending, None),
     }
 }
@@ -215,6 +234,7 @@ async fn prepare_and_run(
 async fn wake_and_prepare<'context>(
     context: &'context Arc<Context>,
     session: &mut Option<Session>,
+    deferred: &mut Deferred,
     order: &mut Order,
 ) -> Result<prepare::Ready<'context>, Ending> {
     if let Some(asleep) = session
@@ -224,7 +244,7 @@ async fn wake_and_prepare<'context>(
         order.warnings.push(notice::gpu_not_back());
         *session = None;
     }
-    prepare::prepare(context, session, order).await
+    prepare::prepare(context, session, deferred, order).await
 }
 
 impl From<Ending> for JobEvent {

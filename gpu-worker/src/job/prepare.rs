@@ -16,7 +16,7 @@ use crate::context::{Context, MoveError};
 use crate::gpu::Cell;
 use crate::mirror::{self, SessionMirror};
 use crate::notice;
-use crate::session::{Held, Session, StartError};
+use crate::session::{Deferred, Rest, Session, StartError};
 
 /// Everything is here; the next step can be seen by the student.
 pub(crate) struct Ready<'context> {
@@ -33,6 +33,7 @@ pub(crate) struct Ready<'context> {
 pub(crate) async fn prepare<'context>(
     context: &'context Arc<Context>,
     session: &mut Option<Session>,
+    deferred: &mut Deferred,
     order: &mut Order,
 ) -> Result<Ready<'context>, Ending> {
     let slot = context
@@ -56,7 +57,7 @@ pub(crate) async fn prepare<'context>(
         };
         let Some((source, way)) = opened else {
             // A notebook that lacks something of it asks for that before it sends a whole state.
-            drop(session.take_if(|session| !session.owes()));
+            drop(session.take_if(|_| !deferred.needs_session()));
             order.events.send(match plan {
                 Plan::AskForState => JobEvent::StateWanted {},
                 Plan::Continue | Plan::StartFresh => JobEvent::BytesWanted {},
@@ -66,14 +67,17 @@ pub(crate) async fn prepare<'context>(
             continue;
         };
         let (mut ready, state) = match plan {
-            Plan::Continue => go_on(context, session, base, source).await?,
+            Plan::Continue => {
+                memory_is_kept(session, deferred).await?;
+                go_on(context, session, base, source).await?
+            }
             Plan::StartFresh | Plan::AskForState => {
                 drop(session.take());
                 start_fresh(context, order, source).await?
             }
         };
         if let Err(ending) = with_files(&mut ready, order).await {
-            // The notebook may still lack something of it.
+            // The notebook may still lack something that nothing else has.
             *session = Some(ready);
             return Err(ending);
         }
@@ -100,16 +104,41 @@ async fn go_on(
         // Its memory comes back to the GPU while the state is on its way.
         gpu.cell(Cell::Expected);
     }
-    let ledger = match session.away.is_some() {
-        true => session.held_for(base).map(|held| held.ledger.clone()),
-        false => session.held.take().map(|Held { ledger, .. }| ledger),
-    };
-    let state = bring(context, source, ledger.unwrap_or_default())
+    let held = session.take_held(base).map(|held| held.ledger);
+    let state = bring(context, source, held.unwrap_or_default())
         .await
         .map_err(|error| state_lost(&error))?;
-    let mut session = place.take().ok_or_else(shutting_down)?;
-    session.held = None;
+    let session = place.take().ok_or_else(shutting_down)?;
     Ok((session, state))
+}
+
+/// Until what earlier cells left in the session is elsewhere, too: the next cell may write to it.
+async fn memory_is_kept(
+    place: &mut Option<Session>,
+    deferred: &mut Deferred,
+) -> Result<(), Ending> {
+    while deferred.needs_session()
+        && let Some(session) = place
+    {
+        tokio::select! {
+            rest = session.rest(false) => match rest {
+                Rest::Settled(snapshot, keeper) => deferred.settle(snapshot, keeper),
+                Rest::Ended(death) => {
+                    *place = None;
+                    deferred.lose_session();
+                    let error = notice::session_died(&death, 0);
+                    return Err(Ending::without_state(Outcome::WorkerLost, error));
+                }
+                Rest::Released => {}
+            },
+            sent = deferred.next() => {
+                if let Some(sent) = sent {
+                    session.has_sent(sent);
+                }
+            }
+        }
+    }
+    Ok(())
 }
 
 async fn start_fresh(

@@ -1,31 +1,34 @@
-//! What the last cell left out of its end, on its way to the notebook.
+//! What a cell left out of its end, on its way to the notebook.
 //!
 //! ```text
-//! settling ──Settled──> ready <──> sending ──> sent
+//! settling ──Settled──> ready <──> sending ──> sent ──> over
+//!                         ^                     │
+//!                         └────── wanted ───────┘
 //! ```
 //!
-//! It is sent while the session has nothing to do. The next cell interrupts that, and once it has started, what is
-//! left is told of at its end.
+//! It is read from a process that keeps it as it was (`keeper.rs`), so the session may run other cells meanwhile, or
+//! end. It is over when the notebook has it, or a later cell's result that has everything in it: the broker revokes
+//! the assignment then. Until then the notebook may ask for it again.
 //!
 //! **Invariant:** a job that left something out says its last event, whatever happens to its session.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use baton_blobs::Ledger;
-use baton_link::ChunkLane;
+use baton_blobs::{BlobError, Ledger};
+use baton_link::{Backoff, ChunkLane};
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{JobEvent, RemoteError, State, StateVersion};
 use futures_util::future::BoxFuture;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::Held;
+use super::{Held, Keeper};
 use crate::context::MoveError;
 use crate::job::EventSink;
 use crate::job::lanes::{Changes, Way, send_home};
 use crate::notice;
 
-/// After a broker or a proxy could not be reached.
-const PAUSE: Duration = Duration::from_secs(1);
 /// A cell that was queued behind this one arrives sooner, and may change what would be on its way over the network.
 const BEFORE_CHUNKS: Duration = Duration::from_millis(100);
 /// The cell's end is on its way then, and would wait for a processor while memory is looked at with all of them.
@@ -33,17 +36,27 @@ const BEFORE_MEMORY: Duration = Duration::from_millis(10);
 
 pub(crate) struct Away {
     word: RestWord,
+    /// The notebook says that it lacks this.
+    wanted: Arc<Notify>,
     lane: ChunkLane,
     way: Way,
+    /// The session's process.
     kernel: i32,
+    keeper: Option<Keeper>,
     /// What the notebook has without it.
     version: StateVersion,
     ledger: Ledger,
     stage: Stage,
-    /// The session works on another cell.
-    paused: bool,
-    /// What the notebook has once it has applied what was sent.
-    pub(crate) sent: Option<Held>,
+    /// A later cell has ended, and the notebook has not yet said that it could use what that changed.
+    overtaken: bool,
+    backoff: Backoff,
+}
+
+/// How a job whose end leaves something out says what becomes of that.
+pub(crate) struct RestOrder {
+    pub(crate) events: EventSink,
+    pub(crate) revoked: CancellationToken,
+    pub(crate) wanted: Arc<Notify>,
 }
 
 enum Stage {
@@ -54,79 +67,110 @@ enum Stage {
         Snapshot,
         BoxFuture<'static, Result<(State, Ledger), MoveError>>,
     ),
+    Sent(Snapshot),
     Over,
 }
 
 impl Away {
     /// The job has ended, and says that this follows.
     pub(crate) fn new(
-        events: EventSink,
-        revoked: CancellationToken,
+        order: RestOrder,
         (lane, way): (ChunkLane, Way),
         kernel: i32,
         held: &Held,
     ) -> Self {
         Self {
             word: RestWord {
-                events,
-                revoked,
+                events: order.events,
+                revoked: order.revoked,
                 said: false,
             },
+            wanted: order.wanted,
             lane,
             way,
             kernel,
+            keeper: None,
             version: held.version,
             ledger: held.ledger.clone(),
             stage: Stage::Settling,
-            paused: false,
-            sent: None,
+            overtaken: false,
+            backoff: Backoff::default(),
         }
     }
 
     /// It can be read from now on.
-    pub(crate) fn settle(&mut self, snapshot: Snapshot) {
+    pub(super) fn settle(&mut self, snapshot: Snapshot, keeper: Option<Keeper>) {
         if matches!(self.stage, Stage::Settling) {
+            self.keeper = keeper;
             self.stage = Stage::Ready(snapshot);
         }
     }
 
-    /// The session begins with something else.
-    pub(crate) fn pause(&mut self) {
-        self.paused = true;
+    pub(super) fn is_settling(&self) -> bool {
+        matches!(self.stage, Stage::Settling)
+    }
+
+    /// Another cell begins: what it does may make it needless to send this.
+    pub(super) fn pause(&mut self) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Sending(snapshot, _) => Stage::Ready(snapshot),
             stage => stage,
         };
     }
 
-    /// Of that nothing has come: the memory is as it was.
-    pub(crate) fn resume(&mut self) {
-        self.paused = false;
+    /// A later cell has ended, and what it changed is on its way with all of this in it.
+    pub(super) fn overtake(&mut self) {
+        self.overtaken = true;
     }
 
-    /// Another cell has started with it.
-    pub(crate) fn superseded(mut self) {
-        self.word.say(None, None);
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over)
     }
 
-    /// Whether the notebook still needs the session for it.
-    pub(crate) fn is_owed(&self) -> bool {
-        !matches!(self.stage, Stage::Over)
-    }
-
-    /// Sends it, as soon as that is possible. Cancel safe.
-    pub(super) async fn send(&mut self) {
-        let revoked = self.word.revoked.clone();
-        tokio::select! {
-            () = self.send_in_the_end() => {}
-            () = revoked.cancelled(), if self.is_owed() => self.stage = Stage::Over,
+    /// Whether the session's memory is the only place where it is, so that no other cell may run there.
+    pub(super) fn needs_session(&self) -> bool {
+        match self.stage {
+            Stage::Settling => true,
+            Stage::Ready(_) | Stage::Sending(..) => self.keeper.is_none(),
+            Stage::Sent(_) | Stage::Over => false,
         }
     }
 
-    async fn send_in_the_end(&mut self) {
+    /// The session has gone on, or is gone: without a keeper there is nothing to read any more.
+    pub(super) fn lose_session(&mut self) {
+        if self.keeper.is_none() {
+            self.stage = Stage::Over;
+            self.word.lost(notice::rest_lost());
+        }
+    }
+
+    /// What the notebook has once it has applied what was sent now; `None` when this is over. Cancel safe.
+    pub(super) async fn next(&mut self) -> Option<Held> {
+        let (revoked, wanted) = (self.word.revoked.clone(), self.wanted.clone());
+        loop {
+            tokio::select! {
+                held = self.send() => return held,
+                () = wanted.notified() => self.on_wanted(),
+                () = revoked.cancelled() => {
+                    self.stage = Stage::Over;
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn on_wanted(&mut self) {
+        self.overtaken = false;
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Sent(snapshot) => Stage::Ready(snapshot),
+            stage => stage,
+        };
+    }
+
+    async fn send(&mut self) -> Option<Held> {
         loop {
             self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
-                Stage::Ready(snapshot) if !self.paused => {
+                Stage::Ready(snapshot) if !self.overtaken => {
                     let sending = self.sending(snapshot.clone());
                     Stage::Sending(snapshot, sending)
                 }
@@ -139,24 +183,24 @@ impl Away {
             let snapshot = snapshot.clone();
             match result {
                 Ok((state, ledger)) => {
-                    self.stage = Stage::Over;
-                    self.sent = Some(Held {
+                    self.backoff.reset();
+                    self.stage = Stage::Sent(snapshot);
+                    self.word.sent(state);
+                    return Some(Held {
                         version: self.version.after_message(),
                         ledger,
                     });
-                    self.word.say(Some(state), None);
-                    return;
                 }
-                Err(MoveError::Link(error)) if error.is_transient() => {
-                    tracing::info!(%error, "What a cell left in its session could not be sent yet");
-                    self.stage = Stage::Ready(snapshot);
-                    tokio::time::sleep(PAUSE).await;
-                }
-                Err(error) => {
+                Err(error) if is_lasting(&error) => {
                     tracing::warn!(%error, "What a cell left in its session is lost");
                     self.stage = Stage::Over;
-                    self.word.say(None, Some(notice::rest_unreadable(&error)));
-                    return;
+                    self.word.lost(notice::rest_unreadable(&error));
+                    return None;
+                }
+                Err(error) => {
+                    tracing::info!(%error, "What a cell left in its session could not be sent yet");
+                    self.stage = Stage::Ready(snapshot);
+                    tokio::time::sleep(self.backoff.next_delay()).await;
                 }
             }
         }
@@ -166,8 +210,9 @@ impl Away {
         &self,
         snapshot: Snapshot,
     ) -> BoxFuture<'static, Result<(State, Ledger), MoveError>> {
+        let keeper = self.keeper.as_ref();
         let changes = Changes {
-            kernel: self.kernel,
+            kernel: keeper.map_or(self.kernel, |keeper| keeper.process().as_raw()),
             base: self.version,
             snapshot,
             ledger: self.ledger.clone(),
@@ -184,6 +229,19 @@ impl Away {
     }
 }
 
+/// The memory cannot be read, or makes no sense: trying again is of no use.
+fn is_lasting(error: &MoveError) -> bool {
+    matches!(
+        error,
+        MoveError::Blob(
+            BlobError::MemoryNotPermitted { .. }
+                | BlobError::ProcessGone { .. }
+                | BlobError::Memory { .. }
+                | BlobError::Ledger { .. }
+        )
+    )
+}
+
 /// Sees to it that the job has a last event.
 struct RestWord {
     events: EventSink,
@@ -192,8 +250,17 @@ struct RestWord {
 }
 
 impl RestWord {
-    fn say(&mut self, state: Option<State>, error: Option<RemoteError>) {
+    fn sent(&self, state: State) {
+        if !self.revoked.is_cancelled() {
+            let (state, error) = (Some(state), None);
+            self.events.send(JobEvent::Rest { state, error });
+        }
+    }
+
+    /// The last event.
+    fn lost(&mut self, error: RemoteError) {
         if !self.said && !self.revoked.is_cancelled() {
+            let (state, error) = (None, Some(error));
             self.events.send(JobEvent::Rest { state, error });
         }
         self.said = true;
@@ -202,14 +269,6 @@ impl RestWord {
 
 impl Drop for RestWord {
     fn drop(&mut self) {
-        self.say(None, Some(notice::rest_lost()));
-    }
-}
-
-/// Without anything to send it waits for ever.
-pub(super) async fn send(away: &mut Option<Away>) {
-    match away {
-        Some(away) => away.send().await,
-        None => std::future::pending().await,
+        self.lost(notice::rest_lost());
     }
 }

@@ -5,6 +5,8 @@
 //! **Invariant:** when a [`Session`] is dropped, every process that it started ends.
 
 mod away;
+mod deferred;
+mod keeper;
 mod log;
 mod start;
 
@@ -15,12 +17,14 @@ use std::time::Duration;
 use baton_blobs::Ledger;
 use baton_jupyter_link::folder::PrivateFolder;
 use baton_jupyter_link::shim::{ShimReader, ShimWriter};
-use baton_protocol::shim::{FromSession, Hello, ToSession};
+use baton_protocol::shim::{FromSession, Hello, Snapshot, ToSession};
 use baton_protocol::{Output, StateVersion};
 use nix::unistd::Pid;
 use tokio::process::Child;
 
-pub(crate) use self::away::Away;
+pub(crate) use self::away::{Away, RestOrder};
+pub(crate) use self::deferred::Deferred;
+pub(crate) use self::keeper::{Keeper, Keepers};
 pub(crate) use self::log::SessionLog;
 pub(crate) use self::start::{StartError, StartOrder, start};
 use crate::gpu::{Membership, Part, ProgramError};
@@ -36,14 +40,16 @@ pub(crate) struct Session {
     pub(crate) hello: Hello,
     /// `None`: nothing was ever applied.
     pub(crate) held: Option<Held>,
-    /// What its last cell left out.
-    pub(crate) away: Option<Away>,
+    /// The same once the notebook has what its last cell left out.
+    pub(crate) sent: Option<Held>,
     /// Where it works, unless it works in the notebook's folder itself.
     pub(crate) mirror: Option<SessionMirror>,
     shim_reader: ShimReader,
     child: Child,
     kernel: Pid,
     mark: String,
+    /// They keep what its cells left out, and end by themselves.
+    keepers: Keepers,
     log: SessionLog,
     /// What it has of the GPU; goes when its processes have been ended.
     gpu: Part,
@@ -73,15 +79,13 @@ pub(crate) struct Held {
 
 pub(crate) enum SessionEvent {
     Said(FromSession),
-    /// What its last cell left out was sent, or never will be.
-    RestSent,
     Ended(Death),
 }
 
 /// What becomes of a session that no job has.
 pub(crate) enum Rest {
-    /// What its last cell left out was sent.
-    Sent,
+    /// What its last cell left out can be read.
+    Settled(Snapshot, Option<Keeper>),
     Ended(Death),
     /// Others lack what it takes of the GPU.
     Released,
@@ -98,24 +102,16 @@ pub(crate) struct Death {
 impl Session {
     /// What the session says next. Cancel safe. After [`SessionEvent::Ended`] there is nothing more.
     pub(crate) async fn next(&mut self) -> SessionEvent {
-        loop {
-            tokio::select! {
-                message = self.shim_reader.receive() => match message {
-                    Ok(Some(FromSession::Settled { state, .. })) => {
-                        if let Some(away) = &mut self.away {
-                            away.settle(state);
-                        }
-                        continue;
-                    }
-                    Ok(Some(message)) => return SessionEvent::Said(message),
-                    Ok(None) => {}
-                    Err(error) => tracing::warn!(%error, "The connection to a session broke"),
-                },
-                () = away::send(&mut self.away) => return SessionEvent::RestSent,
-                never = serve(&mut self.mirror) => match never {},
-                status = self.child.wait() => return SessionEvent::Ended(self.death(status.ok())),
-            }
-            break;
+        tokio::select! {
+            // What it has said counts, also when it has ended since.
+            biased;
+            never = serve(&mut self.mirror) => match never {},
+            message = self.shim_reader.receive() => match message {
+                Ok(Some(message)) => return SessionEvent::Said(message),
+                Ok(None) => {}
+                Err(error) => tracing::warn!(%error, "The connection to a session broke"),
+            },
+            status = self.child.wait() => return SessionEvent::Ended(self.death(status.ok())),
         }
         let status = tokio::time::timeout(LAST_BREATH, self.child.wait()).await;
         SessionEvent::Ended(self.death(status.ok().and_then(Result::ok)))
@@ -143,14 +139,16 @@ impl Session {
     }
 
     /// Listens while no job has the session: what is published then belongs to no cell.
-    pub(crate) async fn rest(&mut self) -> Rest {
+    pub(crate) async fn rest(&mut self, may_leave: bool) -> Rest {
         loop {
             let released = self.gpu().map(Membership::released);
-            let may_leave = !self.owes();
             tokio::select! {
                 event = self.next() => match event {
-                    SessionEvent::RestSent => return Rest::Sent,
                     SessionEvent::Ended(death) => return Rest::Ended(death),
+                    SessionEvent::Said(FromSession::Settled { state, keeper, .. }) => {
+                        let keeper = keeper.and_then(|process| self.keepers.adopt(process, &self.mark));
+                        return Rest::Settled(state, keeper);
+                    }
                     SessionEvent::Said(_) => {}
                 },
                 () = or_never(released), if may_leave => return Rest::Released,
@@ -158,16 +156,25 @@ impl Session {
         }
     }
 
-    /// Whether the notebook still needs it for what its last cell left out.
-    pub(crate) fn owes(&self) -> bool {
-        self.away.as_ref().is_some_and(Away::is_owed)
-    }
-
     /// What it holds for a message that continues this.
     pub(crate) fn held_for(&self, base: StateVersion) -> Option<&Held> {
-        let sent = self.away.as_ref().and_then(|away| away.sent.as_ref());
-        let fits = |held: &&Held| held.version == base;
-        sent.filter(fits).or(self.held.as_ref().filter(fits))
+        let held = [&self.held, &self.sent];
+        let mut held = held.into_iter().flatten();
+        held.find(|held| held.version == base)
+    }
+
+    /// The same, and it is about to hold something else.
+    pub(crate) fn take_held(&mut self, base: StateVersion) -> Option<Held> {
+        let held = [self.held.take(), self.sent.take()];
+        held.into_iter().flatten().find(|held| held.version == base)
+    }
+
+    /// What its last cell left out was sent.
+    pub(crate) fn has_sent(&mut self, sent: Held) {
+        let continues = |held: &Held| held.version.after_message() == sent.version;
+        if self.held.as_ref().is_some_and(continues) {
+            self.sent = Some(sent);
+        }
     }
 
     /// A connection that broke is seen when it is listened to.
@@ -210,6 +217,6 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        processes::end_all(self.kernel, &self.mark);
+        processes::end_all(self.kernel, &self.mark, &self.keepers.living());
     }
 }

@@ -16,7 +16,7 @@ use baton_protocol::shim::{FromSession, Hello};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
-use super::{Session, SessionLog};
+use super::{Keepers, Session, SessionLog};
 use crate::gpu::{Place, Sharing};
 use crate::mirror::SessionMirror;
 use crate::processes;
@@ -172,7 +172,8 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         shim,
         hello,
         held: None,
-        away: None,
+        sent: None,
+        keepers: Keepers::default(),
         mirror,
         gpu,
         shim_reader,
@@ -211,7 +212,7 @@ impl Starting {
 impl Drop for Starting {
     fn drop(&mut self) {
         if let Some(mark) = &self.mark {
-            processes::end_all(self.kernel(), mark);
+            processes::end_all(self.kernel(), mark, &[]);
         }
     }
 }

@@ -97,6 +97,7 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         id: WorkerId::random(),
         dial,
         lane: LaneChoice::Auto,
+        patience: Duration::from_secs(600),
         name: None,
         slots: Some(2),
         python: Some(fake_python(folder, "")),

@@ -35,10 +35,6 @@ use crate::relay::Relay;
 
 /// How long a cell waits for a broker that was never reached.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a cell waits for a broker that went away while the job was its business.
-const RECONNECT_PATIENCE: Duration = Duration::from_secs(60);
-/// Between two tries to fetch what a cell left in its session.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 pub(super) struct Journey {
     relay: Relay,
@@ -47,6 +43,8 @@ pub(super) struct Journey {
     files: HomeFiles,
     notebook: NotebookId,
     naming: Naming,
+    /// How long a cell waits for a broker that went away while the job was its business.
+    patience: Duration,
     python: String,
     python_version: String,
     /// What the session holds; none before the first cell and after anything that went wrong.
@@ -69,6 +67,7 @@ impl Journey {
         moving: Moving,
         notebook: NotebookId,
         trash: TrashConfig,
+        patience: Duration,
     ) -> Self {
         Self {
             relay,
@@ -77,6 +76,7 @@ impl Journey {
             files: HomeFiles::new(trash),
             notebook,
             naming: Naming::new(),
+            patience,
             python: String::new(),
             python_version: String::new(),
             home: None,
@@ -112,6 +112,7 @@ impl Journey {
         };
         self.home = None;
         self.link.abandon(job).await;
+        self.want_rest().await;
         self.close_comms(&mut call);
         if matches!(stop, Stop::Cancelled | Stop::Failed(_)) {
             self.tell_of_files(&mut call).await;

@@ -16,6 +16,8 @@ mod moving;
 mod naming;
 mod notice;
 
+use std::time::Duration;
+
 use baton_jupyter_link::shim::{ShimListener, ShimReader, ShimWriter};
 use baton_link::MemoryHolder;
 use baton_protocol::NotebookId;
@@ -36,6 +38,8 @@ pub(crate) struct Context {
     /// Where workers on this machine may fetch state; none where all of it goes through the broker.
     pub(crate) memory: Option<MemoryHolder>,
     pub(crate) kernel_pid: u32,
+    /// How long a cell, and what it made, wait for a broker that is away.
+    pub(crate) patience: Duration,
     pub(crate) shutdown: CancellationToken,
 }
 
@@ -43,9 +47,17 @@ pub(crate) struct Context {
 pub(crate) async fn serve(context: Context) {
     let shutdown = context.shutdown.clone();
     let notebook = NotebookId::random();
-    let (link, keep_linked) = link::open(context.broker, context.course, notebook);
+    let (link, keep_linked) =
+        link::open(context.broker, context.course, notebook, context.patience);
     let moving = Moving::new(context.kernel_pid, context.memory);
-    let mut journey = Journey::new(context.relay, link, moving, notebook, context.trash);
+    let mut journey = Journey::new(
+        context.relay,
+        link,
+        moving,
+        notebook,
+        context.trash,
+        context.patience,
+    );
     tokio::pin!(keep_linked);
     tokio::select! {
         () = shutdown.cancelled() => {}

@@ -34,6 +34,34 @@ pub(super) enum MovingError {
     NoResult,
 }
 
+impl MovingError {
+    /// The connection or the moment is the trouble.
+    pub(super) fn is_transient(&self) -> bool {
+        match self {
+            Self::Link(error) => error.may_pass(),
+            Self::Blob(error) => matches!(
+                error,
+                BlobError::Assemble(_) | BlobError::MemoryFull | BlobError::Full { .. }
+            ),
+            _ => false,
+        }
+    }
+
+    /// What was sent contradicts what was sent before, and so will what comes again.
+    pub(super) fn is_lasting(&self) -> bool {
+        let Self::Blob(error) = self else {
+            return false;
+        };
+        matches!(
+            error,
+            BlobError::Ledger { .. }
+                | BlobError::Manifest(_)
+                | BlobError::Bundle(_)
+                | BlobError::NotWanted { .. }
+        )
+    }
+}
+
 /// What the kernel has to say to the session's table.
 pub(super) struct Outgoing {
     pub(super) base: StateVersion,

@@ -39,6 +39,7 @@ fn proxy_process() {
         broker: BrokerChoice::Misconfigured("this is a test".to_owned()),
         course: None,
         lane: LaneChoice::Auto,
+        patience: std::time::Duration::from_secs(600),
         virtual_cuda: true,
         trash: TrashConfig::default(),
     };

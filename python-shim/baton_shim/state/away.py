@@ -122,6 +122,35 @@ class Away:
         self.numbers = set()
         self._kept = []
 
+    def names(self) -> list[str]:
+        """What would go back: names that the messages bound or deleted, and those whose objects they changed."""
+        segments, objects = set(self.numbers), self._numbering.objects
+        names: set[str] = set()
+        patched: set[int] = set()
+        for undo in self._kept:
+            segments |= undo.segments
+            names |= undo.names(self._namespace)
+            patched |= undo.identities()
+        unchanged: set[int] = set()
+
+        def is_changed(number: int) -> bool:
+            waiting, seen = [number], set()
+            while waiting:
+                number = waiting.pop()
+                if id(objects[number]) in patched or self._views.segment_of.get(number) in segments:
+                    return True
+                if number not in seen and number not in unchanged:
+                    seen.add(number)
+                    waiting += self._walker.children_of(number)
+            unchanged.update(seen)
+            return False
+
+        for name, value in self._namespace.items():
+            number = self._numbering.number(value)
+            if number is not None and is_changed(number):
+                names.add(name)
+        return sorted(names)
+
     def kept_bytes(self) -> int:
         """What is kept to take everything back, roughly."""
         return sum(undo.kept_bytes() for undo in self._kept)

@@ -25,6 +25,8 @@ class Undo:
         self.patched: list[int] = []
         self.bound: dict[str, Any] = {}
         """All names that the message gave, also those that were bound ahead of it."""
+        self.segments: set[int] = set()
+        """Those whose bytes the message changed."""
         self._segments = segments
         self._of_memory = of_memory
         self._bytes: list[tuple[int, bytes, Any]] = []  # where, what was there, and what keeps the place
@@ -42,6 +44,14 @@ class Undo:
 
     def keep_name(self, namespace: dict[str, Any], name: str) -> None:
         self._names.append((namespace, name, namespace.get(name, _NOTHING)))
+
+    def names(self, namespace: Mapping[str, Any]) -> set[str]:
+        """Those that it bound or deleted."""
+        return {name for where, name, _ in self._names if where is namespace}
+
+    def identities(self) -> set[int]:
+        """Of the objects that it changed."""
+        return {id(obj) for _, obj, _ in self._patches}
 
     def kept_bytes(self) -> int:
         return sum(len(before) for _, before, _ in self._bytes)
@@ -92,6 +102,8 @@ def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segm
         owner = segments.buffer(segment) if patches else None
         changed = _parts(patches, segment)
         undo.keep_memory(changed, owner)
+        if changed:
+            undo.segments.add(number)
         parts += changed
     memory.fill(file_descriptor, parts)
     stream = delta["stream"]

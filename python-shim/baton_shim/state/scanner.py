@@ -35,13 +35,20 @@ Runs = list[tuple[int, int]]
 
 
 @functools.cache
-def _digest() -> Digest | None:
+def library() -> ctypes.CDLL | None:
     path = os.environ.pop("BATON_SCANNER", None)
     if path is None:
         return None
     try:
-        digest: Any = ctypes.CDLL(path).baton_digests
-    except (OSError, AttributeError):  # a folder from which nothing may be executed
+        return ctypes.CDLL(path)
+    except OSError:  # a folder from which nothing may be executed
+        return None
+
+
+@functools.cache
+def _digest() -> Digest | None:
+    digest: Any = getattr(library(), "baton_digests", None)
+    if digest is None:
         return None
     place = ctypes.c_void_p
     digest.argtypes, digest.restype = (place, place, ctypes.c_size_t, place), ctypes.c_size_t

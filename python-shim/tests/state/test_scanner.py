@@ -36,8 +36,10 @@ def scanner_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def library(scanner_library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("BATON_SCANNER", str(scanner_library))
+    scanner.library.cache_clear()
     scanner._digest.cache_clear()
     yield
+    scanner.library.cache_clear()
     scanner._digest.cache_clear()
 
 

@@ -1,10 +1,13 @@
-//! The scanner's library: what a kernel loads to digest its own memory.
+//! The scanner's library: what a kernel loads to digest its own memory, and to keep it as it is.
 //!
 //! Not a module of this crate: `build.rs` compiles this file alone, for a process that is none of ours.
 
 #![no_std]
 
 mod digest;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+#[path = "sys/keeper.rs"]
+mod keeper;
 
 use core::{panic::PanicInfo, slice};
 

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
 };
 
 use axum::{
@@ -15,6 +16,8 @@ use axum::{
 };
 use baton_link::{Api, ChunkLane, LinkError};
 use baton_protocol::{CHUNK_BYTES, ChunkHash, decode, encode};
+
+use tokio::time::Instant;
 
 use crate::server::{Server, nobody};
 
@@ -181,13 +184,16 @@ async fn a_broker_that_is_away_for_a_moment_is_waited_for() {
 
 #[tokio::test]
 async fn a_broker_that_is_away_for_good_is_said() {
+    let patience = Duration::from_secs(100);
     let lane = ChunkLane::new(&nobody().await).unwrap();
+    let lane = lane.with_patience(patience);
     tokio::time::pause();
-    let error = lane.missing(&[name(b"a")]).await;
-    assert!(
-        matches!(error, Err(LinkError::Unreachable { .. })),
-        "{error:?}"
-    );
+    let began = Instant::now();
+    let error = lane.missing(&[name(b"a")]).await.unwrap_err();
+    assert!(began.elapsed() >= patience);
+    assert!(matches!(error, LinkError::Unreachable { .. }), "{error:?}");
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert_eq!(cause, "Connection refused (os error 111)");
 }
 
 #[tokio::test]

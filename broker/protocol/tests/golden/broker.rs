@@ -103,6 +103,7 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Input { job: job(), question: 2, value: Some("Ada".to_owned()) },
     FromProxy::Files { job: job(), question: 3, answer: parcel() },
     FromProxy::Names { job: job(), number: 3, state: held() },
+    FromProxy::RestWanted { job: job() },
     FromProxy::Applied { job: job() },
     FromProxy::Goodbye {},
 ], {
@@ -114,6 +115,7 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Input { .. } => "input",
     FromProxy::Files { .. } => "files",
     FromProxy::Names { .. } => "names",
+    FromProxy::RestWanted { .. } => "rest_wanted",
     FromProxy::Applied { .. } => "applied",
     FromProxy::Goodbye {} => "goodbye",
 });
@@ -193,6 +195,7 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Input { job: job(), question: 2, value: None },
     ToWorker::Files { job: job(), question: 3, answer: parcel() },
     ToWorker::Names { job: job(), number: 3, state: held() },
+    ToWorker::RestWanted { job: job() },
     ToWorker::Acknowledge { job: job(), fencing: 7, number: 12 },
     ToWorker::Revoke { job: job(), fencing: 7 },
     ToWorker::EndSession { notebook: notebook() },
@@ -205,6 +208,7 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Input { .. } => "input",
     ToWorker::Files { .. } => "files",
     ToWorker::Names { .. } => "names",
+    ToWorker::RestWanted { .. } => "rest_wanted",
     ToWorker::Acknowledge { .. } => "acknowledge",
     ToWorker::Revoke { .. } => "revoke",
     ToWorker::EndSession { .. } => "end_session",

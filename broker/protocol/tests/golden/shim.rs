@@ -133,7 +133,8 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::InputWanted { message_id: message_id(), question: 2, prompt: "Name: ".to_owned(), password: false },
     FromSession::NamesWanted { message_id: message_id(), names: vec!["scale".to_owned()] },
     FromSession::Finished { message_id: message_id(), outcome: Outcome::Error, error: Some(error()), state: snapshot(), away_bytes: 500 << 20 },
-    FromSession::Settled { message_id: message_id(), state: snapshot() },
+    FromSession::Settled { message_id: message_id(), state: snapshot(), keeper: None },
+    FromSession::Settled { message_id: message_id(), state: snapshot(), keeper: Some(4711) },
     FromSession::Published { output: output() },
 ], {
     FromSession::Hello(_) => "hello",
@@ -142,7 +143,8 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::InputWanted { .. } => "input_wanted",
     FromSession::NamesWanted { .. } => "names_wanted",
     FromSession::Finished { .. } => "finished",
-    FromSession::Settled { .. } => "settled",
+    FromSession::Settled { keeper: None, .. } => "settled",
+    FromSession::Settled { .. } => "settled_with_keeper",
     FromSession::Published { .. } => "published",
 });
 

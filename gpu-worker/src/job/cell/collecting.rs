@@ -1,18 +1,22 @@
 //! The state that a cell leaves: read out of the session, brought where the proxy can have it.
 
+use std::time::Duration;
+
 use baton_blobs::Ledger;
+use baton_link::{Backoff, ChunkLane};
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{Outcome, RemoteError, State, Usage};
+use tokio::time::Instant;
 
 use super::{Phase, Run};
 use crate::context::MoveError;
-use crate::job::lanes::{Changes, send_home};
+use crate::job::lanes::{Changes, Way, send_home};
 use crate::job::{Ending, Order};
 use crate::mirror;
 use crate::notice;
 use crate::outbox::state_bytes;
 use crate::processes;
-use crate::session::{Away, Held};
+use crate::session::{Away, Held, RestOrder};
 
 /// What is larger does not fit into one message.
 const LARGEST_STATE_BYTES: usize = 48 << 20;
@@ -29,6 +33,28 @@ pub(super) struct SessionEnd {
     pub(super) error: Option<RemoteError>,
     /// What its state leaves out.
     pub(super) away_bytes: u64,
+}
+
+/// The session keeps what the cell changed, and nothing else does: a broker that has no room for it may have some soon.
+async fn send_patiently(
+    patience: Duration,
+    lane: ChunkLane,
+    way: Way,
+    changes: Changes,
+) -> Result<(State, Ledger), MoveError> {
+    if matches!(way, Way::Memory { .. }) {
+        return send_home(lane, way, changes).await;
+    }
+    let (began, mut backoff) = (Instant::now(), Backoff::default());
+    loop {
+        match send_home(lane.clone(), way.clone(), changes.clone()).await {
+            Err(error) if error.may_pass() && began.elapsed() < patience => {
+                tracing::warn!(%error, "What a cell changed could not be stored yet");
+                tokio::time::sleep(backoff.next_delay()).await;
+            }
+            result => return result,
+        }
+    }
 }
 
 impl Run<'_> {
@@ -53,7 +79,9 @@ impl Run<'_> {
             snapshot: state,
             ledger,
         };
-        let collecting = send_home(self.context.lane.clone(), self.way.clone(), changes);
+        let patience = self.context.config.patience;
+        let lane = self.context.lane.clone();
+        let collecting = send_patiently(patience, lane, self.way.clone(), changes);
         let kernel_bytes = processes::resident_of(self.session.kernel());
         if let Some(ending) = self.on_memory(Some(kernel_bytes.max(self.memory_bytes))) {
             return Some(ending);
@@ -116,15 +144,15 @@ impl Run<'_> {
         if let Some(mirror) = &mut self.session.mirror {
             mirror.rest();
         }
-        if away_bytes > 0 {
-            self.session.away = Some(Away::new(
-                order.events.clone(),
-                order.revoked.clone(),
-                (self.context.lane.clone(), self.way.clone()),
-                self.session.kernel().as_raw(),
-                &held,
-            ));
-        }
+        let away = (away_bytes > 0).then(|| {
+            let rest = RestOrder {
+                events: order.events.clone(),
+                revoked: order.revoked.clone(),
+                wanted: order.rest_wanted.clone(),
+            };
+            let lane = (self.context.lane.clone(), self.way.clone());
+            Away::new(rest, lane, self.session.kernel().as_raw(), &held)
+        });
         self.session.held = Some(held);
         Some(Ending {
             outcome,
@@ -133,6 +161,7 @@ impl Run<'_> {
             files,
             usage: Usage::default(),
             away_bytes,
+            away,
         })
     }
 }

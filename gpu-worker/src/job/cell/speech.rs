@@ -41,9 +41,6 @@ impl Run<'_> {
     ) -> Option<Ending> {
         match (message, std::mem::replace(&mut self.phase, Phase::Over)) {
             (FromSession::Started { .. }, Phase::Applying { ledger }) => {
-                if let Some(away) = self.session.away.take() {
-                    away.superseded();
-                }
                 self.turns(gpu::Cell::Started);
                 self.phase = Phase::Running {
                     ledger,
@@ -58,9 +55,8 @@ impl Run<'_> {
                 FromSession::Refused { error, .. },
                 phase @ (Phase::Applying { .. } | Phase::Running { .. }),
             ) => {
-                match phase {
-                    Phase::Running { since, .. } => self.ran_since(since),
-                    _ => self.refused = true,
+                if let Phase::Running { since, .. } = phase {
+                    self.ran_since(since);
                 }
                 let outcome = match self.cancel {
                     Cancel::NotAsked => Outcome::Refused,

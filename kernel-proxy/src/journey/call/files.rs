@@ -5,8 +5,8 @@ use baton_protocol::Output;
 use baton_protocol::files::{NotebookFolder, Parcel};
 use baton_protocol::proxy::FromProxy;
 
+use super::Journey;
 use super::current::{Call, Stop};
-use super::{Journey, RECONNECT_PATIENCE};
 use crate::journey::failure::Failure;
 use crate::journey::files::is_much;
 use crate::journey::link::{Lanes, describe};
@@ -53,7 +53,7 @@ impl Journey {
         let Some(parcel) = files else {
             return Ok(None);
         };
-        let lanes = self.lanes(call, RECONNECT_PATIENCE).await?;
+        let lanes = self.lanes(call, self.patience).await?;
         let staged = tokio::select! {
             staged = self.files.stage(&parcel, &lanes.chunks) => staged,
             stop = call.stopped() => return Err(stop),

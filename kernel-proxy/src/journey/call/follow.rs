@@ -7,9 +7,9 @@ use baton_protocol::shim::{FromNotebook, ToNotebook};
 use baton_protocol::{JobEvent, Outcome, Parcel, RemoteError, State, Usage};
 use tokio::time::Instant;
 
+use super::Journey;
 use super::current::{Call, Stop};
 use super::names::sent;
-use super::{Journey, RECONNECT_PATIENCE};
 use crate::journey::failure::Failure;
 use crate::journey::link::{News, Step};
 use crate::journey::notice::Waiting;
@@ -111,7 +111,7 @@ impl Journey {
             if cancelled.is_some_and(|(since, patience)| since.elapsed() >= patience) {
                 return Err(Stop::Cancelled);
             }
-            if down_since.is_some_and(|since| since.elapsed() > RECONNECT_PATIENCE) {
+            if down_since.is_some_and(|since| since.elapsed() > self.patience) {
                 return Err(Failure::no_answer(None, call.job).into());
             }
         }

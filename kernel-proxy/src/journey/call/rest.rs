@@ -2,15 +2,21 @@
 //!
 //! ```text
 //! waiting ──Rest──> arrived ──fetched──> received ──told──> applied
+//!    ^                 │
+//!    └──── wanted ─────┘
 //! ```
+//!
+//! What cannot be fetched or used is asked for again, for as long as the worker has it. A later call that fails
+//! changes nothing here.
 //!
 //! **Invariant:** the shim hears of it between calls only, and of its loss in any case.
 
 use std::os::fd::AsFd;
 
 use baton_jupyter_link::shim::ShimWriter;
-use baton_link::Held;
 use baton_link::frames::FrameError;
+use baton_link::{Backoff, Held};
+use baton_protocol::proxy::FromProxy;
 use baton_protocol::shim::ToNotebook;
 use baton_protocol::{CallId, JobEvent, JobId, RemoteError, State};
 
@@ -18,7 +24,7 @@ use super::Journey;
 use super::state::Home;
 use crate::journey::failure::Failure;
 use crate::journey::link::{News, describe};
-use crate::journey::moving::{self, MovingError, Received};
+use crate::journey::moving::{self, Received};
 
 pub(super) struct Late {
     pub(super) job: JobId,
@@ -28,6 +34,7 @@ pub(super) struct Late {
     /// Where a worker on this machine puts it.
     pub(super) held: Option<Held>,
     pub(super) stage: Stage,
+    pub(super) backoff: Backoff,
 }
 
 pub(super) enum Stage {
@@ -53,9 +60,7 @@ impl Journey {
                         JobEvent::Rest {
                             state: Some(state), ..
                         } => Stage::Arrived(state),
-                        JobEvent::Rest { error, .. } => {
-                            Stage::Lost(error.unwrap_or_else(overtaken))
-                        }
+                        JobEvent::Rest { error, .. } => Stage::Lost(error.unwrap_or_else(lost)),
                         _ => continue,
                     },
                     News::Lost => {
@@ -69,15 +74,22 @@ impl Journey {
                     let held = late.held.as_ref();
                     match moving::receive(state.clone(), ledger, held, &lanes.chunks).await {
                         Ok(received) => Stage::Received(Box::new(received)),
-                        Err(MovingError::Link(error)) if error.is_transient() => {
+                        Err(error) if error.is_lasting() => {
+                            Stage::Lost(Failure::rest_lost(&describe(&error)))
+                        }
+                        Err(error) => {
                             tracing::info!(
                                 error = describe(&error),
                                 "What a cell left could not be fetched yet"
                             );
-                            tokio::time::sleep(super::RETRY_PAUSE).await;
-                            continue;
+                            tokio::time::sleep(late.backoff.next_delay()).await;
+                            if error.is_transient() {
+                                continue;
+                            }
+                            let job = late.job;
+                            self.link.answer(job, FromProxy::RestWanted { job }).await;
+                            Stage::Waiting
                         }
-                        Err(error) => Stage::Lost(Failure::rest_lost(&describe(&error))),
                     }
                 }
                 Stage::Received(_) | Stage::Lost(_) => return,
@@ -144,6 +156,16 @@ impl Journey {
         }
     }
 
+    /// Another call has not come home: what this one left is needed after all.
+    pub(super) async fn want_rest(&mut self) {
+        if let Some(late) = &self.late
+            && matches!(late.stage, Stage::Waiting)
+        {
+            let job = late.job;
+            self.link.answer(job, FromProxy::RestWanted { job }).await;
+        }
+    }
+
     /// Another call has come home, and with it the place of what this one left.
     pub(super) async fn set_late(&mut self, late: Option<Late>) {
         self.link.watch(late.as_ref().map(|late| late.job));
@@ -153,7 +175,6 @@ impl Journey {
     }
 }
 
-/// A later cell has started with it, and has not come home.
-fn overtaken() -> RemoteError {
-    Failure::rest_lost("The next cell went on from it and did not come home")
+fn lost() -> RemoteError {
+    Failure::rest_lost("The GPU machine no longer has what the cell made")
 }

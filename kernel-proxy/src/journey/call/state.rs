@@ -1,18 +1,20 @@
 //! The state of one call: out of the notebook kernel before the cell, and home after it.
 
 use baton_blobs::Ledger;
-use baton_link::Held;
+use baton_link::{Backoff, Held};
 use baton_protocol::shim::{Snapshot, ToNotebook};
 use baton_protocol::{Outcome, SessionId, State, StateVersion};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::Journey;
 use super::current::{Call, Stop};
 use super::files::undo_files;
 use super::follow::Finished;
 use super::rest::{Late, Stage};
-use super::{Journey, RECONNECT_PATIENCE};
 use crate::journey::failure::Failure;
-use crate::journey::moving::{self, MovingError, Outgoing, Received};
+use crate::journey::link::describe;
+use crate::journey::moving::{self, Outgoing, Received};
 use crate::journey::notice::Waiting;
 
 /// What the session holds.
@@ -55,7 +57,7 @@ impl Journey {
                 _ => snapshot = call.whole_state().await?,
             }
         };
-        let lanes = self.lanes(call, RECONNECT_PATIENCE).await?;
+        let lanes = self.lanes(call, self.patience).await?;
         let cancel = CancellationToken::new();
         let outgoing = Outgoing {
             base: home.version,
@@ -135,6 +137,7 @@ impl Journey {
         if !applied? {
             self.close_comms(call);
             self.link.applied(call.job).await;
+            self.want_rest().await;
             return Ok(());
         }
         if let Some(files) = files {
@@ -151,6 +154,7 @@ impl Journey {
             home: home.clone(),
             held: call.held.take().inspect(Held::keep_for_results),
             stage: Stage::Waiting,
+            backoff: Backoff::default(),
         });
         self.home = Some(home);
         if late.is_none() {
@@ -160,19 +164,44 @@ impl Journey {
         Ok(())
     }
 
+    /// What the cell changed is nowhere else any more, so trying again ends with the patience only.
     async fn fetch(
         &mut self,
         call: &mut Call<'_>,
         state: State,
         ledger: Ledger,
     ) -> Result<Received, Stop> {
-        let lanes = self.lanes(call, RECONNECT_PATIENCE).await?;
+        let (began, mut backoff) = (Instant::now(), Backoff::default());
         let held = call.held.take();
-        let fetched = tokio::select! {
-            fetched = moving::receive(state, ledger, held.as_ref(), &lanes.chunks) => fetched,
-            stop = call.stopped() => return Err(stop),
-        };
-        call.held = held;
-        fetched.map_err(|error: MovingError| Failure::result_lost(&error, call.job).into())
+        let mut next = Some((state, ledger));
+        while let Some((state, ledger)) = next.take() {
+            let lanes = self.lanes(call, self.patience).await?;
+            // What comes past the broker comes once.
+            let again = matches!(state, State::Chunks(_)).then(|| (state.clone(), ledger.clone()));
+            let fetched = tokio::select! {
+                fetched = moving::receive(state, ledger, held.as_ref(), &lanes.chunks) => fetched,
+                stop = call.stopped() => return Err(stop),
+            };
+            let error = match fetched {
+                Ok(received) => {
+                    call.held = held;
+                    return Ok(received);
+                }
+                Err(error) => error,
+            };
+            if !error.is_transient() || began.elapsed() > self.patience {
+                return Err(Failure::result_lost(&error, call.job).into());
+            }
+            tracing::info!(
+                error = describe(&error),
+                "A cell's result could not be fetched yet"
+            );
+            next = again;
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next_delay()) => {}
+                stop = call.stopped() => return Err(stop),
+            }
+        }
+        Err(Failure::job_lost(call.job).into())
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton_link::{Backoff, ChunkLane, Connection, LinkError};
 use baton_protocol::proxy::{FromProxy, ToProxy};
-use baton_protocol::{JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
+use baton_protocol::{JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
 use tokio::sync::{mpsc, watch};
 
 use super::{Command, Lanes, Link, News, Status, describe};
@@ -23,6 +23,7 @@ pub(in crate::journey) fn open(
     choice: BrokerChoice,
     course: Option<String>,
     notebook: NotebookId,
+    patience: Duration,
 ) -> (Link, impl Future<Output = ()>) {
     let (commands, command_receiver) = mpsc::channel(COMMANDS);
     let (news_sender, news) = mpsc::channel(NEWS);
@@ -32,6 +33,7 @@ pub(in crate::journey) fn open(
         choice,
         course,
         notebook,
+        patience,
         commands: command_receiver,
         news: news_sender,
         status: status_sender,
@@ -53,6 +55,8 @@ struct Keeper {
     choice: BrokerChoice,
     course: Option<String>,
     notebook: NotebookId,
+    /// Of the chunk lane.
+    patience: Duration,
     commands: mpsc::Receiver<Command>,
     news: mpsc::Sender<(JobId, News)>,
     status: watch::Sender<Status>,
@@ -63,7 +67,7 @@ struct Keeper {
 
 struct OpenJob {
     submission: Box<Submission>,
-    /// What the running cell was last answered.
+    /// What the running cell was last answered, or that what it left is wanted.
     answer: Option<Box<FromProxy>>,
     /// Number of the last event that was passed on.
     seen: u64,
@@ -140,7 +144,9 @@ impl Keeper {
         match answer {
             Some(ToProxy::Welcome { .. }) => {
                 let lane = ChunkLane::new(&dial).map_err(|error| no_broker(error, waits))?;
-                let lane = lane.of_owner(owner(), self.course.clone());
+                let lane = lane
+                    .with_patience(self.patience)
+                    .of_owner(owner(), self.course.clone());
                 self.status.send_replace(Status::Up(Lanes {
                     chunks: lane,
                     near: dial.address.is_near(),
@@ -281,10 +287,13 @@ impl Keeper {
                         return broker.send(&FromProxy::Resume { job, after }).await;
                     }
                     open.seen = numbered.number;
-                    open.finished = numbered.event.is_last();
+                    if let JobEvent::Rest { .. } = numbered.event {
+                        open.answer = None;
+                    }
+                    open.finished |= matches!(numbered.event, JobEvent::Finished { .. });
                     match open.abandoned {
                         false => self.tell(job, News::Event(Box::new(numbered.event))).await,
-                        true if numbered.event.is_last() => {
+                        true if open.finished => {
                             self.jobs.remove(&job);
                             broker.send(&FromProxy::Applied { job }).await?;
                         }
