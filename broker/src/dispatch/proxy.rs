@@ -104,7 +104,7 @@ impl Dispatch {
             FromProxy::Names { job, number, state } => {
                 self.names(connection, job, number, state, actions);
             }
-            FromProxy::RestWanted { job } => self.rest_wanted(job, actions),
+            FromProxy::RestWanted { job } => self.rest_wanted(connection, job, actions),
             FromProxy::Applied { job } => self.applied(job, now, actions),
             FromProxy::Goodbye {} => self.proxy_gone(notebook, now, actions),
         }
@@ -425,15 +425,15 @@ impl Dispatch {
     }
 
     /// A worker that has nothing of it any more has said so.
-    fn rest_wanted(&mut self, id: JobId, actions: &mut Vec<Action>) {
+    fn rest_wanted(&mut self, from: ConnectionId, id: JobId, actions: &mut Vec<Action>) {
         let Some(job) = self.jobs.get(&id).filter(|job| job.rest_due) else {
             return;
         };
         match self.runner(job) {
-            Some(connection) => actions.push(Action::ToWorker(
-                connection,
-                ToWorker::RestWanted { job: id },
-            )),
+            Some(to) => {
+                let message = ToWorker::RestWanted { job: id };
+                actions.push(Action::Relay { from, to, message });
+            }
             None => {
                 if let Some(job) = self.jobs.get_mut(&id) {
                     job.rest_wanted = true;

@@ -148,9 +148,10 @@ fn number_of(message: &FromProxy) -> usize {
         FromProxy::Input { .. } => 5,
         FromProxy::Files { .. } => 6,
         FromProxy::Names { .. } => 7,
-        FromProxy::Applied { .. } => 8,
+        FromProxy::RestWanted { .. } => 8,
+        FromProxy::Applied { .. } => 9,
         // Names nothing: it is about the notebook that says it.
-        FromProxy::Goodbye {} => 9,
+        FromProxy::Goodbye {} => 10,
     }
 }
 
@@ -191,6 +192,7 @@ fn proxy_messages(ids: &Ids, job: JobId, own: NotebookId) -> Vec<FromProxy> {
             number: 1,
             state: state("another"),
         },
+        FromProxy::RestWanted { job },
         FromProxy::Applied { job },
         FromProxy::Goodbye {},
     ]
@@ -204,7 +206,7 @@ async fn no_message_of_a_notebook_reaches_the_job_of_another() {
             let mut mallory = FakeProxy::new(&class.broker.dial_as(token)).await;
             let messages = proxy_messages(&class.ids, job, mallory.notebook);
             let numbers: BTreeSet<usize> = messages.iter().map(number_of).collect();
-            assert_eq!(numbers, (0..=9).collect());
+            assert_eq!(numbers, (0..=10).collect());
             for message in messages {
                 let what = format!("{token}: {message:?}");
                 let number = number_of(&message);
@@ -212,7 +214,7 @@ async fn no_message_of_a_notebook_reaches_the_job_of_another() {
                 match number {
                     // The first hello counts.
                     0 => {}
-                    9 => {
+                    10 => {
                         let notebook = mallory.notebook;
                         let end = ToWorker::EndSession { notebook };
                         assert_eq!(class.worker.next().await, end);
