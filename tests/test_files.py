@@ -6,11 +6,15 @@ come through the mirror, as long as it is named by a relative path.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import psutil
 import pytest
@@ -577,3 +581,113 @@ def test_as_before_the_cell_says_what_becomes_of_files(
     killed = cell.finish(seconds=30)
     assert killed.error is not None
     check("killed", killed.stderr)
+
+
+# ---- random cells, and faults
+
+
+def act(random: Random, number: int) -> str:
+    """A line of a cell, in which one thing happens to one file or folder."""
+    names = ["a", "b", "c", "data", "data/a", "data/b", "data/deep", "data/deep/c"]
+    one, other = random.choice(names), random.choice(names)
+    return random.choice(
+        [
+            f"os.makedirs(os.path.dirname({one!r}) or '.', exist_ok=True); open({one!r}, 'w').write('{number}')",
+            f"open({one!r}, 'a').write(' {number}')",
+            f"open({one!r}).read()",
+            f"os.remove({one!r})",
+            f"os.rename({one!r}, {other!r})",
+            f"shutil.rmtree({one!r})",
+            f"os.makedirs({one!r})",
+        ]
+    )
+
+
+def fault(name: str, mirror: Path, worker: psutil.Process) -> Callable[[], None]:
+    """Makes it happen; what it returns ends it."""
+    if name == "gone":
+        remove(mirror)
+    elif name == "replaced":
+        replace(mirror)
+    elif name == "covered":
+        subprocess.run(["mount", "-t", "tmpfs", "none", mirror], check=True)
+        return lambda: subprocess.run(["umount", "-l", mirror], check=True) and None
+    elif name == "unmounted":
+        subprocess.run(["umount", "-l", mirror.parents[2]], check=True)
+    elif name == "full":
+        filling = mirror.parents[2] / "filling"
+        with contextlib.suppress(OSError), filling.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 16))
+        return filling.unlink
+    elif name == "without descriptors":
+        limits = worker.rlimit(psutil.RLIMIT_NOFILE)
+        worker.rlimit(psutil.RLIMIT_NOFILE, (worker.num_fds(), limits[1]))
+        return lambda: worker.rlimit(psutil.RLIMIT_NOFILE, limits) and None
+    elif name == "cleaned":
+        for path in mirror.rglob("*"):
+            if path.is_file():
+                path.unlink()
+    return lambda: None
+
+
+@contextlib.contextmanager
+def disk_of_its_own(folder: Path) -> Iterator[bool]:
+    """Whether this process may mount one there."""
+    folder.mkdir()
+    yield subprocess.run([*SMALL_DISK, folder], check=False).returncode == 0
+    while folder.is_mount():
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+SMALL_DISK = ["mount", "-t", "tmpfs", "-o", "size=4m", "none"]
+FAULTS = ["nothing", "gone", "replaced", "covered", "unmounted", "full", "without descriptors", "cleaned"]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_random_cells_do_what_they_did_or_nothing(
+    service: Service, new_kernel: Callable[..., Kernel], tmp_path: Path, name: str
+) -> None:
+    mirrors = service.place.folder / "mirrors"
+    with disk_of_its_own(mirrors) as mounted:
+        if name in ("covered", "unmounted", "full") and not mounted:
+            pytest.skip(f"NOT TESTED ({name}): only root may mount file systems")
+        try_random_cells(service, new_kernel, mirrors, tmp_path / "twin", name)
+
+
+def try_random_cells(service: Service, new_kernel: Callable[..., Kernel], mirrors: Path, twin: Path, name: str) -> None:
+    random = Random(seed := int(os.environ.get("BATON_TEST_SEED", "1")))
+    service.start_broker()
+    worker = service.process(service.start_worker(BATON_WORKER_FILES="mirror", BATON_WORKER_MIRRORS=str(mirrors)))
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    kernel.run("import os, shutil\nx = 0").ok()
+    kernel.gpu("x").ok()
+    for round_ in range(1, 5):
+        where = f"seed {seed}, cell {round_}"
+        lines = [act(random, 100 * round_ + number) for number in range(8)]
+        before = contents(work)
+        shutil.rmtree(twin, ignore_errors=True)
+        shutil.copytree(work, twin, ignore=shutil.ignore_patterns(".baton"))
+        code = "\n".join(f"try: {line}\nexcept OSError: pass" for line in lines)
+        subprocess.run([sys.executable, "-c", f"import os, shutil\n{code}"], cwd=twin, check=True)
+        cell = kernel.begin(f"%%gpu\n{code}\nx = {round_}\ninput()")
+        cell.wait_for_question()
+        end = fault(name, next(mirrors.rglob("mirror/work")), worker) if round_ % 2 == 0 else lambda: None
+        kernel.client.input("go")
+        try:
+            result = cell.finish(seconds=60)
+        finally:
+            end()
+        now, done = contents(work), contents(twin)
+        if result.error is None and name != "cleaned":
+            assert now == done, where
+        elif result.error is None:
+            assert all(now.get(path) in (done.get(path), before.get(path)) for path in {*now, *done, *before}), where
+        else:
+            assert round_ % 2 == 0, (where, result.plain_traceback)
+            assert now == before, (where, result.plain_traceback)
+            assert kernel.evaluate("x") == round_ - 1, where
+        if not mirrors.is_mount() and name == "unmounted":
+            subprocess.run([*SMALL_DISK, mirrors], check=True)
+    kernel.shutdown()
