@@ -13,10 +13,13 @@ import threading
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 Value = TypeVar("Value")
+
+Direction = Literal["there", "back"]
+"""From the clients, or to them."""
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 CHUNK_BYTES = 64 << 10
@@ -69,8 +72,10 @@ class Relay:
         self._target = target
         self._server: asyncio.Server | None = None
         self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
-        self._flowing = asyncio.Event()
-        self._flowing.set()
+        self._flowing: dict[Direction, asyncio.Event] = {"there": asyncio.Event(), "back": asyncio.Event()}
+        self._swallowed: dict[Direction, int] = {"there": 0, "back": 0}
+        for flowing in self._flowing.values():
+            flowing.set()
         self._delay = 0.0
 
     # ---- what may happen to it
@@ -87,9 +92,13 @@ class Relay:
         """End every connection the hard way (a TCP reset); new ones are accepted."""
         self._network.run(self._abort())
 
-    def swallow(self) -> None:
-        """Connections stay, and nothing passes: neither bytes nor the end of a connection."""
-        self._network.run(self._swallow())
+    def swallow(self, *directions: Direction) -> None:
+        """Connections stay, and nothing passes: neither bytes nor the end of a connection. Without a direction, in both."""
+        self._network.run(self._swallow(directions or ("there", "back")))
+
+    def has_swallowed(self, direction: Direction) -> bool:
+        """Whether something would pass now."""
+        return self._swallowed[direction] > 0
 
     def delay(self, seconds: float) -> None:
         """Deliver each piece this much later."""
@@ -115,12 +124,21 @@ class Relay:
 
     async def _mend(self) -> None:
         self._delay = 0.0
-        self._flowing.set()
+        for flowing in self._flowing.values():
+            flowing.set()
         if self._server is None:
             await self._listen()
 
-    async def _swallow(self) -> None:
-        self._flowing.clear()
+    async def _swallow(self, directions: tuple[Direction, ...]) -> None:
+        for direction in directions:
+            self._flowing[direction].clear()
+
+    async def _wait(self, direction: Direction) -> None:
+        self._swallowed[direction] += 1
+        try:
+            await self._flowing[direction].wait()
+        finally:
+            self._swallowed[direction] -= 1
 
     async def _abort(self) -> None:
         for pair in list(self._pairs):
@@ -129,7 +147,7 @@ class Relay:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.CancelledError):  # the test has ended
-            await self._flowing.wait()
+            await self._wait("there")
             try:
                 there_reader, there_writer = await connect(self._target)
             except OSError:  # as without a relay: nothing answers
@@ -138,20 +156,22 @@ class Relay:
             pair = writer, there_writer
             self._pairs.add(pair)
             try:
-                await asyncio.gather(self._pass(reader, there_writer), self._pass(there_reader, writer))
+                await asyncio.gather(
+                    self._pass(reader, there_writer, "there"), self._pass(there_reader, writer, "back")
+                )
             finally:
                 self._pairs.discard(pair)
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: Direction) -> None:
         try:
             while data := await reader.read(CHUNK_BYTES):
                 if self._delay:
                     await asyncio.sleep(self._delay)
-                await self._flowing.wait()
+                await self._wait(direction)
                 writer.write(data)
                 await writer.drain()
         except OSError:  # the end of one is the end of both
-            await self._flowing.wait()
+            await self._wait(direction)
         writer.close()
 
 
