@@ -101,6 +101,7 @@ pub(crate) async fn serve_worker(
             slots,
             sessions,
             assignments,
+            acknowledged,
         }) => {
             let hello = WorkerHello {
                 worker,
@@ -109,6 +110,7 @@ pub(crate) async fn serve_worker(
                 slots,
                 sessions,
                 assignments,
+                acknowledged,
             };
             let came = |connection, outgoing| Event::WorkerCame(connection, outgoing, hello);
             let event = |connection, message| ready(Some(Event::FromWorker(connection, message)));
@@ -237,6 +239,7 @@ impl Versioned for FromWorker {
             slots: 0,
             sessions: Vec::new(),
             assignments: Vec::new(),
+            acknowledged: Vec::new(),
         }
     }
 }

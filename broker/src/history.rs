@@ -25,7 +25,7 @@ pub(crate) struct Run {
     pub(crate) run_ms: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct History {
     runs: VecDeque<Run>,
     of_cell: Recent<CellKey>,
@@ -33,7 +33,7 @@ pub(crate) struct History {
     of_course: Recent<String>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Recent<Key>(HashMap<Key, VecDeque<u64>>);
 
 impl<Key> Default for Recent<Key> {

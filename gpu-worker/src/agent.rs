@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use baton_link::LinkError;
-use baton_protocol::worker::{Device, FromWorker, ToWorker};
+use baton_protocol::worker::{Acknowledged, Device, FromWorker, ToWorker};
 use baton_protocol::{JobId, NotebookId, WorkerId};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -158,6 +158,16 @@ impl Agent {
                 .assignments
                 .iter()
                 .map(|(job, assignment)| (*job, assignment.fencing))
+                .collect(),
+            acknowledged: self
+                .assignments
+                .iter()
+                .map(|(job, Assignment { outbox, .. })| Acknowledged {
+                    job: *job,
+                    number: outbox.acknowledged(),
+                    started: outbox.start_is_stored(),
+                })
+                .filter(|known| known.number > 0)
                 .collect(),
         }
     }

@@ -13,7 +13,7 @@ use baton_protocol::{JobEvent, Output, Parcel, Piece, State};
 /// A batch ends when it has reached this size.
 const BATCH_BYTES: usize = 256 << 10;
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Outbox {
     /// Not acknowledged yet.
     events: VecDeque<JobEvent>,
@@ -75,6 +75,11 @@ impl Outbox {
     /// The connection is a new one: nobody knows what of the sent events arrived.
     pub(crate) fn rewind(&mut self) {
         self.sent = 0;
+    }
+
+    /// The number of the last event that the broker is known to have stored.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged
     }
 
     /// The job has asked to start its cell.

@@ -3,8 +3,8 @@
 Over the private socket. In: `Run`, a cell with the state that it needs, and `Begin`. Out: what the cell publishes, and
 what it changed. Nobody uses the kernel's ZeroMQ sockets.
 
-**Invariant:** a cell runs only after its state was applied and it was told to begin, and only once; the state leaves the
-process only between `Finished` and `Released`.
+**Invariant:** a cell runs only after its state was applied and it was told to begin, and only once; the state leaves
+the process only between `Finished` and `Released`.
 """
 
 from __future__ import annotations

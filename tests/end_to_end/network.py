@@ -93,7 +93,7 @@ class Relay:
         self._network.run(self._abort())
 
     def swallow(self, *directions: Direction) -> None:
-        """Connections stay, and nothing passes: neither bytes nor the end of a connection. Without a direction, in both."""
+        """Connections stay, and nothing passes (in these directions): neither bytes nor the end of a connection."""
         self._network.run(self._swallow(directions or ("there", "back")))
 
     def has_swallowed(self, direction: Direction) -> bool:

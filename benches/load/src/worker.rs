@@ -36,6 +36,7 @@ pub(crate) async fn connect(dial: &Dial, number: usize, slots: u32) -> anyhow::R
         slots,
         sessions: Vec::new(),
         assignments: Vec::new(),
+        acknowledged: Vec::new(),
     };
     connection.send(&hello).await?;
     let welcome = connection.receive().await?;

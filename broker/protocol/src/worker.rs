@@ -3,6 +3,8 @@
 //! After hello and welcome the broker assigns jobs. The worker numbers the events of each assignment from 1 and
 //! keeps them until they are acknowledged; after a reconnect it says in its hello what it still runs, hears up to
 //! which number each was stored, and repeats the rest. Fencing numbers make a late worker harmless.
+//!
+//! An acknowledged [`JobEvent::Started`] is the permission to start the job. No other worker gets it from then on.
 
 use crate::{
     FencingNumber, JobEvent, JobId, NotebookId, Parcel, Refusal, State, Submission, WorkerId,
@@ -24,6 +26,9 @@ pub enum FromWorker {
         sessions: Vec<NotebookId>,
         /// Assignments that it still holds, also finished ones that were not acknowledged.
         assignments: Vec<(JobId, FencingNumber)>,
+        /// What the broker has acknowledged of them; nothing where one is missing.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        acknowledged: Vec<Acknowledged>,
     },
     /// Events `first`, `first + 1`, … of this assignment.
     Events {
@@ -112,6 +117,15 @@ pub enum ToWorker {
     EndSession {
         notebook: NotebookId,
     },
+}
+
+/// How far a worker was told that the events of an assignment are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acknowledged {
+    pub job: JobId,
+    pub number: u64,
+    /// [`JobEvent::Started`] is among them, so the cell may have begun.
+    pub started: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 const DEFERRED_GRACES: u32 = 12;
 
 /// A worker that did not come back in time for its cells, and may yet with what they left.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Missed {
     name: String,
     pub(super) deadline: Instant,
@@ -30,7 +30,11 @@ impl Dispatch {
             .values()
             .filter_map(|notebook| notebook.deadline);
         let missed = self.missed.values().map(|missed| missed.deadline);
-        let peers = workers.chain(notebooks).chain(missed);
+        let unclaimed = self
+            .jobs
+            .values()
+            .filter_map(|job| Some(job.unclaimed?.until));
+        let peers = workers.chain(notebooks).chain(missed).chain(unclaimed);
         peers.chain(self.retell_at).min()
     }
 
@@ -66,6 +70,7 @@ impl Dispatch {
         for notebook in notebooks {
             self.proxy_gone(notebook, now, actions);
         }
+        self.cancel_unclaimed(now, actions);
     }
 
     /// It does not connect again: its process is known to have ended.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 pub(crate) use crate::store::Phase;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Job {
     pub(super) id: JobId,
     pub(super) sequence: u64,
@@ -39,6 +39,8 @@ pub(crate) struct Job {
     pub(super) held: Option<String>,
     /// When staff moved it to the front.
     pub(super) front_ms: Option<i64>,
+    /// It was stored before this broker started, and its proxy has not asked for it yet.
+    pub(super) unclaimed: Option<Unclaimed>,
     /// The proxy said that it will not apply the result.
     pub(super) abandoned: bool,
     pub(super) cell_key: Option<CellKey>,
@@ -60,6 +62,15 @@ pub(crate) struct Job {
     pub(super) waiting_files: Vec<(u64, Parcel)>,
     /// The last answer to [`JobEvent::NamesWanted`], for a worker that comes back: nobody knows whether it arrived.
     pub(super) names: Option<(u64, State)>,
+}
+
+/// No worker gets such a job: it may have run, and that be lost.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Unclaimed {
+    /// When it is cancelled.
+    pub(super) until: Instant,
+    /// A proxy that has heard more has heard what is lost.
+    pub(super) last_event: u64,
 }
 
 impl Job {
@@ -88,6 +99,7 @@ impl Job {
             stopped: None,
             held: None,
             front_ms: None,
+            unclaimed: None,
             abandoned: false,
             cell_key: submission.cell_key,
             priority: submission.priority,
@@ -104,7 +116,7 @@ impl Job {
         }
     }
 
-    pub(super) fn from_stored(open: OpenJob) -> Self {
+    pub(super) fn from_stored(open: OpenJob, until: Instant) -> Self {
         Self {
             id: open.job,
             sequence: open.sequence,
@@ -124,6 +136,10 @@ impl Job {
             stopped: open.stopped,
             held: open.held,
             front_ms: open.front_ms,
+            unclaimed: Some(Unclaimed {
+                until,
+                last_event: open.last_event,
+            }),
             abandoned: false,
             cell_key: open.cell_key,
             priority: open.priority,

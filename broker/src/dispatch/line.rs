@@ -15,6 +15,10 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 /// An estimate that moves by less is still the same.
 const SAME_ESTIMATE_MS: u64 = 2000;
 
+/// For pages: nobody who hears it waits for the job.
+const UNCERTAIN: &str =
+    "the broker was restarted, and the notebook has not asked for this cell again yet";
+
 /// Where a job stands that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Waiting {
@@ -80,7 +84,7 @@ impl Dispatch {
                 low_priority: job.priority == Priority::Low,
                 waited_ms: since(job.submitted_ms),
             },
-            held: job.held.is_some(),
+            held: job.held.is_some() || job.unclaimed.is_some(),
             paused: course.paused.is_some(),
             front: job.front_ms,
             takes: takes.map(|takes| takes.map(|ms| ms.saturating_sub(already_ms))),
@@ -168,7 +172,7 @@ impl Dispatch {
         match reason {
             Reason::InLine => WaitingReason::InLine,
             Reason::Held => WaitingReason::Held {
-                why: job.held.clone().unwrap_or_default(),
+                why: job.held.clone().unwrap_or_else(|| UNCERTAIN.to_owned()),
             },
             Reason::BehindMoved => WaitingReason::BehindMoved {},
             Reason::NoWorker => WaitingReason::NoWorker,

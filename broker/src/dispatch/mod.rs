@@ -9,7 +9,10 @@
 
 mod account;
 mod act;
+mod behind;
 mod explain;
+#[cfg(test)]
+mod exploration;
 mod graces;
 mod job;
 mod line;
@@ -117,7 +120,7 @@ pub(crate) enum Action {
 }
 
 /// One life of a notebook kernel, seen through its proxy.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Notebook {
     /// Unknown while only a worker has spoken of it.
     account: Option<Account>,
@@ -135,7 +138,7 @@ enum Subscription {
     CatchingUp,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Worker {
     name: String,
     devices: Vec<Device>,
@@ -158,7 +161,7 @@ enum Peer {
     Worker(WorkerId),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Dispatch {
     graces: Graces,
     jobs: HashMap<JobId, Job>,
@@ -185,7 +188,8 @@ pub(crate) struct Dispatch {
 impl Dispatch {
     /// Whoever was there before this broker started has the restart grace to come back.
     pub(crate) fn new(loaded: Loaded, graces: Graces, courses: Arc<Courses>, now: Now) -> Self {
-        let deadline = Some(now.instant + graces.restart);
+        let until = now.instant + graces.restart;
+        let deadline = Some(until);
         let mut notebooks = HashMap::new();
         let mut workers = HashMap::new();
         let mut jobs = HashMap::new();
@@ -210,7 +214,7 @@ impl Dispatch {
                     away_since_ms: None,
                 });
             }
-            jobs.insert(open.job, Job::from_stored(open));
+            jobs.insert(open.job, Job::from_stored(open, until));
         }
         Self {
             graces,

@@ -163,7 +163,12 @@ impl Dispatch {
     }
 
     /// The proxy speaks of a job that nobody has.
-    fn forgotten(&self, connection: ConnectionId, job: JobId, actions: &mut Vec<Action>) {
+    pub(super) fn forgotten(
+        &self,
+        connection: ConnectionId,
+        job: JobId,
+        actions: &mut Vec<Action>,
+    ) {
         actions.push(Action::ToProxy(connection, ToProxy::UnknownJob { job }));
     }
 
@@ -281,6 +286,10 @@ impl Dispatch {
         now: Now,
         actions: &mut Vec<Action>,
     ) {
+        if !self.claim(id, after) {
+            self.proxy_is_ahead(connection, id, now, actions);
+            return;
+        }
         self.subscribe(connection, id, after, actions);
         if let Some(job) = self.jobs.get_mut(&id)
             && let Some(waiting) = job.waiting.clone()

@@ -57,10 +57,10 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 /// What the store would hold, with the same conditions on each change.
-#[derive(Default)]
-struct Stored {
-    jobs: HashMap<JobId, OpenJob>,
-    closed: HashMap<JobId, NotebookId>,
+#[derive(Clone, Default)]
+pub(super) struct Stored {
+    pub(super) jobs: HashMap<JobId, OpenJob>,
+    pub(super) closed: HashMap<JobId, NotebookId>,
     starts: HashMap<JobId, u32>,
     ends: HashMap<JobId, u32>,
 }
@@ -211,6 +211,7 @@ impl World {
             slots: 2,
             sessions: Vec::new(),
             assignments: side.held.iter().map(|(job, held)| (*job, held.0)).collect(),
+            acknowledged: Vec::new(),
         };
         self.dispatch.worker_came(connection, hello, now, actions);
     }
@@ -320,7 +321,7 @@ impl World {
 }
 
 impl Stored {
-    fn load(&self) -> Loaded {
+    pub(super) fn load(&self) -> Loaded {
         Loaded {
             jobs: self.jobs.values().cloned().collect(),
             closed: self.closed.clone(),
@@ -336,7 +337,7 @@ impl Stored {
         }
     }
 
-    fn apply(&mut self, write: Write) {
+    pub(super) fn apply(&mut self, write: Write) {
         match write {
             Write::Submit {
                 sequence,
@@ -454,19 +455,19 @@ impl Stored {
     }
 }
 
-fn courses() -> Arc<Courses> {
+pub(super) fn courses() -> Arc<Courses> {
     Arc::new(Courses::unlimited(1))
 }
 
-fn notebook(number: u8) -> NotebookId {
+pub(super) fn notebook(number: u8) -> NotebookId {
     NotebookId(Uuid::from_u128(number.into()))
 }
 
-fn worker_id(number: u8) -> WorkerId {
+pub(super) fn worker_id(number: u8) -> WorkerId {
     WorkerId(Uuid::from_u128(number.into()))
 }
 
-fn job_id(proxy: u8, number: u8) -> JobId {
+pub(super) fn job_id(proxy: u8, number: u8) -> JobId {
     JobId(Uuid::from_u128(
         u128::from(proxy) * 100 + u128::from(number),
     ))

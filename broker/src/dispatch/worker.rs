@@ -2,12 +2,13 @@
 
 use super::{
     Action, ConnectionId, Dispatch, Job, Now, Peer, Phase, Worker, act,
+    behind::Held,
     job::{End, phase_after},
 };
 use crate::store::Write;
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, NotebookId, Outcome, State, WorkerId,
-    worker::{Device, FromWorker, ToWorker},
+    worker::{Acknowledged, Device, FromWorker, ToWorker},
 };
 use std::collections::{HashMap, HashSet};
 
@@ -20,6 +21,7 @@ pub(crate) struct WorkerHello {
     pub(crate) slots: u32,
     pub(crate) sessions: Vec<NotebookId>,
     pub(crate) assignments: Vec<(JobId, FencingNumber)>,
+    pub(crate) acknowledged: Vec<Acknowledged>,
 }
 
 impl Dispatch {
@@ -68,7 +70,14 @@ impl Dispatch {
         self.warm_sessions(id, hello.sessions, now);
         let held: HashMap<JobId, FencingNumber> = hello.assignments.into_iter().collect();
         for (job, fencing) in &held {
-            self.held_by_worker(connection, id, *job, *fencing, actions);
+            let known = hello.acknowledged.iter().find(|known| known.job == *job);
+            let held = Held::new(*job, *fencing, known);
+            match self.jobs.get(job) {
+                Some(job) if held.is_ahead_of(job, id) => {
+                    self.worker_is_ahead(connection, held, now, actions);
+                }
+                _ => self.held_by_worker(connection, id, *job, *fencing, actions),
+            }
         }
         let missed: Vec<JobId> = self
             .jobs
@@ -228,6 +237,8 @@ impl Dispatch {
             return;
         };
         match job.phase {
+            // It may have run to its end, and that be lost.
+            Phase::Assigned if job.unclaimed.is_some() => self.requeue(id, actions),
             // The message was lost with the old connection.
             Phase::Assigned if !job.cancel_wanted && job.acknowledged == 0 => {
                 actions.push(Action::Assign {

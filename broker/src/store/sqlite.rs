@@ -1,6 +1,6 @@
 //! SQLite with a write-ahead log and `synchronous = NORMAL`: a committed transaction survives the death of the
 //! process at any instant (kill -9). Only a crash of the whole machine may lose the last few transactions; never
-//! does it lose half of one.
+//! does it lose half of one. Then peers know more than the database, which `dispatch/behind.rs` finds out.
 //!
 //! One connection writes, a pool of others reads, so that pages never hold up the queue; one folds the log, so that
 //! the disk does not either.

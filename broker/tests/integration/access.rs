@@ -177,6 +177,7 @@ async fn another_version_is_refused_with_both_numbers() {
         slots: 1,
         sessions: Vec::new(),
         assignments: Vec::new(),
+        acknowledged: Vec::new(),
     };
     worker.send(&hello).await.unwrap();
     let answer = within("a refusal", worker.receive()).await.unwrap();

@@ -6,9 +6,10 @@ use crate::harness::{
 };
 use baton_protocol::{
     JobEvent, Outcome,
-    proxy::{FromProxy, WaitingReason},
-    worker::ToWorker,
+    proxy::{FromProxy, ToProxy, WaitingReason},
+    worker::{Acknowledged, ToWorker},
 };
+use std::{fs, path::Path};
 
 /// Not a test: the broker that the tests below kill.
 #[test]
@@ -132,4 +133,126 @@ async fn a_second_broker_on_the_same_database_is_refused() {
         .await
         .unwrap_err();
     assert!(error.to_string().contains("Another broker uses"), "{error}");
+}
+
+/// The database's log at one moment. What was stored later is lost when it is put back, as in a power failure.
+struct Log {
+    path: std::path::PathBuf,
+    bytes: u64,
+}
+
+impl Log {
+    fn of(folder: &Path) -> Self {
+        let path = folder.join("broker.db-wal");
+        let bytes = fs::metadata(&path).unwrap().len();
+        Self { path, bytes }
+    }
+
+    async fn lose_the_rest(self, mut broker: KilledBroker) -> KilledBroker {
+        broker.kill();
+        let log = fs::OpenOptions::new().write(true).open(&self.path).unwrap();
+        assert!(log.metadata().unwrap().len() > self.bytes);
+        log.set_len(self.bytes).unwrap();
+        broker.kill_and_restart().await
+    }
+}
+
+#[tokio::test]
+async fn a_start_that_the_database_lost_ends_the_job_and_the_student_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = KilledBroker::start(folder.path()).await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let (notebook, id) = (proxy.notebook, worker.id);
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    proxy.assigned(job).await;
+    let log = Log::of(folder.path());
+    drop(proxy);
+    worker
+        .report(job, fencing, 1, vec![started(), output("it runs")])
+        .await;
+
+    let broker = log.lose_the_rest(broker).await;
+    let acknowledged = Acknowledged {
+        job,
+        number: 2,
+        started: true,
+    };
+    let held = [(job, fencing)];
+    let mut worker = FakeWorker::knowing(&broker.dial, id, 1, &[], &held, &[acknowledged]).await;
+    assert_eq!(worker.next().await, ToWorker::Revoke { job, fencing });
+    let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
+    proxy.say(FromProxy::Resume { job, after: 1 }).await;
+    let events = proxy.events_after(job, 1).await;
+    let [
+        JobEvent::Finished {
+            outcome: Outcome::WorkerLost,
+            error: Some(error),
+            ..
+        },
+    ] = &events[..]
+    else {
+        panic!("{events:?}");
+    };
+    assert!(
+        error.value.contains("does not know whether this cell ran"),
+        "{error:?}"
+    );
+    proxy.say(FromProxy::Applied { job }).await;
+    let other = proxy.submit().await;
+    assert_eq!(worker.run_to_end().await, other);
+}
+
+#[tokio::test]
+async fn what_a_worker_was_told_before_the_start_may_be_lost() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = KilledBroker::start(folder.path()).await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let (notebook, id) = (proxy.notebook, worker.id);
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    proxy.assigned(job).await;
+    let log = Log::of(folder.path());
+    drop(proxy);
+    worker
+        .report(job, fencing, 1, vec![JobEvent::StateWanted {}])
+        .await;
+
+    let broker = log.lose_the_rest(broker).await;
+    let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
+    proxy.say(FromProxy::Resume { job, after: 1 }).await;
+    let acknowledged = Acknowledged {
+        job,
+        number: 1,
+        started: false,
+    };
+    let held = [(job, fencing)];
+    let mut worker = FakeWorker::knowing(&broker.dial, id, 1, &[], &held, &[acknowledged]).await;
+    assert_eq!(worker.next().await, ToWorker::Revoke { job, fencing });
+    assert_eq!(worker.run_to_end().await, job);
+}
+
+#[tokio::test]
+async fn a_job_of_which_its_proxy_has_heard_more_is_not_given_to_another_worker() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = KilledBroker::start(folder.path()).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let notebook = proxy.notebook;
+    let job = proxy.submit().await;
+    proxy.place(job).await;
+    let log = Log::of(folder.path());
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let (fencing, _) = worker.assignment().await;
+    worker.report(job, fencing, 1, vec![started()]).await;
+    drop(worker);
+
+    let broker = log.lose_the_rest(broker).await;
+    let mut other = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
+    proxy.say(FromProxy::Resume { job, after: 2 }).await;
+    assert_eq!(proxy.next().await, ToProxy::UnknownJob { job });
+    let next = proxy.submit().await;
+    assert_eq!(other.run_to_end().await, next);
 }

@@ -157,6 +157,7 @@ golden!(messages_of_workers_are_read, "from_worker", FromWorker, [
         slots: 4,
         sessions: vec![notebook()],
         assignments: vec![(job(), 7)],
+        acknowledged: vec![],
     },
     FromWorker::Events { job: job(), fencing: 7, first: 1, events: events().split_off(1) },
     FromWorker::Sessions { warm: vec![notebook()] },

@@ -6,7 +6,7 @@ use baton_protocol::{
     Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, NumberedEvent, Outcome, Output,
     PROTOCOL_VERSION, Piece, Priority, SessionId, State, StateVersion, Submission, Usage, WorkerId,
     proxy::{FromProxy, ToProxy, WaitingReason},
-    worker::{Device, DeviceKind, FromWorker, ToWorker},
+    worker::{Acknowledged, Device, DeviceKind, FromWorker, ToWorker},
 };
 
 pub(crate) struct FakeProxy {
@@ -182,6 +182,18 @@ impl FakeWorker {
         sessions: &[NotebookId],
         held: &[(JobId, FencingNumber)],
     ) -> Self {
+        Self::knowing(dial, id, slots, sessions, held, &[]).await
+    }
+
+    /// One that was told that events of its assignments are stored.
+    pub(crate) async fn knowing(
+        dial: &Dial,
+        id: WorkerId,
+        slots: u32,
+        sessions: &[NotebookId],
+        held: &[(JobId, FencingNumber)],
+        acknowledged: &[Acknowledged],
+    ) -> Self {
         let mut connection = within("a dial", baton_link::connect(dial, "/v1/worker"))
             .await
             .unwrap();
@@ -197,6 +209,7 @@ impl FakeWorker {
             slots,
             sessions: sessions.to_vec(),
             assignments: held.to_vec(),
+            acknowledged: acknowledged.to_vec(),
         };
         connection.send(&hello).await.unwrap();
         let mut worker = Self { connection, id };
