@@ -265,7 +265,8 @@ fn job_of(event: &Event) -> Option<JobId> {
             | FromProxy::Input { job, .. }
             | FromProxy::Files { job, .. }
             | FromProxy::Names { job, .. }
-            | FromProxy::Applied { job },
+            | FromProxy::Applied { job }
+            | FromProxy::GivenUp { job, .. },
         )
         | Event::FromWorker(_, FromWorker::Events { job, .. })
         | Event::CaughtUp { job, .. }

@@ -59,6 +59,10 @@ impl Journal {
                 self.say(*job, |_| info!(outcome, run_ms, "Ended"));
                 self.0.remove(job);
             }
+            Write::GiveUp { job, outcome } => {
+                let outcome = outcome.name();
+                info!(job.id = %job, outcome, "The notebook did not take what the cell did");
+            }
             _ => {}
         }
     }

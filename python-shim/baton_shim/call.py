@@ -185,9 +185,7 @@ class Call:
             raise given_up()
         if error is not None or end.body["outcome"] != "ok":
             raise landing.exception_of(end.body["outcome"], error, landed, self.home)
-        if interrupts.count:
-            lines = ["KeyboardInterrupt: the cell had ended; its changes are here"]
-            raise errors.with_lines(KeyboardInterrupt(), lines)
+        # An interrupt that came after the cell had ended interrupts nothing, as in any cell.
         return landed.result if landed else None
 
     def _apply(self, end: Message) -> landing.Landed | None:

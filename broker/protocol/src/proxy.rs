@@ -3,7 +3,7 @@
 //! The proxy says hello, is welcomed or refused, then submits jobs and hears their events. After a reconnect it
 //! says `Resume` for each job that it still waits for; everything after the given number comes again.
 
-use crate::{JobId, NotebookId, NumberedEvent, Parcel, Refusal, State, Submission};
+use crate::{JobId, NotebookId, NumberedEvent, Outcome, Parcel, Refusal, State, Submission};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +63,11 @@ pub enum FromProxy {
     /// The change is applied at home (or never will be): the broker may forget the job's state and events.
     Applied {
         job: JobId,
+    },
+    /// Of a job that has ended: nothing of it came home, and the notebook told the student this outcome.
+    GivenUp {
+        job: JobId,
+        outcome: Outcome,
     },
     /// The notebook is closed: its session may end at once, and jobs that are left are cancelled.
     Goodbye {},

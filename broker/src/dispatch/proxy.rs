@@ -78,6 +78,7 @@ impl Dispatch {
             | FromProxy::Names { job, .. }
             | FromProxy::RestWanted { job }
             | FromProxy::Applied { job }
+            | FromProxy::GivenUp { job, .. }
                 if !self.belongs(job, notebook) =>
             {
                 self.forgotten(connection, job, actions);
@@ -106,6 +107,10 @@ impl Dispatch {
             }
             FromProxy::RestWanted { job } => self.rest_wanted(connection, job, actions),
             FromProxy::Applied { job } => self.applied(job, now, actions),
+            FromProxy::GivenUp { job, outcome } => {
+                self.given_up(job, outcome, actions);
+                self.applied(job, now, actions);
+            }
             FromProxy::Goodbye {} => self.proxy_gone(notebook, now, actions),
         }
     }
@@ -448,6 +453,14 @@ impl Dispatch {
                     job.rest_wanted = true;
                 }
             }
+        }
+    }
+
+    /// The list of jobs says what the notebook says.
+    fn given_up(&mut self, id: JobId, outcome: Outcome, actions: &mut Vec<Action>) {
+        let job = self.jobs.get(&id);
+        if job.is_some_and(|job| job.phase == Phase::Finished) {
+            actions.push(Action::Write(Write::GiveUp { job: id, outcome }));
         }
     }
 

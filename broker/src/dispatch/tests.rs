@@ -440,6 +440,9 @@ impl Stored {
                 job.fencing = fencing;
                 *self.ends.entry(id).or_default() += 1;
             }
+            Write::GiveUp { job, .. } => {
+                assert!(self.jobs[&job].phase == Phase::Finished);
+            }
             Write::Close { job } => {
                 let closed = self.jobs.remove(&job).unwrap();
                 assert!(closed.phase == Phase::Finished);

@@ -195,6 +195,11 @@ pub(crate) enum Write {
         run_ms: u64,
         at_ms: i64,
     },
+    /// What a finished job did was not taken home: what the notebook said instead.
+    GiveUp {
+        job: JobId,
+        outcome: Outcome,
+    },
     /// Nobody asks for this job any more: its events go.
     Close {
         job: JobId,

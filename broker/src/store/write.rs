@@ -174,6 +174,11 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
             statements.push(spend(account, spent));
             add_usage(account, *run_ms, *at_ms)
         }
+        Write::GiveUp { job, outcome } => {
+            sql("UPDATE jobs SET outcome = ? WHERE job = ? AND state = 'finished'")
+                .bind(outcome.name())
+                .bind(job.0.as_bytes().as_slice()).changing(*job)
+        }
         Write::Close { job } => {
             statements.push(forget_events(*job));
             sql("UPDATE jobs SET closed = 1 WHERE job = ? AND state = 'finished'")

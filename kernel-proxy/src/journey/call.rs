@@ -111,7 +111,11 @@ impl Journey {
             Err(stop) => stop,
         };
         self.home = None;
-        self.link.abandon(job).await;
+        let told = match &stop {
+            Stop::Failed(failure) => failure.outcome,
+            _ => Outcome::Cancelled,
+        };
+        self.link.abandon(job, told).await;
         self.want_rest().await;
         self.close_comms(&mut call);
         if matches!(stop, Stop::Cancelled | Stop::Failed(_)) {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use baton_link::{ChunkLane, Token};
 use baton_protocol::proxy::FromProxy;
-use baton_protocol::{JobEvent, JobId, Submission};
+use baton_protocol::{JobEvent, JobId, Outcome, Submission};
 use tokio::sync::{mpsc, watch};
 
 pub(super) use self::keeper::open;
@@ -34,8 +34,9 @@ enum Command {
     Send(Box<FromProxy>),
     /// As `Send`, and once more after each reconnect until the next answer or the job's end.
     Answer(JobId, Box<FromProxy>),
-    /// The call ended before the job did: cancel it and ignore what still comes of it.
-    Abandon(JobId),
+    /// The call ended without what the job did, and like this for the student: cancel the job and ignore what still
+    /// comes of it.
+    Abandon(JobId, Outcome),
     /// The job's change is home, or never will be.
     Applied(JobId),
 }
@@ -105,8 +106,8 @@ impl Link {
         self.command(Command::Answer(job, Box::new(message))).await;
     }
 
-    pub(super) async fn abandon(&self, job: JobId) {
-        self.command(Command::Abandon(job)).await;
+    pub(super) async fn abandon(&self, job: JobId, outcome: Outcome) {
+        self.command(Command::Abandon(job, outcome)).await;
     }
 
     pub(super) async fn applied(&self, job: JobId) {

@@ -105,6 +105,7 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Names { job: job(), number: 3, state: held() },
     FromProxy::RestWanted { job: job() },
     FromProxy::Applied { job: job() },
+    FromProxy::GivenUp { job: job(), outcome: Outcome::Cancelled },
     FromProxy::Goodbye {},
 ], {
     FromProxy::Hello { .. } => "hello",
@@ -117,6 +118,7 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Names { .. } => "names",
     FromProxy::RestWanted { .. } => "rest_wanted",
     FromProxy::Applied { .. } => "applied",
+    FromProxy::GivenUp { .. } => "given_up",
     FromProxy::Goodbye {} => "goodbye",
 });
 

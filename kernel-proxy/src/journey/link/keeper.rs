@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton_link::{Backoff, ChunkLane, Connection, LinkError};
 use baton_protocol::proxy::{FromProxy, ToProxy};
-use baton_protocol::{JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
+use baton_protocol::{JobEvent, JobId, NotebookId, Outcome, PROTOCOL_VERSION, Refusal, Submission};
 use tokio::sync::{mpsc, watch};
 
 use super::{Command, Lanes, Link, News, Status, describe};
@@ -71,8 +71,8 @@ struct OpenJob {
     answer: Option<Box<FromProxy>>,
     /// Number of the last event that was passed on.
     seen: u64,
-    /// No call waits for it any more; only its end is of interest.
-    abandoned: bool,
+    /// No call waits for it any more: how it ended for the student. Only its end is of interest.
+    abandoned: Option<Outcome>,
     finished: bool,
 }
 
@@ -228,7 +228,7 @@ impl Keeper {
                     submission,
                     answer: None,
                     seen: 0,
-                    abandoned: false,
+                    abandoned: None,
                     finished: false,
                 };
                 self.jobs.insert(job, open);
@@ -242,10 +242,13 @@ impl Keeper {
                 }
                 None => Noted::Nothing,
             },
-            Command::Abandon(job) => match self.jobs.get_mut(&job) {
-                Some(open) if open.finished => self.note(Command::Applied(job)),
+            Command::Abandon(job, outcome) => match self.jobs.get_mut(&job) {
+                Some(open) if open.finished => {
+                    self.jobs.remove(&job);
+                    Noted::Send(Box::new(FromProxy::GivenUp { job, outcome }))
+                }
                 Some(open) => {
-                    open.abandoned = true;
+                    open.abandoned = Some(outcome);
                     Noted::Send(Box::new(FromProxy::Cancel { job }))
                 }
                 None => Noted::Nothing,
@@ -292,18 +295,18 @@ impl Keeper {
                     }
                     open.finished |= matches!(numbered.event, JobEvent::Finished { .. });
                     match open.abandoned {
-                        false => self.tell(job, News::Event(Box::new(numbered.event))).await,
-                        true if open.finished => {
+                        None => self.tell(job, News::Event(Box::new(numbered.event))).await,
+                        Some(outcome) if open.finished => {
                             self.jobs.remove(&job);
-                            broker.send(&FromProxy::Applied { job }).await?;
+                            broker.send(&FromProxy::GivenUp { job, outcome }).await?;
                         }
-                        true => {}
+                        Some(_) => {}
                     }
                 }
             }
             ToProxy::Cancelling { job } => self.tell(job, News::Cancelling).await,
             ToProxy::UnknownJob { job } => match self.jobs.get(&job) {
-                Some(open) if open.abandoned => {
+                Some(open) if open.abandoned.is_some() => {
                     self.jobs.remove(&job);
                 }
                 Some(open) if open.seen == 0 => {
