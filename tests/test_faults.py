@@ -250,6 +250,19 @@ def test_a_full_disk_for_jobs(service: Service, new_kernel: Callable[..., Kernel
     check_ran_once(cell, gate, running)
 
 
+def test_a_broker_without_descriptors(running: Service, notebook: Kernel, new_kernel: Callable[..., Kernel]) -> None:
+    """A new notebook is told; one that is connected works on."""
+    new = running.kernel(new_kernel)
+    new.run("values = [1, 2]").ok()
+    with running.no_descriptors():
+        result = new.gpu("values.append('lost')", seconds=8)
+        check_lost(result, new)
+        assert "The broker can open no more files or connections" in result.plain_traceback
+        assert "hint: " in result.plain_traceback
+        notebook.gpu("values.append(3)").ok()
+    assert new.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
+
+
 def test_a_full_disk_for_chunks(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     service.start_broker(BATON_BROKER_CHUNK_LIMIT="4MB")
     service.start_worker(BATON_LANE="http")

@@ -144,6 +144,16 @@ class Service:
         finally:
             filler.unlink()
 
+    @contextmanager
+    def no_descriptors(self) -> Iterator[None]:
+        """The broker may open no more than it keeps for itself."""
+        before = self.broker.rlimit(psutil.RLIMIT_NOFILE)
+        self.broker.rlimit(psutil.RLIMIT_NOFILE, (self.broker.num_fds() + 8, before[1]))
+        try:
+            yield
+        finally:
+            self.broker.rlimit(psutil.RLIMIT_NOFILE, before)
+
     def wait_until_stopped(self, process: psutil.Process) -> None:
         wait_until(lambda: process.status() == psutil.STATUS_STOPPED, f"{process} is stopped")
 

@@ -22,6 +22,9 @@ const FORBIDDEN: &str = "urn:baton:forbidden";
 /// A broker that asks for a longer pause than this is asked before.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
+/// Of a broker whose descriptors are used up.
+const NO_DESCRIPTORS: &str = "urn:baton:no-descriptors";
+
 /// How much of a refusal's text is kept.
 const LONGEST_TEXT: usize = 1000;
 
@@ -154,6 +157,12 @@ impl Api {
         }
         unreachable(&self.dial, error)
     }
+}
+
+/// What a broker lacks that does not serve at the moment; `None` where the body says something else.
+pub(crate) fn unable(body: &[u8]) -> Option<LinkError> {
+    let problem: Problem = serde_json::from_slice(body).ok()?;
+    (problem.kind == NO_DESCRIPTORS).then_some(LinkError::Unable { problem })
 }
 
 /// `None` when it is not the broker that says so.

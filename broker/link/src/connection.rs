@@ -143,6 +143,11 @@ fn handshake_failed(address: &BrokerAddress, path: &str, error: tungstenite::Err
     {
         return error;
     }
+    if response.status() == StatusCode::SERVICE_UNAVAILABLE
+        && let Some(error) = response.body().as_ref().and_then(|body| api::unable(body))
+    {
+        return error;
+    }
     match response.status() {
         StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => LinkError::Unauthorized { address },
         StatusCode::NOT_FOUND => LinkError::NotFound {

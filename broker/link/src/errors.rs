@@ -37,6 +37,9 @@ pub enum LinkError {
     /// The broker allows a person no more of this. After a while it may.
     #[error("{}{}", problem.detail, hint(problem))]
     TooMuch { problem: Problem, after: Duration },
+    /// The broker lacks what it needs to answer.
+    #[error("{}", problem.detail)]
+    Unable { problem: Problem },
     #[error("The broker answered {status}: {text}")]
     Status { status: u16, text: String },
     #[error("A message of {bytes} bytes is too large to be sent")]
@@ -60,7 +63,10 @@ impl LinkError {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Unreachable { .. } | Self::NoAnswer { .. } | Self::TooMuch { .. } => true,
+            Self::Unreachable { .. }
+            | Self::NoAnswer { .. }
+            | Self::TooMuch { .. }
+            | Self::Unable { .. } => true,
             Self::Status { status, .. } => *status == 503,
             _ => false,
         }

@@ -61,6 +61,8 @@ pub(crate) enum ApiError {
     Hub(#[from] HubError),
     #[error("The broker is ending")]
     Ending,
+    #[error("The broker can open no more files or connections")]
+    NoDescriptors,
 }
 
 impl ApiError {
@@ -99,7 +101,9 @@ impl ApiError {
             Self::ChunksMissing { .. } | Self::PublicLimit { .. } => StatusCode::CONFLICT,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Store(error) if !error.may_pass() => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Store(_) | Self::Hub(_) | Self::Ending => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Store(_) | Self::Hub(_) | Self::Ending | Self::NoDescriptors => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
         }
     }
 
@@ -127,6 +131,7 @@ impl ApiError {
             Self::Store(_) => "database",
             Self::Hub(_) => "hub",
             Self::Ending => "ending",
+            Self::NoDescriptors => "no-descriptors",
         }
     }
 
@@ -146,6 +151,7 @@ impl ApiError {
             Self::Store(_) => Some("the broker's log says more"),
             Self::Hub(_) => Some("try again in a minute, or tell whoever runs the JupyterHub"),
             Self::Ending => Some("try again in a second"),
+            Self::NoDescriptors => Some("tell whoever runs the broker"),
             Self::Form => Some("open the page again and repeat it"),
             Self::TooOften => Some("ask again in a second"),
             Self::TooManyConnections { .. } => {

@@ -4,7 +4,11 @@
 //! request must come within [`HEAD_WITHIN`], also the next one on a connection, and while the broker waits for a body
 //! it must come at [`SLOWEST_BYTES`] a second, after [`BODY_GRACE`]. How long an answer takes is not limited: pages and
 //! WebSockets stay open.
+//!
+//! A broker whose last descriptors went to connections could neither read a chunk nor say what it lacks. So the last
+//! [`HEADROOM`] are for its own use, and a connection that would take one of them is told so and closed.
 
+use crate::api::ApiError;
 use axum::{
     Router,
     body::{Body, Bytes},
@@ -22,27 +26,39 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use std::{io::ErrorKind, pin::pin, time::Duration};
+use std::{io::ErrorKind, os::fd::AsFd, pin::pin, time::Duration};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// A program that keeps a connection for its next request makes a new one after this.
 const HEAD_WITHIN: Duration = Duration::from_secs(60);
 const BODY_GRACE: Duration = Duration::from_secs(30);
+const HEADROOM: usize = 16;
 const SLOWEST_BYTES: u32 = 4096;
 
 /// Takes connections until `stop`; those that are there end with their next answer.
 pub(crate) async fn serve(mut listener: impl Listener, router: Router, stop: CancellationToken) {
     let service = TowerToHyperService::new(router.layer(middleware::from_fn(only_patiently)));
+    let refusing =
+        TowerToHyperService::new(Router::new().fallback(async || ApiError::NoDescriptors));
     loop {
         let (stream, _) = tokio::select! {
             () = stop.cancelled() => return,
             accepted = listener.accept() => accepted,
         };
+        let has_headroom = has_headroom();
+        let service = match has_headroom {
+            true => service.clone(),
+            false => {
+                tracing::error!("{}: a connection is refused", ApiError::NoDescriptors);
+                refusing.clone()
+            }
+        };
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_WITHIN)
-            .serve_connection(TokioIo::new(stream), service.clone())
+            .keep_alive(has_headroom)
+            .serve_connection(TokioIo::new(stream), service)
             .with_upgrades();
         let stop = stop.clone();
         tokio::spawn(async move {
@@ -59,6 +75,15 @@ pub(crate) async fn serve(mut listener: impl Listener, router: Router, stop: Can
             }
         });
     }
+}
+
+fn has_headroom() -> bool {
+    let stderr = std::io::stderr();
+    let copy = |_| stderr.as_fd().try_clone_to_owned();
+    (0..HEADROOM)
+        .map(copy)
+        .collect::<Result<Vec<_>, _>>()
+        .is_ok()
 }
 
 async fn only_patiently(request: Request, next: Next) -> Response {

@@ -106,7 +106,7 @@ impl StoreError {
     /// What the broker lacks, in words for students. It goes on by itself once there is some of it again.
     pub(crate) fn shortage(&self) -> Option<&'static str> {
         const DISK: &str = "The broker's disk is full";
-        const FILES: &str = "The broker can open no more files";
+        const FILES: &str = "The broker can open no more files or connections";
         const READ_ONLY: &str = "The broker's disk takes no changes";
         match self {
             Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => match error.code {

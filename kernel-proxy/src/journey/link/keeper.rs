@@ -379,6 +379,7 @@ fn no_broker(error: LinkError, waits: bool) -> NoBroker {
             reason: problem.detail,
             hint: "shut down notebooks that you do not use, then run the cell again",
         }),
+        LinkError::Unable { .. } => NoBroker::Unable(reason),
         _ => NoBroker::Yet(reason),
     }
 }
