@@ -146,28 +146,40 @@ async fn start_fresh(
     order: &mut Order,
     source: Source,
 ) -> Result<(Session, Assembled), Ending> {
-    let mirror = mirror_for(context, order)
-        .await
-        .map_err(|error| files_lost(&error))?;
-    let cell = &order.submission.cell;
-    let session = async {
-        let started = context
-            .start_session(&order.submission, order.account, mirror)
-            .await;
-        started.map_err(|error| refused(&error))
-    };
+    let session = start_session(context, order);
     let state = async {
         let assembled = bring(context, source, Ledger::default()).await;
         assembled.map_err(|error| state_lost(&error))
     };
     let (session, state) = tokio::try_join!(session, state)?;
-    let hello = &session.hello;
+    let (cell, hello) = (&order.submission.cell, &session.hello);
     if hello.python_version != cell.python_version {
         let error =
             notice::python_differs(&cell.python_version, &hello.python_version, &hello.python);
         return Err(Ending::without_state(Outcome::Refused, error));
     }
     Ok((session, state))
+}
+
+/// One that could not start is tried once more before the student sees an error.
+async fn start_session(context: &Arc<Context>, order: &mut Order) -> Result<Session, Ending> {
+    let mut is_second = false;
+    loop {
+        let mirror = mirror_for(context, order)
+            .await
+            .map_err(|error| files_lost(&error))?;
+        let started = context
+            .start_session(&order.submission, order.account, mirror)
+            .await;
+        match started {
+            Ok(session) => return Ok(session),
+            Err(error) if !is_second && error.may_pass() => {
+                tracing::warn!(%error, "A session could not start and is tried once more");
+                is_second = true;
+            }
+            Err(error) => return Err(refused(&error)),
+        }
+    }
 }
 
 /// A session that does not see the notebook's folder works in a mirror of it.

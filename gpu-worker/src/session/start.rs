@@ -91,6 +91,13 @@ pub(crate) enum StartError {
     Frame(#[from] FrameError),
 }
 
+impl StartError {
+    /// Whether the next start may go well on the same machine.
+    pub(crate) fn may_pass(&self) -> bool {
+        !matches!(self, Self::Version { .. })
+    }
+}
+
 /// Dropping the future ends what was started.
 pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> {
     std::fs::create_dir_all(&order.runtime_folder).map_err(|source| StartError::RuntimeFolder {

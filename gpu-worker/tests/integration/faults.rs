@@ -191,6 +191,35 @@ async fn check_refused(environment: &str, expected: &[&str]) {
     assert!(ran.error.unwrap().hint.is_some());
 }
 
+/// A worker whose sessions start with these lines of a shell, in which `$TRIES` has a line for each start.
+async fn worker_with_starts(folder: &Path, lines: &str) -> Worker {
+    let tries = folder.join("tries");
+    let environment = format!("TRIES={}\necho >> $TRIES\n{lines}", tries.display());
+    Worker::start_with(|config| {
+        let python = config.python.clone().unwrap();
+        config.python = Some(fake_python(python.parent().unwrap(), &environment));
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_session_that_could_not_start_is_tried_once_more() {
+    let folder = short_folder();
+    let first_fails = "[ $(wc -l < $TRIES) -gt 1 ] || exit 3";
+    let mut worker = worker_with_starts(folder.path(), first_fails).await;
+    worker.run(Notebook::new().cell("")).await.ok();
+}
+
+#[tokio::test]
+async fn a_session_that_never_starts_is_tried_twice() {
+    let folder = short_folder();
+    let mut worker = worker_with_starts(folder.path(), "exit 3").await;
+    let ran = worker.run(Notebook::new().cell("")).await;
+    assert_eq!((ran.outcome, ran.events.len()), (Outcome::Refused, 1));
+    let tries = std::fs::read_to_string(folder.path().join("tries")).unwrap();
+    assert_eq!(tries.lines().count(), 2);
+}
+
 #[tokio::test]
 async fn another_python_is_refused_by_name() {
     check_refused("FAKE_PYTHON_VERSION=3.other", &["3.test", "3.other"]).await;
