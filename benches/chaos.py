@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
 
 from measuring import report
 
@@ -39,7 +40,9 @@ def main() -> int:
         while True:
             while len(running) < options.at_once and not enough(options, total, campaigns, time.monotonic() - began):
                 seed = first + campaigns
-                running[pool.submit(run, Campaign(seed, CELLS_OF_A_CAMPAIGN, tuple(options.faults)))] = seed
+                running[
+                    pool.submit(run, Campaign(seed, CELLS_OF_A_CAMPAIGN, tuple(options.faults), logs=options.logs))
+                ] = seed
                 campaigns += 1
             if not running:
                 break
@@ -60,6 +63,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, help="of the first campaign; each further one has the next number")
     parser.add_argument("--faults", nargs="+", choices=list(FAULTS), default=list(FAULTS), help="only these")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="how many campaigns run side by side")
+    parser.add_argument("--logs", type=Path, help="keep the logs of campaigns with violations in this folder")
     parser.add_argument("--report", action="store_true", help="write benches/results/chaos.{json,md}")
     options = parser.parse_args()
     if options.minutes is None and options.cells is None and options.campaigns is None:

@@ -9,6 +9,7 @@ import traceback
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from end_to_end.campaign.faults import FAULTS, Fault, Pause
 from end_to_end.campaign.jobs import disagreements
@@ -28,6 +29,8 @@ class Campaign:
     cells: int
     faults: Collection[str] = tuple(FAULTS)
     notebooks: int = 8
+    logs: Path | None = None
+    """Where the logs of a campaign with violations are kept."""
 
 
 @dataclass
@@ -77,6 +80,8 @@ def run(campaign: Campaign) -> Findings:
     except Exception:
         findings.violations.append(f"the campaign could not go on: {traceback.format_exc()}")
     finally:
+        if campaign.logs is not None and findings.violations:
+            stage.keep_logs(campaign.logs / str(campaign.seed))
         findings.violations += [f"still runs at the end: {left}" for left in stage.close()]
     for student in students:
         findings.faults += student.own_faults

@@ -253,6 +253,11 @@ class Stage:
             found += [f"{log.name}: {line}" for line in lines if any(word in line for word in SPOILED)]
         return found
 
+    def keep_logs(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        for log in self.place.folder.glob("*.log"):
+            shutil.copy(log, folder)
+
     def close(self) -> list[str]:
         """What is left although it should have ended."""
         self.network.close()

@@ -166,11 +166,11 @@ class Student(threading.Thread):
                 pressed += 1
                 self.own_faults[f"interrupt {pressed}"] += 1
             self._kernel.pump(TICK_SECONDS)
-            self._check_bound(began)
+            self._check_bound(began, cell)
         self.waits_since = None
         return pressed
 
-    def _check_bound(self, began: float) -> None:
+    def _check_bound(self, began: float, cell: Cell) -> None:
         whole_since = self._stage.whole_since()
         if whole_since is None:
             return
@@ -178,7 +178,8 @@ class Student(threading.Thread):
         bound = max([QUIET_BOUND_SECONDS, *(FAULTS[name].bound_seconds for name in faults)])
         waited = time.monotonic() - max(began, whole_since)
         if waited > bound:
-            raise Hung(f"a cell has not ended {bound:.0f} s after everything was whole again (faults: {faults})")
+            seen = f"output {cell.so_far.outputs}, lines of Baton {cell.so_far.notices[-1:]}, reply {cell.reply}"
+            raise Hung(f"a cell has not ended {bound:.0f} s after everything was whole again: {seen}; faults: {faults}")
 
     # ---- a look at everything
 
