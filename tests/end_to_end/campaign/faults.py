@@ -201,8 +201,10 @@ def delay(stage: Stage, dice: random.Random, pause: Pause) -> None:
 def loss(stage: Stage, dice: random.Random, pause: Pause) -> None:
     assert stage.wire is not None
     stage.wire.loss = dice.choice([0.02, 0.1, 0.3, 1.0])
-    pause(sometimes_long(dice, 25))
+    seconds = sometimes_long(dice, 20)
+    pause(seconds)
     stage.wire.mend()
+    pause(seconds)  # a TCP connection tries again at the latest after as long as it was silent
 
 
 @fault("late packets", 60, has_wire)
