@@ -50,8 +50,9 @@ class Notebook:
         self.kernel, self.gate = kernel, gate
 
     def send(self) -> None:
-        """All variables are in the session then."""
+        """All variables are in the session then, and at home."""
         self.kernel.gpu("x, kept").ok()
+        self.check(0)
 
     def step(self, instead: str | None = None, code: str = STEP) -> None:
         hold = f"while not pathlib.Path({str(self.gate)!r}).exists(): time.sleep(0.01)"
