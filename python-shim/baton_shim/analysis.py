@@ -4,6 +4,7 @@ In: the cell's source, IPython's transformation of it, and the notebook's namesp
 needs before the cell runs. Bytecode tells them, because it knows scopes as the interpreter does; the syntax tree adds
 what hides in strings: magics, shell commands, `eval`. What a cell calls is followed into the functions and classes of
 the notebook (`closure.py`). What is missed here is asked for when the cell looks it up (`name_faults.py`).
+A name that the cell binds before it can read it is not needed at all (`first_uses.py`).
 
 **Invariant:** nothing of the student's code runs here, and nothing is changed.
 """
@@ -19,6 +20,7 @@ from typing import Any
 
 from baton_shim.bytecode import code_names
 from baton_shim.closure import reach
+from baton_shim.first_uses import FirstUses
 from baton_shim.session_names import of_ipython
 
 # Attributes that are the namespace itself, where nothing can be asked for.
@@ -49,6 +51,9 @@ Transform = Callable[[str], str]
 @dataclass
 class CellNames:
     loads: set[str] = field(default_factory=set)
+    """Names that may be read, or deleted, before the cell has bound them."""
+    certain: set[str] = field(default_factory=set)
+    """Of these, names that the cell reads first whatever happens in it."""
     stores: set[str] = field(default_factory=set)
     hinted: set[str] = field(default_factory=set)
     """Words of a magic's line or of a string that may be names."""
@@ -67,6 +72,8 @@ class Needed:
     """Names that exist and that the code uses."""
     wished: frozenset[str]
     """Names that exist and that the code may use: they travel if they can."""
+    certain: frozenset[str]
+    """Of `names`, those that the cell surely uses: what cannot travel stops it before it runs."""
     stores: frozenset[str]
     files: frozenset[str]
     """File names of the code of the functions that were followed."""
@@ -88,6 +95,7 @@ def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str], bes
     return Needed(
         names=frozenset(direct | called),
         wished=frozenset(wished - direct - called),
+        certain=frozenset((direct & cell.certain) - reached.binds),
         stores=frozenset(cell.stores),
         files=frozenset(reached.files | around.files),
         dynamic=cell.dynamic or reached.dynamic or not LOOK_UP.isdisjoint(cell.loads),
@@ -118,7 +126,7 @@ def of_cell(source: str, transform: Transform) -> CellNames:
     names = CellNames()
     tree = parse(transform(source))
     names.empty = not tree.body
-    add_tree(tree, transform, names)
+    names.certain = add_tree(tree, transform, names).certain
     return names
 
 
@@ -128,10 +136,11 @@ def parse(source: str) -> ast.Module:
     return tree
 
 
-def add_tree(tree: ast.Module, transform: Transform, names: CellNames) -> None:
+def add_tree(tree: ast.Module, transform: Transform, names: CellNames) -> FirstUses:
     code = compile(tree, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     found = code_names(code, module_level=True)
-    names.loads |= found.loads
+    uses = FirstUses(tree, code_names(code).stores)
+    names.loads |= found.loads - uses.overwritten()
     names.stores |= found.stores
     names.hinted |= found.deletes  # the end of `except … as name`, where it comes to that
     for node in ast.walk(tree):
@@ -144,6 +153,7 @@ def add_tree(tree: ast.Module, transform: Transform, names: CellNames) -> None:
             names.last_error |= node.attr in LAST_ERROR
         elif isinstance(node, ast.Import):
             names.everything |= any(alias.name == "__main__" for alias in node.names)
+    return uses
 
 
 def add_call(call: ast.Call, transform: Transform, names: CellNames) -> None:

@@ -56,6 +56,8 @@ class Uses(frozenset[str]):
 @dataclass
 class Reached:
     names: set[str] = field(default_factory=set)
+    binds: set[str] = field(default_factory=set)
+    """Names that a function among them binds in the notebook."""
     files: set[str] = field(default_factory=set)
     dynamic: bool = False
     """A function among them evaluates text."""
@@ -82,6 +84,7 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], beside: Iterable[o
         used: frozenset[str] = frozenset()
         if isinstance(value, FunctionType) and value.__globals__ is namespace:
             used = names_of(value.__code__)
+            reached.binds |= code_names(value.__code__).stores
             reached.files.add(value.__code__.co_filename)
         elif type(value) is Uses:
             used = value

@@ -53,6 +53,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     table = home.table
     names = (needed.names | options.keep) - options.drop
     wished = set(needed.wished) - names - options.drop
+    certain = (needed.certain | options.keep) - options.drop
     gone = {name for name in home.shared if name not in namespace and name not in options.drop}
     around = home.surroundings.depart()
     figures = home.surroundings.figures.depart()
@@ -76,7 +77,9 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "budget": [*home.budget] if options.returns and home.rest.may_grow() else None,
         }
         try:
-            snapshot = table.snapshot(extra["names"], extra=extra, deleted=sorted(gone), modules=modules)
+            snapshot = table.snapshot(
+                extra["names"], certain=certain, extra=extra, deleted=sorted(gone), modules=modules
+            )
             break
         except Refused as refused:
             name = first_name(refused.path)

@@ -133,9 +133,12 @@ class Pair:
         self.bring_rest()
         exec(compile(code, "<notebook>", "exec"), self.namespace)
 
-    def remote(self, code: str, *names: str, deleted: tuple[str, ...] = ()) -> Any:
+    def remote(
+        self, code: str, *names: str, deleted: tuple[str, ...] = (), certain: frozenset[str] | None = None
+    ) -> Any:
         """A `%%gpu` cell that needs these names; all names that the session knows come home."""
-        return self._finish(self._send("apply", self.table.snapshot(names, extra=code, deleted=deleted)))
+        snapshot = self.table.snapshot(names, certain=certain, extra=code, deleted=deleted)
+        return self._finish(self._send("apply", snapshot))
 
     def bring_rest(self) -> None:
         """What the last `%%gpu` cells left in the session."""

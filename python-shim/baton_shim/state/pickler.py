@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import cloudpickle
@@ -14,12 +15,16 @@ import cloudpickle
 from baton_shim.originals import ASSIGNED, original, place_of
 from baton_shim.state.kinds import ATOMS, Kinds
 from baton_shim.state.kinds.classes import class_form
-from baton_shim.state.kinds.instances import reduced_ordinarily
+from baton_shim.state.kinds.instances import made, reduced_ordinarily
 from baton_shim.state.nans import Nans
 from baton_shim.state.refusal import Stayed, describe_failure
 
 _BY_CLOUDPICKLE = (type, types.FunctionType, types.ModuleType)
 _AHEAD = ((*ATOMS, types.ModuleType), types.FunctionType, type)
+
+
+Failure = tuple[Any, str, str | None]
+"""An object that does not travel, why, and a hint."""
 
 
 class Patch:
@@ -50,12 +55,20 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
     """`explain` gives the text that a stand-in shows; `patch` is the function that the other end's table has, too."""
 
     def __init__(
-        self, file: io.BytesIO, kinds: Kinds, patch: Callable[..., Any], explain: Callable[..., str], nans: Nans
+        self,
+        file: io.BytesIO,
+        kinds: Kinds,
+        patch: Callable[..., Any],
+        explain: Callable[..., str],
+        nans: Nans,
+        failed: Mapping[int, Failure],
     ) -> None:
         self.large = _LargeContents()
         super().__init__(file, protocol=5, buffer_callback=self.large)
         self.kinds, self.patch, self.explain, self.nans = kinds, patch, explain, nans
-        self.stayed: list[tuple[Any, str, str | None]] = []  # the object, why, and a hint
+        self.failed = failed
+        self.last: Any = None  # what was asked last how it travels
+        self.stayed: list[Failure] = []
 
     def dump_message(self, patches: list[Patch], rebound: dict[str, Any], extra: object) -> None:
         """What methods may use that run while an object is rebuilt goes ahead, as a pickle of its own."""
@@ -73,32 +86,33 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         kind = type(obj)
         if kind is Patch:
             return self.patch, (obj.number, obj.kind, obj.content)
-        reason = self.kinds.why_not(obj)
+        self.last = obj
+        reason = self.failed[id(obj)][1:] if id(obj) in self.failed else self.kinds.why_not(obj)
         if reason is not None:
             return self._stand_in(obj, *reason)
-        of = self.kinds.of(obj)
         try:
+            of = self.kinds.of(obj)
             if ASSIGNED and (place := place_of(obj)) is not None:
                 return original, place
             form = of.reduce(obj)
             if form is not None:
-                return form
+                return form if isinstance(form, str) else sound(obj, form)
             if isinstance(obj, _BY_CLOUDPICKLE):
                 form = super().reducer_override(obj)
                 return class_form(form, obj) if isinstance(obj, type) else form
             own = self.dispatch_table.get(kind)
             form = own(obj) if own is not None else reduced_ordinarily(obj)
+            if isinstance(form, str) and not _is_found(obj, form):
+                if kind.__module__ == "__main__":
+                    return object.__reduce_ex__(obj, 5)
+                return self._stand_in(
+                    obj, f"is a {kind.__qualname__!r} object that pickles as the name {form!r}, which is not it"
+                )
+            return form if isinstance(form, str) else sound(obj, form)
         except RecursionError:
             raise
         except Exception as error:
             return self._stand_in(obj, *describe_failure(obj, error))
-        if isinstance(form, str) and not _is_found(obj, form):
-            if kind.__module__ == "__main__":
-                return object.__reduce_ex__(obj, 5)
-            return self._stand_in(
-                obj, f"is a {kind.__qualname__!r} object that pickles as the name {form!r}, which is not it"
-            )
-        return form
 
     def _stand_in(self, obj: Any, reason: str, hint: str | None = None) -> Any:
         self.stayed.append((obj, reason, hint))
@@ -113,6 +127,35 @@ class NanPickler(TablePickler):
             return None
         number = self.nans.number(obj)
         return None if number is None else -1 - number
+
+
+def sound(obj: Any, form: Any) -> Any:
+    """A reduced form that neither the pickler nor the unpickler stumbles over. Raises TypeError where it is none."""
+    kind = type(obj)
+    if type(form) is not tuple or not 2 <= len(form) <= 6 or not callable(form[0]) or type(form[1]) is not tuple:
+        raise TypeError("its __reduce__ returns neither a name nor a callable with arguments")
+    whole: tuple[Any, ...] = (*form, *[None] * (6 - len(form)))
+    function, arguments, state, items, pairs, setter = whole
+    if function is copyreg.__newobj__ and arguments[:1] == (kind,):  # type: ignore[attr-defined]
+        if not (state is None or setter or hasattr(kind, "__setstate__") or _is_state(state)):
+            raise TypeError("its state is neither a dictionary nor one with slots")
+        if not _says_its_class(obj):
+            function = made  # the pickler compares the two
+    items = None if items is None else iter(list(items))
+    pairs = None if pairs is None else iter(list(pairs))
+    return (function, arguments, state, items, pairs, setter)[: len(form)]
+
+
+def _is_state(state: Any) -> bool:
+    parts = state if type(state) is tuple and len(state) == 2 else (state,)
+    return all(part is None or isinstance(part, dict) for part in parts)
+
+
+def _says_its_class(obj: Any) -> bool:
+    try:
+        return obj.__class__ is type(obj)
+    except Exception:
+        return False
 
 
 def _is_found(obj: Any, name: str) -> bool:

@@ -107,8 +107,10 @@ def _raise(stayed: Stayed, *_: Any, **__: Any) -> NoReturn:
 
 for _name in (
     "__call__ __iter__ __next__ __len__ __bool__ __contains__ __getitem__ __setitem__ __delitem__ __enter__ __exit__ "
-    "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __int__ __float__ __index__ __lt__ __le__ __gt__ "
-    "__ge__ __setattr__ __delattr__ __await__ __aiter__ __anext__ __aenter__ __aexit__"
+    "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __floordiv__ __rfloordiv__ __mod__ "
+    "__rmod__ __pow__ __rpow__ __matmul__ __rmatmul__ __and__ __rand__ __or__ __ror__ __xor__ __rxor__ __lshift__ "
+    "__rshift__ __neg__ __pos__ __abs__ __invert__ __round__ __reversed__ __int__ __float__ __complex__ __index__ "
+    "__lt__ __le__ __gt__ __ge__ __setattr__ __delattr__ __await__ __aiter__ __anext__ __aenter__ __aexit__"
 ).split():
     setattr(Stayed, _name, _raise)
 
@@ -214,11 +216,14 @@ def may_be_guilty(obj: Any) -> bool:
     return isinstance(obj, (io.IOBase, threading.Thread, *LOCKS, *METHODS)) or hasattr(type(obj), "fileno")
 
 
+_TYPE_NAMES = vars(type)  # a metaclass may answer for its class
+
+
 def describe_failure(obj: object, error: BaseException) -> tuple[str, str]:
     """For an object of an unknown kind whose own pickling failed."""
     kind = type(obj)
-    inner = kind.__module__ in ("builtins", "__main__")
-    name = kind.__qualname__ if inner else f"{kind.__module__}.{kind.__qualname__}"
+    module, name = (_TYPE_NAMES[field].__get__(kind) for field in ("__module__", "__qualname__"))
+    name = name if module in ("builtins", "__main__") else f"{module}.{name}"
     text = str(error) or type(error).__name__
     return f"is a {name!r} object that cannot be pickled ({text[:200]})", "create it inside the cell"
 

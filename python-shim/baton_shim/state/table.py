@@ -25,19 +25,22 @@ from baton_shim.state.collector import uncollected
 from baton_shim.state.cycles import Pace, unreachable
 from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.delta import Undo, read_segments
-from baton_shim.state.kinds import Here, Kinds
+from baton_shim.state.kinds import ATOMS, Here, Kinds
 from baton_shim.state.kinds.singletons import of_interpreter
 from baton_shim.state.message import Header, Snapshot, is_plain, join, split, versions
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
-from baton_shim.state.pickler import NanPickler, Patch, TablePickler
-from baton_shim.state.refusal import Refused, Stayed, TableBroken, hold, stayed_text
+from baton_shim.state.pickler import Failure, NanPickler, Patch, TablePickler
+from baton_shim.state.refusal import Refused, Stayed, TableBroken, describe_failure, hold, stayed_text
 from baton_shim.state.replacement import find_replaced
 from baton_shim.state.segments import Segments
 from baton_shim.state.stale import tell_of_stale_holders
 from baton_shim.state.stays import Stays
 from baton_shim.state.views import Views
 from baton_shim.state.walk import Reach, Walker
+
+_PICKLED_UNASKED = (*ATOMS, list, dict, tuple, set, frozenset, bytearray)
+_MOST_FAILURES = 100  # objects that fail to be pickled, in one message
 
 
 class Table:
@@ -77,6 +80,7 @@ class Table:
         self,
         names: Iterable[str],
         *,
+        certain: Set[str] | None = None,
         extra: object = None,
         deleted: Iterable[str] = (),
         partings: bool = True,
@@ -85,8 +89,9 @@ class Table:
     ) -> Snapshot:
         """What the other end lacks to have these names as they are here.
 
-        Values of a dict `extra`, and names in a session, that cannot travel arrive as a `Stayed`. Raises `Refused`
-        in the notebook kernel for a name that cannot; then nothing has changed and the table is still good.
+        Values of a dict `extra`, and names in a session, that cannot travel arrive as a `Stayed`. In the notebook
+        kernel it raises `Refused` for a `certain` name that cannot (None: all are certain), and nothing has changed
+        and the table is still good; other names arrive as a `Stayed` that says the same.
         Without `partings`, what nobody here holds any more does not send its last change.
         `modules` is for the other end's `load_modules`. With a `budget`, memory beyond it stays for `rest`.
         """
@@ -95,11 +100,12 @@ class Table:
         home = True if first else bool(self._home)
         roots = {name: self.namespace[name] for name in dict.fromkeys(names) if name in self.namespace}
         gone = [name for name in dict.fromkeys(deleted) if name not in self.namespace]
+        certain = frozenset(roots) if certain is None else certain
         if home:
-            self._refuse(roots)
+            self._refuse({name: obj for name, obj in roots.items() if name in certain})
         dying = self._dying() if partings else []
         self._here.home = home
-        made = self._write_or_take_back(roots, extra, gone, home, dying, modules, frozenset(), budget)
+        made = self._write_or_take_back(roots, certain, extra, gone, home, dying, modules, frozenset(), budget)
         self._home = home
         return made
 
@@ -113,7 +119,7 @@ class Table:
         self._check_usable()
         roots = {name: self.namespace[name] for name in names if name in self.namespace}
         self._refuse(roots)
-        return self._write_or_take_back(roots, extra, [], True, [], None, self._given)
+        return self._write_or_take_back(roots, frozenset(roots), extra, [], True, [], None, self._given)
 
     def _write_or_take_back(self, *arguments: Any) -> Snapshot:
         self._here.used.clear()
@@ -130,6 +136,7 @@ class Table:
     def _write(
         self,
         roots: dict[str, Any],
+        certain: Set[str],
         extra: object,
         gone: list[str],
         home: bool,
@@ -157,7 +164,7 @@ class Table:
         else:
             patches = self._patches(reach, last)
             try:
-                body, pickler, left = self._dump(patches, roots, rebound, extra, replaced, reach, home)
+                body, pickler, left = self._dump(patches, roots, certain, rebound, extra, replaced, reach, home)
             except BaseException:
                 self._segments.show(hidden)
                 raise
@@ -311,6 +318,7 @@ class Table:
         self,
         patches: list[Patch],
         roots: dict[str, Any],
+        certain: Set[str],
         rebound: dict[str, Any],
         extra: object,
         replaced: set[int],
@@ -320,33 +328,64 @@ class Table:
         named = [*roots.items()]
 
         def explain(obj: Any, reason: str) -> str:
+            name = next((name for name, root in named if root is obj), None) if home else None
+            if name is not None:
+                return str(Refused(name, reason))
             path = path_to(obj, named, self._kinds) or f"a {type(obj).__qualname__}"
             return f"'{path}' {reason} and {self._here.where_it_stayed}"
 
-        def dump() -> tuple[io.BytesIO, TablePickler]:
+        failed: dict[int, Failure] = {}
+        pickler: TablePickler
+
+        def dump() -> io.BytesIO:
+            nonlocal pickler
             file = io.BytesIO()
             kind = NanPickler if reach.has_nan else TablePickler
-            pickler = kind(file, self._kinds, self._patch_anchor, explain, self._numbering.nans)
+            pickler = kind(file, self._kinds, self._patch_anchor, explain, self._numbering.nans, failed)
             pickler.memo = self._numbering.memo_for(replaced, reach.leaves)
             self._here.used.clear()
             pickler.dump_message(patches, rebound, extra)
-            return file, pickler
+            return file
 
-        try:
-            file, pickler = dump()
-        except RecursionError:
+        while True:
             try:
-                file, pickler = with_deep_stack(dump)
-            except RecursionError:
-                reason = "holds objects that are nested too deeply"
-                raise Refused(next(iter(rebound or roots), "?"), reason, "keep them in a flat list") from None
+                try:
+                    file = dump()
+                except RecursionError:
+                    file = with_deep_stack(dump)
+                break
+            except Exception as error:
+                failure = self._failure(pickler.last, error, named, failed)
+                if len(failed) >= _MOST_FAILURES:
+                    raise Refused(path_to(failure[0], named, self._kinds) or "?", *failure[1:]) from None
+                failed[id(failure[0])] = failure
         left: dict[str, str] = {}
         for obj, reason, hint in pickler.stayed:
             for name in (name for name, root in roots.items() if root is obj):
-                if home:
+                if not home:
+                    left[name] = reason
+                elif name in certain:
                     raise Refused(name, reason, hint)
-                left[name] = reason
         return file.getbuffer(), pickler, left
+
+    def _failure(
+        self, last: Any, error: Exception, named: list[tuple[str, Any]], failed: Mapping[int, Failure]
+    ) -> Failure:
+        """What can stay here so that the message does not fail once more, and why. `last` is where it failed.
+
+        Raises Refused where there is no such object.
+        """
+        reason = describe_failure(last, error)
+        holders = ((name, root) for name, root in named if path_to(last, [(name, root)], self._kinds))
+        name, whole = next(holders, (named[0][0] if named else "?", last))
+        culprits = [last]
+        if isinstance(error, RecursionError):
+            reason = "holds objects that are nested too deeply", "keep them in a flat list"
+            culprits = [whole, last]
+        for culprit in culprits:
+            if id(culprit) not in failed and type(culprit) not in _PICKLED_UNASKED:
+                return culprit, *reason
+        raise Refused(path_to(last, named, self._kinds) or name, *reason) from None
 
     def _drop(self, numbers: Iterable[int]) -> None:
         numbers = set(numbers)

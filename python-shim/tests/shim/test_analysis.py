@@ -32,7 +32,7 @@ def check(source: str, needed: str, wished: str = "", definitions: str = "") -> 
     [
         ("x = a", "a"),
         ("a = 1", ""),
-        ("a = 1\nb = a", "a"),
+        ("a = 1\nb = a", ""),
         ("a += 1", "a"),
         ("del a", "a"),
         ("a.x = b", "a b"),

@@ -205,6 +205,52 @@ def test_state_that_cannot_travel_is_named(baton: Baton) -> None:
     assert baton.run("%%gpu\nx").result == "1"
 
 
+BOUND_ANEW = [
+    # What an ordinary cell left, the cell that binds it anew, and its value.
+    ("f = open('a.txt', 'w'); f.write('old'); f.flush()", "with open('a.txt') as f: text = f.read()\ntext", "'old'"),
+    ("f = (n for n in [1])", "f = (n for n in [2, 3])\nlist(f)", "[2, 3]"),
+    ("import threading as f\nf = f.Thread()", "import math as f\nf.floor(2.5)", "2"),
+    ("f = (n for n in [1])", "for f in [4, 5]: last = f\nlast", "5"),
+    ("f = (n for n in [1])", "%time f = 7\nf", "7"),
+    ("f = (n for n in [1])", "del f\n'f' in dir()", "False"),
+    ("f = (n for n in [1])\ndef g():\n    global f\n    f = 8", "g()\nf", "8"),
+    ("f = (n for n in [1])", "if 1: f = 9\nf", "9"),
+    ("f = (n for n in [1])", "try: 1 / 0\nexcept ZeroDivisionError as f: said = str(f)\nsaid", "'division by zero'"),
+]
+
+
+@pytest.mark.parametrize(("before", "cell", "value"), BOUND_ANEW)
+def test_a_name_that_the_cell_binds_anew_is_not_refused_for_its_old_value(
+    baton: Baton, before: str, cell: str, value: str
+) -> None:
+    baton.run(before)
+    ran = baton.run(f"%%gpu\n{cell}")
+    assert (ran.all("error"), ran.result) == ([], value)
+
+
+def test_a_name_that_may_be_used_is_refused_where_it_is_used(baton: Baton) -> None:
+    baton.run("steps = (n for n in [1, 2]); same = steps; wanted = False; held = 0")
+    assert baton.run("%%gpu\nif wanted: next(steps)\nheld = 1").reply["status"] == "ok"
+    cell = baton.run("%%gpu\nheld = [steps]\nif not wanted: next(steps)")
+    assert cell.error == "StateRefused: 'steps' is a generator and cannot move to the GPU machine"
+    cell = baton.run("%%gpu\nheld = 2\nif not wanted: next(steps)")
+    assert cell.error == "StayedError: 'steps' is a generator and cannot move to the GPU machine"
+    assert "hint: create it inside the cell, or turn it into a list first" in cell.traceback
+    assert baton.value("held, steps is same, next(steps)") == "(2, True, 1)"
+    baton.run("%%gpu\nif not wanted: held = steps")
+    assert baton.value("held is same, next(steps)") == "(True, 2)"
+
+
+def test_a_name_keeps_its_old_value_where_the_cell_fails_first(baton: Baton) -> None:
+    baton.run("f = (n for n in [1]); x = [1]; same = x")
+    baton.run("%%gpu\nx")
+    cell = baton.run("%%gpu\nbefore = 1\n1 / 0\nf = 2\nx = 3")
+    assert cell.error == "ZeroDivisionError: division by zero"
+    assert baton.value("before, next(f), x is same") == "(1, 1, True)"
+    assert baton.run("%%gpu\nx = [2]\ndel x\n'x' in dir()").result == "False"
+    assert baton.value("'x' in globals(), same") == "(False, [1])"
+
+
 def test_a_part_that_stayed_at_home(baton: Baton) -> None:
     baton.run("class Loader: pass\nloader = Loader()\nloader.size = 3\nloader.steps = (n for n in [1])")
     assert baton.run("%%gpu\nloader.size").result == "3"

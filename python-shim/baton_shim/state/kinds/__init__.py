@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from baton_shim.state.kinds.archives import ArchiveKind, is_archive_type
 from baton_shim.state.kinds.arrays import ArrayKind, ArrowBufferKind, RecordKind, TypeKind, has_plain_memory
 from baton_shim.state.kinds.base import ATOMS, Fixed, Here, Kind, imported
 from baton_shim.state.kinds.caches import CachedFunctionKind
@@ -73,7 +74,7 @@ from baton_shim.state.kinds.trees import (
 )
 from baton_shim.state.kinds.typings import TYPINGS, TypingKind
 from baton_shim.state.kinds.weak import WEAK_COLLECTIONS, WeakCollectionKind
-from baton_shim.state.refusal import Stayed, cannot_leave, may_be_guilty
+from baton_shim.state.refusal import Stayed, cannot_leave, describe_failure, may_be_guilty
 
 __all__ = ["ATOMS", "Here", "Kind", "Kinds", "is_leaf"]
 
@@ -110,7 +111,7 @@ class Kinds:
         self.search_tree, self.decision_tree = SearchTreeKind(here), DecisionTreeKind(here)
         self.typing, self.singleton = TypingKind(here), SingletonKind(here)
         self.c_data, self.decimal_context = CDataKind(here), DecimalContextKind(here)
-        self.iterator, self.stayed = IteratorKind(here), StayedKind(here)
+        self.iterator, self.stayed, self.archive = IteratorKind(here), StayedKind(here), ArchiveKind(here)
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values()}
         self._by_type: dict[type, Kind] = {
             list: self.list,
@@ -137,9 +138,12 @@ class Kinds:
         """Why this very object cannot leave its process, and what to do about it."""
         if type(obj) in self._innocent:
             return None
-        reason = cannot_leave(obj)
-        if reason is None and not may_be_guilty(obj):
-            self._innocent.add(type(obj))
+        try:
+            reason = cannot_leave(obj)
+            if reason is None and not may_be_guilty(obj):
+                self._innocent.add(type(obj))
+        except Exception as error:  # it cannot even be looked at
+            return describe_failure(obj, error)
         return reason
 
     def why_not_named(self, obj: object, state: Any) -> tuple[str, str] | None:
@@ -157,7 +161,10 @@ class Kinds:
     def of(self, obj: object) -> Kind:
         kind = self._by_type.get(type(obj))
         if kind is None:
-            kind = self._otherwise.get(type(obj)) or self._of_type(type(obj), obj)
+            try:
+                kind = self._otherwise.get(type(obj)) or self._of_type(type(obj), obj)
+            except Exception:  # the pickler will find out what can be said of it
+                return self.fixed
             if not may_be_singleton(type(obj)):
                 self._by_type[type(obj)] = kind
                 return kind
@@ -193,6 +200,8 @@ class Kinds:
             return self.jitted
         if is_jax_array_type(kind):
             return self.jax_array
+        if is_archive_type(kind):
+            return self.archive
         if is_search_tree_type(kind):
             return self.search_tree
         if is_decision_tree_type(kind):
