@@ -9,6 +9,7 @@
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../../gpu-worker/src/outbox.rs"]
+#[expect(dead_code, reason = "the worker asks it more than the model does")]
 mod outbox;
 mod world;
 

@@ -150,8 +150,9 @@ fn number_of(message: &FromProxy) -> usize {
         FromProxy::Names { .. } => 7,
         FromProxy::RestWanted { .. } => 8,
         FromProxy::Applied { .. } => 9,
+        FromProxy::GivenUp { .. } => 10,
         // Names nothing: it is about the notebook that says it.
-        FromProxy::Goodbye {} => 10,
+        FromProxy::Goodbye {} => 11,
     }
 }
 
@@ -194,6 +195,10 @@ fn proxy_messages(ids: &Ids, job: JobId, own: NotebookId) -> Vec<FromProxy> {
         },
         FromProxy::RestWanted { job },
         FromProxy::Applied { job },
+        FromProxy::GivenUp {
+            job,
+            outcome: Outcome::Cancelled,
+        },
         FromProxy::Goodbye {},
     ]
 }
@@ -206,7 +211,7 @@ async fn no_message_of_a_notebook_reaches_the_job_of_another() {
             let mut mallory = FakeProxy::new(&class.broker.dial_as(token)).await;
             let messages = proxy_messages(&class.ids, job, mallory.notebook);
             let numbers: BTreeSet<usize> = messages.iter().map(number_of).collect();
-            assert_eq!(numbers, (0..=10).collect());
+            assert_eq!(numbers, (0..=11).collect());
             for message in messages {
                 let what = format!("{token}: {message:?}");
                 let number = number_of(&message);
@@ -214,7 +219,7 @@ async fn no_message_of_a_notebook_reaches_the_job_of_another() {
                 match number {
                     // The first hello counts.
                     0 => {}
-                    10 => {
+                    11 => {
                         let notebook = mallory.notebook;
                         let end = ToWorker::EndSession { notebook };
                         assert_eq!(class.worker.next().await, end);
