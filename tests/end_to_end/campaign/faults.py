@@ -289,7 +289,9 @@ def limited(process: psutil.Process, resource: int, limit: int, seconds: float, 
     soft, hard = process.rlimit(resource)
     process.rlimit(resource, (limit, hard))
     pause(seconds)
-    process.rlimit(resource, (soft, hard))
+    for one in [process, *process.children(recursive=True)]:  # what it started meanwhile has inherited the limit
+        with suppress(psutil.Error):
+            one.rlimit(resource, (soft, hard))
 
 
 @fault("clock jump", 30, has_clock)
