@@ -25,7 +25,7 @@ from end_to_end.place import is_service
 from end_to_end.waiting import wait_until
 
 QUIET_BOUND_SECONDS = 30.0
-"""A cell that no fault concerns ends within this time, behind others. All bounds are those of a machine that is free."""
+"""A cell that no fault concerns ends within this time, behind others. All bounds are of a machine that is free."""
 MOST_BUSY = 5.0
 """A machine with so many processes for each core that want to run, or more, gets so much more time."""
 TICK_SECONDS = 0.01
