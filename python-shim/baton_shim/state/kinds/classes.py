@@ -27,6 +27,9 @@ from baton_shim.state.kinds.base import Kind, State
 _OF_ENUM = frozenset("_value_ _name_ __objclass__ _sort_order_ _inverted_".split())
 
 
+_OF_THE_CLASS_ITSELF = {"__class__", "__name__"}
+
+
 def class_form(form: Any, kind: Any) -> Any:
     """What cloudpickle says of a class, completed."""
     if type(form) is not tuple or len(form) != 6:
@@ -48,6 +51,8 @@ def class_form(form: Any, kind: Any) -> Any:
         keywords = {**keywords, "__slots__": slots}
         for slot in copyreg._slotnames(kind):  # type: ignore[attr-defined]
             attributes.pop(slot, None)
+    for attribute in _OF_THE_CLASS_ITSELF & attributes.keys():  # set later, each would be the class's own
+        keywords = {**keywords, attribute: attributes.pop(attribute)}
     arguments = metaclass, name, bases, keywords, tracked, extra
     if metaclass.__module__ == "__main__":
         return skeleton, arguments, (attributes, slot_state), None, None, set_class
