@@ -330,6 +330,26 @@ impl Driver {
         Ok(stream)
     }
 
+    /// The second stream goes on after the first, also in its capture.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn fork_stream(&self, first: usize, second: usize) -> Answer {
+        let mut event = 0;
+        call!(self, "cuEventCreate", &raw mut event => *mut usize, 0 => u32)?;
+        call!(self, "cuEventRecord", event => usize, first => usize)?;
+        call!(self, "cuStreamWaitEvent", second => usize, event => usize, 0 => u32)
+    }
+
+    /// Has copies of the allocation end before they return.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn synchronize_copies(&self, address: u64) -> Answer {
+        let yes = 1_u32;
+        call!(self, "cuPointerSetAttribute", &raw const yes => *const u32, 6 => c_int, address => u64)
+    }
+
     /// # Errors
     /// What the driver says.
     pub fn begin_capture(&self, stream: usize) -> Answer {

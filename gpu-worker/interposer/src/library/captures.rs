@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use super::sys::driver::Stream;
+use super::sys::driver::{self, Stream};
 
 pub(super) struct Captures {
     have_been: AtomicBool,
@@ -35,8 +35,15 @@ impl Captures {
         self.have_been.load(SeqCst)
     }
 
+    /// A graph may have memory that was not captured.
+    pub(super) fn note_graph(&self) {
+        self.have_been.store(true, SeqCst);
+    }
+
+    /// Whether what is submitted to a stream is written down. A capture spreads to streams that wait for its events, so
+    /// the driver is asked.
     pub(super) fn has(&self, stream: Stream) -> bool {
-        self.any() && self.streams().contains(&stream)
+        self.any() && (self.streams().contains(&stream) || driver::is_capturing(stream))
     }
 
     pub(super) fn begin(&self, stream: Stream) {

@@ -141,7 +141,8 @@ impl Memory {
             return Some(0);
         };
         let mut region = self.regions.remove(&emptied.address)?;
-        region.unback();
+        // There is nobody to tell: what the driver keeps it keeps until the process ends.
+        let _ = region.unback();
         driver::unreserve(emptied.address, emptied.bytes);
         self.bytes -= emptied.bytes;
         Some(emptied.bytes)
@@ -199,6 +200,11 @@ impl Memory {
         self.freed
             .retain(|(address, _)| !addresses.contains(address));
         self.fixed.retain(|_, fixed| fixed.context != Some(context));
+        for region in self.regions.values_mut() {
+            if region.context == context {
+                region.context = Context::NONE;
+            }
+        }
         addresses
             .into_iter()
             .filter_map(|address| self.free(address))
@@ -239,7 +245,7 @@ impl Memory {
             let _ = self.wait_for_moves();
         }
         for region in self.regions.values_mut() {
-            region.unback();
+            code = first_error(code, region.unback());
         }
         self.is_away = true;
         (self.bytes, code)
@@ -251,7 +257,7 @@ impl Memory {
         let copied = backed.and_then(|()| self.copy_in());
         if let Err(code) = copied {
             for region in self.regions.values_mut() {
-                region.unback();
+                let _ = region.unback();
             }
             return Err(code);
         }
@@ -313,27 +319,33 @@ impl Region {
 
     /// All of it or nothing.
     fn back(&mut self) -> Result<(), Code> {
-        for chunk in &mut self.chunks {
-            if chunk.handle.is_some() {
-                continue;
+        let (device, chunks) = (self.device, &mut self.chunks);
+        let backed = self.context.with(|| {
+            let away = chunks.iter_mut().filter(|chunk| chunk.handle.is_none());
+            for chunk in away {
+                let Range { address, bytes } = chunk.range;
+                chunk.handle = Some(driver::back(address, bytes, device)?);
             }
-            match driver::back(chunk.range.address, chunk.range.bytes, self.device) {
-                Ok(handle) => chunk.handle = Some(handle),
-                Err(code) => {
-                    self.unback();
-                    return Err(code);
-                }
-            }
+            Ok(())
+        });
+        if backed.is_err() {
+            let _ = self.unback();
         }
-        Ok(())
+        backed
     }
 
-    fn unback(&mut self) {
-        for chunk in &mut self.chunks {
-            if let Some(handle) = chunk.handle.take() {
-                driver::unback(chunk.range.address, chunk.range.bytes, handle);
+    fn unback(&mut self) -> Result<(), Code> {
+        let chunks = &mut self.chunks;
+        self.context.with_if_it_lives(|| {
+            let mut code = SUCCESS;
+            for chunk in chunks {
+                if let Some(handle) = chunk.handle.take() {
+                    let Range { address, bytes } = chunk.range;
+                    code = first_error(code, driver::unback(address, bytes, handle));
+                }
             }
-        }
+            driver::as_result(code)
+        })
     }
 
     fn copy_out(&mut self, stream: Stream, moves: &mut Vec<Event>) -> Result<(), Code> {

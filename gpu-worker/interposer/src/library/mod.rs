@@ -321,7 +321,8 @@ impl Process {
 
     /// Frees it after what was submitted to the stream.
     fn free_in_order(&self, address: u64, stream: Stream) -> bool {
-        if self.memory().context_of(address).is_none() {
+        // In a capture only memory of the graph can be freed, which is the driver's.
+        if self.memory().context_of(address).is_none() || self.captures.has(stream) {
             return false;
         }
         let event = Event::record(stream);

@@ -14,6 +14,8 @@ struct Client {
     add: Kernel,
     buffers: HashMap<String, Buffer>,
     stream: usize,
+    /// Goes on after the other.
+    joined: usize,
     graph: usize,
     /// With those that they were made in.
     contexts: Vec<(usize, usize)>,
@@ -59,6 +61,7 @@ impl Client {
             stream: driver.stream()?,
             driver,
             buffers: HashMap::new(),
+            joined: 0,
             graph: 0,
             contexts: Vec::new(),
         })
@@ -76,6 +79,19 @@ impl Client {
                 self.keep(name, bytes, |driver, bytes| {
                     driver.allocate_in_order(bytes, stream)
                 })
+            }
+            ["fork-stream"] => {
+                self.joined = driver.stream()?;
+                nothing(driver.fork_stream(self.stream, self.joined))
+            }
+            ["joined-allocate", name, bytes] => {
+                let stream = self.joined;
+                self.keep(name, bytes, |driver, bytes| {
+                    driver.allocate_in_order(bytes, stream)
+                })
+            }
+            ["synchronize-copies", name] => {
+                nothing(driver.synchronize_copies(self.buffer(name)?.address))
             }
             ["allocate-managed", name, bytes] => self.keep(name, bytes, Driver::allocate_managed),
             ["allocate-from-pool", kind, place, name, bytes] => {

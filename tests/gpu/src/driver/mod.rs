@@ -35,6 +35,8 @@ pub(crate) const ILLEGAL_ADDRESS: Code = 700;
 pub(crate) const CONTEXT_IS_DESTROYED: Code = 709;
 pub(crate) const NOT_SUPPORTED: Code = 801;
 pub(crate) const CAPTURE_UNSUPPORTED: Code = 900;
+/// Asking for it is no error of the GPU.
+pub(crate) const CAPTURED_EVENT: Code = 907;
 pub(crate) const CAPTURE_INVALIDATED: Code = 901;
 pub(crate) const UNKNOWN: Code = 999;
 
@@ -139,6 +141,10 @@ pub(crate) struct Objects {
     pub(crate) contexts: BTreeMap<usize, Context>,
     /// By stream: what was submitted while it is captured, and whether that is spoilt.
     pub(crate) captures: BTreeMap<usize, (Vec<Work>, bool)>,
+    /// Streams that joined the capture of another by waiting for its event (programming guide, cross-stream
+    /// dependencies), and events that were recorded in a capture.
+    pub(crate) joined: BTreeMap<usize, usize>,
+    pub(crate) captured_events: BTreeMap<usize, usize>,
     pub(crate) graphs: BTreeMap<usize, Vec<Work>>,
     pub(crate) streams: BTreeMap<usize, Stream>,
     pub(crate) events: BTreeMap<usize, Stream>,
@@ -172,6 +178,8 @@ static OBJECTS: Mutex<Objects> = Mutex::new(Objects {
     primary_holds: 0,
     contexts: BTreeMap::new(),
     captures: BTreeMap::new(),
+    joined: BTreeMap::new(),
+    captured_events: BTreeMap::new(),
     graphs: BTreeMap::new(),
     streams: BTreeMap::new(),
     events: BTreeMap::new(),
@@ -189,6 +197,12 @@ impl Objects {
         self.last
     }
 
+    /// The stream whose capture this stream is a part of.
+    pub(crate) fn capture_of(&self, stream: usize) -> Option<usize> {
+        let origin = self.joined.get(&stream).copied().unwrap_or(stream);
+        self.captures.contains_key(&origin).then_some(origin)
+    }
+
     /// A context ended, and what was in it.
     pub(crate) fn end(&mut self, context: usize) -> Option<Context> {
         self.streams.retain(|_, stream| stream.context != context);
@@ -204,8 +218,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Work for a stream: now, or with its graph later.
 pub(crate) fn submit(stream: usize, work: Work) -> Code {
     let mut objects = objects();
-    if let Some((works, _)) = objects.captures.get_mut(&stream) {
-        works.push(work);
+    if let Some(origin) = objects.capture_of(stream) {
+        objects.captures.entry(origin).or_default().0.push(work);
         return SUCCESS;
     }
     let known = objects.streams.get(&stream).map(|known| known.context);

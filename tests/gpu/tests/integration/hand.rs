@@ -3,7 +3,7 @@
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use baton_interposer::wire::{FRAME_BYTES, FromSession, ToSession};
 
@@ -72,8 +72,10 @@ impl Hand {
     }
 
     pub(crate) fn until(&self, is_meant: impl Fn(FromSession) -> bool) -> FromSession {
+        let end = Instant::now() + PATIENCE;
         loop {
-            let message = self.said.recv_timeout(PATIENCE).unwrap();
+            let left = end.saturating_duration_since(Instant::now());
+            let message = self.said.recv_timeout(left).unwrap();
             if is_meant(message) {
                 return message;
             }

@@ -1,5 +1,6 @@
 //! What a program does at one moment of a hand-over.
 
+use baton_gpu_tests::FAULTS;
 use baton_interposer::wire::{FromSession, ToSession};
 
 use crate::hand::Hand;
@@ -113,4 +114,29 @@ fn a_lease_ends_when_the_work_of_all_contexts_has_ended() {
     world.machine.let_go().unwrap();
     hand.until_yielded();
     client.does("destroy-context");
+}
+
+#[test]
+fn calls_whose_pointers_the_driver_checks_wait_for_the_memory() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    client.does(&format!("allocate a {}", 8 * MIB));
+    hand.say(ToSession::SwapOut);
+    hand.until(|message| matches!(message, FromSession::SwappedOut { .. }));
+    client.send("synchronize-copies a");
+    hand.until(|message| message == FromSession::Want);
+    hand.say(ToSession::SwapIn);
+    hand.until(|message| matches!(message, FromSession::SwappedIn { .. }));
+    hand.grant();
+    assert_eq!(client.answer().unwrap(), "ok");
+}
+
+#[test]
+fn memory_that_cannot_be_unmapped_is_reported() {
+    let mut world = World::new(64 * MIB);
+    let faults = [(FAULTS, "cuMemUnmap:1:999")];
+    let (mut hand, mut client) = Hand::with_client(&mut world, &faults);
+    client.does(&format!("allocate a {}", 8 * MIB));
+    hand.say(ToSession::SwapOut);
+    hand.until(|message| message == FromSession::Fault { code: 999 });
 }

@@ -200,6 +200,21 @@ fn memory_of_a_graph_is_counted_and_stays() {
 }
 
 #[test]
+fn memory_of_a_stream_that_joined_a_capture_is_the_graph_s() {
+    let mut world = World::new(64 * MIB);
+    let mut capturing = world.client();
+    capturing.does("begin-capture");
+    capturing.does("fork-stream");
+    capturing.does(&format!("joined-allocate a {}", 30 * MIB));
+    capturing.does("end-capture");
+    let mut other = world.client();
+    other.does(&format!("allocate a {}", 20 * MIB));
+    // From the end of the other's lease on it is counted.
+    other.does("set a 2");
+    assert_eq!(other.says(&format!("allocate b {}", 40 * MIB)), "error 2");
+}
+
+#[test]
 fn the_lease_comes_back_with_the_end_of_a_cell() {
     let mut world = World::new(64 * MIB);
     let mut first = world.client();

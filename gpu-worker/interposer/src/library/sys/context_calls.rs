@@ -152,7 +152,7 @@ fn meeting(context: *const usize, code: Code) -> Code {
 }
 
 /// Others make room for what finds none, and stands in no ledger.
-fn making(driver: impl Fn() -> Code) -> Code {
+pub(super) fn making(driver: impl Fn() -> Code) -> Code {
     match driver() {
         OUT_OF_MEMORY if is_in_use() => PROCESS.with_room(driver),
         code => code,

@@ -108,6 +108,7 @@ driver! {
     fn ctx_push_current(context: usize) = cuCtxPushCurrent_v2;
     fn ctx_pop_current(context: *mut usize) = cuCtxPopCurrent_v2;
     fn ctx_synchronize() = cuCtxSynchronize;
+    fn stream_is_capturing(stream: usize, status: *mut c_int) = cuStreamIsCapturing;
     fn thread_exchange_capture_mode(mode: *mut c_int) = cuThreadExchangeStreamCaptureMode;
     fn primary_retain(context: *mut usize, device: c_int) = cuDevicePrimaryCtxRetain;
     fn primary_release(device: c_int) = cuDevicePrimaryCtxRelease_v2;
@@ -256,6 +257,12 @@ pub(in super::super) fn as_result(code: Code) -> Result<(), Code> {
     }
 }
 
+/// Also one that joined the capture of another stream.
+pub(in super::super) fn is_capturing(stream: Stream) -> bool {
+    let mut status = 0;
+    stream_is_capturing(stream.0, &raw mut status) == SUCCESS && status != 0
+}
+
 /// The calling thread never disturbs a capture of another.
 pub(in super::super) fn relax_captures() {
     let mut relaxed = 2;
@@ -268,6 +275,8 @@ pub(in super::super) fn synchronize() -> Result<(), Code> {
 }
 
 impl Context {
+    pub(in super::super) const NONE: Self = Self(0);
+
     pub(in super::super) fn is_none(self) -> bool {
         self.0 == 0
     }
@@ -281,6 +290,17 @@ impl Context {
         let result = action();
         let mut context = 0;
         ctx_pop_current(&raw mut context);
+        result
+    }
+
+    /// The same for what must be done also where the context has ended.
+    pub(in super::super) fn with_if_it_lives<T>(self, action: impl FnOnce() -> T) -> T {
+        let lives = !self.is_none() && ctx_push_current(self.0) == SUCCESS;
+        let result = action();
+        if lives {
+            let mut context = 0;
+            ctx_pop_current(&raw mut context);
+        }
         result
     }
 }
@@ -311,8 +331,8 @@ impl Event {
     }
 
     pub(in super::super) fn is_reached(&self) -> bool {
-        const NOT_READY: Code = 600;
-        event_query(self.handle) != NOT_READY
+        // An error says nothing of the work before the mark; the next drain does.
+        event_query(self.handle) == SUCCESS
     }
 
     pub(in super::super) fn wait(&self) -> Result<(), Code> {
@@ -374,9 +394,9 @@ pub(in super::super) fn back(address: u64, bytes: u64, device: c_int) -> Result<
     Err(code)
 }
 
-pub(in super::super) fn unback(address: u64, bytes: u64, handle: u64) {
-    mem_unmap(address, bytes as usize);
-    mem_release(handle);
+pub(in super::super) fn unback(address: u64, bytes: u64, handle: u64) -> Result<(), Code> {
+    let unmapped = as_result(mem_unmap(address, bytes as usize));
+    unmapped.and(as_result(mem_release(handle)))
 }
 
 /// A stream that waits for no other.

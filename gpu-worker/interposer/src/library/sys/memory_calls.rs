@@ -4,8 +4,10 @@
 //! in use, every call is the driver's.
 #![allow(non_snake_case)]
 
+use std::collections::BTreeSet;
 use std::ffi::{c_int, c_void};
 use std::mem::transmute;
+use std::sync::{Mutex, PoisonError};
 
 use super::super::PROCESS;
 use super::driver::{
@@ -101,6 +103,14 @@ wrap! {
     }
 
     fn cuMipmappedArrayDestroy(array: u64) |driver| { forgetting(array, driver()) }
+
+    fn cuImportExternalMemory(memory: *mut u64, description: *const ExternalDescription) |driver| {
+        // SAFETY: the caller's.
+        let bytes = unsafe { description.as_ref() }.map_or(0, |one| one.bytes);
+        fixed(memory, bytes, driver)
+    }
+
+    fn cuDestroyExternalMemory(memory: u64) |driver| { forgetting(memory, driver()) }
 
     // ---- what would keep memory where it is
 
@@ -268,9 +278,14 @@ fn forgetting(key: u64, code: Code) -> Code {
     code
 }
 
-fn refusing(address: u64, what: &str, driver: impl FnOnce() -> Code) -> Code {
+fn refusing(address: u64, what: &'static str, driver: impl FnOnce() -> Code) -> Code {
     if find(address).is_none() {
         return driver();
+    }
+    // Libraries probe; the reason is printed once.
+    static TOLD: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+    if !(TOLD.lock().unwrap_or_else(PoisonError::into_inner)).insert(what) {
+        return NOT_SUPPORTED;
     }
     eprintln!(
         "Baton: memory of a GPU that is shared can not be {what}: it moves between the GPU and the host"
@@ -297,6 +312,14 @@ fn correct(value: *mut c_void, attribute: c_int, address: u64) {
             _ => {}
         }
     }
+}
+
+/// The beginning of the description of another interface's memory: its kind, and a handle.
+#[repr(C)]
+struct ExternalDescription {
+    _kind: c_int,
+    _handle: [usize; 2],
+    bytes: u64,
 }
 
 /// Of an array, as the driver defines it.

@@ -8,6 +8,7 @@ mod look_up;
 mod memory_calls;
 mod pool_calls;
 mod submissions;
+mod word_calls;
 
 use super::PROCESS;
 
@@ -61,6 +62,9 @@ fn wrappers() -> impl Iterator<Item = &'static Wrapper> {
         pool_calls::WRAPPERS,
         context_calls::WRAPPERS,
         look_up::WRAPPERS,
+        word_calls::ASKED,
+        word_calls::GRAPH_MEMORY,
+        word_calls::MADE,
     ];
     tables.into_iter().flatten()
 }

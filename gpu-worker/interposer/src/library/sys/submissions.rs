@@ -98,9 +98,13 @@ submissions! { SHORT of short:
         cuMemcpy_ptds cuMemsetD16 cuMemsetD16_v2 cuMemsetD16_v2_ptds cuMemsetD2D16 cuMemsetD2D16_v2
         cuMemsetD2D16_v2_ptds cuMemsetD2D32 cuMemsetD2D32_v2 cuMemsetD2D32_v2_ptds cuMemsetD2D8 cuMemsetD2D8_v2
         cuMemsetD2D8_v2_ptds cuMemsetD32 cuMemsetD32_v2 cuMemsetD32_v2_ptds cuMemsetD8 cuMemsetD8_v2
-        cuMemsetD8_v2_ptds
+        cuMemsetD8_v2_ptds cuEGLStreamConsumerAcquireFrame cuEGLStreamConsumerReleaseFrame
+        cuEGLStreamProducerPresentFrame cuEGLStreamProducerReturnFrame cuGLMapBufferObject cuGLMapBufferObject_v2
+        cuGLMapBufferObject_v2_ptds cuGLUnmapBufferObject cuGraphInstantiateWithParams
+        cuGraphInstantiateWithParams_ptsz
     }
     Some(0) => {
+        cuStreamAddCallback cuStreamAddCallback_ptsz cuStreamAttachMemAsync cuStreamAttachMemAsync_ptsz
         cuLaunchHostFunc cuLaunchHostFunc_ptsz cuLaunchHostFunc_v2 cuLaunchHostFunc_v2_ptsz cuStreamBatchMemOp
         cuStreamBatchMemOp_ptsz cuStreamBatchMemOp_v2 cuStreamBatchMemOp_v2_ptsz cuStreamWaitValue32
         cuStreamWaitValue32_ptsz cuStreamWaitValue32_v2 cuStreamWaitValue32_v2_ptsz cuStreamWaitValue64
@@ -109,16 +113,19 @@ submissions! { SHORT of short:
         cuStreamWriteValue64_ptsz cuStreamWriteValue64_v2 cuStreamWriteValue64_v2_ptsz
     }
     Some(1) => {
-        cuGraphLaunch cuGraphLaunch_ptsz cuGraphUpload cuGraphUpload_ptsz cuMemcpy2DAsync cuMemcpy2DAsync_v2
+        cuGLUnmapBufferObjectAsync cuGraphLaunch cuGraphLaunch_ptsz cuGraphUpload cuGraphUpload_ptsz cuMemcpy2DAsync cuMemcpy2DAsync_v2
         cuMemcpy2DAsync_v2_ptsz cuMemcpy3DAsync cuMemcpy3DAsync_v2 cuMemcpy3DAsync_v2_ptsz cuMemcpy3DPeerAsync
         cuMemcpy3DPeerAsync_ptsz
     }
     Some(2) => {
+        cuGraphicsMapResources cuGraphicsMapResources_ptsz cuGraphicsUnmapResources cuGraphicsUnmapResources_ptsz
         cuMemMapArrayAsync cuMemMapArrayAsync_ptsz cuMemcpy3DWithAttributesAsync
         cuMemcpy3DWithAttributesAsync_ptsz
     }
     Some(3) => {
-        cuLaunchGridAsync cuMemPrefetchAsync cuMemPrefetchAsync_ptsz cuMemcpy3DBatchAsync_v2
+        cuGLMapBufferObjectAsync cuGLMapBufferObjectAsync_v2 cuGLMapBufferObjectAsync_v2_ptsz
+        cuSignalExternalSemaphoresAsync cuSignalExternalSemaphoresAsync_ptsz cuWaitExternalSemaphoresAsync
+        cuWaitExternalSemaphoresAsync_ptsz cuLaunchGridAsync cuMemPrefetchAsync cuMemPrefetchAsync_ptsz cuMemcpy3DBatchAsync_v2
         cuMemcpy3DBatchAsync_v2_ptsz cuMemcpyAsync cuMemcpyAsync_ptsz cuMemcpyDtoDAsync cuMemcpyDtoDAsync_v2
         cuMemcpyDtoDAsync_v2_ptsz cuMemcpyDtoHAsync cuMemcpyDtoHAsync_v2 cuMemcpyDtoHAsync_v2_ptsz
         cuMemcpyHtoDAsync cuMemcpyHtoDAsync_v2 cuMemcpyHtoDAsync_v2_ptsz cuMemsetD16Async cuMemsetD16Async_ptsz

@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::SeqCst;
 
 use super::{
-    ANONYMOUS, FIXED, NO_ACCESS, NO_RESERVE, PRIVATE, READ_WRITE, SHARED, api, close, ftruncate, memfd_create, mmap,
+    ANONYMOUS, FIXED, NO_ACCESS, NO_RESERVE, PRIVATE, READ_WRITE, SHARED, api, bound, close, ftruncate, memfd_create, mmap,
     mprotect, munmap, put,
 };
 use crate::card::card;
@@ -50,6 +50,29 @@ api! {
         SUCCESS
     }
 
+    fn cuMemRelease(handle: u64) {
+        let Some((file, bytes)) = lock(&PIECES).remove(&handle) else { return INVALID_VALUE };
+        close(file);
+        card().give(bytes as u64);
+        SUCCESS
+    }
+
+    // It does not wait for the GPU: what still uses the addresses finds nothing there, as after an access out of bounds.
+    fn cuMemUnmap(address: u64, bytes: usize) {
+        if engine::uses(address, bytes as u64) {
+            STICKY.store(ILLEGAL_ADDRESS, SeqCst);
+        }
+        lock(&MAPPED).remove(&address);
+        let flags = PRIVATE | ANONYMOUS | NO_RESERVE | FIXED;
+        if mmap(address as *mut c_void, bytes, NO_ACCESS, flags, -1, 0) as isize == -1 {
+            return INVALID_VALUE;
+        }
+        SUCCESS
+    }
+}
+
+// No page says that these need a context; the strictest driver would want one.
+bound! {
     fn cuMemCreate(handle: *mut u64, bytes: usize, _properties: *const c_void, _flags: u64) {
         if bytes == 0 || bytes % GRANULE_BYTES != 0 {
             return INVALID_VALUE;
@@ -67,13 +90,6 @@ api! {
         put(handle, number)
     }
 
-    fn cuMemRelease(handle: u64) {
-        let Some((file, bytes)) = lock(&PIECES).remove(&handle) else { return INVALID_VALUE };
-        close(file);
-        card().give(bytes as u64);
-        SUCCESS
-    }
-
     fn cuMemMap(address: u64, bytes: usize, from: usize, handle: u64, _flags: u64) {
         let Some((file, _)) = lock(&PIECES).get(&handle).copied() else { return INVALID_VALUE };
         let at = address as *mut c_void;
@@ -86,18 +102,5 @@ api! {
 
     fn cuMemSetAccess(address: u64, bytes: usize, _access: *const c_void, _count: usize) {
         if mprotect(address as *mut c_void, bytes, READ_WRITE) == 0 { SUCCESS } else { INVALID_VALUE }
-    }
-
-    // It does not wait for the GPU: what still uses the addresses finds nothing there, as after an access out of bounds.
-    fn cuMemUnmap(address: u64, bytes: usize) {
-        if engine::uses(address, bytes as u64) {
-            STICKY.store(ILLEGAL_ADDRESS, SeqCst);
-        }
-        lock(&MAPPED).remove(&address);
-        let flags = PRIVATE | ANONYMOUS | NO_RESERVE | FIXED;
-        if mmap(address as *mut c_void, bytes, NO_ACCESS, flags, -1, 0) as isize == -1 {
-            return INVALID_VALUE;
-        }
-        SUCCESS
     }
 }

@@ -86,7 +86,7 @@ bound! {
 
     fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: usize) {
         let code = allocate(address, bytes, Place::Device);
-        if code == SUCCESS && objects().captures.contains_key(&stream) {
+        if code == SUCCESS && objects().capture_of(stream).is_some() {
             GRAPH_BYTES.fetch_add(bytes as u64, SeqCst);
         }
         code
@@ -142,6 +142,11 @@ api! {
             12 => put(value.cast::<usize>(), bytes),
             _ => INVALID_VALUE,
         }
+    }
+
+    // As for all that takes a pointer, it has to be one that the driver knows.
+    fn cuPointerSetAttribute(_value: *const c_void, _attribute: c_int, address: u64) {
+        if find(address).is_some() { SUCCESS } else { INVALID_VALUE }
     }
 
     fn cuIpcGetMemHandle(_handle: *mut c_void, _address: u64) { NOT_SUPPORTED }

@@ -7,7 +7,7 @@ use super::{api, put};
 use crate::card::card;
 use crate::engine::{self, Kernel, Work};
 use crate::{
-    CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, Code, INVALID_HANDLE, NOT_READY, OUT_OF_MEMORY, SUCCESS,
+    CAPTURED_EVENT, CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, Code, INVALID_HANDLE, NOT_READY, OUT_OF_MEMORY, SUCCESS,
     Stream, context, is_default, objects, spoils_captures, stale, submit,
 };
 
@@ -127,9 +127,12 @@ api! {
     }
 
     fn cuEventRecord(event: usize, stream: usize) {
-        if objects().captures.contains_key(&stream) {
+        let capture = objects().capture_of(stream);
+        if let Some(origin) = capture {
+            objects().captured_events.insert(event, origin);
             return SUCCESS;
         }
+        objects().captured_events.remove(&event);
         match last_of(stream) {
             Ok(last) => match objects().events.get_mut(&event) {
                 Some(known) => known.last = last,
@@ -140,7 +143,20 @@ api! {
         SUCCESS
     }
 
+    fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) {
+        let mut objects = objects();
+        if let Some(origin) = objects.captured_events.get(&event).copied()
+            && stream != origin
+        {
+            objects.joined.insert(stream, origin);
+        }
+        SUCCESS
+    }
+
     fn cuEventQuery(event: usize) {
+        if objects().captured_events.contains_key(&event) {
+            return CAPTURED_EVENT;
+        }
         if spoils_captures(false) {
             return CAPTURE_UNSUPPORTED;
         }
@@ -172,12 +188,13 @@ api! {
     }
 
     fn cuStreamIsCapturing(stream: usize, status: *mut c_int) {
-        put(status, c_int::from(objects().captures.contains_key(&stream)))
+        put(status, c_int::from(objects().capture_of(stream).is_some()))
     }
 
     fn cuStreamEndCapture(stream: usize, graph: *mut usize) {
         let mut objects = objects();
         let Some((works, is_spoilt)) = objects.captures.remove(&stream) else { return 401 };
+        objects.joined.retain(|_, origin| *origin != stream);
         if is_spoilt {
             return CAPTURE_INVALIDATED;
         }

@@ -1,0 +1,66 @@
+//! Wrappers of calls that look at memory, or make what takes some, without giving the GPU work.
+//!
+//! All arguments are integers and pointers, so a wrapper takes as many words as any of these functions and passes them
+//! on; words that the caller did not pass are passed on unread.
+#![allow(non_snake_case)]
+
+use std::mem::transmute;
+
+use super::super::PROCESS;
+use super::Wrapper;
+use super::context_calls::making;
+use super::driver::{Code, Export, NOT_FOUND, SUCCESS};
+use super::is_in_use;
+
+#[rustfmt::skip]
+type Words = unsafe extern "C" fn(
+    usize, usize, usize, usize, usize, usize, usize, usize, usize, usize, usize, usize,
+) -> Code;
+
+/// Makes wrappers and their table; `$how` is given the driver's function.
+macro_rules! words {
+    ($table:ident: $how:expr => $($name:ident)*) => {
+        $(#[cfg_attr(not(test), unsafe(no_mangle))]
+        #[rustfmt::skip]
+        unsafe extern "C" fn $name(
+            a: usize, b: usize, c: usize, d: usize, e: usize, f: usize,
+            g: usize, h: usize, i: usize, j: usize, k: usize, l: usize,
+        ) -> Code {
+            static EXPORT: Export = Export::new(concat!(stringify!($name), "\0"));
+            let Some(address) = EXPORT.address() else {
+                return NOT_FOUND;
+            };
+            // SAFETY: the driver's function, and the caller's arguments.
+            $how(|| unsafe { transmute::<usize, Words>(address)(a, b, c, d, e, f, g, h, i, j, k, l) })
+        })*
+        pub(super) static $table: &[Wrapper] = &[$(
+            Wrapper { name: stringify!($name), address: $name as *const () },
+        )*];
+    };
+}
+
+// The driver checks their pointers, so they wait until the memory is on the GPU.
+words! { ASKED: |driver| PROCESS.ask(driver) =>
+    cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams
+    cuGraphExecNodeSetParams cuGraphExecUpdate cuGraphExecUpdate_v2 cuGraphMemcpyNodeSetParams
+    cuGraphMemsetNodeSetParams cuGraphNodeSetParams cuGraphNodeSetParams_v2 cuMemAdvise cuMemAdvise_v2 cuMemRangeGetAttribute
+    cuMemRangeGetAttributes cuPointerSetAttribute cuTexObjectCreate cuTexRefSetAddress_v2
+    cuTexRefSetAddress2D_v2 cuTexRefSetAddress2D_v3
+}
+
+// The same, and what they add may be memory, which is counted with that of other graphs.
+words! { GRAPH_MEMORY: |driver| {
+        let code = PROCESS.ask(driver);
+        if code == SUCCESS && is_in_use() {
+            PROCESS.captures.note_graph();
+        }
+        code
+    } =>
+    cuGraphAddMemAllocNode cuGraphAddNode cuGraphAddNode_v2 cuGraphAddNode_v3
+}
+
+// They take memory that stands in no ledger: others make room where there is none.
+words! { MADE: making =>
+    cuCtxSetLimit cuGraphInstantiate cuGraphInstantiateWithFlags cuGraphInstantiate_v2 cuGreenCtxCreate
+    cuGreenCtxStreamCreate cuStreamCreate cuStreamCreateWithPriority
+}

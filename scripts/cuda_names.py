@@ -1,0 +1,47 @@
+"""Which functions of the CUDA driver libraries ask for, out of their wheels.
+
+Usage: cuda_names.py WHEEL... > gpu-worker/interposer/src/library/sys/asked.txt
+
+Each line of the result is a name. `pip download --no-deps` brings the wheels; the first lines say which they were.
+A test of the interposer compares the names with what it decides of each.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import zipfile
+from pathlib import Path
+
+# Of the driver's functions; other libraries' names begin otherwise.
+GROUPS = (
+    "Array Checkpoint Coredump Ctx Destroy Dev Device Driver EGL Event External Fabric Flush Func GL Get Graph "
+    "Graphics Green Import Init Ipc Kernel Launch Library Link Logs Mem Mipmapped Module Multicast Occupancy Param "
+    "Pointer Profiler Semaphore Signal Stream Subgrid Surf Tensor Tex Thread User VDPAU Wait"
+).split()
+IN_LIBRARIES = re.compile(rb"(?<![\x20-\x7e])(cu[A-Z][A-Za-z0-9]+(?:_[a-z0-9]+)*)\0")
+IN_TEXTS = re.compile(rb"\b(cu[A-Z][A-Za-z0-9]+(?:_[a-z0-9]+)*)\b")
+FUNCTION = re.compile(rf"cu(?:{'|'.join(GROUPS)})(?:[A-Z0-9][A-Za-z0-9]*)?(?:_v\d+)?(?:_pt[sd][sz])?")
+
+
+def names_in(wheel: Path) -> set[str]:
+    found: set[str] = set()
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            pattern = IN_LIBRARIES if ".so" in name else IN_TEXTS if name.endswith((".py", ".pyx", ".pxd")) else None
+            if pattern is not None:
+                found |= {match.decode() for match in pattern.findall(archive.read(name))}
+    return {name for name in found if FUNCTION.fullmatch(name)}
+
+
+def main() -> None:
+    names: set[str] = set()
+    for wheel in sorted(map(Path, sys.argv[1:])):
+        distribution, version, *_ = wheel.name.split("-")
+        print(f"# {distribution} {version}")
+        names |= names_in(wheel)
+    print("\n".join(sorted(names)))
+
+
+if __name__ == "__main__":
+    main()
