@@ -106,7 +106,7 @@ async fn a_worker_that_is_cut_off_for_longer_than_its_cells_may_wait_brings_it_b
     let id = worker.id;
     drop(worker);
     within("the end of the grace", async {
-        while broker.get("/").await.contains("cpu-0") {
+        while broker.get("/v1/workers").await.contains("cpu-0") {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })
