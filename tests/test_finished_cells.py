@@ -13,6 +13,7 @@ import os
 import random
 import re
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -24,6 +25,7 @@ from end_to_end.service import broken_store
 SEEDS = [int(os.environ["BATON_SEED"])] if "BATON_SEED" in os.environ else [1, 2]
 STEPS = int(os.environ.get("BATON_STEPS", "20"))
 PATIENCE = 120
+KEEPER = "baton-keeper"
 
 CHANGE = "a += {number}; log.append({number}); view[0, 0]"
 SLOW = CHANGE + "\nimport time\nprint('runs', flush=True)\nwhile True: time.sleep(60)"
@@ -73,6 +75,7 @@ class Campaign:
         self.model = Model()
         self.worker = service.start_worker()
         self.number = 0
+        self.began = 0.0
         self.trouble = threading.Thread()
         kernel.run(
             "import numpy as np\na = np.zeros((1000, 300)); view = a[::2]; log = []\n"
@@ -100,6 +103,7 @@ class Campaign:
 
     def begin(self, code: str) -> Cell:
         self.number += 1
+        self.began = time.time()
         return self.kernel.begin("%%gpu\n" + code.format(number=self.number))
 
     def end(self, cell: Cell) -> None:
@@ -141,12 +145,17 @@ class Campaign:
     def lose_session(self) -> None:
         """Once it has set aside what its cells left."""
         wait_until(self.is_settled, "the session has settled", PATIENCE)
-        for process in self.processes("baton_shim.session"):
-            process.kill()
+        for process in self.children():
+            if process.name() != KEEPER:
+                process.kill()
 
     def is_settled(self) -> bool:
-        keepers = [process for process in self.children() if process.name() == "baton-keeper"]
-        return bool(keepers) or "Not here yet" not in self.kernel.run("%gpu_status", seconds=PATIENCE).ok().stdout
+        """One that was forked before the last cell began keeps what an earlier one left."""
+        keepers = [process for process in self.children() if process.name() == KEEPER]
+        return (
+            any(keeper.create_time() >= self.began for keeper in keepers)
+            or "Not here yet" not in self.kernel.run("%gpu_status", seconds=PATIENCE).ok().stdout
+        )
 
     def lose_store(self) -> None:
         self.meanwhile(self._without_store)
@@ -180,10 +189,9 @@ class Campaign:
         self.worker = self.service.start_worker()
 
     def children(self) -> list[psutil.Process]:
-        return self.service.process(self.worker).children()
-
-    def processes(self, module: str) -> list[psutil.Process]:
-        return [process for process in self.children() if module in process.cmdline()]
+        """The worker's: sessions and keepers."""
+        children = self.service.process(self.worker).children()
+        return [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
 
 
 def wait_until_any(cell: Cell, text: str) -> None:
