@@ -333,7 +333,7 @@ async fn send(
         Action::ToProxy(connection, message) => connections.send(connection, &message),
         Action::ToWorker(connection, message) => connections.send(connection, &message),
         Action::Relay { from, to, message } => {
-            if !connections.try_send(to, &message) {
+            if !connections.try_relay(to, &message) {
                 tracing::warn!(
                     "A worker has more from notebooks than it reads; the sender's connection is closed"
                 );
@@ -393,6 +393,15 @@ async fn send(
 }
 
 impl Connections {
+    /// `false` when the queue is half full: the rest is for what the broker itself has to say.
+    fn try_relay(&self, connection: ConnectionId, message: &impl serde::Serialize) -> bool {
+        let open = self.open.get(&connection);
+        let has_room = |outgoing: &Outgoing| {
+            outgoing.frames.capacity() > outgoing.frames.max_capacity() / 2
+        };
+        open.is_none_or(has_room) && self.try_send(connection, message)
+    }
+
     /// `false` when the queue is full.
     fn try_send(&self, connection: ConnectionId, message: &impl serde::Serialize) -> bool {
         let Some(outgoing) = self.open.get(&connection) else {

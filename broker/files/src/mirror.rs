@@ -261,6 +261,7 @@ impl Mirror {
         written: &HashMap<RelativePath, Content>,
     ) {
         self.damaged |= !scan.missing.is_empty();
+        self.removals.end_cell(&scan.found);
         for difference in sent {
             match difference {
                 Difference::Change(baton_protocol::files::Change::Moved { from, path, .. }) => {

@@ -82,8 +82,21 @@ async fn slots_are_honoured() {
     worker.assign(second).await;
     let mut order = Vec::new();
     while order.len() < 4 {
-        if let FromWorker::Events { job, events, .. } = worker.line.receive().await {
+        if let FromWorker::Events {
+            job,
+            fencing,
+            first,
+            events,
+        } = worker.line.receive().await
+        {
             order.extend(events.iter().map(|event| (job, event.is_last())));
+            let number = first + events.len() as u64 - 1;
+            let stored = ToWorker::Acknowledge {
+                job,
+                fencing,
+                number,
+            };
+            worker.line.send(stored).await;
         }
     }
     let expected = [

@@ -52,6 +52,11 @@ impl Removals {
         self.seen.insert(path);
     }
 
+    /// What is there after a cell was not taken away: a call that failed, or put it back, proves nothing of later cells.
+    pub(super) fn end_cell(&mut self, found: &BTreeMap<RelativePath, Found>) {
+        self.seen.retain(|path| !found.contains_key(path));
+    }
+
     /// The differences without the removals that nothing proves, and what those would have removed.
     pub(super) fn proven(
         &self,
