@@ -240,6 +240,25 @@ def test_a_session_that_ends_after_it_has_settled(running: Service, open_noteboo
     assert notebook.kernel.evaluate("float(x[-1]), kept['epoch']") == (1.0, 1)
 
 
+def test_a_cell_that_is_sent_anew_is_in_the_list_once(
+    running: Service, open_notebook: Callable[..., Notebook]
+) -> None:
+    """Its session is gone, so everything is needed; and some of that follows still."""
+    notebook = open_notebook("http")
+    session = psutil.Process(notebook.kernel.session_pid)
+    notebook.send()
+    with broken_store(running):
+        notebook.step("pass")
+        wait_until(lambda: "could not be sent yet" in running.log("worker-0"), "the worker has tried")
+        session.kill()
+        wait_until(lambda: "ended while no cell ran" in running.log("worker-0"), "the worker knows")
+        cell = notebook.kernel.begin(f"%%gpu\n{STEP}")
+        wait_until(lambda: "cancelled" in running.log("broker"), "the cell is withdrawn")
+    cell.finish().ok()
+    notebook.check(2)
+    assert [job["outcome"] for job in running.jobs()] == ["ok"] * 4
+
+
 def test_without_a_keeper_the_next_cell_waits(running: Service, open_notebook: Callable[..., Notebook]) -> None:
     notebook = open_notebook("http")
     kernel = notebook.kernel

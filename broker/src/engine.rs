@@ -262,6 +262,7 @@ fn job_of(event: &Event) -> Option<JobId> {
             FromProxy::State { job, .. }
             | FromProxy::Resume { job, .. }
             | FromProxy::Cancel { job }
+            | FromProxy::Withdraw { job }
             | FromProxy::Input { job, .. }
             | FromProxy::Files { job, .. }
             | FromProxy::Names { job, .. }
@@ -396,9 +397,8 @@ impl Connections {
     /// `false` when the queue is half full: the rest is for what the broker itself has to say.
     fn try_relay(&self, connection: ConnectionId, message: &impl serde::Serialize) -> bool {
         let open = self.open.get(&connection);
-        let has_room = |outgoing: &Outgoing| {
-            outgoing.frames.capacity() > outgoing.frames.max_capacity() / 2
-        };
+        let has_room =
+            |outgoing: &Outgoing| outgoing.frames.capacity() > outgoing.frames.max_capacity() / 2;
         open.is_none_or(has_room) && self.try_send(connection, message)
     }
 

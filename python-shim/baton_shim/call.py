@@ -105,7 +105,10 @@ class Call:
                 self._meanwhile(message, interrupts)
 
     def _cancel(self) -> None:
-        self.home.link.send("cancel", call=self.number)
+        self._stop("cancel")
+
+    def _stop(self, how: str) -> None:
+        self.home.link.send(how, call=self.number)
         self.give_up_at = time.monotonic() + CANCEL_SECONDS
 
     def _late(self, message: Message) -> None:
@@ -138,7 +141,7 @@ class Call:
         self.home.void()
         if self.home.rest.due:  # which needs what is not here yet
             self.wants_rest = True
-            self._cancel()
+            self._stop("withdraw")
             return
         try:
             departure = self.departure = depart(self.home, self.cell, self._names(), self.options)

@@ -37,6 +37,10 @@ pub enum FromProxy {
     Cancel {
         job: JobId,
     },
+    /// As `Cancel`; and a job that has not started leaves no trace, because the notebook submits its cell anew.
+    Withdraw {
+        job: JobId,
+    },
     /// The answer to [`crate::JobEvent::InputWanted`] with this number; `None`: the student interrupted the question.
     /// Idempotent: sent again after a reconnect.
     Input {

@@ -129,6 +129,10 @@ pub enum FromNotebook {
     Cancel {
         call: CallId,
     },
+    /// The cell is sent anew as another call, once everything of earlier cells is here. Ends as after `Cancel`.
+    Withdraw {
+        call: CallId,
+    },
     Input {
         call: CallId,
         value: Option<String>,

@@ -43,6 +43,9 @@ pub(crate) struct Job {
     pub(super) unclaimed: Option<Unclaimed>,
     /// The proxy said that it will not apply the result.
     pub(super) abandoned: bool,
+    /// The proxy submits its cell anew, so this one leaves no trace unless it has started. A broker that restarts in
+    /// between shows it as cancelled.
+    pub(super) withdrawn: bool,
     pub(super) cell_key: Option<CellKey>,
     pub(super) priority: Priority,
     /// How long it may run: granted, and never more than what was left of the budget.
@@ -101,6 +104,7 @@ impl Job {
             front_ms: None,
             unclaimed: None,
             abandoned: false,
+            withdrawn: false,
             cell_key: submission.cell_key,
             priority: submission.priority,
             timeout_ms: submission.cell.timeout_ms,
@@ -141,6 +145,7 @@ impl Job {
                 last_event: open.last_event,
             }),
             abandoned: false,
+            withdrawn: false,
             cell_key: open.cell_key,
             priority: open.priority,
             timeout_ms: open.timeout_ms,

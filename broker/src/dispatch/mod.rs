@@ -409,7 +409,12 @@ impl Dispatch {
             ));
         }
         self.closed.insert(id, job.notebook);
-        actions.push(Action::Write(Write::Close { job: id }));
+        actions.push(Action::Write(
+            match job.withdrawn && job.started_ms.is_none() {
+                true => Write::Remove { job: id },
+                false => Write::Close { job: id },
+            },
+        ));
     }
 
     /// The connected proxy that asked for this job.

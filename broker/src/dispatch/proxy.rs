@@ -73,6 +73,7 @@ impl Dispatch {
             | FromProxy::State { job, .. }
             | FromProxy::Resume { job, .. }
             | FromProxy::Cancel { job }
+            | FromProxy::Withdraw { job }
             | FromProxy::Input { job, .. }
             | FromProxy::Files { job, .. }
             | FromProxy::Names { job, .. }
@@ -88,6 +89,13 @@ impl Dispatch {
                 self.replace_state(connection, job, state, actions);
             }
             FromProxy::Resume { job, after } => self.resume(connection, job, after, now, actions),
+            FromProxy::Withdraw { job: id } => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.withdrawn = true;
+                }
+                actions.push(Action::ToProxy(connection, ToProxy::Cancelling { job: id }));
+                self.cancel(id, now, actions);
+            }
             FromProxy::Cancel { job } => {
                 actions.push(Action::ToProxy(connection, ToProxy::Cancelling { job }));
                 self.cancel(job, now, actions);

@@ -443,7 +443,7 @@ impl Stored {
             Write::GiveUp { job, .. } => {
                 assert!(self.jobs[&job].phase == Phase::Finished);
             }
-            Write::Close { job } => {
+            Write::Close { job } | Write::Remove { job } => {
                 let closed = self.jobs.remove(&job).unwrap();
                 assert!(closed.phase == Phase::Finished);
                 self.closed.insert(job, closed.notebook);

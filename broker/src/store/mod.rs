@@ -204,6 +204,10 @@ pub(crate) enum Write {
     Close {
         job: JobId,
     },
+    /// The job was withdrawn before it started: nothing of it stays.
+    Remove {
+        job: JobId,
+    },
     SeeWorker {
         worker: WorkerId,
         name: String,

@@ -184,6 +184,13 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
             sql("UPDATE jobs SET closed = 1 WHERE job = ? AND state = 'finished'")
                     .bind(job.0.as_bytes().as_slice()).changing(*job)
         }
+        Write::Remove { job } => {
+            let job_id = job.0.as_bytes().as_slice();
+            statements.push(sql("DELETE FROM events WHERE job = ?").bind(job_id));
+            sql("DELETE FROM jobs WHERE job = ? AND state = 'finished'")
+                .bind(job_id)
+                .changing(*job)
+        }
         Write::SeeWorker {
             worker,
             name,

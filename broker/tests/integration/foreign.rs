@@ -145,14 +145,15 @@ fn number_of(message: &FromProxy) -> usize {
         FromProxy::State { .. } => 2,
         FromProxy::Resume { .. } => 3,
         FromProxy::Cancel { .. } => 4,
-        FromProxy::Input { .. } => 5,
-        FromProxy::Files { .. } => 6,
-        FromProxy::Names { .. } => 7,
-        FromProxy::RestWanted { .. } => 8,
-        FromProxy::Applied { .. } => 9,
-        FromProxy::GivenUp { .. } => 10,
+        FromProxy::Withdraw { .. } => 5,
+        FromProxy::Input { .. } => 6,
+        FromProxy::Files { .. } => 7,
+        FromProxy::Names { .. } => 8,
+        FromProxy::RestWanted { .. } => 9,
+        FromProxy::Applied { .. } => 10,
+        FromProxy::GivenUp { .. } => 11,
         // Names nothing: it is about the notebook that says it.
-        FromProxy::Goodbye {} => 11,
+        FromProxy::Goodbye {} => 12,
     }
 }
 
@@ -178,6 +179,7 @@ fn proxy_messages(ids: &Ids, job: JobId, own: NotebookId) -> Vec<FromProxy> {
         },
         FromProxy::Resume { job, after: 0 },
         FromProxy::Cancel { job },
+        FromProxy::Withdraw { job },
         FromProxy::Input {
             job,
             question: 1,
@@ -211,7 +213,7 @@ async fn no_message_of_a_notebook_reaches_the_job_of_another() {
             let mut mallory = FakeProxy::new(&class.broker.dial_as(token)).await;
             let messages = proxy_messages(&class.ids, job, mallory.notebook);
             let numbers: BTreeSet<usize> = messages.iter().map(number_of).collect();
-            assert_eq!(numbers, (0..=11).collect());
+            assert_eq!(numbers, (0..=12).collect());
             for message in messages {
                 let what = format!("{token}: {message:?}");
                 let number = number_of(&message);
@@ -219,7 +221,7 @@ async fn no_message_of_a_notebook_reaches_the_job_of_another() {
                 match number {
                     // The first hello counts.
                     0 => {}
-                    11 => {
+                    12 => {
                         let notebook = mallory.notebook;
                         let end = ToWorker::EndSession { notebook };
                         assert_eq!(class.worker.next().await, end);

@@ -350,7 +350,7 @@ class Baton:
             self.home.send("released", {"call": call})
             self.home.send("state_wanted", {"call": call})
             name, body = self.from_home.get(timeout=PATIENCE)
-            if name == "cancel":
+            if name in ("cancel", "withdraw"):
                 failed = {"outcome": "cancelled", "error": {"name": "x", "value": "", "traceback": [], "hint": None}}
                 self.home.send("failed", {"call": call, **failed})
                 return None

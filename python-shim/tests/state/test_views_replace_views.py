@@ -27,7 +27,6 @@ MAKERS = {
         "pd.DataFrame(np.arange(SIZE * 1.0).reshape(-1, 4), columns=list('abcd'))",
     ),
     "text": ("import pandas as pd", "pd.DataFrame({'a': [str(n) for n in range(SIZE)], 'b': 'same'})"),
-    "arrow": ("import pyarrow as pa", "pa.table({'a': list(range(SIZE)), 'b': ['x'] * SIZE})"),
     "polars": ("import polars as pl", "pl.DataFrame({'a': list(range(SIZE)), 'b': ['x'] * SIZE})"),
     "bytes": ("", "memoryview(bytearray(SIZE)).obj"),
 }
@@ -54,7 +53,6 @@ WAYS = {
         "HERE.assign(new=1.0)|HERE.set_axis(range(len(HERE)))|HERE.rename(columns=str)|HERE.iloc[:, 0].to_frame()"
     ),
     "text": "HERE[:5]|HERE[::-1]|HERE.copy()|HERE.reset_index(drop=True)|HERE[['a']]|HERE.sort_values('a')|HERE.head(3)",
-    "arrow": "HERE.slice(0, 5)|HERE.slice(1)|HERE.select(['a'])|HERE.combine_chunks()|pa.table(HERE)|HERE.rename_columns(['a', *HERE.column_names[1:]])",
     "polars": "HERE[:5]|HERE.head(3)|HERE.select('a')|HERE.clone()|HERE.rechunk()|HERE.slice(1)|HERE.reverse()",
     "bytes": "bytes(HERE)|bytearray(HERE)|memoryview(HERE).obj|HERE[:5]|HERE[::-1]",
 }  # fmt: skip
@@ -107,8 +105,6 @@ def test_one_after_the_other(processes: Pair, library: str, way: str, size: int)
 
 def check(pair: Pair, library: str, size: int, steps: list[tuple[str, str]], away: bool) -> None:
     imports, maker = MAKERS[library]
-    for line in filter(None, imports.partition(" ")[2].split(",")):
-        pytest.importorskip(line.split()[0])
     pair.start_anew()
     pair.all_away = away
     control: dict[str, Any] = {"__name__": "__main__"}

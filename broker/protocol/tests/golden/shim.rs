@@ -92,6 +92,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
     FromNotebook::State { call: 9, state: snapshot() },
     FromNotebook::Names { call: 9, state: snapshot() },
     FromNotebook::Cancel { call: 9 },
+    FromNotebook::Withdraw { call: 9 },
     FromNotebook::Input { call: 9, value: Some("Ada".to_owned()) },
     FromNotebook::Applied { call: 9, error: None },
 ], {
@@ -100,6 +101,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
     FromNotebook::State { .. } => "state",
     FromNotebook::Names { .. } => "names",
     FromNotebook::Cancel { .. } => "cancel",
+    FromNotebook::Withdraw { .. } => "withdraw",
     FromNotebook::Input { .. } => "input",
     FromNotebook::Applied { .. } => "applied",
 });

@@ -784,7 +784,7 @@ impl Disk {
     fn apply(&mut self, write: Write) {
         match &write {
             Write::Events { events, .. } => self.events.extend(events.iter().map(number_of)),
-            Write::Close { .. } => self.events.clear(),
+            Write::Close { .. } | Write::Remove { .. } => self.events.clear(),
             _ => {}
         }
         self.stored.apply(write);

@@ -190,7 +190,11 @@ impl<'a> Call<'a> {
         match message {
             None => Some(Stop::KernelGone),
             Some(FromNotebook::Run(run)) => Some(Stop::Replaced(Box::new(run))),
-            Some(FromNotebook::Cancel { call }) if call == self.number => Some(Stop::Cancelled),
+            Some(FromNotebook::Cancel { call } | FromNotebook::Withdraw { call })
+                if call == self.number =>
+            {
+                Some(Stop::Cancelled)
+            }
             Some(late) => {
                 tracing::debug!(?late, "A message out of turn");
                 None

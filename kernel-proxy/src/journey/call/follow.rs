@@ -88,11 +88,17 @@ impl Journey {
                         let (job, question) = (call.job, call.input.unwrap_or_default());
                         self.link.answer(job, FromProxy::Input { job, question, value }).await;
                     }
-                    Some(FromNotebook::Cancel { call: number }) if number == call.number => {
+                    Some(stop @ (FromNotebook::Cancel { call: number } | FromNotebook::Withdraw { call: number }))
+                        if number == call.number =>
+                    {
                         if down_since.is_some() {
                             return Err(Stop::Cancelled);
                         }
-                        self.link.send(FromProxy::Cancel { job: call.job }).await;
+                        let job = call.job;
+                        self.link.send(match stop {
+                            FromNotebook::Withdraw { .. } => FromProxy::Withdraw { job },
+                            _ => FromProxy::Cancel { job },
+                        }).await;
                         cancelled.get_or_insert_with(|| (Instant::now(), CANCEL_SILENCE));
                     }
                     other => if let Some(stop) = call.stop_of(other) {
