@@ -475,13 +475,13 @@ def test_whatever_removes_files_in_a_cell_removes_them_here(
         "os.rename('new/deep/1', 'one'); os.replace('one', 'new/deep/2')"
     ).ok()
     assert "missing" not in result.stderr
-    assert sorted(path.name for path in work.iterdir() if path.name != ".baton") == ["by_find", "new"]
+    assert sorted(path.name for path in work.iterdir()) == ["by_find", "new"]
     assert list((work / "by_find").iterdir()) == []
     assert len(list((work / "new/deep").iterdir())) == 29
 
 
 def contents(folder: Path) -> dict[str, str]:
-    files = (path for path in folder.rglob("*") if path.is_file() and ".baton" not in path.parts)
+    files = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
@@ -510,9 +510,9 @@ def test_what_a_cell_deleted_or_replaced_is_brought_back(service: Service, new_k
     expected = "warning: The cell deleted 119 files in the notebook's folder; `baton files restore` in a terminal"
     assert many.stderr.startswith(expected)
     assert contents(work) == {"results.txt": "after"}
-    # Nothing of it is there for a cell, or for git.
+    # Nothing of it is there for a cell, of either kind.
     assert kernel.gpu("sorted(os.listdir())").ok().value == "['results.txt']"
-    assert (work / ".baton/.gitignore").read_text() == "*\n"
+    assert kernel.run("import os; sorted(os.listdir())").ok().value == "['results.txt']"
     assert "results.txt" in baton_files(service, "list")
     baton_files(service, "restore")
     baton_files(service, "restore", "results.txt")
@@ -668,7 +668,7 @@ def try_random_cells(service: Service, new_kernel: Callable[..., Kernel], mirror
         lines = [act(random, 100 * round_ + number) for number in range(8)]
         before = contents(work)
         shutil.rmtree(twin, ignore_errors=True)
-        shutil.copytree(work, twin, ignore=shutil.ignore_patterns(".baton"))
+        shutil.copytree(work, twin)
         code = "\n".join(f"try: {line}\nexcept OSError: pass" for line in lines)
         subprocess.run([sys.executable, "-c", f"import os, shutil\n{code}"], cwd=twin, check=True)
         cell = kernel.begin(f"%%gpu\n{code}\nx = {round_}\ninput()")

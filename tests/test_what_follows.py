@@ -240,9 +240,7 @@ def test_a_session_that_ends_after_it_has_settled(running: Service, open_noteboo
     assert notebook.kernel.evaluate("float(x[-1]), kept['epoch']") == (1.0, 1)
 
 
-def test_a_cell_that_is_sent_anew_is_in_the_list_once(
-    running: Service, open_notebook: Callable[..., Notebook]
-) -> None:
+def test_a_cell_that_is_sent_anew_is_in_the_list_once(running: Service, open_notebook: Callable[..., Notebook]) -> None:
     """Its session is gone, so everything is needed; and some of that follows still."""
     notebook = open_notebook("http")
     session = psutil.Process(notebook.kernel.session_pid)

@@ -121,7 +121,7 @@ settings! {
     flag: None,
     default: Text("true");
 
-    #[doc = "How much is kept of the files that `%%gpu` cells deleted or replaced beside a notebook, in `.baton/trash`; the oldest go first. `baton files restore` brings them back."]
+    #[doc = "How much is kept of the files that `%%gpu` cells deleted or replaced beside a notebook; the oldest go first. `baton files restore` brings them back."]
     trash_limit: Size = "trash.limit",
     flag: None,
     default: Text("1GiB");

@@ -1,12 +1,13 @@
 //! What cells deleted or replaced in the notebook's folder, for a while.
 //!
 //! ```text
-//! .baton/trash/1732380000000-1a2b3c4d/deleted/data/train.csv
-//!              when, and which cell   why     where it was
+//! trash/1732380000000-1a2b3c4d/deleted/data/train.csv
+//!       when, and which cell   why     where it was
 //! ```
 //!
 //! Files come here by renaming, so that a process that is killed at any moment leaves them where `baton files restore`
-//! finds them. Where nothing can be written beside the notebook, the trash is in the state folder.
+//! finds them. So the trash is in the state folder where that is on the notebook's file system, and otherwise in `.baton`
+//! beside the notebook.
 //!
 //! **Invariant:** only what lies in a trash is ever removed, and nothing of a cell that is not over.
 
@@ -14,7 +15,7 @@ use std::fmt;
 use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -26,6 +27,7 @@ use crate::walk::TRASH;
 /// Where one notebook's folder has its trash.
 #[derive(Debug, Clone)]
 pub struct Trash {
+    folder: PathBuf,
     beside: PathBuf,
     elsewhere: PathBuf,
 }
@@ -73,11 +75,11 @@ pub struct Kept {
 }
 
 impl Trash {
-    /// `state_folder` is for notebooks beside which nothing can be written.
     #[must_use]
     pub fn of(folder: &Path, state_folder: &Path) -> Self {
         let hash = baton_blobs::hash(folder.as_os_str().as_bytes()).to_string();
         Self {
+            folder: folder.to_owned(),
             beside: folder.join(TRASH).join("trash"),
             elsewhere: state_folder.join("trash").join(&hash[..16]),
         }
@@ -85,14 +87,29 @@ impl Trash {
 
     /// Room for what one cell takes away.
     pub(crate) fn begin(&self) -> io::Result<TrashEntry> {
-        let beside = make_private(&self.beside).and_then(|()| TrashEntry::create(&self.beside));
-        beside.or_else(|_| {
-            DirBuilder::new()
-                .recursive(true)
-                .mode(0o700)
-                .create(&self.elsewhere)?;
-            TrashEntry::create(&self.elsewhere)
-        })
+        match self.begin_elsewhere() {
+            Ok(entry) if self.is_near(&entry) => Ok(entry),
+            elsewhere => self.begin_beside().or(elsewhere),
+        }
+    }
+
+    fn begin_elsewhere(&self) -> io::Result<TrashEntry> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&self.elsewhere)?;
+        TrashEntry::create(&self.elsewhere)
+    }
+
+    fn begin_beside(&self) -> io::Result<TrashEntry> {
+        make_private(&self.beside)?;
+        TrashEntry::create(&self.beside)
+    }
+
+    /// Whether a file of the notebook's folder can be renamed to there.
+    fn is_near(&self, entry: &TrashEntry) -> bool {
+        let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev());
+        matches!((device(&self.folder), device(&entry.folder)), (Ok(one), Ok(other)) if one == other)
     }
 
     /// All that is there, the newest first.

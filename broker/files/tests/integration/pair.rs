@@ -79,7 +79,16 @@ impl Pair {
     }
 
     pub(crate) fn trash(&self) -> Trash {
-        Trash::of(&self.home, &self.folder.path().join("state"))
+        Trash::of(&self.home, &self.state_folder())
+    }
+
+    fn state_folder(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    /// The trash can only be beside the notebook then.
+    pub(crate) fn spoil_state_folder(&self) {
+        fs::write(self.state_folder(), "not a folder").unwrap();
     }
 
     /// A place at home for what a cell did.

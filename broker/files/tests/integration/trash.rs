@@ -67,6 +67,7 @@ fn what_a_cell_takes_away_comes_back() {
 #[test]
 fn what_is_undone_leaves_nothing_in_the_trash() {
     let mut pair = Pair::new();
+    pair.spoil_state_folder();
     used(&mut pair);
     let before = tree(&pair.home);
     pair.bring_home().undo();
@@ -77,8 +78,9 @@ fn what_is_undone_leaves_nothing_in_the_trash() {
 }
 
 #[test]
-fn the_trash_never_travels() {
+fn a_trash_beside_the_notebook_never_travels() {
     let mut pair = Pair::new();
+    pair.spoil_state_folder();
     used(&mut pair);
     drop(pair.bring_home());
     pair.sync();
@@ -91,7 +93,7 @@ fn the_trash_never_travels() {
 }
 
 #[test]
-fn the_state_folder_has_it_where_the_notebook_cannot() {
+fn nothing_appears_beside_the_notebook_where_the_state_folder_is_near() {
     let mut pair = Pair::new();
     fs::write(pair.home.join(".baton"), "a file of the student's").unwrap();
     used(&mut pair);
