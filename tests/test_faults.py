@@ -281,7 +281,12 @@ def test_a_full_disk_for_the_result(service: Service, new_kernel: Callable[..., 
     kernel = service.kernel(new_kernel, BATON_LANE="http")
     kernel.run("values = [1, 2]").ok()
     kernel.gpu("import numpy as np\nvalues.append('lost')\nbig = np.random.default_rng(1).random(4_000_000)").ok()
-    check_lost(kernel.run("values", stop_on_error=False), kernel)
+    cell = kernel.begin("values", stop_on_error=False)
+    cell.wait_for(lambda result: "Waiting for 30.5 MiB" in result.stderr, "the cell waits for room")
+    kernel.interrupt()
+    assert "'%gpu_reset --lose' gives it up" in cell.finish().plain_traceback
+    kernel.run("%gpu_reset --lose").ok()
+    assert kernel.run("values").ok().value == "[1, 2]"
     assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
 
 

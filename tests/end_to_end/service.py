@@ -91,7 +91,8 @@ class Service:
         import httpx
 
         socket = str(self.socket) if self.address.startswith("unix:") else None
-        options: dict[str, Any] = {"headers": {"Authorization": f"Bearer {TOKEN}"}, "timeout": 5}
+        headers = {"Authorization": f"Bearer {TOKEN}"} if self._secret else {}
+        options: dict[str, Any] = {"headers": headers, "timeout": 5}
         base = "http://broker" if socket else self.address
         try:
             with httpx.Client(transport=httpx.HTTPTransport(uds=socket), base_url=base, **options) as client:

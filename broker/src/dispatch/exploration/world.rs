@@ -1,5 +1,8 @@
 //! The model: one job, everybody who has to do with it, and what may happen next.
 
+mod peers;
+mod steps;
+
 use super::outbox::Outbox;
 use crate::dispatch::{
     Action, ConnectionId, Dispatch, Ending, Graces, Now, Subscription, WorkerHello,
@@ -15,6 +18,7 @@ use baton_protocol::{
     proxy::{FromProxy, ToProxy},
     worker::{Acknowledged, FromWorker, ToWorker},
 };
+use peers::{down_to_worker, event, number_of};
 use std::{
     collections::VecDeque,
     hash::{DefaultHasher, Hash, Hasher},
@@ -229,76 +233,6 @@ impl World {
     }
 
     // ---- what may happen
-
-    pub(super) fn steps(&self) -> Vec<Step> {
-        let mut steps = Vec::new();
-        for (number, line) in self.lines.iter().enumerate() {
-            let breaks = 0 < match line.peer {
-                Peer::Proxy => self.faults.proxy_breaks,
-                Peer::Worker(_) => self.faults.breaks,
-            };
-            if line.open_at_broker {
-                if !line.to_broker.is_empty() {
-                    steps.push(Step::ArriveAtBroker(number));
-                }
-                if breaks || !line.open_at_peer {
-                    steps.push(Step::BreakAtBroker(number));
-                }
-            }
-            if line.open_at_peer {
-                if !line.to_peer.is_empty() {
-                    steps.push(Step::ArriveAtPeer(number));
-                }
-                if breaks || !line.open_at_broker {
-                    steps.push(Step::BreakAtPeer(number));
-                }
-            }
-        }
-        for peer in [Peer::Proxy, Peer::Worker(0), Peer::Worker(1)] {
-            let ends = peer == Peer::Proxy && self.proxy.over;
-            if self.line_of(peer).is_none() && !ends {
-                steps.push(Step::Connect(peer));
-            }
-        }
-        if self.faults.cancels > 0 && self.proxy.welcomed && !self.proxy.over {
-            steps.push(Step::Cancel);
-        }
-        for number in [0, 1] {
-            let worker = &self.workers[usize::from(number)];
-            if let Some(held) = &worker.held {
-                let may_begin = match self.rules.waits_for_its_start {
-                    true => held.outbox.start_is_stored(),
-                    false => held.outbox.has_start(),
-                };
-                let complete = held.outbox.is_complete();
-                if !held.outbox.has_start() && !complete {
-                    steps.push(Step::Ask(number));
-                }
-                if may_begin && !held.begun && !complete {
-                    steps.push(Step::Begin(number));
-                }
-                if (held.begun || held.cancelled) && !complete {
-                    steps.push(Step::End(number));
-                }
-            }
-            if self.faults.deaths > 0 && self.line_of(Peer::Worker(number)).is_some() {
-                steps.push(Step::Die(number));
-            }
-        }
-        if self.faults.restarts > 0 {
-            steps.push(Step::Restart);
-        }
-        if self.faults.losses > 0 {
-            steps.push(match self.remembered {
-                None => Step::Remember,
-                Some(_) => Step::RestartBehind,
-            });
-        }
-        if self.dispatch.next_deadline().is_some() {
-            steps.push(Step::Wait);
-        }
-        steps
-    }
 
     pub(super) fn take(&mut self, step: Step) {
         match step {
@@ -600,184 +534,6 @@ impl World {
     }
 
     // ---- workers and the proxy
-
-    fn arrive_at_peer(&mut self, line: usize) {
-        let message = self.lines[line].to_peer.pop_front().unwrap();
-        match self.lines[line].peer {
-            Peer::Proxy => self.tell_proxy(message),
-            Peer::Worker(number) => {
-                self.tell_worker(number, message);
-                self.flush(number);
-            }
-        }
-    }
-
-    fn tell_worker(&mut self, number: u8, message: Down) {
-        let worker = &mut self.workers[usize::from(number)];
-        match (message, &mut worker.held) {
-            (Down::Welcome, held) => {
-                worker.welcomed = true;
-                if let Some(held) = held {
-                    held.outbox.rewind();
-                }
-            }
-            (Down::Assign(fencing), held)
-                if held.as_ref().is_none_or(|held| held.fencing < fencing) =>
-            {
-                *held = Some(Assignment {
-                    fencing,
-                    outbox: Outbox::default(),
-                    cancelled: false,
-                    begun: false,
-                });
-            }
-            (Down::Acknowledge(fencing, number), Some(held)) if held.fencing == fencing => {
-                held.outbox.acknowledge(number);
-                if held.outbox.is_done() {
-                    worker.held = None;
-                }
-            }
-            (Down::Revoke(fencing), Some(held)) if held.fencing <= fencing => worker.held = None,
-            (Down::CancelJob, Some(held)) => held.cancelled = true,
-            _ => {}
-        }
-    }
-
-    fn held_mut(&mut self, worker: u8) -> &mut Assignment {
-        self.workers[usize::from(worker)].held.as_mut().unwrap()
-    }
-
-    fn push(&mut self, worker: u8, what: Event) {
-        self.held_mut(worker).outbox.push(event(what));
-        self.flush(worker);
-    }
-
-    fn flush(&mut self, number: u8) {
-        let worker = &mut self.workers[usize::from(number)];
-        let Some(held) = worker.held.as_mut().filter(|_| worker.welcomed) else {
-            return;
-        };
-        let fencing = held.fencing;
-        while let Some((first, events)) = self.workers[usize::from(number)]
-            .held
-            .as_mut()
-            .and_then(|held| held.outbox.next_batch())
-        {
-            let events = events.iter().map(kind).collect();
-            let message = Up::Events {
-                fencing,
-                first,
-                events,
-            };
-            self.say(Peer::Worker(number), message);
-        }
-    }
-
-    /// As the proxy's keeper does.
-    fn tell_proxy(&mut self, message: Down) {
-        match message {
-            Down::Welcome => {
-                self.proxy.welcomed = true;
-                if self.proxy.submitted && !self.proxy.over {
-                    self.say(Peer::Proxy, Up::Resume(self.proxy.seen));
-                }
-            }
-            Down::UnknownJob if self.proxy.over => {}
-            Down::UnknownJob if self.proxy.seen == 0 => self.say(Peer::Proxy, Up::Submit),
-            Down::UnknownJob => self.end(),
-            Down::Events(events) => {
-                for (number, last) in events {
-                    if number <= self.proxy.seen || self.proxy.over {
-                        continue;
-                    }
-                    if number > self.proxy.seen + 1 {
-                        return self.say(Peer::Proxy, Up::Resume(self.proxy.seen));
-                    }
-                    self.proxy.seen = number;
-                    if last {
-                        self.end();
-                    }
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn end(&mut self) {
-        self.proxy.over = true;
-        self.say(Peer::Proxy, Up::Applied);
-    }
-
-    // ---- what a state is
-
-    /// The same for two worlds in which the same may happen. Connections and times count relative to each other.
-    pub(super) fn fingerprint(&self) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        let state = &mut hasher;
-        let place = |id: ConnectionId| self.lines.iter().position(|line| line.id == id);
-        let left = |deadline: Option<Instant>| {
-            deadline.map(|at_| at_.saturating_duration_since(at(self.seconds).instant))
-        };
-        (self.faults, &self.proxy, self.begun).hash(state);
-        for line in &self.lines {
-            (line.peer, line.open_at_broker, line.open_at_peer).hash(state);
-            (&line.to_broker, &line.to_peer).hash(state);
-        }
-        for worker in &self.workers {
-            (worker.life, worker.welcomed).hash(state);
-            if let Some(held) = &worker.held {
-                (held.fencing, held.cancelled, held.begun).hash(state);
-                (held.outbox.acknowledged(), held.outbox.has_start()).hash(state);
-                (held.outbox.start_is_stored(), held.outbox.is_complete()).hash(state);
-            }
-            0.hash(state);
-        }
-        let dispatch = &self.dispatch;
-        for job in dispatch.jobs.values() {
-            (job.phase as u8, job.worker, job.fencing, job.acknowledged).hash(state);
-            (job.last_event, job.cancel_wanted, job.abandoned).hash(state);
-            let unclaimed = job.unclaimed.as_ref();
-            unclaimed
-                .map(|stored| (left(Some(stored.until)), stored.last_event))
-                .hash(state);
-            (
-                job.waiting.is_some(),
-                left(job.told.as_ref().map(|told| told.1)),
-            )
-                .hash(state);
-        }
-        for known in dispatch.notebooks.values() {
-            (known.connection.map(place), left(known.deadline)).hash(state);
-            let subscriptions = known.subscriptions.values();
-            let live: Vec<bool> = subscriptions
-                .map(|subscription| *subscription == Subscription::Live)
-                .collect();
-            live.hash(state);
-        }
-        let mut workers: Vec<_> = dispatch.workers.iter().collect();
-        workers.sort_unstable_by_key(|(id, _)| **id);
-        for (id, worker) in workers {
-            (id, worker.connection.map(place), left(worker.deadline)).hash(state);
-        }
-        let mut missed: Vec<_> = dispatch
-            .missed
-            .iter()
-            .map(|(id, missed)| (*id, left(Some(missed.deadline))))
-            .collect();
-        missed.sort_unstable();
-        missed.hash(state);
-        let mut peers: Vec<_> = dispatch.peers.keys().map(|id| place(*id)).collect();
-        peers.sort_unstable();
-        (peers, dispatch.closed.len(), left(dispatch.retell_at)).hash(state);
-        if let Some(disk) = &self.remembered {
-            disk.events.hash(state);
-            for job in disk.stored.jobs.values() {
-                (job.phase as u8, job.worker, job.fencing, job.acknowledged).hash(state);
-            }
-            disk.stored.closed.len().hash(state);
-        }
-        hasher.finish()
-    }
 }
 
 impl Disk {
@@ -788,45 +544,6 @@ impl Disk {
             _ => {}
         }
         self.stored.apply(write);
-    }
-}
-
-fn down_to_worker(message: &ToWorker) -> Option<Down> {
-    match message {
-        ToWorker::Welcome { .. } => Some(Down::Welcome),
-        ToWorker::Cancel { .. } => Some(Down::CancelJob),
-        ToWorker::Revoke { fencing, .. } => Some(Down::Revoke(*fencing)),
-        ToWorker::Acknowledge {
-            fencing, number, ..
-        } => Some(Down::Acknowledge(*fencing, *number)),
-        _ => None,
-    }
-}
-
-fn number_of(event: &NumberedEvent) -> (u64, bool) {
-    (event.number, event.event.is_last())
-}
-
-fn kind(event: &JobEvent) -> Event {
-    match event.is_last() {
-        true => Event::Finished,
-        false => Event::Started,
-    }
-}
-
-fn event(kind: Event) -> JobEvent {
-    match kind {
-        Event::Started => JobEvent::Started {
-            worker: String::new(),
-        },
-        Event::Finished => JobEvent::Finished {
-            outcome: Outcome::Ok,
-            error: None,
-            state: None,
-            usage: Usage::default(),
-            files: None,
-            away_bytes: 0,
-        },
     }
 }
 

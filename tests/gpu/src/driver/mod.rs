@@ -79,20 +79,20 @@ static FAULTS: LazyLock<Mutex<Vec<(String, u32, Code)>>> = LazyLock::new(|| {
     Mutex::new(text.split(',').filter_map(parse).collect())
 });
 
-/// What a call returns without being looked at further.
-pub(crate) fn refusal(name: &str) -> Code {
+/// What a call returns without doing anything, if so; a fault may be that it says it succeeded.
+pub(crate) fn refusal(name: &str) -> Option<Code> {
     if !is_initialized() {
-        return NOT_INITIALIZED;
+        return Some(NOT_INITIALIZED);
     }
     let sticky = STICKY.load(SeqCst);
     if sticky != 0 {
-        return sticky;
+        return Some(sticky);
     }
     card::card().wait_until_unlocked();
     if card::card().is_lost() {
-        return UNKNOWN;
+        return Some(UNKNOWN);
     }
-    fault(name).unwrap_or(SUCCESS)
+    fault(name)
 }
 
 /// What a call returns that names what has ended.

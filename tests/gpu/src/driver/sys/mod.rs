@@ -43,9 +43,8 @@ macro_rules! api {
     ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block)*) => {$(
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $kind),*) -> crate::Code {
-            let refused = crate::refusal(stringify!($name));
-            if refused != crate::SUCCESS {
-                return refused;
+            if let Some(code) = crate::refusal(stringify!($name)) {
+                return code;
             }
             #[allow(unused_unsafe)]
             unsafe { $body }

@@ -1,0 +1,153 @@
+//! The workers' and the proxy's side of the model: what they make of what arrives, and what they say.
+
+use super::*;
+
+impl World {
+    pub(super) fn arrive_at_peer(&mut self, line: usize) {
+        let message = self.lines[line].to_peer.pop_front().unwrap();
+        match self.lines[line].peer {
+            Peer::Proxy => self.tell_proxy(message),
+            Peer::Worker(number) => {
+                self.tell_worker(number, message);
+                self.flush(number);
+            }
+        }
+    }
+
+    pub(super) fn tell_worker(&mut self, number: u8, message: Down) {
+        let worker = &mut self.workers[usize::from(number)];
+        match (message, &mut worker.held) {
+            (Down::Welcome, held) => {
+                worker.welcomed = true;
+                if let Some(held) = held {
+                    held.outbox.rewind();
+                }
+            }
+            (Down::Assign(fencing), held)
+                if held.as_ref().is_none_or(|held| held.fencing < fencing) =>
+            {
+                *held = Some(Assignment {
+                    fencing,
+                    outbox: Outbox::default(),
+                    cancelled: false,
+                    begun: false,
+                });
+            }
+            (Down::Acknowledge(fencing, number), Some(held)) if held.fencing == fencing => {
+                held.outbox.acknowledge(number);
+                if held.outbox.is_done() {
+                    worker.held = None;
+                }
+            }
+            (Down::Revoke(fencing), Some(held)) if held.fencing <= fencing => worker.held = None,
+            (Down::CancelJob, Some(held)) => held.cancelled = true,
+            _ => {}
+        }
+    }
+
+    pub(super) fn held_mut(&mut self, worker: u8) -> &mut Assignment {
+        self.workers[usize::from(worker)].held.as_mut().unwrap()
+    }
+
+    pub(super) fn push(&mut self, worker: u8, what: Event) {
+        self.held_mut(worker).outbox.push(event(what));
+        self.flush(worker);
+    }
+
+    pub(super) fn flush(&mut self, number: u8) {
+        let worker = &mut self.workers[usize::from(number)];
+        let Some(held) = worker.held.as_mut().filter(|_| worker.welcomed) else {
+            return;
+        };
+        let fencing = held.fencing;
+        while let Some((first, events)) = self.workers[usize::from(number)]
+            .held
+            .as_mut()
+            .and_then(|held| held.outbox.next_batch())
+        {
+            let events = events.iter().map(kind).collect();
+            let message = Up::Events {
+                fencing,
+                first,
+                events,
+            };
+            self.say(Peer::Worker(number), message);
+        }
+    }
+
+    /// As the proxy's keeper does.
+    pub(super) fn tell_proxy(&mut self, message: Down) {
+        match message {
+            Down::Welcome => {
+                self.proxy.welcomed = true;
+                if self.proxy.submitted && !self.proxy.over {
+                    self.say(Peer::Proxy, Up::Resume(self.proxy.seen));
+                }
+            }
+            Down::UnknownJob if self.proxy.over => {}
+            Down::UnknownJob if self.proxy.seen == 0 => self.say(Peer::Proxy, Up::Submit),
+            Down::UnknownJob => self.end(),
+            Down::Events(events) => {
+                for (number, last) in events {
+                    if number <= self.proxy.seen || self.proxy.over {
+                        continue;
+                    }
+                    if number > self.proxy.seen + 1 {
+                        return self.say(Peer::Proxy, Up::Resume(self.proxy.seen));
+                    }
+                    self.proxy.seen = number;
+                    if last {
+                        self.end();
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn end(&mut self) {
+        self.proxy.over = true;
+        self.say(Peer::Proxy, Up::Applied);
+    }
+
+    // ---- what a state is
+}
+
+pub(super) fn down_to_worker(message: &ToWorker) -> Option<Down> {
+    match message {
+        ToWorker::Welcome { .. } => Some(Down::Welcome),
+        ToWorker::Cancel { .. } => Some(Down::CancelJob),
+        ToWorker::Revoke { fencing, .. } => Some(Down::Revoke(*fencing)),
+        ToWorker::Acknowledge {
+            fencing, number, ..
+        } => Some(Down::Acknowledge(*fencing, *number)),
+        _ => None,
+    }
+}
+
+pub(super) fn number_of(event: &NumberedEvent) -> (u64, bool) {
+    (event.number, event.event.is_last())
+}
+
+pub(super) fn kind(event: &JobEvent) -> Event {
+    match event.is_last() {
+        true => Event::Finished,
+        false => Event::Started,
+    }
+}
+
+pub(super) fn event(kind: Event) -> JobEvent {
+    match kind {
+        Event::Started => JobEvent::Started {
+            worker: String::new(),
+        },
+        Event::Finished => JobEvent::Finished {
+            outcome: Outcome::Ok,
+            error: None,
+            state: None,
+            usage: Usage::default(),
+            files: None,
+            away_bytes: 0,
+        },
+    }
+}

@@ -1,0 +1,349 @@
+"""What becomes of the files of a notebook's folder when something fails, and what brings them back."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+
+import psutil
+import pytest
+from end_to_end import Kernel, Service
+from end_to_end.service import run_binary
+
+# ---- a mirror that is lost
+
+
+def mirror_of(service: Service) -> Path:
+    """The only one."""
+    (mirror,) = service.place.folder.rglob("mirror/work")
+    return mirror
+
+
+def remove(mirror: Path) -> None:
+    shutil.rmtree(mirror.parents[1])
+
+
+def replace(mirror: Path) -> None:
+    shutil.rmtree(mirror)
+    mirror.mkdir()
+
+
+LOSSES = pytest.mark.parametrize("lose", [remove, replace])
+
+
+@LOSSES
+def test_a_mirror_lost_between_two_cells_deletes_nothing(
+    service: Service, new_kernel: Callable[..., Kernel], lose: Callable[[Path], None]
+) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    (work / "data").mkdir()
+    for name in ("a", "b", "data/c"):
+        (work / name).write_text(name)
+    kernel.gpu("import random; state = [open('a').read()]; kept = random.Random(1)").ok()
+    before = contents(work)
+    lose(mirror_of(service))
+    result = kernel.gpu("x = 1").ok()
+    assert contents(work) == before
+    assert "this cell runs in a new session" in result.stderr
+    assert kernel.evaluate("x, state") == (1, ["a"])
+    assert kernel.gpu("open('b').read() + open('data/c').read()").ok().value == "'bdata/c'"
+
+
+@LOSSES
+def test_a_mirror_lost_while_a_cell_runs_changes_nothing(
+    service: Service, new_kernel: Callable[..., Kernel], lose: Callable[[Path], None]
+) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    for name in "abc":
+        (work / name).write_text(name)
+    kernel.run("x = 1").ok()
+    before = contents(work)
+    cell = kernel.begin("%%gpu\nx = 2\nopen('new', 'w').write('lost')\nopen('a', 'w').write('lost')\ninput()")
+    cell.wait_for_question()
+    lose(mirror_of(service))
+    kernel.client.input("go")
+    error = cell.finish().reply
+    assert error["ename"] == "FilesLost"
+    text = "\n".join(error["traceback"])
+    assert "No file was changed here" in text
+    assert "Your variables are as they were before the cell" in text
+    assert "run the cell again" in text
+    assert contents(work) == before
+    assert kernel.evaluate("x") == 1
+    assert kernel.gpu("open('new', 'w').write(open('a').read()); x").ok().value == "1"
+    assert contents(work) == {**before, "new": "a"}
+
+
+def test_what_no_cell_deleted_stays(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    for number in range(20):
+        (work / str(number)).write_text(str(number))
+    before = contents(work)
+    cell = kernel.begin("%%gpu\nimport os\nx = 2\nos.remove('0')\nopen('1', 'w').write('new')\ninput()")
+    cell.wait_for_question()
+    for number in range(10, 14):
+        (mirror_of(service) / str(number)).unlink()
+    kernel.client.input("go")
+    result = cell.finish().ok()
+    assert "nothing shows that the cell deleted them: '10', '11', '12' and 1 more. They stay here" in result.stderr
+    del before["0"]
+    before["1"] = "new"
+    assert contents(work) == before
+    result = kernel.gpu("open('10').read() + open('1').read(), x").ok()
+    assert result.value == "('10new', 2)"
+    assert "this cell runs in a new session" in result.stderr
+    assert kernel.gpu("x").ok().stderr == ""
+
+
+@pytest.mark.parametrize("files", ["mirror", "copy"])
+def test_whatever_removes_files_in_a_cell_removes_them_here(
+    service: Service, new_kernel: Callable[..., Kernel], files: str
+) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES=files)
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    for folder in ("by_python", "by_shell", "by_child", "renamed", "absolute", "by_find"):
+        (work / folder / "deep").mkdir(parents=True)
+        for number in range(30):
+            (work / folder / "deep" / str(number)).write_text(folder)
+    result = kernel.gpu(
+        "import os, shutil, subprocess, sys\n"
+        "shutil.rmtree('by_python')\n"
+        "!rm -r by_shell; cd by_find/deep && find . -type f -delete; rmdir ../deep\n"
+        "subprocess.run([sys.executable, '-c', 'import shutil; shutil.rmtree(\"by_child\")'], check=True)\n"
+        f"os.rename('renamed', 'new'); shutil.rmtree({str(work / 'absolute')!r})\n"
+        "os.rename('new/deep/1', 'one'); os.replace('one', 'new/deep/2')"
+    ).ok()
+    assert "missing" not in result.stderr
+    assert sorted(path.name for path in work.iterdir()) == ["by_find", "new"]
+    assert list((work / "by_find").iterdir()) == []
+    assert len(list((work / "new/deep").iterdir())) == 29
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_text() for path in files}
+
+
+# ---- what a cell deleted or replaced
+
+
+def baton_files(service: Service, *arguments: str) -> str:
+    said = run_binary(service.place, "files", *arguments)
+    assert said.returncode == 0, said.stderr
+    return said.stdout
+
+
+def test_what_a_cell_deleted_or_replaced_is_brought_back(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    (work / "data").mkdir()
+    for number in range(120):
+        (work / f"data/{number}.csv").write_text(str(number))
+    (work / "results.txt").write_text("before")
+    before = contents(work)
+    few = kernel.gpu("import os, shutil\nopen('results.txt', 'w').write('after')\nos.remove('data/1.csv')").ok()
+    assert few.stderr == ""
+    many = kernel.gpu("shutil.rmtree('data')").ok()
+    expected = "warning: The cell deleted 119 files in the notebook's folder; `baton files restore` in a terminal"
+    assert many.stderr.startswith(expected)
+    assert contents(work) == {"results.txt": "after"}
+    # Nothing of it is there for a cell, of either kind.
+    assert kernel.gpu("sorted(os.listdir())").ok().value == "['results.txt']"
+    assert kernel.run("import os; sorted(os.listdir())").ok().value == "['results.txt']"
+    assert "results.txt" in baton_files(service, "list")
+    baton_files(service, "restore")
+    baton_files(service, "restore", "results.txt")
+    assert contents(work) == before
+    assert kernel.gpu("open('data/119.csv').read() + open('results.txt').read()").ok().value == "'119before'"
+
+
+def test_what_a_cell_took_away_is_there_when_its_variables_cannot_come_home(
+    service: Service, new_kernel: Callable[..., Kernel]
+) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    for name in "ab":
+        (work / name).write_text(name)
+    before = contents(work)
+    kernel.run(REFUSES).ok()
+    result = kernel.gpu(
+        REFUSED + "import os\nos.remove('a'); open('b', 'w').write('lost'); open('c', 'w').write('lost')"
+    )
+    assert "could not be brought home" in result.plain_traceback
+    assert "Files that the cell wrote stay" not in result.stderr
+    assert contents(work) == before
+    assert "No %%gpu cell" in baton_files(service, "list")
+
+
+# ---- "as before the cell", in a mirror and in the notebook's folder itself
+
+REFUSES = (
+    "import os\nhome = os.getpid()\n"
+    "class Refuses:\n    def __init__(self): self.x = 1\n"
+    "    def __setstate__(self, state):\n        if os.getpid() == home: raise ValueError('not here')\n"
+)
+REFUSED = "made = Refuses()\n"
+STAY = "warning: Files that the cell wrote stay: it worked in the notebook's folder itself"
+ENDS = {
+    "the session dies": "import os; os._exit(1)",
+    "the change is refused": REFUSED,
+}
+
+
+@pytest.mark.parametrize("files", ["mirror", "auto"])
+def test_as_before_the_cell_says_what_becomes_of_files(
+    service: Service, new_kernel: Callable[..., Kernel], files: str
+) -> None:
+    service.start_broker()
+    worker = service.start_worker(BATON_WORKER_FILES=files)
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    kernel.run(REFUSES + "x = 1").ok()
+    stays = files == "auto"
+
+    def check(name: str, stderr: str) -> None:
+        assert (work / name).exists() == stays, name
+        assert (STAY in stderr) == stays, name
+        assert kernel.evaluate("x") == 1
+
+    for number, code in enumerate(ENDS.values()):
+        result = kernel.gpu(f"x = 2\nopen('{number}', 'w').write('x')\n{code}")
+        assert "Your variables are as they were before the cell" in result.plain_traceback
+        check(str(number), result.stderr)
+    cell = kernel.begin("%%gpu\nx = 2\nopen('killed', 'w').write('x')\nprint('ready', flush=True)\nwhile True: pass")
+    cell.wait_for_text("ready")
+    service.kill(worker)
+    killed = cell.finish(seconds=30)
+    assert killed.error is not None
+    check("killed", killed.stderr)
+
+
+# ---- random cells, and faults
+
+
+def act(random: Random, number: int) -> str:
+    """A line of a cell, in which one thing happens to one file or folder."""
+    names = ["a", "b", "c", "data", "data/a", "data/b", "data/deep", "data/deep/c"]
+    one, other = random.choice(names), random.choice(names)
+    return random.choice(
+        [
+            f"os.makedirs(os.path.dirname({one!r}) or '.', exist_ok=True); open({one!r}, 'w').write('{number}')",
+            f"open({one!r}, 'a').write(' {number}')",
+            f"open({one!r}).read()",
+            f"os.remove({one!r})",
+            f"os.rename({one!r}, {other!r})",
+            f"shutil.rmtree({one!r})",
+            f"os.makedirs({one!r})",
+        ]
+    )
+
+
+def fault(name: str, mirror: Path, worker: psutil.Process) -> Callable[[], None]:
+    """Makes it happen; what it returns ends it."""
+    if name == "gone":
+        remove(mirror)
+    elif name == "replaced":
+        replace(mirror)
+    elif name == "covered":
+        subprocess.run(["mount", "-t", "tmpfs", "none", mirror], check=True)
+        return lambda: subprocess.run(["umount", "-l", mirror], check=True) and None
+    elif name == "unmounted":
+        subprocess.run(["umount", "-l", mirror.parents[2]], check=True)
+    elif name == "full":
+        filling = mirror.parents[2] / "filling"
+        with contextlib.suppress(OSError), filling.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 16))
+        return filling.unlink
+    elif name == "without descriptors":
+        limits = worker.rlimit(psutil.RLIMIT_NOFILE)
+        worker.rlimit(psutil.RLIMIT_NOFILE, (worker.num_fds(), limits[1]))
+        return lambda: worker.rlimit(psutil.RLIMIT_NOFILE, limits) and None
+    elif name == "cleaned":
+        for path in mirror.rglob("*"):
+            if path.is_file():
+                path.unlink()
+    return lambda: None
+
+
+@contextlib.contextmanager
+def disk_of_its_own(folder: Path) -> Iterator[bool]:
+    """Whether this process may mount one there."""
+    folder.mkdir()
+    yield subprocess.run([*SMALL_DISK, folder], check=False).returncode == 0
+    while folder.is_mount():
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+SMALL_DISK = ["mount", "-t", "tmpfs", "-o", "size=4m", "none"]
+FAULTS = ["nothing", "gone", "replaced", "covered", "unmounted", "full", "without descriptors", "cleaned"]
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_random_cells_do_what_they_did_or_nothing(
+    service: Service, new_kernel: Callable[..., Kernel], tmp_path: Path, name: str
+) -> None:
+    mirrors = service.place.folder / "mirrors"
+    with disk_of_its_own(mirrors) as mounted:
+        if name in ("covered", "unmounted", "full") and not mounted:
+            pytest.skip(f"NOT TESTED ({name}): only root may mount file systems")
+        try_random_cells(service, new_kernel, mirrors, tmp_path / "twin", name)
+
+
+def try_random_cells(service: Service, new_kernel: Callable[..., Kernel], mirrors: Path, twin: Path, name: str) -> None:
+    random = Random(seed := int(os.environ.get("BATON_TEST_SEED", "1")))
+    service.start_broker()
+    worker = service.process(service.start_worker(BATON_WORKER_FILES="mirror", BATON_WORKER_MIRRORS=str(mirrors)))
+    kernel = service.kernel(new_kernel)
+    work = service.place.work
+    kernel.run("import os, shutil\nx = 0").ok()
+    kernel.gpu("x").ok()
+    for round_ in range(1, 5):
+        where = f"seed {seed}, cell {round_}"
+        lines = [act(random, 100 * round_ + number) for number in range(8)]
+        before = contents(work)
+        shutil.rmtree(twin, ignore_errors=True)
+        shutil.copytree(work, twin)
+        code = "\n".join(f"try: {line}\nexcept OSError: pass" for line in lines)
+        subprocess.run([sys.executable, "-c", f"import os, shutil\n{code}"], cwd=twin, check=True)
+        cell = kernel.begin(f"%%gpu\n{code}\nx = {round_}\ninput()")
+        cell.wait_for_question()
+        end = fault(name, next(mirrors.rglob("mirror/work")), worker) if round_ % 2 == 0 else lambda: None
+        kernel.client.input("go")
+        try:
+            result = cell.finish(seconds=60)
+        finally:
+            end()
+        now, done = contents(work), contents(twin)
+        if result.error is None and name != "cleaned":
+            assert now == done, where
+        elif result.error is None:
+            assert all(now.get(path) in (done.get(path), before.get(path)) for path in {*now, *done, *before}), where
+        else:
+            assert round_ % 2 == 0, (where, result.plain_traceback)
+            assert now == before, (where, result.plain_traceback)
+            assert kernel.evaluate("x") == round_ - 1, where
+        if not mirrors.is_mount() and name == "unmounted":
+            subprocess.run([*SMALL_DISK, mirrors], check=True)
+    kernel.shutdown()
