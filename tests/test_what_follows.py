@@ -228,15 +228,20 @@ def test_what_could_not_be_sent_yet_survives_a_stopped_cell(
     notebook.check(1)
 
 
+def step_and_lose(notebook: Notebook, session: psutil.Process, service: Service) -> None:
+    """A step whose memory cannot be sent yet, and the end of its session."""
+    notebook.step("pass")
+    wait_until(lambda: "could not be sent yet" in service.log("worker-0"), "the worker has tried")
+    session.kill()
+    wait_until(lambda: "ended while no cell ran" in service.log("worker-0"), "the worker knows")
+
+
 def test_a_session_that_ends_after_it_has_settled(running: Service, open_notebook: Callable[..., Notebook]) -> None:
     notebook = open_notebook("http")
     session = psutil.Process(notebook.kernel.session_pid)
     notebook.send()
     with broken_store(running):
-        notebook.step("pass")
-        wait_until(lambda: "could not be sent yet" in running.log("worker-0"), "the worker has tried")
-        session.kill()
-        wait_until(lambda: "ended while no cell ran" in running.log("worker-0"), "the worker knows")
+        step_and_lose(notebook, session, running)
     assert notebook.kernel.evaluate("float(x[-1]), kept['epoch']") == (1.0, 1)
 
 
@@ -246,10 +251,7 @@ def test_a_cell_that_is_sent_anew_is_in_the_list_once(running: Service, open_not
     session = psutil.Process(notebook.kernel.session_pid)
     notebook.send()
     with broken_store(running):
-        notebook.step("pass")
-        wait_until(lambda: "could not be sent yet" in running.log("worker-0"), "the worker has tried")
-        session.kill()
-        wait_until(lambda: "ended while no cell ran" in running.log("worker-0"), "the worker knows")
+        step_and_lose(notebook, session, running)
         cell = notebook.kernel.begin(f"%%gpu\n{STEP}")
         wait_until(lambda: "cancelled" in running.log("broker"), "the cell is withdrawn")
     cell.finish().ok()
