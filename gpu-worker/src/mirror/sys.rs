@@ -142,10 +142,25 @@ pub(super) enum FlagsOf {
 
 /// The session's process installs the filter and sends its listener to the other end of `to_worker`; nothing, where
 /// the system does not allow it. Then the session starts all the same.
-pub(super) fn watch(command: &mut Command, watched: Watched, to_worker: UnixStream) {
+///
+/// The child closes its copies of the listener and of both ends of the connection, `from_session` too. Its own
+/// `execve` waits for an answer, and the system lets a call fail only when the last copy of its listener is closed:
+/// with a copy of its own, the child of a worker that is killed just then would wait for ever.
+pub(super) fn watch(
+    command: &mut Command,
+    watched: Watched,
+    to_worker: UnixStream,
+    from_session: &UnixStream,
+) {
+    let from_session = from_session.as_raw_fd();
     let in_child = move || {
         if let Ok(listener) = install(watched) {
-            send(to_worker.as_raw_fd(), listener)?;
+            let sent = send(to_worker.as_raw_fd(), listener);
+            for copy in [listener, to_worker.as_raw_fd(), from_session] {
+                // SAFETY: this process executes another program or ends, so nothing uses these descriptors again.
+                unsafe { libc::close(copy) };
+            }
+            sent?;
         }
         Ok(())
     };
@@ -346,5 +361,42 @@ fn respond(listener: &OwnedFd, id: u64, error: i32, flags: u32) {
             libc::SECCOMP_IOCTL_NOTIF_SEND,
             &raw mut response,
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// Starts a program under a filter, on a thread of its own: its start ends only when its `execve` has an answer.
+    fn start() -> (UnixStream, std::thread::JoinHandle<io::Result<()>>) {
+        let (from_session, to_worker) = UnixStream::pair().unwrap();
+        let mut command = Command::new("true");
+        watch(
+            &mut command,
+            Watched::RemovalsAndOpens,
+            to_worker,
+            &from_session,
+        );
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let starts = move || {
+            let _inside = runtime.enter();
+            command.spawn().map(drop)
+        };
+        (from_session, std::thread::spawn(starts))
+    }
+
+    /// What the end of the worker does to its copies.
+    #[test]
+    fn a_start_fails_when_the_worker_closes_the_listener_without_an_answer() {
+        let (from_session, start) = start();
+        let listener = receive_listener(&from_session).unwrap();
+        drop((from_session, listener));
+        let error = start.join().unwrap().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ENOSYS));
     }
 }

@@ -80,7 +80,7 @@ impl Watch {
         let (from_session, to_worker) = UnixStream::pair()?;
         let (opens, opened) = mpsc::unbounded_channel();
         let (says, works) = oneshot::channel();
-        sys::watch(command, watched, to_worker);
+        sys::watch(command, watched, to_worker, &from_session);
         std::thread::Builder::new()
             .name("baton-opens".to_owned())
             .spawn(move || {
