@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from end_to_end import Kernel, Place, Service
+from end_to_end.network import Network
 
 ROOT = Path(__file__).parent.parent
 
@@ -44,6 +45,13 @@ def new_kernel(place: Place) -> Iterator[Callable[..., Kernel]]:
     yield start
     for kernel in started:
         kernel.shutdown()
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    network = Network()
+    yield network
+    network.close()
 
 
 class SharedKernel:

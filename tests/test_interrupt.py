@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 from end_to_end import Cell, Kernel, Service, wait_until
+from end_to_end.network import Network
 from end_to_end.results import Result
 from end_to_end.service import stopped
 
@@ -151,6 +152,31 @@ def test_while_the_result_comes_home(service: Service, new_kernel: Callable[...,
     assert kernel.evaluate("float(x.sum())") == 3e6
     wait_until(lambda: service.jobs()[0]["outcome"] == "cancelled", "the list says what the notebook says")
     assert kernel.gpu("float(x.sum())").ok().value == "3000000.0"
+
+
+def test_a_stop_whose_word_is_lost_on_the_way(
+    service: Service, new_kernel: Callable[..., Kernel], network: Network
+) -> None:
+    """The list says what the notebook says, once the broker can be reached again."""
+    service.start_broker()
+    service.start_worker()
+    relay = network.relay(service.address, f"unix:{service.place.folder}/run/notebook.sock")
+    kernel = service.kernel(new_kernel, BATON_BROKER_ADDRESS=relay.address, BATON_LANE="http")
+    kernel.gpu("import numpy as np\nprint('warm')").ok()
+    go = service.place.folder / "go"
+    cell = kernel.begin(
+        f"%%gpu\nimport os, time\nprint('begun')\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)\n"
+        "x = np.ones(1_000_000)"
+    )
+    cell.wait_for_text("begun")
+    relay.swallow("there")
+    go.touch()
+    wait_until(lambda: relay.has_swallowed("there"), "the notebook asks for the cell's result")
+    interrupt(cell)
+    relay.cut()
+    relay.mend()
+    wait_until(lambda: service.jobs()[0]["outcome"] == "cancelled", "the list says what the notebook says")
+    assert kernel.gpu("'next'").ok().value == "'next'"
 
 
 # Strikes after so many parts of the next message that the kernel's main thread sends in parts.

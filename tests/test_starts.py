@@ -6,7 +6,7 @@ A cell counts its runs in a file outside of the notebook's folder, where nothing
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -38,13 +38,12 @@ values = []
 class Class:
     """One notebook, one broker, and two workers, each behind a relay of its own."""
 
-    def __init__(self, service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    def __init__(self, service: Service, new_kernel: Callable[..., Kernel], network: Network) -> None:
         self.service = service
-        self._network = Network()
         self.relays: dict[str, Relay] = {}
         service.start_broker()
         for number in range(2):
-            relay = self._network.relay(f"unix:{service.socket}", f"unix:{service.place.folder}/run/n{number}.sock")
+            relay = network.relay(f"unix:{service.socket}", f"unix:{service.place.folder}/run/n{number}.sock")
             name = service.start_worker(slots=1, BATON_BROKER_ADDRESS=relay.address)
             self.relays[name] = relay
         self.kernel = service.kernel(new_kernel)
@@ -52,9 +51,6 @@ class Class:
         self.cells = 0
         self.ended: list[int] = []
         """The cells whose end the notebook had."""
-
-    def close(self) -> None:
-        self._network.close()
 
     def file(self, what: str) -> Path:
         return self.service.place.folder / f"{what}-{self.cells}"
@@ -102,10 +98,8 @@ def connected(service: Service, name: str) -> bool:
 
 
 @pytest.fixture
-def classroom(service: Service, new_kernel: Callable[..., Kernel]) -> Iterator[Class]:
-    classroom = Class(service, new_kernel)
-    yield classroom
-    classroom.close()
+def classroom(service: Service, new_kernel: Callable[..., Kernel], network: Network) -> Class:
+    return Class(service, new_kernel, network)
 
 
 def cut_off_when_assigned(classroom: Class) -> None:

@@ -262,7 +262,6 @@ fn job_of(event: &Event) -> Option<JobId> {
             FromProxy::State { job, .. }
             | FromProxy::Resume { job, .. }
             | FromProxy::Cancel { job }
-            | FromProxy::Withdraw { job }
             | FromProxy::Input { job, .. }
             | FromProxy::Files { job, .. }
             | FromProxy::Names { job, .. }

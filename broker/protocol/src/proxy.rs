@@ -37,10 +37,6 @@ pub enum FromProxy {
     Cancel {
         job: JobId,
     },
-    /// As `Cancel`; and a job that has not started leaves no trace, because the notebook submits its cell anew.
-    Withdraw {
-        job: JobId,
-    },
     /// The answer to [`crate::JobEvent::InputWanted`] with this number; `None`: the student interrupted the question.
     /// Idempotent: sent again after a reconnect.
     Input {
@@ -65,13 +61,15 @@ pub enum FromProxy {
         job: JobId,
     },
     /// The change is applied at home (or never will be): the broker may forget the job's state and events.
+    /// Idempotent: sent again after a reconnect until `Closed` or `UnknownJob`.
     Applied {
         job: JobId,
     },
-    /// Of a job that has ended: nothing of it came home, and the notebook told the student this outcome.
+    /// Nothing of the job comes home, whether it has ended or not, and the notebook told the student this outcome;
+    /// none: it submits the cell anew, so a job that has not started leaves no trace. Idempotent like `Applied`.
     GivenUp {
         job: JobId,
-        outcome: Outcome,
+        outcome: Option<Outcome>,
     },
     /// The notebook is closed: its session may end at once, and jobs that are left are cancelled.
     Goodbye {},
@@ -101,6 +99,10 @@ pub enum ToProxy {
     },
     /// The cancellation has arrived; its end is an event like any other.
     Cancelling {
+        job: JobId,
+    },
+    /// The answer to `Applied` and `GivenUp` once it is stored: it need not be said again.
+    Closed {
         job: JobId,
     },
     /// The broker has no such job (it was never acknowledged, or is forgotten): submit it again or give up.

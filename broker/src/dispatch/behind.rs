@@ -4,7 +4,7 @@
 //! here knows whether the cell has run: it is not run again, and its student is told. A job that was stored before this
 //! broker started is given to no worker before its proxy has asked for it.
 
-use super::{Action, ConnectionId, Dispatch, Job, Now, Phase};
+use super::{Abandoned, Action, ConnectionId, Dispatch, Job, Now, Phase};
 use baton_protocol::{
     FencingNumber, JobId, Outcome, RemoteError, WorkerId,
     worker::{Acknowledged, ToWorker},
@@ -83,7 +83,7 @@ impl Dispatch {
             ));
         }
         if let Some(job) = self.jobs.get_mut(&id) {
-            job.abandoned = true;
+            job.abandoned = Some(Abandoned::AsItEnded);
             match job.phase {
                 Phase::Finished => self.close(id, actions),
                 _ => self.run_forgotten(id, now, actions),
@@ -129,7 +129,7 @@ impl Dispatch {
         for id in self.jobs_where(is_over) {
             if let Some(job) = self.jobs.get_mut(&id) {
                 job.unclaimed = None;
-                job.abandoned = true;
+                job.abandoned = Some(Abandoned::AsItEnded);
             }
             self.cancel(id, now, actions);
         }

@@ -41,11 +41,8 @@ pub(crate) struct Job {
     pub(super) front_ms: Option<i64>,
     /// It was stored before this broker started, and its proxy has not asked for it yet.
     pub(super) unclaimed: Option<Unclaimed>,
-    /// The proxy said that it will not apply the result.
-    pub(super) abandoned: bool,
-    /// The proxy submits its cell anew, so this one leaves no trace unless it has started. A broker that restarts in
-    /// between shows it as cancelled.
-    pub(super) withdrawn: bool,
+    /// Nobody waits for its end any more.
+    pub(super) abandoned: Option<Abandoned>,
     pub(super) cell_key: Option<CellKey>,
     pub(super) priority: Priority,
     /// How long it may run: granted, and never more than what was left of the budget.
@@ -103,8 +100,7 @@ impl Job {
             held: None,
             front_ms: None,
             unclaimed: None,
-            abandoned: false,
-            withdrawn: false,
+            abandoned: None,
             cell_key: submission.cell_key,
             priority: submission.priority,
             timeout_ms: submission.cell.timeout_ms,
@@ -144,8 +140,7 @@ impl Job {
                 until,
                 last_event: open.last_event,
             }),
-            abandoned: false,
-            withdrawn: false,
+            abandoned: None,
             cell_key: open.cell_key,
             priority: open.priority,
             timeout_ms: open.timeout_ms,
@@ -174,6 +169,15 @@ impl Job {
     pub(super) fn is_running(&self) -> bool {
         matches!(self.phase, Phase::Assigned | Phase::Started)
     }
+}
+
+/// What the list of jobs says of a job that nobody waits for, once it has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Abandoned {
+    AsItEnded,
+    AsTold(Outcome),
+    /// Nothing, unless it has started: the notebook submits the cell anew.
+    NoTrace,
 }
 
 /// How a job ended.

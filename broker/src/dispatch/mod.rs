@@ -44,7 +44,7 @@ use baton_protocol::{
     worker::{Device, GpuLoad, ToWorker},
 };
 use graces::Missed;
-use job::End;
+use job::{Abandoned, End};
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
@@ -386,7 +386,7 @@ impl Dispatch {
             memory: std::mem::take(&mut job.memory),
             at_ms: now.unix_ms,
         }));
-        let nobody_asks = job.abandoned || !self.notebooks.contains_key(&job.notebook);
+        let nobody_asks = job.abandoned.is_some() || !self.notebooks.contains_key(&job.notebook);
         if nobody_asks {
             self.close(id, actions);
         }
@@ -396,9 +396,11 @@ impl Dispatch {
         let Some(job) = self.jobs.remove(&id) else {
             return;
         };
-        if let Some(notebook) = self.notebooks.get_mut(&job.notebook) {
+        let notebook = self.notebooks.get_mut(&job.notebook);
+        let proxy = notebook.and_then(|notebook| {
             notebook.subscriptions.remove(&id);
-        }
+            notebook.connection
+        });
         if job.rest_due
             && let Some(connection) = self.runner(&job)
         {
@@ -408,13 +410,18 @@ impl Dispatch {
                 ToWorker::Revoke { job: id, fencing },
             ));
         }
-        self.closed.insert(id, job.notebook);
-        actions.push(Action::Write(
-            match job.withdrawn && job.started_ms.is_none() {
-                true => Write::Remove { job: id },
-                false => Write::Close { job: id },
-            },
-        ));
+        if let Some(proxy) = proxy {
+            actions.push(Action::ToProxy(proxy, ToProxy::Closed { job: id }));
+        }
+        if let Some(Abandoned::AsTold(outcome)) = job.abandoned {
+            actions.push(Action::Write(Write::GiveUp { job: id, outcome }));
+        }
+        if job.abandoned == Some(Abandoned::NoTrace) && job.started_ms.is_none() {
+            actions.push(Action::Write(Write::Remove { job: id }));
+        } else {
+            self.closed.insert(id, job.notebook);
+            actions.push(Action::Write(Write::Close { job: id }));
+        }
     }
 
     /// The connected proxy that asked for this job.

@@ -1,7 +1,8 @@
 //! What proxies say.
 
 use super::{
-    Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Subscription, account::SAFE,
+    Abandoned, Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Subscription,
+    account::SAFE,
 };
 use crate::{people::Account, store::Write};
 use baton_protocol::{
@@ -67,13 +68,15 @@ impl Dispatch {
             FromProxy::Submit(submission) if submission.notebook == notebook => {
                 self.submit(connection, submission, now, actions);
             }
+            FromProxy::GivenUp { job, outcome } if self.closed.get(&job) == Some(&notebook) => {
+                self.given_up_late(connection, job, outcome, actions);
+            }
             // Said once already.
             FromProxy::Hello { .. } => {}
             FromProxy::Submit(Submission { job, .. })
             | FromProxy::State { job, .. }
             | FromProxy::Resume { job, .. }
             | FromProxy::Cancel { job }
-            | FromProxy::Withdraw { job }
             | FromProxy::Input { job, .. }
             | FromProxy::Files { job, .. }
             | FromProxy::Names { job, .. }
@@ -89,13 +92,6 @@ impl Dispatch {
                 self.replace_state(connection, job, state, actions);
             }
             FromProxy::Resume { job, after } => self.resume(connection, job, after, now, actions),
-            FromProxy::Withdraw { job: id } => {
-                if let Some(job) = self.jobs.get_mut(&id) {
-                    job.withdrawn = true;
-                }
-                actions.push(Action::ToProxy(connection, ToProxy::Cancelling { job: id }));
-                self.cancel(id, now, actions);
-            }
             FromProxy::Cancel { job } => {
                 actions.push(Action::ToProxy(connection, ToProxy::Cancelling { job }));
                 self.cancel(job, now, actions);
@@ -114,10 +110,10 @@ impl Dispatch {
                 self.names(connection, job, number, state, actions);
             }
             FromProxy::RestWanted { job } => self.rest_wanted(connection, job, actions),
-            FromProxy::Applied { job } => self.applied(job, now, actions),
+            FromProxy::Applied { job } => self.abandon(job, Abandoned::AsItEnded, now, actions),
             FromProxy::GivenUp { job, outcome } => {
-                self.given_up(job, outcome, actions);
-                self.applied(job, now, actions);
+                let how = outcome.map_or(Abandoned::NoTrace, Abandoned::AsTold);
+                self.abandon(job, how, now, actions);
             }
             FromProxy::Goodbye {} => self.proxy_gone(notebook, now, actions),
         }
@@ -464,23 +460,29 @@ impl Dispatch {
         }
     }
 
-    /// The list of jobs says what the notebook says.
-    fn given_up(&mut self, id: JobId, outcome: Outcome, actions: &mut Vec<Action>) {
-        let job = self.jobs.get(&id);
-        if job.is_some_and(|job| job.phase == Phase::Finished) {
-            actions.push(Action::Write(Write::GiveUp { job: id, outcome }));
-        }
-    }
-
-    fn applied(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
+    fn abandon(&mut self, id: JobId, how: Abandoned, now: Now, actions: &mut Vec<Action>) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
-        if job.phase == Phase::Finished {
-            self.close(id, actions);
-        } else {
-            job.abandoned = true;
-            self.cancel(id, now, actions);
+        job.abandoned = Some(how);
+        match job.phase {
+            Phase::Finished => self.close(id, actions),
+            _ => self.cancel(id, now, actions),
         }
+    }
+
+    /// The job was closed while its notebook was away, which has told its student something else.
+    fn given_up_late(
+        &self,
+        connection: ConnectionId,
+        job: JobId,
+        outcome: Option<Outcome>,
+        actions: &mut Vec<Action>,
+    ) {
+        actions.push(Action::Write(match outcome {
+            Some(outcome) => Write::GiveUp { job, outcome },
+            None => Write::Remove { job },
+        }));
+        actions.push(Action::ToProxy(connection, ToProxy::Closed { job }));
     }
 }

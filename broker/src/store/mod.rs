@@ -195,7 +195,7 @@ pub(crate) enum Write {
         run_ms: u64,
         at_ms: i64,
     },
-    /// What a finished job did was not taken home: what the notebook said instead.
+    /// What a finished job did was not taken home: what the notebook said instead. Its row may be gone.
     GiveUp {
         job: JobId,
         outcome: Outcome,
@@ -204,7 +204,7 @@ pub(crate) enum Write {
     Close {
         job: JobId,
     },
-    /// The job was withdrawn before it started: nothing of it stays.
+    /// The notebook submits its cell anew: unless the job has started, nothing of it stays. Its row may be gone.
     Remove {
         job: JobId,
     },

@@ -177,7 +177,7 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
         Write::GiveUp { job, outcome } => {
             sql("UPDATE jobs SET outcome = ? WHERE job = ? AND state = 'finished'")
                 .bind(outcome.name())
-                .bind(job.0.as_bytes().as_slice()).changing(*job)
+                .bind(job.0.as_bytes().as_slice())
         }
         Write::Close { job } => {
             statements.push(forget_events(*job));
@@ -187,9 +187,8 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
         Write::Remove { job } => {
             let job_id = job.0.as_bytes().as_slice();
             statements.push(sql("DELETE FROM events WHERE job = ?").bind(job_id));
-            sql("DELETE FROM jobs WHERE job = ? AND state = 'finished'")
+            sql("DELETE FROM jobs WHERE job = ? AND state = 'finished' AND started_ms IS NULL")
                 .bind(job_id)
-                .changing(*job)
         }
         Write::SeeWorker {
             worker,

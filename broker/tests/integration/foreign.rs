@@ -145,15 +145,14 @@ fn number_of(message: &FromProxy) -> usize {
         FromProxy::State { .. } => 2,
         FromProxy::Resume { .. } => 3,
         FromProxy::Cancel { .. } => 4,
-        FromProxy::Withdraw { .. } => 5,
-        FromProxy::Input { .. } => 6,
-        FromProxy::Files { .. } => 7,
-        FromProxy::Names { .. } => 8,
-        FromProxy::RestWanted { .. } => 9,
-        FromProxy::Applied { .. } => 10,
-        FromProxy::GivenUp { .. } => 11,
+        FromProxy::Input { .. } => 5,
+        FromProxy::Files { .. } => 6,
+        FromProxy::Names { .. } => 7,
+        FromProxy::RestWanted { .. } => 8,
+        FromProxy::Applied { .. } => 9,
+        FromProxy::GivenUp { .. } => 10,
         // Names nothing: it is about the notebook that says it.
-        FromProxy::Goodbye {} => 12,
+        FromProxy::Goodbye {} => 11,
     }
 }
 
@@ -179,7 +178,6 @@ fn proxy_messages(ids: &Ids, job: JobId, own: NotebookId) -> Vec<FromProxy> {
         },
         FromProxy::Resume { job, after: 0 },
         FromProxy::Cancel { job },
-        FromProxy::Withdraw { job },
         FromProxy::Input {
             job,
             question: 1,
@@ -199,8 +197,9 @@ fn proxy_messages(ids: &Ids, job: JobId, own: NotebookId) -> Vec<FromProxy> {
         FromProxy::Applied { job },
         FromProxy::GivenUp {
             job,
-            outcome: Outcome::Cancelled,
+            outcome: Some(Outcome::Cancelled),
         },
+        FromProxy::GivenUp { job, outcome: None },
         FromProxy::Goodbye {},
     ]
 }
@@ -213,7 +212,7 @@ async fn no_message_of_a_notebook_reaches_the_job_of_another() {
             let mut mallory = FakeProxy::new(&class.broker.dial_as(token)).await;
             let messages = proxy_messages(&class.ids, job, mallory.notebook);
             let numbers: BTreeSet<usize> = messages.iter().map(number_of).collect();
-            assert_eq!(numbers, (0..=12).collect());
+            assert_eq!(numbers, (0..=11).collect());
             for message in messages {
                 let what = format!("{token}: {message:?}");
                 let number = number_of(&message);
@@ -221,7 +220,7 @@ async fn no_message_of_a_notebook_reaches_the_job_of_another() {
                 match number {
                     // The first hello counts.
                     0 => {}
-                    12 => {
+                    11 => {
                         let notebook = mallory.notebook;
                         let end = ToWorker::EndSession { notebook };
                         assert_eq!(class.worker.next().await, end);

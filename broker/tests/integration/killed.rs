@@ -4,6 +4,7 @@ use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, output, outputs,
     serve_in_this_process, started,
 };
+use baton_link::Api;
 use baton_protocol::{
     JobEvent, Outcome,
     proxy::{FromProxy, ToProxy, WaitingReason},
@@ -255,4 +256,69 @@ async fn a_job_of_which_its_proxy_has_heard_more_is_not_given_to_another_worker(
     assert_eq!(proxy.next().await, ToProxy::UnknownJob { job });
     let next = proxy.submit().await;
     assert_eq!(other.run_to_end().await, next);
+}
+
+/// The outcomes in the list of jobs.
+async fn listed(broker: &KilledBroker) -> Vec<String> {
+    let page = Api::new(&broker.dial).unwrap().get("/v1/jobs").await;
+    let page: serde_json::Value = serde_json::from_slice(&page.unwrap()).unwrap();
+    let jobs = page["items"].as_array().unwrap().iter();
+    jobs.map(|job| job["outcome"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// A proxy says its last word again until the broker has stored it.
+#[tokio::test]
+async fn what_a_notebook_told_its_student_is_in_the_list_whenever_the_broker_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut broker = KilledBroker::start(folder.path()).await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    worker.report(job, fencing, 1, vec![started()]).await;
+    let word = FromProxy::GivenUp {
+        job,
+        outcome: Some(Outcome::WorkerLost),
+    };
+    proxy.say(word.clone()).await;
+    assert_eq!(worker.next().await, ToWorker::Cancel { job });
+
+    // The broker no longer knows that the job was given up, and it ends well.
+    broker = broker.kill_and_restart().await;
+    let mut worker = FakeWorker::back(&broker.dial, worker.id, &[(job, fencing)]).await;
+    assert!(matches!(worker.next().await, ToWorker::Acknowledge { .. }));
+    assert_eq!(worker.next().await, ToWorker::Cancel { job });
+    worker
+        .report(job, fencing, 2, vec![finished(Outcome::Ok)])
+        .await;
+    for _ in 0..2 {
+        let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;
+        proxy.say(word.clone()).await;
+        proxy.expect_silence().await;
+        assert_eq!(proxy.closed, [job]);
+        assert_eq!(listed(&broker).await, ["worker_lost"]);
+        broker = broker.kill_and_restart().await;
+    }
+}
+
+#[tokio::test]
+async fn a_cell_that_is_submitted_anew_leaves_no_trace_whenever_the_broker_is_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut broker = KilledBroker::start(folder.path()).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let (job, outcome) = (proxy.submit().await, None);
+    proxy.place(job).await;
+    proxy.say(FromProxy::Cancel { job }).await;
+    assert!(proxy.event(job).await.is_last());
+
+    broker = broker.kill_and_restart().await;
+    assert_eq!(listed(&broker).await, ["cancelled"]);
+    let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;
+    proxy.say(FromProxy::GivenUp { job, outcome }).await;
+    proxy.expect_silence().await;
+    assert_eq!(proxy.closed, [job]);
+    assert!(listed(&broker).await.is_empty());
+    proxy.say(FromProxy::GivenUp { job, outcome }).await;
+    assert_eq!(proxy.next().await, ToProxy::UnknownJob { job });
 }

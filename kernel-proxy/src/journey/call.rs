@@ -112,10 +112,10 @@ impl Journey {
         };
         self.home = None;
         let told = match &stop {
-            Stop::Failed(failure) => failure.outcome,
-            _ => Outcome::Cancelled,
+            Stop::Failed(failure) => Some(failure.outcome),
+            _ => (!call.withdrawn).then_some(Outcome::Cancelled),
         };
-        self.link.abandon(job, told).await;
+        self.link.give_up(job, told).await;
         self.want_rest().await;
         self.close_comms(&mut call);
         if matches!(stop, Stop::Cancelled | Stop::Failed(_)) {

@@ -34,11 +34,8 @@ enum Command {
     Send(Box<FromProxy>),
     /// As `Send`, and once more after each reconnect until the next answer or the job's end.
     Answer(JobId, Box<FromProxy>),
-    /// The call ended without what the job did, and like this for the student: cancel the job and ignore what still
-    /// comes of it.
-    Abandon(JobId, Outcome),
-    /// The job's change is home, or never will be.
-    Applied(JobId),
+    /// Nothing more is wanted of the job. Said again after each reconnect until the broker has stored it.
+    LastWord(JobId, Box<FromProxy>),
 }
 
 #[derive(Debug)]
@@ -106,12 +103,16 @@ impl Link {
         self.command(Command::Answer(job, Box::new(message))).await;
     }
 
-    pub(super) async fn abandon(&self, job: JobId, outcome: Outcome) {
-        self.command(Command::Abandon(job, outcome)).await;
+    /// The call ended without what the job did, and for the student like this; none: its cell is submitted anew.
+    pub(super) async fn give_up(&self, job: JobId, outcome: Option<Outcome>) {
+        let word = FromProxy::GivenUp { job, outcome };
+        self.command(Command::LastWord(job, Box::new(word))).await;
     }
 
+    /// The job's change is home, or never will be.
     pub(super) async fn applied(&self, job: JobId) {
-        self.command(Command::Applied(job)).await;
+        let word = FromProxy::Applied { job };
+        self.command(Command::LastWord(job, Box::new(word))).await;
     }
 
     pub(super) fn status(&self) -> Status {

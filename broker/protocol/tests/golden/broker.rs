@@ -100,13 +100,12 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::State { job: job(), state: held() },
     FromProxy::Resume { job: job(), after: 41 },
     FromProxy::Cancel { job: job() },
-    FromProxy::Withdraw { job: job() },
     FromProxy::Input { job: job(), question: 2, value: Some("Ada".to_owned()) },
     FromProxy::Files { job: job(), question: 3, answer: parcel() },
     FromProxy::Names { job: job(), number: 3, state: held() },
     FromProxy::RestWanted { job: job() },
     FromProxy::Applied { job: job() },
-    FromProxy::GivenUp { job: job(), outcome: Outcome::Cancelled },
+    FromProxy::GivenUp { job: job(), outcome: Some(Outcome::Cancelled) },
     FromProxy::Goodbye {},
 ], {
     FromProxy::Hello { .. } => "hello",
@@ -114,7 +113,6 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::State { .. } => "state",
     FromProxy::Resume { .. } => "resume",
     FromProxy::Cancel { .. } => "cancel",
-    FromProxy::Withdraw { .. } => "withdraw",
     FromProxy::Input { .. } => "input",
     FromProxy::Files { .. } => "files",
     FromProxy::Names { .. } => "names",
@@ -139,6 +137,7 @@ golden!(messages_to_proxies_are_read, "to_proxy", ToProxy, [
         events: (1..).zip(events()).map(|(number, event)| NumberedEvent { number, event }).collect(),
     },
     ToProxy::Cancelling { job: job() },
+    ToProxy::Closed { job: job() },
     ToProxy::UnknownJob { job: job() },
 ], {
     ToProxy::Welcome { .. } => "welcome",
@@ -146,6 +145,7 @@ golden!(messages_to_proxies_are_read, "to_proxy", ToProxy, [
     ToProxy::Place { .. } => "place",
     ToProxy::Events { .. } => "events",
     ToProxy::Cancelling { .. } => "cancelling",
+    ToProxy::Closed { .. } => "closed",
     ToProxy::UnknownJob { .. } => "unknown_job",
 });
 

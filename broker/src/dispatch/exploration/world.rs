@@ -141,6 +141,7 @@ enum Down {
     CancelJob,
     /// Number, and whether it is the last one.
     Events(Vec<(u64, bool)>),
+    Closed,
     UnknownJob,
 }
 
@@ -167,6 +168,8 @@ struct Proxy {
     seen: u64,
     /// It knows how its job ended.
     over: bool,
+    /// And knows that the broker knows.
+    closed: bool,
 }
 
 /// What a crash leaves.
@@ -229,7 +232,7 @@ impl World {
     /// The student knows how the job ended, and nothing of it is left anywhere.
     pub(super) fn is_over(&self) -> bool {
         let free = self.workers.iter().all(|worker| worker.held.is_none());
-        self.proxy.over && free && self.dispatch.jobs.is_empty()
+        self.proxy.closed && free && self.dispatch.jobs.is_empty()
     }
 
     // ---- what may happen
@@ -485,6 +488,7 @@ impl World {
         match action {
             Action::ToWorker(id, message) => self.pass(id, down_to_worker(&message)),
             Action::ToProxy(id, ToProxy::Welcome { .. }) => self.pass(id, Some(Down::Welcome)),
+            Action::ToProxy(id, ToProxy::Closed { .. }) => self.pass(id, Some(Down::Closed)),
             Action::ToProxy(id, ToProxy::UnknownJob { .. }) => {
                 self.pass(id, Some(Down::UnknownJob));
             }

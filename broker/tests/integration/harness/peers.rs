@@ -14,6 +14,8 @@ pub(crate) struct FakeProxy {
     pub(crate) notebook: NotebookId,
     /// The jobs whose cancellation the broker has heard of.
     pub(crate) cancelling: Vec<JobId>,
+    /// The jobs of which it says that they are closed.
+    pub(crate) closed: Vec<JobId>,
 }
 
 impl FakeProxy {
@@ -48,6 +50,7 @@ impl FakeProxy {
             connection,
             notebook,
             cancelling: Vec::new(),
+            closed: Vec::new(),
         };
         assert!(matches!(proxy.next().await, ToProxy::Welcome { .. }));
         proxy
@@ -69,7 +72,7 @@ impl FakeProxy {
         job
     }
 
-    /// The next message; that a cancellation has arrived may be said at any time and is only noted.
+    /// The next message; that a cancellation has arrived or a job is closed may be said at any time and is only noted.
     pub(crate) async fn next(&mut self) -> ToProxy {
         loop {
             let message = within("a message to the proxy", self.connection.receive())
@@ -78,6 +81,7 @@ impl FakeProxy {
                 .expect("the broker closed the connection");
             match message {
                 ToProxy::Cancelling { job } => self.cancelling.push(job),
+                ToProxy::Closed { job } => self.closed.push(job),
                 message => return message,
             }
         }

@@ -29,6 +29,8 @@ pub(super) struct Call<'a> {
     pub(super) worker: Option<String>,
     /// The cell may have written files.
     pub(super) started: bool,
+    /// The shim sends the cell anew.
+    pub(super) withdrawn: bool,
     /// Comms that the cell opened. The notebook has them once its change is applied.
     pub(super) comms: Vec<String>,
     /// What workers on this machine may fetch, as long as the call lasts.
@@ -92,6 +94,7 @@ impl<'a> Call<'a> {
             is_stored: false,
             worker: None,
             started: false,
+            withdrawn: false,
             comms: Vec::new(),
             held: None,
             input: None,
@@ -186,13 +189,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    pub(super) fn stop_of(&self, message: Option<FromNotebook>) -> Option<Stop> {
+    pub(super) fn stop_of(&mut self, message: Option<FromNotebook>) -> Option<Stop> {
         match message {
             None => Some(Stop::KernelGone),
             Some(FromNotebook::Run(run)) => Some(Stop::Replaced(Box::new(run))),
-            Some(FromNotebook::Cancel { call } | FromNotebook::Withdraw { call })
-                if call == self.number =>
-            {
+            Some(FromNotebook::Cancel { call }) if call == self.number => Some(Stop::Cancelled),
+            Some(FromNotebook::Withdraw { call }) if call == self.number => {
+                self.withdrawn = true;
                 Some(Stop::Cancelled)
             }
             Some(late) => {

@@ -88,21 +88,13 @@ impl Journey {
                         let (job, question) = (call.job, call.input.unwrap_or_default());
                         self.link.answer(job, FromProxy::Input { job, question, value }).await;
                     }
-                    Some(stop @ (FromNotebook::Cancel { call: number } | FromNotebook::Withdraw { call: number }))
-                        if number == call.number =>
-                    {
-                        if down_since.is_some() {
-                            return Err(Stop::Cancelled);
+                    other => match call.stop_of(other) {
+                        Some(Stop::Cancelled) if down_since.is_none() => {
+                            self.link.send(FromProxy::Cancel { job: call.job }).await;
+                            cancelled.get_or_insert_with(|| (Instant::now(), CANCEL_SILENCE));
                         }
-                        let job = call.job;
-                        self.link.send(match stop {
-                            FromNotebook::Withdraw { .. } => FromProxy::Withdraw { job },
-                            _ => FromProxy::Cancel { job },
-                        }).await;
-                        cancelled.get_or_insert_with(|| (Instant::now(), CANCEL_SILENCE));
-                    }
-                    other => if let Some(stop) = call.stop_of(other) {
-                        return Err(stop);
+                        Some(stop) => return Err(stop),
+                        None => {}
                     },
                 },
                 sent = sent(&mut names) => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton_link::{Backoff, ChunkLane, Connection, LinkError};
 use baton_protocol::proxy::{FromProxy, ToProxy};
-use baton_protocol::{JobEvent, JobId, NotebookId, Outcome, PROTOCOL_VERSION, Refusal, Submission};
+use baton_protocol::{JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
 use tokio::sync::{mpsc, watch};
 
 use super::{Command, Lanes, Link, News, Status, describe};
@@ -60,9 +60,15 @@ struct Keeper {
     commands: mpsc::Receiver<Command>,
     news: mpsc::Sender<(JobId, News)>,
     status: watch::Sender<Status>,
-    jobs: HashMap<JobId, OpenJob>,
-    /// For the next connection: cancellations and the like of jobs that are no longer open.
+    jobs: HashMap<JobId, Job>,
+    /// For the next connection.
     unsent: Vec<FromProxy>,
+}
+
+enum Job {
+    Open(OpenJob),
+    /// Nothing more is wanted of it, which the broker has not confirmed yet.
+    Over(Box<FromProxy>),
 }
 
 struct OpenJob {
@@ -71,9 +77,6 @@ struct OpenJob {
     answer: Option<Box<FromProxy>>,
     /// Number of the last event that was passed on.
     seen: u64,
-    /// No call waits for it any more: how it ended for the student. Only its end is of interest.
-    abandoned: Option<Outcome>,
-    finished: bool,
 }
 
 type Broker = Connection<ToProxy, FromProxy>;
@@ -122,7 +125,7 @@ impl Keeper {
 
     async fn connect(&mut self) -> Result<Broker, NoBroker> {
         let dial = dial_or_start(&self.choice).await?;
-        let waits = !self.jobs.is_empty();
+        let waits = self.jobs.values().any(|job| matches!(job, Job::Open(_)));
         let greeting = async {
             let mut broker: Broker = baton_link::connect(&dial, "/v1/proxy").await?;
             let hello = FromProxy::Hello {
@@ -196,26 +199,27 @@ impl Keeper {
         for message in std::mem::take(&mut self.unsent) {
             broker.send(&message).await?;
         }
-        for (job, open) in &self.jobs {
-            let after = open.seen;
-            broker.send(&FromProxy::Resume { job: *job, after }).await?;
-            if let Some(answer) = &open.answer {
-                broker.send(answer).await?;
+        for (id, job) in &self.jobs {
+            match job {
+                Job::Open(open) => {
+                    let (job, after) = (*id, open.seen);
+                    broker.send(&FromProxy::Resume { job, after }).await?;
+                    if let Some(answer) = &open.answer {
+                        broker.send(answer).await?;
+                    }
+                }
+                Job::Over(last_word) => broker.send(last_word).await?,
             }
         }
         Ok(())
     }
 
     async fn obey(&mut self, command: Command, broker: &mut Broker) -> Result<(), LinkError> {
-        let message = match self.note(command) {
-            Noted::Submit(job) => {
-                let submission = self.jobs[&job].submission.as_ref().clone();
-                FromProxy::Submit(submission)
-            }
-            Noted::Send(message) | Noted::Answer(message) => *message,
-            Noted::Nothing => return Ok(()),
-        };
-        broker.send(&message).await
+        match self.note(command) {
+            Noted::Submission(submission) => broker.send(&FromProxy::Submit(*submission)).await,
+            Noted::Once(message) | Noted::Repeated(message) => broker.send(&message).await,
+            Noted::Nothing => Ok(()),
+        }
     }
 
     /// What a command means for the book-keeping, connected or not.
@@ -223,40 +227,29 @@ impl Keeper {
         match command {
             Command::Wake => Noted::Nothing,
             Command::Submit(submission) => {
-                let job = submission.job;
                 let open = OpenJob {
-                    submission,
+                    submission: submission.clone(),
                     answer: None,
                     seen: 0,
-                    abandoned: None,
-                    finished: false,
                 };
-                self.jobs.insert(job, open);
-                Noted::Submit(job)
+                self.jobs.insert(submission.job, Job::Open(open));
+                Noted::Submission(submission)
             }
-            Command::Send(message) => Noted::Send(message),
+            Command::Send(message) => Noted::Once(message),
             Command::Answer(job, message) => match self.jobs.get_mut(&job) {
-                Some(open) => {
+                Some(Job::Open(open)) => {
                     open.answer = Some(message.clone());
-                    Noted::Answer(message)
+                    Noted::Repeated(message)
                 }
-                None => Noted::Nothing,
+                _ => Noted::Nothing,
             },
-            Command::Abandon(job, outcome) => match self.jobs.get_mut(&job) {
-                Some(open) if open.finished => {
-                    self.jobs.remove(&job);
-                    Noted::Send(Box::new(FromProxy::GivenUp { job, outcome }))
+            Command::LastWord(job, message) => match self.jobs.get_mut(&job) {
+                Some(job @ Job::Open(_)) => {
+                    *job = Job::Over(message.clone());
+                    Noted::Repeated(message)
                 }
-                Some(open) => {
-                    open.abandoned = Some(outcome);
-                    Noted::Send(Box::new(FromProxy::Cancel { job }))
-                }
-                None => Noted::Nothing,
+                _ => Noted::Nothing,
             },
-            Command::Applied(job) => {
-                self.jobs.remove(&job);
-                Noted::Send(Box::new(FromProxy::Applied { job }))
-            }
         }
     }
 
@@ -279,7 +272,7 @@ impl Keeper {
             }
             ToProxy::Events { job, events } => {
                 for numbered in events {
-                    let Some(open) = self.jobs.get_mut(&job) else {
+                    let Some(Job::Open(open)) = self.jobs.get_mut(&job) else {
                         return Ok(());
                     };
                     if numbered.number <= open.seen {
@@ -293,32 +286,29 @@ impl Keeper {
                     if let JobEvent::Rest { .. } = numbered.event {
                         open.answer = None;
                     }
-                    open.finished |= matches!(numbered.event, JobEvent::Finished { .. });
-                    match open.abandoned {
-                        None => self.tell(job, News::Event(Box::new(numbered.event))).await,
-                        Some(outcome) if open.finished => {
-                            self.jobs.remove(&job);
-                            broker.send(&FromProxy::GivenUp { job, outcome }).await?;
-                        }
-                        Some(_) => {}
-                    }
+                    self.tell(job, News::Event(Box::new(numbered.event))).await;
                 }
             }
             ToProxy::Cancelling { job } => self.tell(job, News::Cancelling).await,
+            ToProxy::Closed { job } => self.confirmed(job),
             ToProxy::UnknownJob { job } => match self.jobs.get(&job) {
-                Some(open) if open.abandoned.is_some() => {
-                    self.jobs.remove(&job);
-                }
-                Some(open) if open.seen == 0 => {
+                Some(Job::Open(open)) if open.seen == 0 => {
                     let submission = open.submission.as_ref().clone();
                     return broker.send(&FromProxy::Submit(submission)).await;
                 }
-                Some(_) => self.tell(job, News::Lost).await,
-                None => {}
+                Some(Job::Open(_)) => self.tell(job, News::Lost).await,
+                _ => self.confirmed(job),
             },
             ToProxy::Welcome { .. } | ToProxy::Refused(_) => {}
         }
         Ok(())
+    }
+
+    /// The broker has nothing of it that still waits for a word.
+    fn confirmed(&mut self, job: JobId) {
+        if let Some(Job::Over(_)) = self.jobs.get(&job) {
+            self.jobs.remove(&job);
+        }
     }
 
     async fn tell(&self, job: JobId, news: News) {
@@ -353,17 +343,19 @@ impl Keeper {
     }
 
     fn keep_for_later(&mut self, command: Command) {
-        // A submission is sent again when the broker says that it does not know the job, an answer in any case.
-        if let Noted::Send(message) = self.note(command) {
+        // A submission is sent again when the broker says that it does not know the job.
+        if let Noted::Once(message) = self.note(command) {
             self.unsent.push(*message);
         }
     }
 }
 
+/// What is to be sent, if the broker is connected.
 enum Noted {
-    Submit(JobId),
-    Send(Box<FromProxy>),
-    Answer(Box<FromProxy>),
+    Submission(Box<Submission>),
+    Once(Box<FromProxy>),
+    /// `resume` says it again.
+    Repeated(Box<FromProxy>),
     Nothing,
 }
 

@@ -80,11 +80,13 @@ impl World {
         match message {
             Down::Welcome => {
                 self.proxy.welcomed = true;
-                if self.proxy.submitted && !self.proxy.over {
+                if self.proxy.over {
+                    self.say(Peer::Proxy, Up::Applied);
+                } else if self.proxy.submitted {
                     self.say(Peer::Proxy, Up::Resume(self.proxy.seen));
                 }
             }
-            Down::UnknownJob if self.proxy.over => {}
+            Down::Closed | Down::UnknownJob if self.proxy.over => self.proxy.closed = true,
             Down::UnknownJob if self.proxy.seen == 0 => self.say(Peer::Proxy, Up::Submit),
             Down::UnknownJob => self.end(),
             Down::Events(events) => {

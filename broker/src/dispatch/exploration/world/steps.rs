@@ -28,7 +28,7 @@ impl World {
             }
         }
         for peer in [Peer::Proxy, Peer::Worker(0), Peer::Worker(1)] {
-            let ends = peer == Peer::Proxy && self.proxy.over;
+            let ends = peer == Peer::Proxy && self.proxy.closed;
             if self.line_of(peer).is_none() && !ends {
                 steps.push(Step::Connect(peer));
             }
@@ -98,7 +98,7 @@ impl World {
         let dispatch = &self.dispatch;
         for job in dispatch.jobs.values() {
             (job.phase as u8, job.worker, job.fencing, job.acknowledged).hash(state);
-            (job.last_event, job.cancel_wanted, job.abandoned).hash(state);
+            (job.last_event, job.cancel_wanted, job.abandoned.is_some()).hash(state);
             let unclaimed = job.unclaimed.as_ref();
             unclaimed
                 .map(|stored| (left(Some(stored.until)), stored.last_event))
