@@ -263,6 +263,22 @@ def test_a_broker_without_descriptors(running: Service, notebook: Kernel, new_ke
     assert new.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
 
 
+def test_a_worker_without_descriptors_for_the_result(running: Service, notebook: Kernel, gate: Gate) -> None:
+    """Only the session has what the cell changed, so it is asked again until the worker can take it."""
+    cell = notebook.begin(f"%%gpu\n{gate.code}\nvalues")
+    gate.open(0)
+    gate.open(1)
+    cell.wait_for_text("step 2")
+    worker = running.process("worker-0")
+    before = worker.rlimit(psutil.RLIMIT_NOFILE)
+    worker.rlimit(psutil.RLIMIT_NOFILE, (8, before[1]))
+    gate.open(2)
+    wait_until(lambda: "could not be sent yet" in running.log("worker-0"), "the worker cannot take the result")
+    worker.rlimit(psutil.RLIMIT_NOFILE, before)
+    assert cell.finish().ok().value == "[1, 2, 2]"
+    assert notebook.evaluate("values") == [1, 2, 2]
+
+
 def test_a_full_disk_for_chunks(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     service.start_broker(BATON_BROKER_CHUNK_LIMIT="4MB")
     service.start_worker(BATON_LANE="http")

@@ -64,7 +64,7 @@ impl MoveError {
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Link(error) => error.may_pass(),
-            Self::Blob(error) => matches!(error, BlobError::MemoryFull | BlobError::Full { .. }),
+            Self::Blob(error) => error.may_pass(),
             _ => false,
         }
     }

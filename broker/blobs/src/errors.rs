@@ -68,3 +68,14 @@ pub enum BlobError {
         source: std::io::Error,
     },
 }
+
+impl BlobError {
+    /// There is no memory, no descriptor or no room on the disk now, and may be again.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(
+            self,
+            Self::Assemble(_) | Self::MemoryFull | Self::Full { .. }
+        )
+    }
+}

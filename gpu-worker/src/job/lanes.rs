@@ -4,7 +4,7 @@
 //!
 //! **Invariant:** a result is where the proxy can have it before the session lets go of its memory.
 
-use baton_blobs::{Bundle, Collector, Ledger, is_quick, pack};
+use baton_blobs::{BlobError, Bundle, Collector, Ledger, is_quick, pack};
 use baton_link::{ChunkLane, LaneChoice, Unreachable, deposit, fetch};
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{HeldKey, HeldState, Holder, Manifest, State, StateVersion};
@@ -86,7 +86,6 @@ pub(crate) async fn bring_more(
 }
 
 /// What a cell changed, still in its session's memory.
-#[derive(Clone)]
 pub(crate) struct Changes {
     pub(crate) kernel: i32,
     pub(crate) base: StateVersion,
@@ -94,24 +93,49 @@ pub(crate) struct Changes {
     pub(crate) ledger: Ledger,
 }
 
+/// What was changed is not where the proxy can have it.
+pub(crate) struct NotSent {
+    pub(crate) error: MoveError,
+    /// To be tried again.
+    pub(crate) changes: Option<Changes>,
+}
+
+impl From<MoveError> for NotSent {
+    fn from(error: MoveError) -> Self {
+        Self {
+            error,
+            changes: None,
+        }
+    }
+}
+
 /// Reads what changed and brings it where the proxy can have it. Dropping the future stops the reading.
 pub(crate) async fn send_home(
     lane: ChunkLane,
     way: Way,
     changes: Changes,
-) -> Result<(State, Ledger), MoveError> {
+) -> Result<(State, Ledger), NotSent> {
     let changes = match way {
         Way::Chunks => changes,
         Way::Memory { holder, key } => {
             let (bundle, changes) = read(changes).await?;
-            let enclosed = bundle.enclose()?;
+            let enclosed = bundle.and_then(|bundle| Ok((bundle.enclose()?, bundle)));
+            let (enclosed, bundle) = match enclosed {
+                Ok(enclosed) => enclosed,
+                Err(error) => {
+                    return Err(NotSent {
+                        error: error.into(),
+                        changes: Some(changes),
+                    });
+                }
+            };
             let key = match enclosed {
                 Some(_) => Ok(key),
                 None => deposit(&holder, key, &bundle).await,
             };
             match key {
                 Ok(key) => {
-                    let ledger = bundle.enter(changes.ledger)?;
+                    let ledger = bundle.enter(changes.ledger).map_err(MoveError::from)?;
                     let state = State::Memory(HeldState {
                         base: changes.base,
                         bytes: bundle.file_bytes(),
@@ -133,13 +157,18 @@ pub(crate) async fn send_home(
         base,
         snapshot,
         ledger,
-    } = changes;
-    let collector = Collector::new(kernel, base, snapshot, ledger);
-    let (manifest, ledger) = collect(lane, collector).await?;
-    Ok((State::Chunks(manifest), ledger))
+    } = &changes;
+    let collector = Collector::new(*kernel, *base, snapshot.clone(), ledger.clone());
+    match collect(lane, collector).await {
+        Ok((manifest, ledger)) => Ok((State::Chunks(manifest), ledger)),
+        Err(error) => Err(NotSent {
+            error,
+            changes: Some(changes),
+        }),
+    }
 }
 
-async fn read(changes: Changes) -> Result<(Bundle, Changes), MoveError> {
+async fn read(changes: Changes) -> Result<(Result<Bundle, BlobError>, Changes), MoveError> {
     let stop = CancellationToken::new();
     let _stop_when_dropped = stop.clone().drop_guard();
     let quick = is_quick(&changes.snapshot);
@@ -150,12 +179,12 @@ async fn read(changes: Changes) -> Result<(Bundle, Changes), MoveError> {
             ledger,
             ..
         } = &changes;
-        let bundle = pack(*kernel, snapshot, ledger, &|| stop.is_cancelled())?;
-        Ok((bundle, changes))
+        let bundle = pack(*kernel, snapshot, ledger, &|| stop.is_cancelled());
+        (bundle, changes)
     };
     match quick {
-        true => Ok(read()?),
-        false => blocking(read).await,
+        true => Ok(read()),
+        false => blocking(move || Ok(read())).await,
     }
 }
 

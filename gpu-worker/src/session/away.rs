@@ -224,7 +224,9 @@ impl Away {
                 Way::Memory { .. } => BEFORE_MEMORY,
             };
             tokio::time::sleep(pause).await;
-            send_home(lane, way, changes).await
+            send_home(lane, way, changes)
+                .await
+                .map_err(|not_sent| not_sent.error)
         })
     }
 }

@@ -39,10 +39,7 @@ impl MovingError {
     pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::Link(error) => error.may_pass(),
-            Self::Blob(error) => matches!(
-                error,
-                BlobError::Assemble(_) | BlobError::MemoryFull | BlobError::Full { .. }
-            ),
+            Self::Blob(error) => error.may_pass(),
             _ => false,
         }
     }

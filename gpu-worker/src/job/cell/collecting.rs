@@ -35,25 +35,27 @@ pub(super) struct SessionEnd {
     pub(super) away_bytes: u64,
 }
 
-/// The session keeps what the cell changed, and nothing else does: a broker that has no room for it may have some soon.
+/// The session keeps what the cell changed, and nothing else does: where the broker has no room for it, or this
+/// machine no memory, there may be some soon.
 async fn send_patiently(
     patience: Duration,
     lane: ChunkLane,
     way: Way,
-    changes: Changes,
+    mut changes: Changes,
 ) -> Result<(State, Ledger), MoveError> {
-    if matches!(way, Way::Memory { .. }) {
-        return send_home(lane, way, changes).await;
-    }
     let (began, mut backoff) = (Instant::now(), Backoff::default());
     loop {
-        match send_home(lane.clone(), way.clone(), changes.clone()).await {
-            Err(error) if error.may_pass() && began.elapsed() < patience => {
-                tracing::warn!(%error, "What a cell changed could not be stored yet");
-                tokio::time::sleep(backoff.next_delay()).await;
-            }
-            result => return result,
-        }
+        let not_sent = match send_home(lane.clone(), way.clone(), changes).await {
+            Ok(sent) => return Ok(sent),
+            Err(not_sent) => not_sent,
+        };
+        let error = not_sent.error;
+        changes = match not_sent.changes {
+            Some(changes) if error.may_pass() && began.elapsed() < patience => changes,
+            _ => return Err(error),
+        };
+        tracing::warn!(%error, "What a cell changed could not be sent yet");
+        tokio::time::sleep(backoff.next_delay()).await;
     }
 }
 
