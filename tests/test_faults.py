@@ -5,7 +5,9 @@ After every fault the notebook has the values that it promises, and the next `%%
 
 from __future__ import annotations
 
+import json
 import signal
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -220,6 +222,66 @@ def test_the_broker_killed_many_times_while_cells_run(running: Service, notebook
         result = cell.finish(seconds=40).ok()
         assert result.stdout.split() == [str(round_ * 5 + number) for number in range(1, 6)]
     assert notebook.evaluate("total") == 20
+
+
+@pytest.fixture
+def breakable_python(tmp_path: Path) -> tuple[Path, Path]:
+    """A Python, and a file; while that is there, it does not start."""
+    broken, python = tmp_path / "broken", tmp_path / "python"
+    broken.touch()
+    python.write_text(
+        f'#!/bin/sh\n[ ! -e {broken} ] || {{ echo "no libpython"; exit 3; }}\nexec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    return python, broken
+
+
+def state_of(service: Service, worker: str) -> str:
+    workers = json.loads(service.answers("/v1/workers"))["items"]
+    return next(each["state"] for each in workers if each["name"] == worker)
+
+
+def busy(service: Service) -> set[str]:
+    return {job["worker"] for job in service.jobs() if job["state"] == "started"}
+
+
+def test_a_worker_that_cannot_start_sessions_fails_no_cells(
+    service: Service, new_kernel: Callable[..., Kernel], breakable_python: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """They go to another worker; and it gets cells again once sessions start there."""
+    python, broken = breakable_python
+    service.start_broker()
+    faulty = service.start_worker(slots=1, BATON_WORKER_PYTHON=str(python))
+    sound = service.start_worker(slots=1)
+    kernels = [service.kernel(new_kernel) for _ in range(3)]
+    cells = [kernel.begin("%%gpu\nran = True") for kernel in kernels]
+    assert all(cell.finish().ok() for cell in cells)
+    assert {job["worker"] for job in service.jobs()} == {sound}
+    assert state_of(service, faulty) == "failing"
+    broken.unlink()
+    wait_until(lambda: state_of(service, faulty) == "connected", "its trial has passed")
+    wait = f"%%gpu\nimport os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}):\n    time.sleep(0.01)"
+    cells = [service.kernel(new_kernel).begin(wait) for _ in range(2)]
+    wait_until(lambda: busy(service) == {faulty, sound}, "both workers have a cell")
+    (tmp_path / "go").touch()
+    assert all(cell.finish().ok() for cell in cells)
+
+
+def test_the_only_worker_cannot_start_sessions(
+    service: Service, new_kernel: Callable[..., Kernel], breakable_python: tuple[Path, Path]
+) -> None:
+    python, broken = breakable_python
+    service.start_broker()
+    service.start_worker(BATON_WORKER_PYTHON=str(python))
+    kernel = service.kernel(new_kernel)
+    kernel.run("values = [1, 2]").ok()
+    for _ in range(2):
+        result = kernel.gpu("values.append('lost')")
+        check_lost(result, kernel)
+        assert "no libpython" in result.plain_traceback
+        assert "hint: " in result.plain_traceback
+    broken.unlink()
+    assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
 
 
 def test_ordinary_cells_need_no_broker(running: Service, notebook: Kernel) -> None:

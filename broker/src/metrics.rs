@@ -17,7 +17,11 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
-use baton_protocol::{Outcome, api::Course, worker::GpuLoad};
+use baton_protocol::{
+    Outcome,
+    api::{Course, WorkerState},
+    worker::GpuLoad,
+};
 use std::{
     fmt::Write as _,
     sync::atomic::{AtomicU64, Ordering},
@@ -131,17 +135,19 @@ impl Metrics {
                 ),
                 (
                     "state=\"drained\"".to_owned(),
-                    workers(|worker| {
-                        worker.connected && worker.paused.is_some() && !worker.draining
-                    }),
+                    workers(|worker| worker.state() == WorkerState::Paused),
+                ),
+                (
+                    "state=\"failing\"".to_owned(),
+                    workers(|worker| worker.state() == WorkerState::Failing),
                 ),
                 (
                     "state=\"leaving\"".to_owned(),
-                    workers(|worker| worker.connected && worker.draining),
+                    workers(|worker| worker.state() == WorkerState::Leaving),
                 ),
                 (
                     "state=\"away\"".to_owned(),
-                    workers(|worker| !worker.connected),
+                    workers(|worker| worker.state() == WorkerState::Away),
                 ),
             ],
         );

@@ -17,7 +17,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use baton_link::LinkError;
 use baton_protocol::worker::{Acknowledged, Device, FromWorker, ToWorker};
-use baton_protocol::{JobId, NotebookId, WorkerId};
+use baton_protocol::{JobEvent, JobId, NotebookId, WorkerId};
+use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
@@ -31,6 +32,9 @@ use crate::job::Names;
 use crate::line::{Line, LineEvent};
 use crate::report::Report;
 
+/// Between two trials of sessions that do not start, at first and at most.
+const TRIAL_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_TRIAL_PAUSE: Duration = Duration::from_secs(60);
 const LOAD_INTERVAL: Duration = Duration::from_secs(5);
 /// How long running cells may go on when the worker is asked to leave.
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
@@ -51,6 +55,8 @@ pub(crate) struct Agent {
     task_count: u64,
     /// Nothing new is taken.
     draining: bool,
+    /// Sessions do not start here: until one does.
+    trial: Option<BoxFuture<'static, ()>>,
     reports: mpsc::UnboundedSender<Report>,
 }
 
@@ -63,6 +69,8 @@ enum Event {
     /// No session can compute any more: why.
     GpuLost(String),
     CullDue,
+    /// Sessions start here again.
+    Recovered,
     LeaveDue,
     Shutdown,
 }
@@ -87,6 +95,7 @@ impl Agent {
             tasks: JoinSet::new(),
             task_count: 0,
             draining: false,
+            trial: None,
             reports,
         };
         let mut load = tokio::time::interval(LOAD_INTERVAL);
@@ -104,6 +113,7 @@ impl Agent {
                 Ok(()) = waiting.changed() => Event::GpuWanted,
                 reason = gpu::lost(&mut reading, &mut unserved), if lost.is_none() => Event::GpuLost(reason),
                 () = at(cull) => Event::CullDue,
+                () = passed(&mut agent.trial) => Event::Recovered,
                 () = at(leave) => Event::LeaveDue,
                 () = &mut shutdown, if leave.is_none() => Event::Shutdown,
             };
@@ -117,6 +127,11 @@ impl Agent {
                 Event::Report(report) => agent.on_report(report).await,
                 Event::LoadDue => agent.say_load().await,
                 Event::CullDue => agent.cull().await,
+                Event::Recovered => {
+                    tracing::info!("Sessions start here again");
+                    agent.trial = None;
+                    agent.line.send(&FromWorker::Recovered {}).await;
+                }
                 Event::GpuWanted => agent.make_room().await,
                 Event::GpuLost(reason) => {
                     tracing::error!(
@@ -264,6 +279,11 @@ impl Agent {
                 fencing,
                 event,
             } => {
+                if matches!(*event, JobEvent::NotStarted { .. }) {
+                    let context = Arc::clone(&self.context);
+                    self.trial
+                        .get_or_insert_with(|| Box::pin(until_a_session_starts(context)));
+                }
                 let assignment = self.assignments.get_mut(&job);
                 if let Some(assignment) = assignment.filter(|held| held.fencing == fencing) {
                     assignment.outbox.push(*event);
@@ -334,5 +354,24 @@ async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
         None => std::future::pending().await,
+    }
+}
+
+async fn passed(trial: &mut Option<BoxFuture<'static, ()>>) {
+    match trial {
+        Some(trial) => trial.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn until_a_session_starts(context: Arc<Context>) {
+    let mut pause = TRIAL_PAUSE;
+    loop {
+        tokio::time::sleep(pause).await;
+        match context.try_a_session().await {
+            Ok(()) => return,
+            Err(error) => tracing::warn!(%error, "Sessions do not start here"),
+        }
+        pause = (2 * pause).min(LONGEST_TRIAL_PAUSE);
     }
 }

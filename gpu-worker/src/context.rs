@@ -1,5 +1,6 @@
 //! What all jobs of a notebook share, most of it with all jobs of the worker.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use baton_blobs::{BlobError, ChunkDirectory};
@@ -90,23 +91,41 @@ impl Context {
         mirror: Option<SessionMirror>,
     ) -> Result<Session, StartError> {
         let cell = &submission.cell;
-        let python = self
-            .config
-            .python
-            .clone()
-            .unwrap_or_else(|| cell.python.clone().into());
-        let place = self.sharing.place().await;
         start(StartOrder {
             notebook: submission.notebook,
-            python,
+            python: self
+                .config
+                .python
+                .clone()
+                .unwrap_or_else(|| cell.python.clone().into()),
             folder: cell.folder.clone().into(),
             mirror,
-            place,
+            place: self.sharing.place().await,
             sharing: &self.sharing,
             account,
             runtime_folder: self.config.runtime_folder.clone(),
         })
         .await
+    }
+
+    /// Starts a session that has nothing of a notebook, and ends it. Without a Python of its own the worker has
+    /// nothing to try.
+    pub(crate) async fn try_a_session(&self) -> Result<(), StartError> {
+        let Some(python) = self.config.python.clone() else {
+            return Ok(());
+        };
+        start(StartOrder {
+            notebook: NotebookId::random(),
+            python,
+            folder: PathBuf::new(),
+            mirror: None,
+            place: self.sharing.place().await,
+            sharing: &self.sharing,
+            account: 0,
+            runtime_folder: self.config.runtime_folder.clone(),
+        })
+        .await
+        .map(drop)
     }
 }
 

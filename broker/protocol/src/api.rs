@@ -189,6 +189,8 @@ pub struct Gpu {
 #[serde(rename_all = "snake_case")]
 pub enum WorkerState {
     Connected,
+    /// Sessions do not start there: it gets cells only where no other worker takes any.
+    Failing,
     /// Takes nothing new.
     Paused,
     /// Ends its jobs, then goes.

@@ -29,6 +29,9 @@ pub enum JobEvent {
     /// The worker asks to start the cell, which begins only once this event is stored and acknowledged.
     /// From here on the job is never assigned again.
     Started { worker: String },
+    /// Sessions do not start on this worker, whoever's they are: the job may go to another one. Comes before `Started`
+    /// only, is the last event of its assignment, and is not stored.
+    NotStarted { error: RemoteError },
     /// Something that the session published.
     Output(Output),
     /// The cell called `input()`; it waits for the answer with this number, [`crate::proxy::FromProxy::Input`].
@@ -73,7 +76,9 @@ impl JobEvent {
     pub fn is_last(&self) -> bool {
         matches!(
             self,
-            Self::Finished { away_bytes: 0, .. } | Self::Rest { state: None, .. }
+            Self::NotStarted { .. }
+                | Self::Finished { away_bytes: 0, .. }
+                | Self::Rest { state: None, .. }
         )
     }
 }

@@ -50,6 +50,8 @@ pub enum FromWorker {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         gpus: Vec<GpuLoad>,
     },
+    /// After [`JobEvent::NotStarted`]: sessions start here again.
+    Recovered {},
     /// Assign nothing more; the worker leaves when its jobs are done.
     Drain {},
 }

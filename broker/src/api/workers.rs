@@ -4,7 +4,7 @@ use super::{ApiError, Refusal, ask, paging};
 use crate::{dispatch::WorkerView, engine::Event, http::Shared};
 use axum::{Json, extract::State};
 use baton_protocol::{
-    api::{Gpu, Page, Worker, WorkerState},
+    api::{Gpu, Page, Worker},
     worker::GpuLoad,
 };
 
@@ -28,14 +28,9 @@ pub(super) fn worker(view: WorkerView) -> Worker {
     };
     let small = |count| u32::try_from(count).unwrap_or(u32::MAX);
     Worker {
-        state: match (view.connected, view.draining, &view.paused) {
-            (false, ..) => WorkerState::Away,
-            (true, true, _) => WorkerState::Leaving,
-            (true, false, Some(_)) => WorkerState::Paused,
-            (true, false, None) => WorkerState::Connected,
-        },
+        state: view.state(),
+        reason: view.reason().map(str::to_owned),
         name: view.name,
-        reason: view.paused,
         devices: view.devices,
         jobs: small(view.jobs),
         slots: view.slots,

@@ -219,6 +219,7 @@ pub(super) fn phase_after(job: &Job, event: &JobEvent) -> Option<Phase> {
             Some(Phase::Assigned)
         }
         (Phase::Assigned, JobEvent::Started { .. }) => Some(Phase::Started),
+        (Phase::Assigned, JobEvent::NotStarted { .. }) => Some(Phase::Queued),
         (
             Phase::Started,
             JobEvent::Output(_) | JobEvent::InputWanted { .. } | JobEvent::NamesWanted { .. },

@@ -1,6 +1,6 @@
 //! The line: who is assigned, and what those who wait are told.
 
-use super::{Action, Dispatch, Job, Now, Phase};
+use super::{Action, Dispatch, Job, Now, Phase, Worker};
 use crate::store::Write;
 use baton_order::{self as order, Place, Reason, Spread, Standing};
 use baton_protocol::{
@@ -91,15 +91,21 @@ impl Dispatch {
         }
     }
 
+    /// One that cannot start sessions is open only where no other is: then its reason reaches the student.
     pub(super) fn connected_workers(&self) -> Vec<order::Worker> {
-        self.workers
-            .iter()
-            .filter(|(_, worker)| worker.connection.is_some() && !worker.draining)
+        let there = || {
+            let workers = self.workers.iter();
+            workers.filter(|(_, worker)| worker.connection.is_some() && !worker.draining)
+        };
+        let is_paused = |worker: &Worker| self.courses.worker_paused(&worker.name).is_some();
+        let is_sound = |worker: &Worker| worker.failing.is_none() && !is_paused(worker);
+        let any_sound = there().any(|(_, worker)| is_sound(worker));
+        there()
             .map(|(id, worker)| order::Worker {
                 worker: *id,
                 slots: worker.slots,
                 warm: worker.warm.clone(),
-                open: self.courses.worker_paused(&worker.name).is_none(),
+                open: is_sound(worker) || !any_sound && !is_paused(worker),
             })
             .collect()
     }

@@ -145,6 +145,8 @@ struct Worker {
     slots: u32,
     warm: HashSet<NotebookId>,
     draining: bool,
+    /// Why no session starts there.
+    failing: Option<String>,
     memory: Option<(u64, u64)>,
     /// As it said last.
     gpus: Vec<GpuLoad>,
@@ -207,6 +209,7 @@ impl Dispatch {
                     slots: 1,
                     warm: HashSet::new(),
                     draining: false,
+                    failing: None,
                     memory: None,
                     gpus: Vec::new(),
                     connection: None,

@@ -4,6 +4,7 @@ use super::{Dispatch, Job, MemoryCurve, Now, Phase, Waiting};
 use crate::people::Account;
 use baton_protocol::{
     JobId, NotebookId,
+    api::WorkerState,
     worker::{Device, GpuLoad},
 };
 
@@ -52,6 +53,8 @@ pub(crate) struct WorkerView {
     pub(crate) devices: Vec<Device>,
     pub(crate) connected: bool,
     pub(crate) draining: bool,
+    /// Why no session starts there.
+    pub(crate) failing: Option<String>,
     /// Why it takes nothing new.
     pub(crate) paused: Option<String>,
     pub(crate) jobs: usize,
@@ -73,7 +76,22 @@ impl Overview {
 
 impl WorkerView {
     pub(crate) fn is_open(&self) -> bool {
-        self.connected && !self.draining && self.paused.is_none()
+        self.state() == WorkerState::Connected
+    }
+
+    pub(crate) fn state(&self) -> WorkerState {
+        match (&self.paused, &self.failing) {
+            _ if !self.connected => WorkerState::Away,
+            _ if self.draining => WorkerState::Leaving,
+            (Some(_), _) => WorkerState::Paused,
+            (None, Some(_)) => WorkerState::Failing,
+            (None, None) => WorkerState::Connected,
+        }
+    }
+
+    /// Of this state.
+    pub(crate) fn reason(&self) -> Option<&str> {
+        self.paused.as_deref().or(self.failing.as_deref())
     }
 }
 
@@ -94,6 +112,7 @@ impl Dispatch {
                 devices: worker.devices.clone(),
                 connected: worker.connection.is_some(),
                 draining: worker.draining,
+                failing: worker.failing.clone(),
                 paused: self.courses.worker_paused(&worker.name).map(str::to_owned),
                 jobs: unfinished().filter(|job| job.worker == Some(*id)).count(),
                 slots: worker.slots,

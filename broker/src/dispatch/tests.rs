@@ -31,7 +31,7 @@ enum Step {
     Act(u8, u8, u8),
     WorkerComes(u8),
     WorkerGoes(u8),
-    /// A worker's job moves on: wants a state, starts, prints, finishes.
+    /// A worker's job moves on: wants a state, starts, asks, cannot start, finishes.
     Work(u8, u8),
     Seconds(u8),
     Kill,
@@ -50,7 +50,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (proxy, job, 0..5_u64).prop_map(|(proxy, job, after)| Step::Resume(proxy, job, after)),
         4 => worker.clone().prop_map(Step::WorkerComes),
         1 => worker.clone().prop_map(Step::WorkerGoes),
-        8 => (worker, 0..4_u8).prop_map(|(worker, what)| Step::Work(worker, what)),
+        8 => (worker, 0..5_u8).prop_map(|(worker, what)| Step::Work(worker, what)),
         2 => (1..40_u8).prop_map(Step::Seconds),
         1 => Just(Step::Kill),
     ]
@@ -236,6 +236,14 @@ impl World {
             2 => JobEvent::NamesWanted {
                 number: 1,
                 names: Vec::new(),
+            },
+            3 => JobEvent::NotStarted {
+                error: RemoteError {
+                    name: String::new(),
+                    value: String::new(),
+                    traceback: Vec::new(),
+                    hint: None,
+                },
             },
             _ => JobEvent::Finished {
                 files: None,

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::store::Write;
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, NotebookId, Outcome, State, WorkerId,
+    FencingNumber, JobEvent, JobId, NotebookId, Outcome, RemoteError, State, WorkerId,
     worker::{Acknowledged, Device, FromWorker, ToWorker},
 };
 use std::collections::{HashMap, HashSet};
@@ -48,6 +48,7 @@ impl Dispatch {
             slots: hello.slots,
             warm: HashSet::new(),
             draining: false,
+            failing: None,
             memory: None,
             gpus: Vec::new(),
             connection: Some(connection),
@@ -141,6 +142,7 @@ impl Dispatch {
                     }
                 }
             }
+            FromWorker::Recovered {} => self.session_starts(id),
             FromWorker::Drain {} => {
                 if let Some(worker) = self.workers.get_mut(&id) {
                     worker.draining = true;
@@ -307,6 +309,7 @@ impl Dispatch {
     ) {
         let mut accepted = Vec::with_capacity(events.len());
         let mut end: Option<End> = None;
+        let (mut not_started, mut started_on) = (None, None);
         for mut event in events {
             let Some(job) = self.jobs.get_mut(&id) else {
                 return;
@@ -315,8 +318,13 @@ impl Dispatch {
                 tracing::warn!(job.id = %id, "An event of job {id} came while it was {}", job.phase.name());
                 continue;
             };
+            if let JobEvent::NotStarted { error } = event {
+                not_started = Some(error);
+                continue;
+            }
             if job.phase == Phase::Assigned && phase == Phase::Started {
                 job.started_ms = Some(now.unix_ms);
+                started_on = job.worker;
                 actions.push(Action::Write(Write::Start {
                     job: id,
                     fencing: job.fencing,
@@ -355,6 +363,47 @@ impl Dispatch {
         self.append(id, accepted, Some(acknowledged), actions);
         if let Some(end) = end {
             self.finished(id, end, now, actions);
+        }
+        if let Some(worker) = started_on {
+            self.session_starts(worker);
+        }
+        if let Some(error) = not_started {
+            self.not_started(id, error, now, actions);
+        }
+    }
+
+    /// Its worker cannot start a session: another one may, and where there is none the student is told.
+    fn not_started(&mut self, id: JobId, error: RemoteError, now: Now, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        if let Some(worker) = job.worker.and_then(|id| self.workers.get_mut(&id)) {
+            tracing::warn!(
+                worker = worker.name,
+                why = error.value,
+                "A worker cannot start sessions"
+            );
+            worker.failing = Some(error.value.clone());
+        }
+        let is_failing = |id| {
+            self.workers
+                .get(&id)
+                .is_some_and(|worker| worker.failing.is_some())
+        };
+        let mut workers = self.connected_workers().into_iter();
+        if job.cancel_wanted {
+            self.finish_cancelled(id, now, actions);
+        } else if workers.any(|worker| worker.open && !is_failing(worker.worker)) {
+            self.requeue(id, actions);
+        } else {
+            self.finish(id, Outcome::Refused, Some(error), now, actions);
+        }
+    }
+
+    fn session_starts(&mut self, worker: WorkerId) {
+        if let Some(worker) = self.workers.get_mut(&worker) {
+            worker.failing = None;
+            self.disordered = true;
         }
     }
 

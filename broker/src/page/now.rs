@@ -12,6 +12,7 @@ use crate::{
 };
 use baton_protocol::{
     JobId, Outcome,
+    api::WorkerState,
     worker::{GpuLoad, SessionLoad},
 };
 use maud::{Markup, html};
@@ -101,13 +102,12 @@ fn machine(worker: &WorkerView, facts: &Facts, caller: &Caller) -> Markup {
         .filter(|job| job.worker.as_ref() == Some(&worker.name))
         .collect();
     let free = (worker.slots as usize).saturating_sub(jobs.len());
-    let takes_more = worker.connected && !worker.draining && worker.paused.is_none();
-    let empty = if takes_more { "free" } else { "closed" };
+    let empty = if worker.is_open() { "free" } else { "closed" };
     html! {
         header { h2 { (worker.name) } (worker_state(worker)) }
         p."quiet small" {
             (devices(worker)) ", " (jobs.len()) " of " (worker.slots) " places busy"
-            @if let Some(why) = &worker.paused { br; (why) }
+            @if let Some(why) = worker.reason() { br; (why) }
         }
         ul.slots {
             @for job in &jobs { (slot(job, facts.now_ms, caller)) }
@@ -213,11 +213,12 @@ fn by_session<'a>(
 }
 
 pub(super) fn worker_state(worker: &WorkerView) -> Markup {
-    let (class, mark, state) = match (worker.connected, worker.draining, &worker.paused) {
-        (false, ..) => ("bad", "▲", "away"),
-        (true, true, _) => ("busy", "◐", "leaving"),
-        (true, false, Some(_)) => ("busy", "◇", "drained"),
-        (true, false, None) => ("good", "●", "connected"),
+    let (class, mark, state) = match worker.state() {
+        WorkerState::Away => ("bad", "▲", "away"),
+        WorkerState::Leaving => ("busy", "◐", "leaving"),
+        WorkerState::Paused => ("busy", "◇", "drained"),
+        WorkerState::Failing => ("bad", "▲", "failing"),
+        WorkerState::Connected => ("good", "●", "connected"),
     };
     html! { span.state.(class) { span aria-hidden="true" { (mark) } " " (state) } }
 }

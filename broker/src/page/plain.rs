@@ -6,6 +6,7 @@ use crate::{
     http::Caller,
     words,
 };
+use baton_protocol::api::WorkerState;
 
 pub(super) fn status(facts: &Facts, caller: &Caller) -> String {
     let running = facts.running.iter();
@@ -30,11 +31,12 @@ fn section(title: &str, lines: &[String], empty: &str) -> String {
 }
 
 fn worker_line(worker: &WorkerView) -> String {
-    let state = match (worker.connected, worker.draining, &worker.paused) {
-        (false, ..) => "away",
-        (true, true, _) => "leaving",
-        (true, false, Some(_)) => "paused",
-        (true, false, None) => "connected",
+    let state = match worker.state() {
+        WorkerState::Away => "away",
+        WorkerState::Leaving => "leaving",
+        WorkerState::Paused => "paused",
+        WorkerState::Failing => "failing",
+        WorkerState::Connected => "connected",
     };
     let devices: Vec<&str> = worker
         .devices

@@ -317,6 +317,7 @@ fn event_kind(event: &JobEvent) -> &'static str {
         JobEvent::StateWanted {} => "state_wanted",
         JobEvent::BytesWanted {} => "bytes_wanted",
         JobEvent::Started { .. } => "started",
+        JobEvent::NotStarted { .. } => "not_started",
         JobEvent::Output(_) => "output",
         JobEvent::InputWanted { .. } => "input_wanted",
         JobEvent::Charged(_) => "charged",

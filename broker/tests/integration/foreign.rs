@@ -250,8 +250,9 @@ fn number_of_worker(message: &FromWorker) -> usize {
         FromWorker::Events { .. } => 1,
         FromWorker::Sessions { .. } => 2,
         FromWorker::Load { .. } => 3,
-        // Names nothing.
-        FromWorker::Drain {} => 4,
+        // Name nothing.
+        FromWorker::Recovered {} => 4,
+        FromWorker::Drain {} => 5,
     }
 }
 
@@ -280,6 +281,7 @@ fn worker_messages(ids: &Ids) -> Vec<FromWorker> {
             jobs: vec![(job, u64::MAX)],
             gpus: Vec::new(),
         },
+        FromWorker::Recovered {},
         FromWorker::Drain {},
     ]
 }
@@ -300,7 +302,7 @@ async fn no_message_of_a_worker_reaches_the_job_of_another() {
     class.goes_on("a hello with a foreign assignment").await;
     let messages = worker_messages(&class.ids);
     let numbers: BTreeSet<usize> = messages.iter().map(number_of_worker).collect();
-    assert_eq!(numbers, (1..=4).collect());
+    assert_eq!(numbers, (1..=5).collect());
     for message in messages {
         let what = format!("{message:?}");
         let revoked = match &message {

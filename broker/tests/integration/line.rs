@@ -1,7 +1,11 @@
 //! Who waits is told where.
 
 use crate::harness::{Broker, FakeProxy, FakeWorker};
-use baton_protocol::proxy::{FromProxy, WaitingReason};
+use baton_protocol::{
+    JobEvent, Outcome, RemoteError,
+    proxy::{FromProxy, WaitingReason},
+    worker::FromWorker,
+};
 
 #[tokio::test]
 async fn notebooks_in_line_see_their_places_change() {
@@ -95,4 +99,88 @@ async fn a_worker_that_is_about_to_leave_gets_nothing_new() {
     assert_eq!(proxy.place(next).await, (1, WaitingReason::NoWorker));
     let mut staying = FakeWorker::new(&broker.dial).await;
     assert_eq!(staying.run_to_end().await, next);
+}
+
+fn not_started(why: &str) -> JobEvent {
+    JobEvent::NotStarted {
+        error: RemoteError {
+            name: "SessionFailed".to_owned(),
+            value: why.to_owned(),
+            traceback: Vec::new(),
+            hint: None,
+        },
+    }
+}
+
+#[tokio::test]
+async fn a_job_that_its_worker_cannot_start_goes_to_another_one() {
+    let broker = Broker::start().await;
+    let mut faulty = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    let (fencing, _) = faulty.assignment().await;
+    let mut sound = FakeWorker::new(&broker.dial).await;
+    faulty
+        .report(job, fencing, 1, vec![not_started("no disk")])
+        .await;
+    assert_eq!(sound.run_to_end().await, job);
+    // The notebook hears of a second assignment, and of no failure.
+    let events = proxy.events_after(job, 0).await;
+    assert!(matches!(
+        events[..],
+        [
+            JobEvent::Assigned { .. },
+            JobEvent::Assigned { .. },
+            JobEvent::Started { .. },
+            JobEvent::Finished { .. }
+        ]
+    ));
+    assert!(broker.get("/").await.contains("failing"));
+
+    // It gets nothing more while the other one takes cells, however busy that is.
+    let mut other = FakeProxy::new(&broker.dial).await;
+    let busy = other.submit().await;
+    other.assigned(busy).await;
+    let mut last = FakeProxy::new(&broker.dial).await;
+    let next = last.submit().await;
+    assert_eq!(last.place(next).await, (1, WaitingReason::InLine));
+    faulty.say(FromWorker::Recovered {}).await;
+    assert_eq!(faulty.run_to_end().await, next);
+    assert_eq!(sound.run_to_end().await, busy);
+    assert!(!broker.get("/").await.contains("failing"));
+}
+
+#[tokio::test]
+async fn a_job_that_no_worker_can_start_is_refused_with_the_reason() {
+    let broker = Broker::start().await;
+    let mut workers = [
+        FakeWorker::new(&broker.dial).await,
+        FakeWorker::new(&broker.dial).await,
+    ];
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    let [one, other] = &mut workers;
+    let (first, second, fencing) = tokio::select! {
+        (fencing, _) = one.assignment() => (one, other, fencing),
+        (fencing, _) = other.assignment() => (other, one, fencing),
+    };
+    first
+        .report(job, fencing, 1, vec![not_started("no disk")])
+        .await;
+    let (fencing, _) = second.assignment().await;
+    second
+        .report(job, fencing, 1, vec![not_started("no memory")])
+        .await;
+    let events = proxy.events_after(job, 0).await;
+    let Some(JobEvent::Finished { outcome, error, .. }) = events.last() else {
+        panic!("{events:?}");
+    };
+    let why = error.as_ref().map(|error| error.value.as_str());
+    assert_eq!((*outcome, why), (Outcome::Refused, Some("no memory")));
+    // Where nobody else takes cells, they hear of the next one too, and may have recovered.
+    let next = proxy.submit().await;
+    tokio::select! {
+        ran = first.run_to_end() => assert_eq!(ran, next),
+        ran = second.run_to_end() => assert_eq!(ran, next),
+    }
 }

@@ -139,9 +139,19 @@ pub(crate) struct Ending {
     /// What the state leaves out; the session has it.
     pub(crate) away_bytes: u64,
     pub(crate) away: Option<Away>,
+    /// It ended before the cell, for a reason of this worker that others need not have.
+    elsewhere: bool,
 }
 
 impl Ending {
+    /// No session starts here, whoever's it is.
+    pub(crate) fn not_started(error: RemoteError) -> Self {
+        Self {
+            elsewhere: true,
+            ..Self::without_state(Outcome::Refused, error)
+        }
+    }
+
     /// Nothing comes home.
     pub(crate) fn without_state(outcome: Outcome, error: RemoteError) -> Self {
         Self {
@@ -152,6 +162,7 @@ impl Ending {
             usage: Usage::default(),
             away_bytes: 0,
             away: None,
+            elsewhere: false,
         }
     }
 }
@@ -249,6 +260,10 @@ async fn wake_and_prepare<'context>(
 
 impl From<Ending> for JobEvent {
     fn from(ending: Ending) -> Self {
+        if let (true, Some(error)) = (ending.elsewhere, &ending.error) {
+            let error = error.clone();
+            return Self::NotStarted { error };
+        }
         Self::Finished {
             outcome: ending.outcome,
             error: ending.error,

@@ -16,7 +16,7 @@ use crate::context::{Context, MoveError};
 use crate::gpu::Cell;
 use crate::mirror::{self, SessionMirror};
 use crate::notice;
-use crate::session::{Deferred, Rest, Session, StartError};
+use crate::session::{Deferred, Rest, Session};
 
 /// Everything is here; the next step can be seen by the student.
 pub(crate) struct Ready<'context> {
@@ -161,7 +161,7 @@ async fn start_fresh(
     Ok((session, state))
 }
 
-/// One that could not start is tried once more before the student sees an error.
+/// One that could not start is tried once more. If sessions of nobody start here either, another worker may have it.
 async fn start_session(context: &Arc<Context>, order: &mut Order) -> Result<Session, Ending> {
     let mut is_second = false;
     loop {
@@ -177,7 +177,14 @@ async fn start_session(context: &Arc<Context>, order: &mut Order) -> Result<Sess
                 tracing::warn!(%error, "A session could not start and is tried once more");
                 is_second = true;
             }
-            Err(error) => return Err(refused(&error)),
+            Err(error) => {
+                tracing::warn!(%error, "A session could not start");
+                let told = notice::not_started(&error);
+                return Err(match context.try_a_session().await {
+                    Ok(()) => Ending::without_state(Outcome::Refused, told),
+                    Err(_) => Ending::not_started(told),
+                });
+            }
         }
     }
 }
@@ -217,11 +224,6 @@ async fn with_files(session: &mut Session, order: &mut Order) -> Result<(), Endi
 fn files_lost(error: &MoveError) -> Ending {
     tracing::warn!(%error, "A notebook's files could not be mirrored");
     Ending::without_state(Outcome::WorkerLost, notice::files_lost(error))
-}
-
-fn refused(error: &StartError) -> Ending {
-    tracing::warn!(%error, "A session could not start");
-    Ending::without_state(Outcome::Refused, notice::not_started(error))
 }
 
 fn state_lost(error: &MoveError) -> Ending {

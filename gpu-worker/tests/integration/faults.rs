@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use baton_protocol::worker::ToWorker;
+use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{JobEvent, JobId, Outcome};
 use serde_json::json;
 
@@ -177,18 +177,27 @@ async fn too_much_memory_ends_the_session() {
     worker.run(notebook.cell("")).await.ok();
 }
 
-async fn check_refused(environment: &str, expected: &[&str]) {
-    let mut worker = Worker::start_with(|config| {
+async fn worker_with_environment(environment: &str) -> Worker {
+    Worker::start_with(|config| {
         let python = config.python.clone().unwrap();
         config.python = Some(fake_python(python.parent().unwrap(), environment));
     })
-    .await;
-    let ran = worker.run(Notebook::new().cell("")).await;
-    assert_eq!((ran.outcome, ran.events.len()), (Outcome::Refused, 1));
+    .await
+}
+
+/// The job may go to another worker, with an error for the student where there is none.
+async fn check_not_started(mut worker: Worker, expected: &[&str]) {
+    let submission = Notebook::new().cell("");
+    let job = submission.job;
+    worker.assign(submission).await;
+    let events = worker.events_until(job, JobEvent::is_last).await;
+    let [JobEvent::NotStarted { error }] = &events[..] else {
+        panic!("{events:?}");
+    };
     for part in expected {
-        assert!(ran.error_text().contains(part), "{}", ran.error_text());
+        assert!(error.value.contains(part), "{}", error.value);
     }
-    assert!(ran.error.unwrap().hint.is_some());
+    assert!(error.hint.is_some());
 }
 
 /// A worker whose sessions start with these lines of a shell, in which `$TRIES` has a line for each start.
@@ -211,36 +220,51 @@ async fn a_session_that_could_not_start_is_tried_once_more() {
 }
 
 #[tokio::test]
-async fn a_session_that_never_starts_is_tried_twice() {
+async fn a_worker_on_which_sessions_start_again_says_so() {
     let folder = short_folder();
-    let mut worker = worker_with_starts(folder.path(), "exit 3").await;
-    let ran = worker.run(Notebook::new().cell("")).await;
+    // Twice for the job, then as a trial.
+    let three_fail = "[ $(wc -l < $TRIES) -gt 3 ] || exit 3";
+    let mut worker = worker_with_starts(folder.path(), three_fail).await;
+    worker.assign(Notebook::new().cell("")).await;
+    while worker.line.receive().await != (FromWorker::Recovered {}) {}
+    worker.run(Notebook::new().cell("")).await.ok();
+}
+
+#[tokio::test]
+async fn a_session_that_starts_for_everybody_else_is_refused() {
+    let folder = short_folder();
+    let mine = folder.path().join("mine");
+    std::fs::create_dir(&mine).unwrap();
+    let only_elsewhere = format!("[ $PWD != {} ] || exit 3", mine.display());
+    let mut worker = worker_with_starts(folder.path(), &only_elsewhere).await;
+    let mut submission = Notebook::new().cell("");
+    submission.cell.folder = mine.display().to_string();
+    let ran = worker.run(submission).await;
     assert_eq!((ran.outcome, ran.events.len()), (Outcome::Refused, 1));
-    let tries = std::fs::read_to_string(folder.path().join("tries")).unwrap();
-    assert_eq!(tries.lines().count(), 2);
 }
 
 #[tokio::test]
 async fn another_python_is_refused_by_name() {
-    check_refused("FAKE_PYTHON_VERSION=3.other", &["3.test", "3.other"]).await;
+    let mut worker = worker_with_environment("FAKE_PYTHON_VERSION=3.other").await;
+    let ran = worker.run(Notebook::new().cell("")).await;
+    assert_eq!((ran.outcome, ran.events.len()), (Outcome::Refused, 1));
+    for part in ["3.test", "3.other"] {
+        assert!(ran.error_text().contains(part), "{}", ran.error_text());
+    }
+    assert!(ran.error.unwrap().hint.is_some());
 }
 
 #[tokio::test]
-async fn another_version_of_the_shim_is_refused() {
-    check_refused(
-        "FAKE_SHIM_VERSION=0.0.0",
-        &["0.0.0", env!("CARGO_PKG_VERSION")],
-    )
-    .await;
+async fn another_version_of_the_shim_does_not_start() {
+    let worker = worker_with_environment("FAKE_SHIM_VERSION=0.0.0").await;
+    check_not_started(worker, &["0.0.0", env!("CARGO_PKG_VERSION")]).await;
 }
 
 #[tokio::test]
 async fn a_session_that_crashes_at_its_start_says_why() {
-    check_refused(
-        "FAKE_CRASH=1",
-        &["exit status: 3", "this session does not want to start"],
-    )
-    .await;
+    let worker = worker_with_environment("FAKE_CRASH=1").await;
+    let why = ["exit status: 3", "this session does not want to start"];
+    check_not_started(worker, &why).await;
 }
 
 #[tokio::test]
@@ -250,21 +274,15 @@ async fn a_python_without_the_shim_says_so() {
     std::fs::create_dir(&package).unwrap();
     // A regular package: it hides one that is installed.
     std::fs::write(package.join("__init__.py"), "").unwrap();
-    let environment = format!("PYTHONPATH={}", folder.path().display());
-    check_refused(&environment, &["No module named baton_shim.session"]).await;
+    let worker = worker_with_environment(&format!("PYTHONPATH={}", folder.path().display())).await;
+    check_not_started(worker, &["No module named baton_shim.session"]).await;
 }
 
 #[tokio::test]
 async fn a_python_that_is_not_there_is_named() {
-    let mut worker =
+    let worker =
         Worker::start_with(|config| config.python = Some(Path::new("/no/python").into())).await;
-    let ran = worker.run(Notebook::new().cell("")).await;
-    assert_eq!(ran.outcome, Outcome::Refused);
-    assert!(
-        ran.error_text().contains("/no/python"),
-        "{}",
-        ran.error_text()
-    );
+    check_not_started(worker, &["/no/python"]).await;
 }
 
 #[tokio::test]

@@ -38,6 +38,7 @@ pub(in crate::commands) fn workers(workers: &[Worker]) -> String {
     let rows = workers.iter().map(|worker| {
         let state = match worker.state {
             WorkerState::Connected => "connected",
+            WorkerState::Failing => "failing",
             WorkerState::Paused => "paused",
             WorkerState::Leaving => "leaving",
             WorkerState::Away => "away",

@@ -34,6 +34,7 @@ golden!(events_are_read, "event", JobEvent, events(), {
     JobEvent::StateWanted {} => "state_wanted",
     JobEvent::BytesWanted {} => "bytes_wanted",
     JobEvent::Started { .. } => "started",
+    JobEvent::NotStarted { .. } => "not_started",
     JobEvent::Output(_) => "output",
     JobEvent::InputWanted { .. } => "input_wanted",
     JobEvent::Charged(_) => "charged",
@@ -182,12 +183,14 @@ golden!(messages_of_workers_are_read, "from_worker", FromWorker, [
             }],
         }],
     },
+    FromWorker::Recovered {},
     FromWorker::Drain {},
 ], {
     FromWorker::Hello { .. } => "hello",
     FromWorker::Events { .. } => "events",
     FromWorker::Sessions { .. } => "sessions",
     FromWorker::Load { .. } => "load",
+    FromWorker::Recovered {} => "recovered",
     FromWorker::Drain {} => "drain",
 });
 

@@ -157,6 +157,7 @@ pub(crate) fn events() -> Vec<JobEvent> {
         JobEvent::Started {
             worker: "gpu-2".to_owned(),
         },
+        JobEvent::NotStarted { error: error() },
         JobEvent::Output(output()),
         JobEvent::InputWanted {
             question: 2,

@@ -164,6 +164,7 @@ impl Run<'_> {
             usage: Usage::default(),
             away_bytes,
             away,
+            elsewhere: false,
         })
     }
 }

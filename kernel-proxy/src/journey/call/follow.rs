@@ -169,7 +169,8 @@ impl Journey {
                 call.writer.send(&wanted).await?;
             }
             JobEvent::Charged(left) => call.notice.charged(left),
-            JobEvent::Finished { .. } | JobEvent::Rest { .. } => {}
+            // The first goes no further than the broker.
+            JobEvent::NotStarted { .. } | JobEvent::Finished { .. } | JobEvent::Rest { .. } => {}
         }
         Ok(())
     }
