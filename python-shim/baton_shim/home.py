@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
+from baton_shim import frames
 from baton_shim.closure import Uses
 from baton_shim.debugging import seam_debugger
 from baton_shim.here import by_reference
@@ -215,6 +216,8 @@ def seam_traceback(shell: Any) -> None:
         error = exc_tuple[1] if exc_tuple else sys.exc_info()[1] or getattr(sys, "last_value", None)
         lines = errors.rendered(error) if isinstance(error, BaseException) else None
         if lines is None or isinstance(error, UsageError):  # which IPython shows as one line on stderr
+            if error is not None:
+                frames.hide(error)
             show_here(exc_tuple, *arguments, **options)
         else:
             kind, error, _ = shell._get_exc_info(exc_tuple)

@@ -130,39 +130,6 @@ def translate(path: Any) -> Any:
     return os.fsencode(found) if isinstance(text, bytes) else found
 
 
-def hide_frames(error: BaseException) -> None:
-    """A traceback looks as it would without this module."""
-    seen: set[int] = set()
-    chain: list[BaseException | None] = [error]
-    while chain:
-        link = chain.pop()
-        if link is None or id(link) in seen:
-            continue
-        seen.add(id(link))
-        chain += [link.__cause__, link.__context__]
-        trace = link.__traceback__
-        while trace is not None:
-            while trace.tb_next is not None and trace.tb_next.tb_frame.f_code.co_filename == __file__:
-                trace.tb_next = trace.tb_next.tb_next
-            trace = trace.tb_next
-
-
-def hide_from_tracebacks() -> None:
-    """What the cell itself prints, formats or logs of an error looks so, too. Called once other modules are here."""
-    import traceback
-
-    def hiding(walk: Any) -> Any:
-        @functools.wraps(walk)
-        def walked(trace: Any) -> Iterator[Any]:
-            return (place for place in walk(trace) if place[0].f_code.co_filename != __file__)
-
-        return walked
-
-    for name in ("walk_tb", "_walk_tb_with_full_positions") if _places is not None else ():
-        if hasattr(traceback, name):  # the second since Python 3.11
-            setattr(traceback, name, hiding(getattr(traceback, name)))
-
-
 def answering(function: Any) -> Any:
     """What it returns is a path."""
 

@@ -25,10 +25,10 @@ from traitlets import Type
 from baton_shim import errors, wire
 from baton_shim.beside import names_beside
 from baton_shim.comms import SessionComms
+from baton_shim.frames import hide_from_tracebacks
 from baton_shim.here import by_reference
 from baton_shim.interrupts import Interrupts
 from baton_shim.link import Link, LinkClosed, Message
-from baton_shim.mirror import hide_from_tracebacks
 from baton_shim.name_faults import NameFaults, watch_main
 from baton_shim.publisher import Publisher
 from baton_shim.session_names import SessionNames

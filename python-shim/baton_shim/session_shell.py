@@ -21,7 +21,7 @@ from IPython.core.magic import line_magic, magics_class
 from IPython.core.magics.namespace import NamespaceMagics
 from traitlets import Type
 
-from baton_shim.mirror import hide_frames
+from baton_shim import frames
 from baton_shim.source import as_written
 from baton_shim.surroundings.kind import of_notebook
 
@@ -153,7 +153,7 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         except ValueError:
             super().showtraceback(exc_tuple, *arguments, **options)  # says that there is none
             return
-        hide_frames(error)
+        frames.hide(error)
         if isinstance(error, BaseExceptionGroup):  # which IPython would print to stderr
             while trace is not None and trace.tb_frame.f_code.co_filename not in self.compile._filename_map:
                 trace = trace.tb_next  # IPython's own frames

@@ -205,3 +205,30 @@ def test_the_history_is_in_the_notebook(baton: Baton) -> None:
     cell = baton.run("%%gpu\nx = 1\n%history -l 1\nx = 2")
     assert "hint: write it in a cell without %%gpu" in cell.text("stderr")
     assert "1 + 1" in baton.run("%history -l 2").text()
+
+
+MISTAKES = {
+    "a shape": "torch.zeros(2, 3, device='cuda') @ torch.zeros(4, 5, device='cuda')",
+    "two devices": "torch.zeros(2, device='cuda') + torch.zeros(2)",
+    "on the CPU": "torch.zeros(2, 3) @ torch.zeros(4, 5)",
+    "a path": "open('/no/such/file')",
+    "a script": "%run failing.py",
+    "a question": "import pathlib; pathlib.Path('missing').read_text()",
+}
+
+
+@HERE_AND_THERE
+def test_a_traceback_has_no_frame_of_this_package(baton: Baton, magic: str) -> None:
+    baton.run("import torch\nwith open('failing.py', 'w') as script:\n    script.write('def f():\\n    1 / 0\\nf()')")
+    for what, mistake in MISTAKES.items():
+        cell = baton.run(magic + mistake)
+        text = cell.traceback if cell.all("error") else cell.text("stderr")
+        assert "Error" in text, what
+        assert "baton_shim" not in text, f"{what}: {text}"
+    printed = (
+        "import traceback\ntry:\n    torch.zeros(2, device='cuda') + torch.zeros(2)\n"
+        "except RuntimeError:\n    traceback.print_exc()"
+    )
+    assert magic == "" or "baton_shim" not in baton.run(magic + printed).text("stderr")
+    baton.run("%env BATON_TRACEBACKS=whole")
+    assert "baton_shim" in baton.run(magic + MISTAKES["two devices"]).traceback

@@ -1,0 +1,52 @@
+"""Tracebacks without this package's own frames: a student reads those of the cell and of the libraries that it uses.
+
+`%env BATON_TRACEBACKS=whole` in the notebook shows them all.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+FOLDER = os.path.join(os.path.dirname(__file__), "")
+VARIABLE = "BATON_TRACEBACKS"
+
+
+def is_hidden(code: CodeType) -> bool:
+    return code.co_filename.startswith(FOLDER) and os.environ.get(VARIABLE) != "whole"
+
+
+def hide(error: BaseException) -> None:
+    """In the traceback of the error, and of those that led to it."""
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        link = chain.pop()
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        chain += [link.__cause__, link.__context__]
+        trace = link.__traceback__
+        while trace is not None:
+            while trace.tb_next is not None and is_hidden(trace.tb_next.tb_frame.f_code):
+                trace.tb_next = trace.tb_next.tb_next
+            trace = trace.tb_next
+
+
+def hide_from_tracebacks() -> None:
+    """In what a cell itself prints, formats or logs of an error. For sessions; called once other modules are here."""
+    import traceback
+
+    def hiding(walk: Any) -> Any:
+        @functools.wraps(walk)
+        def walked(trace: Any) -> Iterator[Any]:
+            return (place for place in walk(trace) if not is_hidden(place[0].f_code))
+
+        return walked
+
+    for name in ("walk_tb", "_walk_tb_with_full_positions"):
+        if hasattr(traceback, name):  # the second since Python 3.11
+            setattr(traceback, name, hiding(getattr(traceback, name)))
