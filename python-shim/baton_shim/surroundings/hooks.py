@@ -115,7 +115,9 @@ class Sieve:
 def tables() -> dict[str, dict[Any, Any]]:
     formatters = shell().display_formatter.formatters
     magics: dict[str, dict[Any, Any]] = shell().magics_manager.magics
-    return {**magics, **{kind: formatter.type_printers for kind, formatter in formatters.items()}}
+    by_type = {kind: formatter.type_printers for kind, formatter in formatters.items()}
+    by_name = {f"{kind} by name": formatter.deferred_printers for kind, formatter in formatters.items()}
+    return {**magics, **by_type, **by_name}
 
 
 def lists() -> dict[str, list[Any]]:

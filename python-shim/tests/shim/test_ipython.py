@@ -207,6 +207,25 @@ def test_the_history_is_in_the_notebook(baton: Baton) -> None:
     assert "1 + 1" in baton.run("%history -l 2").text()
 
 
+BY_NAME = (
+    "plain = get_ipython().display_formatter.formatters['text/plain']\n"
+    "def show(value, p, cycle): p.text(f'shown {value.numerator}')\n"
+    "plain.for_type_by_name('fractions', 'Fraction', show)"
+)
+
+
+@HERE_AND_THERE
+def test_a_formatter_for_a_class_that_is_not_loaded_yet(baton: Baton, magic: str) -> None:
+    look = "import fractions\nfractions.Fraction(3, 4)"
+    other = "" if magic else "%%gpu\n"
+    baton.run(magic + BY_NAME)
+    assert baton.run(other + look).result == "shown 3"
+    assert baton.run(magic + look).result == "shown 3"
+    assert baton.run(other + look).result == "shown 3"
+    baton.run(f"{magic}import fractions\ndel plain.type_printers[fractions.Fraction]")
+    assert baton.run(other + look).result == "Fraction(3, 4)"
+
+
 MISTAKES = {
     "a shape": "torch.zeros(2, 3, device='cuda') @ torch.zeros(4, 5, device='cuda')",
     "two devices": "torch.zeros(2, device='cuda') + torch.zeros(2)",
