@@ -92,6 +92,8 @@ pub struct Config {
     pub chunk_requests_a_second: u32,
     /// How many notebooks, and pages that change by themselves, a person may have connected.
     pub connections_a_person: u32,
+    /// How many cells at once one worker may offer to run.
+    pub worker_slots: u32,
     /// Opens everything, and workers come with it. Without one, whoever can connect may run code on the workers.
     pub token: Option<String>,
     /// Who else has a token, and what for.
@@ -135,6 +137,7 @@ impl Config {
             requests_a_second: 50,
             chunk_requests_a_second: 500,
             connections_a_person: 100,
+            worker_slots: 64,
             token: None,
             people: None,
             hub: None,

@@ -4,10 +4,11 @@
 //! Reading and writing go on side by side, so that two peers that both write cannot block each other.
 
 use crate::{
+    bounds::check_hello,
     dispatch::{ConnectionId, Ending, WorkerHello},
     engine::{Event, Outgoing},
     pace::{Pace, Verdict},
-    people::{Account, Identity},
+    people::{Account, Identity, worker_id},
     store::{Store, StoreError},
 };
 use axum::{
@@ -17,7 +18,7 @@ use axum::{
 use baton_protocol::{
     ChunkHash, PROTOCOL_VERSION, Refusal, Submission, decode, encode,
     proxy::{FromProxy, ToProxy},
-    worker::{FromWorker, ToWorker},
+    worker::{Device, DeviceKind, FromWorker, ToWorker},
 };
 use futures_util::{
     SinkExt, StreamExt,
@@ -91,11 +92,13 @@ pub(crate) async fn serve_worker(
     mut socket: WebSocket,
     inbox: mpsc::Sender<Event>,
     stop: CancellationToken,
+    identity: &Identity,
+    most_slots: u32,
 ) {
     match hello(&mut socket).await {
         Some(FromWorker::Hello {
             protocol_version: PROTOCOL_VERSION,
-            worker,
+            worker: life,
             name,
             devices,
             slots,
@@ -103,15 +106,24 @@ pub(crate) async fn serve_worker(
             assignments,
             acknowledged,
         }) => {
+            let own = identity.worker();
             let hello = WorkerHello {
-                worker,
-                name,
+                worker: own.map_or(life, worker_id),
+                life,
+                name: called(own, name, &devices),
                 devices,
                 slots,
                 sessions,
                 assignments,
                 acknowledged,
             };
+            if let Err(refusal) = may_enter(own, &hello, most_slots) {
+                tracing::warn!(
+                    "The worker {} is refused: {refusal}",
+                    own.unwrap_or("without a token of its own")
+                );
+                return refuse(socket, &ToWorker::Refused(refusal)).await;
+            }
             let came = |connection, outgoing| Event::WorkerCame(connection, outgoing, hello);
             let event = |connection, message| ready(Some(Event::FromWorker(connection, message)));
             serve(socket, inbox, stop, came, event).await;
@@ -121,6 +133,27 @@ pub(crate) async fn serve_worker(
             ..
         }) => refuse(socket, &ToWorker::Refused(other_version(peer))).await,
         _ => refuse(socket, &ToWorker::Refused(Refusal::NoHello {})).await,
+    }
+}
+
+/// A worker that says nothing has the name of its token, or else of its kind of device.
+fn called(own: Option<&str>, said: String, devices: &[Device]) -> String {
+    match (own, devices.first().map(|device| device.kind)) {
+        _ if !said.is_empty() => said,
+        (Some(own), _) => own.to_owned(),
+        (None, Some(DeviceKind::Cuda)) => "gpu-0".to_owned(),
+        (None, _) => "cpu-0".to_owned(),
+    }
+}
+
+fn may_enter(own: Option<&str>, hello: &WorkerHello, most_slots: u32) -> Result<(), Refusal> {
+    check_hello(hello, most_slots)?;
+    match own {
+        Some(own) if own != hello.name => Err(Refusal::NotYourName {
+            token: own.to_owned(),
+            said: hello.name.clone(),
+        }),
+        _ => Ok(()),
     }
 }
 

@@ -8,6 +8,7 @@
 //! No chunk is ever decoded.
 
 mod api;
+mod bounds;
 mod config;
 mod connection;
 mod courses;
@@ -166,6 +167,7 @@ pub async fn run(
         metrics,
         limits: Arc::new(Limits::new(config.requests_a_second)),
         chunk_limits: Arc::new(Limits::new(config.chunk_requests_a_second)),
+        most_slots: config.worker_slots,
         of_person: Arc::new(Connections::new(config.connections_a_person)),
         standing: standing.subscribe(),
     };

@@ -4,7 +4,7 @@
 //! Out: an [`Identity`] for a token, and what that identity may do.
 
 use anyhow::Context;
-use baton_protocol::Refusal;
+use baton_protocol::{Refusal, WorkerId};
 use std::{
     collections::{BTreeMap, HashMap},
     fmt::Write as _,
@@ -20,14 +20,14 @@ pub enum Role {
     Staff,
 }
 
-/// What the file says of one person, or of workers that share a token.
+/// What the file says of one person, or of one worker.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Person {
     pub name: String,
     /// The BLAKE3 hash of the token, in hexadecimal digits.
     pub token_hash: String,
-    /// A worker, which may do what workers do and nothing else.
+    /// A worker: its token makes a program this worker, and opens nothing else.
     #[serde(default)]
     pub worker: bool,
     #[serde(default)]
@@ -158,6 +158,13 @@ impl People {
     }
 }
 
+/// A worker with a token of its own is the same one after each start.
+pub(crate) fn worker_id(name: &str) -> WorkerId {
+    let hash = baton_blobs::hash(format!("baton worker {name}").as_bytes());
+    let (id, _) = hash.0.split_first_chunk().unwrap_or((&[0; 16], &[]));
+    WorkerId(uuid::Uuid::from_bytes(*id))
+}
+
 pub(crate) fn hash_of(token: &str) -> String {
     baton_blobs::hash(token.as_bytes()).to_string()
 }
@@ -202,6 +209,12 @@ impl Identity {
     /// A worker is given everybody's code and variables.
     pub(crate) fn may_be_worker(&self) -> bool {
         self.worker || self.person.is_none()
+    }
+
+    /// The name of the only worker that this token stands for. `None`: not a worker's token; the broker's own lets in
+    /// workers of any name.
+    pub(crate) fn worker(&self) -> Option<&str> {
+        self.person.as_deref().filter(|_| self.worker)
     }
 
     /// Whoever has the broker's own token.

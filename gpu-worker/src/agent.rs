@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use baton_link::LinkError;
 use baton_protocol::worker::{Acknowledged, Device, FromWorker, ToWorker};
-use baton_protocol::{JobEvent, JobId, NotebookId, WorkerId};
+use baton_protocol::{JobEvent, JobId, NotebookId, Refusal, WorkerId};
 use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -43,6 +43,9 @@ const LAST_WORD: Duration = Duration::from_secs(3);
 /// How long what cells left in their sessions may take to reach the notebooks.
 const HANDOVER_GRACE: Duration = Duration::from_secs(60);
 
+/// A broker finds out within 45 s that a worker has fallen silent, and then gives it a grace.
+const PREDECESSOR: Duration = Duration::from_secs(60);
+
 pub(crate) struct Agent {
     context: Arc<Context>,
     worker: WorkerId,
@@ -57,6 +60,8 @@ pub(crate) struct Agent {
     draining: bool,
     /// Sessions do not start here: until one does.
     trial: Option<BoxFuture<'static, ()>>,
+    /// Since when the broker has said that another process is this worker.
+    refused_since: Option<Instant>,
     reports: mpsc::UnboundedSender<Report>,
 }
 
@@ -96,6 +101,7 @@ impl Agent {
             task_count: 0,
             draining: false,
             trial: None,
+            refused_since: None,
             reports,
         };
         let mut load = tokio::time::interval(LOAD_INTERVAL);
@@ -165,7 +171,7 @@ impl Agent {
         FromWorker::Hello {
             protocol_version: baton_protocol::PROTOCOL_VERSION,
             worker: self.worker,
-            name: self.context.name.clone(),
+            name: self.context.config.name.clone().unwrap_or_default(),
             devices: self.devices.clone(),
             slots: u32::try_from(self.context.slots).unwrap_or(u32::MAX),
             sessions: self.warm(),
@@ -189,11 +195,12 @@ impl Agent {
 
     async fn on_broker(&mut self, message: ToWorker) -> anyhow::Result<()> {
         match message {
-            ToWorker::Welcome { broker_version } => {
-                tracing::info!(
-                    "Connected to broker {broker_version} as {}",
-                    self.context.name
-                );
+            ToWorker::Welcome {
+                broker_version,
+                name,
+            } => {
+                tracing::info!("Connected to broker {broker_version} as {name}");
+                self.refused_since = None;
                 for assignment in self.assignments.values_mut() {
                     assignment.outbox.rewind();
                 }
@@ -201,6 +208,11 @@ impl Agent {
                 if self.draining {
                     self.line.send(&FromWorker::Drain {}).await;
                 }
+            }
+            ToWorker::Refused(refusal @ Refusal::WorkerConnected { .. })
+                if self.may_be_its_predecessor() =>
+            {
+                tracing::warn!("The broker does not take this worker yet: {refusal}");
             }
             ToWorker::Refused(refusal) => {
                 return Err(anyhow::Error::new(refusal).context("The broker refuses this worker"));
@@ -270,6 +282,12 @@ impl Agent {
             }
         }
         Ok(())
+    }
+
+    /// The broker may not know yet that the process is gone that was this worker before.
+    fn may_be_its_predecessor(&mut self) -> bool {
+        let since = self.refused_since.get_or_insert_with(Instant::now);
+        since.elapsed() < PREDECESSOR
     }
 
     async fn on_report(&mut self, report: Report) {

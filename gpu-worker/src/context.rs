@@ -20,8 +20,6 @@ use crate::session::{Session, StartError, StartOrder, start};
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) config: Config,
-    /// How people call this worker.
-    pub(crate) name: String,
     /// The notebook's.
     pub(crate) lane: ChunkLane,
     pub(crate) cache: Arc<ChunkDirectory>,

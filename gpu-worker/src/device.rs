@@ -25,15 +25,6 @@ pub(crate) fn detect(gpus: &[GpuLoad]) -> Vec<Device> {
     gpus.iter().map(device).collect()
 }
 
-/// How a worker is called that got no name.
-pub(crate) fn default_name(devices: &[Device]) -> String {
-    let kind = match devices.first().map(|device| device.kind) {
-        Some(DeviceKind::Cuda) => "gpu",
-        Some(DeviceKind::Cpu) | None => "cpu",
-    };
-    format!("{kind}-0")
-}
-
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub(crate) used_bytes: u64,
@@ -149,7 +140,7 @@ mod tests {
     #[test]
     fn this_machine_has_a_device() {
         let devices = detect(&[]);
-        assert_eq!(default_name(&devices), "cpu-0");
+        assert_eq!(devices[0].kind, DeviceKind::Cpu);
         assert!(devices[0].memory_bytes > 0);
     }
 }

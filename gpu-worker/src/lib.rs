@@ -49,7 +49,7 @@ pub struct Config {
     pub lane: LaneChoice,
     /// How long what a cell made waits for a broker that is away or cannot store.
     pub patience: Duration,
-    /// How people call this worker; `None`: after its device, for example `cpu-0`.
+    /// How people call this worker; `None`: as its token says, or else as the broker likes.
     pub name: Option<String>,
     /// How many jobs run at once; `None`: as many as its GPUs are good for.
     pub slots: Option<u32>,
@@ -91,10 +91,6 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     let reading = gpu::monitor(MONITORING.as_ref(), visible).await;
     let gpus = reading.borrow().gpus.clone();
     let devices = device::detect(&gpus);
-    let name = config
-        .name
-        .clone()
-        .unwrap_or_else(|| device::default_name(&devices));
     let sharing = Sharing::open(
         config.gpu_mode,
         config.gpu_memory_bytes,
@@ -109,7 +105,6 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
     };
     let context = Context {
         config,
-        name,
         lane,
         cache: Arc::new(cache),
         slots,

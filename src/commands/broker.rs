@@ -34,6 +34,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     config.requests_a_second = settings.broker_request_rate;
     config.chunk_requests_a_second = settings.broker_chunk_request_rate;
     config.connections_a_person = settings.broker_person_connection_limit;
+    config.worker_slots = settings.broker_worker_slots;
     config.hub = hub(settings)?;
     let of_hub = config
         .hub

@@ -269,6 +269,11 @@ settings! {
     flag: Some(("courses-file", &["broker"])),
     default: Nothing { described: "none: nobody is limited, and all weigh the same" };
 
+    #[doc = "How many cells at once one worker may offer to run (`worker.slots`); a worker that offers more is refused."]
+    broker_worker_slots: u32 = "broker.worker_slots",
+    flag: Some(("worker-slots", &["broker"])),
+    default: Text("64");
+
     #[doc = "How long a worker may be out of sight before its running cells count as lost."]
     broker_worker_grace: Duration = "broker.worker_grace",
     flag: Some(("worker-grace", &["broker"])),
@@ -279,10 +284,10 @@ settings! {
     flag: Some(("proxy-grace", &["broker"])),
     default: Text("5s");
 
-    #[doc = "How the worker is called in notebooks and on the dashboard."]
+    #[doc = "How the worker is called in notebooks and on the dashboard. A worker with a token of its own has the name that its token was made for, and is refused with another one."]
     worker_name: Option<String> = "worker.name",
     flag: Some(("name", &["worker"])),
-    default: Nothing { described: "the kind of its device and a number" };
+    default: Nothing { described: "the name of its token; with the broker's own token the kind of its device and a number" };
 
     #[doc = "How many cells the worker runs at once."]
     worker_slots: Option<u32> = "worker.slots",

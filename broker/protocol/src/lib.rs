@@ -57,6 +57,18 @@ pub enum Refusal {
     WhichCourse { courses: Vec<String> },
     #[error("This notebook belongs to another person")]
     NotYours {},
+    #[error(
+        "The token is the worker {token}'s, and this worker says that it is {said}\nhint: leave worker.name out, or use the token that was made for {said}"
+    )]
+    NotYourName { token: String, said: String },
+    #[error(
+        "Another worker with the token of {name} is connected, or was a moment ago\nhint: each worker needs a token of its own: baton people add NAME --worker"
+    )]
+    WorkerConnected { name: String },
+    #[error("A later connection of the worker {name} replaced this one")]
+    Replaced { name: String },
+    #[error("{reason}")]
+    OutOfBounds { reason: String },
     /// For now: a broker that lacks what it needs. It serves again by itself.
     #[error("{reason}")]
     Unable { reason: String },

@@ -16,8 +16,10 @@ use serde::{Deserialize, Serialize};
 pub enum FromWorker {
     Hello {
         protocol_version: u32,
+        /// Of this process, and of no other: it may replace its own connection. With the broker's own token also what
+        /// the worker is known by; with a token of its own that follows from the token.
         worker: WorkerId,
-        /// How people call it, for example `cpu-0` or `gpu-2`.
+        /// How people call it, for example `cpu-0` or `gpu-2`. Empty: as its token says, or else as the broker likes.
         name: String,
         devices: Vec<Device>,
         /// How many jobs it takes at once.
@@ -65,6 +67,9 @@ pub enum FromWorker {
 pub enum ToWorker {
     Welcome {
         broker_version: String,
+        /// How the worker is called.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        name: String,
     },
     Refused(Refusal),
     Assign {

@@ -100,7 +100,11 @@ fn explore(rules: Rules, faults: Faults) -> Verdict {
 }
 
 fn check_all(faults: Faults) {
-    match explore(Rules::default(), faults) {
+    check(Rules::default(), faults);
+}
+
+fn check(rules: Rules, faults: Faults) {
+    match explore(rules, faults) {
         Verdict::Good(states) => println!("{faults:?}: {states} states"),
         bad => panic!("{bad:#?}"),
     }
@@ -133,6 +137,29 @@ fn a_cell_begins_at_most_once_when_workers_die() {
 }
 
 #[test]
+fn a_cell_begins_at_most_once_when_workers_with_tokens_of_their_own_die() {
+    let rules = Rules {
+        named_by_token: true,
+        ..Rules::default()
+    };
+    let (breaks, deaths, restarts) = (1, 1, 1);
+    for faults in [
+        Faults {
+            breaks,
+            deaths,
+            ..Faults::default()
+        },
+        Faults {
+            deaths,
+            restarts,
+            ..Faults::default()
+        },
+    ] {
+        check(rules, faults);
+    }
+}
+
+#[test]
 fn a_cell_begins_at_most_once_when_the_broker_restarts() {
     check_all(Faults {
         restarts: 1,
@@ -162,6 +189,7 @@ fn a_cell_begins_at_most_once_when_the_database_loses_its_last_changes() {
 fn the_exploration_finds_a_worker_that_does_not_wait() {
     let rules = Rules {
         waits_for_its_start: false,
+        ..Rules::default()
     };
     let faults = Faults {
         breaks: 1,

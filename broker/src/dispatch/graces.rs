@@ -185,7 +185,7 @@ impl Dispatch {
         self.append(id, vec![rest], None, actions);
     }
 
-    fn name_of_worker(&self, id: JobId) -> String {
+    pub(super) fn name_of_worker(&self, id: JobId) -> String {
         let worker = self.jobs.get(&id).and_then(|job| job.worker);
         let name = worker.and_then(|id| {
             let present = self.workers.get(&id).map(|worker| &worker.name);

@@ -140,6 +140,8 @@ enum Subscription {
 
 #[derive(Debug, Clone)]
 struct Worker {
+    /// Of its process; `None` when nothing was heard of it since this broker started.
+    life: Option<WorkerId>,
     name: String,
     devices: Vec<Device>,
     slots: u32,
@@ -204,6 +206,7 @@ impl Dispatch {
             });
             if let Some(worker) = open.worker {
                 workers.entry(worker).or_insert_with(|| Worker {
+                    life: None,
                     name: open.worker_name.clone(),
                     devices: Vec::new(),
                     slots: 1,

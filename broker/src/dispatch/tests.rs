@@ -206,6 +206,7 @@ impl World {
         side.connection = Some(connection);
         let hello = WorkerHello {
             worker: worker_id(worker),
+            life: worker_id(worker),
             name: "cpu-0".to_owned(),
             devices: Vec::new(),
             slots: 2,

@@ -5,9 +5,13 @@ use super::{
     behind::Held,
     job::{End, phase_after},
 };
-use crate::store::Write;
+use crate::{
+    bounds::{cut_usage, is_possible_load, is_possible_sessions},
+    store::Write,
+};
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, NotebookId, Outcome, RemoteError, State, WorkerId,
+    FencingNumber, JobEvent, JobId, NotebookId, Outcome, Refusal, RemoteError, State, Usage,
+    WorkerId,
     worker::{Acknowledged, Device, FromWorker, ToWorker},
 };
 use std::collections::{HashMap, HashSet};
@@ -16,6 +20,8 @@ use std::collections::{HashMap, HashSet};
 #[derive(Debug)]
 pub(crate) struct WorkerHello {
     pub(crate) worker: WorkerId,
+    /// Of its process.
+    pub(crate) life: WorkerId,
     pub(crate) name: String,
     pub(crate) devices: Vec<Device>,
     pub(crate) slots: u32,
@@ -26,7 +32,8 @@ pub(crate) struct WorkerHello {
 
 impl Dispatch {
     /// Both sides compare what they hold: the worker hears what is stored, what is no longer its own, and what it
-    /// missed while it was away.
+    /// missed while it was away. While a process has a worker's place, and until its grace is over, no other process
+    /// gets it.
     pub(crate) fn worker_came(
         &mut self,
         connection: ConnectionId,
@@ -35,6 +42,15 @@ impl Dispatch {
         actions: &mut Vec<Action>,
     ) {
         let id = hello.worker;
+        let others = |worker: &&Worker| worker.life.is_some_and(|life| life != hello.life);
+        if let Some(other) = self.workers.get(&id).filter(others) {
+            let name = other.name.clone();
+            tracing::warn!("Another worker with the token of {name} is refused");
+            let refusal = ToWorker::Refused(Refusal::WorkerConnected { name });
+            actions.push(Action::ToWorker(connection, refusal));
+            actions.push(Action::Close(connection));
+            return;
+        }
         actions.push(Action::Write(Write::SeeWorker {
             worker: id,
             name: hello.name.clone(),
@@ -42,7 +58,9 @@ impl Dispatch {
             slots: hello.slots,
             at_ms: now.unix_ms,
         }));
+        let name = hello.name.clone();
         let worker = Worker {
+            life: Some(hello.life),
             name: hello.name,
             devices: hello.devices,
             slots: hello.slots,
@@ -56,16 +74,21 @@ impl Dispatch {
             away_since_ms: None,
         };
         if let Some(older) = self.workers.insert(id, worker)
-            && let Some(older) = older.connection
+            && let Some(connection) = older.connection
         {
-            actions.push(Action::Close(older));
+            let refusal = ToWorker::Refused(Refusal::Replaced { name: older.name });
+            actions.push(Action::ToWorker(connection, refusal));
+            actions.push(Action::Close(connection));
         }
         self.missed.remove(&id);
         self.peers.insert(connection, Peer::Worker(id));
         let broker_version = env!("CARGO_PKG_VERSION").to_owned();
         actions.push(Action::ToWorker(
             connection,
-            ToWorker::Welcome { broker_version },
+            ToWorker::Welcome {
+                broker_version,
+                name,
+            },
         ));
 
         self.warm_sessions(id, hello.sessions, now);
@@ -123,7 +146,18 @@ impl Dispatch {
                 now,
                 actions,
             ),
+            FromWorker::Sessions { warm } if !is_possible_sessions(warm.len()) => {
+                self.disbelieve(id, "sessions");
+            }
             FromWorker::Sessions { warm } => self.warm_sessions(id, warm, now),
+            FromWorker::Load {
+                memory_bytes,
+                memory_total_bytes,
+                gpus,
+                ..
+            } if !is_possible_load((memory_bytes, memory_total_bytes), &gpus) => {
+                self.disbelieve(id, "load");
+            }
             FromWorker::Load {
                 memory_bytes,
                 memory_total_bytes,
@@ -150,6 +184,31 @@ impl Dispatch {
                 self.disordered = true;
             }
         }
+    }
+
+    fn disbelieve(&self, worker: WorkerId, what: &str) {
+        let name = self.workers.get(&worker).map(|worker| &*worker.name);
+        let name = name.unwrap_or_default();
+        tracing::warn!(
+            worker.name = name,
+            "Worker {name} reports a {what} that no machine has, which is ignored"
+        );
+    }
+
+    /// What its worker says of a run, as far as it is possible.
+    fn believed(&self, id: JobId, usage: Usage, now: Now) -> Usage {
+        let Some(job) = self.jobs.get(&id) else {
+            return usage;
+        };
+        let wall_ms = job.started_ms.map_or(0, |started| now.unix_ms - started);
+        let worker = job.worker.and_then(|worker| self.workers.get(&worker));
+        let devices = worker.map_or(1, |worker| worker.devices.len());
+        let cut = cut_usage(usage, u64::try_from(wall_ms).unwrap_or(0), devices);
+        if cut.is_some() {
+            let name = worker.map(|worker| &*worker.name).unwrap_or_default();
+            tracing::warn!(job.id = %id, worker.name = name, "Worker {name} reports {} ms of GPU time for a cell that ran for {wall_ms} ms; it is charged no more than that", usage.run_ms);
+        }
+        cut.unwrap_or(usage)
     }
 
     /// The worker came back with an assignment.
@@ -336,6 +395,11 @@ impl Dispatch {
             job.rest_due = phase == Phase::Finished && !event.is_last();
             if let Some(words) = &job.stopped {
                 act::say_stopped(&mut event, words, ran);
+            }
+            match &mut event {
+                JobEvent::Started { worker } => *worker = self.name_of_worker(id),
+                JobEvent::Finished { usage, .. } => *usage = self.believed(id, *usage, now),
+                _ => {}
             }
             if let JobEvent::Finished {
                 outcome,

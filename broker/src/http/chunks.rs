@@ -13,7 +13,7 @@ use crate::{
     api::ApiError,
     engine::unix_ms,
     lead::Standing,
-    people::{Account, Identity},
+    people::{Account, Identity, worker_id},
     store::StoreError,
 };
 use axum::{
@@ -74,7 +74,7 @@ pub(super) enum ChunkError {
     NotInCourse(#[from] Refusal),
     #[error("Only a worker may speak for a notebook")]
     NotAWorker,
-    #[error("No worker has a job of notebook {notebook}")]
+    #[error("This worker has no job of notebook {notebook}")]
     NoJob { notebook: NotebookId },
     #[error(
         "{owner} has {} there, and a person may have {}. What no cell needs any more goes after some minutes",
@@ -201,7 +201,8 @@ pub(super) async fn account(
         }
         Some(_) if !caller.identity.may_be_worker() => return Err(ChunkError::NotAWorker),
         Some(notebook) => {
-            let served = shared.store.served(notebook).await?;
+            let worker = caller.identity.worker().map(worker_id);
+            let served = shared.store.served(notebook, worker).await?;
             served.ok_or(ChunkError::NoJob { notebook })?
         }
     };

@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) chunk_limits: Arc<Limits>,
+    /// Of one worker.
+    pub(crate) most_slots: u32,
     pub(crate) of_person: Arc<Connections>,
     pub(crate) standing: watch::Receiver<Standing>,
 }

@@ -57,7 +57,10 @@ async fn worker(
     limited(upgrade).on_upgrade(move |socket| {
         let tracker = shared.connections.clone();
         let end = shared.stop.child_token();
-        let serve = serve_worker(socket, shared.inbox, end.clone());
+        let (identity, stop) = (caller.identity.clone(), end.clone());
+        let serve = async move {
+            serve_worker(socket, shared.inbox, stop, &identity, shared.most_slots).await;
+        };
         tracker.track_future(as_long_as_admitted(serve, shared.access, caller, end))
     })
 }

@@ -11,7 +11,7 @@ use super::{
     write::number,
 };
 use crate::people::Account;
-use baton_protocol::{ChunkHash, NotebookId};
+use baton_protocol::{ChunkHash, NotebookId, WorkerId};
 use std::collections::{HashMap, HashSet};
 
 /// Chunks, or jobs, deleted in one transaction; the queue waits for so long.
@@ -86,10 +86,20 @@ impl Store {
         Ok(())
     }
 
-    /// Whose notebook this is, as long as a worker has a job of it.
-    pub(crate) async fn served(&self, notebook: NotebookId) -> Result<Option<Account>, StoreError> {
-        let job = sql("SELECT owner, course FROM jobs WHERE notebook = ? AND closed = 0 AND worker IS NOT NULL LIMIT 1")
+    /// Whose notebook this is, as long as this worker has a job of it, or any worker where none is named. Once a job has
+    /// another assignment, the worker that had it before serves it no more.
+    pub(crate) async fn served(
+        &self,
+        notebook: NotebookId,
+        by: Option<WorkerId>,
+    ) -> Result<Option<Account>, StoreError> {
+        let mut job = sql("SELECT owner, course FROM jobs WHERE notebook = ? AND closed = 0 AND worker IS NOT NULL")
             .bind(notebook.0.as_bytes().as_slice());
+        if let Some(worker) = by {
+            job.push(" AND worker = ")
+                .push_bind(worker.0.as_bytes().as_slice());
+        }
+        job.push(" LIMIT 1");
         self.fetch(job).await?.first().map(account).transpose()
     }
 

@@ -8,7 +8,7 @@ use crate::{
 };
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
-    CellKey, ChunkHash, JobEvent, Output,
+    CellKey, ChunkHash, JobEvent, Output, WorkerId,
     api::{self, CourseChange},
     worker::DeviceKind,
 };
@@ -287,7 +287,10 @@ impl Story {
             tell(&mut told, held.map(BTreeMap::from_iter));
             tell(&mut told, store.held_bytes(person).await);
         }
-        tell(&mut told, store.served(self.first.notebook).await);
+        for worker in [None, Some(WorkerId::random())] {
+            let served = store.served(self.first.notebook, worker).await;
+            tell(&mut told, served);
+        }
         for after in [0, 256, 512] {
             tell(&mut told, store.events(first, after).await);
         }

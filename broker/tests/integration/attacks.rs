@@ -197,7 +197,7 @@ async fn a_request_that_means_harm_is_answered_and_nothing_else_happens() {
                 b"gpu-2",
                 b"",
             ),
-            "204",
+            "409",
         ),
     ] {
         let line = answer_to(&broker, bytes).await;
@@ -272,7 +272,7 @@ async fn a_connection_that_means_harm_is_closed_or_told_and_nothing_else_happens
     let mut other = FakeWorker::of(
         &broker.dial_as("gpu-2"),
         WorkerId::random(),
-        u32::MAX,
+        4,
         &[running.ada.notebook],
         &[(running.job, running.fencing)],
     )

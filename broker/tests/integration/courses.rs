@@ -6,9 +6,11 @@ use crate::harness::{
 };
 use baton_protocol::{
     BudgetLeft, CellKey, FencingNumber, JobEvent, JobId, NotebookId, Outcome, Period, Priority,
-    RemoteError, Usage,
+    RemoteError, Submission, Usage,
     proxy::{Estimate, FromProxy, ToProxy, WaitingReason},
 };
+use sqlx::{Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
+use std::{fs, path::Path};
 
 async fn broker(courses: &str) -> Broker {
     Broker::start_with(Rules {
@@ -45,12 +47,65 @@ fn ended_after(run_ms: u64) -> JobEvent {
     }
 }
 
-async fn run(worker: &mut FakeWorker, run_ms: u64) -> (JobId, Option<u64>) {
+/// A cell that took so long by the worker's clock and by the broker's, whose database moves its start back while no
+/// broker runs.
+struct Ran {
+    broker: Broker,
+    worker: FakeWorker,
+    proxy: FakeProxy,
+    events: Vec<JobEvent>,
+    granted_ms: Option<u64>,
+}
+
+async fn run_for(
+    broker: Broker,
+    mut worker: FakeWorker,
+    course: &str,
+    sent: Submission,
+    run_ms: u64,
+) -> Ran {
+    let (notebook, job) = (sent.notebook, sent.job);
+    let mut proxy = FakeProxy::of_course(&broker.dial, notebook, course).await;
+    proxy.say(FromProxy::Submit(sent)).await;
     let (fencing, given) = worker.assignment().await;
-    worker
-        .report(given.job, fencing, 1, vec![started(), ended_after(run_ms)])
-        .await;
-    (given.job, given.cell.timeout_ms)
+    assert_eq!(given.job, job);
+    worker.report(job, fencing, 1, vec![started()]).await;
+    let rules = Rules {
+        courses: fs::read_to_string(broker.folder.path().join("courses.toml")).ok(),
+        ..Rules::default()
+    };
+    let folder = broker.stop().await;
+    began_earlier(folder.path(), run_ms).await;
+
+    let broker = Broker::start_in(folder, rules).await;
+    let mut proxy = FakeProxy::of_course(&broker.dial, notebook, course).await;
+    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    let mut worker = FakeWorker::back(&broker.dial, worker.id, &[(job, fencing)]).await;
+    worker.next().await;
+    let end = vec![ended_after(run_ms)];
+    worker.claim(job, fencing, 2, end).await;
+    let events = proxy.events_after(job, 0).await;
+    proxy.say(FromProxy::Applied { job }).await;
+    Ran {
+        broker,
+        worker,
+        proxy,
+        events,
+        granted_ms: given.cell.timeout_ms,
+    }
+}
+
+async fn began_earlier(folder: &Path, by_ms: u64) {
+    let options = SqliteConnectOptions::new().filename(folder.join("broker.db"));
+    let mut database = SqliteConnection::connect_with(&options).await.unwrap();
+    let changed =
+        sqlx::query("UPDATE jobs SET started_ms = started_ms - ? WHERE state = 'started'")
+            .bind(i64::try_from(by_ms).unwrap())
+            .execute(&mut database)
+            .await
+            .unwrap();
+    assert_eq!(changed.rows_affected(), 1);
+    database.close().await.unwrap();
 }
 
 async fn refusal(proxy: &mut FakeProxy, job: JobId) -> RemoteError {
@@ -115,29 +170,25 @@ fn left(left_ms: u64) -> JobEvent {
 
 #[tokio::test]
 async fn a_budget_is_charged_by_use_and_outlives_the_broker() {
-    let first = broker(BUDGET).await;
-    let mut worker = FakeWorker::new(&first.dial).await;
-    let mut proxy = notebook(&first).await;
-    let job = submit(&mut proxy, None).await;
-    assert_eq!(run(&mut worker, 240_000).await, (job, Some(600_000)));
-    assert!(proxy.events_after(job, 0).await.contains(&left(360_000)));
-    let folder = first.stop().await;
-
-    let rules = Rules {
-        courses: Some(BUDGET.to_owned()),
-        ..Rules::default()
-    };
-    let second = Broker::start_in(folder, rules).await;
-    let mut worker = FakeWorker::new(&second.dial).await;
-    let mut proxy = notebook(&second).await;
-    let job = submit(&mut proxy, None).await;
+    let cell = || submission(NotebookId::random());
+    let broker = broker(BUDGET).await;
+    let worker = FakeWorker::new(&broker.dial).await;
+    let ran = run_for(broker, worker, "ml", cell(), 240_000).await;
+    assert_eq!(ran.granted_ms, Some(600_000));
+    assert!(ran.events.contains(&left(360_000)));
     // What is left is the longest that it may run, but a short cell of a long limit is charged for what it took.
-    assert_eq!(run(&mut worker, 1000).await, (job, Some(360_000)));
-    assert!(proxy.events_after(job, 0).await.contains(&left(359_000)));
-    let job = submit(&mut proxy, None).await;
-    run(&mut worker, 360_000).await;
-    assert!(proxy.events_after(job, 0).await.contains(&left(0)));
+    let ran = run_for(ran.broker, ran.worker, "ml", cell(), 1000).await;
+    assert_eq!(ran.granted_ms, Some(360_000));
+    assert!(ran.events.contains(&left(359_000)));
+    let ran = run_for(ran.broker, ran.worker, "ml", cell(), 360_000).await;
+    assert!(ran.events.contains(&left(0)));
 
+    let Ran {
+        broker,
+        mut worker,
+        mut proxy,
+        ..
+    } = ran;
     let job = submit(&mut proxy, None).await;
     let error = refusal(&mut proxy, job).await;
     assert!(
@@ -146,9 +197,9 @@ async fn a_budget_is_charged_by_use_and_outlives_the_broker() {
     );
     assert!(error.value.contains("Monday 04:00"), "{error:?}");
     // Another course has no budget.
-    let mut other = FakeProxy::in_course(&second.dial, "vision").await;
+    let mut other = FakeProxy::in_course(&broker.dial, "vision").await;
     let job = other.submit().await;
-    assert_eq!(run(&mut worker, 5).await.0, job);
+    assert_eq!(worker.run_to_end().await, job);
 }
 
 #[tokio::test]
@@ -271,10 +322,14 @@ async fn occupy(broker: &Broker, worker: &mut FakeWorker) -> (FakeProxy, JobId, 
 #[tokio::test]
 async fn who_used_less_goes_first_and_low_priority_last() {
     let broker = broker("jobs_per_person = 9").await;
-    let mut worker = FakeWorker::new(&broker.dial).await;
-    let mut much = FakeProxy::in_course(&broker.dial, "much").await;
-    much.submit().await;
-    run(&mut worker, 600_000).await;
+    let worker = FakeWorker::new(&broker.dial).await;
+    let cell = submission(NotebookId::random());
+    let Ran {
+        broker,
+        mut worker,
+        proxy: mut much,
+        ..
+    } = run_for(broker, worker, "much", cell, 600_000).await;
     let (_proxy, first, fencing) = occupy(&broker, &mut worker).await;
     let much_waits = much.submit().await;
     let mut low = FakeProxy::in_course(&broker.dial, "low").await;
@@ -302,14 +357,16 @@ async fn a_deadline_goes_first_and_says_so() {
         "jobs_per_person = 9\n[[course.due.deadline]]\nuntil = \"2999-01-01T00:00\"\nweight = 8\nbefore = \"9000000h\"",
     )
     .await;
-    let mut worker = FakeWorker::new(&broker.dial).await;
+    let worker = FakeWorker::new(&broker.dial).await;
+    let cell = || submission(NotebookId::random());
+    let ran = run_for(broker, worker, "due", cell(), 600_000).await;
+    let Ran {
+        broker,
+        mut worker,
+        proxy: mut plain,
+        ..
+    } = run_for(ran.broker, ran.worker, "ml", cell(), 600_000).await;
     let mut due = FakeProxy::in_course(&broker.dial, "due").await;
-    let mut plain = notebook(&broker).await;
-    for proxy in [&mut due, &mut plain] {
-        let job = proxy.submit().await;
-        run(&mut worker, 600_000).await;
-        proxy.events_after(job, 0).await;
-    }
     let (_proxy, first, fencing) = occupy(&broker, &mut worker).await;
     let plain_waits = plain.submit().await;
     assert_eq!(plain.place(plain_waits).await, (1, WaitingReason::InLine));
@@ -330,23 +387,19 @@ async fn a_deadline_goes_first_and_says_so() {
 
 #[tokio::test]
 async fn an_estimate_comes_from_earlier_runs_also_after_a_restart() {
-    let first = broker("").await;
+    let mut first = broker("").await;
     let mut worker = FakeWorker::new(&first.dial).await;
-    let mut proxy = notebook(&first).await;
     let keyed = |notebook: NotebookId| {
         let mut sent = submission(notebook);
         sent.cell_key = Some(CellKey([9; 16]));
         sent
     };
     for run_ms in [600_000, 700_000, 800_000] {
-        let sent = keyed(proxy.notebook);
-        let job = sent.job;
-        proxy.say(FromProxy::Submit(sent)).await;
-        run(&mut worker, run_ms).await;
-        proxy.events_after(job, 0).await;
-        proxy.say(FromProxy::Applied { job }).await;
+        let sent = keyed(NotebookId::random());
+        let mut ran = run_for(first, worker, "ml", sent, run_ms).await;
+        ran.proxy.expect_silence().await;
+        (first, worker) = (ran.broker, ran.worker);
     }
-    proxy.expect_silence().await;
     let folder = first.stop().await;
 
     let second = Broker::start_in(

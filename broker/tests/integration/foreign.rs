@@ -545,7 +545,7 @@ async fn no_address_tells_of_or_touches_the_job_of_another() {
     let cases: BTreeSet<String> = requests(&made_up).keys().map(|&path| path.into()).collect();
     assert_eq!(known, cases, "an address without a case, or the reverse");
 
-    for token in [Some("mallory"), Some("trudy"), None] {
+    for token in [Some("mallory"), Some("trudy"), Some("gpu-2"), None] {
         let key = form_key(&class.broker, token).await;
         let (theirs, nobodys) = (requests(&class.ids), requests(&made_up));
         for ((path, theirs), (_, nobodys)) in theirs.into_iter().zip(nobodys) {

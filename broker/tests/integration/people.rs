@@ -271,7 +271,6 @@ async fn a_changed_file_counts_at_once() {
     let job = runs.submit().await;
     let mut worker = FakeWorker::new(&broker.dial_as("gpu-1-token")).await;
     assert_eq!(worker.run_to_end().await, job);
-    let mut worker = FakeWorker::new(&broker.dial_as("gpu-1-token")).await;
     // A file that makes no sense changes nothing.
     write_private(&file, "[[person]]\nname = 1\n");
     FakeProxy::new(&broker.dial_as("ada-token")).await;

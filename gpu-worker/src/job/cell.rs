@@ -61,7 +61,7 @@ pub(crate) async fn run_cell(
     } = ready;
     let cell = order.submission.cell.clone();
     order.events.send(JobEvent::Started {
-        worker: context.name.clone(),
+        worker: String::new(),
     });
     if let Some(gpu) = session.gpu() {
         gpu.limit(cell.gpu_memory_bytes).await;

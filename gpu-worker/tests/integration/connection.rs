@@ -209,3 +209,28 @@ async fn a_broker_of_another_version_ends_the_worker() {
         "{error:#}"
     );
 }
+
+/// After a crash of a worker's machine the broker may not know yet that the process is gone that was this worker.
+#[tokio::test]
+async fn a_worker_whose_place_is_not_free_yet_tries_again() {
+    let mut worker = Worker::start().await;
+    let refusal = Refusal::WorkerConnected {
+        name: "gpu-1".to_owned(),
+    };
+    worker.line.send(ToWorker::Refused(refusal)).await;
+    worker.line.close().await;
+    (worker.line, _) = worker.broker.welcome().await;
+    let ran = worker.run(Notebook::new().cell("print(1)")).await.ok();
+    assert_eq!(ran.text("stdout"), "1\n");
+}
+
+#[tokio::test]
+async fn a_worker_that_another_connection_replaced_ends_and_says_so() {
+    let mut worker = Worker::start().await;
+    let refusal = Refusal::Replaced {
+        name: "gpu-1".to_owned(),
+    };
+    worker.line.send(ToWorker::Refused(refusal)).await;
+    let error = worker.gone().await.unwrap_err();
+    assert!(format!("{error:#}").contains("gpu-1 replaced"), "{error:#}");
+}

@@ -277,6 +277,7 @@ impl Worker {
 pub(crate) fn welcome() -> ToWorker {
     ToWorker::Welcome {
         broker_version: "test".to_owned(),
+        name: "cpu-0".to_owned(),
     }
 }
 

@@ -63,6 +63,10 @@ golden!(refusals_are_read, "refusal", Refusal, [
     Refusal::NotInCourse { course: "ml101".to_owned(), courses: vec!["vision".to_owned()] },
     Refusal::WhichCourse { courses: vec!["ml101".to_owned(), "vision".to_owned()] },
     Refusal::NotYours {},
+    Refusal::NotYourName { token: "gpu-1".to_owned(), said: "gpu-2".to_owned() },
+    Refusal::WorkerConnected { name: "gpu-1".to_owned() },
+    Refusal::Replaced { name: "gpu-1".to_owned() },
+    Refusal::OutOfBounds { reason: "The worker offers 1000 slots".to_owned() },
     Refusal::Unable { reason: "The broker's disk is full".to_owned() },
 ], {
     Refusal::ProtocolVersion { .. } => "protocol_version",
@@ -70,6 +74,10 @@ golden!(refusals_are_read, "refusal", Refusal, [
     Refusal::NotInCourse { .. } => "not_in_course",
     Refusal::WhichCourse { .. } => "which_course",
     Refusal::NotYours {} => "not_yours",
+    Refusal::NotYourName { .. } => "not_your_name",
+    Refusal::WorkerConnected { .. } => "worker_connected",
+    Refusal::Replaced { .. } => "replaced",
+    Refusal::OutOfBounds { .. } => "out_of_bounds",
     Refusal::Unable { .. } => "unable",
 });
 
@@ -195,7 +203,7 @@ golden!(messages_of_workers_are_read, "from_worker", FromWorker, [
 });
 
 golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
-    ToWorker::Welcome { broker_version: "0.1.0".to_owned() },
+    ToWorker::Welcome { broker_version: "0.1.0".to_owned(), name: String::new() },
     ToWorker::Refused(Refusal::NoHello {}),
     ToWorker::Assign { fencing: 7, account: 9, submission: submission() },
     ToWorker::State { job: job(), state: enclosed() },

@@ -39,12 +39,15 @@ const PROXY: u8 = 0;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) waits_for_its_start: bool,
+    /// Workers have tokens of their own, so the next life of one is the same worker.
+    pub(super) named_by_token: bool,
 }
 
 impl Default for Rules {
     fn default() -> Self {
         Self {
             waits_for_its_start: true,
+            named_by_token: false,
         }
     }
 }
@@ -440,8 +443,14 @@ impl World {
 
     fn hello(&self, peer: Peer, known: Option<Known>) -> WorkerHello {
         let job = job_id(PROXY, 0);
+        let life = worker_id(self.life_of(peer));
+        let worker = match peer {
+            Peer::Worker(number) if self.rules.named_by_token => worker_id(number),
+            _ => life,
+        };
         WorkerHello {
-            worker: worker_id(self.life_of(peer)),
+            worker,
+            life,
             name: String::new(),
             devices: Vec::new(),
             slots: 1,

@@ -8,6 +8,7 @@ use baton_protocol::{
     proxy::{FromProxy, ToProxy, WaitingReason},
     worker::{Acknowledged, Device, DeviceKind, FromWorker, ToWorker},
 };
+use std::time::Duration;
 
 pub(crate) struct FakeProxy {
     connection: Connection<ToProxy, FromProxy>,
@@ -204,7 +205,7 @@ impl FakeWorker {
         let hello = FromWorker::Hello {
             protocol_version: PROTOCOL_VERSION,
             worker: id,
-            name: "cpu-0".to_owned(),
+            name: String::new(),
             devices: vec![Device {
                 kind: DeviceKind::Cpu,
                 model: "Test CPU".to_owned(),
@@ -243,8 +244,32 @@ impl FakeWorker {
         }
     }
 
-    /// Sends events and waits until they are stored.
+    /// Sends events and waits until they are stored. A cell takes as long as its end says.
     pub(crate) async fn report(
+        &mut self,
+        job: JobId,
+        fencing: FencingNumber,
+        first: u64,
+        mut events: Vec<JobEvent>,
+    ) {
+        let run_ms = |event: &JobEvent| match event {
+            JobEvent::Finished { usage, .. } => Some(usage.run_ms),
+            _ => None,
+        };
+        let Some(run_ms) = events.last().and_then(run_ms) else {
+            return self.claim(job, fencing, first, events).await;
+        };
+        let end = events.split_off(events.len() - 1);
+        let last = first + events.len() as u64;
+        if !events.is_empty() {
+            self.claim(job, fencing, first, events).await;
+        }
+        tokio::time::sleep(Duration::from_millis(run_ms)).await;
+        self.claim(job, fencing, last, end).await;
+    }
+
+    /// The same, whatever the events say.
+    pub(crate) async fn claim(
         &mut self,
         job: JobId,
         fencing: FencingNumber,

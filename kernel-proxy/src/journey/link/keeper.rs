@@ -384,7 +384,13 @@ fn refused(refusal: &Refusal) -> NoBroker {
             "name the course with `course` in ~/.config/baton/config.toml or with BATON_COURSE, then restart the kernel"
         }
         Refusal::NotYours {} => "restart the kernel",
-        Refusal::ProtocolVersion { .. } | Refusal::NoHello {} => {
+        // The last four are said to workers only.
+        Refusal::ProtocolVersion { .. }
+        | Refusal::NoHello {}
+        | Refusal::NotYourName { .. }
+        | Refusal::WorkerConnected { .. }
+        | Refusal::Replaced { .. }
+        | Refusal::OutOfBounds { .. } => {
             "install the same version of Baton on both ends, or ask your course staff"
         }
     };

@@ -120,7 +120,13 @@ impl World {
         let mut workers: Vec<_> = dispatch.workers.iter().collect();
         workers.sort_unstable_by_key(|(id, _)| **id);
         for (id, worker) in workers {
-            (id, worker.connection.map(place), left(worker.deadline)).hash(state);
+            (
+                id,
+                worker.life,
+                worker.connection.map(place),
+                left(worker.deadline),
+            )
+                .hash(state);
         }
         let mut missed: Vec<_> = dispatch
             .missed
