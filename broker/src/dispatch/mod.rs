@@ -172,6 +172,8 @@ pub(crate) struct Dispatch {
     /// Every job that was here and is over, as far as the store's rows reach back, with its notebook.
     closed: HashMap<JobId, NotebookId>,
     notebooks: HashMap<NotebookId, Notebook>,
+    /// The person of each notebook that ever had a job here: a worker may still have its session.
+    owners: HashMap<NotebookId, String>,
     workers: HashMap<WorkerId, Worker>,
     missed: HashMap<WorkerId, Missed>,
     peers: HashMap<ConnectionId, Peer>,
@@ -226,6 +228,7 @@ impl Dispatch {
             graces,
             jobs,
             closed: loaded.closed,
+            owners: loaded.owners,
             notebooks,
             workers,
             missed: HashMap::new(),

@@ -30,11 +30,12 @@ impl Dispatch {
             deadline: None,
             subscriptions: HashMap::new(),
         });
-        if notebook
+        let of_another = notebook
             .account
             .as_ref()
-            .is_some_and(|known| *known != account)
-        {
+            .is_some_and(|known| *known != account);
+        let owner = self.owners.get(&id);
+        if of_another || owner.is_some_and(|owner| *owner != account.owner) {
             let refused = ToProxy::Refused(Refusal::NotYours {});
             actions.push(Action::ToProxy(connection, refused));
             actions.push(Action::Close(connection));
@@ -242,6 +243,8 @@ impl Dispatch {
         submission.notebook_name = name.collect();
         let granted = self.grant(&account, &mut submission.cell);
         let submission = Arc::new(submission);
+        self.owners
+            .insert(submission.notebook, account.owner.clone());
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         actions.push(Action::Write(Write::Submit {

@@ -274,6 +274,8 @@ pub(crate) struct Loaded {
     pub(crate) jobs: Vec<OpenJob>,
     /// Jobs that are over, with their notebooks: they are not submitted again.
     pub(crate) closed: HashMap<JobId, NotebookId>,
+    /// The person of each notebook that has a job here, open or closed.
+    pub(crate) owners: HashMap<NotebookId, String>,
     pub(crate) next_sequence: u64,
     pub(crate) spent: Vec<(Account, Spent)>,
     /// The last runs that ended by themselves, the oldest first.

@@ -36,6 +36,8 @@ impl Store {
         let open = writer.fetch(open).await?;
         let closed = sql("SELECT job, notebook FROM jobs WHERE closed = 1");
         let closed = writer.fetch(closed).await?;
+        let owners = sql("SELECT DISTINCT notebook, owner FROM jobs");
+        let owners = writer.fetch(owners).await?;
         let last = sql("SELECT MAX(sequence) AS last FROM jobs");
         let last: Option<i64> = match writer.fetch(last).await?.first() {
             Some(row) => row.get("last")?,
@@ -46,6 +48,10 @@ impl Store {
             closed: closed
                 .iter()
                 .map(|row| Ok((JobId(id(row, "job")?), NotebookId(id(row, "notebook")?))))
+                .collect::<Result<_, StoreError>>()?,
+            owners: owners
+                .iter()
+                .map(|row| Ok((NotebookId(id(row, "notebook")?), row.get("owner")?)))
                 .collect::<Result<_, StoreError>>()?,
             next_sequence: count(last.unwrap_or(0))? + 1,
             spent: spent(&mut writer).await?,

@@ -7,7 +7,8 @@ use crate::harness::{
 use baton_broker::{Person, Role};
 use baton_link::Connection;
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, Manifest, Outcome, Piece, State, Submission, WorkerId,
+    FencingNumber, JobEvent, JobId, Manifest, Outcome, PROTOCOL_VERSION, Piece, Refusal, State,
+    Submission, WorkerId,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -17,19 +18,22 @@ use tokio::{
 };
 
 async fn class() -> Broker {
+    Broker::start_with(rules()).await
+}
+
+fn rules() -> Rules {
     let student = |name: &str| {
         let courses = [("ml".to_owned(), Role::Student)].into();
         Person::new(name.to_owned(), name, false, courses).entry()
     };
     let worker = |name: &str| Person::new_worker(name.to_owned(), name).entry();
-    Broker::start_with(Rules {
+    Rules {
         token: Some("sesame"),
         tcp: true,
         people: Some(student("ada") + &student("mallory") + &worker("gpu-1") + &worker("gpu-2")),
         person_limit_bytes: Some(3 << 20),
         ..Rules::default()
-    })
-    .await
+    }
 }
 
 /// Ada's cell, which prints a line after each attack.
@@ -407,4 +411,46 @@ async fn too_many_cells(mallory: &mut FakeProxy) {
         }
     }
     assert_eq!(refused, jobs[100..]);
+}
+
+/// Her session is still warm on the worker, so whoever had her notebook would have her variables.
+#[tokio::test]
+async fn nobody_takes_a_notebook_while_its_proxy_is_away() {
+    let first = class().await;
+    let mut worker = FakeWorker::new(&first.dial_as("gpu-1")).await;
+    let mut ada = FakeProxy::new(&first.dial_as("ada")).await;
+    let notebook = ada.notebook;
+    let job = ada.submit().await;
+    assert_eq!(worker.run_to_end().await, job);
+    ada.events_after(job, 0).await;
+    ada.say(FromProxy::Applied { job }).await;
+    ada.expect_silence().await;
+    drop(ada);
+    let folder = first.stop().await;
+
+    let second = Broker::start_in(folder, rules()).await;
+    let dial = second.dial_as("gpu-1");
+    let mut worker = FakeWorker::of(&dial, worker.id, 1, &[notebook], &[]).await;
+    for _ in 0..2 {
+        let mut thief: Connection<ToProxy, FromProxy> =
+            baton_link::connect(&second.dial_as("mallory"), "/v1/proxy")
+                .await
+                .unwrap();
+        let hello = FromProxy::Hello {
+            protocol_version: PROTOCOL_VERSION,
+            notebook,
+            owner: "ada".to_owned(),
+            course: None,
+        };
+        thief.send(&hello).await.unwrap();
+        let answer = within("an answer", thief.receive()).await.unwrap();
+        assert_eq!(answer, Some(ToProxy::Refused(Refusal::NotYours {})));
+        // Also after Ada has closed her notebook.
+        let mut ada = FakeProxy::of(&second.dial_as("ada"), notebook).await;
+        let job = ada.submit().await;
+        assert_eq!(worker.run_to_end().await, job);
+        ada.events_after(job, 0).await;
+        ada.say(FromProxy::Goodbye {}).await;
+        assert_eq!(worker.next().await, ToWorker::EndSession { notebook });
+    }
 }
