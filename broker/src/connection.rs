@@ -7,16 +7,17 @@ use crate::{
     bounds::check_hello,
     dispatch::{ConnectionId, Ending, WorkerHello},
     engine::{Event, Outgoing},
-    pace::{Pace, Verdict},
-    people::{Account, Identity, worker_id},
-    store::{Store, StoreError},
+    pace::Pace,
+    people::{Identity, worker_id},
+    screen::Screen,
+    store::Store,
 };
 use axum::{
     body::Bytes,
     extract::ws::{CloseFrame, Message, WebSocket, close_code},
 };
 use baton_protocol::{
-    ChunkHash, PROTOCOL_VERSION, Refusal, Submission, decode, encode,
+    PROTOCOL_VERSION, Refusal, decode, encode,
     proxy::{FromProxy, ToProxy},
     worker::{Device, DeviceKind, FromWorker, ToWorker},
 };
@@ -27,15 +28,12 @@ use futures_util::{
 use serde::de::DeserializeOwned;
 use std::{
     future::ready,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 use tokio::{
     sync::mpsc,
-    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
+    time::{Instant, MissedTickBehavior, interval, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -55,6 +53,7 @@ pub(crate) async fn serve_proxy(
     stop: CancellationToken,
     identity: &Identity,
     store: Store,
+    person_limit_bytes: Option<u64>,
 ) {
     match hello(&mut socket).await {
         Some(FromProxy::Hello {
@@ -67,10 +66,7 @@ pub(crate) async fn serve_proxy(
                 let of = account.clone();
                 let came =
                     |connection, outgoing| Event::ProxyCame(connection, outgoing, notebook, of);
-                let screen = Screen {
-                    account: Arc::new(account),
-                    store,
-                };
+                let screen = Screen::new(account, store, person_limit_bytes);
                 let mut pace = Pace::new(Instant::now());
                 let event = move |connection, message| {
                     let verdict = pace.count(Instant::now());
@@ -154,58 +150,6 @@ fn may_enter(own: Option<&str>, hello: &WorkerHello, most_slots: u32) -> Result<
             said: hello.name.clone(),
         }),
         _ => Ok(()),
-    }
-}
-
-/// Sees to it that a notebook names no chunks but its person's: whatever is named, a worker may have.
-#[derive(Clone)]
-struct Screen {
-    account: Arc<Account>,
-    store: Store,
-}
-
-impl Screen {
-    /// `None` ends the connection: the notebook sends too much, or the database does not answer.
-    async fn event(
-        self,
-        connection: ConnectionId,
-        message: FromProxy,
-        verdict: Verdict,
-    ) -> Option<Event> {
-        match verdict {
-            Verdict::Wait(Duration::ZERO) => {}
-            Verdict::Wait(wait) => sleep(wait).await,
-            Verdict::TooMuch => {
-                tracing::warn!(
-                    "A notebook of {} is disconnected: it sends messages without end",
-                    self.account.owner
-                );
-                return None;
-            }
-        }
-        match self.names_its_own(&message).await {
-            Ok(true) => Some(Event::FromProxy(connection, message)),
-            Ok(false) => Some(Event::NamesForeign(connection, message)),
-            Err(error) => {
-                tracing::error!("A notebook is disconnected: {error}");
-                None
-            }
-        }
-    }
-
-    async fn names_its_own(&self, message: &FromProxy) -> Result<bool, StoreError> {
-        let (FromProxy::Submit(Submission { state, .. })
-        | FromProxy::State { state, .. }
-        | FromProxy::Names { state, .. }) = message
-        else {
-            return Ok(true);
-        };
-        let named: Vec<ChunkHash> = state.chunks().collect();
-        if named.is_empty() {
-            return Ok(true);
-        }
-        let held = self.store.held_chunks(&self.account, &named).await?;
-        Ok(named.iter().all(|hash| held.contains_key(hash)))
     }
 }
 

@@ -19,6 +19,7 @@ use crate::{
     lead::{self, Standing},
     metrics::Metrics,
     people::{Account, Identity},
+    screen::Unwelcome,
     store::{Store, StoreError, Write},
 };
 use axum::body::Bytes;
@@ -56,8 +57,8 @@ pub(crate) enum Event {
     ProxyCame(ConnectionId, Outgoing, NotebookId, Account),
     WorkerCame(ConnectionId, Outgoing, WorkerHello),
     FromProxy(ConnectionId, FromProxy),
-    /// The message names chunks that its sender does not hold.
-    NamesForeign(ConnectionId, FromProxy),
+    /// A message that goes no further, and why.
+    Unwelcome(ConnectionId, FromProxy, Unwelcome),
     FromWorker(ConnectionId, FromWorker),
     Closed(ConnectionId, Ending),
     CaughtUp {
@@ -227,8 +228,8 @@ fn handle(
         Event::FromProxy(connection, message) => {
             dispatch.proxy_said(connection, message, now, actions);
         }
-        Event::NamesForeign(connection, message) => {
-            dispatch.proxy_named_foreign(connection, message, now, actions);
+        Event::Unwelcome(connection, message, why) => {
+            dispatch.proxy_unwelcome(connection, message, &why, now, actions);
         }
         Event::FromWorker(connection, message) => {
             dispatch.worker_said(connection, message, now, actions);
@@ -256,7 +257,7 @@ fn handle(
 fn job_of(event: &Event) -> Option<JobId> {
     match event {
         Event::FromProxy(_, FromProxy::Submit(submission))
-        | Event::NamesForeign(_, FromProxy::Submit(submission)) => Some(submission.job),
+        | Event::Unwelcome(_, FromProxy::Submit(submission), _) => Some(submission.job),
         Event::FromProxy(
             _,
             FromProxy::State { job, .. }

@@ -29,6 +29,7 @@ mod people;
 #[cfg(test)]
 mod samples;
 mod scale;
+mod screen;
 mod store;
 mod sweep;
 mod usage;

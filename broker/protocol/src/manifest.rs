@@ -49,8 +49,13 @@ impl Manifest {
 
     /// The chunks that have to be stored somewhere before this manifest can be read.
     pub fn chunks(&self) -> impl Iterator<Item = ChunkHash> {
+        self.sized_chunks().map(|(hash, _)| hash)
+    }
+
+    /// The same with the bytes that each is said to have.
+    pub fn sized_chunks(&self) -> impl Iterator<Item = (ChunkHash, u64)> {
         self.pieces().filter_map(|piece| match piece {
-            Piece::Stored { hash, .. } => Some(*hash),
+            Piece::Stored { hash, bytes } => Some((*hash, u64::from(*bytes))),
             Piece::Inline(_) => None,
         })
     }

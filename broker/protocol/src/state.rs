@@ -36,11 +36,16 @@ impl State {
 
     /// The chunks that have to be stored somewhere before this state can be read.
     pub fn chunks(&self) -> impl Iterator<Item = ChunkHash> {
+        self.sized_chunks().map(|(hash, _)| hash)
+    }
+
+    /// The same with the bytes that each is said to have.
+    pub fn sized_chunks(&self) -> impl Iterator<Item = (ChunkHash, u64)> {
         let manifest = match self {
             Self::Chunks(manifest) => Some(manifest),
             Self::Memory(_) => None,
         };
-        manifest.into_iter().flat_map(Manifest::chunks)
+        manifest.into_iter().flat_map(Manifest::sized_chunks)
     }
 }
 

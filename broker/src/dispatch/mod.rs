@@ -46,7 +46,7 @@ use baton_protocol::{
 use graces::Missed;
 use job::{Abandoned, End};
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -173,7 +173,7 @@ pub(crate) struct Dispatch {
     closed: HashMap<JobId, NotebookId>,
     notebooks: HashMap<NotebookId, Notebook>,
     /// The person of each notebook that ever had a job here: a worker may still have its session.
-    owners: HashMap<NotebookId, String>,
+    owners: BTreeMap<NotebookId, String>,
     workers: HashMap<WorkerId, Worker>,
     missed: HashMap<WorkerId, Missed>,
     peers: HashMap<ConnectionId, Peer>,

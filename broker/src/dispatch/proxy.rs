@@ -4,7 +4,7 @@ use super::{
     Abandoned, Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Subscription,
     account::SAFE,
 };
-use crate::{people::Account, store::Write};
+use crate::{people::Account, screen::Unwelcome, store::Write};
 use baton_protocol::{
     JobId, NotebookId, Outcome, Parcel, Refusal, RemoteError, State, Submission,
     proxy::{FromProxy, ToProxy},
@@ -120,12 +120,12 @@ impl Dispatch {
         }
     }
 
-    /// What a proxy said names chunks that are not its person's, or no longer: nothing of it goes on to a worker, which
-    /// may have these chunks of somebody else.
-    pub(crate) fn proxy_named_foreign(
+    /// Nothing of what the proxy said goes on to a worker. A new cell that is too large leaves nothing here.
+    pub(crate) fn proxy_unwelcome(
         &mut self,
         connection: ConnectionId,
         message: FromProxy,
+        why: &Unwelcome,
         now: Now,
         actions: &mut Vec<Action>,
     ) {
@@ -135,7 +135,10 @@ impl Dispatch {
         let id = match message {
             FromProxy::Submit(submission) if submission.notebook == notebook => {
                 let id = submission.job;
-                let is_new = !self.jobs.contains_key(&id);
+                let is_new = !self.jobs.contains_key(&id) && !self.closed.contains_key(&id);
+                if is_new && *why != Unwelcome::Foreign {
+                    return self.too_large(connection, id, why, actions);
+                }
                 self.submit(connection, submission, now, actions);
                 if !is_new {
                     return;
@@ -152,21 +155,20 @@ impl Dispatch {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
-        tracing::warn!(job.id = %id, "Job {id} names chunks that its person does not hold");
-        let what = "The broker does not have everything that this cell needs from this notebook";
+        tracing::warn!(job.id = %id, "What the notebook sent for job {id} is refused: {why}");
         match job.phase {
             Phase::Finished => {}
             Phase::Queued | Phase::Assigned => {
                 let error = RemoteError {
                     name: "GpuServiceError".to_owned(),
-                    value: format!("{what}. {SAFE}"),
+                    value: format!("{why}. {SAFE}"),
                     traceback: Vec::new(),
-                    hint: Some(format!("run the cell again, or show a TA job {id}")),
+                    hint: Some(format!("{}, or show a TA job {id}", why.hint())),
                 };
                 self.finish(id, Outcome::Refused, Some(error), now, actions);
             }
             Phase::Started => {
-                job.stopped = Some(what.to_owned());
+                job.stopped = Some(why.to_string());
                 self.cancel(id, now, actions);
             }
         }

@@ -334,7 +334,7 @@ impl Stored {
         Loaded {
             jobs: self.jobs.values().cloned().collect(),
             closed: self.closed.clone(),
-            owners: HashMap::new(),
+            owners: BTreeMap::new(),
             next_sequence: 1 + self
                 .jobs
                 .values()

@@ -1,6 +1,7 @@
 //! Cells that are answered at once, and of which nothing is stored.
 
 use super::{Action, ConnectionId, Dispatch, account::SAFE};
+use crate::screen::Unwelcome;
 use baton_protocol::{
     JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Usage, proxy::ToProxy,
 };
@@ -46,6 +47,22 @@ impl Dispatch {
             ),
             traceback: Vec::new(),
             hint: Some("run this cell again when some of them have ended".to_owned()),
+        };
+        self.turned_away(connection, job, Outcome::Refused, error, actions);
+    }
+
+    pub(super) fn too_large(
+        &self,
+        connection: ConnectionId,
+        job: JobId,
+        why: &Unwelcome,
+        actions: &mut Vec<Action>,
+    ) {
+        let error = RemoteError {
+            name: "CellTooLarge".to_owned(),
+            value: format!("{why}. {SAFE}"),
+            traceback: Vec::new(),
+            hint: Some(why.hint().to_owned()),
         };
         self.turned_away(connection, job, Outcome::Refused, error, actions);
     }

@@ -43,7 +43,16 @@ async fn proxy(
         let stop = end.clone();
         let serve = async move {
             let _counted = counted;
-            serve_proxy(socket, shared.inbox, stop, &identity, shared.store).await;
+            let limit_bytes = shared.person_limit_bytes;
+            serve_proxy(
+                socket,
+                shared.inbox,
+                stop,
+                &identity,
+                shared.store,
+                limit_bytes,
+            )
+            .await;
         };
         tracker.track_future(as_long_as_admitted(serve, shared.access, caller, end))
     }))

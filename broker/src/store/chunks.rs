@@ -62,12 +62,14 @@ impl Store {
         Ok(held)
     }
 
-    /// What a person holds, in all courses.
+    /// What a person holds in chunks and in cells that have not ended, in all courses.
     pub(crate) async fn held_bytes(&self, owner: &str) -> Result<u64, StoreError> {
         let sum = sql(
-            "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) AS bytes FROM chunks WHERE owner = ?",
+            "SELECT CAST((SELECT COALESCE(SUM(bytes), 0) FROM chunks WHERE owner = ?)
+             + (SELECT COALESCE(SUM(LENGTH(cell) + LENGTH(manifest)), 0) FROM jobs WHERE closed = 0 AND owner = ?)
+             AS BIGINT) AS bytes",
         );
-        let rows = self.fetch(sum.bind(owner)).await?;
+        let rows = self.fetch(sum.bind(owner).bind(owner)).await?;
         rows.first().map_or(Ok(0), |row| count(row.get("bytes")?))
     }
 

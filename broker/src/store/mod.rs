@@ -44,7 +44,13 @@ use rusqlite::ErrorCode;
 use sqlite::{SqliteStore, SqliteWriter};
 use sqlx::migrate::MigrateError;
 use statement::{Row, Statement};
-use std::{collections::HashMap, io::ErrorKind, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    io::ErrorKind,
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 /// Pages and reconnecting proxies read at the same time; more of them wait.
 const READERS: u32 = 4;
@@ -275,7 +281,7 @@ pub(crate) struct Loaded {
     /// Jobs that are over, with their notebooks: they are not submitted again.
     pub(crate) closed: HashMap<JobId, NotebookId>,
     /// The person of each notebook that has a job here, open or closed.
-    pub(crate) owners: HashMap<NotebookId, String>,
+    pub(crate) owners: BTreeMap<NotebookId, String>,
     pub(crate) next_sequence: u64,
     pub(crate) spent: Vec<(Account, Spent)>,
     /// The last runs that ended by themselves, the oldest first.

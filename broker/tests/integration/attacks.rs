@@ -5,10 +5,10 @@ use crate::harness::{
     within,
 };
 use baton_broker::{Person, Role};
-use baton_link::Connection;
+use baton_link::{ChunkLane, Connection, LinkError};
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, Manifest, Outcome, PROTOCOL_VERSION, Piece, Refusal, State,
-    Submission, WorkerId,
+    FencingNumber, JobEvent, JobId, Manifest, NotebookId, Outcome, PROTOCOL_VERSION, Piece,
+    Refusal, State, Submission, WorkerId,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -453,4 +453,103 @@ async fn nobody_takes_a_notebook_while_its_proxy_is_away() {
         ada.say(FromProxy::Goodbye {}).await;
         assert_eq!(worker.next().await, ToWorker::EndSession { notebook });
     }
+}
+
+/// A cell with this much code.
+fn with_code(notebook: NotebookId, bytes: usize) -> Submission {
+    let mut submission = submission(notebook);
+    submission.cell.code = "#".repeat(bytes);
+    submission
+}
+
+async fn refused(proxy: &mut FakeProxy, submission: Submission) -> String {
+    let job = submission.job;
+    proxy.say(FromProxy::Submit(submission)).await;
+    match &proxy.events_after(job, 0).await[..] {
+        [
+            JobEvent::Finished {
+                outcome: Outcome::Refused,
+                error: Some(error),
+                ..
+            },
+        ] => {
+            assert!(error.value.contains("variables are as they were"));
+            error.value.clone()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_cell_larger_than_any_program_is_not_stored() {
+    let broker = class().await;
+    let mut running = Running::start(&broker).await;
+    let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
+    let stored = broker.folder.path().join("broker.db-wal");
+    let before = stored.metadata().unwrap().len();
+    for _ in 0..3 {
+        let huge = with_code(mallory.notebook, 20 << 20);
+        let why = refused(&mut mallory, huge).await;
+        assert!(
+            why.contains("20.0 MiB, and a cell may have 1.0 MiB"),
+            "{why}"
+        );
+    }
+    let mut wordy = submission(mallory.notebook);
+    wordy.cell.folder = "/long".repeat(100_000);
+    let why = refused(&mut mallory, wordy).await;
+    assert!(why.contains("too long"), "{why}");
+    assert!(stored.metadata().unwrap().len() < before + (1 << 20));
+    running.goes_on("cells of 20 MB").await;
+
+    // What waits counts like what is stored: the class gives each of them 3 MiB.
+    for _ in 0..2 {
+        let large = with_code(mallory.notebook, 1 << 20);
+        mallory.say(FromProxy::Submit(large)).await;
+        assert!(matches!(mallory.next().await, ToProxy::Place { .. }));
+    }
+    let third = with_code(mallory.notebook, 1 << 20);
+    let why = refused(&mut mallory, third).await;
+    assert!(why.contains("you may store 3.0 MiB"), "{why}");
+    let bytes = bytes::Bytes::from(vec![7; 1 << 20]);
+    let lane = ChunkLane::new(&broker.dial_as("mallory")).unwrap();
+    let full = lane
+        .put(&[(baton_blobs::hash(&bytes), bytes.clone())])
+        .await;
+    assert!(matches!(full, Err(LinkError::StoreFull { .. })), "{full:?}");
+    let lane = ChunkLane::new(&broker.dial_as("ada")).unwrap();
+    lane.put(&[(baton_blobs::hash(&bytes), bytes)])
+        .await
+        .unwrap();
+    running.goes_on("more cells than a person may store").await;
+    running.ends().await;
+}
+
+/// The names of chunks that somebody holds, with sizes that they do not have.
+#[tokio::test]
+async fn a_manifest_says_the_sizes_that_its_chunks_have() {
+    let broker = class().await;
+    let mut running = Running::start(&broker).await;
+    let bytes = bytes::Bytes::from_static(b"one byte less than is said");
+    let (hash, length) = (baton_blobs::hash(&bytes), bytes.len() as u32);
+    let lane = ChunkLane::new(&broker.dial_as("mallory")).unwrap();
+    lane.put(&[(hash, bytes)]).await.unwrap();
+    let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
+    for bytes in [length + 1, length - 1, u32::MAX] {
+        let State::Chunks(manifest) = state("") else {
+            unreachable!()
+        };
+        let state = State::Chunks(Manifest {
+            stream: vec![Piece::Stored { hash, bytes }; 1000],
+            ..manifest
+        });
+        let lies = Submission {
+            state,
+            ..submission(mallory.notebook)
+        };
+        let why = refused(&mut mallory, lies).await;
+        assert!(why.contains("does not have everything"), "{why}");
+        running.goes_on("a manifest that lies").await;
+    }
+    running.ends().await;
 }

@@ -1,0 +1,154 @@
+//! What the broker takes from a notebook: nothing but its own person's chunks, no more than it may store, and not too
+//! much at once.
+//!
+//! In: a message of a proxy. Out: the event for the loop, which says what is wrong with the message if something is.
+
+use crate::{
+    dispatch::ConnectionId,
+    engine::Event,
+    pace::Verdict,
+    people::Account,
+    store::{Store, StoreError},
+};
+use baton_protocol::{CHUNK_BYTES, ChunkHash, State, Submission, encode, proxy::FromProxy};
+use std::{sync::Arc, time::Duration};
+use tokio::time::sleep;
+
+/// Of a cell. Nobody writes as much.
+const LONGEST_CODE: usize = 1 << 20;
+/// What a cell says of itself besides: paths, versions, names.
+const LONGEST_METADATA: usize = 64 << 10;
+
+/// Why a message goes no further.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unwelcome {
+    /// A worker may have these chunks of another person, or of another size.
+    #[error("The broker does not have everything that this cell needs from this notebook")]
+    Foreign,
+    #[error(
+        "The code of this cell has {}, and a cell may have {} at most",
+        crate::words::bytes(*bytes as u64), crate::words::bytes(LONGEST_CODE as u64)
+    )]
+    Code { bytes: usize },
+    #[error("The paths and names that come with this cell are too long")]
+    Metadata,
+    #[error(
+        "Your cells and variables take {} on the broker, and you may store {}",
+        crate::words::bytes(*would_be_bytes), crate::words::bytes(*limit_bytes)
+    )]
+    Quota {
+        would_be_bytes: u64,
+        limit_bytes: u64,
+    },
+}
+
+impl Unwelcome {
+    pub(crate) fn hint(&self) -> &'static str {
+        match self {
+            Self::Foreign => "run the cell again",
+            Self::Code { .. } => {
+                "put data into a file beside the notebook, and read it in the cell"
+            }
+            Self::Metadata => "move the notebook to a folder with a shorter path",
+            Self::Quota { .. } => {
+                "wait until your other cells have ended, or shut down notebooks that you do not use"
+            }
+        }
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Screen {
+    account: Arc<Account>,
+    store: Store,
+    /// How much the person may store.
+    limit_bytes: Option<u64>,
+}
+
+impl Screen {
+    pub(crate) fn new(account: Account, store: Store, limit_bytes: Option<u64>) -> Self {
+        Self {
+            account: Arc::new(account),
+            store,
+            limit_bytes,
+        }
+    }
+
+    /// `None` ends the connection: the notebook sends too much, or the database does not answer.
+    pub(crate) async fn event(
+        self,
+        connection: ConnectionId,
+        message: FromProxy,
+        verdict: Verdict,
+    ) -> Option<Event> {
+        match verdict {
+            Verdict::Wait(Duration::ZERO) => {}
+            Verdict::Wait(wait) => sleep(wait).await,
+            Verdict::TooMuch => {
+                tracing::warn!(
+                    "A notebook of {} is disconnected: it sends messages without end",
+                    self.account.owner
+                );
+                return None;
+            }
+        }
+        match self.check(&message).await {
+            Ok(None) => Some(Event::FromProxy(connection, message)),
+            Ok(Some(why)) => Some(Event::Unwelcome(connection, message, why)),
+            Err(error) => {
+                tracing::error!("A notebook is disconnected: {error}");
+                None
+            }
+        }
+    }
+
+    async fn check(&self, message: &FromProxy) -> Result<Option<Unwelcome>, StoreError> {
+        let (stored_bytes, state) = match message {
+            FromProxy::Submit(submission) => match measured(submission) {
+                Ok(bytes) => (bytes, &submission.state),
+                Err(why) => return Ok(Some(why)),
+            },
+            FromProxy::State { state, .. } | FromProxy::Names { state, .. } => (0, state),
+            _ => return Ok(None),
+        };
+        if !self.holds_all(state).await? {
+            return Ok(Some(Unwelcome::Foreign));
+        }
+        let Some(limit_bytes) = self.limit_bytes else {
+            return Ok(None);
+        };
+        let new_bytes = (stored_bytes + encode(state).len()) as u64;
+        let would_be_bytes = new_bytes + self.store.held_bytes(&self.account.owner).await?;
+        Ok((would_be_bytes > limit_bytes).then_some(Unwelcome::Quota {
+            would_be_bytes,
+            limit_bytes,
+        }))
+    }
+
+    /// Each chunk, with the size that the state says.
+    async fn holds_all(&self, state: &State) -> Result<bool, StoreError> {
+        let named: Vec<(ChunkHash, u64)> = state.sized_chunks().collect();
+        if named.is_empty() {
+            return Ok(true);
+        }
+        let hashes: Vec<ChunkHash> = named.iter().map(|(hash, _)| *hash).collect();
+        let held = self.store.held_chunks(&self.account, &hashes).await?;
+        let is_held = |(hash, bytes): &(ChunkHash, u64)| {
+            *bytes <= CHUNK_BYTES as u64 && held.get(hash) == Some(bytes)
+        };
+        Ok(named.iter().all(is_held))
+    }
+}
+
+/// What the broker stores of it besides its state.
+fn measured(submission: &Submission) -> Result<usize, Unwelcome> {
+    let code_bytes = submission.cell.code.len();
+    if code_bytes > LONGEST_CODE {
+        return Err(Unwelcome::Code { bytes: code_bytes });
+    }
+    let cell_bytes = encode(&submission.cell).len();
+    match cell_bytes.saturating_sub(code_bytes) > LONGEST_METADATA {
+        true => Err(Unwelcome::Metadata),
+        false => Ok(cell_bytes),
+    }
+}
