@@ -54,8 +54,13 @@ struct Note {
 }
 
 impl Assembler {
-    /// `ledger` is what the last message of the same table left.
-    pub fn new(manifest: Manifest, mut ledger: Ledger) -> Result<Self, BlobError> {
+    /// `ledger` is what the last message of the same table left. A state of more than `limit_bytes` is refused before
+    /// anything is taken for it: a short manifest may name one chunk very often.
+    pub fn new(
+        manifest: Manifest,
+        mut ledger: Ledger,
+        limit_bytes: u64,
+    ) -> Result<Self, BlobError> {
         if manifest.base.messages == 0 {
             ledger.clear();
         }
@@ -63,6 +68,10 @@ impl Assembler {
             ledger.forget(*segment);
         }
         check(&manifest, &ledger)?;
+        let bytes = manifest.bytes();
+        if bytes > limit_bytes {
+            return Err(BlobError::NoRoom { bytes, limit_bytes });
+        }
         let mut assembler = Self {
             file: sealed::create()?,
             delta: Delta {

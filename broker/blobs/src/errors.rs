@@ -48,6 +48,9 @@ pub enum BlobError {
     /// Neither memory nor swap has room for it.
     #[error("This machine has no memory left for the state")]
     MemoryFull,
+    /// By what its manifest says: nothing was taken for it yet.
+    #[error("The state says that it has {bytes} bytes, and there is room for {limit_bytes}")]
+    NoRoom { bytes: u64, limit_bytes: u64 },
     #[error("The received state contradicts itself: {0}")]
     Bundle(&'static str),
     #[error("Moving the state was given up")]

@@ -124,3 +124,14 @@ pub fn ptrace_scope() -> Option<String> {
         .ok()
         .map(|text| text.trim().to_owned())
 }
+
+/// How much memory programs of this machine can have yet, by the system's own word; everything where it says nothing.
+#[must_use]
+pub fn available_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"));
+    let kib = line.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok());
+    kib.map_or(u64::MAX, |kib| kib << 10)
+}

@@ -4,7 +4,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use baton_protocol::worker::{FromWorker, ToWorker};
-use baton_protocol::{JobEvent, JobId, Outcome};
+use baton_protocol::{CHUNK_BYTES, JobEvent, JobId, Outcome, Piece};
+use bytes::Bytes;
 use serde_json::json;
 
 use crate::harness::{
@@ -173,6 +174,29 @@ async fn too_much_memory_ends_the_session() {
         ran.error_text()
     );
     assert!(ran.usage.peak_memory_bytes > 300 << 20);
+    notebook.forget();
+    worker.run(notebook.cell("")).await.ok();
+}
+
+/// Less than a hundred kilobytes of manifest, and one chunk of it a thousand times.
+#[tokio::test]
+async fn a_manifest_of_more_than_a_session_may_have_takes_no_memory() {
+    let mut worker =
+        Worker::start_with(|config| config.session_memory_bytes = Some(300 << 20)).await;
+    let mut notebook = Notebook::new();
+    let mut submission = notebook.cell("print('never')");
+    let chunk = Bytes::from(vec![7; CHUNK_BYTES]);
+    let hash = baton_blobs::hash(&chunk);
+    worker.broker.chunks.lock().unwrap().insert(hash, chunk);
+    let piece = Piece::Stored {
+        hash,
+        bytes: CHUNK_BYTES as u32,
+    };
+    manifest(&mut submission).stream = vec![piece; 1000];
+    let ran = worker.run(submission).await;
+    assert_eq!((ran.outcome, ran.events.len()), (Outcome::WorkerLost, 1));
+    let text = ran.error_text();
+    assert!(text.contains("there is room for 314572800"), "{text}");
     notebook.forget();
     worker.run(notebook.cell("")).await.ok();
 }

@@ -234,7 +234,8 @@ async fn download(
     ledger: Ledger,
     lane: &ChunkLane,
 ) -> Result<Received, MovingError> {
-    let mut assembler = Assembler::new(manifest, ledger)?;
+    let limit_bytes = baton_blobs::memory::available_bytes();
+    let mut assembler = Assembler::new(manifest, ledger, limit_bytes)?;
     let wanted = assembler.wanted();
     for group in wanted.chunks(FETCH_GROUP) {
         let mut fetched = Vec::with_capacity(group.len());

@@ -12,7 +12,7 @@ fn the_file_is_sealed() {
     let mut home = End::default();
     home.set(1, noise(100, 1));
     let message = home.send(b"stream").unwrap();
-    let assembler = Assembler::new(message.manifest, Ledger::default()).unwrap();
+    let assembler = Assembler::new(message.manifest, Ledger::default(), u64::MAX).unwrap();
     let (file, _, _) = assembler.finish().unwrap();
     let file = File::from(file);
     assert!(file.write_at(b"x", 0).is_err());

@@ -42,7 +42,7 @@ fn stored(bytes: u32) -> Piece {
 fn a_manifest_that_contradicts_itself_is_refused() {
     #[track_caller]
     fn check(parts: Vec<SegmentPart>, expected: &str) {
-        let error = Assembler::new(manifest(parts), Ledger::default())
+        let error = Assembler::new(manifest(parts), Ledger::default(), u64::MAX)
             .err()
             .unwrap();
         assert!(error.to_string().contains(expected), "{error}");
@@ -65,7 +65,9 @@ fn a_manifest_that_contradicts_itself_is_refused() {
     check(vec![part(mib + 1, true, sizes)], "two sizes");
     let mut dropped = manifest(vec![part(0, true, vec![])]);
     dropped.dropped_segments = vec![7];
-    let error = Assembler::new(dropped, Ledger::default()).err().unwrap();
+    let error = Assembler::new(dropped, Ledger::default(), u64::MAX)
+        .err()
+        .unwrap();
     assert!(error.to_string().contains("dropped"), "{error}");
 }
 
@@ -108,7 +110,7 @@ fn chunks_are_verified_as_they_arrive() {
     home.set(1, noise(CHUNK_BYTES, 1));
     home.set(2, noise(CHUNK_BYTES, 2));
     let message = home.send(b"").unwrap();
-    let mut assembler = Assembler::new(message.manifest, Ledger::default()).unwrap();
+    let mut assembler = Assembler::new(message.manifest, Ledger::default(), u64::MAX).unwrap();
     let wanted = assembler.wanted();
     let [first, second] = wanted[..] else {
         panic!("two chunks")
@@ -140,4 +142,18 @@ fn an_unfinished_collector_makes_no_manifest() {
         messages: 0,
     };
     let _ = Collector::new(1, base, home.snapshot(b""), Ledger::default()).finish();
+}
+
+/// A gigabyte in a manifest of one chunk: nothing is made for it, on any machine.
+#[test]
+fn a_state_that_says_more_than_there_is_room_for_is_refused() {
+    let chunks = (0..1024).map(|index| (index, stored(1 << 20))).collect();
+    let large = manifest(vec![part(1 << 30, true, chunks)]);
+    let limit_bytes = (1 << 30) - 1;
+    let error = Assembler::new(large.clone(), Ledger::default(), limit_bytes).err();
+    assert!(
+        matches!(error, Some(BlobError::NoRoom { bytes, .. }) if bytes == 1 << 30),
+        "{error:?}"
+    );
+    assert!(Assembler::new(large, Ledger::default(), 1 << 30).is_ok());
 }

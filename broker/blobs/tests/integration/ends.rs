@@ -91,7 +91,7 @@ impl End {
     /// Applies a message; what it says in its stream.
     pub(crate) fn receive(&mut self, message: &Message) -> Result<Vec<u8>, BlobError> {
         let ledger = std::mem::take(&mut self.ledger);
-        let mut assembler = Assembler::new(message.manifest.clone(), ledger)?;
+        let mut assembler = Assembler::new(message.manifest.clone(), ledger, u64::MAX)?;
         for hash in assembler.wanted() {
             assembler.place(hash, &message.chunks[&hash])?;
         }
