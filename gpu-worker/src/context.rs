@@ -13,6 +13,7 @@ use tokio::task::{JoinError, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use crate::Config;
+use crate::device;
 use crate::gpu::{Reading, Sharing};
 use crate::mirror::SessionMirror;
 use crate::session::{Session, StartError, StartOrder, start};
@@ -81,6 +82,12 @@ impl Context {
         self.lane.clone().of_notebook(notebook)
     }
 
+    /// How much a cell's state may have now, on its way in or out.
+    pub(crate) fn state_limit_bytes(&self) -> u64 {
+        let allowed = self.config.session_memory_bytes.unwrap_or(u64::MAX);
+        allowed.min(device::available_bytes())
+    }
+
     /// A fresh session with the worker's own Python or else the notebook's.
     pub(crate) async fn start_session(
         &self,
@@ -102,6 +109,7 @@ impl Context {
             sharing: &self.sharing,
             account,
             runtime_folder: self.config.runtime_folder.clone(),
+            largest_message_bytes: self.state_limit_bytes(),
         })
         .await
     }
@@ -121,6 +129,7 @@ impl Context {
             sharing: &self.sharing,
             account: 0,
             runtime_folder: self.config.runtime_folder.clone(),
+            largest_message_bytes: self.state_limit_bytes(),
         })
         .await
         .map(drop)

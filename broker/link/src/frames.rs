@@ -43,6 +43,7 @@ pub fn split(stream: UnixStream) -> (FrameReader, FrameWriter) {
         stream: reader,
         buffer: Vec::with_capacity(KEPT_BUFFER_BYTES),
         file: None,
+        largest_bytes: LARGEST_FRAME_BYTES,
     };
     (reader, FrameWriter { stream: writer })
 }
@@ -53,9 +54,19 @@ pub struct FrameReader {
     buffer: Vec<u8>,
     /// What came with it.
     file: Option<OwnedFd>,
+    largest_bytes: u64,
 }
 
 impl FrameReader {
+    /// Takes no frame of more than this from the other end, which may be a student's code.
+    #[must_use]
+    pub fn within(self, largest_bytes: u64) -> Self {
+        Self {
+            largest_bytes: largest_bytes.min(LARGEST_FRAME_BYTES),
+            ..self
+        }
+    }
+
     /// The next message; `None` when the other end closed. Cancel safe. A file that comes with it is closed.
     pub async fn receive<Message: DeserializeOwned>(
         &mut self,
@@ -94,7 +105,7 @@ impl FrameReader {
         let mut wanted = KEPT_BUFFER_BYTES;
         if let Some(length) = self.buffer.first_chunk() {
             let length = u64::from_be_bytes(*length);
-            if length > LARGEST_FRAME_BYTES {
+            if length > self.largest_bytes {
                 return Err(FrameError::TooLarge(length));
             }
             let end = 8 + usize::try_from(length).map_err(|_| FrameError::TooLarge(length))?;
@@ -151,4 +162,31 @@ fn frame(message: &impl Serialize) -> Vec<u8> {
     frame.extend_from_slice(&(body.len() as u64).to_be_bytes());
     frame.extend_from_slice(&body);
     frame
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_frame_takes_memory_as_it_comes_and_no_more_than_it_may() {
+        let (mut other, stream) = UnixStream::pair().unwrap();
+        let (reader, _writer) = split(stream);
+        let mut reader = reader.within(1 << 30);
+        other.write_all(&(1_u64 << 30).to_be_bytes()).await.unwrap();
+        other.write_all(b"only this much").await.unwrap();
+        drop(other);
+        let end: Option<String> = reader.receive().await.unwrap();
+        assert_eq!(end, None);
+        assert!(reader.buffer.capacity() <= 2 * LARGEST_READ_BYTES);
+
+        let (mut other, stream) = UnixStream::pair().unwrap();
+        let (reader, _writer) = split(stream);
+        let mut reader = reader.within(1 << 30);
+        other.write_all(&(7_u64 << 30).to_be_bytes()).await.unwrap();
+        let refused = reader.receive::<String>().await;
+        assert!(matches!(refused, Err(FrameError::TooLarge(bytes)) if bytes == 7 << 30));
+    }
 }

@@ -13,7 +13,6 @@ use baton_protocol::{ChunkHash, Manifest};
 use bytes::Bytes;
 
 use crate::context::{Context, MoveError, blocking};
-use crate::device;
 
 /// How many chunks are in memory at once, at 1 MiB each.
 const GROUP: usize = 16;
@@ -32,9 +31,8 @@ pub(crate) async fn assemble(
     ledger: Ledger,
 ) -> Result<Assembled, MoveError> {
     let cache = context.cache.clone();
-    let most = context.config.session_memory_bytes.unwrap_or(u64::MAX);
+    let limit_bytes = context.state_limit_bytes();
     let (assembler, missing) = blocking(move || {
-        let limit_bytes = most.min(device::available_bytes());
         let mut assembler = Assembler::new(manifest, ledger, limit_bytes)?;
         let mut missing = Vec::new();
         for hash in assembler.wanted() {

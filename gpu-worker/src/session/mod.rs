@@ -21,6 +21,7 @@ use baton_protocol::shim::{FromSession, Hello, Snapshot, ToSession};
 use baton_protocol::{Output, StateVersion};
 use nix::unistd::Pid;
 use tokio::process::Child;
+use tokio::time::{Instant, timeout_at};
 
 pub(crate) use self::away::{Away, RestOrder};
 pub(crate) use self::deferred::Deferred;
@@ -45,6 +46,8 @@ pub(crate) struct Session {
     /// Where it works, unless it works in the notebook's folder itself.
     pub(crate) mirror: Option<SessionMirror>,
     shim_reader: ShimReader,
+    /// Since when nothing can be heard of it.
+    broken_at: Option<Instant>,
     child: Child,
     kernel: Pid,
     mark: String,
@@ -102,18 +105,24 @@ pub(crate) struct Death {
 impl Session {
     /// What the session says next. Cancel safe. After [`SessionEvent::Ended`] there is nothing more.
     pub(crate) async fn next(&mut self) -> SessionEvent {
-        tokio::select! {
-            // What it has said counts, also when it has ended since.
-            biased;
-            never = serve(&mut self.mirror) => match never {},
-            message = self.shim_reader.receive() => match message {
-                Ok(Some(message)) => return SessionEvent::Said(message),
-                Ok(None) => {}
-                Err(error) => tracing::warn!(%error, "The connection to a session broke"),
+        let broken_at = match self.broken_at {
+            Some(broken_at) => broken_at,
+            None => tokio::select! {
+                // What it has said counts, also when it has ended since.
+                biased;
+                never = serve(&mut self.mirror) => match never {},
+                message = self.shim_reader.receive() => {
+                    match message {
+                        Ok(Some(message)) => return SessionEvent::Said(message),
+                        Ok(None) => {}
+                        Err(error) => tracing::warn!(%error, "The connection to a session broke"),
+                    }
+                    *self.broken_at.insert(Instant::now())
+                }
+                status = self.child.wait() => return SessionEvent::Ended(self.death(status.ok())),
             },
-            status = self.child.wait() => return SessionEvent::Ended(self.death(status.ok())),
-        }
-        let status = tokio::time::timeout(LAST_BREATH, self.child.wait()).await;
+        };
+        let status = timeout_at(broken_at + LAST_BREATH, self.child.wait()).await;
         SessionEvent::Ended(self.death(status.ok().and_then(Result::ok)))
     }
 

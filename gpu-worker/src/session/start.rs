@@ -44,6 +44,8 @@ pub(crate) struct StartOrder<'a> {
     pub(crate) account: u64,
     /// Where private folders are made.
     pub(crate) runtime_folder: PathBuf,
+    /// How much a message of the session may have.
+    pub(crate) largest_message_bytes: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -160,7 +162,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     let log = follow_output(&mut child);
 
     let (shim_reader, shim, hello) = tokio::select! {
-        said = accept_shim(&listener, starting.process) => said?,
+        said = accept_shim(&listener, starting.process, order.largest_message_bytes) => said?,
         status = child.wait() => return Err(ended(order.python, status, &log).await),
         () = tokio::time::sleep(PATIENCE) => {
             let last_lines = log.last_lines(LINES);
@@ -184,6 +186,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         mirror,
         gpu,
         shim_reader,
+        broken_at: None,
         child,
         kernel,
         mark,
@@ -227,8 +230,10 @@ impl Drop for Starting {
 async fn accept_shim(
     listener: &ShimListener,
     process: u32,
+    largest_message_bytes: u64,
 ) -> Result<(ShimReader, ShimWriter, Hello), StartError> {
-    let (mut reader, writer) = listener.accept(process).await?;
+    let (reader, writer) = listener.accept(process).await?;
+    let mut reader = reader.within(largest_message_bytes);
     match reader.receive().await? {
         Some(FromSession::Hello(hello)) => Ok((reader, writer, hello)),
         _ => Err(StartError::NoHello),

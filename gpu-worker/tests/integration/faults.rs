@@ -201,6 +201,28 @@ async fn a_manifest_of_more_than_a_session_may_have_takes_no_memory() {
     worker.run(notebook.cell("")).await.ok();
 }
 
+/// A cell that finds the session's private socket and speaks there itself.
+#[tokio::test]
+async fn a_session_that_announces_more_than_it_may_have_ends_alone() {
+    let mut worker =
+        Worker::start_with(|config| config.session_memory_bytes = Some(300 << 20)).await;
+    let mut other = Notebook::new();
+    worker.run(other.cell("x = 1")).await.ok();
+    let code = "import os, socket, struct, time
+for number in map(int, os.listdir('/proc/self/fd')):
+    try:
+        found = socket.socket(fileno=os.dup(number))
+        if found.family == socket.AF_UNIX:
+            found.send(struct.pack('>Q', 7 << 30))
+    except OSError:
+        pass
+time.sleep(600)";
+    let ran = worker.run(Notebook::new().cell(code)).await;
+    assert_eq!(ran.outcome, Outcome::WorkerLost);
+    let ran = worker.run(other.cell("print(x)")).await.ok();
+    assert_eq!(ran.text("stdout"), "1\n");
+}
+
 async fn worker_with_environment(environment: &str) -> Worker {
     Worker::start_with(|config| {
         let python = config.python.clone().unwrap();

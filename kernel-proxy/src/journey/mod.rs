@@ -71,7 +71,10 @@ pub(crate) async fn serve(context: Context) {
 async fn serve_shim(journey: &mut Journey, listener: &ShimListener, kernel_pid: u32) {
     loop {
         let (mut reader, mut writer) = match listener.accept(kernel_pid).await {
-            Ok(halves) => halves,
+            Ok((reader, writer)) => (
+                reader.within(baton_blobs::memory::available_bytes()),
+                writer,
+            ),
             Err(error) => {
                 tracing::error!(%error, "No %%gpu cell can run: the kernel's private socket failed");
                 return;
