@@ -7,10 +7,10 @@ use crate::{
     bounds::check_hello,
     dispatch::{ConnectionId, Ending, WorkerHello},
     engine::{Event, Outgoing},
+    http::{Meter, Watch},
     pace::Pace,
-    people::{Identity, worker_id},
+    people::{Account, Identity, worker_id},
     screen::Screen,
-    store::Store,
 };
 use axum::{
     body::Bytes,
@@ -33,7 +33,7 @@ use std::{
 };
 use tokio::{
     sync::mpsc,
-    time::{Instant, MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -43,19 +43,26 @@ const OUTGOING: usize = 128;
 const PING_EVERY: Duration = Duration::from_secs(15);
 /// A peer answers pings, so one that says nothing for so long is gone.
 const SILENCE: Duration = Duration::from_secs(45);
-const HELLO_WITHIN: Duration = Duration::from_secs(10);
+const HELLO_WITHIN: Duration = Duration::from_secs(5);
+/// How often a message that is not whole is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 
+/// A connection on which nothing was said yet.
+pub(crate) struct Opened {
+    pub(crate) socket: WebSocket,
+    pub(crate) meter: Meter,
+    pub(crate) inbox: mpsc::Sender<Event>,
+    pub(crate) stop: CancellationToken,
+}
+
 pub(crate) async fn serve_proxy(
-    mut socket: WebSocket,
-    inbox: mpsc::Sender<Event>,
-    stop: CancellationToken,
+    mut opened: Opened,
     identity: &Identity,
-    store: Store,
-    person_limit_bytes: Option<u64>,
+    screen: impl FnOnce(Account) -> Screen,
 ) {
-    match hello(&mut socket).await {
+    match hello(&mut opened).await {
         Some(FromProxy::Hello {
             protocol_version: PROTOCOL_VERSION,
             notebook,
@@ -66,32 +73,26 @@ pub(crate) async fn serve_proxy(
                 let of = account.clone();
                 let came =
                     |connection, outgoing| Event::ProxyCame(connection, outgoing, notebook, of);
-                let screen = Screen::new(account, store, person_limit_bytes);
+                let screen = screen(account);
                 let mut pace = Pace::new(Instant::now());
                 let event = move |connection, message| {
                     let verdict = pace.count(Instant::now());
                     screen.clone().event(connection, message, verdict)
                 };
-                serve(socket, inbox, stop, came, event).await;
+                serve(opened, came, event).await;
             }
-            Err(refusal) => refuse(socket, &ToProxy::Refused(refusal)).await,
+            Err(refusal) => refuse(opened.socket, &ToProxy::Refused(refusal)).await,
         },
         Some(FromProxy::Hello {
             protocol_version: peer,
             ..
-        }) => refuse(socket, &ToProxy::Refused(other_version(peer))).await,
-        _ => refuse(socket, &ToProxy::Refused(Refusal::NoHello {})).await,
+        }) => refuse(opened.socket, &ToProxy::Refused(other_version(peer))).await,
+        _ => refuse(opened.socket, &ToProxy::Refused(Refusal::NoHello {})).await,
     }
 }
 
-pub(crate) async fn serve_worker(
-    mut socket: WebSocket,
-    inbox: mpsc::Sender<Event>,
-    stop: CancellationToken,
-    identity: &Identity,
-    most_slots: u32,
-) {
-    match hello(&mut socket).await {
+pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_slots: u32) {
+    match hello(&mut opened).await {
         Some(FromWorker::Hello {
             protocol_version: PROTOCOL_VERSION,
             worker: life,
@@ -118,17 +119,17 @@ pub(crate) async fn serve_worker(
                     "The worker {} is refused: {refusal}",
                     own.unwrap_or("without a token of its own")
                 );
-                return refuse(socket, &ToWorker::Refused(refusal)).await;
+                return refuse(opened.socket, &ToWorker::Refused(refusal)).await;
             }
             let came = |connection, outgoing| Event::WorkerCame(connection, outgoing, hello);
             let event = |connection, message| ready(Some(Event::FromWorker(connection, message)));
-            serve(socket, inbox, stop, came, event).await;
+            serve(opened, came, event).await;
         }
         Some(FromWorker::Hello {
             protocol_version: peer,
             ..
-        }) => refuse(socket, &ToWorker::Refused(other_version(peer))).await,
-        _ => refuse(socket, &ToWorker::Refused(Refusal::NoHello {})).await,
+        }) => refuse(opened.socket, &ToWorker::Refused(other_version(peer))).await,
+        _ => refuse(opened.socket, &ToWorker::Refused(Refusal::NoHello {})).await,
     }
 }
 
@@ -161,16 +162,20 @@ fn other_version(peer: u32) -> Refusal {
 }
 
 /// The first message. A peer of another version may say a hello with other fields, which still names its version.
-async fn hello<Incoming: DeserializeOwned + Versioned>(socket: &mut WebSocket) -> Option<Incoming> {
+async fn hello<Incoming: DeserializeOwned + Versioned>(opened: &mut Opened) -> Option<Incoming> {
+    let by = Instant::now() + HELLO_WITHIN;
     loop {
-        let message = timeout(HELLO_WITHIN, socket.recv()).await.ok()??.ok()?;
+        let message = timeout_at(by, opened.socket.recv()).await.ok()??.ok()?;
         match message {
             Message::Binary(frame) => {
+                opened.meter.finished();
                 return decode(&frame)
                     .ok()
                     .or_else(|| Some(Incoming::of_version(version_of(&frame)?)));
             }
-            Message::Ping(_) | Message::Pong(_) => {}
+            Message::Ping(payload) | Message::Pong(payload) => {
+                opened.meter.control(payload.len());
+            }
             Message::Text(_) | Message::Close(_) => return None,
         }
     }
@@ -241,13 +246,17 @@ async fn refuse(mut socket: WebSocket, reason: &impl serde::Serialize) {
 }
 
 async fn serve<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>>(
-    socket: WebSocket,
-    inbox: mpsc::Sender<Event>,
-    stop: CancellationToken,
+    opened: Opened,
     came: impl FnOnce(ConnectionId, Outgoing) -> Event,
     mut event: impl FnMut(ConnectionId, Incoming) -> Coming,
 ) {
     let connection = ConnectionId(NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed));
+    let Opened {
+        socket,
+        meter,
+        inbox,
+        stop,
+    } = opened;
     let (frames, queue) = mpsc::channel(OUTGOING);
     let close = stop.child_token();
     let outgoing = Outgoing {
@@ -259,7 +268,7 @@ async fn serve<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>
     }
     let (writer, reader) = socket.split();
     let ending = tokio::select! {
-        ending = read(reader, &inbox, |message| event(connection, message)) => ending,
+        ending = read(reader, &meter, &inbox, |message| event(connection, message)) => ending,
         ending = write(writer, queue, &close) => ending,
     };
     // An engine that ended needs no goodbye.
@@ -268,14 +277,28 @@ async fn serve<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>
 
 async fn read<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>>(
     mut reader: SplitStream<WebSocket>,
+    meter: &Meter,
     inbox: &mpsc::Sender<Event>,
     mut event: impl FnMut(Incoming) -> Coming,
 ) -> Ending {
+    let mut watch = Watch::default();
+    let mut looks = interval(LOOK_EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut heard = Instant::now();
     loop {
-        let message = match timeout(SILENCE, reader.next()).await {
-            Ok(Some(Ok(message))) => message,
-            Ok(Some(Err(_)) | None) => return Ending::Closed,
-            Err(_) => return Ending::Silent,
+        let message = tokio::select! {
+            message = reader.next() => match message {
+                Some(Ok(message)) => message,
+                Some(Err(_)) | None => return Ending::Closed,
+            },
+            () = sleep_until(heard + SILENCE) => return Ending::Silent,
+            _ = looks.tick() => {
+                if watch.is_too_slow(meter, Instant::now()) {
+                    tracing::warn!("A peer is disconnected: its message takes too long");
+                    return Ending::Silent;
+                }
+                continue;
+            }
         };
         match message {
             Message::Binary(frame) => match decode(&frame) {
@@ -286,15 +309,18 @@ async fn read<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>
                     if inbox.send(event).await.is_err() {
                         return Ending::Silent;
                     }
+                    meter.finished();
+                    watch.finished();
                 }
                 Err(error) => {
                     tracing::warn!("A peer is disconnected: {error}");
                     return Ending::Silent;
                 }
             },
-            Message::Ping(_) | Message::Pong(_) => {}
+            Message::Ping(payload) | Message::Pong(payload) => meter.control(payload.len()),
             Message::Text(_) | Message::Close(_) => return Ending::Closed,
         }
+        heard = Instant::now();
     }
 }
 

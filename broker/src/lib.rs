@@ -170,6 +170,7 @@ pub async fn run(
         chunk_limits: Arc::new(Limits::new(config.chunk_requests_a_second)),
         most_slots: config.worker_slots,
         of_person: Arc::new(Connections::new(config.connections_a_person)),
+        in_flight: Arc::default(),
         standing: standing.subscribe(),
     };
 

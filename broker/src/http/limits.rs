@@ -70,7 +70,7 @@ impl Limits {
     }
 }
 
-fn limited(identity: &Identity) -> Option<&str> {
+pub(super) fn limited(identity: &Identity) -> Option<&str> {
     identity.person().filter(|_| !identity.may_be_worker())
 }
 

@@ -5,6 +5,7 @@ mod chunk_listener;
 mod chunks;
 mod health;
 mod limits;
+mod meter;
 mod serve;
 mod sign_in;
 mod sockets;
@@ -34,6 +35,7 @@ pub(crate) use access::{Access, Caller};
 pub use chunk_listener::{ChunkListener, serve_chunks};
 pub(crate) use chunks::are_here;
 pub(crate) use limits::{Connections, Limits};
+pub(crate) use meter::{InFlight, Meter, Watch};
 pub(crate) use serve::serve;
 pub(crate) use sign_in::sign_out;
 
@@ -55,6 +57,7 @@ pub(crate) struct Shared {
     /// Of one worker.
     pub(crate) most_slots: u32,
     pub(crate) of_person: Arc<Connections>,
+    pub(crate) in_flight: Arc<InFlight>,
     pub(crate) standing: watch::Receiver<Standing>,
 }
 

@@ -8,9 +8,10 @@
 //! A broker whose last descriptors went to connections could neither read a chunk nor say what it lacks. So the last
 //! [`HEADROOM`] are for its own use, and a connection that would take one of them is told so and closed.
 
+use super::meter::{Meter, Metered};
 use crate::api::ApiError;
 use axum::{
-    Router,
+    Extension, Router,
     body::{Body, Bytes},
     extract::Request,
     middleware::{self, Next},
@@ -29,6 +30,7 @@ use hyper_util::{
 use std::{io::ErrorKind, os::fd::AsFd, pin::pin, time::Duration};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use tower::Layer;
 
 /// A program that keeps a connection for its next request makes a new one after this.
 const HEAD_WITHIN: Duration = Duration::from_secs(60);
@@ -38,9 +40,8 @@ const SLOWEST_BYTES: u32 = 4096;
 
 /// Takes connections until `stop`; those that are there end with their next answer.
 pub(crate) async fn serve(mut listener: impl Listener, router: Router, stop: CancellationToken) {
-    let service = TowerToHyperService::new(router.layer(middleware::from_fn(only_patiently)));
-    let refusing =
-        TowerToHyperService::new(Router::new().fallback(async || ApiError::NoDescriptors));
+    let service = router.layer(middleware::from_fn(only_patiently));
+    let refusing = Router::new().fallback(async || ApiError::NoDescriptors);
     loop {
         let (stream, _) = tokio::select! {
             () = stop.cancelled() => return,
@@ -54,11 +55,13 @@ pub(crate) async fn serve(mut listener: impl Listener, router: Router, stop: Can
                 refusing.clone()
             }
         };
+        let meter = Meter::default();
+        let service = TowerToHyperService::new(Extension(meter.clone()).layer(service));
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_WITHIN)
             .keep_alive(has_headroom)
-            .serve_connection(TokioIo::new(stream), service)
+            .serve_connection(TokioIo::new(Metered::new(stream, meter)), service)
             .with_upgrades();
         let stop = stop.clone();
         tokio::spawn(async move {

@@ -1,9 +1,10 @@
 //! The two doors of WebSockets.
 
-use super::{Access, Caller, Shared};
+use super::{Access, Caller, Meter, Shared, limits::limited};
 use crate::{
     api::ApiError,
-    connection::{serve_proxy, serve_worker},
+    connection::{Opened, serve_proxy, serve_worker},
+    screen::Screen,
 };
 use axum::{
     Extension, Router,
@@ -33,10 +34,13 @@ pub(super) fn for_workers() -> Router<Shared> {
 async fn proxy(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
+    Extension(meter): Extension<Meter>,
     upgrade: WebSocketUpgrade,
 ) -> Result<Response, ApiError> {
+    let person = limited(&caller.identity);
+    meter.begin(person.map(|person| (person, &shared.in_flight)));
     let counted = shared.of_person.open(&caller.identity)?;
-    Ok(limited(upgrade).on_upgrade(move |socket| {
+    Ok(sized(upgrade).on_upgrade(move |socket| {
         let tracker = shared.connections.clone();
         let end = shared.stop.child_token();
         let identity = caller.identity.clone();
@@ -44,15 +48,14 @@ async fn proxy(
         let serve = async move {
             let _counted = counted;
             let limit_bytes = shared.person_limit_bytes;
-            serve_proxy(
+            let screen = |account| Screen::new(account, shared.store, limit_bytes);
+            let opened = Opened {
                 socket,
-                shared.inbox,
+                meter,
+                inbox: shared.inbox,
                 stop,
-                &identity,
-                shared.store,
-                limit_bytes,
-            )
-            .await;
+            };
+            serve_proxy(opened, &identity, screen).await;
         };
         tracker.track_future(as_long_as_admitted(serve, shared.access, caller, end))
     }))
@@ -61,14 +64,22 @@ async fn proxy(
 async fn worker(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
+    Extension(meter): Extension<Meter>,
     upgrade: WebSocketUpgrade,
 ) -> Response {
-    limited(upgrade).on_upgrade(move |socket| {
+    meter.begin(None);
+    sized(upgrade).on_upgrade(move |socket| {
         let tracker = shared.connections.clone();
         let end = shared.stop.child_token();
         let (identity, stop) = (caller.identity.clone(), end.clone());
         let serve = async move {
-            serve_worker(socket, shared.inbox, stop, &identity, shared.most_slots).await;
+            let opened = Opened {
+                socket,
+                meter,
+                inbox: shared.inbox,
+                stop,
+            };
+            serve_worker(opened, &identity, shared.most_slots).await;
         };
         tracker.track_future(as_long_as_admitted(serve, shared.access, caller, end))
     })
@@ -88,7 +99,7 @@ async fn as_long_as_admitted(
     serve.await;
 }
 
-fn limited(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
+fn sized(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
     upgrade
         .max_message_size(MESSAGE_BYTES)
         .max_frame_size(MESSAGE_BYTES)

@@ -553,3 +553,73 @@ async fn a_manifest_says_the_sizes_that_its_chunks_have() {
     }
     running.ends().await;
 }
+
+/// A connection as a notebook of this person, on which whatever follows is said byte by byte.
+async fn raw_notebook(broker: &Broker, token: &str) -> TcpStream {
+    let address = broker.dial.address.to_string().replacen("http://", "", 1);
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = format!(
+        "GET /v1/proxy HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
+         sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
+         authorization: Bearer {token}\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut heard = Vec::new();
+    while !heard.ends_with(b"\r\n\r\n") {
+        heard.push(within("an upgrade", stream.read_u8()).await.unwrap());
+    }
+    assert!(heard.starts_with(b"HTTP/1.1 101"), "{heard:?}");
+    stream
+}
+
+/// Begins a message of 50 MB, and sends 30 MB of it.
+async fn begin_large(stream: &mut TcpStream) -> std::io::Result<()> {
+    let mut head = vec![0x82, 0xff];
+    head.extend((50_u64 << 20).to_be_bytes());
+    head.extend([0; 4]);
+    stream.write_all(&head).await?;
+    let part = vec![0; 1 << 20];
+    for _ in 0..30 {
+        within("a part", stream.write_all(&part)).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn messages_that_are_never_whole_take_no_more_than_one_person_may_have() {
+    let broker = class().await;
+    let mut running = Running::start(&broker).await;
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        let mut stream = raw_notebook(&broker, "mallory").await;
+        begin_large(&mut stream).await.unwrap();
+        open.push(stream);
+    }
+    let mut fifth = raw_notebook(&broker, "mallory").await;
+    // The broker may close it before all of it is sent.
+    drop(begin_large(&mut fifth).await);
+    let mut part = [0; 1024];
+    while let Ok(1..) = within("an end", fifth.read(&mut part)).await {}
+    running
+        .goes_on("150 MB of messages that are not whole")
+        .await;
+    // Large messages of others have room.
+    let mut large = submission(running.ada.notebook);
+    large.cell.code = "#".repeat(1 << 20);
+    running.ada.say(FromProxy::Submit(large)).await;
+    assert!(matches!(running.ada.next().await, ToProxy::Place { .. }));
+    running.goes_on("a large cell").await;
+
+    drop(open);
+    // Her room is hers again as soon as the broker has noticed.
+    within("room", async {
+        loop {
+            let mut again = raw_notebook(&broker, "mallory").await;
+            if begin_large(&mut again).await.is_ok() {
+                return;
+            }
+        }
+    })
+    .await;
+    running.ends().await;
+}
