@@ -7,7 +7,7 @@
 //!
 //! In: a request. Out: the same request with a [`Caller`] in it, or a refusal.
 
-use super::{Shared, sign_in};
+use super::{Shared, guests::Guest, sign_in};
 use crate::{
     api::ApiError,
     hub::{Hub, HubError},
@@ -237,6 +237,9 @@ fn enter(token: &str) -> Response {
 }
 
 async fn pass_on(caller: Caller, mut request: Request, next: Next) -> Response {
+    if let Some(guest) = request.extensions().get::<Guest>() {
+        guest.admit();
+    }
     request.extensions_mut().insert(caller);
     next.run(request).await
 }

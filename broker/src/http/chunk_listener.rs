@@ -11,6 +11,7 @@ use super::{
     Shared,
     access::{self, Caller},
     chunks::{self, ChunkError, ChunkReader, NAMES_BYTES, Named, Party},
+    guests::Guest,
     serve,
 };
 use crate::{
@@ -138,6 +139,7 @@ async fn give(State(door): State<Door>, asker: Asker, body: Bytes) -> Result<Res
 struct Asker {
     party: String,
     authorization: Option<header::HeaderValue>,
+    guest: Option<Guest>,
 }
 
 impl<S: Sync> FromRequestParts<S> for Asker {
@@ -147,6 +149,7 @@ impl<S: Sync> FromRequestParts<S> for Asker {
         Ok(Self {
             party: parts.uri.query().unwrap_or_default().to_owned(),
             authorization: parts.headers.get(header::AUTHORIZATION).cloned(),
+            guest: parts.extensions.get::<Guest>().cloned(),
         })
     }
 }
@@ -201,6 +204,9 @@ impl Broker {
         if !status.is_success() {
             let text = String::from_utf8_lossy(&body).into_owned();
             return Err(ChunkError::OfBroker { status, text });
+        }
+        if let Some(guest) = &asker.guest {
+            guest.admit();
         }
         Ok(decode(&body)?)
     }

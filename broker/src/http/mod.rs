@@ -3,6 +3,7 @@
 mod access;
 mod chunk_listener;
 mod chunks;
+mod guests;
 mod health;
 mod limits;
 mod meter;

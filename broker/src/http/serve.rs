@@ -5,10 +5,15 @@
 //! it must come at [`SLOWEST_BYTES`] a second, after [`BODY_GRACE`]. How long an answer takes is not limited: pages and
 //! WebSockets stay open.
 //!
+//! A connection on which no token was shown has less time ([`guests`]).
+//!
 //! A broker whose last descriptors went to connections could neither read a chunk nor say what it lacks. So the last
 //! [`HEADROOM`] are for its own use, and a connection that would take one of them is told so and closed.
 
-use super::meter::{Meter, Metered};
+use super::{
+    guests::{self, Guests},
+    meter::{Meter, Metered},
+};
 use crate::api::ApiError;
 use axum::{
     Extension, Router,
@@ -27,7 +32,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use std::{io::ErrorKind, os::fd::AsFd, pin::pin, time::Duration};
+use std::{io::ErrorKind, net::IpAddr, os::fd::AsFd, pin::pin, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::Layer;
@@ -39,11 +44,16 @@ const HEADROOM: usize = 16;
 const SLOWEST_BYTES: u32 = 4096;
 
 /// Takes connections until `stop`; those that are there end with their next answer.
-pub(crate) async fn serve(mut listener: impl Listener, router: Router, stop: CancellationToken) {
+pub(crate) async fn serve<L: Listener<Addr: Remote>>(
+    mut listener: L,
+    router: Router,
+    stop: CancellationToken,
+) {
+    let all_guests = Arc::new(Guests::default());
     let service = router.layer(middleware::from_fn(only_patiently));
     let refusing = Router::new().fallback(async || ApiError::NoDescriptors);
     loop {
-        let (stream, _) = tokio::select! {
+        let (stream, address) = tokio::select! {
             () = stop.cancelled() => return,
             accepted = listener.accept() => accepted,
         };
@@ -55,16 +65,24 @@ pub(crate) async fn serve(mut listener: impl Listener, router: Router, stop: Can
                 refusing.clone()
             }
         };
-        let meter = Meter::default();
-        let service = TowerToHyperService::new(Extension(meter.clone()).layer(service));
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_WITHIN)
-            .keep_alive(has_headroom)
-            .serve_connection(TokioIo::new(Metered::new(stream, meter)), service)
-            .with_upgrades();
+        let (address, all_guests) = (address.ip(), Arc::clone(&all_guests));
         let stop = stop.clone();
         tokio::spawn(async move {
+            let Some(guest) = all_guests.enter(address).await else {
+                tracing::warn!("A connection from an address with too many is closed");
+                return;
+            };
+            let meter = Meter::default();
+            let service = Extension(meter.clone()).layer(Extension(guest.clone()).layer(service));
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_WITHIN)
+                .keep_alive(has_headroom)
+                .serve_connection(
+                    TokioIo::new(Metered::new(stream, meter)),
+                    TowerToHyperService::new(service),
+                )
+                .with_upgrades();
             let mut connection = pin!(connection);
             let ended = tokio::select! {
                 ended = connection.as_mut() => ended,
@@ -72,11 +90,36 @@ pub(crate) async fn serve(mut listener: impl Listener, router: Router, stop: Can
                     connection.as_mut().graceful_shutdown();
                     connection.await
                 }
+                () = guest.is_late() => {
+                    connection.as_mut().graceful_shutdown();
+                    match timeout(guests::WITHIN, connection).await {
+                        Ok(ended) => ended,
+                        Err(_) => return,
+                    }
+                }
             };
             if let Err(error) = ended {
                 tracing::debug!("A connection has ended: {error}");
             }
         });
+    }
+}
+
+/// The other end of a connection.
+pub(crate) trait Remote {
+    /// `None`: it is on this machine.
+    fn ip(&self) -> Option<IpAddr>;
+}
+
+impl Remote for std::net::SocketAddr {
+    fn ip(&self) -> Option<IpAddr> {
+        Some(self.ip())
+    }
+}
+
+impl Remote for tokio::net::unix::SocketAddr {
+    fn ip(&self) -> Option<IpAddr> {
+        None
     }
 }
 
@@ -144,6 +187,13 @@ mod tests {
 
         fn local_addr(&self) -> io::Result<()> {
             Ok(())
+        }
+    }
+
+    /// A process of this user, who need not show a token.
+    impl Remote for () {
+        fn ip(&self) -> Option<IpAddr> {
+            None
         }
     }
 

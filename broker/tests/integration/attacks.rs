@@ -623,3 +623,30 @@ async fn messages_that_are_never_whole_take_no_more_than_one_person_may_have() {
     .await;
     running.ends().await;
 }
+
+#[tokio::test]
+async fn connections_without_a_token_hold_up_nobody() {
+    let broker = class().await;
+    let mut running = Running::start(&broker).await;
+    let address = broker.dial.address.to_string().replacen("http://", "", 1);
+    let mut silent = Vec::new();
+    for _ in 0..400 {
+        silent.push(TcpStream::connect(&address).await.unwrap());
+    }
+    running
+        .goes_on("four hundred connections that say nothing")
+        .await;
+    // Most of them are closed at once, and the others make room soon for whoever comes from the same address.
+    let mut closed = 0;
+    let mut part = [0];
+    for stream in &mut silent[288..] {
+        let end = within("an end", stream.read(&mut part)).await;
+        closed += usize::from(matches!(end, Ok(0) | Err(_)));
+    }
+    assert_eq!(closed, 112);
+    running.goes_on("they are closed").await;
+    drop(silent);
+    let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
+    mallory.expect_silence().await;
+    running.ends().await;
+}

@@ -55,7 +55,7 @@ async fn chunks_may_go_through_a_process_of_their_own() {
         token: Some("sesame"),
         tcp: true,
         people: Some(class()),
-        person_limit_bytes: Some(3 << 20),
+        person_limit_bytes: Some((3 << 20) + 4096),
         ..Rules::default()
     };
     let broker = Broker::start_with(rules).await;

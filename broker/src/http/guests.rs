@@ -1,0 +1,148 @@
+//! Connections on which no token was shown yet: few from one address, and for a short time.
+//!
+//! In: the address of each connection, and that a request on it was admitted. Out: whether it may go on.
+//! Connections above the limit wait for a while, so that a class that connects at once gets in.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
+use tokio_util::sync::CancellationToken;
+
+/// Until a request is admitted, and so long for an answer that is on its way then.
+pub(super) const WITHIN: Duration = Duration::from_secs(5);
+const SERVED: usize = 32;
+const WAITING: usize = 256;
+
+/// By address.
+#[derive(Default)]
+pub(super) struct Guests(Mutex<HashMap<IpAddr, Weak<Door>>>);
+
+struct Door {
+    served: Arc<Semaphore>,
+    all: Arc<Semaphore>,
+}
+
+/// A connection that was let in as a guest.
+#[derive(Clone)]
+pub(crate) struct Guest {
+    known: CancellationToken,
+    place: Arc<Mutex<Option<Place>>>,
+}
+
+/// Held until the guest is known or gone.
+struct Place {
+    _door: Arc<Door>,
+    _permits: [OwnedSemaphorePermit; 2],
+}
+
+impl Guests {
+    /// `None`: too many of this address wait. Without an address it is a process of this user.
+    pub(super) async fn enter(&self, address: Option<IpAddr>) -> Option<Guest> {
+        let known = CancellationToken::new();
+        let place = match address {
+            None => {
+                known.cancel();
+                None
+            }
+            Some(address) => Some(self.place(address).await?),
+        };
+        let place = Arc::new(Mutex::new(place));
+        Some(Guest { known, place })
+    }
+
+    async fn place(&self, address: IpAddr) -> Option<Place> {
+        let door = self.door(address);
+        let all = Arc::clone(&door.all).try_acquire_owned().ok()?;
+        let served = Arc::clone(&door.served).acquire_owned();
+        let served = timeout(WITHIN, served).await.ok()?.ok()?;
+        Some(Place {
+            _door: door,
+            _permits: [all, served],
+        })
+    }
+
+    fn door(&self, address: IpAddr) -> Arc<Door> {
+        let mut doors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(door) = doors.get(&address).and_then(Weak::upgrade) {
+            return door;
+        }
+        doors.retain(|_, door| door.strong_count() > 0);
+        let door = Arc::new(Door {
+            served: Arc::new(Semaphore::new(SERVED)),
+            all: Arc::new(Semaphore::new(SERVED + WAITING)),
+        });
+        doors.insert(address, Arc::downgrade(&door));
+        door
+    }
+}
+
+impl Guest {
+    /// A request on this connection was admitted.
+    pub(super) fn admit(&self) {
+        self.known.cancel();
+        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(place.take());
+    }
+
+    /// Ends only if nothing is admitted in time.
+    pub(super) async fn is_late(&self) {
+        if timeout(WITHIN, self.known.cancelled()).await.is_ok() {
+            std::future::pending().await
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use tokio::{task::JoinSet, time::Instant};
+
+    #[tokio::test(start_paused = true)]
+    async fn one_address_has_few_guests_and_a_class_gets_in() {
+        let guests = Arc::new(Guests::default());
+        let enter = |last| {
+            let guests = Arc::clone(&guests);
+            async move { guests.enter(Some(IpAddr::from([10, 0, 0, last]))).await }
+        };
+        let start = Instant::now();
+        let mut silent = Vec::new();
+        for _ in 0..SERVED {
+            silent.push(enter(1).await.unwrap());
+        }
+        let mut waiting: JoinSet<_> = (0..WAITING).map(|_| enter(1)).collect();
+        let door = guests.door(IpAddr::from([10, 0, 0, 1]));
+        while door.all.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        assert!(enter(1).await.is_none(), "more do not even wait");
+        assert!(enter(2).await.is_some(), "others have their own");
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        // Those who show a token make room for others at once.
+        for guest in silent.drain(..16) {
+            guest.admit();
+        }
+        for _ in 0..16 {
+            assert!(waiting.join_next().await.unwrap().unwrap().is_some());
+        }
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        silent[0].is_late().await;
+        assert_eq!(start.elapsed(), WITHIN);
+
+        // Sixty at once, each of whom shows a token.
+        drop((silent, waiting));
+        let mut class: JoinSet<_> = (0..60).map(|_| enter(1)).collect();
+        while let Some(guest) = class.join_next().await {
+            guest.unwrap().unwrap().admit();
+        }
+        assert_eq!(start.elapsed(), WITHIN);
+    }
+}
