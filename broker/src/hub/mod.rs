@@ -24,6 +24,8 @@ const SILENCE: Duration = Duration::from_secs(15 * 60);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// A class that comes back all at once must not keep the Hub from its own work.
 const QUESTIONS_AT_ONCE: usize = 8;
+/// The same for tokens that never were anybody's here. They may be wrong, and many.
+const STRANGERS_AT_ONCE: usize = 4;
 const MOST_KNOWN: usize = 10_000;
 const LONGEST_TOKEN: usize = 512;
 
@@ -61,7 +63,10 @@ pub(crate) enum HubError {
 pub(crate) struct Hub {
     config: HubConfig,
     client: Client,
+    /// About tokens that were somebody's when they were looked up last.
     questions: Semaphore,
+    /// About all others, so that no wrong token keeps those out who have been here.
+    strangers: Semaphore,
     /// What the Hub said last, by the hash of the token. `None`: nobody has this token.
     known: Mutex<HashMap<String, (Instant, Option<Identity>)>>,
 }
@@ -80,6 +85,7 @@ impl Hub {
                 .redirect(reqwest::redirect::Policy::none())
                 .build()?,
             questions: Semaphore::new(QUESTIONS_AT_ONCE),
+            strangers: Semaphore::new(STRANGERS_AT_ONCE),
             known: Mutex::default(),
         })
     }
@@ -99,8 +105,12 @@ impl Hub {
         if let Some(known) = self.known(&hash, self.config.remembered) {
             return Ok(known);
         }
+        let turns = match self.known(&hash, SILENCE) {
+            Some(Some(_)) => &self.questions,
+            _ => &self.strangers,
+        };
         // Closed never.
-        let _turn = self.questions.acquire().await;
+        let _turn = turns.acquire().await;
         if let Some(known) = self.known(&hash, self.config.remembered) {
             return Ok(known);
         }
@@ -130,8 +140,7 @@ impl Hub {
     fn remember(&self, hash: String, identity: Option<Identity>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MOST_KNOWN {
-            let remembered = self.config.remembered;
-            known.retain(|_, (at, identity)| identity.is_some() && at.elapsed() < remembered);
+            known.retain(|_, (at, identity)| identity.is_some() && at.elapsed() < SILENCE);
         }
         if known.len() >= MOST_KNOWN {
             known.clear();
@@ -214,7 +223,54 @@ fn path_of(url: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
+    use axum::{Json, Router, http::HeaderMap, routing::get};
+    use std::{future::pending, sync::Arc};
+
+    /// It knows one token, and never answers about any other.
+    async fn hub() -> Arc<Hub> {
+        let user = async |headers: HeaderMap| {
+            if headers[header::AUTHORIZATION] != "token of-ada" {
+                return pending().await;
+            }
+            let scopes = ["access:services!service=baton"];
+            let ada = serde_json::json!({ "kind": "user", "name": "ada", "scopes": scopes });
+            Json(ada)
+        };
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await;
+        let listener = listener.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/user", get(user));
+        tokio::spawn(async { axum::serve(listener, router).await });
+        let hub = Hub::new(HubConfig {
+            api_url: format!("http://{address}"),
+            token: "secret".to_owned(),
+            service: "baton".to_owned(),
+            public_api_url: None,
+            callback_url: None,
+            student_groups: "{course}".to_owned(),
+            staff_groups: "{course}-staff".to_owned(),
+            remembered: Duration::ZERO,
+        });
+        Arc::new(hub.unwrap())
+    }
+
+    #[tokio::test]
+    async fn wrong_tokens_keep_nobody_out_who_has_been_here() {
+        let hub = hub().await;
+        assert!(hub.of_token("of-ada").await.unwrap().is_some());
+        for number in 0..2 * QUESTIONS_AT_ONCE {
+            let hub = Arc::clone(&hub);
+            tokio::spawn(async move { hub.of_token(&format!("wrong-{number}")).await.is_ok() });
+        }
+        while hub.strangers.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let again = tokio::time::timeout(ANSWER_WITHIN / 2, hub.of_token("of-ada"));
+        assert!(again.await.unwrap().unwrap().is_some());
+    }
 
     #[test]
     fn the_hub_is_on_the_host_of_the_pages() {
