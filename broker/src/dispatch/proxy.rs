@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{people::Account, screen::Unwelcome, store::Write};
 use baton_protocol::{
-    JobId, NotebookId, Outcome, Parcel, Refusal, RemoteError, State, Submission,
+    JobId, NotebookId, Outcome, Parcel, Piece, Refusal, RemoteError, State, Submission,
     proxy::{FromProxy, ToProxy},
     worker::ToWorker,
 };
@@ -14,6 +14,9 @@ use std::{collections::HashMap, sync::Arc};
 
 /// Of a notebook, in characters: what a page has room for.
 const LONGEST_NAME: usize = 200;
+/// Answers about files, in bytes, that the broker keeps for a worker which is away. A notebook says them again after a
+/// reconnect, so one that has more is disconnected.
+const MOST_WAITING_FILES: usize = 64 << 20;
 
 impl Dispatch {
     /// The newest connection of a notebook is the one that counts.
@@ -417,6 +420,12 @@ impl Dispatch {
                 if let Some(job) = self.jobs.get_mut(&id) {
                     job.waiting_files
                         .retain(|(earlier, _)| *earlier != question);
+                    let waiting = job.waiting_files.iter();
+                    let waiting_bytes: usize = waiting.map(|(_, answer)| kept_bytes(answer)).sum();
+                    if waiting_bytes + kept_bytes(&answer) > MOST_WAITING_FILES {
+                        actions.push(Action::Close(from));
+                        return;
+                    }
                     job.waiting_files.push((question, answer));
                 }
             }
@@ -490,4 +499,13 @@ impl Dispatch {
         }));
         actions.push(Action::ToProxy(connection, ToProxy::Closed { job }));
     }
+}
+
+/// What it takes here; the bytes of its chunks are elsewhere.
+fn kept_bytes(parcel: &Parcel) -> usize {
+    let kept = |piece: &Piece| match piece {
+        Piece::Inline(bytes) => bytes.len(),
+        Piece::Stored { .. } => size_of::<Piece>(),
+    };
+    parcel.0.iter().map(kept).sum()
 }
