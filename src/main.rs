@@ -43,6 +43,9 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
         };
         logging::to_stderr(surroundings, default);
     }
+    if matches!(command, "up" | "broker" | "chunks" | "worker") {
+        service::hide_memory()?;
+    }
     let settings = || Settings::read(surroundings, flags(command, matches));
     match command {
         "up" => commands::up::main(surroundings, &settings()?, matches.get_flag(cli::DETACHED)),

@@ -104,6 +104,7 @@ impl Context {
             sharing: &self.sharing,
             account,
             runtime_folder: self.config.runtime_folder.clone(),
+            inherits: &self.config.session_environment,
         })
         .await
     }
@@ -123,6 +124,7 @@ impl Context {
             sharing: &self.sharing,
             account: 0,
             runtime_folder: self.config.runtime_folder.clone(),
+            inherits: &self.config.session_environment,
         })
         .await
         .map(drop)
