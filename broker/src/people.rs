@@ -147,8 +147,8 @@ impl People {
     }
 
     /// A look-up by hash takes as long for a nearly right token as for any other.
-    pub(crate) fn of_token(&self, token: &str) -> Option<Identity> {
-        let person = self.0.get(&hash_of(token))?;
+    pub(crate) fn of_hash(&self, token_hash: &str) -> Option<Identity> {
+        let person = self.0.get(token_hash)?;
         Some(Identity {
             person: Some(person.name.clone()),
             worker: person.worker,
@@ -199,6 +199,16 @@ impl Identity {
         }
     }
 
+    /// A notebook of a person whom the Hub knows: whatever the person may do, it is a student's.
+    pub(crate) fn of_notebook(name: String, courses: impl IntoIterator<Item = String>) -> Self {
+        let courses = courses.into_iter().map(|course| (course, Role::Student));
+        Self::of_hub(name, false, courses.collect())
+    }
+
+    pub(crate) fn courses(&self) -> impl Iterator<Item = &str> {
+        self.courses.keys().map(String::as_str)
+    }
+
     /// A worker is given everybody's code and variables.
     pub(crate) fn may_be_worker(&self) -> bool {
         self.worker || self.person.is_none()
@@ -241,7 +251,7 @@ impl Identity {
 
     /// `None`: all courses.
     pub(crate) fn only_courses(&self) -> Option<impl Iterator<Item = &str>> {
-        (!self.admin).then(|| self.courses.keys().map(String::as_str))
+        (!self.admin).then(|| self.courses())
     }
 
     /// `None`: all courses and persons.
@@ -318,8 +328,8 @@ mod tests {
         assert_eq!(people.0[&hash_of("sesame")], ada());
         assert_eq!(people.0[&hash_of("open")], root);
         assert_eq!(people.0[&hash_of("compute")], gpu);
-        assert!(people.of_token("sesamf").is_none());
-        assert!(people.of_token("").is_none());
+        assert!(people.of_hash(&hash_of("sesamf")).is_none());
+        assert!(people.of_hash(&hash_of("")).is_none());
     }
 
     #[test]
@@ -344,7 +354,7 @@ mod tests {
     #[test]
     fn who_sees_whom() {
         let people = People::parse(&ada().entry()).unwrap();
-        let ada = people.of_token("sesame").unwrap();
+        let ada = people.of_hash(&hash_of("sesame")).unwrap();
         for (owner, course, seen) in [
             ("Ada L.", "elsewhere", true),
             ("Eve", "vision", true),
@@ -366,7 +376,7 @@ mod tests {
         let mut person = ada();
         let enter = |person: &Person, course: Option<&str>| {
             let people = People::parse(&person.entry()).unwrap();
-            let identity = people.of_token("sesame").unwrap();
+            let identity = people.of_hash(&hash_of("sesame")).unwrap();
             identity.account("Eve".to_owned(), course.map(str::to_owned))
         };
         assert_eq!(

@@ -497,7 +497,8 @@ impl Settings {
         let of_hub = self.hub_token.as_deref();
         let of_hub = of_hub.filter(|_| self.broker_address.is_some());
         let own = self.token_text()?;
-        Ok(own.as_deref().or(of_hub).map(Token::new))
+        let of_hub = of_hub.map(Token::of_notebook_server);
+        Ok(own.as_deref().map(Token::new).or(of_hub))
     }
 }
 

@@ -8,9 +8,10 @@
 //! A broker whose last descriptors went to connections could neither read a chunk nor say what it lacks. So the last
 //! [`HEADROOM`] are for its own use, and a connection that would take one of them is told so and closed.
 
+use super::{attempts::Peer, headers};
 use crate::api::ApiError;
 use axum::{
-    Router,
+    Extension, Router,
     body::{Body, Bytes},
     extract::Request,
     middleware::{self, Next},
@@ -26,9 +27,10 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use std::{io::ErrorKind, os::fd::AsFd, pin::pin, time::Duration};
+use std::{io::ErrorKind, net::IpAddr, os::fd::AsFd, pin::pin, time::Duration};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
+use tower::Layer;
 
 /// A program that keeps a connection for its next request makes a new one after this.
 const HEAD_WITHIN: Duration = Duration::from_secs(60);
@@ -37,23 +39,30 @@ const HEADROOM: usize = 16;
 const SLOWEST_BYTES: u32 = 4096;
 
 /// Takes connections until `stop`; those that are there end with their next answer.
-pub(crate) async fn serve(mut listener: impl Listener, router: Router, stop: CancellationToken) {
-    let service = TowerToHyperService::new(router.layer(middleware::from_fn(only_patiently)));
-    let refusing =
-        TowerToHyperService::new(Router::new().fallback(async || ApiError::NoDescriptors));
+pub(crate) async fn serve<L: Listener<Addr: Remote>>(
+    mut listener: L,
+    router: Router,
+    stop: CancellationToken,
+) {
+    let router = router.layer(middleware::from_fn(only_patiently));
+    let refusing = Router::new()
+        .fallback(async || ApiError::NoDescriptors)
+        .layer(middleware::from_fn_with_state(false, headers::secure));
     loop {
-        let (stream, _) = tokio::select! {
+        let (stream, address) = tokio::select! {
             () = stop.cancelled() => return,
             accepted = listener.accept() => accepted,
         };
         let has_headroom = has_headroom();
         let service = match has_headroom {
-            true => service.clone(),
+            true => router.clone(),
             false => {
                 tracing::error!("{}: a connection is refused", ApiError::NoDescriptors);
                 refusing.clone()
             }
         };
+        let service = Extension(Peer(address.ip())).layer(service);
+        let service = TowerToHyperService::new(service);
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_WITHIN)
@@ -74,6 +83,24 @@ pub(crate) async fn serve(mut listener: impl Listener, router: Router, stop: Can
                 tracing::debug!("A connection has ended: {error}");
             }
         });
+    }
+}
+
+/// The other end of a connection.
+pub(crate) trait Remote {
+    /// `None`: it is on this machine.
+    fn ip(&self) -> Option<IpAddr>;
+}
+
+impl Remote for std::net::SocketAddr {
+    fn ip(&self) -> Option<IpAddr> {
+        Some(self.ip())
+    }
+}
+
+impl Remote for tokio::net::unix::SocketAddr {
+    fn ip(&self) -> Option<IpAddr> {
+        None
     }
 }
 
@@ -141,6 +168,12 @@ mod tests {
 
         fn local_addr(&self) -> io::Result<()> {
             Ok(())
+        }
+    }
+
+    impl Remote for () {
+        fn ip(&self) -> Option<IpAddr> {
+            None
         }
     }
 

@@ -24,3 +24,4 @@ mod people;
 mod postgres;
 mod public;
 mod reconnect;
+mod sign_in;
