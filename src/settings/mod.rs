@@ -567,7 +567,11 @@ fn value_of<V: Value>(sources: &Sources, key: &'static str) -> Result<V, Setting
         .find(|setting| setting.key == key)
         .expect("each field has a setting");
     let (text, origin) = sources.text(setting);
-    V::parse(&text).ok_or(SettingsError::Value {
+    let value = match origin {
+        Origin::Flag => V::parse_flag(&text),
+        _ => V::parse(&text),
+    };
+    value.ok_or(SettingsError::Value {
         key,
         origin,
         expected: V::EXPECTED,

@@ -24,12 +24,13 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use jiff::Timestamp;
 use std::{sync::Arc, time::Duration};
 
 /// Before the tokens of notebooks, so that no other token is looked for among them.
 const NOTEBOOK_PREFIX: &str = "baton-notebook-";
 
-/// How long a page stays open at most after its sign-in was ended.
+/// How long a connection lasts at most after its sign-in was ended, or its token has expired.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Not `Debug`: it holds a secret.
@@ -182,7 +183,8 @@ impl Access {
         if own.is_some_and(|own| is_same(hash, own)) {
             return Some(Identity::operator());
         }
-        self.people.as_ref()?.newest().of_hash(hash)
+        let people = self.people.as_ref()?.newest();
+        people.of_hash(hash, Timestamp::now())
     }
 
     /// What is known here goes first, so that it does not depend on the Hub.
@@ -266,9 +268,8 @@ impl Access {
             return std::future::pending().await;
         };
         let look_every = match credential {
-            Credential::Token(_) => None,
             Credential::Hub(_) => self.hub.as_ref().map(|hub| hub.remembered()),
-            Credential::SignIn(_) => Some(LOOK_EVERY),
+            Credential::Token(_) | Credential::SignIn(_) => Some(LOOK_EVERY),
         };
         let mut file = self.people.as_ref().map(|people| people.subscribe());
         loop {
