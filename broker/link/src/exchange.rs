@@ -72,8 +72,8 @@ impl Exchanged {
 async fn exchange(dial: &Dial, of_server: &Token, now: SystemTime) -> Result<Given, LinkError> {
     // Without a token of its own, so that this request asks for no other.
     let dial = Dial {
-        address: dial.address.clone(),
         token: None,
+        ..dial.clone()
     };
     let api = Api::new(&dial)?;
     let request = api.request(Method::POST, PATH);

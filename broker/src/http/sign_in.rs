@@ -253,7 +253,7 @@ fn refused(why: &str) -> Response {
 /// The page with the field. `wrong`: why it is shown again.
 fn field(status: StatusCode, page: &str, wrong: Option<&str>) -> Response {
     let body = html! {
-        form.stack action="sign-in" method="post" {
+        form.act action="sign-in" method="post" {
             input type="hidden" name="page" value=(page);
             label {
                 "Token"
