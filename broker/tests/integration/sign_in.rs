@@ -3,6 +3,7 @@
 use crate::harness::{Broker, FakeProxy, Rules, within, write_private};
 use baton_broker::{Person, Role};
 use baton_link::{Api, LinkError};
+use baton_postgres_tests::{Disk, Server};
 use reqwest::{RequestBuilder, Response, redirect::Policy};
 use std::{
     collections::BTreeMap,
@@ -208,6 +209,39 @@ async fn a_sign_in_outlives_the_broker_and_ends_with_the_token() {
     let broker = Broker::start_in(folder, rules).await;
     let browser = Browser::new(&broker);
     assert_eq!(browser.shows(&of_operator, "/").await.status(), 401);
+}
+
+/// Another broker on the same PostgreSQL, before and after it leads.
+#[tokio::test]
+async fn a_sign_in_counts_at_every_broker_of_a_database() {
+    let server = Server::start(Disk::NoSync);
+    let rules = Rules {
+        database: Some(server.url()),
+        ..rules()
+    };
+    let leader = Broker::start_with(rules.clone()).await;
+    let other = Broker::start_with(rules).await;
+    let at_other = Browser::new(&other);
+    let cookie = cookie(&at_other.sign_in("ada-token").await);
+    assert_eq!(
+        Browser::new(&leader).shows(&cookie, "/").await.status(),
+        200
+    );
+    leader.stop().await;
+    within("the other one to lead", async {
+        let ready = at_other.get("/health/ready");
+        while !ready
+            .try_clone()
+            .unwrap()
+            .send()
+            .await
+            .is_ok_and(|answer| answer.status() == 200)
+        {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(at_other.shows(&cookie, "/").await.status(), 200);
 }
 
 #[tokio::test]
