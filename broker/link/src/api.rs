@@ -112,9 +112,6 @@ impl Api {
         };
         let response = request.send().await.map_err(|error| self.broke(error))?;
         let status = response.status();
-        if status == StatusCode::UNAUTHORIZED {
-            self.dial.was_refused();
-        }
         if status.is_success() {
             return Ok(response);
         }
@@ -141,6 +138,9 @@ impl Api {
         }
         let text = text.trim().chars().take(LONGEST_TEXT).collect();
         Err(match status {
+            StatusCode::UNAUTHORIZED if self.dial.was_exchanged() => {
+                LinkError::Forgotten { address }
+            }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => LinkError::Unauthorized { address },
             StatusCode::INSUFFICIENT_STORAGE => LinkError::StoreFull { text },
             StatusCode::NOT_FOUND => LinkError::NotFound {

@@ -48,7 +48,9 @@ pub async fn connect<Incoming, Outgoing>(
     path: &str,
 ) -> Result<Connection<Incoming, Outgoing>, LinkError> {
     match connect_once(dial, path).await {
-        Err(LinkError::Unauthorized { .. }) if dial.was_refused() => connect_once(dial, path).await,
+        Err(LinkError::Unauthorized { .. }) if dial.was_exchanged() => {
+            connect_once(dial, path).await
+        }
         connected => connected,
     }
 }

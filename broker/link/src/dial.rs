@@ -94,8 +94,8 @@ impl Dial {
         }))
     }
 
-    /// The broker refused that. `true`: the next one may be another.
-    pub(crate) fn was_refused(&self) -> bool {
+    /// Whether what the broker refused was given for a token that it may give another one for. It is forgotten.
+    pub(crate) fn was_exchanged(&self) -> bool {
         let exchanged = self
             .token
             .as_ref()

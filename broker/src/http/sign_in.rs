@@ -261,9 +261,9 @@ fn field(status: StatusCode, page: &str, wrong: Option<&str>) -> Response {
             }
             @if let Some(wrong) = wrong { p.problem role="alert" { (wrong) "." } }
             button type="submit" { "Sign in" }
-        }
-        p.quiet #about {
-            "Your teacher gave you the token, or " code { "baton people add" } " printed it. Whoever runs the broker finds its own where the broker said at its start."
+            p.quiet #about {
+                "Your teacher gave you the token, or " code { "baton people add" } " printed it. The broker's own is in the file that the broker named when it started."
+            }
         }
     };
     message(status, "Sign in", &body)

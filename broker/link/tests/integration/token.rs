@@ -87,8 +87,8 @@ async fn it_is_exchanged_once_and_again_before_the_other_expires() {
     *door.refuses.lock().unwrap() = Some("Bearer token 0".to_owned());
     door.lifetime.store(0, SeqCst);
     let api = Api::new(&dial).unwrap();
-    let refused = api.get("/page").await;
-    assert!(matches!(refused, Err(LinkError::Unauthorized { .. })));
+    let refused = api.get("/page").await.unwrap_err();
+    assert!(matches!(refused, LinkError::Forgotten { .. }) && refused.is_transient());
     for number in 1..4 {
         api.get("/page").await.unwrap();
         let seen = door.seen.lock().unwrap().last().cloned();
