@@ -176,9 +176,15 @@ fn people() -> Command {
             .action(ArgAction::Append)
             .help(help)
     };
+    let name = || Arg::new("name").value_name("NAME").required(true);
+    let expires = || {
+        Arg::new("expires").long("expires").value_name("WHEN").help(
+            "The token opens nothing from then on: 30d, or a time such as 2027-02-28T18:00:00Z",
+        )
+    };
     let add = Command::new("add")
         .about("Make a token for a person or a worker, and print it")
-        .arg(Arg::new("name").value_name("NAME").required(true))
+        .arg(name())
         .arg(courses(
             "course",
             "A course of which the person is a student",
@@ -189,11 +195,36 @@ fn people() -> Command {
             switch("worker", "It is no person but a worker")
                 .conflicts_with_all(["course", "staff-of", "admin"]),
         )
-        .args(flags_of("people").filter_map(flag));
+        .arg(expires());
+    let import = Command::new("import")
+        .about("Add everybody of a roster, and print their tokens as CSV")
+        .arg(
+            Arg::new("roster")
+                .value_name("ROSTER.csv")
+                .required(true)
+                .value_parser(value_parser!(PathBuf))
+                .help("Its columns are name, course and role (student or staff)"),
+        )
+        .arg(
+            Arg::new("course")
+                .long("course")
+                .value_name("COURSE")
+                .help("The course of lines that name none"),
+        )
+        .arg(expires());
+    let list = Command::new("list").about("List people and workers, and what they are");
+    let remove = Command::new("remove")
+        .about("Take people or workers out: their tokens open nothing any more")
+        .arg(name().num_args(1..));
+    let rotate = Command::new("rotate")
+        .about("Give a person or a worker another token in place of the old one, and print it")
+        .arg(name())
+        .arg(expires());
+    let with_file = |command: Command| command.args(flags_of("people").filter_map(flag));
     Command::new("people")
         .about("Say who may use the broker, where no Hub does")
         .subcommand_required(true)
-        .subcommand(add)
+        .subcommands([add, import, list, remove, rotate].map(with_file))
 }
 
 pub(crate) fn place(matches: &ArgMatches) -> Place {

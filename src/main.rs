@@ -43,6 +43,9 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
         };
         logging::to_stderr(surroundings, default);
     }
+    if matches!(command, "up" | "broker" | "chunks" | "worker") {
+        service::hide_memory()?;
+    }
     let settings = || Settings::read(surroundings, flags(command, matches));
     match command {
         "up" => commands::up::main(surroundings, &settings()?, matches.get_flag(cli::DETACHED)),
@@ -58,12 +61,12 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
             matches.get_flag("json"),
         ),
         "people" => match matches.subcommand() {
-            Some(("add", matches)) => {
+            Some((command, matches)) => {
                 let flags = flags("people", matches);
                 let settings = Settings::read(surroundings, flags)?;
-                commands::people::main(&settings, matches)
+                commands::people::main(&settings, command, matches)
             }
-            _ => Ok(ExitCode::FAILURE),
+            None => Ok(ExitCode::FAILURE),
         },
         "jobs" | "workers" | "courses" | "usage" | "explain" => {
             commands::ask::main(&settings()?, command, matches)

@@ -14,7 +14,7 @@ use std::{
 use anyhow::Context;
 use baton_link::{Dial, Token};
 use baton_protocol::{WorkerId, address::BrokerAddress};
-use nix::unistd::Uid;
+use nix::{sys::prctl, unistd::Uid};
 
 use crate::settings::Settings;
 
@@ -36,6 +36,12 @@ pub(crate) fn dial(settings: &Settings) -> anyhow::Result<Dial> {
             token: configured.or_else(|| folder.existing_token()),
         },
     })
+}
+
+/// Keeps other processes of this user, such as the sessions of a worker, from this one's memory and first environment,
+/// in which tokens are. There is no core dump of it either.
+pub(crate) fn hide_memory() -> anyhow::Result<()> {
+    prctl::set_dumpable(false).context("Failed to keep this program's memory from others")
 }
 
 /// Where a person finds the dashboard, with the token where one is needed.

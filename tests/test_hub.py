@@ -35,9 +35,20 @@ def ada(hub: Hub) -> Iterator[Notebook]:
 
 
 @pytest.fixture(scope="module")
-def token_of_ada(ada: Notebook) -> str:
-    """That of her notebook server, as any of her code can read it."""
+def server_token_of_ada(ada: Notebook) -> str:
+    """As any of her code can read it."""
     return ada.run("import os\nprint(os.environ['JUPYTERHUB_API_TOKEN'])").strip()
+
+
+@pytest.fixture(scope="module")
+def token_of_ada(hub: Hub, server_token_of_ada: str) -> str:
+    """What her notebook gets for that."""
+    return exchange(hub, server_token_of_ada).json()["token"]
+
+
+def exchange(hub: Hub, token: str, base: str | None = None) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.post((base or hub.broker_url) + "/v1/notebook-token", headers=headers, timeout=30)
 
 
 def ask(hub: Hub, token: str | None, path: str = "/v1/jobs", base: str | None = None) -> httpx.Response:
@@ -77,11 +88,38 @@ def test_a_students_cell_needs_no_set_up(hub: Hub, ada: Notebook, token_of_ada: 
     assert ask(hub, token_of_ada, base=hub.pages.rstrip("/")).json()["items"] == jobs
 
 
+def test_a_notebook_servers_token_is_exchanged_for_one_that_opens_the_broker_only(
+    hub: Hub, ada: Notebook, server_token_of_ada: str
+) -> None:
+    given = exchange(hub, server_token_of_ada, base=hub.pages.rstrip("/"))
+    assert given.is_success, given.text
+    token = given.json()["token"]
+    assert 0 < given.json()["expires_in_seconds"] <= 3600
+    assert ask(hub, token).is_success
+    # It opens nothing else, and the server's own nothing here.
+    api = f"{hub.url}/hub/api/user"
+    for known, status in ((server_token_of_ada, 200), (token, 403)):
+        assert httpx.get(api, headers={"Authorization": f"token {known}"}).status_code == status
+    for path in DOORS:
+        assert ask(hub, server_token_of_ada, path).status_code == 401, path
+    assert not opens_socket(hub, server_token_of_ada, "/v1/proxy")
+    assert httpx.post(f"{hub.broker_url}/sign-in", data={"token": server_token_of_ada}).status_code == 401
+    assert httpx.post(f"{hub.broker_url}/sign-in", data={"token": token}).status_code == 401
+    for other in (token, hub.new_token("ada", STAFF)["token"], SECRETS["baton"], hub.broker_token, "0" * 32):
+        assert exchange(hub, other).status_code == 401
+    # Neither the database of the broker nor its log has it.
+    ada.run("%%gpu\nprint(1)")
+    for file in (hub.folder / "data").rglob("broker.db*"):
+        assert server_token_of_ada.encode() not in file.read_bytes(), file
+    assert server_token_of_ada not in (hub.folder / "broker.log").read_text()
+
+
 def test_who_sees_whom(hub: Hub, ada: Notebook, token_of_ada: str) -> None:
     ada.run("%%gpu\nprint(1)")
     job = ask(hub, hub.broker_token).json()["items"][0]["job"]
     whole = {person: hub.new_token(person, STAFF)["token"] for person in ("eve", "tia", "root")}
-    own = {person: hub.new_token(person, f"access:servers!server={person}/")["token"] for person in ("tia", "root")}
+    servers = {person: hub.new_token(person, f"access:servers!server={person}/")["token"] for person in ("tia", "root")}
+    own = {person: exchange(hub, token).json()["token"] for person, token in servers.items()}
     table = [
         # Whose token, what it opens: the job, the course's settings, what only admins read.
         (token_of_ada, 200, False, 403),
@@ -128,10 +166,13 @@ def test_wrong_and_foreign_tokens_get_in_nowhere(hub: Hub, token_of_ada: str) ->
             assert ask(hub, token, path).status_code == 401, (what, path)
         for path in ("/v1/proxy", "/v1/worker"):
             assert not opens_socket(hub, token, path), (what, path)
-        cookie = {"Cookie": f"baton_token={token or ''}"}
+        cookie = {"Cookie": f"baton_signed_in={token or ''}; baton_token={token or ''}"}
         assert httpx.get(f"{hub.broker_url}/status", headers=cookie).status_code == 401, what
         if token:
-            assert httpx.get(f"{hub.broker_url}/", params={"token": token}).status_code == 401, what
+            refused = httpx.get(f"{hub.broker_url}/", params={"token": token})
+            assert refused.status_code in (401, 429), what
+            assert "set-cookie" not in refused.headers, what
+            assert exchange(hub, token).status_code == 401, what
 
 
 def test_a_token_that_runs_out_or_is_withdrawn_closes_what_it_opened(hub: Hub) -> None:
@@ -161,13 +202,13 @@ def test_a_sign_in_belongs_to_the_browser_that_began_it(hub: Hub) -> None:
         assert asked.path == "/hub/api/oauth2/authorize"
         assert asked.params["redirect_uri"] == "/services/baton/oauth_callback"
         kept = begun.headers["set-cookie"]
-        assert all(word in kept for word in ("HttpOnly", "SameSite=Lax", "Path=/services/baton/"))
+        assert all(word in kept for word in ("HttpOnly", "SameSite=Lax", "Max-Age=600"))
         assert victim.get(callback, params={"code": code, "state": "s"}).status_code == 403
         assert victim.get(callback, params={"code": code}).status_code == 403
         state = asked.params["state"]
         assert victim.get(callback, params={"code": "made-up", "state": state}).status_code == 403
         assert victim.get(callback, params={"code": hub.code_for(eve, "other"), "state": state}).status_code == 403
-        assert victim.cookies.get("baton_token") is None
+        assert victim.cookies.get("baton_signed_in") is None
         assert victim.get(hub.pages).status_code == 303
     # No page of another host, and nothing but pages, is the way back.
     for path in ("//elsewhere.example/", "job;x=1", "..%2f..%2fhub"):
@@ -196,7 +237,7 @@ def test_a_ta_signs_in_with_the_hub(hub: Hub, ada: Notebook, artefacts: Path) ->
         page.get_by_role("button", name="Sign out").click()
         expect(page.get_by_role("heading", name="You have signed out")).to_be_visible()
         page.screenshot(path=artefacts / "hub-signed-out.png")
-        assert not [cookie for cookie in page.context.cookies() if cookie["name"] == "baton_token"]
+        assert not [cookie for cookie in page.context.cookies() if cookie["name"] == "baton_signed_in"]
         page.get_by_role("link", name="Sign in").click()
         expect(page.locator(".who")).to_have_text("tia")
         # Signed out of the Hub, the token is nobody's any more.

@@ -241,3 +241,47 @@ def test_a_restart_frees_the_worker(service: Service, new_kernel: Callable[..., 
     cell.wait_for_text("begun")
     kernel.restart()
     assert kernel.gpu("print('free')", seconds=8).ok().stdout == "free\n"
+
+
+# Strikes while the kernel itself is at work: before the cell's code, or behind it.
+AROUND = """
+import os, signal
+shell = get_ipython()
+def strike():
+    os.kill(os.getpid(), signal.SIGINT)
+    sum(range(1000))
+def before(lines):
+    shell.input_transformers_cleanup.remove(before)
+    strike()
+    return lines
+def behind(_read=shell.payload_manager.read_payload):
+    del shell.payload_manager.read_payload
+    strike()
+    return _read()
+"""
+
+
+def test_an_interrupt_before_the_code_of_an_ordinary_cell_stops_it(kernel: Kernel) -> None:
+    kernel.run(AROUND).ok()
+    for cell in ("ran = True", "import asyncio\nawait asyncio.sleep(600)\nran = True"):
+        kernel.run("ran = False; shell.input_transformers_cleanup.append(before)").ok()
+        result = kernel.run(cell)
+        assert result.error is not None
+        assert result.error[0] in ("KeyboardInterrupt", "CancelledError")  # the second is ipykernel's, where it awaits
+        assert kernel.evaluate("ran") is False
+
+
+def test_an_interrupt_behind_the_code_of_an_ordinary_cell_does_nothing(kernel: Kernel) -> None:
+    kernel.run(AROUND).ok()
+    kernel.run("shell.payload_manager.read_payload = behind").ok()
+    assert kernel.run("'next'").ok().value == "'next'"
+
+
+def test_a_handler_of_the_students_own_hears_interrupts_until_its_cell_ends(kernel: Kernel) -> None:
+    kernel.run("import os, signal\nheard = []\ndef hear(*_): heard.append(1)").ok()
+    kernel.run("signal.signal(signal.SIGINT, hear)\nos.kill(os.getpid(), signal.SIGINT)\nheard.append(2)").ok()
+    assert kernel.evaluate("heard") == [1, 2]
+    ends = "os.kill(os.getpid(), signal.SIGINT)\nsignal.pause()"
+    result = kernel.run(f"assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n{ends}")
+    assert result.error is not None
+    assert result.error[0] == "KeyboardInterrupt"

@@ -30,6 +30,7 @@ mod people;
 mod samples;
 mod scale;
 mod screen;
+mod sign_ins;
 mod store;
 mod sweep;
 mod usage;
@@ -54,6 +55,7 @@ use hub::Hub;
 use lead::Standing;
 use listen::Listener;
 use metrics::Metrics;
+use sign_ins::SignIns;
 use std::{hash::RandomState, sync::Arc, time::Duration};
 use store::Store;
 use tokio::sync::{mpsc, watch};
@@ -147,17 +149,15 @@ pub async fn run(
         jobs: config.job_retention,
     };
     let connections = TaskTracker::new();
-    let access = |only_this_user| {
-        Arc::new(Access {
-            token: config.token.clone(),
-            people: people.clone(),
-            hub: hub.clone(),
-            only_this_user,
-        })
+    let sign_ins = Arc::new(SignIns::new(store.clone()));
+    let access = Access::new(config.token.as_deref(), people.clone(), hub, sign_ins);
+    let for_all = match &config.listen {
+        Listen::Unix(_) => access.of_this_user(),
+        Listen::Tcp(_) => access.clone(),
     };
     let looks = minutes::run(inbox.clone(), store.clone());
     let shared = Shared {
-        access: access(matches!(config.listen, Listen::Unix(_))),
+        access: Arc::new(for_all),
         store: store.clone(),
         chunks: Arc::clone(&chunks),
         person_limit_bytes: config.person_limit_bytes,
@@ -165,6 +165,7 @@ pub async fn run(
         stop: stop.clone(),
         connections: connections.clone(),
         prefix: config.url_prefix.as_deref().map(Arc::from),
+        encrypted: config.encrypted,
         metrics,
         limits: Arc::new(Limits::new(config.requests_a_second)),
         chunk_limits: Arc::new(Limits::new(config.chunk_requests_a_second)),
@@ -175,7 +176,7 @@ pub async fn run(
     };
 
     let on_dashboard = Shared {
-        access: access(false),
+        access: Arc::new(access),
         ..shared.clone()
     };
 

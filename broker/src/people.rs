@@ -5,6 +5,7 @@
 
 use anyhow::Context;
 use baton_protocol::{Refusal, WorkerId};
+use jiff::Timestamp;
 use std::{
     collections::{BTreeMap, HashMap},
     fmt::Write as _,
@@ -34,6 +35,9 @@ pub struct Person {
     pub admin: bool,
     #[serde(default)]
     pub courses: BTreeMap<String, Role>,
+    /// From then on the token opens nothing.
+    #[serde(default)]
+    pub expires: Option<Timestamp>,
 }
 
 /// The people of a file, by the hash of their token.
@@ -56,6 +60,7 @@ impl Person {
             worker: false,
             admin,
             courses,
+            expires: None,
         }
     }
 
@@ -88,12 +93,17 @@ impl Person {
                 .collect();
             let _ = writeln!(entry, "courses = {{ {} }}", courses.join(", "));
         }
+        if let Some(expires) = self.expires {
+            let _ = writeln!(entry, "expires = \"{expires}\"");
+        }
         entry
     }
 }
 
 impl Role {
-    fn name(self) -> &'static str {
+    /// As in the file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
         match self {
             Self::Student => "student",
             Self::Staff => "staff",
@@ -141,14 +151,17 @@ impl People {
         Ok(Self(people))
     }
 
-    #[must_use]
-    pub fn has(&self, name: &str) -> bool {
-        self.0.values().any(|person| person.name == name)
+    /// In no order.
+    pub fn iter(&self) -> impl Iterator<Item = &Person> {
+        self.0.values()
     }
 
     /// A look-up by hash takes as long for a nearly right token as for any other.
-    pub(crate) fn of_token(&self, token: &str) -> Option<Identity> {
-        let person = self.0.get(&hash_of(token))?;
+    pub(crate) fn of_hash(&self, token_hash: &str, now: Timestamp) -> Option<Identity> {
+        let person = self.0.get(token_hash)?;
+        if person.expires.is_some_and(|expires| expires <= now) {
+            return None;
+        }
         Some(Identity {
             person: Some(person.name.clone()),
             worker: person.worker,
@@ -206,6 +219,16 @@ impl Identity {
         }
     }
 
+    /// A notebook of a person whom the Hub knows: whatever the person may do, it is a student's.
+    pub(crate) fn of_notebook(name: String, courses: impl IntoIterator<Item = String>) -> Self {
+        let courses = courses.into_iter().map(|course| (course, Role::Student));
+        Self::of_hub(name, false, courses.collect())
+    }
+
+    pub(crate) fn courses(&self) -> impl Iterator<Item = &str> {
+        self.courses.keys().map(String::as_str)
+    }
+
     /// A worker is given everybody's code and variables.
     pub(crate) fn may_be_worker(&self) -> bool {
         self.worker || self.person.is_none()
@@ -254,7 +277,7 @@ impl Identity {
 
     /// `None`: all courses.
     pub(crate) fn only_courses(&self) -> Option<impl Iterator<Item = &str>> {
-        (!self.admin).then(|| self.courses.keys().map(String::as_str))
+        (!self.admin).then(|| self.courses())
     }
 
     /// `None`: all courses and persons.
@@ -331,8 +354,30 @@ mod tests {
         assert_eq!(people.0[&hash_of("sesame")], ada());
         assert_eq!(people.0[&hash_of("open")], root);
         assert_eq!(people.0[&hash_of("compute")], gpu);
-        assert!(people.of_token("sesamf").is_none());
-        assert!(people.of_token("").is_none());
+        assert!(
+            people
+                .of_hash(&hash_of("sesamf"), Timestamp::UNIX_EPOCH)
+                .is_none()
+        );
+        assert!(
+            people
+                .of_hash(&hash_of(""), Timestamp::UNIX_EPOCH)
+                .is_none()
+        );
+    }
+
+    #[test]
+    fn a_token_may_expire() {
+        let expires = Timestamp::from_second(100).unwrap();
+        let ada = Person {
+            expires: Some(expires),
+            ..ada()
+        };
+        let people = People::parse(&ada.entry()).unwrap();
+        for (second, opens) in [(99, true), (100, false), (101, false)] {
+            let now = Timestamp::from_second(second).unwrap();
+            assert_eq!(people.of_hash(&ada.token_hash, now).is_some(), opens);
+        }
     }
 
     #[test]
@@ -357,7 +402,9 @@ mod tests {
     #[test]
     fn who_sees_whom() {
         let people = People::parse(&ada().entry()).unwrap();
-        let ada = people.of_token("sesame").unwrap();
+        let ada = people
+            .of_hash(&hash_of("sesame"), Timestamp::UNIX_EPOCH)
+            .unwrap();
         for (owner, course, seen) in [
             ("Ada L.", "elsewhere", true),
             ("Eve", "vision", true),
@@ -379,7 +426,9 @@ mod tests {
         let mut person = ada();
         let enter = |person: &Person, course: Option<&str>| {
             let people = People::parse(&person.entry()).unwrap();
-            let identity = people.of_token("sesame").unwrap();
+            let identity = people
+                .of_hash(&hash_of("sesame"), Timestamp::UNIX_EPOCH)
+                .unwrap();
             identity.account("Eve".to_owned(), course.map(str::to_owned))
         };
         assert_eq!(

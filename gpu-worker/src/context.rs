@@ -110,6 +110,7 @@ impl Context {
             account,
             runtime_folder: self.config.runtime_folder.clone(),
             largest_message_bytes: self.state_limit_bytes(),
+            inherits: &self.config.session_environment,
         })
         .await
     }
@@ -130,6 +131,7 @@ impl Context {
             account: 0,
             runtime_folder: self.config.runtime_folder.clone(),
             largest_message_bytes: self.state_limit_bytes(),
+            inherits: &self.config.session_environment,
         })
         .await
         .map(drop)

@@ -75,6 +75,9 @@ pub struct Config {
     pub gpu_memory_bytes: Option<u64>,
     /// The program `baton`, with whose hidden command turns are tried on a GPU; `None`: they are not tried.
     pub baton: Option<PathBuf>,
+    /// Names of variables that sessions inherit of this process's environment besides the usual ones; `*` stands for
+    /// any ending.
+    pub session_environment: Vec<String>,
     /// Where the sessions' sockets lie; its path must be short.
     pub runtime_folder: PathBuf,
 }

@@ -2,7 +2,7 @@
 
 A KeyboardInterrupt in the middle of a frame would lose bytes, in the middle of an apply half of a change. So a call
 holds interrupts while it runs: they are counted, and wake the wait. Only where a student's own code (or a prompt of
-Jupyter) runs, they raise as usual. In ordinary cells they always do, but never in the middle of a message.
+Jupyter) runs, they raise as usual. In ordinary cells they do so, too (`Aim`), and never in the middle of a message.
 
 **Invariant:** outside of `raising`, no KeyboardInterrupt is raised while interrupts are held.
 """
@@ -10,6 +10,7 @@ Jupyter) runs, they raise as usual. In ordinary cells they always do, but never 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
 import signal
 import threading
@@ -139,3 +140,72 @@ def postponed() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
         if came:
             signal.raise_signal(signal.SIGINT)
+
+
+class Aim:
+    """While the notebook kernel has a request to execute, an interrupt strikes the student's code only.
+
+    ipykernel raises KeyboardInterrupt wherever it is just then. Between a request's arrival and the cell's first line,
+    and between its last line and the reply, that loses the reply, and the client waits for it for ever. Here such an
+    interrupt is kept: one that comes before the code strikes as that begins, one that comes after it does nothing.
+    """
+
+    def __init__(self, kernel: Any) -> None:
+        self._handler: Any = signal.default_int_handler
+        """The student's."""
+        self._came = False
+        self._keep = self._note  # one object, to be recognised
+        self._kernel = kernel
+        shell, handlers = kernel.shell, kernel.shell_handlers
+        kernel.pre_handler_hook = self._begin
+        for name, handler in handlers.items():
+            if name != "execute_request":
+                handlers[name] = self._awaited(handler)
+        shell.run_code = self._awaited(shell.run_code)
+        shell.user_expressions = self._called(shell.user_expressions)
+        shell.events.trigger = self._called(shell.events.trigger)
+
+    def _begin(self) -> None:
+        """Instead of ipykernel's own, which lets interrupts raise from here on. It restores what was before."""
+        self._handler, self._came = signal.default_int_handler, False
+        self._kernel.saved_sigint_handler = signal.signal(signal.SIGINT, self._keep)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came = True
+
+    @contextmanager
+    def _in_reach(self) -> Iterator[None]:
+        """Code of the student's runs: with its own handler from one statement to the next."""
+        gets_signals = threading.current_thread() is threading.main_thread()
+        kept = gets_signals and signal.getsignal(signal.SIGINT) is self._keep
+        try:
+            if kept:
+                signal.signal(signal.SIGINT, self._handler)
+            if gets_signals and self._came:
+                self._came = False
+                signal.raise_signal(signal.SIGINT)
+            yield
+        finally:
+            if kept:
+                try:
+                    self._handler = signal.signal(signal.SIGINT, self._keep)
+                except KeyboardInterrupt:  # it came in this very moment
+                    signal.signal(signal.SIGINT, self._keep)
+                    raise
+
+    def _called(self, function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*arguments: Any, **options: Any) -> Any:
+            with self._in_reach():
+                return function(*arguments, **options)
+
+        return call
+
+    def _awaited(self, function: Any) -> Any:
+        @functools.wraps(function)
+        async def call(*arguments: Any, **options: Any) -> Any:
+            with self._in_reach():
+                result = function(*arguments, **options)
+                return await result if inspect.isawaitable(result) else result
+
+        return call

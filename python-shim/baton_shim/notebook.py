@@ -36,12 +36,13 @@ def run(prepare: Callable[[], None]) -> None:
 
     def shell_ready(shell: Any) -> None:
         from baton_shim.home import Home
-        from baton_shim.interrupts import send_whole
+        from baton_shim.interrupts import Aim, send_whole
         from baton_shim.magic import register
 
         # A plain kernel waits for its output thread before it replies, and an interrupt strikes there. This one waits
         # only if something was printed, so the reply is the first moment for the control thread and its interrupt.
         send_whole(shell.kernel.session)
+        Aim(shell.kernel)
         socket_path = os.environ.pop(SHIM_SOCKET, None)
         register(shell, Home(shell, socket_path, modules) if socket_path else None)
 

@@ -52,6 +52,7 @@ pub(crate) fn config(
         gpu_mode: settings.worker_gpu_mode,
         gpu_memory_bytes: settings.worker_gpu_memory.map(|size| size.bytes),
         baton: std::env::current_exe().ok(),
+        session_environment: settings.worker_session_environment.0.clone(),
         runtime_folder: folder.path().to_owned(),
     }
 }

@@ -86,7 +86,10 @@ settings! {
     #[doc = "A file that holds the secret that broker, workers and notebooks share."]
     token_file: Option<PathBuf> = "token_file",
     flag: Some(("token-file", &["broker", "worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "plan", "bench latency"])),
-    default: Nothing { described: "for a broker that listens on TCP, `token` in `state_folder`, made at the first start" };
+    default: Computed {
+        text: |surroundings| surroundings.credential("token"),
+        described: "`$CREDENTIALS_DIRECTORY/token` where `LoadCredential=token:FILE` of systemd gives one; for a broker that listens on TCP, `token` in `state_folder`, made at the first start",
+    };
 
     #[doc = "The token of JupyterHub with which notebooks, and commands in a terminal of JupyterLab, say whose they are where no other token is set. It is sent to the broker that `broker_address` names, and to no other."]
     hub_token: Option<String> = "hub_token",
@@ -226,7 +229,10 @@ settings! {
     #[doc = "A file that holds the API token that the Hub has for the broker as its service."]
     broker_hub_token_file: Option<PathBuf> = "broker.hub.token_file",
     flag: Some(("hub-token-file", &["broker"])),
-    default: Nothing { described: "none" };
+    default: Computed {
+        text: |surroundings| surroundings.credential("hub-token"),
+        described: "`$CREDENTIALS_DIRECTORY/hub-token` where `LoadCredential=hub-token:FILE` of systemd gives one",
+    };
 
     #[doc = "The name of that service. The pages are served below `/services/NAME` then, unless `broker.url_prefix` says otherwise."]
     broker_hub_service: String = "broker.hub.service",
@@ -321,6 +327,11 @@ settings! {
     worker_session_memory: Option<Size> = "worker.session_memory",
     flag: Some(("session-memory", &["worker", "up"])),
     default: Nothing { described: "no limit" };
+
+    #[doc = "Names of environment variables that sessions inherit from the worker besides the usual ones, such as `[\"HTTPS_PROXY\", \"COURSE_*\"]`. Everything else stays with the worker: cells can read what they inherit, so name no secret."]
+    worker_session_environment: VariableNames = "worker.session_environment",
+    flag: Some(("session-environment", &["worker", "up"])),
+    default: Text("[]");
 
     #[doc = "How sessions reach the files of a notebook's folder: `auto` works in the folder itself where this machine sees it, else in a mirror whose files come when they are opened; `mirror` always does that; `copy` fetches all files before the cell runs."]
     worker_files: FilesChoice = "worker.files",
@@ -423,6 +434,31 @@ impl Value for GroupPattern {
     }
 }
 
+/// Names of environment variables; a `*` stands at the end and for any ending.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VariableNames(pub(crate) Vec<String>);
+
+impl Value for VariableNames {
+    const EXPECTED: &'static str = "a list such as [\"HTTPS_PROXY\", \"COURSE_*\"]";
+
+    /// As in the configuration file, or with a comma between the names.
+    fn parse(text: &str) -> Option<Self> {
+        let inner = text
+            .strip_prefix('[')
+            .and_then(|text| text.strip_suffix(']'));
+        let names = inner.unwrap_or(text).split(',');
+        let names = names.map(|name| name.trim().trim_matches('"'));
+        let names: Vec<_> = names.filter(|name| !name.is_empty()).collect();
+        let is_name = |name: &&str| {
+            let name = name.strip_suffix('*').unwrap_or(name);
+            let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+            !name.is_empty() && name.chars().all(plain)
+        };
+        let known = names.iter().all(is_name);
+        known.then(|| Self(names.into_iter().map(str::to_owned).collect()))
+    }
+}
+
 /// Where a page for people is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dashboard {
@@ -466,7 +502,8 @@ impl Settings {
         let of_hub = self.hub_token.as_deref();
         let of_hub = of_hub.filter(|_| self.broker_address.is_some());
         let own = self.token_text()?;
-        Ok(own.as_deref().or(of_hub).map(Token::new))
+        let of_hub = of_hub.map(Token::of_notebook_server);
+        Ok(own.as_deref().map(Token::new).or(of_hub))
     }
 }
 
@@ -535,7 +572,11 @@ fn value_of<V: Value>(sources: &Sources, key: &'static str) -> Result<V, Setting
         .find(|setting| setting.key == key)
         .expect("each field has a setting");
     let (text, origin) = sources.text(setting);
-    V::parse(&text).ok_or(SettingsError::Value {
+    let value = match origin {
+        Origin::Flag => V::parse_flag(&text),
+        _ => V::parse(&text),
+    };
+    value.ok_or(SettingsError::Value {
         key,
         origin,
         expected: V::EXPECTED,

@@ -49,6 +49,15 @@ impl Surroundings {
         value.unwrap_or_default().to_owned()
     }
 
+    /// What systemd's `LoadCredential=` gave under this name; empty where it gave nothing.
+    pub(crate) fn credential(&self, name: &str) -> String {
+        let file = self
+            .folder("CREDENTIALS_DIRECTORY")
+            .map(|folder| folder.join(name));
+        let file = file.filter(|file| file.is_file());
+        file.map_or_else(String::new, |file| file.display().to_string())
+    }
+
     /// Where this user's sockets, lock and token are. It goes with the session or the machine.
     pub(crate) fn runtime_folder(&self) -> PathBuf {
         let private = self.folder("XDG_RUNTIME_DIR");

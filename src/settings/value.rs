@@ -14,6 +14,11 @@ pub(crate) trait Value: Sized {
 
     fn parse(text: &str) -> Option<Self>;
 
+    /// On the command line a path may be relative to where the person is.
+    fn parse_flag(text: &str) -> Option<Self> {
+        Self::parse(text)
+    }
+
     /// # Errors
     /// When it is not one; the message says what is expected.
     fn from_text(text: &str) -> Result<Self, String> {
@@ -103,6 +108,10 @@ impl Value for PathBuf {
     fn parse(text: &str) -> Option<Self> {
         let path = Self::from(text);
         path.is_absolute().then_some(path)
+    }
+
+    fn parse_flag(text: &str) -> Option<Self> {
+        std::path::absolute(text).ok()
     }
 }
 
@@ -197,6 +206,10 @@ impl<Inner: Value> Value for Option<Inner> {
             return Some(None);
         }
         Inner::parse(text).map(Some)
+    }
+
+    fn parse_flag(text: &str) -> Option<Self> {
+        Inner::parse_flag(text).map(Some)
     }
 }
 

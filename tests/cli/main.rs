@@ -8,5 +8,6 @@ mod files;
 mod home;
 mod install;
 mod kernel;
+mod people;
 mod plan;
 mod up;

@@ -45,6 +45,7 @@ class Place:
         home = self.folder / "home"
         return kept | {
             MARK: str(self.folder),
+            "BATON_WORKER_SESSION_ENVIRONMENT": f"{MARK},BATON_TEST_*",
             "HOME": str(home),
             "IPYTHONDIR": str(home / ".ipython"),
             "JUPYTER_CONFIG_DIR": str(home / ".jupyter"),

@@ -85,7 +85,7 @@ impl Api {
         self.answer(request, path).await
     }
 
-    async fn answer<Answer: DeserializeOwned>(
+    pub(crate) async fn answer<Answer: DeserializeOwned>(
         &self,
         request: RequestBuilder,
         path: &str,
@@ -97,19 +97,19 @@ impl Api {
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        let request = self.client.request(method, self.dial.url(path));
-        match &self.dial.token {
-            Some(token) => request.header(AUTHORIZATION, token.bearer()),
-            None => request,
-        }
+        self.client.request(method, self.dial.url(path))
     }
 
-    /// Sends a request and makes the broker's refusals errors.
+    /// Sends a request, which says who asks, and makes the broker's refusals errors.
     pub(crate) async fn send(
         &self,
         request: RequestBuilder,
         path: &str,
     ) -> Result<Response, LinkError> {
+        let request = match Box::pin(self.dial.authorization()).await? {
+            Some(authorization) => request.header(AUTHORIZATION, authorization),
+            None => request,
+        };
         let response = request.send().await.map_err(|error| self.broke(error))?;
         let status = response.status();
         if status.is_success() {
@@ -138,6 +138,9 @@ impl Api {
         }
         let text = text.trim().chars().take(LONGEST_TEXT).collect();
         Err(match status {
+            StatusCode::UNAUTHORIZED if self.dial.was_exchanged() => {
+                LinkError::Forgotten { address }
+            }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => LinkError::Unauthorized { address },
             StatusCode::INSUFFICIENT_STORAGE => LinkError::StoreFull { text },
             StatusCode::NOT_FOUND => LinkError::NotFound {

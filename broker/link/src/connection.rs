@@ -47,14 +47,27 @@ pub async fn connect<Incoming, Outgoing>(
     dial: &Dial,
     path: &str,
 ) -> Result<Connection<Incoming, Outgoing>, LinkError> {
+    match connect_once(dial, path).await {
+        Err(LinkError::Unauthorized { .. }) if dial.was_exchanged() => {
+            connect_once(dial, path).await
+        }
+        connected => connected,
+    }
+}
+
+async fn connect_once<Incoming, Outgoing>(
+    dial: &Dial,
+    path: &str,
+) -> Result<Connection<Incoming, Outgoing>, LinkError> {
+    let authorization = dial.authorization().await?;
     let socket = dial.open().await?;
     let url = dial.url(path).replacen("http", "ws", 1);
     let uri = url
         .parse()
         .map_err(|_| LinkError::Answer("its address is no URL"))?;
     let mut request = ClientRequestBuilder::new(uri);
-    if let Some(token) = &dial.token {
-        request = request.with_header("Authorization", token.bearer());
+    if let Some(authorization) = authorization {
+        request = request.with_header("Authorization", authorization);
     }
     let mut config = WebSocketConfig::default();
     config.max_message_size = Some(LARGEST_MESSAGE_BYTES);

@@ -1,6 +1,6 @@
 //! Where the broker is and what opens its door.
 
-use std::{fmt, io, time::Duration};
+use std::{fmt, io, sync::Arc, time::Duration};
 
 use baton_protocol::address::BrokerAddress;
 use tokio::{
@@ -10,33 +10,58 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite::http::Uri;
 
-use crate::LinkError;
+use crate::{LinkError, exchange::Exchanged};
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A secret. It is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token(String);
+#[derive(Clone)]
+pub struct Token {
+    text: String,
+    /// What the broker gave for it, where it must not be shown at every request.
+    exchanged: Option<Arc<Exchanged>>,
+}
+
+impl PartialEq for Token {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+impl Eq for Token {}
 
 impl Token {
     /// Blanks around it, as a file has them at its end, do not count.
     #[must_use]
     pub fn new(text: &str) -> Self {
-        Self(text.trim().to_owned())
+        Self {
+            text: text.trim().to_owned(),
+            exchanged: None,
+        }
+    }
+
+    /// That of a notebook server of JupyterHub, which opens the server, too: the broker sees it only to give another
+    /// one for it.
+    #[must_use]
+    pub fn of_notebook_server(text: &str) -> Self {
+        Self {
+            exchanged: Some(Arc::default()),
+            ..Self::new(text)
+        }
     }
 
     /// A mark of these bytes for one purpose: the same for the same token, and without the token of no use for
     /// finding out the bytes.
     #[must_use]
     pub fn mark(&self, purpose: &str, bytes: &[u8]) -> [u8; 16] {
-        let key = blake3::derive_key(purpose, self.0.as_bytes());
+        let key = blake3::derive_key(purpose, self.text.as_bytes());
         let mut mark = [0; 16];
         mark.copy_from_slice(&blake3::keyed_hash(&key, bytes).as_bytes()[..16]);
         mark
     }
 
     pub(crate) fn bearer(&self) -> String {
-        format!("Bearer {}", self.0)
+        format!("Bearer {}", self.text)
     }
 }
 
@@ -58,6 +83,26 @@ pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<Socket: AsyncRead + AsyncWrite + Unpin + Send> Duplex for Socket {}
 
 impl Dial {
+    /// What a request carries to say who asks.
+    pub(crate) async fn authorization(&self) -> Result<Option<String>, LinkError> {
+        let Some(token) = &self.token else {
+            return Ok(None);
+        };
+        Ok(Some(match &token.exchanged {
+            Some(exchanged) => exchanged.token(self, token).await?.bearer(),
+            None => token.bearer(),
+        }))
+    }
+
+    /// Whether what the broker refused was given for a token that it may give another one for. It is forgotten.
+    pub(crate) fn was_exchanged(&self) -> bool {
+        let exchanged = self
+            .token
+            .as_ref()
+            .and_then(|token| token.exchanged.as_ref());
+        exchanged.map(|exchanged| exchanged.forget()).is_some()
+    }
+
     /// The URL of a path of the API. On a Unix socket its host means nothing.
     pub(crate) fn url(&self, path: &str) -> String {
         match &self.address {

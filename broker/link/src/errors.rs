@@ -20,6 +20,9 @@ pub enum LinkError {
     NoAnswer { address: BrokerAddress },
     #[error("The broker at {address} does not accept this token")]
     Unauthorized { address: BrokerAddress },
+    /// What a notebook server's token was exchanged for does not count any more; the next attempt exchanges it again.
+    #[error("The broker at {address} has forgotten this notebook's token")]
+    Forgotten { address: BrokerAddress },
     #[error("There is no {path} at {address}: this is no broker, or one of another version")]
     NotFound {
         address: BrokerAddress,
@@ -65,6 +68,7 @@ impl LinkError {
         match self {
             Self::Unreachable { .. }
             | Self::NoAnswer { .. }
+            | Self::Forgotten { .. }
             | Self::TooMuch { .. }
             | Self::Unable { .. } => true,
             Self::Status { status, .. } => *status == 503,

@@ -13,6 +13,7 @@ mod chunks;
 mod connection;
 mod dial;
 mod errors;
+mod exchange;
 pub mod frames;
 mod holder;
 

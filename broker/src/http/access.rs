@@ -1,52 +1,81 @@
 //! Who may ask.
 //!
-//! Programs carry a token as `Authorization: Bearer`. People open `/?token=…` once, or sign in with the JupyterHub
-//! ([`sign_in`]); either turns into a cookie that scripts cannot read. The broker's own token opens everything; the
-//! tokens of people and of the Hub open what their roles allow, and those of workers what a worker needs.
+//! Programs carry a token as `Authorization: Bearer`. People sign in on a page, with `/?token=…` or with the JupyterHub
+//! ([`sign_in`]); each gives the browser a [`SignIn`](crate::sign_ins) in a cookie that scripts cannot read. The
+//! broker's own token opens everything; the tokens of people and of the Hub open what their roles allow, and those of
+//! workers what a worker needs.
 //! Behind a Unix socket pages are open without one, because only this user can connect.
 //!
 //! In: a request. Out: the same request with a [`Caller`] in it, or a refusal.
+//!
+//! **Invariant:** a cookie is never a token, and a token never a cookie.
 
-use super::{Shared, guests::Guest, sign_in};
+use super::{Limits, Shared, attempts::Attempts, guests::Guest, sign_in};
 use crate::{
     api::ApiError,
-    hub::{Hub, HubError},
-    people::{Identity, People},
+    hub::Hub,
+    people::{Identity, People, hash_of},
+    sign_ins::{self, Grant, SignIn, SignIns},
     watched::Watched,
 };
 use axum::{
     extract::{Query, Request, State},
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{Extensions, HeaderMap, HeaderValue, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use std::sync::Arc;
+use jiff::Timestamp;
+use std::{sync::Arc, time::Duration};
 
-pub(super) const COOKIE: &str = "baton_token";
+/// Before the tokens of notebooks, so that no other token is looked for among them.
+const NOTEBOOK_PREFIX: &str = "baton-notebook-";
 
-/// Not `Debug`: it holds the token.
+/// How long a connection lasts at most after its sign-in was ended, or its token has expired.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// Not `Debug`: it holds a secret.
+#[derive(Clone)]
 pub(crate) struct Access {
-    pub(crate) token: Option<String>,
-    pub(crate) people: Option<Arc<Watched<People>>>,
-    pub(crate) hub: Option<Arc<Hub>>,
+    /// The hash of the broker's own token.
+    token_hash: Option<String>,
+    people: Option<Arc<Watched<People>>>,
+    pub(super) hub: Option<Arc<Hub>>,
+    pub(super) sign_ins: Arc<SignIns>,
+    pub(super) attempts: Arc<Attempts>,
     /// Whoever can connect is the user who runs the broker.
-    pub(crate) only_this_user: bool,
+    only_this_user: bool,
 }
 
-/// Who sent a request, and by which token. Not `Debug`: it holds the token.
+/// Who sent a request, and by what. Not `Debug`: it holds a secret.
 #[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) identity: Identity,
-    token: Option<String>,
+    credential: Option<Credential>,
     /// Nobody else has a token.
     alone: bool,
+}
+
+/// What a caller showed. Not `Debug`: it holds a secret.
+#[derive(Clone)]
+enum Credential {
+    /// The hash of a token of the broker or of the people file.
+    Token(String),
+    /// A token that the Hub made for this service.
+    Hub(String),
+    /// The id of a sign-in.
+    SignIn(String),
 }
 
 impl Caller {
     /// What a form carries, so that no foreign page can send it: whoever can read the page has the cookie.
     pub(crate) fn form_key(&self) -> String {
-        let token = self.token.as_deref().unwrap_or_default();
-        baton_blobs::hash(format!("baton form {token}").as_bytes()).to_string()
+        let secret = match &self.credential {
+            Some(
+                Credential::Token(secret) | Credential::Hub(secret) | Credential::SignIn(secret),
+            ) => secret,
+            None => "",
+        };
+        hash_of(&format!("baton form {secret}"))
     }
 
     /// Whose job this is. Without tokens of their own all are one.
@@ -54,13 +83,6 @@ impl Caller {
         self.identity
             .person()
             .map_or(self.alone, |person| person == owner)
-    }
-
-    /// After this the Hub is asked anew.
-    pub(crate) fn forget(&self, access: &Access) {
-        if let (Some(token), Some(hub)) = (&self.token, &access.hub) {
-            hub.forget(token);
-        }
     }
 
     pub(crate) fn is_form_key(&self, given: &str) -> bool {
@@ -74,15 +96,46 @@ pub(super) struct TokenQuery {
 }
 
 impl Access {
+    pub(crate) fn new(
+        token: Option<&str>,
+        people: Option<Arc<Watched<People>>>,
+        hub: Option<Arc<Hub>>,
+        sign_ins: Arc<SignIns>,
+    ) -> Self {
+        Self {
+            token_hash: token.map(hash_of),
+            people,
+            hub,
+            sign_ins,
+            attempts: Arc::new(Attempts::new()),
+            only_this_user: false,
+        }
+    }
+
+    /// The same behind a socket that only the broker's user can open.
+    pub(crate) fn of_this_user(&self) -> Self {
+        Self {
+            only_this_user: true,
+            ..self.clone()
+        }
+    }
+
     /// Where nobody has a token, there is nothing to check.
-    async fn admit(&self, given: Option<&str>, open: bool) -> Result<Option<Caller>, HubError> {
+    async fn admit(
+        &self,
+        given: Option<Credential>,
+        open: bool,
+    ) -> Result<Option<Caller>, ApiError> {
         match given {
-            _ if self.token.is_none() && !self.knows_people() => {
-                Ok(Some(self.caller_without_token()))
-            }
-            Some(token) => self.caller(token).await,
+            _ if self.is_open() => Ok(Some(self.caller_without_token())),
+            Some(credential) => self.caller(credential).await,
             None => Ok(open.then(|| self.caller_without_token())),
         }
+    }
+
+    /// Without any token there is nothing to sign in with.
+    pub(super) fn is_open(&self) -> bool {
+        self.token_hash.is_none() && !self.knows_people()
     }
 
     fn knows_people(&self) -> bool {
@@ -92,41 +145,135 @@ impl Access {
     fn caller_without_token(&self) -> Caller {
         Caller {
             identity: Identity::operator(),
-            token: None,
+            credential: None,
             alone: !self.knows_people(),
         }
     }
 
-    async fn caller(&self, token: &str) -> Result<Option<Caller>, HubError> {
-        let identity = self.identity(token).await?;
+    async fn caller(&self, credential: Credential) -> Result<Option<Caller>, ApiError> {
+        let identity = self.identity(&credential).await?;
         Ok(identity.map(|identity| Caller {
             identity,
-            token: Some(token.to_owned()),
+            credential: Some(credential),
             alone: !self.knows_people(),
         }))
     }
 
-    /// What is known here goes first, so that it does not depend on the Hub.
-    async fn identity(&self, token: &str) -> Result<Option<Identity>, HubError> {
-        if self.token.as_ref().is_some_and(|own| is_same(token, own)) {
-            return Ok(Some(Identity::operator()));
-        }
-        let people = self.people.as_ref();
-        let of_file = people.and_then(|people| people.newest().of_token(token));
-        match &self.hub {
-            Some(hub) if of_file.is_none() => hub.of_token(token).await,
-            _ => Ok(of_file),
+    async fn identity(&self, credential: &Credential) -> Result<Option<Identity>, ApiError> {
+        let of_hub = async |token: &str| match &self.hub {
+            Some(hub) => Ok(hub.of_token(token).await?),
+            None => Ok(None),
+        };
+        match credential {
+            Credential::Token(hash) => Ok(self.of_hash(hash)),
+            Credential::Hub(token) => of_hub(token).await,
+            Credential::SignIn(id) => match self.sign_ins.of(id).await? {
+                Some(Grant::Token { token_hash, .. }) => Ok(self.of_hash(&token_hash)),
+                Some(Grant::Hub { token, .. }) => of_hub(&token).await,
+                Some(Grant::Notebook { person, courses }) if self.hub.is_some() => {
+                    Ok(Some(Identity::of_notebook(person, courses)))
+                }
+                Some(Grant::Notebook { .. }) | None => Ok(None),
+            },
         }
     }
 
-    /// Ends when the caller's token means something else than at the time of the request. A silent Hub changes nothing.
+    fn of_hash(&self, hash: &str) -> Option<Identity> {
+        let own = self.token_hash.as_deref();
+        if own.is_some_and(|own| is_same(hash, own)) {
+            return Some(Identity::operator());
+        }
+        let people = self.people.as_ref()?.newest();
+        people.of_hash(hash, Timestamp::now())
+    }
+
+    /// What is known here goes first, so that it does not depend on the Hub.
+    fn credential(&self, token: &str) -> Credential {
+        if let Some(id) = token.strip_prefix(NOTEBOOK_PREFIX) {
+            return Credential::SignIn(id.to_owned());
+        }
+        let hash = hash_of(token);
+        match self.hub {
+            Some(_) if self.of_hash(&hash).is_none() => Credential::Hub(token.to_owned()),
+            _ => Credential::Token(hash),
+        }
+    }
+
+    /// A sign-in for the browser of a person who showed a token. `None`: it is nobody's.
+    pub(super) async fn sign_in(
+        &self,
+        token: &str,
+        limits: &Limits,
+    ) -> Result<Option<SignIn>, ApiError> {
+        let credential = self.credential(token);
+        let Some(identity) = self.identity(&credential).await? else {
+            return Ok(None);
+        };
+        if !identity.may_be_person() {
+            return Err(ApiError::NotAPerson);
+        }
+        limits.admit(&identity)?;
+        let person = identity.person().unwrap_or_default().to_owned();
+        let grant = match credential {
+            Credential::Token(token_hash) => Grant::Token { person, token_hash },
+            Credential::Hub(token) => Grant::Hub { person, token },
+            // What a notebook was given is not for browsers.
+            Credential::SignIn(_) => return Ok(None),
+        };
+        Ok(Some(self.sign_ins.begin(grant).await?))
+    }
+
+    /// A token for the notebooks of the person whose notebook server has this one. `None`: it is nobody's.
+    pub(super) async fn for_notebook(
+        &self,
+        token: &str,
+        limits: &Limits,
+    ) -> Result<Option<(String, Duration)>, ApiError> {
+        if self.is_open() {
+            // Any token opens it.
+            return Ok(Some((NOTEBOOK_PREFIX.to_owned(), sign_ins::NOTEBOOK)));
+        }
+        let Some(hub) = &self.hub else {
+            return Ok(None);
+        };
+        let Some(identity) = hub.of_server(token).await? else {
+            return Ok(None);
+        };
+        limits.admit(&identity)?;
+        let grant = Grant::Notebook {
+            person: identity.person().unwrap_or_default().to_owned(),
+            courses: identity.courses().map(str::to_owned).collect(),
+        };
+        let SignIn { id, lifetime } = self.sign_ins.begin(grant).await?;
+        Ok(Some((format!("{NOTEBOOK_PREFIX}{id}"), lifetime)))
+    }
+
+    /// After this the sign-in is nobody's, and the Hub is asked anew.
+    pub(super) async fn sign_out(&self, caller: &Caller) -> Result<(), ApiError> {
+        let Some(Credential::SignIn(id)) = &caller.credential else {
+            return Ok(());
+        };
+        if let (Some(Grant::Hub { token, .. }), Some(hub)) =
+            (self.sign_ins.of(id).await?, &self.hub)
+        {
+            hub.forget(&token);
+        }
+        Ok(self.sign_ins.end(id).await?)
+    }
+
+    /// Ends when what the caller showed means something else than at the time of the request. A silent Hub changes
+    /// nothing, nor does a database that does not answer.
     pub(crate) async fn until_changed(&self, caller: &Caller) {
-        let Some(token) = caller.token.as_deref().filter(|_| self.knows_people()) else {
+        let Some(credential) = caller.credential.as_ref() else {
             return std::future::pending().await;
+        };
+        let look_every = match credential {
+            Credential::Hub(_) => self.hub.as_ref().map(|hub| hub.remembered()),
+            Credential::Token(_) | Credential::SignIn(_) => Some(LOOK_EVERY),
         };
         let mut file = self.people.as_ref().map(|people| people.subscribe());
         loop {
-            if let Ok(now) = self.identity(token).await
+            if let Ok(now) = self.identity(credential).await
                 && now.as_ref() != Some(&caller.identity)
             {
                 return;
@@ -137,16 +284,35 @@ impl Access {
                     None => std::future::pending().await,
                 }
             };
-            let hub_forgets = async {
-                match &self.hub {
-                    Some(hub) => tokio::time::sleep(hub.remembered()).await,
+            let time_to_look = async {
+                match look_every {
+                    Some(pause) => tokio::time::sleep(pause).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 // The file is watched as long as there are requests.
                 changed = file_changes => if changed.is_err() { return },
-                () = hub_forgets => {}
+                () = time_to_look => {}
+            }
+        }
+    }
+
+    /// Whoever a program speaks for, by the authorization that they gave it.
+    async fn authorized(
+        &self,
+        given: Option<&str>,
+        open: bool,
+        from: (&Extensions, &HeaderMap),
+    ) -> Result<Caller, ApiError> {
+        let credential = given.map(|token| self.credential(token));
+        match self.admit(credential, open).await? {
+            Some(caller) => Ok(caller),
+            None => {
+                if given.is_some() {
+                    self.attempts.failed(from.0, from.1);
+                }
+                Err(ApiError::Token)
             }
         }
     }
@@ -161,24 +327,23 @@ pub(super) async fn programs_need_token(
     if request.headers().contains_key(header::ORIGIN) {
         return ApiError::WebPage.into_response();
     }
-    let open = access.only_this_user && access.token.is_none();
-    match access.admit(bearer(request.headers()), open).await {
-        Ok(Some(caller)) => pass_on(caller, request, next).await,
-        Ok(None) => ApiError::Token.into_response(),
-        Err(error) => ApiError::Hub(error).into_response(),
+    let open = access.only_this_user && access.token_hash.is_none();
+    let from = (request.extensions(), request.headers());
+    match access.authorized(bearer(from.1), open, from).await {
+        Ok(caller) => pass_on(caller, request, next).await,
+        Err(refused) => refused.into_response(),
     }
 }
 
-/// Whoever a program speaks for, by the authorization that they gave it.
+/// Whoever asked the listener that passes this on.
 pub(super) async fn of_authorization(
     access: &Access,
     given: Option<&HeaderValue>,
+    from: (&Extensions, &HeaderMap),
 ) -> Result<Caller, ApiError> {
-    match access.admit(given.and_then(token_of), false).await {
-        Ok(Some(caller)) => Ok(caller),
-        Ok(None) => Err(ApiError::Token),
-        Err(error) => Err(ApiError::Hub(error)),
-    }
+    access
+        .authorized(given.and_then(token_of), false, from)
+        .await
 }
 
 pub(super) async fn only_workers(request: Request, next: Next) -> Response {
@@ -199,41 +364,30 @@ pub(super) async fn no_workers(request: Request, next: Next) -> Response {
 
 pub(super) async fn people_need_token(
     State(shared): State<Shared>,
-    query: Query<TokenQuery>,
+    Query(query): Query<TokenQuery>,
     request: Request,
     next: Next,
 ) -> Response {
     let access = &shared.access;
-    let headers = request.headers();
-    let given = bearer(headers).or_else(|| cookie(headers, COOKIE));
-    let open = access.only_this_user && query.token.is_none();
-    match access.admit(given, open).await {
-        Ok(Some(caller)) => return pass_on(caller, request, next).await,
-        Ok(None) => {}
-        Err(error) => return ApiError::Hub(error).into_response(),
+    if let Some(token) = query.token {
+        return sign_in::with_address(&shared, request, token).await;
     }
-    if let Some(token) = query.0.token {
-        match access.caller(&token).await {
-            Ok(Some(_)) => return enter(&token),
-            Ok(None) => {}
-            Err(error) => return ApiError::Hub(error).into_response(),
+    let from = (request.extensions(), request.headers());
+    let admitted = match (bearer(from.1), sign_in::cookie_of(from.1)) {
+        (None, Some(id)) => {
+            let credential = Some(Credential::SignIn(id));
+            access.admit(credential, access.only_this_user).await
         }
-    } else if let Some(to_hub) = sign_in::to_hub(&shared, &request) {
-        return to_hub;
+        (given, _) => match access.authorized(given, access.only_this_user, from).await {
+            Err(ApiError::Token) => Ok(None),
+            authorized => authorized.map(Some),
+        },
+    };
+    match admitted {
+        Ok(Some(caller)) => pass_on(caller, request, next).await,
+        Ok(None) => sign_in::asked(&shared, &request),
+        Err(error) => error.into_response(),
     }
-    let text = "This page needs a token: open it as /?token=TOKEN. The file that holds the broker's own token stands in the broker's settings";
-    (StatusCode::UNAUTHORIZED, text).into_response()
-}
-
-/// The token leaves the address bar and the history.
-/// Without a path the cookie is for the folder of this page, so that a prefix of another program never sees it.
-fn enter(token: &str) -> Response {
-    let cookie = format!("{COOKIE}={token}; HttpOnly; SameSite=Strict");
-    let home = [
-        (header::SET_COOKIE, cookie),
-        (header::LOCATION, "./".to_owned()),
-    ];
-    (StatusCode::SEE_OTHER, home).into_response()
 }
 
 async fn pass_on(caller: Caller, mut request: Request, next: Next) -> Response {
@@ -244,7 +398,7 @@ async fn pass_on(caller: Caller, mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     token_of(headers.get(header::AUTHORIZATION)?)
 }
 
@@ -252,15 +406,10 @@ fn token_of(authorization: &HeaderValue) -> Option<&str> {
     authorization.to_str().ok()?.strip_prefix("Bearer ")
 }
 
-pub(super) fn cookie<'a>(headers: &'a HeaderMap, wanted: &str) -> Option<&'a str> {
-    headers
-        .get_all(header::COOKIE)
-        .into_iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(';'))
-        .filter_map(|pair| pair.trim().split_once('='))
-        .find(|(name, _)| *name == wanted)
-        .map(|(_, value)| value)
+/// Whether a form was sent by one of the broker's own pages, as far as the browser says.
+pub(crate) fn is_from_here(headers: &HeaderMap) -> bool {
+    let from = headers.get("sec-fetch-site");
+    from.is_none_or(|from| from == "same-origin")
 }
 
 /// Takes as long for a wrong first letter as for a wrong last one.

@@ -12,7 +12,7 @@ use super::{
     access::{self, Caller},
     chunks::{self, ChunkError, ChunkReader, NAMES_BYTES, Named, Party},
     guests::Guest,
-    serve,
+    headers, serve,
 };
 use crate::{
     api::ApiError,
@@ -24,6 +24,7 @@ use axum::{
     body::{Body, Bytes},
     extract::{DefaultBodyLimit, FromRequestParts, Query, State},
     http::{StatusCode, header, request::Parts},
+    middleware,
     response::{IntoResponse, Response},
     routing::{get, post, put},
 };
@@ -83,7 +84,8 @@ pub async fn serve_chunks(
         .layer(DefaultBodyLimit::max(NAMES_BYTES))
         .route("/v1/chunks", put(take).layer(DefaultBodyLimit::disable()))
         .route("/health/live", get("live\n"))
-        .with_state(door);
+        .with_state(door)
+        .layer(middleware::from_fn_with_state(false, headers::secure));
     let stop = CancellationToken::new();
     let _stop_when_dropped = stop.clone().drop_guard();
     tracing::info!("Chunks are taken and given on {address}");
@@ -247,7 +249,8 @@ impl FromRequestParts<Shared> for For {
         let Query(party) = Query::<Party>::from_request_parts(parts, shared)
             .await
             .map_err(IntoResponse::into_response)?;
-        let asker = access::of_authorization(&shared.access, parts.headers.get(FOR)).await;
+        let from = (&parts.extensions, &parts.headers);
+        let asker = access::of_authorization(&shared.access, parts.headers.get(FOR), from).await;
         let asker = asker.map_err(IntoResponse::into_response)?;
         let account = chunks::account(shared, &asker, party).await;
         let account = account.map_err(IntoResponse::into_response)?;

@@ -13,6 +13,7 @@ use axum::{
 };
 use std::{
     collections::HashMap,
+    hash::Hash,
     sync::{Arc, Mutex, PoisonError},
 };
 use tokio::time::Instant;
@@ -20,24 +21,28 @@ use tokio::time::Instant;
 /// A page loads several files at once, and a program may catch up.
 const BURST_SECONDS: f64 = 4.0;
 
-/// A bucket for each person, which fills all the time and from which each request takes one.
-pub(crate) struct Limits {
+/// Requests of each person.
+pub(crate) struct Limits(Buckets<String>);
+
+/// A bucket for each key, which fills all the time and from which each request takes one.
+pub(super) struct Buckets<Key> {
     a_second: f64,
-    buckets: Mutex<HashMap<String, (f64, Instant)>>,
+    most: f64,
+    buckets: Mutex<HashMap<Key, (f64, Instant)>>,
 }
 
 impl Limits {
     pub(crate) fn new(requests_a_second: u32) -> Self {
-        Self {
-            a_second: requests_a_second.into(),
-            buckets: Mutex::default(),
-        }
+        let a_second = f64::from(requests_a_second);
+        Self(Buckets::new(a_second, a_second * BURST_SECONDS))
     }
 
     /// Counts a request, or refuses it.
     pub(super) fn admit(&self, identity: &Identity) -> Result<(), ApiError> {
         match limited(identity) {
-            Some(person) if !self.take(person, Instant::now()) => Err(ApiError::TooOften),
+            Some(person) if !self.0.take(&person.to_owned(), Instant::now()) => {
+                Err(ApiError::TooOften)
+            }
             _ => Ok(()),
         }
     }
@@ -45,12 +50,24 @@ impl Limits {
     /// Counts a request that was admitted as several: the next ones wait for it.
     pub(super) fn charge(&self, identity: &Identity, requests: usize) {
         if let Some(person) = limited(identity) {
-            self.change(person, Instant::now(), |left| *left -= requests as f64);
+            let charge = |left: &mut f64| *left -= requests as f64;
+            self.0.change(&person.to_owned(), Instant::now(), charge);
+        }
+    }
+}
+
+impl<Key: Clone + Eq + Hash> Buckets<Key> {
+    /// They are full at first.
+    pub(super) fn new(a_second: f64, most: f64) -> Self {
+        Self {
+            a_second,
+            most,
+            buckets: Mutex::default(),
         }
     }
 
-    fn take(&self, person: &str, now: Instant) -> bool {
-        self.change(person, now, |left| {
+    pub(super) fn take(&self, key: &Key, now: Instant) -> bool {
+        self.change(key, now, |left| {
             let enough = *left >= 1.0;
             if enough {
                 *left -= 1.0;
@@ -59,12 +76,22 @@ impl Limits {
         })
     }
 
-    fn change<T>(&self, person: &str, now: Instant, change: impl FnOnce(&mut f64) -> T) -> T {
-        let most = self.a_second * BURST_SECONDS;
+    /// A full bucket is the same as none. Looks for them only when there are more than `most`.
+    pub(super) fn forget_full(&self, most: usize, now: Instant) {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let (left, at) = buckets.entry(person.to_owned()).or_insert((most, now));
+        if buckets.len() > most {
+            buckets.retain(|_, (left, at)| {
+                let since = now.saturating_duration_since(*at).as_secs_f64();
+                *left + since * self.a_second < self.most
+            });
+        }
+    }
+
+    fn change<T>(&self, key: &Key, now: Instant, change: impl FnOnce(&mut f64) -> T) -> T {
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        let (left, at) = buckets.entry(key.clone()).or_insert((self.most, now));
         let since = now.saturating_duration_since(*at).as_secs_f64();
-        *left = (*left + since * self.a_second).min(most);
+        *left = (*left + since * self.a_second).min(self.most);
         *at = now;
         change(left)
     }
@@ -144,9 +171,10 @@ mod tests {
     fn a_bucket_fills_again() {
         let limits = Limits::new(2);
         let start = Instant::now();
-        let takes = |person, seconds: f64| {
+        let takes = |person: &str, seconds: f64| {
+            let person = &person.to_owned();
             let now = start + Duration::from_secs_f64(seconds);
-            (0..20).filter(|_| limits.take(person, now)).count()
+            (0..20).filter(|_| limits.0.take(person, now)).count()
         };
         assert_eq!(takes("ada", 0.0), 8);
         assert_eq!(takes("bob", 0.0), 8);

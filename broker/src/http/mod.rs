@@ -1,9 +1,11 @@
 //! What the broker serves over HTTP.
 
 mod access;
+mod attempts;
 mod chunk_listener;
 mod chunks;
 mod guests;
+mod headers;
 mod health;
 mod limits;
 mod meter;
@@ -32,7 +34,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub(crate) use access::{Access, Caller};
+pub(crate) use access::{Access, Caller, is_from_here};
 pub use chunk_listener::{ChunkListener, serve_chunks};
 pub(crate) use chunks::are_here;
 pub(crate) use limits::{Connections, Limits};
@@ -52,6 +54,8 @@ pub(crate) struct Shared {
     pub(crate) stop: CancellationToken,
     pub(crate) connections: TaskTracker,
     pub(crate) prefix: Option<Arc<str>>,
+    /// Browsers reach the broker through TLS only.
+    pub(crate) encrypted: bool,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) chunk_limits: Arc<Limits>,
@@ -105,10 +109,14 @@ pub(crate) fn router(shared: Shared) -> Router {
             no_more_from_here,
         ))
         .with_state(shared.clone());
-    match shared.prefix {
+    let router = match shared.prefix {
         Some(prefix) => below(&prefix, router),
         None => router,
-    }
+    };
+    router.layer(middleware::from_fn_with_state(
+        shared.encrypted,
+        headers::secure,
+    ))
 }
 
 /// A connection that was taken while nobody led, or before another broker did, is not kept: the next one is forwarded.

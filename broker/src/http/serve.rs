@@ -11,7 +11,9 @@
 //! [`HEADROOM`] are for its own use, and a connection that would take one of them is told so and closed.
 
 use super::{
+    attempts::Peer,
     guests::{self, Guests},
+    headers,
     meter::{Meter, Metered},
 };
 use crate::api::ApiError;
@@ -50,8 +52,10 @@ pub(crate) async fn serve<L: Listener<Addr: Remote>>(
     stop: CancellationToken,
 ) {
     let all_guests = Arc::new(Guests::default());
-    let service = router.layer(middleware::from_fn(only_patiently));
-    let refusing = Router::new().fallback(async || ApiError::NoDescriptors);
+    let router = router.layer(middleware::from_fn(only_patiently));
+    let refusing = Router::new()
+        .fallback(async || ApiError::NoDescriptors)
+        .layer(middleware::from_fn_with_state(false, headers::secure));
     loop {
         let (stream, address) = tokio::select! {
             () = stop.cancelled() => return,
@@ -59,13 +63,14 @@ pub(crate) async fn serve<L: Listener<Addr: Remote>>(
         };
         let has_headroom = has_headroom();
         let service = match has_headroom {
-            true => service.clone(),
+            true => router.clone(),
             false => {
                 tracing::error!("{}: a connection is refused", ApiError::NoDescriptors);
                 refusing.clone()
             }
         };
         let (address, all_guests) = (address.ip(), Arc::clone(&all_guests));
+        let service = Extension(Peer(address)).layer(service);
         let stop = stop.clone();
         tokio::spawn(async move {
             let Some(guest) = all_guests.enter(address).await else {

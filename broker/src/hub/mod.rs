@@ -3,13 +3,14 @@
 //! In: tokens, as notebooks and browsers send them; and the codes with which the Hub sends people back. Out: an
 //! [`Identity`], nobody, or that the Hub does not answer.
 //!
-//! **Invariant:** a token is kept only as its hash, and sent only to the Hub.
+//! **Invariant:** a token is kept only as its hash, and sent only to the Hub. One that opens a notebook server is taken
+//! in one place, where it is exchanged for a sign-in.
 
 mod person;
 
 use crate::people::{Identity, hash_of};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use person::{Model, identity};
+use person::{HubPerson, Model, hub_person};
 use reqwest::{Client, StatusCode, header};
 use std::{
     collections::HashMap,
@@ -68,7 +69,7 @@ pub(crate) struct Hub {
     /// About all others, so that no wrong token keeps those out who have been here.
     strangers: Semaphore,
     /// What the Hub said last, by the hash of the token. `None`: nobody has this token.
-    known: Mutex<HashMap<String, (Instant, Option<Identity>)>>,
+    known: Mutex<HashMap<String, (Instant, Option<HubPerson>)>>,
 }
 
 impl Hub {
@@ -95,8 +96,21 @@ impl Hub {
         self.config.remembered
     }
 
-    /// Whose token this is; `None`: nobody's that may come in here.
+    /// Who came with a token that the Hub made for this service; `None`: nobody, or it opens a notebook server, too.
     pub(crate) async fn of_token(&self, token: &str) -> Result<Option<Identity>, HubError> {
+        let person = self.person(token).await?;
+        let person = person.filter(|person| !person.has_server);
+        Ok(person.map(|person| person.identity))
+    }
+
+    /// Whose notebook server has this token.
+    pub(crate) async fn of_server(&self, token: &str) -> Result<Option<Identity>, HubError> {
+        let person = self.person(token).await?;
+        let person = person.filter(|person| person.has_server);
+        Ok(person.map(|person| person.identity))
+    }
+
+    async fn person(&self, token: &str) -> Result<Option<HubPerson>, HubError> {
         let plain = token.bytes().all(|letter| letter.is_ascii_graphic());
         if token.is_empty() || token.len() > LONGEST_TOKEN || !plain {
             return Ok(None);
@@ -115,12 +129,12 @@ impl Hub {
             return Ok(known);
         }
         match self.ask(token).await {
-            Ok(identity) => {
-                self.remember(hash, identity.clone());
-                Ok(identity)
+            Ok(person) => {
+                self.remember(hash, person.clone());
+                Ok(person)
             }
             Err(error) => match self.known(&hash, SILENCE) {
-                Some(Some(identity)) => Ok(Some(identity)),
+                Some(Some(person)) => Ok(Some(person)),
                 _ => Err(error),
             },
         }
@@ -131,24 +145,24 @@ impl Hub {
         known.remove(&hash_of(token));
     }
 
-    fn known(&self, hash: &str, not_older: Duration) -> Option<Option<Identity>> {
+    fn known(&self, hash: &str, not_older: Duration) -> Option<Option<HubPerson>> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let (at, identity) = known.get(hash)?;
-        (at.elapsed() < not_older).then(|| identity.clone())
+        let (at, person) = known.get(hash)?;
+        (at.elapsed() < not_older).then(|| person.clone())
     }
 
-    fn remember(&self, hash: String, identity: Option<Identity>) {
+    fn remember(&self, hash: String, person: Option<HubPerson>) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= MOST_KNOWN {
-            known.retain(|_, (at, identity)| identity.is_some() && at.elapsed() < SILENCE);
+            known.retain(|_, (at, person)| person.is_some() && at.elapsed() < SILENCE);
         }
         if known.len() >= MOST_KNOWN {
             known.clear();
         }
-        known.insert(hash, (Instant::now(), identity));
+        known.insert(hash, (Instant::now(), person));
     }
 
-    async fn ask(&self, token: &str) -> Result<Option<Identity>, HubError> {
+    async fn ask(&self, token: &str) -> Result<Option<HubPerson>, HubError> {
         let request = self
             .client
             .get(format!("{}/user", self.config.api_url))
@@ -161,7 +175,7 @@ impl Hub {
         }
         let body = response.bytes().await.map_err(HubError::Silent)?;
         let model: Model = serde_json::from_slice(&body)?;
-        Ok(identity(model, &self.config))
+        Ok(hub_person(model, &self.config))
     }
 
     /// Where a browser asks the Hub who sits before it.

@@ -19,21 +19,33 @@ pub(super) struct Model {
     scopes: Vec<String>,
 }
 
+/// Whom a token of the Hub stands for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HubPerson {
+    pub(super) identity: Identity,
+    /// The token opens the person's notebook server, too.
+    pub(super) has_server: bool,
+}
+
 /// A token that was made for this service is its owner. That of a notebook server, which all code that runs there can
 /// read, stands for the owner's own cells and nothing more, whatever else the owner may do. Any other token is
 /// refused, so that another service cannot come in with what people gave to it.
-pub(super) fn identity(model: Model, config: &HubConfig) -> Option<Identity> {
+pub(super) fn hub_person(model: Model, config: &HubConfig) -> Option<HubPerson> {
     if model.kind != "user" || model.name.is_empty() {
         return None;
     }
     let courses = courses(&model.groups, config);
     if is_for_service(&model.scopes, &config.service) {
-        return Some(Identity::of_hub(model.name, model.admin, courses));
+        return Some(HubPerson {
+            has_server: is_of_own_server(&model.scopes, &model.name),
+            identity: Identity::of_hub(model.name, model.admin, courses),
+        });
     }
     if is_of_own_server(&model.scopes, &model.name) {
-        let student = |(course, _)| (course, Role::Student);
-        let courses = courses.into_iter().map(student).collect();
-        return Some(Identity::of_hub(model.name, false, courses));
+        return Some(HubPerson {
+            identity: Identity::of_notebook(model.name, courses.into_keys()),
+            has_server: true,
+        });
     }
     None
 }
@@ -101,22 +113,32 @@ mod tests {
                 groups: texts(&["ml-staff", "vision"]),
                 scopes: texts(scopes),
             };
-            identity(model, &config("{course}", "{course}-staff"))
+            hub_person(model, &config("{course}", "{course}-staff"))
         };
         let both = [
             ("ml".to_owned(), Role::Staff),
             ("vision".to_owned(), Role::Student),
         ];
-        let all = Some(Identity::of_hub(
-            "tia".to_owned(),
-            true,
-            both.clone().into(),
-        ));
-        let student = both.map(|(course, _)| (course, Role::Student));
-        let own = Some(Identity::of_hub("tia".to_owned(), false, student.into()));
+        let whole = |has_server| {
+            let identity = Identity::of_hub("tia".to_owned(), true, both.clone().into());
+            Some(HubPerson {
+                identity,
+                has_server,
+            })
+        };
+        let own = Some(HubPerson {
+            identity: Identity::of_notebook("tia".to_owned(), texts(&["ml", "vision"])),
+            has_server: true,
+        });
 
-        assert_eq!(who("user", &["access:services!service=baton"]), all);
-        assert_eq!(who("user", &["access:services", "read:users"]), all);
+        let service = "access:services!service=baton";
+        assert_eq!(who("user", &[service]), whole(false));
+        assert_eq!(
+            who("user", &["access:services", "read:users"]),
+            whole(false)
+        );
+        let both = [service, "access:servers!user=tia"];
+        assert_eq!(who("user", &both), whole(true));
         assert_eq!(who("user", &["access:servers!server=tia/"]), own);
         assert_eq!(who("user", &["access:servers!server=tia/second"]), own);
         assert_eq!(who("user", &["access:servers!user=tia"]), own);

@@ -41,7 +41,7 @@ pub(super) async fn sign_out(
     form: Result<Form<Fields>, FormRejection>,
 ) -> Result<Response, ApiError> {
     own_fields(&headers, &caller, form)?;
-    Ok(http::sign_out(&shared, &caller))
+    http::sign_out(&shared, &caller, &headers).await
 }
 
 fn own_fields(
@@ -59,9 +59,7 @@ fn own_fields(
 }
 
 fn is_own(headers: &HeaderMap, caller: &Caller, fields: &Fields) -> bool {
-    let from = headers.get("sec-fetch-site");
-    let from_here = from.is_none_or(|from| from == "same-origin");
-    from_here && fields.get("key").is_some_and(|key| caller.is_form_key(key))
+    http::is_from_here(headers) && fields.get("key").is_some_and(|key| caller.is_form_key(key))
 }
 
 /// Returns where the browser goes from there.

@@ -39,7 +39,6 @@ impl Page {
     pub(super) fn answer(self, status: StatusCode, caller: &Caller) -> Response {
         let headers = [
             (header::CONTENT_SECURITY_POLICY, POLICY),
-            (header::REFERRER_POLICY, "same-origin"),
             (header::CACHE_CONTROL, "no-store"),
         ];
         (status, headers, self.markup(caller)).into_response()

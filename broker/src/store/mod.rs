@@ -14,6 +14,7 @@ mod past;
 mod postgres;
 mod public;
 mod read;
+mod sign_ins;
 mod sqlite;
 mod statement;
 #[cfg(test)]
@@ -25,6 +26,7 @@ pub(crate) use chunks::Live;
 pub(crate) use listing::{HistoryFilter, HistoryRow, JobFilter, JobRow, UsageFilter, UsageRow};
 pub(crate) use past::{JobDetail, Look, Span};
 pub(crate) use public::PublicFile;
+pub(crate) use sign_ins::SignInRow;
 
 use crate::{
     config::{Database, DatabaseError},

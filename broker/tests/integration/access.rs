@@ -48,43 +48,6 @@ async fn a_wrong_token_opens_nothing() {
 }
 
 #[tokio::test]
-async fn the_page_turns_a_token_in_the_address_into_a_cookie() {
-    let broker = Broker::start_with(locked()).await;
-    let url = broker.dial.address.to_string();
-    let client = reqwest::Client::builder()
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .build()
-        .unwrap();
-    let refused = client
-        .get(format!("{url}/?token=wrong"))
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(refused.status(), 401);
-    let entered = client
-        .get(format!("{url}/?token=sesame"))
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(entered.status(), 303);
-    assert_eq!(entered.headers()["location"], "./");
-    let cookie = entered.headers()["set-cookie"].to_str().unwrap();
-    assert!(
-        cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"),
-        "{cookie}"
-    );
-    let pair = cookie.split(';').next().unwrap();
-    let page = client
-        .get(&url)
-        .header("cookie", pair)
-        .send()
-        .await
-        .unwrap();
-    assert_eq!(page.status(), 200);
-}
-
-#[tokio::test]
 async fn a_foreign_web_page_cannot_speak_for_a_program() {
     let broker = Broker::start_with(locked()).await;
     let client = reqwest::Client::builder().no_proxy().build().unwrap();

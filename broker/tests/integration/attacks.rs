@@ -123,7 +123,7 @@ async fn a_request_that_means_harm_is_answered_and_nothing_else_happens() {
     let many_heads = "x: y\r\n".repeat(5000);
     let long = "x".repeat(1 << 20);
     let cookie = [
-        b"GET / HTTP/1.1\r\nhost: x\r\ncookie: baton_token=",
+        b"GET / HTTP/1.1\r\nhost: x\r\ncookie: baton_signed_in=",
         &b"\xff\xfe\r\n\r\n"[..],
     ]
     .concat();

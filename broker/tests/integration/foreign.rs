@@ -392,6 +392,13 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
         plain("/oauth_callback"),
         plain("/people"),
         plain("/people.csv"),
+        (
+            "/sign-in",
+            vec![
+                get("/sign-in".to_owned()),
+                post("/sign-in".to_owned(), "token=ada-tokem"),
+            ],
+        ),
         plain("/signed-out"),
         plain("/status"),
         plain("/version"),
@@ -450,6 +457,10 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
         of_job("/v1/jobs/{job}/hold", reason),
         of_job("/v1/jobs/{job}/release", Some("{}")),
         plain("/v1/openapi.json"),
+        (
+            "/v1/notebook-token",
+            vec![post("/v1/notebook-token".to_owned(), "")],
+        ),
         ("/v1/proxy", vec![get("/v1/proxy".to_owned())]),
         ("/v1/usage", vec![get("/v1/usage?person=ada".to_owned())]),
         ("/v1/worker", vec![get("/v1/worker".to_owned())]),
@@ -510,7 +521,7 @@ async fn ask(broker: &Broker, token: Option<&str>, key: &str, request: Request) 
     };
     let kind = match (body.first(), request.path.as_str()) {
         (Some(b'{'), _) => "application/json",
-        (_, "/act" | "/sign-out") => "application/x-www-form-urlencoded",
+        (_, "/act" | "/sign-in" | "/sign-out") => "application/x-www-form-urlencoded",
         _ => "application/octet-stream",
     };
     let sent = sent.header("content-type", kind).body(body).send();

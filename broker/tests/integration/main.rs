@@ -24,4 +24,5 @@ mod people;
 mod postgres;
 mod public;
 mod reconnect;
+mod sign_in;
 mod worker_tokens;

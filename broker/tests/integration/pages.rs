@@ -142,13 +142,21 @@ struct Browser {
 }
 
 impl Browser {
-    fn of(broker: &Broker, token: &str) -> Self {
+    /// Signed in on the page.
+    async fn of(broker: &Broker, token: &str) -> Self {
         let builder = reqwest::Client::builder().no_proxy();
         let builder = builder.redirect(reqwest::redirect::Policy::none());
+        let client = builder.build().unwrap();
+        let address = broker.dial.address.to_string();
+        let form = client.post(format!("{address}/sign-in"));
+        let form = form.form(&[("token", token)]);
+        let answer = form.send().await.unwrap();
+        let cookie = answer.headers()["set-cookie"].to_str().unwrap();
+        let cookie = cookie.split(';').next().unwrap().to_owned();
         Self {
-            client: builder.build().unwrap(),
-            address: broker.dial.address.to_string(),
-            cookie: format!("baton_token={token}"),
+            client,
+            address,
+            cookie,
         }
     }
 
@@ -188,10 +196,10 @@ impl Browser {
 async fn forms_act_for_those_who_may_and_only_from_their_own_pages() {
     let broker = class().await;
     let (tia, ada) = (
-        Browser::of(&broker, "tia-token"),
-        Browser::of(&broker, "ada-token"),
+        Browser::of(&broker, "tia-token").await,
+        Browser::of(&broker, "ada-token").await,
     );
-    let root = Browser::of(&broker, "root-token");
+    let root = Browser::of(&broker, "root-token").await;
     let _worker = FakeWorker::new(&broker.dial).await;
     let mut runs = crate::api::proxy(&broker, "bob").await;
     let running = runs.submit().await;
@@ -355,7 +363,7 @@ async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() 
     worker.report(job, fencing, 1, printed).await;
     let page = format!("/job?id={job}");
     let sees = async |token: &str| {
-        let (status, page) = Browser::of(&broker, token).get(&page).await;
+        let (status, page) = Browser::of(&broker, token).await.get(&page).await;
         (
             status,
             page.contains("the secret of ada"),
@@ -373,7 +381,7 @@ async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() 
         ("weight", "2"),
         ("staff_see_outputs", "yes"),
     ];
-    let tia = Browser::of(&broker, "tia-token");
+    let tia = Browser::of(&broker, "tia-token").await;
     assert_eq!(tia.send("/course?name=ml", &settings).await.status(), 303);
     for staff in ["tia-token", "root-token"] {
         assert_eq!(sees(staff).await, (200, true, false), "{staff}");
@@ -416,7 +424,7 @@ async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() 
     proxy.say(FromProxy::Applied { job }).await;
     proxy.say(FromProxy::Resume { job, after: 0 }).await;
     assert_eq!(proxy.next().await, ToProxy::UnknownJob { job });
-    let (_, after) = Browser::of(&broker, "ada-token").get(&page).await;
+    let (_, after) = Browser::of(&broker, "ada-token").await.get(&page).await;
     let output = after.split("The last of it").next().unwrap();
     assert!(output.contains("<pre tabindex=\"0\">the secret of ada</pre>"));
     assert_eq!(sees("tia-token").await, (200, false, false));
@@ -449,7 +457,7 @@ async fn everything_is_below_a_prefix_too() {
         ..Rules::default()
     })
     .await;
-    let browser = Browser::of(&broker, "sesame");
+    let browser = Browser::of(&broker, "sesame").await;
     for path in ["", "/services/baton"] {
         for page in [
             "/",

@@ -6,6 +6,7 @@
 
 mod away;
 mod deferred;
+mod environment;
 mod keeper;
 mod log;
 mod start;

@@ -16,7 +16,7 @@ use baton_protocol::shim::{FromSession, Hello};
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
-use super::{Keepers, Session, SessionLog};
+use super::{Keepers, Session, SessionLog, environment};
 use crate::gpu::{Place, Sharing};
 use crate::mirror::SessionMirror;
 use crate::processes;
@@ -46,6 +46,8 @@ pub(crate) struct StartOrder<'a> {
     pub(crate) runtime_folder: PathBuf,
     /// How much a message of the session may have.
     pub(crate) largest_message_bytes: u64,
+    /// What it inherits of the worker's environment besides what every session inherits.
+    pub(crate) inherits: &'a [String],
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +123,9 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         None => folder.path().to_owned(),
     };
     let mut command = Command::new(&order.python);
+    command
+        .env_clear()
+        .envs(environment::inherited(std::env::vars_os(), order.inherits));
     let mut watch = None;
     if let Some(mirror) = &mirror {
         std::fs::create_dir_all(&working_folder).map_err(|source| StartError::RuntimeFolder {

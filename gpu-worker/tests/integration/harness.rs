@@ -112,6 +112,7 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         gpu_mode: GpuMode::Open,
         gpu_memory_bytes: None,
         baton: None,
+        session_environment: Vec::new(),
         runtime_folder: folder.join("run"),
     }
 }

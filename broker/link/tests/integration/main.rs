@@ -4,3 +4,4 @@ mod chunks;
 mod connection;
 mod memory;
 mod server;
+mod token;

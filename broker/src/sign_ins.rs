@@ -1,0 +1,248 @@
+//! What a browser, or a notebook of a JupyterHub, is given in place of a token: a random id that opens this broker only.
+//!
+//! In: a [`Grant`], what the id stands for. Out: the id, once; and the grant for an id that is shown again, also after a
+//! restart of the broker and at another one that leads.
+//!
+//! **Invariant:** the database has the hash of an id, never the id. A token of the Hub is stored encrypted with the id,
+//! so that only who shows the id gives the broker the token.
+
+use crate::{
+    engine::unix_ms,
+    store::{SignInRow, Store, StoreError},
+};
+use baton_protocol::{decode, encode};
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+use tokio::time::Instant;
+
+/// After this a browser signs in again.
+const BROWSER: Duration = Duration::from_secs(7 * 24 * 3600);
+/// After this a notebook shows the Hub's token again: so long somebody may use this broker whom the Hub no longer knows.
+pub(crate) const NOTEBOOK: Duration = Duration::from_secs(3600);
+
+/// Another broker may have ended a sign-in while it led, so what was read counts for so long.
+const REMEMBERED: Duration = Duration::from_secs(10);
+const MOST_REMEMBERED: usize = 10_000;
+
+const TOKEN: &str = "token";
+const HUB: &str = "hub";
+const NOTEBOOK_KIND: &str = "notebook";
+
+/// What a sign-in stands for. Not `Debug`: it may hold a token.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Grant {
+    /// A token of the broker or of the people file, by its hash. It ends with the token.
+    Token { person: String, token_hash: String },
+    /// A person who signed in with the Hub, by the token that the Hub made for this service.
+    Hub { person: String, token: String },
+    /// The notebooks of a person whose server showed its token.
+    Notebook {
+        person: String,
+        courses: Vec<String>,
+    },
+}
+
+/// A random id and until when it counts. Not `Debug`: it holds the id.
+pub(crate) struct SignIn {
+    pub(crate) id: String,
+    pub(crate) lifetime: Duration,
+}
+
+/// What the database said, and when. `None`: there was none.
+type Known = (Instant, Option<SignInRow>);
+
+pub(crate) struct SignIns {
+    store: Store,
+    /// By hash.
+    known: Mutex<HashMap<[u8; 32], Known>>,
+}
+
+impl Grant {
+    fn lifetime(&self) -> Duration {
+        match self {
+            Self::Token { .. } | Self::Hub { .. } => BROWSER,
+            Self::Notebook { .. } => NOTEBOOK,
+        }
+    }
+}
+
+impl SignIns {
+    pub(crate) fn new(store: Store) -> Self {
+        Self {
+            store,
+            known: Mutex::default(),
+        }
+    }
+
+    pub(crate) async fn begin(&self, grant: Grant) -> Result<SignIn, StoreError> {
+        let half = || uuid::Uuid::new_v4().simple();
+        let id = format!("{}{}", half(), half());
+        let lifetime = grant.lifetime();
+        let now_ms = unix_ms();
+        let (kind, person, content) = match grant {
+            Grant::Token { person, token_hash } => (TOKEN, person, token_hash.into_bytes()),
+            Grant::Hub { person, token } => (HUB, person, seal(&id, token.into_bytes())?),
+            Grant::Notebook { person, courses } => (NOTEBOOK_KIND, person, encode(&courses)),
+        };
+        let row = SignInRow {
+            kind: kind.to_owned(),
+            person,
+            content,
+            expires_ms: now_ms + i64::try_from(lifetime.as_millis()).unwrap_or(i64::MAX),
+        };
+        let hash = hash(&id);
+        self.store.keep_sign_in(&hash, &row, now_ms).await?;
+        Ok(SignIn { id, lifetime })
+    }
+
+    /// `None`: it has expired or was ended, or never was.
+    pub(crate) async fn of(&self, id: &str) -> Result<Option<Grant>, StoreError> {
+        let row = self.row(hash(id)).await?;
+        let Some(row) = row.filter(|row| unix_ms() < row.expires_ms) else {
+            return Ok(None);
+        };
+        let person = row.person;
+        let damaged = || StoreError::Damaged { what: "a sign-in" };
+        let text = |bytes| String::from_utf8(bytes).map_err(|_| damaged());
+        Ok(Some(match row.kind.as_str() {
+            TOKEN => Grant::Token {
+                person,
+                token_hash: text(row.content)?,
+            },
+            HUB => Grant::Hub {
+                person,
+                token: text(open(id, row.content)?)?,
+            },
+            NOTEBOOK_KIND => Grant::Notebook {
+                person,
+                courses: decode(&row.content)?,
+            },
+            _ => return Err(damaged()),
+        }))
+    }
+
+    pub(crate) async fn end(&self, id: &str) -> Result<(), StoreError> {
+        let hash = hash(id);
+        self.store.end_sign_in(&hash).await?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.remove(&hash);
+        Ok(())
+    }
+
+    async fn row(&self, hash: [u8; 32]) -> Result<Option<SignInRow>, StoreError> {
+        {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some((at, row)) = known.get(&hash)
+                && at.elapsed() < REMEMBERED
+            {
+                return Ok(row.clone());
+            }
+        }
+        let row = self.store.sign_in(&hash).await?;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MOST_REMEMBERED {
+            known.clear();
+        }
+        known.insert(hash, (Instant::now(), row.clone()));
+        Ok(row)
+    }
+}
+
+fn hash(id: &str) -> [u8; 32] {
+    baton_blobs::hash(id.as_bytes()).0
+}
+
+fn key(id: &str) -> Result<LessSafeKey, StoreError> {
+    let key = blake3::derive_key("baton 2026-11-23 token of a sign-in", id.as_bytes());
+    let key = UnboundKey::new(&CHACHA20_POLY1305, &key);
+    key.map(LessSafeKey::new).map_err(|_| unsealable())
+}
+
+/// A key encrypts one text, so its only nonce is zero.
+fn nonce() -> Nonce {
+    Nonce::assume_unique_for_key([0; 12])
+}
+
+fn seal(id: &str, mut text: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+    let sealed = key(id)?.seal_in_place_append_tag(nonce(), Aad::empty(), &mut text);
+    sealed.map_err(|_| unsealable())?;
+    Ok(text)
+}
+
+fn open(id: &str, mut sealed: Vec<u8>) -> Result<Vec<u8>, StoreError> {
+    let text = key(id)?.open_in_place(nonce(), Aad::empty(), &mut sealed);
+    Ok(text.map_err(|_| unsealable())?.to_vec())
+}
+
+fn unsealable() -> StoreError {
+    StoreError::Damaged {
+        what: "an encrypted token",
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::config::Database;
+
+    async fn store(folder: &tempfile::TempDir) -> Store {
+        let database = Database::Sqlite(folder.path().join("broker.db"));
+        let store = Store::open(&database).await.unwrap();
+        store.lead().await.unwrap();
+        store
+    }
+
+    fn grants() -> [Grant; 3] {
+        let person = || "ada".to_owned();
+        [
+            Grant::Token {
+                person: person(),
+                token_hash: "c0ffee".to_owned(),
+            },
+            Grant::Hub {
+                person: person(),
+                token: "of-the-hub".to_owned(),
+            },
+            Grant::Notebook {
+                person: person(),
+                courses: vec!["ml".to_owned()],
+            },
+        ]
+    }
+
+    #[tokio::test]
+    async fn a_sign_in_outlives_the_broker_and_not_its_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let before = SignIns::new(store(&folder).await);
+        let mut ids = Vec::new();
+        for grant in grants() {
+            ids.push(before.begin(grant).await.unwrap().id);
+        }
+        let after = SignIns::new(store(&folder).await);
+        for (id, grant) in ids.iter().zip(grants()) {
+            assert!(before.of(id).await.unwrap().as_ref() == Some(&grant));
+            assert!(after.of(id).await.unwrap().as_ref() == Some(&grant));
+            after.end(id).await.unwrap();
+            assert!(after.of(id).await.unwrap().is_none());
+        }
+        assert!(after.of("made up").await.unwrap().is_none());
+        for file in std::fs::read_dir(folder.path()).unwrap() {
+            let content = std::fs::read(file.unwrap().path()).unwrap();
+            let has = |secret: &[u8]| content.windows(secret.len()).any(|part| part == secret);
+            assert!(!has(b"of-the-hub"));
+            assert!(!ids.iter().any(|id| has(id.as_bytes())));
+        }
+    }
+
+    #[test]
+    fn what_is_sealed_opens_with_the_same_id_only() {
+        let sealed = seal("one", b"secret".to_vec()).unwrap();
+        assert_eq!(open("one", sealed.clone()).unwrap(), b"secret");
+        assert!(open("two", sealed).is_err());
+    }
+}

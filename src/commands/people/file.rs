@@ -1,0 +1,146 @@
+//! Changes of the people file, which keep everything else in it as a person wrote it.
+//!
+//! **Invariant:** the file is replaced in one step, by one that the broker can read.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, OpenOptions},
+    io::Write,
+    os::unix::fs::{MetadataExt, fchown},
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context;
+use baton_broker::{People, Person, Role};
+use jiff::Timestamp;
+use toml_edit::{ArrayOfTables, DocumentMut, InlineTable, Item, Table, value};
+
+use crate::service::private_file;
+
+pub(super) struct PeopleFile {
+    path: PathBuf,
+    document: DocumentMut,
+}
+
+pub(super) fn unreadable(path: &Path) -> String {
+    format!("Failed to read {}", path.display())
+}
+
+impl PeopleFile {
+    pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
+        People::read(path).with_context(|| unreadable(path))?;
+        let text = fs::read_to_string(path).with_context(|| unreadable(path))?;
+        Ok(Self {
+            path: path.to_owned(),
+            document: text.parse().with_context(|| unreadable(path))?,
+        })
+    }
+
+    pub(super) fn open_or_create(path: &Path) -> anyhow::Result<Self> {
+        match path.exists() {
+            true => Self::open(path),
+            false => Ok(Self {
+                path: path.to_owned(),
+                document: DocumentMut::new(),
+            }),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(super) fn has(&self, name: &str) -> bool {
+        let people = self.document.get("person");
+        let mut people = people
+            .and_then(Item::as_array_of_tables)
+            .into_iter()
+            .flatten();
+        people.any(|person| is_called(person, name))
+    }
+
+    pub(super) fn add(&mut self, person: &Person) -> anyhow::Result<()> {
+        let text = format!("{}\n{}", self.document, person.entry());
+        self.document = text.parse().with_context(|| unreadable(&self.path))?;
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, name: &str) -> anyhow::Result<()> {
+        self.person(name)?;
+        let people = self.document.get_mut("person");
+        if let Some(people) = people.and_then(Item::as_array_of_tables_mut) {
+            people.retain(|person| !is_called(person, name));
+        }
+        Ok(())
+    }
+
+    /// Whether it is a worker's.
+    pub(super) fn set_token(
+        &mut self,
+        name: &str,
+        token: &str,
+        expires: Option<Timestamp>,
+    ) -> anyhow::Result<bool> {
+        let new = Person::new_worker(name.to_owned(), token);
+        let person = self.person(name)?;
+        person["token_hash"] = value(new.token_hash);
+        match expires {
+            Some(at) => person["expires"] = value(at.to_string()),
+            None => drop(person.remove("expires")),
+        }
+        Ok(person.get("worker").and_then(Item::as_bool) == Some(true))
+    }
+
+    /// `true`: some of them are new.
+    pub(super) fn add_courses(&mut self, name: &str, courses: &BTreeMap<String, Role>) -> bool {
+        let Ok(person) = self.person(name) else {
+            return false;
+        };
+        let known = person
+            .entry("courses")
+            .or_insert_with(|| value(InlineTable::new()));
+        let Some(known) = known.as_table_like_mut() else {
+            return false;
+        };
+        let mut changed = false;
+        for (course, role) in courses {
+            let same = known.get(course).and_then(Item::as_str) == Some(role.name());
+            if !same {
+                known.insert(course, value(role.name()));
+                changed = true;
+            }
+        }
+        changed
+    }
+
+    fn person(&mut self, name: &str) -> anyhow::Result<&mut Table> {
+        let people = self.document.get_mut("person");
+        let people = people.and_then(Item::as_array_of_tables_mut);
+        let mut people = people.into_iter().flat_map(ArrayOfTables::iter_mut);
+        let path = self.path.display();
+        people
+            .find(|person| is_called(person, name))
+            .with_context(|| format!("{name} is not in {path}\nhint: `baton people list`"))
+    }
+
+    /// It still belongs to the broker's user, also when root changes it.
+    pub(super) fn write(&self) -> anyhow::Result<()> {
+        let failed = || format!("Failed to write {}", self.path.display());
+        let new = self.path.with_added_extension("new");
+        let mut options = OpenOptions::new();
+        let mut file = private_file(&new, options.write(true).create(true).truncate(true))
+            .with_context(failed)?;
+        file.write_all(self.document.to_string().as_bytes())
+            .with_context(failed)?;
+        if let Ok(before) = fs::metadata(&self.path) {
+            fchown(&file, Some(before.uid()), Some(before.gid())).with_context(failed)?;
+        }
+        file.sync_all().with_context(failed)?;
+        People::read(&new).with_context(failed)?;
+        fs::rename(&new, &self.path).with_context(failed)
+    }
+}
+
+fn is_called(person: &Table, name: &str) -> bool {
+    person.get("name").and_then(Item::as_str) == Some(name)
+}

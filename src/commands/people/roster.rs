@@ -1,0 +1,43 @@
+//! A roster: a CSV file with a line for each person and course, as a spreadsheet or the university's system writes it.
+
+use std::{collections::BTreeMap, path::Path};
+
+use anyhow::Context;
+use baton_broker::Role;
+
+#[derive(serde::Deserialize)]
+struct Line {
+    name: String,
+    #[serde(default)]
+    course: Option<String>,
+    /// A student when nothing is said.
+    #[serde(default)]
+    role: Option<Role>,
+}
+
+/// Everybody in it, with their courses. `course` is for lines that name none.
+pub(super) fn read(
+    path: &Path,
+    course: Option<&str>,
+) -> anyhow::Result<BTreeMap<String, BTreeMap<String, Role>>> {
+    let mut reader = csv::ReaderBuilder::new()
+        .trim(csv::Trim::All)
+        .from_path(path)?;
+    let has_names = reader.headers()?.iter().any(|title| title == "name");
+    anyhow::ensure!(
+        has_names,
+        "Its first line names no column `name`\nhint: the columns are name, course and role (student or staff); others are skipped"
+    );
+    let mut people: BTreeMap<String, BTreeMap<String, Role>> = BTreeMap::new();
+    for (number, line) in reader.deserialize().enumerate() {
+        let at = || format!("Line {} makes no sense", number + 2);
+        let line: Line = line.with_context(at)?;
+        anyhow::ensure!(!line.name.is_empty(), "{}: it has no name", at());
+        let named = line.course.as_deref().filter(|course| !course.is_empty());
+        let courses = people.entry(line.name).or_default();
+        if let Some(course) = named.or(course) {
+            courses.insert(course.to_owned(), line.role.unwrap_or(Role::Student));
+        }
+    }
+    Ok(people)
+}

@@ -1,0 +1,224 @@
+//! `baton people`: the file that says who may use the broker.
+
+use std::{
+    fs,
+    os::unix::fs::{MetadataExt, chown},
+};
+
+use nix::sys::signal::Signal;
+
+use crate::home::{Home, Said, mode};
+
+/// In the home's folder, so that the file has a relative path.
+fn people(home: &Home, arguments: &[&str]) -> Said {
+    let all = [&["people"], arguments, &["--people-file", "people.toml"]].concat();
+    home.run(&all)
+}
+
+fn done(home: &Home, arguments: &[&str]) -> Said {
+    let said = people(home, arguments);
+    assert!(said.status.success(), "{arguments:?}: {}", said.stderr);
+    said
+}
+
+fn text(home: &Home) -> String {
+    fs::read_to_string(home.path("people.toml")).unwrap()
+}
+
+#[test]
+fn people_are_added_listed_given_new_tokens_and_removed() {
+    let home = Home::new();
+    done(&home, &["add", "ada", "--course", "ml101"]);
+    done(
+        &home,
+        &[
+            "add",
+            "Eve \"E\" B.",
+            "--staff-of",
+            "ml101",
+            "--expires",
+            "30d",
+        ],
+    );
+    done(&home, &["add", "gpu-1", "--worker"]);
+    done(
+        &home,
+        &[
+            "add",
+            "root",
+            "--admin",
+            "--expires",
+            "2999-01-31T12:00:00Z",
+        ],
+    );
+    let by_hand = text(&home).replace(
+        "name = \"ada\"",
+        "# The first one.\nname = \"ada\"  # of 1815",
+    );
+    fs::write(home.path("people.toml"), by_hand).unwrap();
+    let listed = done(&home, &["list"]).stdout;
+    let lines: Vec<&str> = listed.lines().collect();
+    assert!(lines[0].starts_with("NAME"), "{listed}");
+    assert!(
+        lines[1].contains("Eve \"E\" B.") && lines[1].contains("staff of ml101"),
+        "{listed}"
+    );
+    assert!(lines[2].contains("student of ml101"), "{listed}");
+    assert!(lines[3].contains("worker"), "{listed}");
+    assert!(
+        lines[4].contains("admin") && lines[4].contains("2999-01-31"),
+        "{listed}"
+    );
+
+    let before = text(&home);
+    let token = done(&home, &["rotate", "ada"]).stdout;
+    let after = text(&home);
+    assert!(!after.contains(token.trim()));
+    let changed: Vec<(&str, &str)> = before
+        .lines()
+        .zip(after.lines())
+        .filter(|(one, other)| one != other)
+        .collect();
+    assert_eq!(changed.len(), 1, "{changed:?}");
+    assert!(changed[0].1.starts_with("token_hash"), "{changed:?}");
+    let token = done(&home, &["rotate", "root", "--expires", "1d"]).stdout;
+    assert!(!text(&home).contains("2999") && !token.trim().is_empty());
+    done(&home, &["rotate", "root"]);
+    assert_eq!(text(&home).matches("expires").count(), 1);
+
+    done(&home, &["remove", "gpu-1", "Eve \"E\" B."]);
+    let listed = done(&home, &["list"]).stdout;
+    assert_eq!(listed.lines().count(), 3, "{listed}");
+    assert!(text(&home).contains("# The first one.\nname = \"ada\"  # of 1815"));
+    assert_eq!(mode(&home.path("people.toml")), 0o600);
+    let files = fs::read_dir(home.path("")).unwrap();
+    let names: Vec<_> = files.map(|file| file.unwrap().file_name()).collect();
+    assert!(
+        !names.iter().any(|name| name == "people.toml.new"),
+        "{names:?}"
+    );
+}
+
+#[test]
+fn what_makes_no_sense_changes_nothing() {
+    let home = Home::new();
+    for (arguments, why) in [
+        (&["remove", "ada"][..], "Failed to read"),
+        (&["list"], "Failed to read"),
+        (&["add", "ada", "--expires", "yesterday"], "hint: say 30d"),
+        (
+            &["add", "ada", "--expires", "2001-01-01T00:00:00Z"],
+            "in the past",
+        ),
+    ] {
+        let said = people(&home, arguments);
+        assert!(said.stderr.contains(why), "{arguments:?}: {}", said.stderr);
+        assert!(!home.path("people.toml").exists());
+    }
+    done(&home, &["add", "ada"]);
+    let before = text(&home);
+    for (arguments, why) in [
+        (&["add", "ada"][..], "baton people rotate ada"),
+        (&["remove", "ada", "bob"], "bob is not in"),
+        (&["rotate", "bob"], "bob is not in"),
+        (&["import", "none.csv"], "none.csv"),
+    ] {
+        let said = people(&home, arguments);
+        assert_eq!(said.status.code(), Some(1), "{arguments:?}");
+        assert!(said.stderr.contains(why), "{arguments:?}: {}", said.stderr);
+        assert_eq!(text(&home), before);
+    }
+}
+
+#[test]
+fn a_roster_is_imported_as_often_as_it_grows() {
+    let home = Home::new();
+    done(&home, &["add", "tia", "--staff-of", "ml101"]);
+    home.write(
+        "roster.csv",
+        "email,name,course,role\n\
+         a@x,\"Lovelace, Ada\",ml101,\n\
+         a@x,\"Lovelace, Ada\",vision, staff\n\
+         b@x,bob,,student\n\
+         t@x,tia,vision,\n",
+    );
+    let import = [
+        "import",
+        "roster.csv",
+        "--course",
+        "thesis",
+        "--expires",
+        "200d",
+    ];
+    let said = done(&home, &import);
+    let lines: Vec<&str> = said.stdout.lines().collect();
+    assert_eq!(lines.len(), 3, "{}", said.stdout);
+    assert_eq!(lines[0], "name,token");
+    assert!(
+        lines[1].starts_with("\"Lovelace, Ada\","),
+        "{}",
+        said.stdout
+    );
+    assert!(
+        said.stderr.contains("2 people were added, and 1 got"),
+        "{}",
+        said.stderr
+    );
+    let listed = done(&home, &["list"]).stdout;
+    assert!(
+        listed.contains("student of ml101, staff of vision"),
+        "{listed}"
+    );
+    assert!(listed.contains("student of thesis"), "{listed}");
+    assert!(
+        listed.contains("staff of ml101, student of vision"),
+        "{listed}"
+    );
+    let before = text(&home);
+    assert_eq!(before.matches("expires").count(), 2);
+    let again = done(&home, &import);
+    assert_eq!(again.stdout, "");
+    assert_eq!(text(&home), before);
+    for (roster, why) in [
+        ("person\nada\n", "no column `name`"),
+        ("name,role\nada,boss\n", "Line 2"),
+        ("name,course\nada,ml\n,ml\n", "Line 3"),
+    ] {
+        home.write("roster.csv", roster);
+        let said = people(&home, &["import", "roster.csv"]);
+        assert!(said.stderr.contains(why), "{roster:?}: {}", said.stderr);
+        assert_eq!(text(&home), before);
+    }
+}
+
+#[test]
+fn a_running_broker_follows_and_still_owns_the_file() {
+    let home = Home::new();
+    let old = done(&home, &["add", "ada"]).stdout;
+    if nix::unistd::Uid::effective().is_root() {
+        chown(home.path("people.toml"), Some(65534), None).unwrap();
+    }
+    let owner = fs::metadata(home.path("people.toml")).unwrap().uid();
+    let listen = [
+        "broker",
+        "--listen",
+        "127.0.0.1:0",
+        "--people-file",
+        "people.toml",
+    ];
+    let mut broker = home.start(&listen);
+    let address = broker.line("The broker listens on ");
+    let accepted = |token: &str| {
+        home.write("token", token);
+        let said = home.run(&["jobs", "--broker", &address, "--token-file", "token"]);
+        said.status.success()
+    };
+    assert!(accepted(&old));
+    let new = done(&home, &["rotate", "ada"]).stdout;
+    assert!(!accepted(&old) && accepted(&new));
+    done(&home, &["remove", "ada"]);
+    assert!(!accepted(&new));
+    assert_eq!(fs::metadata(home.path("people.toml")).unwrap().uid(), owner);
+    broker.signal(Signal::SIGTERM);
+    assert!(broker.ended().success());
+}
