@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::time::{Duration, SystemTime};
 
 use baton_blobs::BlobError;
@@ -14,6 +14,7 @@ use baton_protocol::{CHUNK_BYTES, ChunkHash, INLINE_BYTES, Piece};
 use bytes::Bytes;
 
 use crate::FilesError;
+use crate::folder::Status;
 
 /// Chunks that are read at once.
 const BATCH: usize = 16;
@@ -62,12 +63,12 @@ impl ContentReader {
 
     /// All of it. `stamp` is for whoever knows one.
     pub fn finish(self) -> io::Result<Content> {
-        let metadata = self.file.metadata()?;
+        let status = Status::from(&self.file.metadata()?);
         Ok(Content {
             stamp: None,
             bytes: self.offset,
-            modified_ns: modified_ns(&metadata),
-            mode: metadata.mode() & 0o777,
+            modified_ns: status.modified_ns,
+            mode: status.mode & 0o777,
             pieces: self.pieces,
         })
     }
@@ -87,13 +88,6 @@ pub fn read_chunk(file: &File, offset: u64) -> io::Result<Bytes> {
     }
     buffer.truncate(filled);
     Ok(Bytes::from(buffer))
-}
-
-pub(crate) fn modified_ns(metadata: &std::fs::Metadata) -> i64 {
-    metadata
-        .mtime()
-        .saturating_mul(1_000_000_000)
-        .saturating_add(metadata.mtime_nsec())
 }
 
 pub(crate) fn time(since_1970_ns: i64) -> SystemTime {

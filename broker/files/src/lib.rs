@@ -13,11 +13,12 @@
 //!
 //! Everything but `transfer` blocks; callers put it where blocking is allowed.
 //!
-//! **Invariant:** nothing outside of the two folders is written, and no link is followed out of the notebook's folder.
-//! A folder that is gone, replaced or unreadable is never taken for an empty one.
+//! **Invariant:** everything in the two folders is reached through an open descriptor of them ([`Folder`]). Nothing outside
+//! of them is written, and nothing outside is read but a file to which a link of the student's leads. A folder that is gone, replaced or unreadable is never taken for an empty one.
 
 mod content;
 mod errors;
+mod folder;
 mod home;
 mod links;
 mod mirror;
@@ -28,8 +29,9 @@ mod walk;
 
 pub use content::{ContentReader, ContentWriter, read_chunk};
 pub use errors::FilesError;
+pub use folder::{Folder, Handle, Place, Status};
 pub use home::commit::{Committed, Staging};
-pub use home::listing::{HomeListing, Seen, list, stamp};
+pub use home::listing::{HomeListing, Seen, list, open_listed, stamp};
 pub use mirror::compare::{Difference, Found};
 pub use mirror::placeholders::{Placeholder, Placeholders};
 pub use mirror::{Mirror, Scan};

@@ -27,11 +27,18 @@ pub(crate) fn inside(root: &Path, link: &RelativePath, target: &Path) -> Option<
     Some(target.as_os_str().as_bytes().to_vec())
 }
 
-/// Whether a link with this text, at this place, stays inside.
+/// Whether a link with this text, at this place, stays inside whatever the names in it are links to. It may go up only
+/// before it goes down: `..` behind a name leads to where that name is a link to, and not to where it stands. From a
+/// folder that is none itself (the caller looks) such links lead down to others of their kind, and to files.
 pub(crate) fn stays_inside(link: &RelativePath, target: &[u8]) -> bool {
+    let depth = link.as_path().components().count() - 1;
     let target = Path::new(OsStr::from_bytes(target));
-    let folder = link.as_path().parent().unwrap_or(Path::new(""));
-    !target.is_absolute() && resolve(folder, target).is_some()
+    let is_up = |component: &Component| *component == Component::ParentDir;
+    let steps = target
+        .components()
+        .filter(|step| *step != Component::CurDir);
+    let ups = steps.clone().take_while(is_up).count();
+    !target.is_absolute() && ups <= depth && !steps.skip(ups).any(|step| is_up(&step))
 }
 
 fn resolve(folder: &Path, target: &Path) -> Option<PathBuf> {
@@ -70,9 +77,23 @@ mod tests {
         check("a", "/home/ada/course", Some("."));
         check("a", "/home/ada/course/../secret", None);
         check("a", "/etc/passwd", None);
-        assert!(!stays_inside(
-            &RelativePath::new("a").unwrap(),
-            b"/etc/passwd"
-        ));
+    }
+
+    #[test]
+    fn what_a_cell_links_goes_up_before_it_goes_down() {
+        let check = |link: &str, target: &str, expected: bool| {
+            let link = RelativePath::new(link).unwrap();
+            assert_eq!(stays_inside(&link, target.as_bytes()), expected, "{target}");
+        };
+        check("a", "b/c", true);
+        check("a", ".", true);
+        check("x/y/a", "../../b", true);
+        check("x/y/a", "./../.././b", true);
+        check("a", "/etc/passwd", false);
+        check("a", "./../b", false);
+        check("x/y/a", "../../../b", false);
+        // Where `d` is a link to `.`, this is beside the notebook's folder.
+        check("a", "d/../outside", false);
+        check("x/a", "../d/../../outside", false);
     }
 }

@@ -11,21 +11,22 @@ mod removals;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
-use std::fs::{self, File, Metadata, Permissions};
+use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use baton_protocol::Piece;
 use baton_protocol::files::{Base, Content, Entry, Listing, RelativePath};
 
 use self::compare::{Difference, Found, Known, compare};
-use self::placeholders::Placeholders;
+use self::placeholders::{Placeholder, Placeholders};
 use self::removals::Removals;
-use crate::content::{modified_ns, time};
+use crate::content::time;
 use crate::errors::at;
+use crate::folder::{Folder, Place, Status};
 use crate::walk::walk;
 use crate::{FilesError, Root};
 
@@ -35,7 +36,7 @@ const SAME_TIME: Duration = Duration::from_millis(20);
 pub struct Mirror {
     root: Root,
     /// On the same file system, where files are made before they have their place.
-    beside: PathBuf,
+    beside: Folder,
     known: BTreeMap<RelativePath, Known>,
     placeholders: Placeholders,
     removals: Removals,
@@ -61,7 +62,7 @@ impl Mirror {
         }
         Ok(Self {
             root: Root::open(&root.canonicalize().map_err(at(&root))?)?,
-            beside,
+            beside: Folder::open(&beside).map_err(at(&beside))?,
             known: BTreeMap::new(),
             placeholders: Placeholders::default(),
             removals: Removals::default(),
@@ -73,6 +74,12 @@ impl Mirror {
     #[must_use]
     pub fn root(&self) -> &Path {
         self.root.path()
+    }
+
+    /// Through which everything in the mirror is reached.
+    #[must_use]
+    pub fn folder(&self) -> &Folder {
+        self.root.folder()
     }
 
     /// Fails when the mirror is lost: its folder is gone, or another one took its place.
@@ -91,13 +98,13 @@ impl Mirror {
     }
 
     /// Somebody is about to take a name away from a folder, or to give it to something else.
-    pub fn is_being_removed(&mut self, folder: &Metadata, name: &OsStr) {
-        if folder.dev() != self.root.device() {
+    pub fn is_being_removed(&mut self, folder: &Status, name: &OsStr) {
+        if folder.device != self.root.device() {
             return;
         }
-        let path = match folder.ino() == self.root.inode() {
+        let path = match folder.inode == self.root.inode() {
             true => RelativePath::new(name.as_bytes()).ok(),
-            false => self.removals.path_in(folder.ino(), name),
+            false => self.removals.path_in(folder.inode, name),
         };
         if let Some(path) = path.filter(|path| self.known.contains_key(path)) {
             self.removals.saw(path);
@@ -134,10 +141,12 @@ impl Mirror {
             gone.extend(self.known.keys().filter(unknown).cloned());
         }
         for path in gone.iter().rev() {
-            self.remove(path)?;
+            self.remove(path)
+                .map_err(|error| self.failed(path, error))?;
         }
         for (path, entry) in changed {
-            self.bring(path, entry, from_here.contains(path))?;
+            self.bring(path, entry, from_here.contains(path))
+                .map_err(|error| self.failed(path, error))?;
         }
         Ok(())
     }
@@ -196,10 +205,10 @@ impl Mirror {
         let failed = || at(self.root.path());
         file.set_modified(time(content.modified_ns))
             .map_err(failed())?;
-        let metadata = file.metadata().map_err(failed())?;
-        self.placeholders.remove(metadata.ino());
-        let mut now = self.found_file(&metadata, Some(&content.pieces));
-        let of_inode = |known: &&mut Known| compare::inode(&known.here) == Some(metadata.ino());
+        let status = Status::from(&file.metadata().map_err(failed())?);
+        self.placeholders.remove(status.inode);
+        let mut now = self.found_file(&status, Some(&content.pieces));
+        let of_inode = |known: &&mut Known| compare::inode(&known.here) == Some(status.inode);
         let Some(known) = self.known.values_mut().find(of_inode) else {
             return Ok(());
         };
@@ -226,21 +235,22 @@ impl Mirror {
             return Err(error);
         }
         let mut found = BTreeMap::new();
-        for (path, metadata) in walked.entries {
+        for (path, status) in walked.entries {
             // Of a file the number says nothing: on layered file systems each may have another one.
-            if metadata.is_dir() && metadata.dev() != self.root.device() {
+            if status.is_folder() && status.device != self.root.device() {
                 let path = self.root().join(path.as_path());
                 return Err(FilesError::OtherFileSystem { path });
             }
-            if metadata.is_dir() {
-                found.insert(path, found_folder(&metadata));
-            } else if metadata.is_symlink() {
-                let place = self.root().join(path.as_path());
-                let target = fs::read_link(&place).map_err(at(&place))?;
-                let target = target.into_os_string().into_vec();
+            if status.is_folder() {
+                found.insert(path, found_folder(&status));
+            } else if status.is_link() {
+                let target = self.folder().at(&path).and_then(|place| place.read_link());
+                let target = target.map_err(|error| self.failed(&path, error))?;
+                let target = target.into_vec();
                 found.insert(path, Found::Link { target });
-            } else if metadata.is_file() {
-                found.insert(path, self.found_file(&metadata, None));
+            } else if status.is_file() {
+                let file = self.found_file(&status, None);
+                found.insert(path, file);
             }
         }
         let differences = compare(&self.known, &found);
@@ -256,7 +266,7 @@ impl Mirror {
     /// written and is not sent has the bytes of before. All others stay differences.
     pub fn adopt(
         &mut self,
-        scan: Scan,
+        scan: &Scan,
         sent: &[Difference],
         written: &HashMap<RelativePath, Content>,
     ) {
@@ -269,12 +279,12 @@ impl Mirror {
                     if !sent.iter().any(|other| other.path() == from) {
                         self.forget(from);
                     }
-                    self.adopt_one(&scan, path, None);
+                    self.adopt_one(scan, path, None);
                 }
-                Difference::Change(_) => self.adopt_one(&scan, difference.path(), None),
+                Difference::Change(_) => self.adopt_one(scan, difference.path(), None),
                 Difference::Written { path, .. } => {
                     let pieces = written.get(path).map(|content| content.pieces.as_slice());
-                    self.adopt_one(&scan, path, pieces);
+                    self.adopt_one(scan, path, pieces);
                 }
             }
         }
@@ -298,67 +308,76 @@ impl Mirror {
         self.know(path, None, with_bytes(now, pieces));
     }
 
-    fn found_file(&self, metadata: &Metadata, pieces: Option<&[Piece]>) -> Found {
-        let modified_ns = modified_ns(metadata);
+    /// A placeholder's file, to be filled; none when something else is there.
+    pub fn open_placeholder(
+        &self,
+        path: &RelativePath,
+    ) -> Result<Option<(File, Placeholder)>, FilesError> {
+        let handle = self.folder().at(path).and_then(|place| place.handle());
+        handle
+            .and_then(|handle| self.placeholders.open(&handle))
+            .map_err(|error| self.failed(path, error))
+    }
+
+    /// A file that the scan found; none when its name has gone to something else since.
+    pub fn open_found(&self, scan: &Scan, path: &RelativePath) -> Result<Option<File>, FilesError> {
+        let opened = self.folder().at(path).and_then(|place| place.open_file());
+        let file = match opened {
+            Err(error) if is_absent(&error) => return Ok(None),
+            opened => opened.map_err(|error| self.failed(path, error))?,
+        };
+        let status = Status::from(&file.metadata().map_err(|error| self.failed(path, error))?);
+        let is_same = scan.found.get(path).and_then(compare::inode) == Some(status.inode);
+        Ok(is_same.then_some(file))
+    }
+
+    fn failed(&self, path: &RelativePath, error: io::Error) -> FilesError {
+        at(&self.root().join(path.as_path()))(error)
+    }
+
+    fn found_file(&self, status: &Status, pieces: Option<&[Piece]>) -> Found {
         Found::File {
-            inode: metadata.ino(),
-            bytes: metadata.len(),
-            modified_ns,
-            mode: metadata.mode() & 0o777,
-            placeholder: self.placeholders.get(metadata).is_some(),
-            unsure: pieces.filter(|_| is_recent(modified_ns)).map(<[_]>::to_vec),
+            inode: status.inode,
+            bytes: status.bytes,
+            modified_ns: status.modified_ns,
+            mode: status.mode & 0o777,
+            placeholder: self.placeholders.get(status).is_some(),
+            unsure: pieces
+                .filter(|_| is_recent(status.modified_ns))
+                .map(<[_]>::to_vec),
         }
     }
 
-    fn remove(&mut self, path: &RelativePath) -> Result<(), FilesError> {
+    fn remove(&mut self, path: &RelativePath) -> io::Result<()> {
         let Some(known) = self.forget(path) else {
             return Ok(());
         };
-        let place = self.root().join(path.as_path());
-        let removed = match known.here {
-            Found::Folder { .. } => match fs::remove_dir(&place) {
-                // What a cell made in there and could not bring home.
-                Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
-                removed => removed,
-            },
-            Found::File { inode, .. } => {
-                self.placeholders.remove(inode);
-                fs::remove_file(&place)
-            }
-            Found::Link { .. } => fs::remove_file(&place),
-        };
+        if let Found::File { inode, .. } = known.here {
+            self.placeholders.remove(inode);
+        }
+        let removed = self.folder().at(path).and_then(|place| match &known.here {
+            Found::Folder { .. } => place.remove_folder(),
+            Found::File { .. } | Found::Link { .. } => place.remove_file(),
+        });
         match removed {
-            Err(error)
-                if !matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-                ) =>
-            {
-                Err(at(&place)(error))
-            }
-            _ => Ok(()),
+            // What a cell made in there and could not bring home.
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
+            Err(error) if is_absent(&error) => Ok(()),
+            removed => removed,
         }
     }
 
-    fn bring(
-        &mut self,
-        path: &RelativePath,
-        entry: &Entry,
-        from_here: bool,
-    ) -> Result<(), FilesError> {
-        let place = self.root().join(path.as_path());
+    fn bring(&mut self, path: &RelativePath, entry: &Entry, from_here: bool) -> io::Result<()> {
         let known = self.known.get_mut(path);
         match entry {
             Entry::Folder { mode } => {
-                if !place.is_dir() || place.is_symlink() {
-                    self.clear(path, &place)?;
-                    fs::create_dir_all(&place).map_err(at(&place))?;
+                let there = self.root.folder().at(path).and_then(|place| place.status());
+                if !there.is_ok_and(|there| there.is_folder()) {
+                    self.clear(path)?.make_folder(0o777)?;
                 }
                 // Whoever works here must be able to enter it.
-                let mode = *mode | 0o700;
-                let made = fs::set_permissions(&place, Permissions::from_mode(mode))
-                    .and_then(|()| fs::symlink_metadata(&place));
-                self.know(path, None, found_folder(&made.map_err(at(&place))?));
+                let made = self.folder().at(path)?.set_mode(*mode | 0o700)?;
+                self.know(path, None, found_folder(&made));
             }
             Entry::Link { target } => {
                 let home = Some(Base::Link {
@@ -368,8 +387,7 @@ impl Mirror {
                     target: target.to_vec(),
                 };
                 if known.is_none_or(|known| known.here != here) {
-                    self.clear(path, &place)?;
-                    symlink(OsStr::from_bytes(target), &place).map_err(at(&place))?;
+                    self.clear(path)?.make_link(OsStr::from_bytes(target))?;
                 }
                 self.know(path, home, here);
             }
@@ -387,12 +405,12 @@ impl Mirror {
                     known.home = home;
                     return Ok(());
                 }
-                self.clear(path, &place)?;
-                let metadata = self.make_placeholder(&place, *bytes, *modified_ns, *mode)?;
+                let place = self.clear(path)?;
+                let status = self.make_placeholder(&place, *bytes, *modified_ns, *mode)?;
                 if *bytes > 0 {
-                    self.placeholders.insert(path.clone(), &metadata);
+                    self.placeholders.insert(path.clone(), &status);
                 }
-                let here = self.found_file(&metadata, None);
+                let here = self.found_file(&status, None);
                 self.know(path, home, here);
             }
         }
@@ -411,43 +429,46 @@ impl Mirror {
     }
 
     /// Makes room for something of another kind or version.
-    fn clear(&mut self, path: &RelativePath, place: &Path) -> Result<(), FilesError> {
-        if let Some(parent) = place.parent() {
-            fs::create_dir_all(parent).map_err(at(parent))?;
+    fn clear(&mut self, path: &RelativePath) -> io::Result<Place> {
+        if let Some(parent) = path.parent() {
+            self.folder().make_folders(&parent)?;
         }
         self.remove(path)?;
-        let removed = match fs::symlink_metadata(place) {
-            Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(place),
-            Ok(_) => fs::remove_file(place),
-            Err(_) => Ok(()),
-        };
-        removed.map_err(at(place))
+        let place = self.folder().at(path)?;
+        place.remove_tree()?;
+        Ok(place)
     }
 
     fn make_placeholder(
         &self,
-        place: &Path,
+        place: &Place,
         bytes: u64,
         modified_ns: i64,
         mode: u32,
-    ) -> Result<Metadata, FilesError> {
-        let waiting = self.beside.join("placeholder");
-        let made = || {
-            let file = File::create(&waiting)?;
-            file.set_len(bytes)?;
-            file.set_modified(time(modified_ns))?;
-            file.set_permissions(Permissions::from_mode(mode & 0o777))?;
-            fs::rename(&waiting, place)?;
-            file.metadata()
-        };
-        made().map_err(at(place))
+    ) -> io::Result<Status> {
+        let waiting = self.beside.child("placeholder");
+        // One may be left over from a time that broke off.
+        waiting.remove_tree()?;
+        let file = waiting.create_file()?;
+        file.set_len(bytes)?;
+        file.set_modified(time(modified_ns))?;
+        file.set_permissions(Permissions::from_mode(mode & 0o777))?;
+        waiting.rename_to(place)?;
+        Ok(Status::from(&file.metadata()?))
     }
 }
 
-fn found_folder(metadata: &Metadata) -> Found {
+fn is_absent(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+fn found_folder(status: &Status) -> Found {
     Found::Folder {
-        inode: metadata.ino(),
-        mode: metadata.mode() & 0o777,
+        inode: status.inode,
+        mode: status.mode & 0o777,
     }
 }
 

@@ -1,38 +1,31 @@
 //! A folder that stays the same one: another that takes its path is told from it.
 //!
-//! **Invariant:** the open handle keeps the folder's number from being given to another one.
+//! **Invariant:** what is read or written is below the open folder, and not below whatever has its path now. The open
+//! folder keeps its number from being given to another one.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-
-use nix::libc;
 
 use crate::FilesError;
 use crate::errors::at;
+use crate::folder::{Folder, Status};
 
 #[derive(Debug)]
 pub struct Root {
     path: PathBuf,
-    handle: File,
-    device: u64,
-    inode: u64,
+    folder: Folder,
+    status: Status,
 }
 
 impl Root {
     pub fn open(path: &Path) -> Result<Self, FilesError> {
-        let handle = File::options()
-            .read(true)
-            .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
-            .open(path)
-            .map_err(at(path))?;
-        let metadata = handle.metadata().map_err(at(path))?;
+        let folder = Folder::open(path).map_err(at(path))?;
+        let status = folder.status().map_err(at(path))?;
         Ok(Self {
             path: path.to_owned(),
-            handle,
-            device: metadata.dev(),
-            inode: metadata.ino(),
+            folder,
+            status,
         })
     }
 
@@ -41,29 +34,38 @@ impl Root {
         &self.path
     }
 
+    #[must_use]
+    pub fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
     /// The number of its file system.
     #[must_use]
     pub fn device(&self) -> u64 {
-        self.device
+        self.status.device
     }
 
     #[must_use]
     pub fn inode(&self) -> u64 {
-        self.inode
+        self.status.inode
+    }
+
+    /// The number of the user whom it belongs to.
+    #[must_use]
+    pub fn owner(&self) -> u32 {
+        self.status.owner
     }
 
     /// Fails when the path no longer leads to this folder.
     pub fn check(&self) -> Result<(), FilesError> {
-        let is_same =
-            |metadata: &fs::Metadata| (metadata.dev(), metadata.ino()) == (self.device, self.inode);
         match fs::metadata(&self.path) {
-            Ok(metadata) if is_same(&metadata) => {}
+            Ok(metadata) if self.status.is_same(&Status::from(&metadata)) => {}
             Ok(_) => return Err(self.replaced()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(self.replaced()),
             Err(error) => return Err(at(&self.path)(error)),
         }
         // A file system that broke may still answer what it remembers of the path.
-        self.handle.metadata().map_err(at(&self.path)).map(drop)
+        self.folder.status().map_err(at(&self.path)).map(drop)
     }
 
     fn replaced(&self) -> FilesError {

@@ -11,24 +11,25 @@
 //!
 //! **Invariant:** only what lies in a trash is ever removed, and nothing of a cell that is not over.
 
+use std::ffi::OsString;
 use std::fmt;
-use std::fs::{self, DirBuilder, File, Metadata, TryLockError};
-use std::io;
+use std::fs::{DirBuilder, File, TryLockError};
+use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use baton_protocol::files::RelativePath;
 
-use crate::home::places::{move_file, present};
-use crate::walk::TRASH;
+use crate::folder::{Below, Folder, Place, Status};
+use crate::home::places::move_file;
+use crate::walk::{TRASH, below};
 
 /// Where one notebook's folder has its trash.
 #[derive(Debug, Clone)]
 pub struct Trash {
     folder: PathBuf,
-    beside: PathBuf,
     elsewhere: PathBuf,
 }
 
@@ -71,7 +72,7 @@ pub struct Kept {
     pub at_ms: i64,
     pub was: Was,
     pub bytes: u64,
-    place: PathBuf,
+    lies: Below,
 }
 
 impl Trash {
@@ -80,7 +81,6 @@ impl Trash {
         let hash = baton_blobs::hash(folder.as_os_str().as_bytes()).to_string();
         Self {
             folder: folder.to_owned(),
-            beside: folder.join(TRASH).join("trash"),
             elsewhere: state_folder.join("trash").join(&hash[..16]),
         }
     }
@@ -98,18 +98,18 @@ impl Trash {
             .recursive(true)
             .mode(0o700)
             .create(&self.elsewhere)?;
-        TrashEntry::create(&self.elsewhere)
+        TrashEntry::create(&Folder::open(&self.elsewhere)?)
     }
 
     fn begin_beside(&self) -> io::Result<TrashEntry> {
-        make_private(&self.beside)?;
-        TrashEntry::create(&self.beside)
+        TrashEntry::create(&make_private(&Folder::open(&self.folder)?)?)
     }
 
     /// Whether a file of the notebook's folder can be renamed to there.
     fn is_near(&self, entry: &TrashEntry) -> bool {
-        let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev());
-        matches!((device(&self.folder), device(&entry.folder)), (Ok(one), Ok(other)) if one == other)
+        let home = Folder::open(&self.folder).and_then(|folder| folder.status());
+        let trash = entry.folder.status();
+        matches!((home, trash), (Ok(home), Ok(trash)) if home.device == trash.device)
     }
 
     /// All that is there, the newest first.
@@ -117,20 +117,19 @@ impl Trash {
         let mut kept = Vec::new();
         for entry in self.entries()? {
             for was in Was::ALL {
-                let folder = entry.folder.join(was.to_string());
-                visit(&folder, &mut |place, metadata| {
-                    let path = place
-                        .strip_prefix(&folder)
-                        .map(|path| path.as_os_str().as_bytes());
-                    if let Some(path) = path.ok().and_then(|path| RelativePath::new(path).ok()) {
-                        kept.push(Kept {
-                            path,
-                            at_ms: entry.at_ms,
-                            was,
-                            bytes: metadata.len(),
-                            place: place.to_owned(),
-                        });
-                    }
+                let Some(folder) = entry.folder_of(was)? else {
+                    continue;
+                };
+                visit(&folder, None, &mut |path, status| {
+                    let lies = [was.to_string().as_bytes(), b"/", path.as_bytes()].concat();
+                    kept.push(Kept {
+                        path: path.clone(),
+                        at_ms: entry.at_ms,
+                        was,
+                        bytes: status.bytes,
+                        lies: entry.below(&lies)?,
+                    });
+                    Ok(())
                 })?;
             }
         }
@@ -144,18 +143,25 @@ impl Trash {
             now_ms().saturating_sub(limits.age.as_millis().try_into().unwrap_or(i64::MAX));
         let mut total: u64 = 0;
         for entry in self.entries()? {
+            let folder = match entry.trash.child(&entry.name).folder() {
+                Err(error) if is_absent(&error) => continue,
+                folder => folder?,
+            };
             let mut bytes: u64 = 0;
-            visit(&entry.folder, &mut |_, metadata| bytes += metadata.len())?;
+            visit(&folder, None, &mut |_, status| {
+                bytes += status.bytes;
+                Ok(())
+            })?;
             total = total.saturating_add(bytes);
             if total <= limits.bytes && entry.at_ms >= oldest_ms {
                 continue;
             }
             // A cell that is not over may still take everything back.
-            let lock = File::open(&entry.folder);
+            let lock = folder.readable().map(File::from);
             let in_use =
                 lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)));
             if !in_use {
-                remove(&entry.folder)?;
+                entry.trash.child(&entry.name).remove_tree()?;
                 total -= bytes;
             }
         }
@@ -164,24 +170,25 @@ impl Trash {
 
     /// Newest first.
     fn entries(&self) -> io::Result<Vec<Entry>> {
+        let beside = Folder::open(&self.folder).and_then(|folder| folder.child(TRASH).folder());
+        let beside = beside.and_then(|folder| folder.child("trash").folder());
         let mut entries = Vec::new();
-        for trash in [&self.beside, &self.elsewhere] {
-            let listed = match fs::read_dir(trash) {
-                Ok(listed) => listed,
+        for trash in [beside, Folder::open(&self.elsewhere)] {
+            let trash = match trash {
                 Err(error) if is_absent(&error) => continue,
-                Err(error) => return Err(error),
+                trash => trash?,
             };
-            for entry in listed {
-                let entry = entry?;
-                let name = entry.file_name();
+            trash.each_name(|name| {
                 let at_ms = name
                     .to_str()
                     .and_then(|name| name.split('-').next()?.parse().ok());
                 entries.extend(at_ms.map(|at_ms| Entry {
                     at_ms,
-                    folder: entry.path(),
+                    trash: trash.clone(),
+                    name: name.to_owned(),
                 }));
-            }
+                Ok(true)
+            })?;
         }
         entries.sort_by_key(|entry| std::cmp::Reverse(entry.at_ms));
         Ok(entries)
@@ -190,59 +197,86 @@ impl Trash {
 
 struct Entry {
     at_ms: i64,
-    folder: PathBuf,
+    trash: Folder,
+    name: OsString,
+}
+
+impl Entry {
+    /// What this entry's cell took away in this way.
+    fn folder_of(&self, was: Was) -> io::Result<Option<Folder>> {
+        match self.below(was.to_string().as_bytes())?.place()?.folder() {
+            Ok(folder) => Ok(Some(folder)),
+            Err(error) if is_absent(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn below(&self, path: &[u8]) -> io::Result<Below> {
+        let path = [self.name.as_bytes(), b"/", path].concat();
+        Ok(Below {
+            folder: self.trash.clone(),
+            path: RelativePath::new(path).map_err(io::Error::other)?,
+        })
+    }
 }
 
 impl Kept {
     /// Puts it back. What is there now takes its place in the trash.
     pub fn restore(&self, folder: &Path, trash: &Trash) -> io::Result<()> {
-        let place = folder.join(self.path.as_path());
-        if let Some(parent) = place.parent() {
-            fs::create_dir_all(parent)?;
+        let home = Folder::open(folder)?;
+        if let Some(parent) = self.path.parent() {
+            home.make_folders(&parent)?;
         }
-        if let Some(there) = present(&place)? {
-            if there.is_dir() {
+        let place = home.at(&self.path)?;
+        if let Some(there) = place.present()? {
+            if there.is_folder() {
                 return Err(io::ErrorKind::IsADirectory.into());
             }
             let entry = trash.begin()?;
-            move_file(&place, &entry.place_for(Was::Replaced, &self.path)?)?;
+            let taken = entry.place_for(Was::Replaced, &self.path)?;
+            move_file(&place, &taken.place()?)?;
         }
-        move_file(&self.place, &place)
+        move_file(&self.lies.place()?, &place)
     }
 }
 
 /// What one cell takes away.
 #[derive(Debug)]
 pub(crate) struct TrashEntry {
-    folder: PathBuf,
+    place: Place,
+    folder: Folder,
     /// Held as long as all of it may be taken back.
     _lock: File,
 }
 
 impl TrashEntry {
-    fn create(trash: &Path) -> io::Result<Self> {
+    fn create(trash: &Folder) -> io::Result<Self> {
         let random = uuid::Uuid::new_v4().simple().to_string();
-        let folder = trash.join(format!("{}-{}", now_ms(), &random[..8]));
-        fs::create_dir(&folder)?;
-        let lock = File::open(&folder)?;
+        let place = trash.child(format!("{}-{}", now_ms(), &random[..8]));
+        place.make_folder(0o777)?;
+        let folder = place.folder()?;
+        let lock = File::from(folder.readable()?);
         // Some file systems know no locks.
         if let Err(error) = lock.try_lock() {
             tracing::debug!(%error, "A trash folder is not locked");
         }
         Ok(Self {
+            place,
             folder,
             _lock: lock,
         })
     }
 
     /// Nothing is there yet, and its folder is.
-    pub(crate) fn place_for(&self, was: Was, path: &RelativePath) -> io::Result<PathBuf> {
-        let place = self.folder.join(was.to_string()).join(path.as_path());
-        if let Some(parent) = place.parent() {
-            fs::create_dir_all(parent)?;
+    pub(crate) fn place_for(&self, was: Was, path: &RelativePath) -> io::Result<Below> {
+        let path = [was.to_string().as_bytes(), b"/", path.as_bytes()].concat();
+        let path = RelativePath::new(path).map_err(io::Error::other)?;
+        if let Some(parent) = path.parent() {
+            self.folder.make_folders(&parent)?;
         }
-        match present(&place)? {
-            None => Ok(place),
+        let folder = self.folder.clone();
+        match folder.at(&path)?.present()? {
+            None => Ok(Below { folder, path }),
             Some(_) => Err(io::ErrorKind::AlreadyExists.into()),
         }
     }
@@ -251,60 +285,52 @@ impl TrashEntry {
 impl Drop for TrashEntry {
     /// What was taken back leaves empty folders.
     fn drop(&mut self) {
-        remove_empty(&self.folder);
+        remove_empty(&self.place);
     }
 }
 
 /// Beside the notebook, where neither other people nor version control look into it.
-fn make_private(trash: &Path) -> io::Result<()> {
-    let folder = trash.parent().unwrap_or(trash);
-    match present(folder)? {
-        None => {
-            DirBuilder::new().mode(0o700).create(folder)?;
-            fs::write(folder.join(".gitignore"), "*\n")?;
-        }
-        Some(there) if there.is_dir() => {}
-        Some(_) => return Err(io::ErrorKind::NotADirectory.into()),
+fn make_private(home: &Folder) -> io::Result<Folder> {
+    let private = home.child(TRASH);
+    if private.present()?.is_none() {
+        private.make_folder(0o700)?;
+        let mut ignored = private.folder()?.child(".gitignore").create_file()?;
+        ignored.write_all(b"*\n")?;
     }
-    match DirBuilder::new().mode(0o700).create(trash) {
+    let trash = private.folder()?.child("trash");
+    match trash.make_folder(0o700) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
+        _ => trash.folder(),
     }
 }
 
 /// Every file and link below, and none that vanishes meanwhile.
-fn visit(folder: &Path, each: &mut dyn FnMut(&Path, &Metadata)) -> io::Result<()> {
-    let listed = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        listed => listed?,
-    };
-    for entry in listed {
-        let path = entry?.path();
-        match present(&path)? {
-            Some(metadata) if metadata.is_dir() => visit(&path, each)?,
-            Some(metadata) => each(&path, &metadata),
+fn visit(
+    folder: &Folder,
+    path: Option<&RelativePath>,
+    each: &mut dyn FnMut(&RelativePath, &Status) -> io::Result<()>,
+) -> io::Result<()> {
+    folder.each_name(|name| {
+        let place = folder.child(name);
+        let path = below(path, name)?;
+        match place.present()? {
+            Some(status) if status.is_folder() => visit(&place.folder()?, Some(&path), each)?,
+            Some(status) => each(&path, &status)?,
             None => {}
         }
-    }
-    Ok(())
+        Ok(true)
+    })
 }
 
-/// Another notebook of the same folder may do the same.
-fn remove(folder: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => removed,
+/// Whatever is not empty stays.
+fn remove_empty(place: &Place) {
+    if let Ok(folder) = place.folder() {
+        let _ = folder.each_name(|name| {
+            remove_empty(&folder.child(name));
+            Ok(true)
+        });
+        let _ = place.remove_folder();
     }
-}
-
-fn remove_empty(folder: &Path) {
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_empty(&entry.path());
-        }
-    }
-    // Whatever is not empty stays.
-    let _ = fs::remove_dir(folder);
 }
 
 /// Also where a file of the student's has the name of a folder on the way.

@@ -4,14 +4,13 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsStr;
-use std::fs::{self, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
 
 use baton_protocol::files::RelativePath;
 
 use crate::errors::at;
+use crate::folder::{Folder, Status};
 use crate::{FilesError, Root};
 
 /// Caches and stores of tools: large, made anew by whoever needs them, or of use on one machine only.
@@ -26,7 +25,7 @@ const NEVER: [&str; 7] = [
 ];
 
 /// Names that neither a listing nor what a cell changed ever contains.
-fn never_travels(name: &OsStr) -> bool {
+pub(crate) fn never_travels(name: &OsStr) -> bool {
     NEVER.iter().any(|never| name == *never) || name.as_bytes().starts_with(STAGING.as_bytes())
 }
 
@@ -38,7 +37,7 @@ pub(crate) const STAGING: &str = ".baton-";
 
 pub(crate) struct Walked {
     /// Folders before what is in them, nearer ones before farther ones.
-    pub(crate) entries: Vec<(RelativePath, Metadata)>,
+    pub(crate) entries: Vec<(RelativePath, Status)>,
     /// The folders whose every name is among the entries; none is the root.
     pub(crate) listed: BTreeSet<Option<RelativePath>>,
     /// Why folders could not be read.
@@ -56,7 +55,7 @@ pub(crate) fn walk(root: &Root, most: usize) -> Walked {
         cut: false,
     };
     let looked = root.check().and_then(|()| {
-        walked.look(root.path(), most);
+        walked.look(root, most);
         root.check()
     });
     if let Err(error) = looked {
@@ -68,66 +67,79 @@ pub(crate) fn walk(root: &Root, most: usize) -> Walked {
     walked
 }
 
+/// A folder that waits for its turn, as its name was found; none is the root.
+type Next = Option<(RelativePath, Status)>;
+
 impl Walked {
-    fn look(&mut self, root: &Path, most: usize) {
+    fn look(&mut self, root: &Root, most: usize) {
         let mut folders = VecDeque::from([None]);
-        while let Some(folder) = folders.pop_front() {
-            let place = place(root, folder.as_ref());
-            match self.list(&place, folder.as_ref(), most, &mut folders) {
+        while let Some(next) = folders.pop_front() {
+            let listed = open(root, next.as_ref())
+                .and_then(|folder| self.list(&folder, next.as_ref(), most, &mut folders));
+            let path = next.map(|(path, _)| path);
+            match listed {
                 Ok(()) if self.cut => return,
-                Ok(()) => drop(self.listed.insert(folder)),
-                Err(_) if folder.is_some() && !is_there(&place) => {
+                Ok(()) => drop(self.listed.insert(path)),
+                Err(_) if path.as_ref().is_some_and(|path| !is_there(root, path)) => {
                     self.entries
-                        .retain(|(path, _)| Some(path) != folder.as_ref());
+                        .retain(|(entry, _)| Some(entry) != path.as_ref());
                 }
-                Err(source) => self.errors.push(at(&place)(source)),
+                Err(source) => {
+                    let below = path.as_ref().map(RelativePath::as_path);
+                    let place = root.path().join(below.unwrap_or("".as_ref()));
+                    self.errors.push(at(&place)(source));
+                }
             }
         }
     }
 
     fn list(
         &mut self,
-        place: &Path,
-        folder: Option<&RelativePath>,
+        folder: &Folder,
+        of: Option<&(RelativePath, Status)>,
         most: usize,
-        folders: &mut VecDeque<Option<RelativePath>>,
+        folders: &mut VecDeque<Next>,
     ) -> io::Result<()> {
-        for entry in fs::read_dir(place)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            if never_travels(&name) {
-                continue;
+        folder.each_name(|name| {
+            if never_travels(name) {
+                return Ok(true);
             }
-            let metadata = match entry.metadata() {
-                Ok(metadata) => metadata,
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                Err(error) => return Err(error),
+            let Some(status) = folder.child(name).present()? else {
+                return Ok(true);
             };
             if self.entries.len() == most {
                 self.cut = true;
-                return Ok(());
+                return Ok(false);
             }
-            let path = below(folder, &name)?;
-            if metadata.is_dir() {
-                folders.push_back(Some(path.clone()));
+            let path = below(of.map(|(path, _)| path), name)?;
+            if status.is_folder() {
+                folders.push_back(Some((path.clone(), status)));
             }
-            self.entries.push((path, metadata));
-        }
-        Ok(())
+            self.entries.push((path, status));
+            Ok(true)
+        })
     }
 }
 
-fn place(root: &Path, folder: Option<&RelativePath>) -> PathBuf {
-    folder.map_or_else(|| root.to_owned(), |folder| root.join(folder.as_path()))
+/// The folder that had the name when its own folder was listed, and no other.
+fn open(root: &Root, folder: Option<&(RelativePath, Status)>) -> io::Result<Folder> {
+    let Some((path, status)) = folder else {
+        return Ok(root.folder().clone());
+    };
+    let folder = root.folder().folder(path)?;
+    match folder.status()?.is_same(status) {
+        true => Ok(folder),
+        false => Err(io::Error::other("another folder took its place")),
+    }
 }
 
 /// Also when nobody can tell.
-fn is_there(place: &Path) -> bool {
-    let metadata = fs::symlink_metadata(place);
-    !metadata.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+fn is_there(root: &Root, path: &RelativePath) -> bool {
+    let found = root.folder().at(path).and_then(|place| place.status());
+    !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
 }
 
-fn below(folder: Option<&RelativePath>, name: &OsStr) -> io::Result<RelativePath> {
+pub(crate) fn below(folder: Option<&RelativePath>, name: &OsStr) -> io::Result<RelativePath> {
     let mut path = folder.map_or_else(Vec::new, |folder| [folder.as_bytes(), b"/"].concat());
     path.extend_from_slice(name.as_bytes());
     RelativePath::new(path).map_err(io::Error::other)

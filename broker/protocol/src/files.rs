@@ -140,10 +140,13 @@ pub enum FilesWanted {
     Contents {
         paths: Vec<RelativePath>,
     },
-    /// Whether a file that the worker has just made in what looks like the notebook's folder is there.
+    /// A file of this name in the notebook's folder, made with the student's rights: the worker looks whether it is in
+    /// what looks like that folder to it.
     Proof {
         name: String,
     },
+    /// The file may go.
+    ProofSeen {},
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -3,11 +3,9 @@
 //! **Invariant:** what is too large stays, and the student is told which file that is.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use baton_files::{Difference, FilesError, Mirror, read_file, send_parcel};
+use baton_files::{Difference, FilesError, Mirror, Scan, read_file, send_parcel};
 use baton_protocol::files::{Change, Content, Parcel, RelativePath};
 use tokio::task::spawn_blocking;
 
@@ -25,7 +23,6 @@ pub(crate) fn collect(
     let notes = std::mem::take(&mut mirror.notes);
     let collecting = Collecting {
         context: mirror.context.clone(),
-        root: mirror.root.clone(),
         mirror: mirror.mirror.clone(),
         notes,
     };
@@ -34,7 +31,6 @@ pub(crate) fn collect(
 
 struct Collecting {
     context: Arc<Context>,
-    root: PathBuf,
     mirror: Arc<Mutex<Mirror>>,
     notes: Vec<String>,
 }
@@ -42,7 +38,7 @@ struct Collecting {
 impl Collecting {
     async fn run(mut self) -> Result<Collected, MoveError> {
         let mirror = self.mirror.clone();
-        let scan = spawn_blocking(move || lock(&mirror).scan()).await??;
+        let scan = Arc::new(spawn_blocking(move || lock(&mirror).scan()).await??);
         self.notes.extend(notice::files_missing(&scan.missing));
         let (fitting, left) = fitting(&scan.differences, self.context.config.files_limit_bytes);
         let limit_bytes = self.context.config.files_limit_bytes;
@@ -60,7 +56,7 @@ impl Collecting {
                 Difference::Written {
                     path, over, unsure, ..
                 } => {
-                    let Some(content) = self.read(path).await? else {
+                    let Some(content) = self.read(&scan, path).await? else {
                         continue;
                     };
                     written.insert(path.clone(), content.clone());
@@ -85,7 +81,7 @@ impl Collecting {
             let mut mirror = lock(&mirror);
             // What could not be read may be gone with the whole mirror.
             mirror.check()?;
-            mirror.adopt(scan, &sent, &written);
+            mirror.adopt(&scan, &sent, &written);
             Ok::<_, FilesError>(())
         };
         spawn_blocking(adopt).await??;
@@ -93,16 +89,16 @@ impl Collecting {
     }
 
     /// `None` when it is gone already.
-    async fn read(&self, path: &RelativePath) -> Result<Option<Content>, MoveError> {
-        let place = self.root.join(path.as_path());
-        match File::open(&place) {
-            Ok(file) => Ok(Some(read_file(&self.context.lane, file).await?)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(FilesError::Io {
-                path: place,
-                source,
-            }
-            .into()),
+    async fn read(
+        &self,
+        scan: &Arc<Scan>,
+        path: &RelativePath,
+    ) -> Result<Option<Content>, MoveError> {
+        let (mirror, scan, path) = (self.mirror.clone(), scan.clone(), path.clone());
+        let found = spawn_blocking(move || lock(&mirror).open_found(&scan, &path)).await??;
+        match found {
+            Some(file) => Ok(Some(read_file(&self.context.lane, file).await?)),
+            None => Ok(None),
         }
     }
 }

@@ -14,10 +14,11 @@ mod watch;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use baton_files::{FilesError, Mirror, Placeholders, open_parcel, write_file};
+use baton_files::{FilesError, Mirror, Placeholders, Root, Status, open_parcel, write_file};
 use baton_jupyter_link::folder::{self, PrivateFolder};
 use baton_protocol::Cell;
 use baton_protocol::files::{
@@ -77,39 +78,44 @@ fn purpose() -> String {
     format!("mirror-{}", &machine[..8])
 }
 
-/// Whether this machine sees the very folder that the notebook is in.
+/// Whether this machine sees the very folder that the notebook is in, and the student may write there.
+///
+/// A proxy may name any folder of this machine, and the worker may have more rights than the student, so neither path
+/// nor number proves anything. The proxy is asked to make a file there, with the student's rights, and the worker looks
+/// for it through the folder that it has opened. (The rights of the folder's owner would prove nothing: a student can
+/// name somebody else's folder.) A worker that runs as root, which no permissions stop, asks for more: the folder must
+/// belong to who made the file.
 pub(crate) async fn sees(
     context: &Context,
     folder: &NotebookFolder,
     questions: &mut Questions,
 ) -> bool {
-    use std::os::unix::fs::MetadataExt as _;
     if context.config.files != FilesChoice::Auto {
         return false;
     }
-    let path = Path::new(&folder.path);
-    let Ok(metadata) = std::fs::metadata(path) else {
-        return false;
-    };
-    if !metadata.is_dir() || metadata.ino() != folder.inode {
-        return false;
+    match Root::open(Path::new(&folder.path)) {
+        Ok(root) if root.inode() == folder.inode => prove(&root, questions).await,
+        _ => false,
     }
-    let same_host = baton_link::host().is_ok_and(|host| host == folder.host);
-    (same_host && metadata.dev() == folder.device) || prove(path, questions).await
 }
 
-/// A folder of a network may have the same number on two machines, and so may two folders.
-async fn prove(folder: &Path, questions: &mut Questions) -> bool {
+async fn prove(root: &Root, questions: &mut Questions) -> bool {
     let name = format!(".baton-{}", uuid::Uuid::new_v4().simple());
-    let path = folder.join(&name);
-    if std::fs::File::create_new(&path).is_err() {
+    let Ok(path) = RelativePath::new(name.as_str()) else {
+        return false;
+    };
+    let wanted = FilesWanted::Proof { name };
+    if !matches!(
+        questions.ask_and_wait(&wanted).await,
+        Ok(FilesAnswer::Proof { seen: true })
+    ) {
         return false;
     }
-    let answer = questions.ask_and_wait(&FilesWanted::Proof { name }).await;
-    if let Err(error) = std::fs::remove_file(&path) {
-        tracing::warn!(%error, "A file stays in a notebook's folder: {}", path.display());
-    }
-    matches!(answer, Ok(FilesAnswer::Proof { seen: true }))
+    let found = root.folder().at(&path).and_then(|place| place.status());
+    // Whatever it answers: the file is the proxy's to remove.
+    let _ = questions.ask_and_wait(&FilesWanted::ProofSeen {}).await;
+    let is_root = nix::unistd::geteuid().is_root();
+    found.is_ok_and(|file| file.is_file() && (!is_root || file.owner == root.owner()))
 }
 
 impl SessionMirror {
@@ -161,11 +167,15 @@ impl SessionMirror {
     }
 
     /// Where a session starts that works in this folder of the notebook.
-    pub(crate) fn working_folder(&self, folder: &Path) -> PathBuf {
-        match folder.strip_prefix(&self.notebook_folder) {
-            Ok(below) => self.root.join(below),
-            Err(_) => self.root.clone(),
-        }
+    pub(crate) fn make_working_folder(&self, folder: &Path) -> std::io::Result<PathBuf> {
+        let below = folder.strip_prefix(&self.notebook_folder);
+        // A path that leads up again is none of the notebook's.
+        let below = below.map(|below| RelativePath::new(below.as_os_str().as_bytes()));
+        let Ok(Ok(below)) = below else {
+            return Ok(self.root.clone());
+        };
+        lock(&self.mirror).folder().make_folders(&below)?;
+        Ok(self.root.join(below.as_path()))
     }
 
     /// Tells what the session opens and removes, from its start on.
@@ -247,10 +257,13 @@ impl SessionMirror {
             return Err(MoveError::Answer);
         };
         for (path, content) in paths.iter().zip(contents) {
-            let place = self.root.join(path.as_path());
             // What is not there any more fails when the cell opens it.
             let Ok(content) = content else { continue };
-            if let Some((file, _)) = self.placeholders.open(&place)? {
+            let path = path.clone();
+            let opened = self
+                .blocking(move |mirror| mirror.open_placeholder(&path))
+                .await?;
+            if let Some((file, _)) = opened {
                 fill(self.context.clone(), self.mirror.clone(), file, content).await?;
             }
         }
@@ -313,7 +326,7 @@ impl SessionMirror {
     /// Somebody else may have opened it first, and written to it since.
     fn is_empty(&self, opened: &Opened) -> bool {
         let metadata = opened.file.metadata();
-        metadata.is_ok_and(|metadata| self.placeholders.get(&metadata).is_some())
+        metadata.is_ok_and(|metadata| self.placeholders.get(&Status::from(&metadata)).is_some())
     }
 
     fn on_answer(&mut self, question: u64, answer: Parcel) {

@@ -4,18 +4,21 @@
 //! at once. The mirror learns of each name that a call removes or renames. Also C libraries and other programs are
 //! seen, because the system itself tells.
 //!
-//! **Invariant:** every call that waits gets an answer; one that nobody fills fails.
+//! A path that a session names is looked up once, only to find which file it is. Nothing is read or written through
+//! it: a placeholder is opened through what was found, whatever has its name by then.
+//!
+//! **Invariant:** every call that waits gets an answer; one that nobody fills fails. No other file than a placeholder of
+//! this mirror is ever opened.
 
 use std::fs::{self, File};
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use baton_files::{Mirror, Placeholder, Placeholders};
+use baton_files::{Handle, Mirror, Placeholder, Placeholders, Status};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
@@ -162,7 +165,7 @@ fn note_removal(thread: i32, path: &PathOf, mirror: &Mutex<Mirror>) {
     if let (Some(folder), Some(name)) = (place.parent(), place.file_name())
         && let Ok(folder) = fs::metadata(folder)
     {
-        lock(mirror).is_being_removed(&folder, name);
+        lock(mirror).is_being_removed(&Status::from(&folder), name);
     }
 }
 
@@ -184,17 +187,20 @@ fn needed(thread: i32, path: &PathOf, flags: &FlagsOf, placeholders: &Placeholde
     let Some(place) = place_of(thread, path) else {
         return Needed::Refusal(libc::EFAULT);
     };
-    let Ok(metadata) = fs::metadata(&place) else {
+    let Ok(handle) = Handle::find(&place) else {
         return Needed::Nothing;
     };
-    if placeholders.get(&metadata).is_none() {
+    let Ok(status) = handle.status() else {
+        return Needed::Nothing;
+    };
+    if placeholders.get(&status).is_none() {
         return Needed::Nothing;
     }
     if flags & libc::O_TRUNC != 0 {
-        placeholders.emptied(metadata.ino());
+        placeholders.emptied(status.inode);
         return Needed::Nothing;
     }
-    match placeholders.open(&place) {
+    match placeholders.open(&handle) {
         Ok(Some((file, placeholder))) => Needed::Bytes(file, placeholder),
         Ok(None) => Needed::Nothing,
         Err(error) => {

@@ -118,7 +118,12 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     let mark = processes::new_mark(order.notebook);
     let mut mirror = order.mirror;
     let working_folder = match &mirror {
-        Some(mirror) => mirror.working_folder(&order.folder),
+        Some(mirror) => mirror
+            .make_working_folder(&order.folder)
+            .map_err(|source| StartError::RuntimeFolder {
+                path: mirror.root().to_owned(),
+                source,
+            })?,
         None if order.folder.is_dir() => order.folder.clone(),
         None => folder.path().to_owned(),
     };
@@ -128,10 +133,6 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         .envs(environment::inherited(std::env::vars_os(), order.inherits));
     let mut watch = None;
     if let Some(mirror) = &mirror {
-        std::fs::create_dir_all(&working_folder).map_err(|source| StartError::RuntimeFolder {
-            path: working_folder.clone(),
-            source,
-        })?;
         watch = Some(mirror.watch(&mut command).map_err(StartError::Watch)?);
         command
             .env(NOTEBOOK_FOLDER, mirror.notebook_folder())

@@ -6,14 +6,12 @@
 //! **Invariant:** only files that were listed are read, and only below the folder with which the kernel started.
 
 use std::collections::{HashSet, VecDeque};
-use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton_files::{
-    Committed, FilesError, HomeListing, Root, Staging, Trash, list, open_parcel, read_file,
-    send_parcel, small_parcel, stamp, write_file,
+    Committed, FilesError, HomeListing, Place, Root, Staging, Status, Trash, list, open_listed,
+    open_parcel, read_file, send_parcel, small_parcel, stamp, write_file,
 };
 use baton_link::ChunkLane;
 use baton_protocol::JobId;
@@ -56,6 +54,8 @@ struct Shared {
     notes: Vec<String>,
     /// All notes so far, each of which is said once.
     noted: HashSet<String>,
+    /// The file that proves which folder this is.
+    proof: Option<Proof>,
 }
 
 impl HomeFiles {
@@ -81,6 +81,7 @@ impl HomeFiles {
         self.answers.abort_all();
         self.said.clear();
         self.unanswered.clear();
+        lock(&self.shared).proof = None;
         let Some((folder, root)) = &self.folder else {
             return Ok(None);
         };
@@ -241,18 +242,25 @@ async fn answer(
             lock(shared).mirrored = true;
             FilesAnswer::Listing(look(shared, root, true).await?)
         }
-        FilesWanted::Proof { name } => FilesAnswer::Proof {
-            seen: is_proof(root.path(), &name),
-        },
+        FilesWanted::Proof { name } => {
+            let proof = Proof::make(root, &name);
+            let seen = proof.is_some();
+            lock(shared).proof = proof;
+            FilesAnswer::Proof { seen }
+        }
+        FilesWanted::ProofSeen {} => {
+            lock(shared).proof = None;
+            FilesAnswer::Proof { seen: false }
+        }
         FilesWanted::Contents { paths } => {
             let mut contents = Vec::with_capacity(paths.len());
             for path in paths {
                 let content = match lock(shared).listing.has_file(&path) {
-                    true => Ok(root.path().join(path.as_path())),
+                    true => Ok(path),
                     false => Err(NoContent::Gone {}),
                 };
                 contents.push(match content {
-                    Ok(place) => read(place, lane).await,
+                    Ok(path) => read(root.clone(), path, lane).await,
                     Err(why) => Err(why),
                 });
             }
@@ -262,9 +270,27 @@ async fn answer(
     send_parcel(lane, &answer).await
 }
 
-/// The name of a file that a worker has made lately, and nothing else.
-fn is_proof(root: &Path, name: &str) -> bool {
-    name.starts_with(".baton-") && !name.contains('/') && root.join(name).is_file()
+/// A file of the student's, which a worker looks for. Dropping it removes it.
+struct Proof(Place);
+
+impl Proof {
+    fn make(root: &Root, name: &str) -> Option<Self> {
+        let path = RelativePath::new(name).ok()?;
+        if path.parent().is_some() || !name.starts_with(".baton-") {
+            return None;
+        }
+        let place = root.folder().at(&path).ok()?;
+        place.create_file().ok()?;
+        Some(Self(place))
+    }
+}
+
+impl Drop for Proof {
+    fn drop(&mut self) {
+        if let Err(error) = self.0.remove_file() {
+            tracing::warn!(%error, "A file that proves which folder this is stays beside the notebook");
+        }
+    }
 }
 
 async fn look(
@@ -295,10 +321,10 @@ impl Shared {
     }
 }
 
-async fn read(place: PathBuf, lane: &ChunkLane) -> Result<Content, NoContent> {
+async fn read(root: Arc<Root>, path: RelativePath, lane: &ChunkLane) -> Result<Content, NoContent> {
     let (file, stamp) = spawn_blocking(move || {
-        let file = File::open(place)?;
-        let stamp = stamp(&file.metadata()?);
+        let file = open_listed(&root, &path)?;
+        let stamp = stamp(&Status::from(&file.metadata()?));
         Ok((file, stamp))
     })
     .await

@@ -1,49 +1,60 @@
 //! What a cell made, complete and waiting for its place.
 
 use std::ffi::OsStr;
-use std::fs::{self, File, Permissions};
+use std::fs::Permissions;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::path::{Path, PathBuf};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::os::unix::fs::PermissionsExt as _;
 
 use baton_protocol::files::{Content, RelativePath};
 
 use crate::content::time;
+use crate::folder::Below;
 use crate::links::stays_inside;
 
 /// What takes a place.
 pub(super) enum Arriving {
-    Moved(PathBuf, u32),
-    Written(PathBuf, Content),
+    Moved(Below, u32),
+    Written(Below, Content),
     Link(Vec<u8>),
 }
 
 impl Arriving {
-    /// The path at which it waits, complete.
-    pub(super) fn make_ready(self, path: &RelativePath, waiting: &Path) -> io::Result<PathBuf> {
+    /// Where it waits, complete.
+    pub(super) fn make_ready(self, path: &RelativePath, waiting: Below) -> io::Result<Below> {
         match self {
             Self::Moved(file, mode) => {
-                if !fs::symlink_metadata(&file)?.is_symlink() {
-                    fs::set_permissions(&file, Permissions::from_mode(mode & 0o777))?;
+                let place = file.place()?;
+                match place.status()?.is_link() {
+                    // Another than was looked at before, if something else changed it just then.
+                    true => check_link(path, &place.read_link()?.into_vec())?,
+                    false => drop(place.set_mode(mode & 0o777)?),
                 }
                 Ok(file)
             }
             Self::Written(file, content) => {
-                File::options()
-                    .write(true)
-                    .open(&file)?
-                    .set_modified(time(content.modified_ns))?;
-                fs::set_permissions(&file, Permissions::from_mode(content.mode & 0o777))?;
+                let place = file.place()?;
+                let handle = place.handle()?;
+                let open = handle.open()?;
+                open.set_modified(time(content.modified_ns))?;
+                open.set_permissions(Permissions::from_mode(content.mode & 0o777))?;
                 Ok(file)
             }
-            Self::Link(target) if stays_inside(path, &target) => {
-                symlink(OsStr::from_bytes(&target), waiting)?;
-                Ok(waiting.to_owned())
+            Self::Link(target) => {
+                check_link(path, &target)?;
+                waiting.place()?.make_link(OsStr::from_bytes(&target))?;
+                Ok(waiting)
             }
-            Self::Link(_) => Err(io::Error::other(
-                "it is a link that leads out of the notebook's folder",
-            )),
         }
+    }
+}
+
+/// Of a link that gets this place.
+pub(super) fn check_link(path: &RelativePath, target: &[u8]) -> io::Result<()> {
+    match stays_inside(path, target) {
+        true => Ok(()),
+        false => Err(io::Error::other(
+            "it is a link that may lead out of the notebook's folder",
+        )),
     }
 }

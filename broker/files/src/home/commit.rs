@@ -6,44 +6,49 @@
 //!
 //! **Invariant:** no link is followed, and no change of somebody else is lost.
 
-use std::fs::{self, File, Metadata, Permissions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
 
 use baton_protocol::files::{Base, Change, Content, RelativePath, Stamp};
 
-use super::arriving::Arriving;
+use super::arriving::{Arriving, check_link};
 use super::listing::stamp;
-use super::places::{free_name, move_file, present, rename_or_copy};
+use super::places::{free_name, move_file, rename_or_copy};
 use crate::errors::at;
+use crate::folder::{Below, Folder, Place, Status};
 use crate::links::inside;
 use crate::trash::{Trash, TrashEntry, Was};
-use crate::walk::STAGING;
+use crate::walk::{STAGING, never_travels};
 use crate::{FilesError, Root};
 
 /// Files that wait for their place.
 #[derive(Debug)]
 pub struct Staging {
     root: PathBuf,
-    folder: PathBuf,
+    home: Folder,
+    /// In the notebook's folder.
+    place: Place,
+    folder: Folder,
     trash: Trash,
-    changes: Vec<(Change, Option<PathBuf>)>,
+    changes: Vec<(Change, Option<Below>)>,
 }
 
 impl Staging {
     /// Fails where the notebook's folder is not the one that it was.
     pub fn create(root: &Root, trash: &Trash) -> Result<Self, FilesError> {
         root.check()?;
-        let root = root.path();
-        let folder = root.join(format!("{STAGING}{}", uuid::Uuid::new_v4().simple()));
-        fs::DirBuilder::new()
-            .mode(0o700)
-            .create(&folder)
-            .map_err(at(&folder))?;
+        let name = format!("{STAGING}{}", uuid::Uuid::new_v4().simple());
+        let path = root.path().join(&name);
+        let home = root.folder().clone();
+        let place = home.child(name);
+        place.make_folder(0o700).map_err(at(&path))?;
         Ok(Self {
-            root: root.to_owned(),
-            folder,
+            root: root.path().to_owned(),
+            folder: place.folder().map_err(at(&path))?,
+            home,
+            place,
             trash: trash.clone(),
             changes: Vec::new(),
         })
@@ -55,16 +60,21 @@ impl Staging {
             self.changes.push((change, None));
             return Ok(None);
         };
-        let path = self.folder.join(format!("new-{}", self.changes.len()));
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)
-            .map_err(at(&path))?;
+        let waiting = self.waiting(&format!("new-{}", self.changes.len()));
+        let file = waiting
+            .place()
+            .and_then(|place| place.create_file())
+            .map_err(at(&self.root.join(self.place.name())))?;
         let content = content.clone();
-        self.changes.push((change, Some(path)));
+        self.changes.push((change, Some(waiting)));
         Ok(Some((file, content)))
+    }
+
+    fn waiting(&self, name: &str) -> Below {
+        Below {
+            folder: self.folder.clone(),
+            path: RelativePath::new(name).expect("a name without slashes is a path"),
+        }
     }
 
     /// Puts everything in its place. What cannot be is left as it was, with a note for the student.
@@ -72,7 +82,6 @@ impl Staging {
     pub fn commit(mut self) -> Committed {
         let changes = std::mem::take(&mut self.changes);
         let mut commit = Commit {
-            root: self.root.clone(),
             staging: self,
             trash: None,
             deleted: 0,
@@ -95,8 +104,9 @@ impl Staging {
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.folder) {
-            tracing::warn!(%error, "A folder for arriving files stays: {}", self.folder.display());
+        if let Err(error) = self.place.remove_tree() {
+            let name = self.place.name().display();
+            tracing::warn!(%error, "A folder for arriving files stays: {name}");
         }
     }
 }
@@ -128,28 +138,28 @@ impl Committed {
 
 #[derive(Debug)]
 enum Undo {
-    Rename { from: PathBuf, to: PathBuf },
-    RemoveFolder(PathBuf),
-    MakeFolder(PathBuf, Permissions),
-    SetMode(PathBuf, Permissions),
+    Rename { from: Below, to: Below },
+    RemoveFolder(Below),
+    MakeFolder(Below, u32),
+    SetMode(Below, u32),
 }
 
 impl Undo {
     fn run(&self) -> io::Result<()> {
         match self {
-            Self::Rename { from, to } => rename_or_copy(from, to),
-            Self::RemoveFolder(path) => fs::remove_dir(path),
+            Self::Rename { from, to } => rename_or_copy(&from.place()?, &to.place()?),
+            Self::RemoveFolder(path) => path.place()?.remove_folder(),
             Self::MakeFolder(path, mode) => {
-                fs::create_dir(path)?;
-                fs::set_permissions(path, mode.clone())
+                let place = path.place()?;
+                place.make_folder(0o700)?;
+                place.set_mode(*mode).map(drop)
             }
-            Self::SetMode(path, mode) => fs::set_permissions(path, mode.clone()),
+            Self::SetMode(path, mode) => path.place()?.set_mode(*mode).map(drop),
         }
     }
 }
 
 struct Commit {
-    root: PathBuf,
     staging: Staging,
     /// Made when something is taken away.
     trash: Option<TrashEntry>,
@@ -163,6 +173,8 @@ struct Commit {
 /// What is not done, and why.
 enum Not {
     Changed,
+    /// Neither do its like leave the notebook's folder.
+    Travels,
     Io(io::Error),
 }
 
@@ -174,7 +186,7 @@ impl From<io::Error> for Not {
 
 impl Commit {
     /// First what goes away, then what takes its place.
-    fn all(&mut self, changes: Vec<(Change, Option<PathBuf>)>) {
+    fn all(&mut self, changes: Vec<(Change, Option<Below>)>) {
         let mut arriving = Vec::new();
         let mut emptied = Vec::new();
         let mut folders = Vec::new();
@@ -192,7 +204,7 @@ impl Commit {
                     path,
                     over,
                     mode,
-                } => match self.take(&from, &base, Was::Renamed) {
+                } => match self.take_to(&path, &from, &base) {
                     Ok(Some(taken)) => arriving.push((path, over, Arriving::Moved(taken, mode))),
                     taken => {
                         let why = taken.err().unwrap_or(Not::Changed);
@@ -244,6 +256,7 @@ impl Commit {
         let why = match done {
             Ok(()) => return,
             Err(Not::Changed) => "something else changed it here meanwhile".to_owned(),
+            Err(Not::Travels) => "files of that name do not travel".to_owned(),
             Err(Not::Io(error)) => format!("here that failed: {error}"),
         };
         self.notes.push(format!(
@@ -252,44 +265,55 @@ impl Commit {
     }
 
     /// Moves what is there out of the way; `None` when nothing is.
-    fn take(&mut self, path: &RelativePath, base: &Base, was: Was) -> Result<Option<PathBuf>, Not> {
-        let place = self.place_of(path)?;
-        let Some(metadata) = present(&place)? else {
+    fn take(&mut self, path: &RelativePath, base: &Base, was: Was) -> Result<Option<Below>, Not> {
+        let Some((place, status)) = self.find(path)? else {
             return Ok(None);
         };
-        if !self.is_as_known(path, &metadata, base) {
+        if !self.is_as_known(path, &place, &status, base) {
             return Err(Not::Changed);
         }
         let taken = self.in_trash(path, was)?;
-        move_file(&place, &taken)?;
+        move_file(&place, &taken.place()?)?;
         self.undo.push(Undo::Rename {
             from: taken.clone(),
-            to: place,
+            to: self.home(path),
         });
         Ok(Some(taken))
     }
 
+    /// What gets another name. A link is checked like a new one.
+    fn take_to(
+        &mut self,
+        path: &RelativePath,
+        from: &RelativePath,
+        base: &Base,
+    ) -> Result<Option<Below>, Not> {
+        if let Base::Link { target } = base {
+            check_link(path, target)?;
+        }
+        self.take(from, base, Was::Renamed)
+    }
+
     fn remove_folder(&mut self, path: &RelativePath) -> Result<(), Not> {
-        let place = self.place_of(path)?;
-        let Some(metadata) = present(&place)? else {
+        let Some((place, status)) = self.find(path)? else {
             return Ok(());
         };
-        fs::remove_dir(&place)?;
+        place.remove_folder()?;
         self.undo
-            .push(Undo::MakeFolder(place, metadata.permissions()));
+            .push(Undo::MakeFolder(self.home(path), status.mode));
         Ok(())
     }
 
     fn make_folder(&mut self, path: &RelativePath, mode: u32) -> Result<(), Not> {
         let place = self.place_of(path)?;
-        match present(&place)? {
-            Some(metadata) if metadata.is_dir() => return Ok(()),
+        match place.present()? {
+            Some(status) if status.is_folder() => return Ok(()),
             Some(_) => return Err(Not::Changed),
             None => {}
         }
-        fs::create_dir(&place)?;
-        fs::set_permissions(&place, Permissions::from_mode(mode & 0o777))?;
-        self.undo.push(Undo::RemoveFolder(place));
+        place.make_folder(0o700)?;
+        self.undo.push(Undo::RemoveFolder(self.home(path)));
+        place.set_mode(mode & 0o777)?;
         Ok(())
     }
 
@@ -300,97 +324,129 @@ impl Commit {
         what: Arriving,
     ) -> Result<(), Not> {
         let place = self.place_of(path)?;
-        let arrived = what.make_ready(path, &self.next_link())?;
-        let there = present(&place)?;
+        self.linked += 1;
+        let waiting = self.staging.waiting(&format!("link-{}", self.linked));
+        let arrived = what.make_ready(path, waiting)?;
+        let there = place.present()?;
         let is_free = match (&there, over) {
             (None, _) => true,
-            (Some(metadata), Some(base)) => self.is_as_known(path, metadata, base),
+            (Some(status), Some(base)) => self.is_as_known(path, &place, status, base),
             (Some(_), None) => false,
         };
         if !is_free {
-            let other = free_name(&place)?;
-            fs::rename(&arrived, &other)?;
-            let name = other.file_name().unwrap_or_default().to_string_lossy();
-            self.notes.push(format!(
-                "'{path}' was written by the cell, and something else changed it here meanwhile; \
-                 the cell's version is '{name}' beside it"
-            ));
-            self.undo.push(Undo::Rename {
-                from: other,
-                to: arrived,
-            });
-            return Ok(());
+            return self.place_beside(path, &place, arrived);
         }
         if there.is_some() {
             let before = self.in_trash(path, Was::Replaced)?;
+            let kept = before.place()?;
             // So that there is a file of this name at any time; some file systems know no second name.
-            fs::hard_link(&place, &before).or_else(|_| move_file(&place, &before))?;
+            place
+                .hard_link_to(&kept)
+                .or_else(|_| move_file(&place, &kept))?;
             self.undo.push(Undo::Rename {
                 from: before,
-                to: place.clone(),
+                to: self.home(path),
             });
         }
-        rename_or_copy(&arrived, &place)?;
+        rename_or_copy(&arrived.place()?, &place)?;
         self.undo.push(Undo::Rename {
-            from: place.clone(),
+            from: self.home(path),
             to: arrived,
         });
-        let metadata = fs::symlink_metadata(&place)?;
-        if metadata.is_file() {
-            self.written.push((path.clone(), stamp(&metadata)));
+        let status = place.status()?;
+        if status.is_file() {
+            self.written.push((path.clone(), stamp(&status)));
+        }
+        Ok(())
+    }
+
+    /// Both versions stay.
+    fn place_beside(
+        &mut self,
+        path: &RelativePath,
+        taken: &Place,
+        arrived: Below,
+    ) -> Result<(), Not> {
+        let other = free_name(taken)?;
+        arrived.place()?.rename_to(&other)?;
+        let name = other.name().to_string_lossy();
+        self.notes.push(format!(
+            "'{path}' was written by the cell, and something else changed it here meanwhile; \
+             the cell's version is '{name}' beside it"
+        ));
+        let folder = path
+            .parent()
+            .map_or_else(Vec::new, |folder| [folder.as_bytes(), b"/"].concat());
+        let beside = RelativePath::new([&folder, other.name().as_bytes()].concat());
+        if let Ok(beside) = beside {
+            self.undo.push(Undo::Rename {
+                from: self.home(&beside),
+                to: arrived,
+            });
         }
         Ok(())
     }
 
     fn set_mode(&mut self, path: &RelativePath, base: &Base, mode: u32) -> Result<(), Not> {
-        let place = self.place_of(path)?;
-        let metadata = present(&place)?.ok_or(Not::Changed)?;
-        if !metadata.is_file() || !self.is_as_known(path, &metadata, base) {
+        let (place, before) = self.find(path)?.ok_or(Not::Changed)?;
+        if !before.is_file() || !self.is_as_known(path, &place, &before, base) {
             return Err(Not::Changed);
         }
-        fs::set_permissions(&place, Permissions::from_mode(mode & 0o777))?;
-        self.undo
-            .push(Undo::SetMode(place.clone(), metadata.permissions()));
-        let metadata = fs::symlink_metadata(&place)?;
-        self.written.push((path.clone(), stamp(&metadata)));
+        let status = place.set_mode(mode & 0o777)?;
+        self.undo.push(Undo::SetMode(self.home(path), before.mode));
+        self.written.push((path.clone(), stamp(&status)));
         Ok(())
     }
 
-    /// Refuses a path that leads through a link, or through something that is no folder.
-    fn place_of(&self, path: &RelativePath) -> Result<PathBuf, Not> {
-        let mut place = self.root.clone();
-        let mut components = path.as_path().components().peekable();
-        while let Some(component) = components.next() {
-            place.push(component);
-            if components.peek().is_some()
-                && let Some(metadata) = present(&place)?
-                && !metadata.is_dir()
-            {
-                return Err(Not::Changed);
-            }
-        }
-        Ok(place)
+    /// What is there now, if anything is.
+    fn find(&self, path: &RelativePath) -> Result<Option<(Place, Status)>, Not> {
+        let place = match self.place_of(path) {
+            Err(Not::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            place => place?,
+        };
+        let status = place.present()?;
+        Ok(status.map(|status| (place, status)))
     }
 
-    fn is_as_known(&self, path: &RelativePath, metadata: &Metadata, base: &Base) -> bool {
+    /// Refuses a path that leads through a link, through something that is no folder, or to what never travels.
+    fn place_of(&self, path: &RelativePath) -> Result<Place, Not> {
+        if path.as_path().iter().any(never_travels) {
+            return Err(Not::Travels);
+        }
+        match self.staging.home.at(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(Not::Changed),
+            place => Ok(place?),
+        }
+    }
+
+    fn home(&self, path: &RelativePath) -> Below {
+        Below {
+            folder: self.staging.home.clone(),
+            path: path.clone(),
+        }
+    }
+
+    fn is_as_known(
+        &self,
+        path: &RelativePath,
+        place: &Place,
+        status: &Status,
+        base: &Base,
+    ) -> bool {
         match base {
-            Base::File(known) => metadata.is_file() && stamp(metadata) == *known,
+            Base::File(known) => status.is_file() && stamp(status) == *known,
             Base::Link { target } => {
-                metadata.is_symlink()
-                    && fs::read_link(self.root.join(path.as_path()))
+                status.is_link()
+                    && place
+                        .read_link()
                         .ok()
-                        .and_then(|now| inside(&self.root, path, &now))
+                        .and_then(|now| inside(&self.staging.root, path, Path::new(&now)))
                         .is_some_and(|now| now == **target)
             }
         }
     }
 
-    fn next_link(&mut self) -> PathBuf {
-        self.linked += 1;
-        self.staging.folder.join(format!("link-{}", self.linked))
-    }
-
-    fn in_trash(&mut self, path: &RelativePath, was: Was) -> io::Result<PathBuf> {
+    fn in_trash(&mut self, path: &RelativePath, was: Was) -> io::Result<Below> {
         let entry = match self.trash.take() {
             Some(entry) => entry,
             None => self.staging.trash.begin()?,

@@ -2,15 +2,15 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, Metadata};
+use std::fs::File;
 use std::hash::{Hash as _, Hasher as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::io;
 use std::path::Path;
 
 use baton_protocol::files::{Entry, Listing, RelativePath, Stamp};
 use serde_bytes::ByteBuf;
 
-use crate::content::modified_ns;
+use crate::folder::Status;
 use crate::links::inside;
 use crate::walk::walk;
 use crate::{FilesError, Root};
@@ -139,8 +139,8 @@ impl Seen {
 pub fn list(root: &Root, most: usize) -> Seen {
     let walked = walk(root, most);
     let mut entries = BTreeMap::new();
-    for (path, metadata) in walked.entries {
-        if let Some(entry) = entry(root.path(), &path, &metadata) {
+    for (path, status) in walked.entries {
+        if let Some(entry) = entry(root, &path, &status) {
             entries.insert(path, entry);
         }
     }
@@ -153,41 +153,54 @@ pub fn list(root: &Root, most: usize) -> Seen {
 }
 
 /// `None` for what cannot be mirrored: sockets and the like, and links to folders elsewhere.
-fn entry(root: &Path, path: &RelativePath, metadata: &Metadata) -> Option<Entry> {
-    if metadata.is_dir() {
-        let mode = metadata.mode() & 0o777;
+fn entry(root: &Root, path: &RelativePath, status: &Status) -> Option<Entry> {
+    if status.is_folder() {
+        let mode = status.mode & 0o777;
         return Some(Entry::Folder { mode });
     }
-    if metadata.is_symlink() {
-        let place = root.join(path.as_path());
-        let target = fs::read_link(&place).ok()?;
-        if let Some(target) = inside(root, path, &target) {
+    if status.is_link() {
+        let place = root.folder().at(path).ok()?;
+        let target = place.read_link().ok()?;
+        if let Some(target) = inside(root.path(), path, Path::new(&target)) {
             let target = ByteBuf::from(target);
             return Some(Entry::Link { target });
         }
-        let metadata = fs::metadata(&place).ok()?;
-        return metadata.is_file().then(|| file(&metadata));
+        let status = place.followed_status().ok()?;
+        return status.is_file().then(|| file(&status));
     }
-    metadata.is_file().then(|| file(metadata))
+    status.is_file().then(|| file(status))
 }
 
-fn file(metadata: &Metadata) -> Entry {
+fn file(status: &Status) -> Entry {
     Entry::File {
-        stamp: stamp(metadata),
-        bytes: metadata.len(),
-        modified_ns: modified_ns(metadata),
-        mode: metadata.mode() & 0o777,
+        stamp: stamp(status),
+        bytes: status.bytes,
+        modified_ns: status.modified_ns,
+        mode: status.mode & 0o777,
+    }
+}
+
+/// A file as it was listed: of the links only those are followed that lead to a file elsewhere, and a cell can make none
+/// of these.
+pub fn open_listed(root: &Root, path: &RelativePath) -> io::Result<File> {
+    let place = root.folder().at(path)?;
+    if !place.status()?.is_link() {
+        return place.open_file();
+    }
+    match inside(root.path(), path, Path::new(&place.read_link()?)) {
+        None => place.open_followed(),
+        Some(_) => Err(io::ErrorKind::NotFound.into()),
     }
 }
 
 /// As long as it is the same, the file is.
 #[must_use]
-pub fn stamp(metadata: &Metadata) -> Stamp {
+pub fn stamp(status: &Status) -> Stamp {
     let mut hasher = DefaultHasher::new();
-    metadata.dev().hash(&mut hasher);
-    metadata.ino().hash(&mut hasher);
-    metadata.len().hash(&mut hasher);
-    modified_ns(metadata).hash(&mut hasher);
-    (metadata.mode() & 0o777).hash(&mut hasher);
+    status.device.hash(&mut hasher);
+    status.inode.hash(&mut hasher);
+    status.bytes.hash(&mut hasher);
+    status.modified_ns.hash(&mut hasher);
+    (status.mode & 0o777).hash(&mut hasher);
     Stamp(hasher.finish())
 }

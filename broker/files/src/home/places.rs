@@ -1,24 +1,18 @@
-//! Places in the notebook's folder: what is there, and moving files into them.
+//! Moving files to places in the notebook's folder.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Metadata};
+use std::fs::{File, Permissions};
 use std::io;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 
+use crate::folder::Place;
 use crate::walk::STAGING;
 
-pub(crate) fn present(path: &Path) -> io::Result<Option<Metadata>> {
-    match fs::symlink_metadata(path) {
-        Ok(metadata) => Ok(Some(metadata)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 /// Beside a file whose name is taken: `data (from the GPU).csv`.
-pub(super) fn free_name(taken: &Path) -> io::Result<PathBuf> {
-    let (stem, ending) = (taken.file_stem(), taken.extension());
+pub(super) fn free_name(taken: &Place) -> io::Result<Place> {
+    let name = Path::new(taken.name());
+    let (stem, ending) = (name.file_stem(), name.extension());
     for number in 1.. {
         let mut name = stem.map_or_else(OsString::new, OsStr::to_owned);
         match number {
@@ -29,42 +23,49 @@ pub(super) fn free_name(taken: &Path) -> io::Result<PathBuf> {
             name.push(".");
             name.push(ending);
         }
-        let path = taken.with_file_name(name);
-        if present(&path)?.is_none() {
-            return Ok(path);
+        let place = taken.beside(name);
+        if place.present()?.is_none() {
+            return Ok(place);
         }
     }
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
 /// The place it had is free afterwards, also where the other one is on another file system.
-pub(crate) fn move_file(from: &Path, to: &Path) -> io::Result<()> {
-    match fs::rename(from, to) {
+pub(crate) fn move_file(from: &Place, to: &Place) -> io::Result<()> {
+    match from.rename_to(to) {
         Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
             copy(from, to)?;
-            fs::remove_file(from)
+            from.remove_file()
         }
         renamed => renamed,
     }
 }
 
 /// A folder inside the notebook's may be another file system.
-pub(super) fn rename_or_copy(from: &Path, to: &Path) -> io::Result<()> {
-    match fs::rename(from, to) {
+pub(super) fn rename_or_copy(from: &Place, to: &Place) -> io::Result<()> {
+    match from.rename_to(to) {
         Err(error) if error.kind() == io::ErrorKind::CrossesDevices => copy(from, to),
         renamed => renamed,
     }
 }
 
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
-    let near = to.with_file_name(format!("{STAGING}{}", uuid::Uuid::new_v4().simple()));
-    let metadata = fs::symlink_metadata(from)?;
-    let copied = match metadata.is_symlink() {
-        true => symlink(fs::read_link(from)?, &near),
-        false => fs::copy(from, &near)
-            .and_then(|_| File::open(&near)?.set_modified(metadata.modified()?)),
+fn copy(from: &Place, to: &Place) -> io::Result<()> {
+    let near = to.beside(format!("{STAGING}{}", uuid::Uuid::new_v4().simple()));
+    let copied = match from.status()?.is_link() {
+        true => near.make_link(&from.read_link()?),
+        false => from
+            .open_file()
+            .and_then(|from| copy_file(from, near.create_file()?)),
     };
     copied
-        .and_then(|()| fs::rename(&near, to))
-        .inspect_err(|_| drop(fs::remove_file(&near)))
+        .and_then(|()| near.rename_to(to))
+        .inspect_err(|_| drop(near.remove_file()))
+}
+
+fn copy_file(mut from: File, mut to: File) -> io::Result<()> {
+    let metadata = from.metadata()?;
+    io::copy(&mut from, &mut to)?;
+    to.set_modified(metadata.modified()?)?;
+    to.set_permissions(Permissions::from_mode(metadata.permissions().mode()))
 }

@@ -1,17 +1,13 @@
 //! Files of a mirror that have no bytes yet, by inode: their names may change while nobody has read them.
 
 use std::collections::HashMap;
-use std::fs::{self, File, Metadata, Permissions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton_protocol::files::RelativePath;
 
-use crate::FilesError;
-use crate::content::modified_ns;
-use crate::errors::at;
+use crate::folder::{Handle, Status};
 
 /// Shared by the mirror and by whoever watches what a session opens.
 #[derive(Debug, Clone, Default)]
@@ -24,6 +20,7 @@ pub struct Placeholder {
     /// At home.
     pub path: RelativePath,
     pub bytes: u64,
+    device: u64,
     modified_ns: i64,
     /// Somebody tried to open it with the wish that it be emptied.
     emptied: bool,
@@ -32,21 +29,25 @@ pub struct Placeholder {
 impl Placeholders {
     /// What has to be fetched before this file is read. A file that a cell has emptied is nobody's placeholder.
     #[must_use]
-    pub fn get(&self, metadata: &Metadata) -> Option<Placeholder> {
+    pub fn get(&self, status: &Status) -> Option<Placeholder> {
         let mut by_inode = self.lock();
-        let placeholder = by_inode.get(&metadata.ino())?;
-        if placeholder.is(metadata) {
+        let placeholder = by_inode.get(&status.inode)?;
+        // A session may name any file of this machine.
+        if status.device != placeholder.device {
+            return None;
+        }
+        if placeholder.is(status) {
             return Some(placeholder.clone());
         }
-        by_inode.remove(&metadata.ino());
+        by_inode.remove(&status.inode);
         None
     }
 
-    /// The file, to be filled with what is at home, if it is a placeholder.
-    pub fn open(&self, place: &Path) -> Result<Option<(File, Placeholder)>, FilesError> {
-        let metadata = fs::metadata(place).map_err(at(place))?;
-        match self.get(&metadata) {
-            Some(placeholder) => Ok(Some((open_anyway(place, &metadata)?, placeholder))),
+    /// The file, to be filled with what is at home, if it is a placeholder. Its name is not looked up again.
+    pub fn open(&self, handle: &Handle) -> io::Result<Option<(File, Placeholder)>> {
+        let status = handle.status()?;
+        match self.get(&status) {
+            Some(placeholder) => Ok(Some((open_anyway(handle, &status)?, placeholder))),
             None => Ok(None),
         }
     }
@@ -58,14 +59,15 @@ impl Placeholders {
         }
     }
 
-    pub(super) fn insert(&self, path: RelativePath, metadata: &Metadata) {
+    pub(super) fn insert(&self, path: RelativePath, status: &Status) {
         let placeholder = Placeholder {
             path,
-            bytes: metadata.len(),
-            modified_ns: modified_ns(metadata),
+            device: status.device,
+            bytes: status.bytes,
+            modified_ns: status.modified_ns,
             emptied: false,
         };
-        self.lock().insert(metadata.ino(), placeholder);
+        self.lock().insert(status.inode, placeholder);
     }
 
     /// It has this name at home, too.
@@ -91,25 +93,21 @@ impl Placeholders {
 
 impl Placeholder {
     /// Its time alone may have changed (`touch`); a file that was emptied and made large again has another time, too.
-    fn is(&self, metadata: &Metadata) -> bool {
-        let untouched = modified_ns(metadata) == self.modified_ns;
-        metadata.len() == self.bytes && metadata.blocks() == 0 && (untouched || !self.emptied)
+    fn is(&self, status: &Status) -> bool {
+        let untouched = status.modified_ns == self.modified_ns;
+        status.bytes == self.bytes && status.blocks == 0 && (untouched || !self.emptied)
     }
 }
 
 /// To read and write, also what its owner may not write.
-fn open_anyway(place: &Path, metadata: &Metadata) -> Result<File, FilesError> {
-    let open = || File::options().read(true).write(true).open(place);
-    let opened = match open() {
+fn open_anyway(handle: &Handle, status: &Status) -> io::Result<File> {
+    match handle.open() {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            let allow = |mode| fs::set_permissions(place, Permissions::from_mode(mode));
-            allow(metadata.mode() | 0o600).and_then(|()| {
-                let file = open();
-                allow(metadata.mode())?;
-                file
-            })
+            handle.set_mode(status.mode | 0o600)?;
+            let file = handle.open();
+            handle.set_mode(status.mode)?;
+            file
         }
         opened => opened,
-    };
-    opened.map_err(at(place))
+    }
 }

@@ -4,6 +4,9 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use baton_protocol::files::{Base, Change, RelativePath};
+use serde_bytes::ByteBuf;
+
 use crate::pair::{Pair, tree};
 
 fn text(path: impl AsRef<Path>) -> String {
@@ -107,6 +110,67 @@ fn nothing_is_written_through_a_link() {
     assert_eq!(text(home.join("borrowed (from the GPU)")), "mine");
     assert!(!home.join("leak").exists());
     assert_eq!(notes.len(), 3, "{notes:?}");
+}
+
+#[test]
+fn no_links_lead_out_together() {
+    for names in [["d", "z"], ["z", "d"], ["b", "a"]] {
+        let mut pair = Pair::new();
+        let home = pair.home.clone();
+        fs::write(home.with_file_name("outside"), "theirs").unwrap();
+        let [dot, out] = names;
+        let notes = pair.cell(|pair| {
+            symlink(".", pair.at(dot)).unwrap();
+            symlink(format!("{dot}/../outside"), pair.at(out)).unwrap();
+        });
+        assert!(home.join(dot).join(dot).exists());
+        assert!(fs::symlink_metadata(home.join(out)).is_err());
+        assert_eq!(notes.len(), 1, "{notes:?}");
+        assert!(notes[0].contains("may lead out of the notebook's folder"));
+    }
+}
+
+#[test]
+fn a_moved_link_is_a_new_one() {
+    let pair = Pair::new();
+    fs::create_dir_all(pair.home.join("deep/er")).unwrap();
+    let [there, path] = ["deep/er/link", "link"].map(|path| RelativePath::new(path).unwrap());
+    symlink("../../a", pair.home.join(there.as_path())).unwrap();
+    let target = ByteBuf::from("../../a");
+    let moved = Change::Moved {
+        from: there.clone(),
+        base: Base::Link { target },
+        path,
+        over: None,
+        mode: 0o644,
+    };
+    let mut staging = pair.stage().unwrap();
+    assert!(staging.add(moved).unwrap().is_none());
+    let committed = staging.commit();
+    assert_eq!(committed.notes.len(), 1, "{:?}", committed.notes);
+    drop(committed);
+    assert!(fs::symlink_metadata(pair.home.join("link")).is_err());
+    // Where it was it led nowhere else than before.
+    assert!(fs::symlink_metadata(pair.home.join(there.as_path())).is_ok());
+}
+
+#[test]
+fn what_never_travels_is_not_written_by_a_worker() {
+    let pair = Pair::new();
+    fs::create_dir_all(pair.home.join(".git/hooks")).unwrap();
+    let before = tree(&pair.home);
+    let mut staging = pair.stage().unwrap();
+    for name in [".git/hooks/post-checkout", ".baton", "a/__pycache__"] {
+        let path = RelativePath::new(name).unwrap();
+        let target = ByteBuf::from("x");
+        let over = None;
+        let linked = Change::Linked { path, over, target };
+        assert!(staging.add(linked).unwrap().is_none());
+    }
+    let committed = staging.commit();
+    assert_eq!(committed.notes.len(), 3, "{:?}", committed.notes);
+    drop(committed);
+    assert_eq!(tree(&pair.home), before);
 }
 
 #[test]

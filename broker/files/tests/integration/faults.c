@@ -1,13 +1,16 @@
 // Makes looking at folders fail, as a broken disk or a process without descriptors does. Loaded before the C library.
 //
 // access("/baton-faults/ERRNO/AFTER/STICKY", 0) arms it: after AFTER calls the next one fails, or all that follow do.
-// ERRNO 0 disarms it.
+// ERRNO 0 disarms it. With BATON_TEST_NO_OPENAT2 the system has no openat2.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 static int error, after, sticky;
@@ -25,13 +28,34 @@ int access(const char *path, int mode) {
     return real(path, mode);
 }
 
-DIR *opendir(const char *path) {
-    DIR *(*real)(const char *) = dlsym(RTLD_NEXT, "opendir");
-    return fails() ? NULL : real(path);
+int openat(int folder, const char *path, int flags, ...) {
+    va_list rest;
+    va_start(rest, flags);
+    unsigned mode = va_arg(rest, unsigned);
+    va_end(rest);
+    int (*real)(int, const char *, int, ...) = dlsym(RTLD_NEXT, "openat");
+    return fails() ? -1 : real(folder, path, flags, mode);
 }
 
-struct dirent64 *readdir64(DIR *folder) {
-    struct dirent64 *(*real)(DIR *) = dlsym(RTLD_NEXT, "readdir64");
+long syscall(long number, ...) {
+    long rest[6];
+    va_list list;
+    va_start(list, number);
+    for (int index = 0; index < 6; index++) rest[index] = va_arg(list, long);
+    va_end(list);
+    if (number == SYS_openat2) {
+        if (getenv("BATON_TEST_NO_OPENAT2")) {
+            errno = ENOSYS;
+            return -1;
+        }
+        if (fails()) return -1;
+    }
+    long (*real)(long, ...) = dlsym(RTLD_NEXT, "syscall");
+    return real(number, rest[0], rest[1], rest[2], rest[3], rest[4], rest[5]);
+}
+
+struct dirent *readdir(DIR *folder) {
+    struct dirent *(*real)(DIR *) = dlsym(RTLD_NEXT, "readdir");
     return fails() ? NULL : real(folder);
 }
 
@@ -40,7 +64,17 @@ int statx(int folder, const char *path, int flags, unsigned mask, struct statx *
     return fails() ? -1 : real(folder, path, flags, mask, found);
 }
 
-ssize_t readlink(const char *path, char *target, size_t size) {
-    ssize_t (*real)(const char *, char *, size_t) = dlsym(RTLD_NEXT, "readlink");
-    return fails() ? -1 : real(path, target, size);
+int fstatat(int folder, const char *path, struct stat *found, int flags) {
+    int (*real)(int, const char *, struct stat *, int) = dlsym(RTLD_NEXT, "fstatat");
+    return fails() ? -1 : real(folder, path, found, flags);
+}
+
+int fstat(int file, struct stat *found) {
+    int (*real)(int, struct stat *) = dlsym(RTLD_NEXT, "fstat");
+    return fails() ? -1 : real(file, found);
+}
+
+ssize_t readlinkat(int folder, const char *path, char *target, size_t size) {
+    ssize_t (*real)(int, const char *, char *, size_t) = dlsym(RTLD_NEXT, "readlinkat");
+    return fails() ? -1 : real(folder, path, target, size);
 }

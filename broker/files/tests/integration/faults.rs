@@ -13,6 +13,24 @@ pub(crate) fn with_faults(name: &str, test: impl FnOnce()) {
     if std::env::var_os(LOADED).is_some() {
         return test();
     }
+    let said = run_again(&["--exact", name], &[]);
+    assert!(said.contains("1 passed"), "{said}");
+}
+
+/// All tests of this program are true where the system lacks `openat2`, too.
+#[test]
+fn without_openat2() {
+    if std::env::var_os(LOADED).is_none() {
+        let said = run_again(
+            &["--test-threads=1", "--skip", "without_openat2"],
+            &[("BATON_TEST_NO_OPENAT2", "1")],
+        );
+        assert!(said.contains(" passed"), "{said}");
+    }
+}
+
+/// What this program says, run with these arguments where faults can happen.
+fn run_again(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("faults.so");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/integration/faults.c");
@@ -22,13 +40,15 @@ pub(crate) fn with_faults(name: &str, test: impl FnOnce()) {
         .status();
     assert!(built.unwrap().success());
     let ran = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name])
+        .args(arguments)
         .env("LD_PRELOAD", &library)
         .env(LOADED, "1")
+        .envs(environment.iter().copied())
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&ran.stdout);
-    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+    let said = String::from_utf8_lossy(&ran.stdout).into_owned();
+    assert!(ran.status.success(), "{said}");
+    said
 }
 
 #[derive(Debug, Clone, Copy)]

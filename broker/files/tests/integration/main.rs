@@ -4,6 +4,7 @@
 mod conflicts;
 mod contents;
 mod faults;
+mod hostile;
 mod listings;
 mod lost;
 mod pair;

@@ -7,8 +7,8 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use baton_files::{
-    Committed, ContentReader, ContentWriter, Difference, FilesError, HomeListing, Mirror, Root,
-    Scan, Seen, Staging, Trash, list, stamp,
+    Committed, ContentReader, ContentWriter, Difference, FilesError, Handle, HomeListing, Mirror,
+    Root, Scan, Seen, Staging, Status, Trash, list, open_listed, stamp,
 };
 use baton_protocol::ChunkHash;
 use baton_protocol::files::{Change, Content, RelativePath};
@@ -91,6 +91,10 @@ impl Pair {
         fs::write(self.state_folder(), "not a folder").unwrap();
     }
 
+    pub(crate) fn root(&self) -> &Root {
+        &self.root
+    }
+
     /// A place at home for what a cell did.
     pub(crate) fn stage(&self) -> Result<Staging, FilesError> {
         Staging::create(&self.root, &self.trash())
@@ -126,9 +130,9 @@ impl Pair {
                 Difference::Written {
                     path, over, unsure, ..
                 } => {
-                    let place = self.mirror.root().join(path.as_path());
-                    self.fill(&place);
-                    let content = self.read(&place);
+                    self.fill(&self.mirror.root().join(path.as_path()));
+                    let file = self.mirror.open_found(&scan, &path).unwrap();
+                    let content = self.read(file.unwrap());
                     written.insert(path.clone(), content.clone());
                     if unsure.as_ref() != Some(&content.pieces) {
                         changes.push(Change::Written {
@@ -141,7 +145,7 @@ impl Pair {
             }
         }
         let sent = scan.differences.clone();
-        self.mirror.adopt(scan, &sent, &written);
+        self.mirror.adopt(&scan, &sent, &written);
         (changes, written)
     }
 
@@ -154,12 +158,14 @@ impl Pair {
         if !place.is_file() {
             return;
         }
-        let Some((file, placeholder)) = self.mirror.placeholders().open(place).unwrap() else {
+        let handle = Handle::find(place).unwrap();
+        let Some((file, placeholder)) = self.mirror.placeholders().open(&handle).unwrap() else {
             return;
         };
-        let at_home = self.home.join(placeholder.path.as_path());
-        let mut content = self.read(&at_home);
-        content.stamp = Some(stamp(&fs::metadata(&at_home).unwrap()));
+        let at_home = open_listed(&self.root, &placeholder.path).unwrap();
+        let stamp = stamp(&Status::from(&at_home.metadata().unwrap()));
+        let mut content = self.read(at_home);
+        content.stamp = Some(stamp);
         let file = self.write(file, &content);
         self.mirror.filled(&file, &content).unwrap();
     }
@@ -176,7 +182,7 @@ impl Pair {
             Before::Removing => {
                 if let Ok(folder) = fs::metadata(place.parent().unwrap()) {
                     let name = place.file_name().unwrap();
-                    self.mirror.is_being_removed(&folder, name);
+                    self.mirror.is_being_removed(&Status::from(&folder), name);
                 }
             }
         }
@@ -189,8 +195,8 @@ impl Pair {
         place
     }
 
-    fn read(&mut self, place: &Path) -> Content {
-        let mut reader = ContentReader::new(File::open(place).unwrap());
+    fn read(&mut self, file: File) -> Content {
+        let mut reader = ContentReader::new(file);
         loop {
             let batch = reader.next_batch().unwrap();
             if batch.is_empty() {
@@ -200,7 +206,7 @@ impl Pair {
         }
     }
 
-    fn write(&self, file: File, content: &Content) -> File {
+    pub(crate) fn write(&self, file: File, content: &Content) -> File {
         let mut writer = ContentWriter::new(file, content).unwrap();
         for hash in writer.wanted() {
             writer.place(hash, &self.chunks[&hash]).unwrap();

@@ -61,10 +61,12 @@ golden!(questions_about_files_are_read, "files_wanted", FilesWanted, [
     FilesWanted::Listing {},
     FilesWanted::Contents { paths: vec![path("a/b"), path("c")] },
     FilesWanted::Proof { name: ".baton-7".to_owned() },
+    FilesWanted::ProofSeen {},
 ], {
     FilesWanted::Listing {} => "listing",
     FilesWanted::Contents { .. } => "contents",
     FilesWanted::Proof { .. } => "proof",
+    FilesWanted::ProofSeen {} => "proof_seen",
 });
 
 golden!(answers_about_files_are_read, "files_answer", FilesAnswer, [

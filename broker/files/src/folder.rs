@@ -1,0 +1,416 @@
+//! A folder that is open, and the names below it.
+//!
+//! Every access to a notebook's folder and to a mirror begins at an open descriptor of that folder. [`Folder::at`] finds
+//! the folder of a name once: with `openat2`, which goes through no link and never above where it began, and where the
+//! system lacks it, one component after the other. Whatever follows is done to that name in that folder, also while
+//! another process renames folders or puts links in their place. A file whose bytes are read or written is opened once,
+//! and everything else that is asked of it is asked of its descriptor.
+//!
+//! **Invariant:** no link is followed, except where a function says so; nothing waits for the other end of a pipe.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata, Permissions};
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use baton_protocol::files::RelativePath;
+use nix::dir::Dir;
+use nix::errno::Errno;
+use nix::fcntl::{
+    AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat, renameat,
+};
+use nix::libc;
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat};
+use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
+
+/// Found, and neither read nor written: enough to begin at.
+const FOUND: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
+const FOLDER: OFlag = FOUND.union(OFlag::O_DIRECTORY);
+
+/// An open folder. Clones are the same descriptor.
+#[derive(Debug, Clone)]
+pub struct Folder(Arc<OwnedFd>);
+
+/// A name in an open folder, whether or not something has it.
+#[derive(Debug)]
+pub struct Place {
+    folder: Folder,
+    name: OsString,
+}
+
+/// A file or folder that was found, and is the same one whatever its name is now.
+#[derive(Debug)]
+pub struct Handle(OwnedFd);
+
+/// What the system says of a file, folder or link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status {
+    kind: u32,
+    pub device: u64,
+    pub inode: u64,
+    pub owner: u32,
+    pub bytes: u64,
+    pub(crate) blocks: u64,
+    /// Since 1970.
+    pub(crate) modified_ns: i64,
+    /// Permission bits.
+    pub(crate) mode: u32,
+}
+
+impl Folder {
+    /// Follows links: for a path that no cell and no other machine has chosen.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self(Arc::new(open(path, FOLDER, Mode::empty())?)))
+    }
+
+    /// Its folder must be there; the name need not.
+    pub fn at(&self, path: &RelativePath) -> io::Result<Place> {
+        let folder = match path.parent() {
+            Some(parent) => self.folder(&parent)?,
+            None => self.clone(),
+        };
+        let name = path.as_path().file_name().unwrap_or_default();
+        Ok(folder.child(name))
+    }
+
+    /// `name` is one name and no path.
+    pub(crate) fn child(&self, name: impl Into<OsString>) -> Place {
+        Place {
+            folder: self.clone(),
+            name: name.into(),
+        }
+    }
+
+    pub fn folder(&self, path: &RelativePath) -> io::Result<Self> {
+        let how = OpenHow::new().flags(FOLDER).resolve(
+            ResolveFlag::RESOLVE_BENEATH
+                | ResolveFlag::RESOLVE_NO_SYMLINKS
+                | ResolveFlag::RESOLVE_NO_MAGICLINKS,
+        );
+        match openat2(self.0.as_fd(), path.as_path(), how) {
+            Ok(folder) => Ok(Self(Arc::new(folder))),
+            // Older systems lack it, and some sandboxes forbid what they do not know.
+            Err(Errno::ENOSYS | Errno::EPERM) => self.step_by_step(path),
+            // As it is said step by step.
+            Err(Errno::ELOOP) => Err(Errno::ENOTDIR.into()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn step_by_step(&self, path: &RelativePath) -> io::Result<Self> {
+        let mut folder = self.clone();
+        for name in path.as_path().components() {
+            folder = folder.child(name.as_os_str()).folder()?;
+        }
+        Ok(folder)
+    }
+
+    /// The folder of this path, and those on the way to it, made where they are missing.
+    pub fn make_folders(&self, path: &RelativePath) -> io::Result<Self> {
+        match self.folder(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            found => return found,
+        }
+        let mut folder = self.clone();
+        for name in path.as_path().components() {
+            let place = folder.child(name.as_os_str());
+            match place.make_folder(0o777) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => folder = place.folder()?,
+            }
+        }
+        Ok(folder)
+    }
+
+    pub fn status(&self) -> io::Result<Status> {
+        Ok(Status::from(fstat(self.0.as_fd())?))
+    }
+
+    /// To be listed, or locked.
+    pub(crate) fn readable(&self) -> io::Result<OwnedFd> {
+        let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+        Ok(openat(self.0.as_fd(), ".", flags, Mode::empty())?)
+    }
+
+    /// Calls `each` with every name in it, until that returns `false`.
+    pub(crate) fn each_name(
+        &self,
+        mut each: impl FnMut(&OsStr) -> io::Result<bool>,
+    ) -> io::Result<()> {
+        let mut names = Dir::from_fd(self.readable()?)?;
+        for entry in names.iter() {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if !matches!(name, b"." | b"..") && !each(OsStr::from_bytes(name))? {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    pub(crate) fn name(&self) -> &OsStr {
+        &self.name
+    }
+
+    /// Another name in the same folder.
+    pub(crate) fn beside(&self, name: impl Into<OsString>) -> Self {
+        self.folder.child(name)
+    }
+
+    pub fn status(&self) -> io::Result<Status> {
+        self.look(AtFlags::AT_SYMLINK_NOFOLLOW)
+    }
+
+    /// Of what a link leads to, wherever that is.
+    pub(crate) fn followed_status(&self) -> io::Result<Status> {
+        self.look(AtFlags::empty())
+    }
+
+    fn look(&self, flags: AtFlags) -> io::Result<Status> {
+        let found = fstatat(self.folder.0.as_fd(), self.name.as_os_str(), flags)?;
+        Ok(Status::from(found))
+    }
+
+    pub(crate) fn present(&self) -> io::Result<Option<Status>> {
+        match self.status() {
+            Ok(status) => Ok(Some(status)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) fn read_link(&self) -> io::Result<OsString> {
+        Ok(readlinkat(self.folder.0.as_fd(), self.name.as_os_str())?)
+    }
+
+    fn open(&self, flags: OFlag) -> io::Result<OwnedFd> {
+        let flags = flags | OFlag::O_CLOEXEC;
+        let mode = Mode::from_bits_truncate(0o666);
+        let name = self.name.as_os_str();
+        Ok(openat(self.folder.0.as_fd(), name, flags, mode)?)
+    }
+
+    /// What is no file counts as absent.
+    pub fn open_file(&self) -> io::Result<File> {
+        self.open_regular(OFlag::O_NOFOLLOW)
+    }
+
+    /// Follows a link.
+    pub(crate) fn open_followed(&self) -> io::Result<File> {
+        self.open_regular(OFlag::empty())
+    }
+
+    fn open_regular(&self, flags: OFlag) -> io::Result<File> {
+        let no_file = || io::Error::new(io::ErrorKind::NotFound, "it is no file");
+        let opened = self.open(flags | OFlag::O_RDONLY | OFlag::O_NONBLOCK);
+        let file = match opened {
+            Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(no_file()),
+            opened => File::from(opened?),
+        };
+        match file.metadata()?.is_file() {
+            true => Ok(file),
+            false => Err(no_file()),
+        }
+    }
+
+    /// To read and write.
+    pub fn create_file(&self) -> io::Result<File> {
+        let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
+        Ok(File::from(self.open(flags)?))
+    }
+
+    pub(crate) fn folder(&self) -> io::Result<Folder> {
+        Ok(Folder(Arc::new(self.open(FOLDER | OFlag::O_NOFOLLOW)?)))
+    }
+
+    pub fn handle(&self) -> io::Result<Handle> {
+        Ok(Handle(self.open(FOUND | OFlag::O_NOFOLLOW)?))
+    }
+
+    pub(crate) fn make_folder(&self, mode: u32) -> io::Result<()> {
+        let mode = Mode::from_bits_truncate(mode);
+        Ok(mkdirat(self.folder.0.as_fd(), self.name.as_os_str(), mode)?)
+    }
+
+    pub(crate) fn make_link(&self, target: &OsStr) -> io::Result<()> {
+        Ok(symlinkat(
+            target,
+            self.folder.0.as_fd(),
+            self.name.as_os_str(),
+        )?)
+    }
+
+    /// What is no folder.
+    pub fn remove_file(&self) -> io::Result<()> {
+        self.unlink(UnlinkatFlags::NoRemoveDir)
+    }
+
+    /// If it is empty.
+    pub(crate) fn remove_folder(&self) -> io::Result<()> {
+        self.unlink(UnlinkatFlags::RemoveDir)
+    }
+
+    fn unlink(&self, flags: UnlinkatFlags) -> io::Result<()> {
+        Ok(unlinkat(
+            self.folder.0.as_fd(),
+            self.name.as_os_str(),
+            flags,
+        )?)
+    }
+
+    /// With everything in it. What is gone already is as good as removed.
+    pub(crate) fn remove_tree(&self) -> io::Result<()> {
+        let is_folder = match self.present()? {
+            Some(status) => status.is_folder(),
+            None => return Ok(()),
+        };
+        let removed = match is_folder {
+            true => {
+                let folder = self.folder()?;
+                folder.each_name(|name| folder.child(name).remove_tree().map(|()| true))?;
+                self.remove_folder()
+            }
+            false => self.remove_file(),
+        };
+        match removed {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        }
+    }
+
+    /// Replaces what is at the other place.
+    pub(crate) fn rename_to(&self, other: &Self) -> io::Result<()> {
+        let (from, to) = (self.folder.0.as_fd(), other.folder.0.as_fd());
+        let (old, new) = (self.name.as_os_str(), other.name.as_os_str());
+        Ok(renameat(from, old, to, new)?)
+    }
+
+    /// A second name, also of a link.
+    pub(crate) fn hard_link_to(&self, other: &Self) -> io::Result<()> {
+        let (from, to) = (self.folder.0.as_fd(), other.folder.0.as_fd());
+        let (old, new) = (self.name.as_os_str(), other.name.as_os_str());
+        Ok(linkat(from, old, to, new, AtFlags::empty())?)
+    }
+
+    /// A link has no permissions of its own, and fails.
+    pub(crate) fn set_mode(&self, mode: u32) -> io::Result<Status> {
+        let handle = self.handle()?;
+        handle.set_mode(mode)?;
+        handle.status()
+    }
+}
+
+impl Handle {
+    /// Follows links: of a path that a session names, only to find out which file that is.
+    pub fn find(path: &Path) -> io::Result<Self> {
+        Ok(Self(open(path, FOUND, Mode::empty())?))
+    }
+
+    pub fn status(&self) -> io::Result<Status> {
+        Ok(Status::from(fstat(self.0.as_fd())?))
+    }
+
+    /// To read and write.
+    pub(crate) fn open(&self) -> io::Result<File> {
+        File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(self.by_number())
+    }
+
+    pub(crate) fn set_mode(&self, mode: u32) -> io::Result<()> {
+        if self.status()?.is_link() {
+            return Err(Errno::ELOOP.into());
+        }
+        fs::set_permissions(self.by_number(), Permissions::from_mode(mode))
+    }
+
+    /// The system's name for this descriptor, which is that file and no other.
+    fn by_number(&self) -> PathBuf {
+        PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
+    }
+}
+
+impl Status {
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.kind == libc::S_IFREG
+    }
+
+    #[must_use]
+    pub fn is_folder(&self) -> bool {
+        self.kind == libc::S_IFDIR
+    }
+
+    #[must_use]
+    pub fn is_link(&self) -> bool {
+        self.kind == libc::S_IFLNK
+    }
+
+    /// Whether it is the same file or folder, whatever happened to it.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.device, self.inode) == (other.device, other.inode)
+    }
+}
+
+impl From<FileStat> for Status {
+    #[allow(
+        clippy::cast_sign_loss,
+        clippy::cast_lossless,
+        clippy::unnecessary_cast
+    )]
+    fn from(found: FileStat) -> Self {
+        Self {
+            kind: found.st_mode & libc::S_IFMT,
+            device: found.st_dev as u64,
+            inode: found.st_ino as u64,
+            owner: found.st_uid,
+            bytes: found.st_size as u64,
+            blocks: found.st_blocks as u64,
+            modified_ns: nanoseconds(found.st_mtime as i64, found.st_mtime_nsec as i64),
+            mode: found.st_mode & 0o7777,
+        }
+    }
+}
+
+impl From<&Metadata> for Status {
+    fn from(found: &Metadata) -> Self {
+        Self {
+            kind: found.mode() & libc::S_IFMT,
+            device: found.dev(),
+            inode: found.ino(),
+            owner: found.uid(),
+            bytes: found.len(),
+            blocks: found.blocks(),
+            modified_ns: nanoseconds(found.mtime(), found.mtime_nsec()),
+            mode: found.mode() & 0o7777,
+        }
+    }
+}
+
+fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
+    seconds
+        .saturating_mul(1_000_000_000)
+        .saturating_add(nanoseconds)
+}
+
+/// A path below a folder that stays open, for later.
+#[derive(Debug, Clone)]
+pub(crate) struct Below {
+    pub(crate) folder: Folder,
+    pub(crate) path: RelativePath,
+}
+
+impl Below {
+    pub(crate) fn place(&self) -> io::Result<Place> {
+        self.folder.at(&self.path)
+    }
+}
