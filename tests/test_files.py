@@ -239,7 +239,41 @@ def test_children_of_the_session_open_files(kernel: Kernel, folder: Path) -> Non
     assert kernel.evaluate("found") == [str(number) for number in range(20)]
 
 
+@when_opened
+def test_hidden_files_stay_here_unless_a_rule_lets_them_travel(kernel: Kernel, folder: Path) -> None:
+    (folder / ".ssh").mkdir()
+    for name in (".ssh/id", ".env", "a"):
+        (folder / name).write_text("mine")
+    seen = "import os\nseen = sorted(os.listdir()), os.path.exists('.ssh/id')"
+    kernel.gpu(seen).ok()
+    assert kernel.evaluate("seen") == (["a"], False)
+    opened = kernel.gpu("open('.env')")
+    assert opened.error is not None
+    assert opened.error[0] == "FileNotFoundError"
+    written = kernel.gpu("open('.env', 'w').write('new'); open('.made', 'w').write('new')").ok()
+    assert "'.env (from the GPU)'" in written.stderr
+    assert [(folder / name).read_text() for name in (".env", ".env (from the GPU)", ".made")] == ["mine", "new", "new"]
+    (folder / ".batonignore").write_text("!.env\n")
+    kernel.gpu(seen + "; text = open('.env').read(), open('.made').read()").ok()
+    assert kernel.evaluate("seen, text") == (([".env", ".made", "a"], False), ("mine", "new"))
+
+
 # ---- one worker of the test's own
+
+
+def test_a_notebook_in_the_home_folder_says_what_stays(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    work = service.place.work
+    for name in (".bashrc", ".profile", ".vimrc", ".zshrc", "a"):
+        (work / name).write_text("x")
+    kernel = service.kernel(new_kernel, HOME=str(work))
+    first = kernel.gpu("open('a').read()").ok()
+    lines = [line for line in first.stderr.splitlines() if "home folder" in line]
+    assert len(lines) == 1
+    assert ".batonignore" in lines[0]
+    assert "do not travel" in lines[0]
+    assert "home folder" not in kernel.gpu("1").ok().stderr
 
 
 def test_a_worker_that_sees_the_folder_works_in_it(service: Service, new_kernel: Callable[..., Kernel]) -> None:
@@ -248,6 +282,23 @@ def test_a_worker_that_sees_the_folder_works_in_it(service: Service, new_kernel:
     kernel = service.kernel(new_kernel)
     assert kernel.gpu("!pwd").ok().stdout.strip() == str(service.place.work)
     assert not list(service.place.folder.rglob("mirror"))
+    assert list(service.place.work.glob(".baton-*")) == []
+
+
+def test_a_root_worker_works_in_no_folder_of_somebody_elses(
+    service: Service, new_kernel: Callable[..., Kernel]
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("NOT TESTED: only root can give a folder to somebody else")
+    service.start_broker()
+    service.start_worker()
+    work = service.place.work
+    (work / "a").write_text("text")
+    os.chown(work, 12345, -1)
+    kernel = service.kernel(new_kernel)
+    result = kernel.gpu("!pwd\ntext = open('a').read()").ok()
+    assert result.stdout.strip() != str(work)
+    assert kernel.evaluate("text") == "text"
 
 
 def test_a_worker_killed_in_the_middle_changes_no_file(service: Service, new_kernel: Callable[..., Kernel]) -> None:

@@ -25,6 +25,7 @@ mod mirror;
 mod root;
 mod transfer;
 mod trash;
+mod travels;
 mod walk;
 
 pub use content::{ContentReader, ContentWriter, read_chunk};

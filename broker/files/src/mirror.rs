@@ -230,7 +230,7 @@ impl Mirror {
     /// What is different from what the last listing said. An error means that the mirror is lost: nobody knows what
     /// the cell did.
     pub fn scan(&self) -> Result<Scan, FilesError> {
-        let walked = walk(&self.root, usize::MAX);
+        let walked = walk(&self.root, usize::MAX, None);
         if let Some(error) = walked.errors.into_iter().next() {
             return Err(error);
         }

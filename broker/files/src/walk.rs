@@ -11,6 +11,7 @@ use baton_protocol::files::RelativePath;
 
 use crate::errors::at;
 use crate::folder::{Folder, Status};
+use crate::travels::{Rules, Travels};
 use crate::{FilesError, Root};
 
 /// Caches and stores of tools: large, made anew by whoever needs them, or of use on one machine only.
@@ -44,18 +45,28 @@ pub(crate) struct Walked {
     pub(crate) errors: Vec<FilesError>,
     /// There is more.
     pub(crate) cut: bool,
+    /// What the rules leave out, without what is in it; a few.
+    pub(crate) left_out: Vec<RelativePath>,
+    /// What the rules would leave out, if a cell had not made it.
+    pub(crate) made: BTreeSet<RelativePath>,
 }
 
+/// So much that is left out is remembered.
+const MOST_LEFT_OUT: usize = 200;
+
 /// Only a folder that was `listed` lacks the names that are not among the entries. What vanishes meanwhile is left out.
-pub(crate) fn walk(root: &Root, most: usize) -> Walked {
+/// Without rules everything travels that may.
+pub(crate) fn walk(root: &Root, most: usize, rules: Option<&Rules<'_>>) -> Walked {
     let mut walked = Walked {
         entries: Vec::new(),
         listed: BTreeSet::new(),
         errors: Vec::new(),
         cut: false,
+        left_out: Vec::new(),
+        made: BTreeSet::new(),
     };
     let looked = root.check().and_then(|()| {
-        walked.look(root, most);
+        walked.look(root, most, rules);
         root.check()
     });
     if let Err(error) = looked {
@@ -68,15 +79,15 @@ pub(crate) fn walk(root: &Root, most: usize) -> Walked {
 }
 
 /// A folder that waits for its turn, as its name was found; none is the root.
-type Next = Option<(RelativePath, Status)>;
+type Next = Option<(RelativePath, Status, Travels)>;
 
 impl Walked {
-    fn look(&mut self, root: &Root, most: usize) {
+    fn look(&mut self, root: &Root, most: usize, rules: Option<&Rules<'_>>) {
         let mut folders = VecDeque::from([None]);
         while let Some(next) = folders.pop_front() {
-            let listed = open(root, next.as_ref())
-                .and_then(|folder| self.list(&folder, next.as_ref(), most, &mut folders));
-            let path = next.map(|(path, _)| path);
+            let listed = open(root, &next)
+                .and_then(|folder| self.list(&folder, &next, most, rules, &mut folders));
+            let path = next.map(|(path, ..)| path);
             match listed {
                 Ok(()) if self.cut => return,
                 Ok(()) => drop(self.listed.insert(path)),
@@ -96,10 +107,15 @@ impl Walked {
     fn list(
         &mut self,
         folder: &Folder,
-        of: Option<&(RelativePath, Status)>,
+        of: &Next,
         most: usize,
+        rules: Option<&Rules<'_>>,
         folders: &mut VecDeque<Next>,
     ) -> io::Result<()> {
+        let (of, within) = match of {
+            Some((path, _, travels)) => (Some(path), *travels),
+            None => (None, Travels::Yes),
+        };
         folder.each_name(|name| {
             if never_travels(name) {
                 return Ok(true);
@@ -107,13 +123,24 @@ impl Walked {
             let Some(status) = folder.child(name).present()? else {
                 return Ok(true);
             };
+            let path = below(of, name)?;
+            let travels = rules.map_or(Travels::Yes, |rules| rules.travels(&path, &status, within));
+            match travels {
+                Travels::Yes => {}
+                Travels::Made => drop(self.made.insert(path.clone())),
+                Travels::No => {
+                    if within == Travels::Yes && self.left_out.len() < MOST_LEFT_OUT {
+                        self.left_out.push(path);
+                    }
+                    return Ok(true);
+                }
+            }
             if self.entries.len() == most {
                 self.cut = true;
                 return Ok(false);
             }
-            let path = below(of.map(|(path, _)| path), name)?;
             if status.is_folder() {
-                folders.push_back(Some((path.clone(), status)));
+                folders.push_back(Some((path.clone(), status, travels)));
             }
             self.entries.push((path, status));
             Ok(true)
@@ -122,8 +149,8 @@ impl Walked {
 }
 
 /// The folder that had the name when its own folder was listed, and no other.
-fn open(root: &Root, folder: Option<&(RelativePath, Status)>) -> io::Result<Folder> {
-    let Some((path, status)) = folder else {
+fn open(root: &Root, folder: &Next) -> io::Result<Folder> {
+    let Some((path, status, _)) = folder else {
         return Ok(root.folder().clone());
     };
     let folder = root.folder().folder(path)?;

@@ -54,6 +54,7 @@ struct Shared {
     notes: Vec<String>,
     /// All notes so far, each of which is said once.
     noted: HashSet<String>,
+    home_was_said: bool,
     /// The file that proves which folder this is.
     proof: Option<Proof>,
 }
@@ -203,8 +204,11 @@ impl HomeFiles {
         let Staged { staging, paths } = staged;
         lock(&self.shared).listing.touched(paths);
         let committed = spawn_blocking(move || staging.commit()).await?;
+        let mut shared = lock(&self.shared);
         let written = committed.written.iter().cloned();
-        lock(&self.shared).listing.came_from_mirror(written);
+        shared.listing.came_from_mirror(written);
+        shared.listing.were_made(committed.made.iter().cloned());
+        drop(shared);
         Ok(committed)
     }
 }
@@ -298,11 +302,41 @@ async fn look(
     root: &Arc<Root>,
     whole: bool,
 ) -> Result<Listing, FilesError> {
-    let root = root.clone();
-    let seen = spawn_blocking(move || list(&root, MOST_ENTRIES)).await?;
+    let looked_at = root.clone();
+    let made = lock(shared).listing.made().clone();
+    let seen = spawn_blocking(move || list(&looked_at, MOST_ENTRIES, &made)).await?;
     let mut shared = lock(shared);
     shared.note(&seen.errors);
+    for line in &seen.broken_rules {
+        shared.say_once(format!("A line of .batonignore says nothing: '{line}'"));
+    }
+    if is_home_folder(root) && !seen.left_out.is_empty() && !shared.home_was_said {
+        shared.home_was_said = true;
+        let line = home_folder(&seen.left_out);
+        shared.say_once(line);
+    }
     Ok(shared.listing.next(seen, whole))
+}
+
+fn is_home_folder(root: &Root) -> bool {
+    let home = std::env::var_os("HOME").and_then(|home| Root::open(home.as_ref()).ok());
+    home.is_some_and(|home| (home.device(), home.inode()) == (root.device(), root.inode()))
+}
+
+fn home_folder(left_out: &[RelativePath]) -> String {
+    const NAMED: usize = 3;
+    let mut names: Vec<String> = left_out.iter().map(ToString::to_string).collect();
+    names.sort_unstable();
+    let more = match names.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    names.truncate(NAMED);
+    format!(
+        "The notebook is in your home folder; hidden files there ({}{more}) do not travel to the GPU machine. To let \
+         one travel, add a line such as '!.config' to .batonignore beside the notebook",
+        names.join(", ")
+    )
 }
 
 impl Shared {
@@ -314,9 +348,13 @@ impl Shared {
                 "Not all files can be seen here ({}); %%gpu cells see those as they were seen last",
                 super::link::describe(error)
             );
-            if self.noted.insert(note.clone()) {
-                self.notes.push(note);
-            }
+            self.say_once(note);
+        }
+    }
+
+    fn say_once(&mut self, note: String) {
+        if self.noted.insert(note.clone()) {
+            self.notes.push(note);
         }
     }
 }

@@ -89,11 +89,13 @@ impl Staging {
             undo: Vec::new(),
             notes: Vec::new(),
             written: Vec::new(),
+            made: Vec::new(),
         };
         commit.all(changes);
         Committed {
             notes: commit.notes,
             written: commit.written,
+            made: commit.made,
             deleted: commit.deleted,
             undo: commit.undo,
             _staging: commit.staging,
@@ -118,6 +120,8 @@ pub struct Committed {
     pub notes: Vec<String>,
     /// Files that are here exactly as they are in the mirror.
     pub written: Vec<(RelativePath, Stamp)>,
+    /// Everything that is here now because the cell made it.
+    pub made: Vec<RelativePath>,
     /// How many files and links are in the trash now because the cell deleted them.
     pub deleted: usize,
     undo: Vec<Undo>,
@@ -168,6 +172,7 @@ struct Commit {
     undo: Vec<Undo>,
     notes: Vec<String>,
     written: Vec<(RelativePath, Stamp)>,
+    made: Vec<RelativePath>,
 }
 
 /// What is not done, and why.
@@ -307,12 +312,17 @@ impl Commit {
     fn make_folder(&mut self, path: &RelativePath, mode: u32) -> Result<(), Not> {
         let place = self.place_of(path)?;
         match place.present()? {
-            Some(status) if status.is_folder() => return Ok(()),
+            // Of one that does not travel only what the cell put there does from now on.
+            Some(status) if status.is_folder() => {
+                self.made.push(path.clone());
+                return Ok(());
+            }
             Some(_) => return Err(Not::Changed),
             None => {}
         }
         place.make_folder(0o700)?;
         self.undo.push(Undo::RemoveFolder(self.home(path)));
+        self.made.push(path.clone());
         place.set_mode(mode & 0o777)?;
         Ok(())
     }
@@ -334,7 +344,11 @@ impl Commit {
             (Some(_), None) => false,
         };
         if !is_free {
-            return self.place_beside(path, &place, arrived);
+            let why = match over {
+                Some(_) => "and something else changed it here meanwhile",
+                None => "which did not see that there is one here",
+            };
+            return self.place_beside(path, &place, arrived, why);
         }
         if there.is_some() {
             let before = self.in_trash(path, Was::Replaced)?;
@@ -353,6 +367,7 @@ impl Commit {
             from: self.home(path),
             to: arrived,
         });
+        self.made.push(path.clone());
         let status = place.status()?;
         if status.is_file() {
             self.written.push((path.clone(), stamp(&status)));
@@ -366,13 +381,13 @@ impl Commit {
         path: &RelativePath,
         taken: &Place,
         arrived: Below,
+        why: &str,
     ) -> Result<(), Not> {
         let other = free_name(taken)?;
         arrived.place()?.rename_to(&other)?;
         let name = other.name().to_string_lossy();
         self.notes.push(format!(
-            "'{path}' was written by the cell, and something else changed it here meanwhile; \
-             the cell's version is '{name}' beside it"
+            "'{path}' was written by the cell, {why}; the cell's version is '{name}' beside it"
         ));
         let folder = path
             .parent()

@@ -10,8 +10,10 @@ use std::path::Path;
 use baton_protocol::files::{Entry, Listing, RelativePath, Stamp};
 use serde_bytes::ByteBuf;
 
+use crate::errors::at;
 use crate::folder::Status;
 use crate::links::inside;
+use crate::travels::{RULES, Rules};
 use crate::walk::walk;
 use crate::{FilesError, Root};
 
@@ -24,6 +26,8 @@ pub struct HomeListing {
     touched: BTreeSet<RelativePath>,
     /// What the last cell wrote, as it lies here now.
     from_mirror: BTreeMap<RelativePath, Stamp>,
+    /// What cells have made here, as far as it travels for that reason only.
+    made: BTreeSet<RelativePath>,
 }
 
 impl HomeListing {
@@ -64,6 +68,8 @@ impl HomeListing {
             cut: seen.cut,
         };
         self.number = listing.number;
+        self.made.retain(|path| seen.knows_nothing_of(path));
+        self.made.extend(seen.made.iter().cloned());
         self.told.retain(|path, _| seen.knows_nothing_of(path));
         self.touched.retain(|path| seen.knows_nothing_of(path));
         self.from_mirror
@@ -93,6 +99,17 @@ impl HomeListing {
         }
     }
 
+    /// What cells have made here travels, whatever it is called.
+    #[must_use]
+    pub fn made(&self) -> &BTreeSet<RelativePath> {
+        &self.made
+    }
+
+    /// A cell has made these.
+    pub fn were_made(&mut self, paths: impl IntoIterator<Item = RelativePath>) {
+        self.made.extend(paths);
+    }
+
     /// These files are as the mirror has them.
     pub fn came_from_mirror(&mut self, written: impl IntoIterator<Item = (RelativePath, Stamp)>) {
         self.from_mirror.extend(written);
@@ -107,8 +124,13 @@ pub struct Seen {
     listed: BTreeSet<Option<RelativePath>>,
     /// There is more.
     pub cut: bool,
+    /// What does not travel, because it is hidden or a rule says so, without what is in it; the first few.
+    pub left_out: Vec<RelativePath>,
+    /// Lines of `.batonignore` that say nothing.
+    pub broken_rules: Vec<String>,
     /// Why some folders could not be read.
     pub errors: Vec<FilesError>,
+    made: BTreeSet<RelativePath>,
 }
 
 impl Seen {
@@ -134,21 +156,39 @@ impl Seen {
     }
 }
 
-/// Looks at the whole folder, up to `most` files and folders.
+/// Looks at the whole folder, up to `most` files and folders. `made` travels whatever it is called.
 #[must_use]
-pub fn list(root: &Root, most: usize) -> Seen {
-    let walked = walk(root, most);
-    let mut entries = BTreeMap::new();
+pub fn list(root: &Root, most: usize, made: &BTreeSet<RelativePath>) -> Seen {
+    let mut seen = Seen {
+        entries: BTreeMap::new(),
+        listed: BTreeSet::new(),
+        cut: false,
+        left_out: Vec::new(),
+        broken_rules: Vec::new(),
+        errors: Vec::new(),
+        made: BTreeSet::new(),
+    };
+    let rules = match Rules::read(root.folder(), made) {
+        Ok(rules) => rules,
+        Err(error) => {
+            seen.errors.push(at(&root.path().join(RULES))(error));
+            return seen;
+        }
+    };
+    let walked = walk(root, most, Some(&rules));
     for (path, status) in walked.entries {
         if let Some(entry) = entry(root, &path, &status) {
-            entries.insert(path, entry);
+            seen.entries.insert(path, entry);
         }
     }
     Seen {
-        entries,
         listed: walked.listed,
         cut: walked.cut,
+        left_out: walked.left_out,
+        broken_rules: rules.broken,
         errors: walked.errors,
+        made: walked.made,
+        ..seen
     }
 }
 

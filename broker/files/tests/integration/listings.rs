@@ -8,7 +8,7 @@ use std::path::Path;
 use baton_files::{FilesError, HomeListing, Mirror, Root, list};
 use baton_protocol::files::{Entry, Listing, RelativePath};
 
-use crate::pair::Pair;
+use crate::pair::{NOTHING, Pair};
 
 fn names(paths: &[RelativePath]) -> Vec<String> {
     paths.iter().map(ToString::to_string).collect()
@@ -23,7 +23,7 @@ fn changed(listing: &Listing) -> Vec<String> {
 }
 
 fn look(listing: &mut HomeListing, home: &Path) -> Listing {
-    listing.next(list(&Root::open(home).unwrap(), 100), false)
+    listing.next(list(&Root::open(home).unwrap(), 100, &NOTHING), false)
 }
 
 #[test]
@@ -70,10 +70,10 @@ fn a_folder_with_too_much_is_cut_from_the_depths() {
     }
     fs::write(home.path().join("z"), "").unwrap();
     let root = Root::open(home.path()).unwrap();
-    let seen = list(&root, 10);
+    let seen = list(&root, 10, &NOTHING);
     assert!(seen.cut && seen.entries.len() == 10);
     assert!(seen.entries.contains_key(&RelativePath::new("z").unwrap()));
-    assert!(!list(&root, 23).cut);
+    assert!(!list(&root, 23, &NOTHING).cut);
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn what_a_cell_made_and_home_deleted_is_gone() {
 }
 
 #[test]
-fn links_caches_and_sockets() {
+fn links_caches_sockets_and_hidden_files() {
     let home = tempfile::tempdir().unwrap();
     let home = home.path();
     fs::create_dir_all(home.join("week/__pycache__")).unwrap();
@@ -107,7 +107,7 @@ fn links_caches_and_sockets() {
     symlink("/etc/hostname", home.join("file-elsewhere")).unwrap();
     symlink("nowhere", home.join("dangling")).unwrap();
     drop(std::os::unix::net::UnixListener::bind(home.join("socket")).unwrap());
-    let said: Vec<String> = list(&Root::open(home).unwrap(), 100)
+    let said: Vec<String> = list(&Root::open(home).unwrap(), 100, &NOTHING)
         .entries
         .iter()
         .map(|(path, entry)| match entry {
@@ -119,7 +119,6 @@ fn links_caches_and_sockets() {
     assert_eq!(
         said,
         [
-            ".env",
             "dangling -> nowhere",
             "data",
             "file-elsewhere",

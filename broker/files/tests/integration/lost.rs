@@ -7,7 +7,7 @@ use baton_files::{FilesError, HomeListing, Root, list};
 use baton_protocol::files::RelativePath;
 
 use crate::faults::{faults, with_faults};
-use crate::pair::{Pair, tree};
+use crate::pair::{NOTHING, Pair, tree};
 
 fn filled() -> Pair {
     let mut pair = Pair::new();
@@ -62,13 +62,13 @@ fn what_cannot_be_read_at_home_is_not_gone() {
         let mut failed = 0;
         for fault in faults() {
             let mut listing = HomeListing::default();
-            let all = listing.next(list(&root, 100), false).changed;
-            let seen = fault.during(|| list(&root, 100));
+            let all = listing.next(list(&root, 100, &NOTHING), false).changed;
+            let seen = fault.during(|| list(&root, 100, &NOTHING));
             failed += usize::from(!seen.errors.is_empty());
             let next = listing.next(seen, false);
             assert_eq!((next.gone, next.changed), (vec![], vec![]), "{fault:?}");
             assert!(listing.has_file(&RelativePath::new("data/deep/d").unwrap()));
-            let whole = listing.next(list(&root, 100), true);
+            let whole = listing.next(list(&root, 100, &NOTHING), true);
             assert_eq!(whole.changed, all);
         }
         assert!(failed > 100, "{failed}");

@@ -4,6 +4,7 @@
 mod conflicts;
 mod contents;
 mod faults;
+mod hidden;
 mod hostile;
 mod listings;
 mod lost;

@@ -1,6 +1,6 @@
 //! Home, mirror, and what carries bytes between them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
@@ -14,6 +14,9 @@ use baton_protocol::ChunkHash;
 use baton_protocol::files::{Change, Content, RelativePath};
 use bytes::Bytes;
 use tempfile::TempDir;
+
+/// No cell has made anything.
+pub(crate) const NOTHING: BTreeSet<RelativePath> = BTreeSet::new();
 
 pub(crate) struct Pair {
     pub(crate) home: PathBuf,
@@ -70,7 +73,7 @@ impl Pair {
     }
 
     pub(crate) fn look(&self) -> Seen {
-        list(&self.root, 10_000)
+        list(&self.root, 10_000, self.listing.made())
     }
 
     pub(crate) fn sync_with(&mut self, seen: Seen) {
@@ -117,6 +120,7 @@ impl Pair {
         }
         let committed = staging.commit();
         self.listing.came_from_mirror(committed.written.clone());
+        self.listing.were_made(committed.made.clone());
         drop(written);
         committed
     }

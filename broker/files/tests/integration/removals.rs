@@ -5,7 +5,7 @@ use std::fs;
 
 use baton_files::{HomeListing, Mirror, Root, Scan, list};
 
-use crate::pair::{Before, Pair, tree};
+use crate::pair::{Before, NOTHING, Pair, tree};
 
 /// `count` files, all in one folder.
 fn filled(count: usize) -> Pair {
@@ -83,7 +83,7 @@ fn what_is_removed_unseen_is_believed_within_limits() {
             fs::write(home.join(number.to_string()), "x").unwrap();
         }
         let mut mirror = Mirror::create(folder.path(), OsStr::new("home")).unwrap();
-        let seen = list(&Root::open(&home).unwrap(), 1000);
+        let seen = list(&Root::open(&home).unwrap(), 1000, &NOTHING);
         mirror
             .sync(&HomeListing::default().next(seen, false))
             .unwrap();
