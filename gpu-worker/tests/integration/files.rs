@@ -250,8 +250,15 @@ async fn what_is_opened_between_two_cells_fails_and_does_not_hang() {
 }
 
 #[tokio::test]
-async fn a_folder_of_another_machine_has_to_be_proven() {
-    for seen in [true, false] {
+async fn a_folder_that_this_machine_sees_has_to_be_proven() {
+    #[derive(Clone, Copy, PartialEq)]
+    enum Proxy {
+        Makes,
+        Cannot,
+        Lies,
+        Links,
+    }
+    for proxy in [Proxy::Makes, Proxy::Cannot, Proxy::Lies, Proxy::Links] {
         let mut home = Home::start_seeing().await;
         let place = PathBuf::from(&home.folder.path);
         let submission = home.cell("import os; print(os.path.realpath('.'), flush=True)");
@@ -261,13 +268,28 @@ async fn a_folder_of_another_machine_has_to_be_proven() {
         let FilesWanted::Proof { name } = asked else {
             panic!("{asked:?}");
         };
-        assert!(place.join(&name).is_file());
+        let file = place.join(&name);
+        // The worker writes nothing in a folder that a proxy names.
+        assert!(is_empty(&place));
+        match proxy {
+            Proxy::Makes => std::fs::write(&file, "").unwrap(),
+            Proxy::Links => std::os::unix::fs::symlink("/etc/hostname", &file).unwrap(),
+            Proxy::Cannot | Proxy::Lies => {}
+        }
+        let seen = proxy != Proxy::Cannot;
         home.answer(job, question, &FilesAnswer::Proof { seen })
             .await;
-        if !seen {
+        if seen {
+            let (question, asked, _) = home.question(job).await;
+            assert_eq!(asked, FilesWanted::ProofSeen {});
+            let _ = std::fs::remove_file(&file);
+            home.answer(job, question, &FilesAnswer::Proof { seen: false })
+                .await;
+        }
+        let is_proven = proxy == Proxy::Makes;
+        if !is_proven {
             let (question, asked, _) = home.question(job).await;
             assert_eq!(asked, FilesWanted::Listing {});
-            assert!(!place.join(&name).exists());
             home.answer(job, question, &FilesAnswer::Listing(empty()))
                 .await;
         }
@@ -275,9 +297,28 @@ async fn a_folder_of_another_machine_has_to_be_proven() {
         // A mirror is called as the notebook's folder is.
         assert_eq!(ran.text("stdout"), format!("{}\n", place.display()));
         let mirrors = home.real.worker.folder.path().join("mirrors");
-        assert_eq!(is_empty(&mirrors), seen);
+        assert_eq!(is_empty(&mirrors), is_proven);
         assert!(is_empty(&place));
     }
+}
+
+#[tokio::test]
+async fn a_session_starts_below_its_mirror_whatever_a_proxy_says() {
+    let mut home = Home::start().await;
+    let mut submission = home.cell("import os; print(os.getcwd(), flush=True)");
+    submission.cell.folder = "/nowhere/course/../../made".to_owned();
+    let job = submission.job;
+    home.real.worker.assign(submission).await;
+    let (question, asked, _) = home.question(job).await;
+    assert_eq!(asked, FilesWanted::Listing {});
+    home.answer(job, question, &FilesAnswer::Listing(empty()))
+        .await;
+    home.real.worker.until_finished(job).await.ok();
+    let mirrors = home.real.worker.folder.path().join("mirrors");
+    let made = std::fs::read_dir(&mirrors)
+        .unwrap()
+        .any(|mirror| mirror.unwrap().path().join("made").exists());
+    assert!(!made);
 }
 
 impl Home {
