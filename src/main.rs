@@ -3,6 +3,7 @@
 mod cli;
 mod commands;
 mod logging;
+mod notify;
 mod python;
 mod runtime;
 mod service;

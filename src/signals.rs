@@ -20,7 +20,7 @@ impl EndSignals {
         })
     }
 
-    pub(crate) async fn received(mut self) {
+    pub(crate) async fn received(&mut self) {
         let name = tokio::select! {
             _ = self.interrupt.recv() => "Ctrl-C",
             _ = self.terminate.recv() => "SIGTERM",
@@ -30,7 +30,7 @@ impl EndSignals {
     }
 
     /// The terminal from which this program was started may go.
-    pub(crate) async fn received_without_terminal(mut self) {
+    pub(crate) async fn received_without_terminal(&mut self) {
         let name = loop {
             tokio::select! {
                 _ = self.interrupt.recv() => break "SIGINT",

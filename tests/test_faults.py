@@ -112,6 +112,45 @@ def test_a_worker_replaced_between_cells(running: Service, notebook: Kernel) -> 
     assert notebook.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
 
 
+def test_a_worker_asked_to_stop_lets_its_cell_end(running: Service, notebook: Kernel) -> None:
+    go = running.place.folder / "go"
+    cell = notebook.begin(
+        "%%gpu\nimport pathlib, time\n"
+        "end = time.monotonic() + 20\n"
+        "print('began', flush=True)\n"
+        f"while time.monotonic() < end or not pathlib.Path({str(go)!r}).exists():\n    time.sleep(0.01)\n"
+        "values.append(3)"
+    )
+    cell.wait_for(lambda result: "began" in result.stdout, "the cell runs")
+    worker = running.process("worker-0")
+    worker.terminate()
+    wait_until(lambda: "Leaving when the running cells have ended" in running.log("worker-0"), "the worker leaves")
+    wait_until(lambda: "leaving" in running.answers("/"), "the broker knows")
+    go.touch()
+    cell.finish(seconds=60).ok()
+    assert notebook.evaluate("values") == [1, 2, 3]
+    assert running.wait("worker-0") == 0
+    running.start_worker()
+    assert notebook.gpu("values").ok().value == "[1, 2, 3]"
+
+
+def test_a_worker_asked_twice_to_stop_ends_its_cell(running: Service, notebook: Kernel) -> None:
+    cell, session = begin_endless(notebook)
+    worker = running.process("worker-0")
+    worker.terminate()
+    wait_until(lambda: "Leaving when the running cells have ended" in running.log("worker-0"), "the worker leaves")
+    worker.terminate()
+    result = cell.finish(seconds=15)
+    check_lost(result, notebook)
+    assert "The worker was stopped before the cell had ended" in result.plain_traceback
+    assert "run the cell again: another worker takes it" in result.plain_traceback
+    assert running.wait("worker-0") == 0
+    wait_until(lambda: not psutil.pid_exists(session), "the session ended")
+    running.start_worker()
+    assert notebook.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
+    assert notebook.evaluate("values") == [1, 2, 3]
+
+
 def test_children_of_a_session_end_with_it(running: Service, notebook: Kernel) -> None:
     notebook.gpu("import subprocess\nchild = subprocess.Popen(['sleep', '600'])\nprint(child.pid)").ok()
     assert running.place.has("sleep", "600")

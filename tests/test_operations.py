@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -97,23 +99,73 @@ def test_a_unit_starts_its_service_with_its_configuration(path: Path, place: Pla
         assert (etc / "var/lib/baton" / made[path.stem]).exists()
 
 
+@pytest.fixture(scope="module")
+def systemd() -> None:
+    """The program that looks at units."""
+    said = subprocess.run([ROOT / "scripts/install-system-packages", "systemd"], check=False)
+    assert said.returncode == 0
+
+
+@pytest.mark.usefixtures("systemd")
 def test_systemd_takes_the_units(tmp_path: Path) -> None:
-    """Every machine reads them as ini files; one with systemd also asks systemd."""
-    known = {"Type", "User", "Environment", "ExecStart", "Restart", "RestartSec", "KillMode", "TimeoutStopSec"}
-    known |= {"LimitNOFILE", "UMask", "NoNewPrivileges", "PrivateDevices", "PrivateTmp", "ProtectHome", "ProtectSystem"}
-    known |= {f"{kind}Directory{mode}" for kind in ("State", "Runtime", "Cache") for mode in ("", "Mode")}
     assert [path.stem for path in UNITS] == list(STARTED)
     for path in UNITS:
-        unit = RawConfigParser()
-        unit.optionxform = str  # type: ignore[assignment,method-assign]
-        unit.read(path)
-        assert set(unit["Service"]) <= known, path.name
         (tmp_path / path.name).write_text(path.read_text().replace("/opt/baton/bin/baton", str(BINARY)))
-    if shutil.which("systemd-analyze"):
-        copies = [str(tmp_path / path.name) for path in UNITS]
-        said = subprocess.run(["systemd-analyze", "verify", *copies], capture_output=True, text=True, check=False)
-        ours = [line for line in said.stderr.splitlines() if "baton" in line]
-        assert (said.returncode, ours) == (0, []), said.stderr
+    copies = [str(tmp_path / path.name) for path in UNITS]
+    said = subprocess.run(["systemd-analyze", "verify", *copies], capture_output=True, text=True, check=False)
+    ours = [line for line in said.stderr.splitlines() if "baton" in line]
+    assert (said.returncode, ours) == (0, []), said.stderr
+
+
+@pytest.mark.usefixtures("systemd")
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
+def test_a_unit_may_do_little(path: Path) -> None:
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=40", "--no-pager", str(path)]
+    said = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert said.returncode == 0, said.stdout + said.stderr
+
+
+def test_a_worker_has_the_time_to_stop_that_its_settings_say() -> None:
+    unit, settings = (ROOT / "deploy" / name for name in ("systemd/baton-worker.service", "worker.toml"))
+    (minutes,) = re.findall(r"^TimeoutStopSec=(\d+)min$", unit.read_text(), re.MULTILINE)
+    (hours,) = re.findall(r'^stop_grace = "(\d+)h"$', settings.read_text(), re.MULTILINE)
+    patience_minutes = 10
+    assert int(minutes) > 60 * int(hours) + patience_minutes
+
+
+class Listener:
+    """What systemd would hear."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "notify"
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(self.path))
+        self._socket.settimeout(30)
+
+    def wait_for(self, line: str) -> None:
+        while line not in self._socket.recv(4096).decode().splitlines():
+            pass
+
+
+def test_systemd_hears_what_a_service_does(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    broker, worker = Listener(service.place.folder / "run"), Listener(service.place.folder / "home")
+    service.start_broker(NOTIFY_SOCKET=str(broker.path))
+    broker.wait_for("READY=1")
+    name = service.start_worker(NOTIFY_SOCKET=str(worker.path))
+    worker.wait_for("READY=1")
+    worker.wait_for("STATUS=Connected to the broker")
+    kernel = service.kernel(new_kernel)
+    cell = kernel.begin("%%gpu\ninput()")
+    worker.wait_for("STATUS=Connected to the broker; 1 cell runs")
+    cell.wait_for_question()
+    service.process(name).terminate()
+    worker.wait_for("STOPPING=1")
+    worker.wait_for("STATUS=Leaving when its cells have ended; 1 cell runs")
+    kernel.client.input("go on")
+    cell.finish().ok()
+    assert service.wait(name) == 0
+    service.end("broker", signal.SIGTERM)
+    broker.wait_for("STOPPING=1")
 
 
 def test_the_hubs_lines_are_python_and_name_what_the_guide_names() -> None:

@@ -7,6 +7,7 @@
 //! start only when its `Started` has left.
 
 mod jobs;
+mod leave;
 mod notebooks;
 
 use std::collections::HashMap;
@@ -19,11 +20,12 @@ use baton_link::LinkError;
 use baton_protocol::worker::{Acknowledged, Device, FromWorker, ToWorker};
 use baton_protocol::{JobEvent, JobId, NotebookId, Refusal, WorkerId};
 use futures_util::future::BoxFuture;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior, sleep_until};
 
 use self::jobs::Assignment;
+use self::leave::Leave;
 use self::notebooks::Notebook;
 use crate::context::Context;
 use crate::device;
@@ -31,17 +33,15 @@ use crate::gpu;
 use crate::job::Names;
 use crate::line::{Line, LineEvent};
 use crate::report::Report;
+use crate::status::Status;
+use crate::stop::Stop;
 
 /// Between two trials of sessions that do not start, at first and at most.
 const TRIAL_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_TRIAL_PAUSE: Duration = Duration::from_secs(60);
 const LOAD_INTERVAL: Duration = Duration::from_secs(5);
-/// How long running cells may go on when the worker is asked to leave.
-const DRAIN_GRACE: Duration = Duration::from_secs(10);
-/// How long the broker may take to store the last events.
-const LAST_WORD: Duration = Duration::from_secs(3);
-/// How long what cells left in their sessions may take to reach the notebooks.
-const HANDOVER_GRACE: Duration = Duration::from_secs(60);
+/// How long cells may go on that have no GPU any more.
+const LOST_GPU_GRACE: Duration = Duration::from_secs(10);
 
 /// A broker finds out within 45 s that a worker has fallen silent, and then gives it a grace.
 const PREDECESSOR: Duration = Duration::from_secs(60);
@@ -57,7 +57,7 @@ pub(crate) struct Agent {
     /// How many notebook tasks were ever started.
     task_count: u64,
     /// Nothing new is taken.
-    draining: bool,
+    leave: Leave,
     /// Sessions do not start here: until one does.
     trial: Option<BoxFuture<'static, ()>>,
     /// Since when the broker has said that another process is this worker.
@@ -77,14 +77,14 @@ enum Event {
     /// Sessions start here again.
     Recovered,
     LeaveDue,
-    Shutdown,
+    Stop(Stop),
 }
 
 impl Agent {
     pub(crate) async fn run(
         context: Arc<Context>,
         devices: Vec<Device>,
-        shutdown: impl Future<Output = ()>,
+        mut stop: watch::Receiver<Stop>,
     ) -> anyhow::Result<()> {
         let mut reading = context.reading.clone();
         let mut unserved = context.sharing.lost();
@@ -99,18 +99,15 @@ impl Agent {
             notebooks: HashMap::new(),
             tasks: JoinSet::new(),
             task_count: 0,
-            draining: false,
+            leave: Leave::default(),
             trial: None,
             refused_since: None,
             reports,
         };
         let mut load = tokio::time::interval(LOAD_INTERVAL);
         load.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        tokio::pin!(shutdown);
-        // When a worker that was asked to leave stops what still runs.
-        let mut leave: Option<Instant> = None;
         let mut lost = None;
-        while leave.is_none() || agent.has_something_to_say() {
+        while !agent.may_leave() {
             let cull = agent.next_cull();
             let event = tokio::select! {
                 message = agent.line.receive() => Event::Broker(message),
@@ -120,8 +117,8 @@ impl Agent {
                 reason = gpu::lost(&mut reading, &mut unserved), if lost.is_none() => Event::GpuLost(reason),
                 () = at(cull) => Event::CullDue,
                 () = passed(&mut agent.trial) => Event::Recovered,
-                () = at(leave) => Event::LeaveDue,
-                () = &mut shutdown, if leave.is_none() => Event::Shutdown,
+                () = at(agent.leave.due()) => Event::LeaveDue,
+                stop = asked(&mut stop) => Event::Stop(stop),
             };
             match event {
                 Event::Broker(message) => {
@@ -144,24 +141,26 @@ impl Agent {
                         "The GPU is lost: {reason}. This worker takes no more cells and ends"
                     );
                     lost = Some(reason);
-                    agent.drain().await;
-                    leave.get_or_insert(Instant::now() + DRAIN_GRACE);
+                    agent.finish_cells(Some(LOST_GPU_GRACE)).await;
                 }
-                Event::Shutdown => {
-                    agent.drain().await;
-                    leave = Some(Instant::now() + DRAIN_GRACE);
+                Event::Stop(Stop::No) => {}
+                Event::Stop(Stop::WhenCellsEnd) => {
+                    agent.finish_cells(agent.context.config.stop_grace).await;
                 }
-                Event::LeaveDue if agent.context.stopping.is_cancelled() => break,
-                Event::LeaveDue => {
-                    agent.context.stopping.cancel();
-                    let owes = agent.notebooks.values().any(|entry| entry.owes);
-                    let grace = if owes { HANDOVER_GRACE } else { LAST_WORD };
-                    leave = Some(Instant::now() + grace);
+                Event::Stop(Stop::Now) => agent.end_cells().await,
+                Event::LeaveDue if agent.leave.is_last() => {
+                    tracing::warn!(
+                        "Not everything that cells made has reached the broker: what is missing is lost"
+                    );
+                    break;
                 }
+                Event::LeaveDue => agent.end_cells().await,
             }
+            agent.hand_over();
             agent.send_events().await;
+            agent.tell_status();
         }
-        agent.leave().await;
+        agent.end().await;
         lost.map_or(Ok(()), |reason| {
             Err(anyhow::anyhow!("The GPU is lost: {reason}"))
         })
@@ -205,8 +204,8 @@ impl Agent {
                     assignment.outbox.rewind();
                 }
                 self.context.connections.send_modify(|count| *count += 1);
-                if self.draining {
-                    self.line.send(&FromWorker::Drain {}).await;
+                if self.leave.has_begun() {
+                    self.say_drained().await;
                 }
             }
             ToWorker::Refused(refusal @ Refusal::WorkerConnected { .. })
@@ -221,7 +220,9 @@ impl Agent {
                 fencing,
                 account,
                 submission,
-            } => self.assign(fencing, account, submission),
+            } if !self.leave.has_begun() => self.assign(fencing, account, submission),
+            // It crossed the word that this worker takes nothing more, on which the broker gives it to another one.
+            ToWorker::Assign { .. } => {}
             ToWorker::State { job, state } => {
                 if let Some(assignment) = self.assignments.get(&job) {
                     // A second answer to one question is of no use.
@@ -343,28 +344,37 @@ impl Agent {
         self.line.send(&load).await;
     }
 
-    /// Takes nothing more; what has not started goes back to the queue.
-    async fn drain(&mut self) {
-        tracing::info!("Leaving: running cells have {} s", DRAIN_GRACE.as_secs());
-        self.draining = true;
-        self.line.send(&FromWorker::Drain {}).await;
-        let waiting = self.assignments.iter().filter(|(_, assignment)| {
-            !assignment.outbox.has_start() && !assignment.outbox.is_complete()
+    fn tell_status(&self) {
+        let assignments = self.assignments.values();
+        let new = Status {
+            connected: self.line.is_open(),
+            cells: assignments.filter(|held| !held.outbox.has_end()).count(),
+            leaving: self.leave.has_begun(),
+        };
+        self.context.config.status.send_if_modified(|status| {
+            let changed = *status != new;
+            *status = new;
+            changed
         });
-        let waiting: Vec<JobId> = waiting.map(|(job, _)| *job).collect();
-        for job in waiting {
-            self.give_up(job);
-        }
     }
 
     /// Ends all sessions.
-    async fn leave(mut self) {
+    async fn end(mut self) {
         for assignment in self.assignments.values() {
             assignment.revoked.cancel();
         }
         self.line.close().await;
         self.notebooks.clear();
         while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+/// The next wish of who runs the worker.
+async fn asked(stop: &mut watch::Receiver<Stop>) -> Stop {
+    match stop.changed().await {
+        Ok(()) => *stop.borrow_and_update(),
+        // Nobody is left who could wish.
+        Err(_) => std::future::pending().await,
     }
 }
 

@@ -28,7 +28,7 @@ pub(crate) struct Context {
     pub(crate) slots: usize,
     /// One for each of them.
     pub(crate) permits: Arc<Semaphore>,
-    /// Cancelled when running cells have had their time and the worker leaves.
+    /// Cancelled when the worker leaves and running cells have had their time, or get none.
     pub(crate) stopping: CancellationToken,
     /// Counts the connections to the broker.
     pub(crate) connections: watch::Sender<u64>,

@@ -24,6 +24,8 @@ mod outbox;
 mod processes;
 mod report;
 mod session;
+mod status;
+mod stop;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -40,6 +42,8 @@ use crate::agent::Agent;
 use crate::context::Context;
 use crate::gpu::{CUDA_VISIBLE_DEVICES, GpuMode, MONITORING, Sharing};
 pub use crate::mirror::FilesChoice;
+pub use crate::status::Status;
+pub use crate::stop::Stop;
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -64,6 +68,8 @@ pub struct Config {
     pub session_memory_bytes: Option<u64>,
     /// How long an interrupted cell may take to end before its session is ended.
     pub cancel_grace: Duration,
+    /// How long running cells may go on after [`Stop::WhenCellsEnd`]; `None`: each until its own time limit.
+    pub stop_grace: Option<Duration>,
     pub files: FilesChoice,
     /// Where folders of notebooks are mirrored that cannot be seen from here.
     pub mirrors: PathBuf,
@@ -80,11 +86,13 @@ pub struct Config {
     pub session_environment: Vec<String>,
     /// Where the sessions' sockets lie; its path must be short.
     pub runtime_folder: PathBuf,
+    /// Told whenever it changes.
+    pub status: watch::Sender<Status>,
 }
 
-/// Runs until `shutdown`, then lets running cells end for a short while. Call it from a thread that lives as long as
+/// Runs until it is asked to stop, and as long as [`Stop`] says after that. Call it from a thread that lives as long as
 /// the process: the system ends sessions with the thread that started them.
-pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::Result<()> {
+pub async fn run(config: Config, stop: watch::Receiver<Stop>) -> anyhow::Result<()> {
     let cache = ChunkDirectory::open_cache(config.cache.clone(), config.cache_limit_bytes)
         .context("Failed to open the worker's cache")?;
     mirror::remove_leftovers(&config.mirrors);
@@ -117,5 +125,5 @@ pub async fn run(config: Config, shutdown: impl Future<Output = ()>) -> anyhow::
         sharing,
         reading,
     };
-    Agent::run(Arc::new(context), devices, shutdown).await
+    Agent::run(Arc::new(context), devices, stop).await
 }

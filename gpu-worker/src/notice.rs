@@ -118,8 +118,8 @@ pub(crate) fn cancelled() -> RemoteError {
 pub(crate) fn shutting_down() -> RemoteError {
     error(
         "WorkerLost",
-        "The worker is being shut down",
-        "run the cell again on another worker",
+        "The worker was stopped before the cell had ended",
+        "run the cell again: another worker takes it",
     )
 }
 

@@ -23,6 +23,8 @@ pub(crate) struct Outbox {
     sent: usize,
     /// The number of `Started`, once it is in.
     start: Option<u64>,
+    /// The cell's end is in.
+    ended: bool,
     /// The last event is in.
     complete: bool,
     /// What the job left in its session is in, and may be wanted again.
@@ -32,6 +34,7 @@ pub(crate) struct Outbox {
 impl Outbox {
     pub(crate) fn push(&mut self, event: JobEvent) {
         debug_assert!(!self.complete, "nothing follows the last event");
+        self.ended |= event.is_last() || matches!(event, JobEvent::Finished { .. });
         self.complete |= event.is_last();
         self.rest_sent |= matches!(event, JobEvent::Rest { .. });
         let is_start = matches!(event, JobEvent::Started { .. });
@@ -90,6 +93,11 @@ impl Outbox {
     /// The broker has stored that the cell starts: now it may, and no other worker will get it.
     pub(crate) fn start_is_stored(&self) -> bool {
         self.start.is_some_and(|number| number <= self.acknowledged)
+    }
+
+    /// The cell is over; what it left in its session may follow.
+    pub(crate) fn has_end(&self) -> bool {
+        self.ended
     }
 
     /// The last event is in.

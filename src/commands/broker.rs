@@ -8,6 +8,7 @@ use baton_protocol::address::BrokerAddress;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use crate::{
+    notify,
     runtime::on_its_threads,
     service::token_in,
     settings::{ListenAddress, Settings},
@@ -52,9 +53,16 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     allow_many_connections();
     let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
     runtime.block_on(async {
-        let signals = EndSignals::listen().context("Failed to listen for signals")?;
-        let ready = move |address| greet(&address, kept_in.as_deref());
-        on_its_threads(baton_broker::run(config, ready, signals.received())).await
+        let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
+        let ready = move |address| {
+            greet(&address, kept_in.as_deref());
+            notify::serves(&format!("Listening on {address}"));
+        };
+        let end = async move {
+            signals.received().await;
+            notify::ends();
+        };
+        on_its_threads(baton_broker::run(config, ready, end)).await
     })?;
     Ok(ExitCode::SUCCESS)
 }

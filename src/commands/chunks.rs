@@ -6,7 +6,7 @@ use anyhow::Context;
 use baton_broker::ChunkListener;
 use baton_protocol::address::BrokerAddress;
 
-use crate::{settings::Settings, signals::EndSignals};
+use crate::{notify, settings::Settings, signals::EndSignals};
 
 pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let Some(BrokerAddress::Http(broker)) = settings.broker_address.clone() else {
@@ -25,9 +25,16 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     };
     let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
     runtime.block_on(async {
-        let signals = EndSignals::listen().context("Failed to listen for signals")?;
-        let ready = |address| println!("Chunks are taken and given on http://{address}");
-        baton_broker::serve_chunks(config, ready, signals.received()).await
+        let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
+        let ready = |address| {
+            println!("Chunks are taken and given on http://{address}");
+            notify::serves(&format!("Listening on {address}"));
+        };
+        let end = async {
+            signals.received().await;
+            notify::ends();
+        };
+        baton_broker::serve_chunks(config, ready, end).await
     })?;
     Ok(ExitCode::SUCCESS)
 }

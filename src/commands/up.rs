@@ -14,6 +14,7 @@ use std::{
 
 use anyhow::Context;
 use baton_broker::{Activity, Config, Listen};
+use baton_gpu_worker::Stop;
 use baton_link::{Dial, Token};
 use baton_protocol::{WorkerId, address::BrokerAddress};
 use nix::unistd;
@@ -76,19 +77,27 @@ pub(crate) fn main(
 
     let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
     runtime.block_on(async {
-        let signals = EndSignals::listen().context("Failed to listen for signals")?;
-        let end = async {
+        let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
+        let stop = watch::Sender::default();
+        let ask = async {
             tokio::select! {
-                () = asked_to_end(signals, detached) => {}
+                () = asked_to_end(&mut signals, detached) => {}
                 () = idle(activity_seen, settings.up_idle_exit) => {}
             }
+            Stop::WhenCellsEnd.ask(&stop);
+            asked_to_end(&mut signals, detached).await;
+            Stop::Now.ask(&stop);
+            std::future::pending().await
         };
         let token = Token::new(&token);
         let worker = |address| {
             let token = Some(token);
             worker::config(settings, worker, Dial { address, token }, &folder)
         };
-        serve(broker, worker, end).await
+        tokio::select! {
+            ended = serve(broker, worker, &stop) => ended,
+            () = ask => Ok(()),
+        }
     })?;
     Ok(ExitCode::SUCCESS)
 }
@@ -111,16 +120,16 @@ fn open_dashboard(address: SocketAddr) -> anyhow::Result<(TcpListener, SocketAdd
 async fn serve(
     broker: Config,
     worker: impl FnOnce(BrokerAddress) -> baton_gpu_worker::Config,
-    end: impl Future<Output = ()>,
+    stop: &watch::Sender<Stop>,
 ) -> anyhow::Result<()> {
-    let stop = CancellationToken::new();
+    let asked = stop.subscribe();
     let worker_ended = CancellationToken::new();
     let (ready, address) = oneshot::channel();
     let broker = async {
         let ready = |address| drop(ready.send(address));
         let end = worker_ended.clone().cancelled_owned();
         let ended = on_its_threads(baton_broker::run(broker, ready, end)).await;
-        stop.cancel();
+        Stop::WhenCellsEnd.ask(stop);
         ended
     };
     let worker = async {
@@ -130,23 +139,14 @@ async fn serve(
             return Ok(());
         };
         println!("Ready: {address}");
-        let end = stop.clone().cancelled_owned();
-        let ended = on_its_threads(baton_gpu_worker::run(worker(address), end)).await;
-        stop.cancel();
-        ended
+        on_its_threads(baton_gpu_worker::run(worker(address), asked)).await
     };
-    let watch = async {
-        tokio::select! {
-            () = end => stop.cancel(),
-            () = stop.cancelled() => {}
-        }
-    };
-    let (broker, worker, ()) = tokio::join!(broker, worker, watch);
+    let (broker, worker) = tokio::join!(broker, worker);
     broker.context("The broker ended")?;
     worker.context("The worker ended")
 }
 
-async fn asked_to_end(signals: EndSignals, detached: bool) {
+async fn asked_to_end(signals: &mut EndSignals, detached: bool) {
     if detached {
         signals.received_without_terminal().await;
     } else {

@@ -1,13 +1,15 @@
 //! `baton worker`: runs cells on this machine.
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context;
-use baton_gpu_worker::Config;
+use baton_gpu_worker::{Config, Stop};
 use baton_link::Dial;
 use baton_protocol::WorkerId;
+use tokio::sync::watch;
 
 use crate::{
+    notify,
     runtime::on_its_threads,
     service::{self, RuntimeFolder},
     settings::Settings,
@@ -17,14 +19,40 @@ use crate::{
 pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let folder = RuntimeFolder::create(&settings.runtime_folder)?;
     let dial = service::dial(settings)?;
-    let config = config(settings, WorkerId::random(), dial, &folder);
+    let mut config = config(settings, WorkerId::random(), dial, &folder);
+    config.stop_grace = settings.worker_stop_grace;
     let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
     runtime.block_on(async {
-        let signals = EndSignals::listen().context("Failed to listen for signals")?;
-        on_its_threads(baton_gpu_worker::run(config, signals.received())).await
+        let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
+        let stop = watch::Sender::default();
+        let mut status = config.status.subscribe();
+        let run = on_its_threads(baton_gpu_worker::run(config, stop.subscribe()));
+        notify::serves("Looking for the broker");
+        let tell = async {
+            while status.changed().await.is_ok() {
+                notify::does(&status.borrow_and_update().to_string());
+            }
+            std::future::pending().await
+        };
+        let ask = async {
+            signals.received().await;
+            notify::ends();
+            Stop::WhenCellsEnd.ask(&stop);
+            signals.received().await;
+            Stop::Now.ask(&stop);
+            std::future::pending().await
+        };
+        tokio::select! {
+            ended = run => ended,
+            () = ask => Ok(()),
+            () = tell => Ok(()),
+        }
     })?;
     Ok(ExitCode::SUCCESS)
 }
+
+/// Of `baton up`, unless the setting says otherwise.
+const SHORT_STOP_GRACE: Duration = Duration::from_secs(10);
 
 pub(crate) fn config(
     settings: &Settings,
@@ -46,6 +74,7 @@ pub(crate) fn config(
         session_idle: settings.worker_session_idle,
         session_memory_bytes: settings.worker_session_memory.map(|size| size.bytes),
         cancel_grace: settings.worker_cancel_grace,
+        stop_grace: Some(settings.worker_stop_grace.unwrap_or(SHORT_STOP_GRACE)),
         files: settings.worker_files,
         mirrors: mirrors.unwrap_or_else(|| settings.state_folder.join("mirrors")),
         files_limit_bytes: settings.worker_files_limit.bytes,
@@ -54,5 +83,6 @@ pub(crate) fn config(
         baton: std::env::current_exe().ok(),
         session_environment: settings.worker_session_environment.0.clone(),
         runtime_folder: folder.path().to_owned(),
+        status: watch::Sender::default(),
     }
 }

@@ -363,6 +363,11 @@ settings! {
     flag: Some(("cancel-grace", &["worker", "up"])),
     default: Text("10s");
 
+    #[doc = "How long running cells may go on when the worker is asked to stop (SIGTERM or Ctrl-C); then they are ended, as a second request does at once."]
+    worker_stop_grace: Option<Duration> = "worker.stop_grace",
+    flag: Some(("stop-grace", &["worker", "up"])),
+    default: Nothing { described: "each cell until its own time limit; 10s for `baton up`" };
+
     #[doc = "After how long without notebooks and cells `baton up` ends by itself."]
     up_idle_exit: Option<Duration> = "up.idle_exit",
     flag: Some(("idle-exit", &["up"])),

@@ -130,9 +130,12 @@ class Service:
         self.end(name, signal.SIGKILL)
 
     def end(self, name: str, number: int) -> int:
-        process = self._processes.pop(name)
-        process.send_signal(number)
-        return process.wait(timeout=15)
+        self._processes[name].send_signal(number)
+        return self.wait(name)
+
+    def wait(self, name: str) -> int:
+        """Until one that was asked to end has ended; its status."""
+        return self._processes.pop(name).wait(timeout=15)
 
     @contextmanager
     def full_disk(self) -> Iterator[None]:
@@ -165,6 +168,7 @@ class Service:
         for process in self._processes.values():
             process.send_signal(signal.SIGCONT)
             process.send_signal(signal.SIGTERM)
+            process.send_signal(signal.SIGINT)  # asked twice, a worker ends cells that still run
         for process in self._processes.values():
             process.wait(timeout=15)
         return self.place.close()

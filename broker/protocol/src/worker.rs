@@ -54,7 +54,8 @@ pub enum FromWorker {
     },
     /// After [`JobEvent::NotStarted`]: sessions start here again.
     Recovered {},
-    /// Assign nothing more; the worker leaves when its jobs are done.
+    /// Assign nothing more; the worker leaves when its jobs are done. Those whose `Started` did not come before this
+    /// go to other workers.
     Drain {},
 }
 

@@ -177,11 +177,20 @@ impl Dispatch {
                 }
             }
             FromWorker::Recovered {} => self.session_starts(id),
-            FromWorker::Drain {} => {
-                if let Some(worker) = self.workers.get_mut(&id) {
-                    worker.draining = true;
-                }
-                self.disordered = true;
+            FromWorker::Drain {} => self.worker_drains(id, now, actions),
+        }
+    }
+
+    /// It takes nothing more. What has not started there runs elsewhere.
+    fn worker_drains(&mut self, id: WorkerId, now: Now, actions: &mut Vec<Action>) {
+        if let Some(worker) = self.workers.get_mut(&id) {
+            worker.draining = true;
+        }
+        self.disordered = true;
+        for job in self.jobs_where(|job| job.worker == Some(id) && job.phase == Phase::Assigned) {
+            match self.jobs.get(&job) {
+                Some(held) if held.cancel_wanted => self.finish_cancelled(job, now, actions),
+                _ => self.requeue(job, actions),
             }
         }
     }

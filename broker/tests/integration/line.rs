@@ -1,10 +1,10 @@
 //! Who waits is told where.
 
-use crate::harness::{Broker, FakeProxy, FakeWorker};
+use crate::harness::{Broker, FakeProxy, FakeWorker, finished, started};
 use baton_protocol::{
     JobEvent, Outcome, RemoteError,
     proxy::{FromProxy, WaitingReason},
-    worker::FromWorker,
+    worker::{FromWorker, ToWorker},
 };
 
 #[tokio::test]
@@ -85,20 +85,64 @@ async fn a_worker_that_is_about_to_leave_gets_nothing_new() {
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let running = proxy.submit().await;
     let (fencing, _) = leaving.assignment().await;
+    leaving.report(running, fencing, 1, vec![started()]).await;
     proxy.assigned(running).await;
-    leaving
-        .say(baton_protocol::worker::FromWorker::Drain {})
-        .await;
-    let events = vec![
-        crate::harness::started(),
-        crate::harness::finished(baton_protocol::Outcome::Ok),
-    ];
-    leaving.report(running, fencing, 1, events).await;
+    leaving.say(FromWorker::Drain {}).await;
+    let end = vec![finished(Outcome::Ok)];
+    leaving.report(running, fencing, 2, end).await;
     proxy.events_after(running, 1).await;
     let next = proxy.submit().await;
     assert_eq!(proxy.place(next).await, (1, WaitingReason::NoWorker));
     let mut staying = FakeWorker::new(&broker.dial).await;
     assert_eq!(staying.run_to_end().await, next);
+}
+
+#[tokio::test]
+async fn what_a_leaving_worker_has_not_started_runs_on_another_one() {
+    let broker = Broker::start().await;
+    let mut leaving = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    let (fencing, _) = leaving.assignment().await;
+    proxy.assigned(job).await;
+    let mut staying = FakeWorker::new(&broker.dial).await;
+    leaving.say(FromWorker::Drain {}).await;
+    assert_eq!(staying.run_to_end().await, job);
+    // It did not know yet.
+    let late = FromWorker::Events {
+        job,
+        fencing,
+        first: 1,
+        events: vec![started()],
+    };
+    leaving.say(late).await;
+    assert_eq!(leaving.next().await, ToWorker::Revoke { job, fencing });
+    proxy.events_after(job, 1).await;
+}
+
+#[tokio::test]
+async fn a_cancelled_cell_that_a_leaving_worker_has_not_started_ends() {
+    let broker = Broker::start().await;
+    let mut leaving = FakeWorker::new(&broker.dial).await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    leaving.assignment().await;
+    proxy.assigned(job).await;
+    proxy.say(FromProxy::Cancel { job }).await;
+    assert_eq!(leaving.next().await, ToWorker::Cancel { job });
+    leaving.say(FromWorker::Drain {}).await;
+    let events = proxy.events_after(job, 1).await;
+    let end = events.last();
+    assert!(
+        matches!(
+            end,
+            Some(JobEvent::Finished {
+                outcome: Outcome::Cancelled,
+                ..
+            })
+        ),
+        "{end:?}"
+    );
 }
 
 fn not_started(why: &str) -> JobEvent {

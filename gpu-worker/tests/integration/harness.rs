@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use baton_gpu_worker::{Config, FilesChoice, gpu::GpuMode, run};
+use baton_gpu_worker::{Config, FilesChoice, Stop, gpu::GpuMode, run};
 use baton_link::{Dial, LaneChoice};
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{
@@ -13,7 +13,7 @@ use baton_protocol::{
     RemoteError, SessionId, State, StateVersion, Submission, Usage, WorkerId,
 };
 use bytes::Bytes;
-use tokio::sync::oneshot;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::broker::{Broker, Line};
@@ -106,6 +106,7 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         session_idle: Duration::from_secs(600),
         session_memory_bytes: None,
         cancel_grace: Duration::from_secs(2),
+        stop_grace: None,
         files: FilesChoice::Auto,
         mirrors: folder.join("mirrors"),
         files_limit_bytes: 1 << 30,
@@ -114,6 +115,7 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         baton: None,
         session_environment: Vec::new(),
         runtime_folder: folder.join("run"),
+        status: watch::Sender::default(),
     }
 }
 
@@ -124,7 +126,7 @@ pub(crate) struct Worker {
     pub(crate) folder: tempfile::TempDir,
     /// `None`: it runs in another process.
     task: Option<JoinHandle<anyhow::Result<()>>>,
-    shutdown: Option<oneshot::Sender<()>>,
+    stop: watch::Sender<Stop>,
     fencing: FencingNumber,
     /// What it said about warm sessions and no test has looked at.
     sessions: VecDeque<Vec<NotebookId>>,
@@ -145,10 +147,8 @@ impl Worker {
         let folder = short_folder();
         let mut config = config(broker.dial(), folder.path());
         change(&mut config);
-        let (shutdown, stop) = oneshot::channel();
-        let task = tokio::spawn(run(config, async move {
-            let _ = stop.await;
-        }));
+        let stop = watch::Sender::default();
+        let task = tokio::spawn(run(config, stop.subscribe()));
         let (line, hello) = broker.welcome().await;
         Self {
             broker,
@@ -156,7 +156,7 @@ impl Worker {
             hello,
             folder,
             task: Some(task),
-            shutdown: Some(shutdown),
+            stop,
             fencing: 0,
             sessions: VecDeque::new(),
         }
@@ -171,7 +171,7 @@ impl Worker {
             hello,
             folder,
             task: None,
-            shutdown: None,
+            stop: watch::Sender::default(),
             fencing: 0,
             sessions: VecDeque::new(),
         }
@@ -265,8 +265,8 @@ impl Worker {
         .await;
     }
 
-    pub(crate) fn ask_to_leave(&mut self) {
-        let _ = self.shutdown.take().unwrap().send(());
+    pub(crate) fn ask_to_leave(&self, stop: Stop) {
+        stop.ask(&self.stop);
     }
 
     /// Returns when `run` has.

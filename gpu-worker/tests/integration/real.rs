@@ -149,7 +149,7 @@ async fn be_the_worker(address: &str) {
     };
     let mut config = config(dial, &folder);
     config.python = Some(real_python(&folder));
-    baton_gpu_worker::run(config, std::future::pending())
+    baton_gpu_worker::run(config, tokio::sync::watch::Sender::default().subscribe())
         .await
         .unwrap();
 }

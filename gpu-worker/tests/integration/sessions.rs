@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use baton_protocol::worker::{FromWorker, ToWorker};
-use baton_protocol::{JobEvent, Outcome};
+use baton_protocol::{JobEvent, JobId, Outcome};
 
 use crate::harness::{Notebook, Worker, eventually, is_running};
+use baton_gpu_worker::Stop;
 
 const PID: &str = "import os; pid = os.getpid()";
 
@@ -135,7 +136,7 @@ async fn a_worker_that_leaves_lets_cells_end_and_leaves_nothing_behind() {
     worker
         .events_until(job, |event| matches!(event, JobEvent::Output(_)))
         .await;
-    worker.ask_to_leave();
+    worker.ask_to_leave(Stop::WhenCellsEnd);
     while worker.line.receive().await != (FromWorker::Drain {}) {}
     let ran = worker.until_finished(job).await.ok();
     let (kernel, child) = (number(&ran.value("pid")), number(&ran.value("child")));
@@ -149,4 +150,95 @@ async fn a_worker_that_leaves_lets_cells_end_and_leaves_nothing_behind() {
         "no socket is left"
     );
     drop(folder);
+}
+
+/// A cell that runs until it is ended, and has begun.
+async fn begin_endless(worker: &mut Worker) -> JobId {
+    let submission =
+        Notebook::new().cell("import time\nprint('ready', flush=True)\ntime.sleep(600)");
+    let job = submission.job;
+    worker.assign(submission).await;
+    worker
+        .events_until(job, |event| matches!(event, JobEvent::Output(_)))
+        .await;
+    job
+}
+
+async fn check_stopped(mut worker: Worker, job: JobId) {
+    let ran = worker.until_finished(job).await;
+    assert_eq!(ran.outcome, Outcome::WorkerLost);
+    assert_eq!(
+        ran.error_text(),
+        "The worker was stopped before the cell had ended. \
+         Your variables are as they were before the cell"
+    );
+    worker.gone().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_worker_that_is_asked_twice_ends_its_cells() {
+    let mut worker = Worker::start().await;
+    let job = begin_endless(&mut worker).await;
+    worker.ask_to_leave(Stop::WhenCellsEnd);
+    while worker.line.receive().await != (FromWorker::Drain {}) {}
+    worker.ask_to_leave(Stop::Now);
+    check_stopped(worker, job).await;
+}
+
+#[tokio::test]
+async fn cells_end_with_the_grace_of_their_worker() {
+    let mut worker =
+        Worker::start_with(|config| config.stop_grace = Some(Duration::from_millis(100))).await;
+    let job = begin_endless(&mut worker).await;
+    worker.ask_to_leave(Stop::WhenCellsEnd);
+    check_stopped(worker, job).await;
+}
+
+#[tokio::test]
+async fn a_leaving_worker_ends_its_cells_at_their_time_limits() {
+    let mut worker = Worker::start().await;
+    let mut submission = Notebook::new().cell("import time\ntime.sleep(600)");
+    submission.cell.timeout_ms = Some(500);
+    let job = submission.job;
+    worker.assign(submission).await;
+    worker
+        .events_until(job, |event| matches!(event, JobEvent::Started { .. }))
+        .await;
+    worker.ask_to_leave(Stop::WhenCellsEnd);
+    assert_eq!(worker.until_finished(job).await.outcome, Outcome::TimedOut);
+    worker.gone().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_leaving_worker_takes_nothing_that_crosses_its_word() {
+    let mut worker = Worker::start().await;
+    let job = begin_endless(&mut worker).await;
+    worker.ask_to_leave(Stop::WhenCellsEnd);
+    while worker.line.receive().await != (FromWorker::Drain {}) {}
+    let crossing = Notebook::new().cell("");
+    let crossing_job = crossing.job;
+    worker.assign(crossing).await;
+    worker.line.send(ToWorker::Cancel { job }).await;
+    loop {
+        if let FromWorker::Events {
+            job: of,
+            fencing,
+            first,
+            events,
+        } = worker.line.receive().await
+        {
+            assert_ne!(of, crossing_job);
+            let number = first + events.len() as u64 - 1;
+            let stored = ToWorker::Acknowledge {
+                job: of,
+                fencing,
+                number,
+            };
+            worker.line.send(stored).await;
+            if events.last().is_some_and(JobEvent::is_last) {
+                break;
+            }
+        }
+    }
+    worker.gone().await.unwrap();
 }
