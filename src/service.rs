@@ -30,10 +30,12 @@ pub(crate) fn dial(settings: &Settings) -> anyhow::Result<Dial> {
         Some(address) => Dial {
             address: address.clone(),
             token: configured,
+            ca_file: settings.ca_file.clone(),
         },
         None => Dial {
             address: BrokerAddress::Unix(folder.socket()),
             token: configured.or_else(|| folder.existing_token()),
+            ca_file: None,
         },
     })
 }

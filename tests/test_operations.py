@@ -16,6 +16,7 @@ import pytest
 from end_to_end import Kernel, Place, Service
 from end_to_end.kernel import Cell
 from end_to_end.service import BINARY, run_binary
+from end_to_end.tls import Tls
 from end_to_end.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -61,6 +62,10 @@ def test_a_unit_starts_its_service_with_its_configuration(path: Path, place: Pla
         (etc / file).write_text("")
     (etc / "hub-token").write_text("a secret of the Hub")
     (etc / "people.toml").touch(0o600)
+    (etc / "tls").mkdir()
+    tls = Tls(etc / "tls")
+    tls.certificate.rename(etc / "tls/fullchain.pem")
+    tls.key.rename(etc / "tls/privkey.pem")
     text = (ROOT / "deploy" / Path(configured).name).read_text()
     (etc / "var/lib/baton").mkdir(parents=True)
     (etc / "var/lib/baton/token").touch(0o600)

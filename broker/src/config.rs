@@ -20,6 +20,13 @@ pub enum Listen {
     Tcp(SocketAddr),
 }
 
+/// A certificate with those between it and its authority, and its private key; both PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
 /// Where the jobs are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Database {
@@ -73,6 +80,12 @@ impl PostgresUrl {
 #[derive(Clone)]
 pub struct Config {
     pub listen: Listen,
+    /// With what it encrypts.
+    pub tls: Option<TlsFiles>,
+    /// Something in front of it encrypts, or the network does.
+    pub behind_tls_proxy: bool,
+    /// Authorities that count for the JupyterHub, besides those that the system trusts.
+    pub ca_file: Option<PathBuf>,
     /// Where people see the pages besides, with the token in the address. Bound already, so that the caller knows
     /// the port.
     pub dashboard: Option<Arc<TcpListener>>,
@@ -130,6 +143,9 @@ impl Config {
     pub fn new(listen: Listen, database: impl Into<Database>, blobs: PathBuf) -> Self {
         Self {
             listen,
+            tls: None,
+            behind_tls_proxy: false,
+            ca_file: None,
             dashboard: None,
             database: database.into(),
             advertise: None,

@@ -1,5 +1,6 @@
 //! A broker that stands by answers nobody: it hands every connection to the one that leads, byte by byte.
 //!
+//! With TLS the leader ends the encryption, so all of them need a certificate for that address.
 //! So several brokers may stand behind one address, whichever is asked. A connection ends with either of them, and its
 //! peer comes back.
 
@@ -105,7 +106,8 @@ pub(crate) fn address(listen: &Listen, bound: &BrokerAddress) -> Option<String> 
         (Listen::Tcp(address), _) if address.ip().is_unspecified() => None,
         (_, BrokerAddress::Unix(path)) => Some(format!("unix:{}", path.display())),
         (_, BrokerAddress::Http(url)) => {
-            Some(url.strip_prefix("http://").unwrap_or(url).to_owned())
+            let (_, address) = url.split_once("://").unwrap_or(("", url));
+            Some(address.to_owned())
         }
     }
 }

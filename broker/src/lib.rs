@@ -33,11 +33,12 @@ mod screen;
 mod sign_ins;
 mod store;
 mod sweep;
+mod tls;
 mod usage;
 mod watched;
 mod words;
 
-pub use config::{Activity, Config, Database, DatabaseError, Listen, PostgresUrl};
+pub use config::{Activity, Config, Database, DatabaseError, Listen, PostgresUrl, TlsFiles};
 pub use http::{ChunkListener, serve_chunks};
 pub use hub::HubConfig;
 pub use people::{People, Person, Role};
@@ -58,6 +59,7 @@ use metrics::Metrics;
 use sign_ins::SignIns;
 use std::{hash::RandomState, sync::Arc, time::Duration};
 use store::Store;
+use tls::{Certificate, Encrypted};
 use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use watched::Watched;
@@ -104,7 +106,7 @@ pub async fn run(
         None => None,
     };
     let hub = match config.hub.clone() {
-        Some(hub) => Some(Arc::new(Hub::new(hub)?)),
+        Some(hub) => Some(Arc::new(Hub::new(hub, config.ca_file.as_deref())?)),
         None => None,
     };
     // Without people nobody knows whether two notebooks are of one person.
@@ -112,7 +114,16 @@ pub async fn run(
     let jobs_per_person = if knows_people { 1 } else { u32::MAX };
     let unlimited = watch::Sender::new(Arc::new(Courses::unlimited(jobs_per_person)));
 
-    let (listener, address) = listen::bind(&config.listen, config.token.is_some()).await?;
+    let certificate = config.tls.as_ref().map(Certificate::open).transpose()?;
+    if let Listen::Tcp(address) = config.listen {
+        listen::ensure_private(address, certificate.is_some(), config.behind_tls_proxy)?;
+    }
+    let bound = listen::bind(
+        &config.listen,
+        config.token.is_some(),
+        certificate.is_some(),
+    );
+    let (listener, address) = bound.await?;
     let (inbox, events) = mpsc::channel(INBOX);
     let own_address = config
         .advertise
@@ -185,7 +196,7 @@ pub async fn run(
     let ended = tokio::select! {
         () = shutdown => Ok(()),
         ended = engine::run(engine, stop.clone()) => ended.context("The jobs cannot be read"),
-        () = serve(listener, shared, &standing, stop.clone()) => Ok(()),
+        () = serve(listener, certificate, shared, &standing, stop.clone()) => Ok(()),
         ended = serve_dashboard(config.dashboard, on_dashboard, &standing, stop.clone()) => ended.context("The dashboard can no longer be shown"),
         () = keep(people.as_deref()) => Ok(()),
         () = keep(courses.as_ref()) => Ok(()),
@@ -246,12 +257,13 @@ async fn serve_dashboard(
     };
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
-    serve(Listener::Tcp(listener), shared, standing, stop).await;
+    serve(Listener::Tcp(listener), None, shared, standing, stop).await;
     Ok(())
 }
 
 async fn serve(
     listener: Listener,
+    certificate: Option<Certificate>,
     shared: Shared,
     standing: &watch::Sender<Standing>,
     stop: CancellationToken,
@@ -267,7 +279,14 @@ async fn serve(
                     tracing::debug!("A connection keeps its delay: {error}");
                 }
             });
-            http::serve(Gate::new(listener, standing, stop.clone()), router, stop).await;
+            let gate = Gate::new(listener, standing, stop.clone());
+            match certificate {
+                Some(certificate) => {
+                    let encrypted = Encrypted::new(gate, certificate);
+                    http::serve(encrypted, http::over_tls(router), stop).await;
+                }
+                None => http::serve(gate, router, stop).await,
+            }
         }
     }
 }

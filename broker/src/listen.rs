@@ -6,6 +6,7 @@ use baton_protocol::address::BrokerAddress;
 use std::{
     fs::{self, File},
     io::ErrorKind,
+    net::SocketAddr,
     os::unix::{
         fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
         net::UnixStream,
@@ -29,9 +30,26 @@ impl Drop for SocketFile {
     }
 }
 
+/// What others on the way see would be tokens, code and variables.
+pub(crate) fn ensure_private(
+    address: SocketAddr,
+    encrypted: bool,
+    behind_tls_proxy: bool,
+) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        encrypted || behind_tls_proxy || address.ip().is_loopback(),
+        "Others can reach {address}, and nothing encrypts what is said there: tokens, code and variables\n\
+         hint: set broker.tls_certificate and broker.tls_key; or broker.behind_tls_proxy = true where a proxy with TLS \
+         stands in front, or the network itself is encrypted; or listen on 127.0.0.1"
+    );
+    Ok(())
+}
+
+/// `encrypted`: whether what is bound is wrapped in TLS.
 pub(crate) async fn bind(
     listen: &Listen,
     has_token: bool,
+    encrypted: bool,
 ) -> anyhow::Result<(Listener, BrokerAddress)> {
     match listen {
         Listen::Unix(path) => {
@@ -54,7 +72,8 @@ pub(crate) async fn bind(
                 .await
                 .with_context(|| format!("Failed to listen on {address}"))?;
             let bound = listener.local_addr().context("Failed to read the port")?;
-            let address = BrokerAddress::Http(format!("http://{bound}"));
+            let scheme = if encrypted { "https" } else { "http" };
+            let address = BrokerAddress::Http(format!("{scheme}://{bound}"));
             Ok((Listener::Tcp(listener), address))
         }
     }

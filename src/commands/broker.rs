@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use baton_broker::{Config, HubConfig, Listen};
+use baton_broker::{Config, HubConfig, Listen, TlsFiles};
 use baton_protocol::address::BrokerAddress;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
@@ -29,6 +29,9 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
         database.unwrap_or_else(|| in_state_folder("broker.db").into()),
         chunks.unwrap_or_else(|| in_state_folder("chunks")),
     );
+    config.tls = tls_files(settings)?;
+    config.behind_tls_proxy = settings.broker_behind_tls_proxy;
+    config.ca_file = settings.ca_file.clone();
     config.advertise = settings.broker_advertise.clone();
     config.blob_limit_bytes = settings.broker_chunk_limit.bytes;
     config.person_limit_bytes = Some(settings.broker_person_chunk_limit.bytes);
@@ -65,6 +68,21 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
         on_its_threads(baton_broker::run(config, ready, end)).await
     })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Also of `baton chunks`.
+pub(crate) fn tls_files(settings: &Settings) -> anyhow::Result<Option<TlsFiles>> {
+    let certificate = settings.broker_tls_certificate.clone();
+    match (certificate, settings.broker_tls_key.clone()) {
+        (Some(certificate), Some(key)) => Ok(Some(TlsFiles { certificate, key })),
+        (None, None) => Ok(None),
+        (Some(_), None) => {
+            anyhow::bail!("broker.tls_certificate is set, and broker.tls_key is not")
+        }
+        (None, Some(_)) => {
+            anyhow::bail!("broker.tls_key is set, and broker.tls_certificate is not")
+        }
+    }
 }
 
 fn hub(settings: &Settings) -> anyhow::Result<Option<HubConfig>> {

@@ -6,11 +6,14 @@ use anyhow::Context;
 use baton_broker::ChunkListener;
 use baton_protocol::address::BrokerAddress;
 
+use super::broker::tls_files;
 use crate::{notify, settings::Settings, signals::EndSignals};
 
 pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let Some(BrokerAddress::Http(broker)) = settings.broker_address.clone() else {
-        anyhow::bail!("It is not known whom to ask\nhint: --broker http://HOST:PORT of the broker");
+        anyhow::bail!(
+            "It is not known whom to ask\nhint: --broker https://HOST:PORT of the broker"
+        );
     };
     let token = settings.token_text()?.context(
         "The broker's own token is missing\nhint: --token-file of the broker, which says at its start where it is",
@@ -18,16 +21,24 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let chunks = settings.broker_chunks.clone();
     let config = ChunkListener {
         listen: settings.broker_chunk_listen,
+        tls: tls_files(settings)?,
+        behind_tls_proxy: settings.broker_behind_tls_proxy,
+        ca_file: settings.ca_file.clone(),
         blobs: chunks.unwrap_or_else(|| settings.state_folder.join("chunks")),
         blob_limit_bytes: settings.broker_chunk_limit.bytes,
         broker,
         token,
     };
+    let scheme = if config.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
     let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
     runtime.block_on(async {
         let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
         let ready = |address| {
-            println!("Chunks are taken and given on http://{address}");
+            println!("Chunks are taken and given on {scheme}://{address}");
             notify::serves(&format!("Listening on {address}"));
         };
         let end = async {

@@ -106,7 +106,11 @@ impl Choices {
 fn broker_choice(settings: Settings) -> anyhow::Result<BrokerChoice> {
     if let Some(address) = settings.broker_address.clone() {
         let token = settings.token()?;
-        return Ok(BrokerChoice::Configured(Dial { address, token }));
+        return Ok(BrokerChoice::Configured(Dial {
+            address,
+            token,
+            ca_file: settings.ca_file,
+        }));
     }
     let start_command = match settings.autostart {
         true => Some(start_command(&settings)?),

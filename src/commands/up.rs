@@ -92,7 +92,12 @@ pub(crate) fn main(
         let token = Token::new(&token);
         let worker = |address| {
             let token = Some(token);
-            worker::config(settings, worker, Dial { address, token }, &folder)
+            let dial = Dial {
+                address,
+                token,
+                ca_file: None,
+            };
+            worker::config(settings, worker, dial, &folder)
         };
         tokio::select! {
             ended = serve(broker, worker, &stop) => ended,

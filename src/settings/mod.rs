@@ -78,6 +78,11 @@ settings! {
     flag: Some(("broker", &["worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "plan", "bench latency"])),
     default: Nothing { described: "the broker of this user on this machine" };
 
+    #[doc = "A file with the certificates (PEM) of authorities, such as the university's own, that count besides those that the system trusts: for a broker and a JupyterHub whose addresses begin with `https`."]
+    ca_file: Option<PathBuf> = "ca_file",
+    flag: Some(("ca-file", &["broker", "worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "plan", "bench latency"])),
+    default: Nothing { described: "none: what the system trusts" };
+
     #[doc = "The secret that broker, workers and notebooks share. Never in the configuration file: use `token_file`."]
     token: Option<String> = "token",
     flag: None,
@@ -154,6 +159,21 @@ settings! {
     broker_listen: ListenAddress = "broker.listen",
     flag: Some(("listen", &["broker"])),
     default: Text("127.0.0.1:8470");
+
+    #[doc = "The certificate (PEM) with which the broker encrypts, and `baton chunks`, too: its own, then those of the authorities between. It is read again when it changes."]
+    broker_tls_certificate: Option<PathBuf> = "broker.tls_certificate",
+    flag: Some(("tls-certificate", &["broker", "chunks"])),
+    default: Nothing { described: "none: no encryption" };
+
+    #[doc = "The private key (PEM) of that certificate. Only the broker's user may be able to read it."]
+    broker_tls_key: Option<PathBuf> = "broker.tls_key",
+    flag: Some(("tls-key", &["broker", "chunks"])),
+    default: Nothing { described: "none" };
+
+    #[doc = "Whether others reach the broker, and `baton chunks`, through a proxy of yours with TLS, or over a network that is encrypted itself. Without this and without a certificate it listens on this machine only."]
+    broker_behind_tls_proxy: bool = "broker.behind_tls_proxy",
+    flag: Some(("behind-tls-proxy", &["broker", "chunks"])),
+    default: Text("false");
 
     #[doc = "The path below which the broker is served besides at the root, such as `/services/baton`, for a proxy in front that keeps it."]
     broker_url_prefix: Option<UrlPrefix> = "broker.url_prefix",
@@ -394,7 +414,7 @@ impl Value for UrlPrefix {
     }
 }
 
-/// An address without encryption, on this machine or in a private network.
+/// An address that the broker asks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HttpUrl(pub(crate) String);
 
@@ -402,7 +422,9 @@ impl Value for HttpUrl {
     const EXPECTED: &'static str = "an address such as http://127.0.0.1:8081/hub/api";
 
     fn parse(text: &str) -> Option<Self> {
-        let host = text.strip_prefix("http://")?;
+        let host = ["https://", "http://"]
+            .iter()
+            .find_map(|scheme| text.strip_prefix(scheme))?;
         let valid = !host.is_empty() && !host.starts_with('/') && is_plain(host);
         valid.then(|| Self(text.to_owned()))
     }

@@ -128,7 +128,7 @@ impl Value for Database {
 }
 
 impl Value for BrokerAddress {
-    const EXPECTED: &'static str = "http://HOST:PORT or unix:/PATH";
+    const EXPECTED: &'static str = "https://HOST:PORT, http://HOST:PORT or unix:/PATH";
 
     fn parse(text: &str) -> Option<Self> {
         text.parse().ok()

@@ -16,6 +16,7 @@ import pytest
 
 from end_to_end.kernel import Kernel
 from end_to_end.place import Place
+from end_to_end.tls import Tls
 from end_to_end.waiting import wait_until
 
 BINARY = Path(sys.executable).parent / "baton"
@@ -28,10 +29,12 @@ SHORT_GRACES = {"BATON_BROKER_WORKER_GRACE": "1s"}
 class Service:
     """Configured by environment only, as an administrator would."""
 
-    def __init__(self, place: Place, listen: str | None = None) -> None:
-        """`listen`: an address of this machine instead of a socket in the place's folder, `http://HOST:PORT`."""
+    def __init__(self, place: Place, listen: str | None = None, tls: Tls | None = None) -> None:
+        """`listen`: an address of this machine instead of a socket in the place's folder, `http://HOST:PORT`, or
+        `https://HOST:PORT` with `tls`."""
         self.place = place
         self.address = listen or f"unix:{self.socket}"
+        self._tls = tls
         self._secret = {"BATON_TOKEN": TOKEN} if listen else {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._workers = 0
@@ -50,17 +53,26 @@ class Service:
 
     @property
     def environment(self) -> dict[str, str]:
-        return self.place.environment | {"BATON_BROKER_ADDRESS": self.address} | self._secret
+        return self.place.environment | self.access
+
+    @property
+    def access(self) -> dict[str, str]:
+        """What a notebook, a worker or a person's command needs."""
+        authority = {"BATON_CA_FILE": str(self._tls.ca_file)} if self._tls else {}
+        return {"BATON_BROKER_ADDRESS": self.address} | self._secret | authority
 
     def kernel(self, new_kernel: Callable[..., Kernel], folder: Path | None = None, **environment: str) -> Kernel:
         """A notebook that uses this service."""
-        ours = {"BATON_BROKER_ADDRESS": self.address} | self._secret
-        return new_kernel(at=self.place, folder=folder, **(ours | environment))
+        return new_kernel(at=self.place, folder=folder, **(self.access | environment))
 
     # ---- starting
 
     def start_broker(self, *, small_disk: bool = False, **environment: str) -> None:
-        arguments = ["broker", "--listen", self.address.removeprefix("http://"), "--state-folder", str(self.data)]
+        listen = self.address.partition("://")[2] or self.address
+        arguments = ["broker", "--listen", listen, "--state-folder", str(self.data)]
+        if self._tls:
+            certificate, key = str(self._tls.certificate), str(self._tls.key)
+            arguments += ["--tls-certificate", certificate, "--tls-key", key]
         self._start("broker", arguments, SHORT_GRACES | environment, on_small_disk(self.data) if small_disk else ())
         wait_until(lambda: self.answers("/health/ready"), "the broker is ready")
 
@@ -68,11 +80,18 @@ class Service:
         self, name: str | None = None, *, slots: int = 2, prefix: Sequence[str] = (), **environment: str
     ) -> str:
         """Its name, a new one by default; it is connected when this returns. `prefix`: a command that runs it."""
+        name = self.begin_worker(name, slots=slots, prefix=prefix, **environment)
+        wait_until(lambda: name in self.answers("/"), f"{name} is connected")
+        return name
+
+    def begin_worker(
+        self, name: str | None = None, *, slots: int = 2, prefix: Sequence[str] = (), **environment: str
+    ) -> str:
+        """The same without waiting, for one that may not come so far."""
         if name is None:
             name = f"worker-{self._workers}"
             self._workers += 1
         self._start(name, ["worker", "--name", name, "--slots", str(slots)], environment, prefix)
-        wait_until(lambda: name in self.answers("/"), f"{name} is connected")
         return name
 
     def _start(self, name: str, arguments: list[str], environment: dict[str, str], prefix: Sequence[str] = ()) -> None:
@@ -94,8 +113,10 @@ class Service:
         headers = {"Authorization": f"Bearer {TOKEN}"} if self._secret else {}
         options: dict[str, Any] = {"headers": headers, "timeout": 5}
         base = "http://broker" if socket else self.address
+        # A test may give the broker a certificate that proves nothing.
+        transport = httpx.HTTPTransport(uds=socket, verify=False)
         try:
-            with httpx.Client(transport=httpx.HTTPTransport(uds=socket), base_url=base, **options) as client:
+            with httpx.Client(transport=transport, base_url=base, **options) as client:
                 response = client.get(path)
         except httpx.TransportError:
             return ""

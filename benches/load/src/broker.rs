@@ -49,6 +49,7 @@ impl Broker {
             dial: Dial {
                 address: BrokerAddress::Unix(socket),
                 token: None,
+                ca_file: None,
             },
             child: command.spawn().context("Failed to start the broker")?,
             folder,

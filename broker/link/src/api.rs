@@ -11,7 +11,7 @@ use reqwest::{
 use baton_protocol::{address::BrokerAddress, api::Problem};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{Dial, LinkError, dial::CONNECT_TIMEOUT};
+use crate::{Dial, LinkError, dial::CONNECT_TIMEOUT, tls};
 
 /// How long the broker may send no byte of an answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
@@ -40,7 +40,8 @@ impl Api {
             .no_proxy()
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
-            .tcp_nodelay(true);
+            .tcp_nodelay(true)
+            .tls_backend_preconfigured(tls::client_of(dial)?);
         if let BrokerAddress::Unix(path) = &dial.address {
             builder = builder.unix_socket(path.as_path());
         }
@@ -162,6 +163,12 @@ impl Api {
     }
 }
 
+/// The refusal that a body tells of; `None` where it is not the broker's.
+pub(crate) fn refused(body: &[u8]) -> Option<LinkError> {
+    let problem = serde_json::from_slice(body).ok()?;
+    Some(LinkError::Refused { problem })
+}
+
 /// What a broker lacks that does not serve at the moment; `None` where the body says something else.
 pub(crate) fn unable(body: &[u8]) -> Option<LinkError> {
     let problem: Problem = serde_json::from_slice(body).ok()?;
@@ -177,9 +184,13 @@ pub(crate) fn too_much(body: &[u8], after: Option<&HeaderValue>) -> Option<LinkE
 }
 
 fn unreachable(dial: &Dial, error: reqwest::Error) -> LinkError {
-    LinkError::Unreachable {
-        address: dial.address.clone(),
-        source: cause_of(error).into(),
+    let address = dial.address.clone();
+    match tls::problem(&error) {
+        Some(problem) => LinkError::Certificate { address, problem },
+        None => LinkError::Unreachable {
+            address,
+            source: cause_of(error).into(),
+        },
     }
 }
 

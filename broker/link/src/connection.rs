@@ -81,7 +81,7 @@ async fn connect_once<Incoming, Outgoing>(
             asked: None,
             messages: PhantomData,
         }),
-        Ok(Err(error)) => Err(handshake_failed(&dial.address, path, error)),
+        Ok(Err(error)) => Err(handshake_failed(dial, path, error)),
         Err(_) => Err(dial.no_answer()),
     }
 }
@@ -144,12 +144,18 @@ impl<Incoming: DeserializeOwned, Outgoing: Serialize> Connection<Incoming, Outgo
     }
 }
 
-fn handshake_failed(address: &BrokerAddress, path: &str, error: tungstenite::Error) -> LinkError {
-    let address = address.clone();
-    let tungstenite::Error::Http(response) = error else {
-        let source = Box::new(error);
-        return LinkError::Unreachable { address, source };
+fn handshake_failed(dial: &Dial, path: &str, error: tungstenite::Error) -> LinkError {
+    let address = dial.address.clone();
+    let response = match error {
+        tungstenite::Error::Http(response) => response,
+        tungstenite::Error::Io(error) => return dial.failed(error),
+        error => return unreachable(&address, error),
     };
+    if response.status() == StatusCode::BAD_REQUEST
+        && let Some(error) = response.body().as_ref().and_then(|body| api::refused(body))
+    {
+        return error;
+    }
     let too_much = |body: &Vec<u8>| api::too_much(body, response.headers().get(RETRY_AFTER));
     if response.status() == StatusCode::TOO_MANY_REQUESTS
         && let Some(error) = response.body().as_ref().and_then(too_much)

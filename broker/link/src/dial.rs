@@ -1,6 +1,6 @@
 //! Where the broker is and what opens its door.
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
 use baton_protocol::address::BrokerAddress;
 use tokio::{
@@ -10,7 +10,7 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite::http::Uri;
 
-use crate::{LinkError, exchange::Exchanged};
+use crate::{LinkError, exchange::Exchanged, tls};
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -75,6 +75,8 @@ impl fmt::Debug for Token {
 pub struct Dial {
     pub address: BrokerAddress,
     pub token: Option<Token>,
+    /// Authorities whose certificates are accepted, besides those that the system trusts.
+    pub ca_file: Option<PathBuf>,
 }
 
 /// What both kinds of socket can do.
@@ -113,24 +115,44 @@ impl Dial {
 
     pub(crate) async fn open(&self) -> Result<Box<dyn Duplex>, LinkError> {
         match timeout(CONNECT_TIMEOUT, self.open_socket()).await {
-            Ok(Ok(socket)) => Ok(socket),
-            Ok(Err(source)) => Err(LinkError::Unreachable {
-                address: self.address.clone(),
-                source: source.into(),
-            }),
+            Ok(opened) => opened,
             Err(_) => Err(self.no_answer()),
         }
     }
 
-    async fn open_socket(&self) -> io::Result<Box<dyn Duplex>> {
-        match &self.address {
-            BrokerAddress::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
-            BrokerAddress::Http(url) => {
-                let (host, port) = host_and_port(url).ok_or(io::ErrorKind::InvalidInput)?;
-                let socket = TcpStream::connect((host.as_str(), port)).await?;
-                socket.set_nodelay(true)?;
-                Ok(Box::new(socket))
+    async fn open_socket(&self) -> Result<Box<dyn Duplex>, LinkError> {
+        let failed = |error| self.failed(error);
+        let url = match &self.address {
+            BrokerAddress::Unix(path) => {
+                let socket = UnixStream::connect(path).await.map_err(failed)?;
+                return Ok(Box::new(socket));
             }
+            BrokerAddress::Http(url) => url,
+        };
+        let (host, port) =
+            host_and_port(url).ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
+        let socket = TcpStream::connect((host.as_str(), port)).await;
+        let socket = socket.map_err(failed)?;
+        socket.set_nodelay(true).map_err(failed)?;
+        if !self.address.is_encrypted() {
+            return Ok(Box::new(socket));
+        }
+        let connector = tls::connector(self.ca_file.clone()).await?;
+        let name =
+            tls::server_name(host).ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
+        let socket = connector.connect(name, socket).await.map_err(failed)?;
+        Ok(Box::new(socket))
+    }
+
+    /// What a broken connection means.
+    pub(crate) fn failed(&self, source: io::Error) -> LinkError {
+        let address = self.address.clone();
+        match tls::problem(&source) {
+            Some(problem) => LinkError::Certificate { address, problem },
+            None => LinkError::Unreachable {
+                address,
+                source: source.into(),
+            },
         }
     }
 
@@ -144,7 +166,11 @@ impl Dial {
 fn host_and_port(url: &str) -> Option<(String, u16)> {
     let url: Uri = url.parse().ok()?;
     let host = url.host()?.trim_start_matches('[').trim_end_matches(']');
-    Some((host.to_owned(), url.port_u16().unwrap_or(80)))
+    let usual = match url.scheme_str() {
+        Some("https") => 443,
+        _ => 80,
+    };
+    Some((host.to_owned(), url.port_u16().unwrap_or(usual)))
 }
 
 #[cfg(test)]
@@ -158,6 +184,7 @@ mod tests {
         };
         check("http://broker:8470", "broker", 8470);
         check("http://broker", "broker", 80);
+        check("https://broker", "broker", 443);
         check("http://[::1]:8470/services/baton", "::1", 8470);
         assert_eq!(host_and_port("http://a b"), None);
     }

@@ -1,8 +1,10 @@
 //! What can go wrong between a client and its broker, one variant for each thing that a caller can act on.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, path::PathBuf, time::Duration};
 
 use baton_protocol::{DecodeError, address::BrokerAddress, api::Problem};
+
+use crate::tls::TlsProblem;
 
 type Source = Box<dyn Error + Send + Sync>;
 
@@ -15,6 +17,12 @@ pub enum LinkError {
         address: BrokerAddress,
         #[source]
         source: Source,
+    },
+    /// Nothing was said, because whoever answers there may be somebody else.
+    #[error("There is no safe connection to the broker at {address}: {problem}\nhint: {}", problem.hint())]
+    Certificate {
+        address: BrokerAddress,
+        problem: TlsProblem,
     },
     #[error("The broker at {address} does not answer")]
     NoAnswer { address: BrokerAddress },
@@ -51,6 +59,12 @@ pub enum LinkError {
     Answer(&'static str),
     #[error(transparent)]
     Decode(#[from] DecodeError),
+    #[error("Failed to use the certificates in {}", path.display())]
+    CaFile {
+        path: PathBuf,
+        #[source]
+        source: Source,
+    },
     /// The one who receives chunks could not use one.
     #[error("A chunk that arrived could not be used")]
     Receiver(#[source] Source),

@@ -1,7 +1,8 @@
 //! Dialling out to the broker: messages on a WebSocket, chunks over HTTP; and past the broker, on one machine.
 //!
 //! Proxies and workers dial; nobody needs to know their addresses. A broker on the same machine listens on a Unix
-//! socket, any other on TCP; both speak the same HTTP.
+//! socket, any other on TCP, with TLS ([`tls`]) where its address
+//! says `https`; all speak the same HTTP.
 //!
 //! What state takes the memory lane goes from process to process over a Unix socket of the proxy ([`MemoryHolder`]).
 //!
@@ -16,6 +17,7 @@ mod errors;
 mod exchange;
 pub mod frames;
 mod holder;
+pub mod tls;
 
 pub use api::Api;
 pub use backoff::Backoff;

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-/// `unix:/run/user/1000/baton/broker.sock`, or `http://host:port` with an optional path in front of the API.
+/// `unix:/run/user/1000/baton/broker.sock`, or `https://host:port` with an optional path in front of the API; `http://`
+/// without encryption.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BrokerAddress {
     Unix(PathBuf),
@@ -10,6 +11,12 @@ pub enum BrokerAddress {
 }
 
 impl BrokerAddress {
+    /// Whether the broker proves who it is, and what is said to it is encrypted.
+    #[must_use]
+    pub fn is_encrypted(&self) -> bool {
+        matches!(self, Self::Http(url) if url.starts_with("https://"))
+    }
+
     /// Whether whoever uses this address is probably on the broker's machine; a tunnel looks the same.
     #[must_use]
     pub fn is_near(&self) -> bool {
@@ -17,7 +24,7 @@ impl BrokerAddress {
             Self::Unix(_) => return true,
             Self::Http(url) => url,
         };
-        let authority = url.strip_prefix("http://").unwrap_or(url);
+        let (_, authority) = url.split_once("://").unwrap_or(("", url));
         let authority = authority.split('/').next().unwrap_or_default();
         let host = match authority.rsplit_once(':') {
             Some((host, port)) if !port.ends_with(']') => host,
@@ -32,7 +39,7 @@ impl BrokerAddress {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("A broker's address is http://HOST:PORT or unix:/PATH, not {0:?}")]
+#[error("A broker's address is https://HOST:PORT, http://HOST:PORT or unix:/PATH, not {0:?}")]
 pub struct AddressError(String);
 
 impl std::str::FromStr for BrokerAddress {
@@ -47,7 +54,10 @@ impl std::str::FromStr for BrokerAddress {
                 .then_some(Self::Unix(path))
                 .ok_or_else(wrong);
         }
-        let host = text.strip_prefix("http://").ok_or_else(wrong)?;
+        let host = ["https://", "http://"]
+            .iter()
+            .find_map(|scheme| text.strip_prefix(scheme))
+            .ok_or_else(wrong)?;
         (!host.is_empty() && !host.starts_with('/'))
             .then(|| Self::Http(text.trim_end_matches('/').to_owned()))
             .ok_or_else(wrong)
@@ -76,12 +86,14 @@ mod tests {
             "http://127.8.0.1:8470/base",
             "http://[::1]:8470",
             "http://[::1]",
+            "https://localhost:8470",
         ] {
             assert!(near.parse::<BrokerAddress>()?.is_near(), "{near}");
         }
         for far in [
             "http://gpu.example.edu:8470",
             "http://10.0.0.1",
+            "https://10.0.0.1",
             "http://localhost.example.edu",
             "http://[2001:db8::1]:80",
         ] {

@@ -15,8 +15,11 @@ use super::{
     headers, serve,
 };
 use crate::{
+    TlsFiles,
     api::ApiError,
+    listen,
     people::{Account, Identity},
+    tls::{Certificate, Encrypted},
 };
 use anyhow::Context;
 use axum::{
@@ -29,6 +32,7 @@ use axum::{
     routing::{get, post, put},
 };
 use baton_blobs::ChunkDirectory;
+use baton_link::tls;
 use baton_protocol::{ChunkHash, decode, encode};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{convert::Infallible, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
@@ -44,11 +48,17 @@ const COUNT_EVERY: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct ChunkListener {
     pub listen: SocketAddr,
+    /// With what it encrypts.
+    pub tls: Option<TlsFiles>,
+    /// Something in front of it encrypts, or the network does.
+    pub behind_tls_proxy: bool,
     /// The broker's folder of chunks.
     pub blobs: PathBuf,
     pub blob_limit_bytes: u64,
-    /// `http://HOST:PORT` of the broker.
+    /// `https://HOST:PORT` of the broker, or `http://`.
     pub broker: String,
+    /// Authorities that count for the broker, besides those that the system trusts.
+    pub ca_file: Option<PathBuf>,
     /// The broker's own.
     pub token: String,
 }
@@ -67,6 +77,12 @@ pub async fn serve_chunks(
         .await?
         .with_context(|| format!("Failed to open the chunks in {}", config.blobs.display()))?;
     let chunks = Arc::new(chunks);
+    let certificate = config.tls.as_ref().map(Certificate::open).transpose()?;
+    listen::ensure_private(
+        config.listen,
+        certificate.is_some(),
+        config.behind_tls_proxy,
+    )?;
     let listener = TcpListener::bind(config.listen)
         .await
         .with_context(|| format!("Failed to listen on {}", config.listen))?;
@@ -74,7 +90,10 @@ pub async fn serve_chunks(
     let door = Door {
         chunks: Arc::clone(&chunks),
         broker: Arc::new(Broker {
-            client: reqwest::Client::builder().no_proxy().build()?,
+            client: reqwest::Client::builder()
+                .no_proxy()
+                .tls_backend_preconfigured(tls::client(config.ca_file.as_deref())?)
+                .build()?,
             address: config.broker,
             token: config.token,
         }),
@@ -90,9 +109,17 @@ pub async fn serve_chunks(
     let _stop_when_dropped = stop.clone().drop_guard();
     tracing::info!("Chunks are taken and given on {address}");
     ready(address);
+    let serve = async {
+        match certificate {
+            Some(certificate) => {
+                serve(Encrypted::new(listener, certificate), router, stop.clone()).await;
+            }
+            None => serve(listener, router, stop.clone()).await,
+        }
+    };
     tokio::select! {
         () = shutdown => {}
-        () = serve(listener, router, stop.clone()) => {}
+        () = serve => {}
         () = keep_counted(chunks) => {}
     }
     Ok(())

@@ -23,7 +23,7 @@ use crate::{
 };
 use axum::{
     Router,
-    extract::{DefaultBodyLimit, RawQuery, State},
+    extract::{DefaultBodyLimit, RawQuery, Request, State},
     http::{HeaderValue, StatusCode, header},
     middleware,
     response::{Redirect, Response},
@@ -117,6 +117,15 @@ pub(crate) fn router(shared: Shared) -> Router {
         shared.encrypted,
         headers::secure,
     ))
+}
+
+/// A request that came encrypted says so as a proxy in front would: cookies are for encrypted pages only then.
+pub(crate) fn over_tls(router: Router) -> Router {
+    router.layer(middleware::map_request(async |mut request: Request| {
+        let https = HeaderValue::from_static("https");
+        request.headers_mut().insert("x-forwarded-proto", https);
+        request
+    }))
 }
 
 /// A connection that was taken while nobody led, or before another broker did, is not kept: the next one is forwarded.

@@ -9,11 +9,13 @@
 mod person;
 
 use crate::people::{Identity, hash_of};
+use baton_link::tls::{self, TlsProblem};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use person::{HubPerson, Model, hub_person};
 use reqwest::{Client, StatusCode, header};
 use std::{
     collections::HashMap,
+    path::Path,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -52,6 +54,8 @@ pub struct HubConfig {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HubError {
+    #[error("There is no safe connection to the JupyterHub, so nobody can be recognised: {0}")]
+    Unsafe(TlsProblem),
     #[error("The JupyterHub does not answer, so nobody can be recognised")]
     Silent(#[source] reqwest::Error),
     #[error("The JupyterHub answered with status {0}, so nobody can be recognised")]
@@ -73,7 +77,7 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    pub(crate) fn new(mut config: HubConfig) -> reqwest::Result<Self> {
+    pub(crate) fn new(mut config: HubConfig, ca_file: Option<&Path>) -> anyhow::Result<Self> {
         config
             .api_url
             .truncate(config.api_url.trim_end_matches('/').len());
@@ -82,6 +86,7 @@ impl Hub {
             // What a proxy of the environment would see are tokens.
             client: Client::builder()
                 .no_proxy()
+                .tls_backend_preconfigured(tls::client(ca_file)?)
                 .timeout(ANSWER_WITHIN)
                 .redirect(reqwest::redirect::Policy::none())
                 .build()?,
@@ -167,13 +172,13 @@ impl Hub {
             .client
             .get(format!("{}/user", self.config.api_url))
             .header(header::AUTHORIZATION, format!("token {token}"));
-        let response = request.send().await.map_err(HubError::Silent)?;
+        let response = request.send().await.map_err(failed)?;
         match response.status() {
             StatusCode::OK => {}
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => return Ok(None),
             status => return Err(HubError::Status(status)),
         }
-        let body = response.bytes().await.map_err(HubError::Silent)?;
+        let body = response.bytes().await.map_err(failed)?;
         let model: Model = serde_json::from_slice(&body)?;
         Ok(hub_person(model, &self.config))
     }
@@ -209,13 +214,13 @@ impl Hub {
             ("client_id", &self.client_id()),
             ("client_secret", &self.config.token),
         ]);
-        let response = request.send().await.map_err(HubError::Silent)?;
+        let response = request.send().await.map_err(failed)?;
         match response.status() {
             StatusCode::OK => {}
             status if status.is_client_error() => return Ok(None),
             status => return Err(HubError::Status(status)),
         }
-        let body = response.bytes().await.map_err(HubError::Silent)?;
+        let body = response.bytes().await.map_err(failed)?;
         let granted: Granted = serde_json::from_slice(&body)?;
         Ok(Some(granted.access_token))
     }
@@ -227,6 +232,13 @@ impl Hub {
     fn callback_url(&self, prefix: &str) -> String {
         let set = self.config.callback_url.clone();
         set.unwrap_or_else(|| format!("{prefix}/oauth_callback"))
+    }
+}
+
+fn failed(error: reqwest::Error) -> HubError {
+    match tls::problem(&error) {
+        Some(problem) => HubError::Unsafe(problem),
+        None => HubError::Silent(error),
     }
 }
 

@@ -80,11 +80,12 @@ async fn the_socket_and_the_database_are_private() {
 #[tokio::test]
 async fn an_open_address_needs_a_token() {
     let folder = tempfile::tempdir().unwrap();
-    let config = Config::new(
+    let mut config = Config::new(
         Listen::Tcp("0.0.0.0:0".parse().unwrap()),
         folder.path().join("broker.db"),
         folder.path().join("blobs"),
     );
+    config.behind_tls_proxy = true;
     let error = baton_broker::run(config, drop, std::future::pending())
         .await
         .unwrap_err();

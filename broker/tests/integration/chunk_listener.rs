@@ -27,6 +27,9 @@ impl Listener {
 pub(crate) async fn beside(broker: &Broker) -> Listener {
     let listener = ChunkListener {
         listen: "127.0.0.1:0".parse().unwrap(),
+        tls: None,
+        behind_tls_proxy: false,
+        ca_file: None,
         blobs: broker.folder.path().join("blobs"),
         blob_limit_bytes: 1 << 30,
         broker: broker.dial.address.to_string(),
@@ -43,7 +46,11 @@ pub(crate) async fn beside(broker: &Broker) -> Listener {
     let address = BrokerAddress::Http(format!("http://{address}"));
     let token = Some(Token::new("sesame"));
     Listener {
-        dial: Dial { address, token },
+        dial: Dial {
+            address,
+            token,
+            ca_file: None,
+        },
         stop,
         serving,
     }
@@ -63,7 +70,12 @@ async fn chunks_may_go_through_a_process_of_their_own() {
     let lane_of = |token: &str| {
         let address = listener.dial.address.clone();
         let token = Some(Token::new(token));
-        ChunkLane::new(&Dial { address, token }).unwrap()
+        ChunkLane::new(&Dial {
+            address,
+            token,
+            ca_file: None,
+        })
+        .unwrap()
     };
     let at_broker = |token: &str| ChunkLane::new(&broker.dial_as(token)).unwrap();
 

@@ -29,6 +29,7 @@ fn dialled_as(dial: &Dial, token: &str) -> Dial {
     Dial {
         address: dial.address.clone(),
         token: Some(Token::new(token)),
+        ca_file: None,
     }
 }
 

@@ -11,6 +11,7 @@ mod chunk_listener;
 mod chunks;
 mod courses;
 mod deferred;
+mod encryption;
 mod foreign;
 mod harness;
 mod journal;

@@ -141,6 +141,7 @@ async fn refusal(folder: &Path, listen: Option<Listen>, url: &str) -> String {
     let listen = listen.unwrap_or_else(socket);
     let mut config = Config::new(listen, Database::named(url), folder.join("blobs"));
     config.token = Some("a token".to_owned());
+    config.behind_tls_proxy = true;
     let run = baton_broker::run(config, drop, std::future::pending());
     let error = within("a refusal", run).await.unwrap_err();
     format!("{error:#}")

@@ -65,6 +65,7 @@ impl Broker {
         Dial {
             address: self.address.parse().unwrap(),
             token: None,
+            ca_file: None,
         }
     }
 

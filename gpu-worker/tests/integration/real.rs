@@ -146,6 +146,7 @@ async fn be_the_worker(address: &str) {
     let dial = baton_link::Dial {
         address: address.parse().unwrap(),
         token: None,
+        ca_file: None,
     };
     let mut config = config(dial, &folder);
     config.python = Some(real_python(&folder));

@@ -64,6 +64,7 @@ pub(super) async fn dial_or_start(choice: &BrokerChoice) -> Result<Dial, NoBroke
             Ok(Dial {
                 address: BrokerAddress::Unix(socket),
                 token: token.ok().map(|text| Token::new(&text)),
+                ca_file: None,
             })
         }
     }

@@ -57,7 +57,14 @@ async fn say_hello(
     course: Option<String>,
 ) -> Result<Accepted, (String, &'static str)> {
     let failed = |error: LinkError| {
-        let fix = match error {
+        let fix = match &error {
+            LinkError::Certificate { address, problem } => {
+                return (
+                    format!("There is no safe connection to the broker at {address}: {problem}"),
+                    problem.hint(),
+                );
+            }
+            LinkError::CaFile { .. } => "correct BATON_CA_FILE",
             LinkError::Unauthorized { .. } => {
                 "name the file of the broker's token with BATON_TOKEN_FILE"
             }

@@ -55,5 +55,9 @@ pub(crate) async fn nobody() -> Dial {
 
 pub(crate) fn dial(address: BrokerAddress) -> Dial {
     let token = Some(Token::new("open sesame"));
-    Dial { address, token }
+    Dial {
+        address,
+        token,
+        ca_file: None,
+    }
 }

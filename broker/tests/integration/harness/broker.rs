@@ -1,7 +1,7 @@
 //! A broker in this process, and one in a process of its own that can be killed.
 
 use super::within;
-use baton_broker::{Activity, Config, Database, Listen};
+use baton_broker::{Activity, Config, Database, Listen, TlsFiles};
 use baton_link::{Api, Dial, Token};
 use baton_protocol::address::BrokerAddress;
 use std::{
@@ -24,6 +24,9 @@ use tokio::{
 pub(crate) struct Rules {
     pub(crate) token: Option<&'static str>,
     pub(crate) tcp: bool,
+    pub(crate) tls: Option<TlsFiles>,
+    /// What its clients accept besides.
+    pub(crate) ca_file: Option<PathBuf>,
     pub(crate) url_prefix: Option<&'static str>,
     pub(crate) requests_a_second: u32,
     pub(crate) chunk_requests_a_second: u32,
@@ -46,6 +49,8 @@ impl Default for Rules {
         Self {
             token: None,
             tcp: false,
+            tls: None,
+            ca_file: None,
             url_prefix: None,
             requests_a_second: 1000,
             chunk_requests_a_second: 1000,
@@ -80,7 +85,10 @@ impl Broker {
     }
 
     pub(crate) async fn start_in(folder: TempDir, rules: Rules) -> Self {
+        // For the tests' own requests.
+        drop(rustls::crypto::ring::default_provider().install_default());
         let mut config = config_in(folder.path());
+        config.tls = rules.tls;
         if rules.tcp {
             config.listen = Listen::Tcp(SocketAddr::from(([127, 0, 0, 1], 0)));
         }
@@ -122,6 +130,7 @@ impl Broker {
         let dial = Dial {
             address,
             token: rules.token.map(Token::new),
+            ca_file: rules.ca_file,
         };
         answers(&dial).await;
         Self {
@@ -138,6 +147,7 @@ impl Broker {
         Dial {
             address: self.dial.address.clone(),
             token: Some(Token::new(token)),
+            ca_file: self.dial.ca_file.clone(),
         }
     }
 
@@ -237,6 +247,7 @@ impl KilledBroker {
             dial: Dial {
                 address: BrokerAddress::Unix(socket(&start.folder, start.name)),
                 token: None,
+                ca_file: None,
             },
             child: command.spawn().unwrap(),
             start,

@@ -371,6 +371,18 @@ fn no_broker(error: LinkError, waits: bool) -> NoBroker {
             reason: problem.detail,
             hint: "shut down notebooks that you do not use, then run the cell again",
         }),
+        LinkError::Certificate { address, problem } if !waits => NoBroker::Ever(Obstacle {
+            reason: format!("there is no safe connection to the broker at {address}: {problem}"),
+            hint: problem.hint(),
+        }),
+        LinkError::CaFile { .. } => NoBroker::Ever(Obstacle {
+            reason,
+            hint: "correct `ca_file` (`baton config show` says where it is set), then restart the kernel",
+        }),
+        LinkError::Refused { problem } => NoBroker::Ever(Obstacle {
+            reason: problem.detail,
+            hint: "correct `broker_address` (`baton config show` says where it is set), then restart the kernel",
+        }),
         LinkError::Unable { .. } => NoBroker::Unable(reason),
         _ => NoBroker::Yet(reason),
     }
