@@ -90,12 +90,12 @@ impl LinkError {
         }
     }
 
-    /// As [`Self::is_transient`], or the broker lacks something that it may have again: room, descriptors. Worth
-    /// waiting for with what exists nowhere else.
+    /// As [`Self::is_transient`], or the broker lacks something that it may have again: room, descriptors, a valid
+    /// certificate. Worth waiting for with what exists nowhere else.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::StoreFull { .. } => true,
+            Self::StoreFull { .. } | Self::Certificate { .. } => true,
             Self::Status { status, .. } => *status >= 500,
             error => error.is_transient(),
         }

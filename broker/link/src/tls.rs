@@ -1,7 +1,7 @@
 //! Encryption on the way to the broker, and what it says of a broker that cannot prove who it is.
 //!
-//! Accepted are certificates of the authorities that the system trusts, and of those in `ca_file`. They are read when
-//! a connection is made, so that new ones count without a restart.
+//! Accepted are certificates of the authorities that the system trusts, and of those in `ca_file`. They are read for
+//! each WebSocket, and once for all requests of a client.
 
 use std::{
     error::Error,
@@ -130,7 +130,7 @@ impl TlsProblem {
                 "whoever runs the broker has to renew it; check this machine's clock, too"
             }
             Self::UnknownAuthority => {
-                "set `ca_file` (BATON_CA_FILE) to the authority's certificate, which whoever runs the broker has"
+                "set `ca_file` (BATON_CA_FILE) to the authority's certificate; whoever runs the broker has it"
             }
             Self::OtherName(_) => "use that name in `broker_address` (BATON_BROKER_ADDRESS)",
             Self::NotEncrypted => {

@@ -219,9 +219,12 @@ impl Broker {
         if let Some(authorization) = &asker.authorization {
             request = request.header(FOR, authorization);
         }
-        let broken = |source| ChunkError::NoBroker {
-            address: self.address.clone(),
-            source,
+        let broken = |source| {
+            let address = self.address.clone();
+            match tls::problem(&source) {
+                Some(problem) => ChunkError::Unsafe { address, problem },
+                None => ChunkError::NoBroker { address, source },
+            }
         };
         let answer = request.body(encode(question)).send().await;
         let answer = answer.map_err(broken)?;

@@ -25,6 +25,7 @@ use axum::{
     routing::{post, put},
 };
 use baton_blobs::{BlobError, ChunkDirectory};
+use baton_link::tls::TlsProblem;
 use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, Refusal, decode, encode};
 use bytes::{Buf, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -97,6 +98,11 @@ pub(super) enum ChunkError {
     TooOften,
     #[error("{text}")]
     OfBroker { status: StatusCode, text: String },
+    #[error("There is no safe connection to the broker at {address}: {problem}")]
+    Unsafe {
+        address: String,
+        problem: TlsProblem,
+    },
     #[error("The broker at {address} cannot be reached")]
     NoBroker {
         address: String,
@@ -128,6 +134,10 @@ impl IntoResponse for ChunkError {
             Self::Blob(_) | Self::Store(_) => {
                 tracing::error!("A request for chunks failed: {self}");
                 StatusCode::INTERNAL_SERVER_ERROR
+            }
+            Self::Unsafe { problem, .. } => {
+                tracing::error!("{self}\nhint: {}", problem.hint());
+                StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Ending | Self::NoBroker { .. } => StatusCode::SERVICE_UNAVAILABLE,
             Self::OfBroker { status, .. } => *status,

@@ -11,7 +11,7 @@ use baton_protocol::{
     proxy::{FromProxy, ToProxy},
 };
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
-use std::path::Path;
+use std::{path::Path, time::Duration};
 use tempfile::TempDir;
 use tokio::{io::AsyncReadExt, io::AsyncWriteExt, net::TcpStream, sync::oneshot};
 
@@ -220,33 +220,37 @@ async fn a_peer_that_says_nothing_holds_up_nobody() {
 async fn chunks_through_a_process_of_their_own_are_encrypted() {
     let authority = Authority::new();
     let broker = authority.broker(HERE, LONG).await;
-    let listener = ChunkListener {
-        listen: "127.0.0.1:0".parse().unwrap(),
-        tls: Some(authority.sign(HERE, LONG)),
-        behind_tls_proxy: false,
-        blobs: broker.folder.path().join("blobs"),
-        blob_limit_bytes: 1 << 30,
-        broker: broker.dial.address.to_string(),
-        ca_file: broker.dial.ca_file.clone(),
-        token: "sesame".to_owned(),
+    let lane_beside = async |ca_file: &Path| {
+        let listener = ChunkListener {
+            listen: "127.0.0.1:0".parse().unwrap(),
+            tls: Some(authority.sign(HERE, LONG)),
+            behind_tls_proxy: false,
+            blobs: broker.folder.path().join("blobs"),
+            blob_limit_bytes: 1 << 30,
+            broker: broker.dial.address.to_string(),
+            ca_file: Some(ca_file.to_owned()),
+            token: "sesame".to_owned(),
+        };
+        let (ready, address) = oneshot::channel();
+        let ready = |address| ready.send(address).unwrap();
+        tokio::spawn(serve_chunks(listener, ready, std::future::pending()));
+        let address = within("a listener", address).await.unwrap();
+        let dial = Dial {
+            address: BrokerAddress::Http(format!("https://{address}")),
+            ..broker.dial.clone()
+        };
+        let lane = ChunkLane::new(&dial).unwrap();
+        lane.of_owner("ada".to_owned(), None)
+            .with_patience(Duration::ZERO)
     };
-    let (ready, address) = oneshot::channel();
-    let (_stop, stopped) = oneshot::channel::<()>();
-    let serving = tokio::spawn(serve_chunks(
-        listener,
-        |address| ready.send(address).unwrap(),
-        async { drop(stopped.await) },
-    ));
-    let address = within("a listener", address).await.unwrap();
-    let lane = ChunkLane::new(&Dial {
-        address: BrokerAddress::Http(format!("https://{address}")),
-        ..broker.dial.clone()
-    })
-    .unwrap();
-    let (name, bytes) = chunk(1, 1 << 20);
-    let lane = lane.of_owner("ada".to_owned(), None);
-    lane.put(&[(name, bytes)]).await.unwrap();
-    serving.abort();
+    let chunks = [chunk(1, 1 << 20)];
+    let lane = lane_beside(&authority.folder.path().join("ca.pem")).await;
+    lane.put(&chunks).await.unwrap();
+    let foreign = Authority::new();
+    let lane = lane_beside(&foreign.folder.path().join("ca.pem")).await;
+    let error = lane.put(&chunks).await.unwrap_err().to_string();
+    let expected = "no safe connection to the broker at https://";
+    assert!(error.contains(expected), "{error}");
 }
 
 #[tokio::test]
