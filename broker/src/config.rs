@@ -80,9 +80,9 @@ impl PostgresUrl {
 #[derive(Clone)]
 pub struct Config {
     pub listen: Listen,
-    /// With what it encrypts.
+    /// For TLS; `None`: no encryption.
     pub tls: Option<TlsFiles>,
-    /// Something in front of it encrypts, or the network does.
+    /// A proxy in front of it encrypts, or the network does.
     pub behind_tls_proxy: bool,
     /// Authorities that count for the JupyterHub, besides those that the system trusts.
     pub ca_file: Option<PathBuf>,

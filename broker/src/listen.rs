@@ -30,7 +30,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// What others on the way see would be tokens, code and variables.
+/// Without encryption, everybody on the way reads tokens, code and variables.
 pub(crate) fn ensure_private(
     address: SocketAddr,
     encrypted: bool,

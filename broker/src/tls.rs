@@ -4,7 +4,7 @@
 //! connections on which HTTP is spoken. The handshake is a part of the first read, so that no slow peer holds up
 //! others, and what limits the head of a request limits it, too.
 //!
-//! Who speaks HTTP without encryption is told so in HTTP.
+//! A peer that speaks HTTP without encryption gets an answer in HTTP that says so.
 
 use crate::{config::TlsFiles, watched::Watched};
 use anyhow::Context as _;
@@ -35,7 +35,7 @@ type Chain = Vec<CertificateDer<'static>>;
 /// Begins every connection that is encrypted.
 const HANDSHAKE: u8 = 22;
 
-/// What the broker proves who it is with, as it stands now in its files.
+/// The broker's certificate and key, as they are in their files now.
 pub(crate) struct Certificate {
     chain: Watched<Chain>,
     key: Watched<PrivateKeyDer<'static>>,
@@ -208,8 +208,8 @@ fn refuse(stream: &TcpStream) {
          connection: close\r\n\r\n{body}",
         body.len()
     );
-    // What is left unread would make the system throw the answer away. Who sends more than this is a program that
-    // reads no answer, and who takes none is gone.
+    // Bytes that are left unread would make the system throw the answer away. A peer that sends more than this does
+    // not read the answer before it has sent all, and one that takes no byte is gone.
     let mut request = [0; 16 << 10];
     drop(stream.try_read(&mut request));
     drop(stream.try_write(answer.as_bytes()));

@@ -369,11 +369,11 @@ impl Agent {
     }
 }
 
-/// The next wish of who runs the worker.
+/// The next request to stop.
 async fn asked(stop: &mut watch::Receiver<Stop>) -> Stop {
     match stop.changed().await {
         Ok(()) => *stop.borrow_and_update(),
-        // Nobody is left who could wish.
+        // Nobody can ask any more.
         Err(_) => std::future::pending().await,
     }
 }

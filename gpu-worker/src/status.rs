@@ -1,4 +1,4 @@
-//! What a worker does, for who runs it.
+//! What a worker does at the moment, in the words of `systemctl status`.
 
 use std::fmt;
 

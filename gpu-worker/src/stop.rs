@@ -1,4 +1,4 @@
-//! What who runs a worker wishes.
+//! How a worker is asked to stop.
 
 use tokio::sync::watch;
 
@@ -13,7 +13,7 @@ pub enum Stop {
 }
 
 impl Stop {
-    /// Says so to a worker that was not asked for more than this before.
+    /// Asks a worker for this, unless it was asked for as much before.
     pub fn ask(self, worker: &watch::Sender<Self>) {
         worker.send_if_modified(|asked| {
             let more = self > *asked;

@@ -31,6 +31,8 @@ enum Step {
     Act(u8, u8, u8),
     WorkerComes(u8),
     WorkerGoes(u8),
+    /// It takes nothing more. What it had not started it may start yet: the two messages cross.
+    WorkerDrains(u8),
     /// A worker's job moves on: wants a state, starts, asks, cannot start, finishes.
     Work(u8, u8),
     Seconds(u8),
@@ -50,6 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (proxy, job, 0..5_u64).prop_map(|(proxy, job, after)| Step::Resume(proxy, job, after)),
         4 => worker.clone().prop_map(Step::WorkerComes),
         1 => worker.clone().prop_map(Step::WorkerGoes),
+        1 => worker.clone().prop_map(Step::WorkerDrains),
         8 => (worker, 0..5_u8).prop_map(|(worker, what)| Step::Work(worker, what)),
         2 => (1..40_u8).prop_map(Step::Seconds),
         1 => Just(Step::Kill),
@@ -175,6 +178,14 @@ impl World {
                 let side = self.workers.entry(worker).or_default();
                 if let Some(connection) = side.connection.take() {
                     self.dispatch.closed(connection, Ending::Closed, now);
+                }
+            }
+            Step::WorkerDrains(worker) => {
+                let side = self.workers.entry(worker).or_default();
+                if let Some(connection) = side.connection {
+                    let drain = FromWorker::Drain {};
+                    self.dispatch
+                        .worker_said(connection, drain, now, &mut actions);
                 }
             }
             Step::Work(worker, what) => self.work(worker, what, &mut actions),

@@ -48,9 +48,9 @@ const COUNT_EVERY: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub struct ChunkListener {
     pub listen: SocketAddr,
-    /// With what it encrypts.
+    /// For TLS; `None`: no encryption.
     pub tls: Option<TlsFiles>,
-    /// Something in front of it encrypts, or the network does.
+    /// A proxy in front of it encrypts, or the network does.
     pub behind_tls_proxy: bool,
     /// The broker's folder of chunks.
     pub blobs: PathBuf,

@@ -119,7 +119,7 @@ pub(crate) fn router(shared: Shared) -> Router {
     ))
 }
 
-/// A request that came encrypted says so as a proxy in front would: cookies are for encrypted pages only then.
+/// Marks encrypted requests as a proxy in front would, so that their cookies are for encrypted pages only.
 pub(crate) fn over_tls(router: Router) -> Router {
     router.layer(middleware::map_request(async |mut request: Request| {
         let https = HeaderValue::from_static("https");

@@ -83,7 +83,7 @@ impl Agent {
         self.leave = Leave::HandingOver(Instant::now() + grace);
     }
 
-    /// Once the last cell has ended, what it made has as long as anything that waits for a broker.
+    /// Once the last cell has ended, its results have as long to reach the broker as any result has.
     pub(super) fn hand_over(&mut self) {
         let mut assignments = self.assignments.values();
         if matches!(self.leave, Leave::Finishing(_))
