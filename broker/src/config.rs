@@ -107,9 +107,6 @@ pub struct Config {
     pub connections_a_person: u32,
     /// How many cells at once one worker may offer to run.
     pub worker_slots: u32,
-    /// Browsers reach the broker through TLS only: it serves TLS itself, or a proxy in front of it does. Their cookies are
-    /// never sent without encryption then.
-    pub encrypted: bool,
     /// Opens everything, and workers come with it. Without one, whoever can connect may run code on the workers.
     pub token: Option<String>,
     /// Who else has a token, and what for.
@@ -153,7 +150,6 @@ impl Config {
             blob_limit_bytes: 64 << 30,
             person_limit_bytes: None,
             url_prefix: None,
-            encrypted: false,
             requests_a_second: 50,
             chunk_requests_a_second: 500,
             connections_a_person: 100,

@@ -176,7 +176,6 @@ pub async fn run(
         stop: stop.clone(),
         connections: connections.clone(),
         prefix: config.url_prefix.as_deref().map(Arc::from),
-        encrypted: config.encrypted,
         metrics,
         limits: Arc::new(Limits::new(config.requests_a_second)),
         chunk_limits: Arc::new(Limits::new(config.chunk_requests_a_second)),

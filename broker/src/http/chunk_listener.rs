@@ -104,7 +104,7 @@ pub async fn serve_chunks(
         .route("/v1/chunks", put(take).layer(DefaultBodyLimit::disable()))
         .route("/health/live", get("live\n"))
         .with_state(door)
-        .layer(middleware::from_fn_with_state(false, headers::secure));
+        .layer(middleware::from_fn(headers::secure));
     let stop = CancellationToken::new();
     let _stop_when_dropped = stop.clone().drop_guard();
     tracing::info!("Chunks are taken and given on {address}");

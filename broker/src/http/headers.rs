@@ -1,7 +1,7 @@
 //! Headers that every answer has, so that a browser takes it for nothing else and shows it in no other site's page.
 
 use axum::{
-    extract::{Request, State},
+    extract::Request,
     http::{HeaderMap, HeaderName, HeaderValue, header},
     middleware::Next,
     response::Response,
@@ -14,12 +14,8 @@ const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
 const ALWAYS_ENCRYPTED: &str = "max-age=31536000";
 
 /// Adds what the answer does not have of its own.
-pub(super) async fn secure(
-    State(always_encrypted): State<bool>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let encrypted = always_encrypted || came_encrypted(request.headers());
+pub(super) async fn secure(request: Request, next: Next) -> Response {
+    let encrypted = came_encrypted(request.headers());
     let mut response = next.run(request).await;
     let headers = response.headers_mut();
     let mut add = |name, value| {
@@ -36,8 +32,8 @@ pub(super) async fn secure(
     response
 }
 
-/// Whether a proxy in front says that the browser came to it through TLS. A browser that is lied to only keeps its
-/// cookie from unencrypted connections.
+/// Whether the browser came through TLS, to this broker or to a proxy in front, which says so. A browser that is lied to
+/// only keeps its cookie from unencrypted connections.
 pub(super) fn came_encrypted(headers: &HeaderMap) -> bool {
     let forwarded = headers.get(HeaderName::from_static("x-forwarded-proto"));
     forwarded.is_some_and(|scheme| scheme.as_bytes().starts_with(b"https"))

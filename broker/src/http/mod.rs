@@ -54,8 +54,6 @@ pub(crate) struct Shared {
     pub(crate) stop: CancellationToken,
     pub(crate) connections: TaskTracker,
     pub(crate) prefix: Option<Arc<str>>,
-    /// Browsers reach the broker through TLS only.
-    pub(crate) encrypted: bool,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) chunk_limits: Arc<Limits>,
@@ -113,10 +111,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         Some(prefix) => below(&prefix, router),
         None => router,
     };
-    router.layer(middleware::from_fn_with_state(
-        shared.encrypted,
-        headers::secure,
-    ))
+    router.layer(middleware::from_fn(headers::secure))
 }
 
 /// Marks encrypted requests as a proxy in front would, so that their cookies are for encrypted pages only.

@@ -55,7 +55,7 @@ pub(crate) async fn serve<L: Listener<Addr: Remote>>(
     let router = router.layer(middleware::from_fn(only_patiently));
     let refusing = Router::new()
         .fallback(async || ApiError::NoDescriptors)
-        .layer(middleware::from_fn_with_state(false, headers::secure));
+        .layer(middleware::from_fn(headers::secure));
     loop {
         let (stream, address) = tokio::select! {
             () = stop.cancelled() => return,

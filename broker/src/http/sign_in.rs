@@ -121,7 +121,7 @@ async fn enter(
         .await
     {
         Ok(Some(sign_in)) => {
-            let cookie = signed_in(shared, &sign_in, headers);
+            let cookie = signed_in(&sign_in, headers);
             redirect(&format!("./{page}"), [cookie])
         }
         Ok(None) if shared.access.attempts.failed(extensions, headers) => {
@@ -145,7 +145,6 @@ fn to_hub(shared: &Shared, request: &Request, page: &str) -> Option<Response> {
     let state = uuid::Uuid::new_v4().simple().to_string();
     // The way back from the Hub may begin at the site where people give their password.
     let mut kept = cookie(
-        shared,
         STATE_COOKIE,
         format!("{state}.{page}"),
         STATE,
@@ -190,8 +189,8 @@ async fn come_back(
         return Ok(refused("The JupyterHub does not let you open these pages"));
     };
     let cookies = [
-        signed_in(&shared, &sign_in, &headers),
-        removed(&shared, STATE_COOKIE, &headers),
+        signed_in(&sign_in, &headers),
+        removed(STATE_COOKIE, &headers),
     ];
     // The browser came from the Hub, so it would not show the cookie to the page that a redirect names.
     Ok(from_here(page, cookies))
@@ -230,7 +229,7 @@ pub(crate) async fn sign_out(
     headers: &HeaderMap,
 ) -> Result<Response, ApiError> {
     shared.access.sign_out(caller).await?;
-    Ok(redirect("./signed-out", [removed(shared, COOKIE, headers)]))
+    Ok(redirect("./signed-out", [removed(COOKIE, headers)]))
 }
 
 async fn signed_out() -> Response {
@@ -317,24 +316,17 @@ fn message(status: StatusCode, title: &str, body: &Markup) -> Response {
     (status, headers, Html(page.into_string())).into_response()
 }
 
-fn signed_in(shared: &Shared, sign_in: &SignIn, headers: &HeaderMap) -> Cookie<'static> {
-    cookie(
-        shared,
-        COOKIE,
-        sign_in.id.clone(),
-        sign_in.lifetime,
-        headers,
-    )
+fn signed_in(sign_in: &SignIn, headers: &HeaderMap) -> Cookie<'static> {
+    cookie(COOKIE, sign_in.id.clone(), sign_in.lifetime, headers)
 }
 
-fn removed(shared: &Shared, name: &'static str, headers: &HeaderMap) -> Cookie<'static> {
-    cookie(shared, name, String::new(), Duration::ZERO, headers)
+fn removed(name: &'static str, headers: &HeaderMap) -> Cookie<'static> {
+    cookie(name, String::new(), Duration::ZERO, headers)
 }
 
 /// Without a path it is for the folder of the pages, whatever prefix they have, and no other program below another
 /// prefix sees it.
 fn cookie(
-    shared: &Shared,
     name: &'static str,
     value: String,
     lifetime: Duration,
@@ -342,7 +334,7 @@ fn cookie(
 ) -> Cookie<'static> {
     Cookie::build((name, value))
         .http_only(true)
-        .secure(shared.encrypted || came_encrypted(headers))
+        .secure(came_encrypted(headers))
         .same_site(SameSite::Strict)
         .max_age(lifetime.try_into().unwrap_or_default())
         .build()

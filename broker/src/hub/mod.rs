@@ -270,16 +270,19 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let router = Router::new().route("/user", get(user));
         tokio::spawn(async { axum::serve(listener, router).await });
-        let hub = Hub::new(HubConfig {
-            api_url: format!("http://{address}"),
-            token: "secret".to_owned(),
-            service: "baton".to_owned(),
-            public_api_url: None,
-            callback_url: None,
-            student_groups: "{course}".to_owned(),
-            staff_groups: "{course}-staff".to_owned(),
-            remembered: Duration::ZERO,
-        });
+        let hub = Hub::new(
+            HubConfig {
+                api_url: format!("http://{address}"),
+                token: "secret".to_owned(),
+                service: "baton".to_owned(),
+                public_api_url: None,
+                callback_url: None,
+                student_groups: "{course}".to_owned(),
+                staff_groups: "{course}-staff".to_owned(),
+                remembered: Duration::ZERO,
+            },
+            None,
+        );
         Arc::new(hub.unwrap())
     }
 

@@ -107,6 +107,23 @@ async fn messages_and_chunks_are_encrypted() {
 }
 
 #[tokio::test]
+async fn browsers_keep_what_they_are_given_for_encrypted_pages() {
+    let authority = Authority::new();
+    let broker = authority.broker(HERE, LONG).await;
+    let ca = std::fs::read(authority.folder.path().join("ca.pem")).unwrap();
+    let browser = reqwest::Client::builder()
+        .tls_certs_only([reqwest::Certificate::from_pem(&ca).unwrap()])
+        .redirect(reqwest::redirect::Policy::none())
+        .build()
+        .unwrap();
+    let page = format!("{}/?token=sesame", broker.dial.address);
+    let answer = browser.get(page).send().await.unwrap();
+    let header = |name: &str| answer.headers()[name].to_str().unwrap().to_owned();
+    assert!(header("set-cookie").contains("; Secure"));
+    assert!(header("strict-transport-security").starts_with("max-age="));
+}
+
+#[tokio::test]
 async fn a_certificate_that_proves_nothing_is_named() {
     let authority = Authority::new();
     let broker = authority.broker(HERE, LONG).await;
