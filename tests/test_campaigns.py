@@ -15,8 +15,6 @@ from end_to_end.results import Result
 WORDS = 10
 
 
-# One in some twenty campaigns still finds one of the violations that `docs/concepts/failures.md` names.
-@pytest.mark.flaky(reruns=3)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_campaign(seed: int) -> None:
