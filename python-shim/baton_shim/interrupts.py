@@ -160,10 +160,10 @@ class Aim:
         kernel.pre_handler_hook = self._begin
         for name, handler in handlers.items():
             if name != "execute_request":
-                handlers[name] = self._awaited(handler)
-        shell.run_code = self._awaited(shell.run_code)
-        shell.user_expressions = self._called(shell.user_expressions)
-        shell.events.trigger = self._called(shell.events.trigger)
+                handlers[name] = self._reachable(handler)
+        shell.run_code = self._reachable(shell.run_code)
+        shell.user_expressions = self._reachable(shell.user_expressions)
+        shell.events.trigger = self._reachable(shell.events.trigger)
 
     def _begin(self) -> None:
         """Instead of ipykernel's own, which lets interrupts raise from here on. It restores what was before."""
@@ -193,19 +193,17 @@ class Aim:
                     signal.signal(signal.SIGINT, self._keep)
                     raise
 
-    def _called(self, function: Any) -> Any:
+    def _reachable(self, function: Any) -> Any:
+        """What runs the student's code."""
+
         @functools.wraps(function)
         def call(*arguments: Any, **options: Any) -> Any:
             with self._in_reach():
                 return function(*arguments, **options)
 
-        return call
-
-    def _awaited(self, function: Any) -> Any:
         @functools.wraps(function)
-        async def call(*arguments: Any, **options: Any) -> Any:
+        async def call_and_wait(*arguments: Any, **options: Any) -> Any:
             with self._in_reach():
-                result = function(*arguments, **options)
-                return await result if inspect.isawaitable(result) else result
+                return await function(*arguments, **options)
 
-        return call
+        return call_and_wait if inspect.iscoroutinefunction(function) else call

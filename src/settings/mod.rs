@@ -4,21 +4,17 @@
 //! `docs/reference/configuration.md`. Flag goes before environment, environment before file, file before default.
 
 mod reference;
+mod secrets;
 mod sources;
 mod surroundings;
 mod table;
 mod value;
 
-use std::{
-    collections::BTreeMap,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use baton_broker::Database;
 use baton_gpu_worker::{FilesChoice, gpu::GpuMode};
-use baton_link::{LaneChoice, Token};
+use baton_link::LaneChoice;
 use baton_protocol::address::BrokerAddress;
 
 pub(crate) use reference::reference;
@@ -511,42 +507,6 @@ impl Settings {
         flags: BTreeMap<&'static str, String>,
     ) -> Result<Self, SettingsError> {
         Self::from_sources(&Sources::gather(surroundings, flags, TABLE)?)
-    }
-
-    /// The secret itself, from the environment or from its file.
-    pub(crate) fn token_text(&self) -> Result<Option<String>, SettingsError> {
-        secret(self.token.as_deref(), self.token_file.as_deref())
-    }
-
-    /// What the Hub knows the broker by.
-    pub(crate) fn hub_service_token(&self) -> Result<Option<String>, SettingsError> {
-        let file = self.broker_hub_token_file.as_deref();
-        secret(self.broker_hub_token.as_deref(), file)
-    }
-
-    /// With which this program comes to the broker.
-    pub(crate) fn token(&self) -> Result<Option<Token>, SettingsError> {
-        let of_hub = self.hub_token.as_deref();
-        let of_hub = of_hub.filter(|_| self.broker_address.is_some());
-        let own = self.token_text()?;
-        let of_hub = of_hub.map(Token::of_notebook_server);
-        Ok(own.as_deref().map(Token::new).or(of_hub))
-    }
-}
-
-fn secret(text: Option<&str>, file: Option<&Path>) -> Result<Option<String>, SettingsError> {
-    if let Some(text) = text {
-        return Ok(Some(text.trim().to_owned()));
-    }
-    let Some(path) = file else {
-        return Ok(None);
-    };
-    match std::fs::read_to_string(path) {
-        Ok(text) => Ok(Some(text.trim().to_owned())),
-        Err(source) => Err(SettingsError::TokenFile {
-            path: path.to_owned(),
-            source,
-        }),
     }
 }
 

@@ -5,24 +5,23 @@ use crate::harness::{
     within,
 };
 use baton_broker::{Person, Role};
-use baton_link::{ChunkLane, Connection, LinkError};
+use baton_link::Connection;
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, Manifest, NotebookId, Outcome, PROTOCOL_VERSION, Parcel, Piece,
-    Refusal, State, Submission, WorkerId,
+    FencingNumber, JobEvent, JobId, Manifest, Outcome, PROTOCOL_VERSION, Piece, Refusal, State,
+    Submission, WorkerId,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
-use std::time::Duration;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
 
-async fn class() -> Broker {
+pub(crate) async fn class() -> Broker {
     Broker::start_with(rules()).await
 }
 
-fn rules() -> Rules {
+pub(crate) fn rules() -> Rules {
     let student = |name: &str| {
         let courses = [("ml".to_owned(), Role::Student)].into();
         Person::new(name.to_owned(), name, false, courses).entry()
@@ -38,16 +37,16 @@ fn rules() -> Rules {
 }
 
 /// Ada's cell, which prints a line after each attack.
-struct Running {
-    ada: FakeProxy,
-    worker: FakeWorker,
-    job: JobId,
-    fencing: FencingNumber,
-    last: u64,
+pub(crate) struct Running {
+    pub(crate) ada: FakeProxy,
+    pub(crate) worker: FakeWorker,
+    pub(crate) job: JobId,
+    pub(crate) fencing: FencingNumber,
+    pub(crate) last: u64,
 }
 
 impl Running {
-    async fn start(broker: &Broker) -> Self {
+    pub(crate) async fn start(broker: &Broker) -> Self {
         let mut worker = FakeWorker::new(&broker.dial_as("gpu-1")).await;
         let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
         let job = ada.submit().await;
@@ -64,7 +63,7 @@ impl Running {
         }
     }
 
-    async fn goes_on(&mut self, after: &str) {
+    pub(crate) async fn goes_on(&mut self, after: &str) {
         self.last += 1;
         let line = vec![output(after)];
         self.worker
@@ -74,7 +73,7 @@ impl Running {
         assert_eq!(outputs(&[heard]), [after]);
     }
 
-    async fn ends(mut self) {
+    pub(crate) async fn ends(mut self) {
         let end = vec![finished(Outcome::Ok)];
         self.worker
             .report(self.job, self.fencing, self.last + 1, end)
@@ -454,232 +453,4 @@ async fn nobody_takes_a_notebook_while_its_proxy_is_away() {
         ada.say(FromProxy::Goodbye {}).await;
         assert_eq!(worker.next().await, ToWorker::EndSession { notebook });
     }
-}
-
-/// A cell with this much code.
-fn with_code(notebook: NotebookId, bytes: usize) -> Submission {
-    let mut submission = submission(notebook);
-    submission.cell.code = "#".repeat(bytes);
-    submission
-}
-
-async fn refused(proxy: &mut FakeProxy, submission: Submission) -> String {
-    let job = submission.job;
-    proxy.say(FromProxy::Submit(submission)).await;
-    match &proxy.events_after(job, 0).await[..] {
-        [
-            JobEvent::Finished {
-                outcome: Outcome::Refused,
-                error: Some(error),
-                ..
-            },
-        ] => {
-            assert!(error.value.contains("variables are as they were"));
-            error.value.clone()
-        }
-        other => panic!("{other:?}"),
-    }
-}
-
-#[tokio::test]
-async fn a_cell_larger_than_any_program_is_not_stored() {
-    let broker = class().await;
-    let mut running = Running::start(&broker).await;
-    let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
-    let stored = broker.folder.path().join("broker.db-wal");
-    let before = stored.metadata().unwrap().len();
-    for _ in 0..3 {
-        let huge = with_code(mallory.notebook, 20 << 20);
-        let why = refused(&mut mallory, huge).await;
-        assert!(
-            why.contains("20.0 MiB, and a cell may have 1.0 MiB"),
-            "{why}"
-        );
-    }
-    let mut wordy = submission(mallory.notebook);
-    wordy.cell.folder = "/long".repeat(100_000);
-    let why = refused(&mut mallory, wordy).await;
-    assert!(why.contains("too long"), "{why}");
-    assert!(stored.metadata().unwrap().len() < before + (1 << 20));
-    running.goes_on("cells of 20 MB").await;
-
-    // What waits counts like what is stored: the class gives each of them 3 MiB.
-    for _ in 0..2 {
-        let large = with_code(mallory.notebook, 1 << 20);
-        mallory.say(FromProxy::Submit(large)).await;
-        assert!(matches!(mallory.next().await, ToProxy::Place { .. }));
-    }
-    let third = with_code(mallory.notebook, 1 << 20);
-    let why = refused(&mut mallory, third).await;
-    assert!(why.contains("you may store 3.0 MiB"), "{why}");
-    let bytes = bytes::Bytes::from(vec![7; 1 << 20]);
-    let lane = ChunkLane::new(&broker.dial_as("mallory")).unwrap();
-    let full = lane
-        .put(&[(baton_blobs::hash(&bytes), bytes.clone())])
-        .await;
-    assert!(matches!(full, Err(LinkError::StoreFull { .. })), "{full:?}");
-    let lane = ChunkLane::new(&broker.dial_as("ada")).unwrap();
-    lane.put(&[(baton_blobs::hash(&bytes), bytes)])
-        .await
-        .unwrap();
-    running.goes_on("more cells than a person may store").await;
-    running.ends().await;
-}
-
-/// The names of chunks that somebody holds, with sizes that they do not have.
-#[tokio::test]
-async fn a_manifest_says_the_sizes_that_its_chunks_have() {
-    let broker = class().await;
-    let mut running = Running::start(&broker).await;
-    let bytes = bytes::Bytes::from_static(b"one byte less than is said");
-    let (hash, length) = (baton_blobs::hash(&bytes), bytes.len() as u32);
-    let lane = ChunkLane::new(&broker.dial_as("mallory")).unwrap();
-    lane.put(&[(hash, bytes)]).await.unwrap();
-    let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
-    for bytes in [length + 1, length - 1, u32::MAX] {
-        let State::Chunks(manifest) = state("") else {
-            unreachable!()
-        };
-        let state = State::Chunks(Manifest {
-            stream: vec![Piece::Stored { hash, bytes }; 1000],
-            ..manifest
-        });
-        let lies = Submission {
-            state,
-            ..submission(mallory.notebook)
-        };
-        let why = refused(&mut mallory, lies).await;
-        assert!(why.contains("does not have everything"), "{why}");
-        running.goes_on("a manifest that lies").await;
-    }
-    running.ends().await;
-}
-
-/// A connection as a notebook of this person, on which whatever follows is said byte by byte.
-async fn raw_notebook(broker: &Broker, token: &str) -> TcpStream {
-    let address = broker.dial.address.to_string().replacen("http://", "", 1);
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    let head = format!(
-        "GET /v1/proxy HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\nconnection: upgrade\r\n\
-         sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\
-         authorization: Bearer {token}\r\n\r\n"
-    );
-    stream.write_all(head.as_bytes()).await.unwrap();
-    let mut heard = Vec::new();
-    while !heard.ends_with(b"\r\n\r\n") {
-        heard.push(within("an upgrade", stream.read_u8()).await.unwrap());
-    }
-    assert!(heard.starts_with(b"HTTP/1.1 101"), "{heard:?}");
-    stream
-}
-
-/// Begins a message of 50 MB, and sends 30 MB of it.
-async fn begin_large(stream: &mut TcpStream) -> std::io::Result<()> {
-    let mut head = vec![0x82, 0xff];
-    head.extend((50_u64 << 20).to_be_bytes());
-    head.extend([0; 4]);
-    stream.write_all(&head).await?;
-    let part = vec![0; 1 << 20];
-    for _ in 0..30 {
-        within("a part", stream.write_all(&part)).await?;
-    }
-    Ok(())
-}
-
-#[tokio::test]
-async fn messages_that_are_never_whole_take_no_more_than_one_person_may_have() {
-    let broker = class().await;
-    let mut running = Running::start(&broker).await;
-    let mut open = Vec::new();
-    for _ in 0..4 {
-        let mut stream = raw_notebook(&broker, "mallory").await;
-        begin_large(&mut stream).await.unwrap();
-        open.push(stream);
-    }
-    let mut fifth = raw_notebook(&broker, "mallory").await;
-    // The broker may close it before all of it is sent.
-    drop(begin_large(&mut fifth).await);
-    let mut part = [0; 1024];
-    while let Ok(1..) = within("an end", fifth.read(&mut part)).await {}
-    running
-        .goes_on("150 MB of messages that are not whole")
-        .await;
-    // Large messages of others have room.
-    let mut large = submission(running.ada.notebook);
-    large.cell.code = "#".repeat(1 << 20);
-    running.ada.say(FromProxy::Submit(large)).await;
-    assert!(matches!(running.ada.next().await, ToProxy::Place { .. }));
-    running.goes_on("a large cell").await;
-
-    drop(open);
-    // Her room is hers again as soon as the broker has noticed.
-    within("room", async {
-        loop {
-            let mut again = raw_notebook(&broker, "mallory").await;
-            if begin_large(&mut again).await.is_ok() {
-                return;
-            }
-        }
-    })
-    .await;
-    running.ends().await;
-}
-
-#[tokio::test]
-async fn connections_without_a_token_hold_up_nobody() {
-    let broker = class().await;
-    let mut running = Running::start(&broker).await;
-    let address = broker.dial.address.to_string().replacen("http://", "", 1);
-    let mut silent = Vec::new();
-    for _ in 0..400 {
-        silent.push(TcpStream::connect(&address).await.unwrap());
-    }
-    running
-        .goes_on("four hundred connections that say nothing")
-        .await;
-    // Most of them are closed at once, and the others make room soon for whoever comes from the same address.
-    let mut closed = 0;
-    let mut part = [0];
-    for stream in &mut silent[288..] {
-        let end = within("an end", stream.read(&mut part)).await;
-        closed += usize::from(matches!(end, Ok(0) | Err(_)));
-    }
-    assert_eq!(closed, 112);
-    running.goes_on("they are closed").await;
-    drop(silent);
-    let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
-    mallory.expect_silence().await;
-    running.ends().await;
-}
-
-#[tokio::test]
-async fn answers_for_a_worker_that_is_away_take_bounded_memory() {
-    let broker = Broker::start_with(Rules {
-        worker_grace: Duration::from_secs(30),
-        ..rules()
-    })
-    .await;
-    let mut worker = FakeWorker::new(&broker.dial_as("gpu-1")).await;
-    let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
-    let job = mallory.submit().await;
-    let (fencing, _) = worker.assignment().await;
-    worker.report(job, fencing, 1, vec![started()]).await;
-    drop(worker);
-    within("an absence", async {
-        while !broker.get("/v1/workers").await.contains("\"away\"") {}
-    })
-    .await;
-    for question in 1..=100 {
-        let answer = Parcel(vec![Piece::Inline(vec![0; 8 << 20].into())]);
-        let answer = FromProxy::Files {
-            job,
-            question,
-            answer,
-        };
-        if mallory.try_say(answer).await.is_err() {
-            assert!(question > 8);
-            break;
-        }
-    }
-    mallory.expect_closed_after_news().await;
 }

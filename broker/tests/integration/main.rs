@@ -12,6 +12,7 @@ mod chunks;
 mod courses;
 mod deferred;
 mod encryption;
+mod exhaustion;
 mod foreign;
 mod harness;
 mod journal;

@@ -1,0 +1,45 @@
+//! Tokens, which are said in a setting or lie in a file of their own.
+
+use std::path::Path;
+
+use baton_link::Token;
+
+use super::{Settings, SettingsError};
+
+impl Settings {
+    /// The secret itself, from the environment or from its file.
+    pub(crate) fn token_text(&self) -> Result<Option<String>, SettingsError> {
+        secret(self.token.as_deref(), self.token_file.as_deref())
+    }
+
+    /// What the Hub knows the broker by.
+    pub(crate) fn hub_service_token(&self) -> Result<Option<String>, SettingsError> {
+        let file = self.broker_hub_token_file.as_deref();
+        secret(self.broker_hub_token.as_deref(), file)
+    }
+
+    /// With which this program comes to the broker.
+    pub(crate) fn token(&self) -> Result<Option<Token>, SettingsError> {
+        let of_hub = self.hub_token.as_deref();
+        let of_hub = of_hub.filter(|_| self.broker_address.is_some());
+        let own = self.token_text()?;
+        let of_hub = of_hub.map(Token::of_notebook_server);
+        Ok(own.as_deref().map(Token::new).or(of_hub))
+    }
+}
+
+fn secret(text: Option<&str>, file: Option<&Path>) -> Result<Option<String>, SettingsError> {
+    if let Some(text) = text {
+        return Ok(Some(text.trim().to_owned()));
+    }
+    let Some(path) = file else {
+        return Ok(None);
+    };
+    match std::fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text.trim().to_owned())),
+        Err(source) => Err(SettingsError::TokenFile {
+            path: path.to_owned(),
+            source,
+        }),
+    }
+}
