@@ -250,11 +250,7 @@ async fn check_not_started(mut worker: Worker, expected: &[&str]) {
 async fn worker_with_starts(folder: &Path, lines: &str) -> Worker {
     let tries = folder.join("tries");
     let environment = format!("TRIES={}\necho >> $TRIES\n{lines}", tries.display());
-    Worker::start_with(|config| {
-        let python = config.python.clone().unwrap();
-        config.python = Some(fake_python(python.parent().unwrap(), &environment));
-    })
-    .await
+    worker_with_environment(&environment).await
 }
 
 #[tokio::test]
