@@ -254,10 +254,13 @@ def before(lines):
     shell.input_transformers_cleanup.remove(before)
     strike()
     return lines
-def behind(_read=shell.payload_manager.read_payload):
-    del shell.payload_manager.read_payload
-    strike()
-    return _read()
+def strike_in(owner, name):
+    real = getattr(owner, name)
+    def strikes(*arguments):
+        delattr(owner, name)
+        strike()
+        return real(*arguments)
+    setattr(owner, name, strikes)
 """
 
 
@@ -271,9 +274,12 @@ def test_an_interrupt_before_the_code_of_an_ordinary_cell_stops_it(kernel: Kerne
         assert kernel.evaluate("ran") is False
 
 
-def test_an_interrupt_behind_the_code_of_an_ordinary_cell_does_nothing(kernel: Kernel) -> None:
+@pytest.mark.parametrize(
+    "kernels_own", ["shell.history_manager, 'store_output'", "shell.payload_manager, 'read_payload'"]
+)  # before and behind what runs after each cell
+def test_an_interrupt_behind_the_code_of_an_ordinary_cell_does_nothing(kernel: Kernel, kernels_own: str) -> None:
     kernel.run(AROUND).ok()
-    kernel.run("shell.payload_manager.read_payload = behind").ok()
+    assert kernel.run(f"strike_in({kernels_own})\n'this'").ok().value == "'this'"
     assert kernel.run("'next'").ok().value == "'next'"
 
 

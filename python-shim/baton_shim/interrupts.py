@@ -161,9 +161,9 @@ class Aim:
         for name, handler in handlers.items():
             if name != "execute_request":
                 handlers[name] = self._reachable(handler)
-        shell.run_code = self._reachable(shell.run_code)
-        shell.user_expressions = self._reachable(shell.user_expressions)
-        shell.events.trigger = self._reachable(shell.events.trigger)
+        shell.run_code = self._struck(shell.run_code)
+        shell.user_expressions = self._to_its_end(shell.user_expressions)
+        shell.events.trigger = self._to_its_end(shell.events.trigger)
 
     def _begin(self) -> None:
         """Instead of ipykernel's own, which lets interrupts raise from here on. It restores what was before."""
@@ -176,14 +176,10 @@ class Aim:
     @contextmanager
     def _in_reach(self) -> Iterator[None]:
         """Code of the student's runs: with its own handler from one statement to the next."""
-        gets_signals = threading.current_thread() is threading.main_thread()
-        kept = gets_signals and signal.getsignal(signal.SIGINT) is self._keep
+        kept = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is self._keep
         try:
             if kept:
                 signal.signal(signal.SIGINT, self._handler)
-            if gets_signals and self._came:
-                self._came = False
-                signal.raise_signal(signal.SIGINT)
             yield
         finally:
             if kept:
@@ -193,8 +189,37 @@ class Aim:
                     signal.signal(signal.SIGINT, self._keep)
                     raise
 
+    def _struck(self, run_code: Any) -> Any:
+        """A statement of the cell. IPython shows what is raised here as the cell's own."""
+
+        @functools.wraps(run_code)
+        async def call(*arguments: Any, **options: Any) -> Any:
+            with self._in_reach():
+                if self._came and threading.current_thread() is threading.main_thread():
+                    self._came = False
+                    signal.raise_signal(signal.SIGINT)
+                return await run_code(*arguments, **options)
+
+        return call
+
+    def _to_its_end(self, function: Any) -> Any:
+        """What runs the student's code beside the cell, and catches what that raises: nothing is raised here."""
+
+        @functools.wraps(function)
+        def call(*arguments: Any, **options: Any) -> Any:
+            results: list[Any] = []
+            try:
+                with self._in_reach():
+                    results.append(function(*arguments, **options))
+            except KeyboardInterrupt:  # it came just before or just behind
+                if not results:
+                    results.append(function(*arguments, **options))
+            return results[0]
+
+        return call
+
     def _reachable(self, function: Any) -> Any:
-        """What runs the student's code."""
+        """Any other request, which ipykernel gives up when it is interrupted."""
 
         @functools.wraps(function)
         def call(*arguments: Any, **options: Any) -> Any:
