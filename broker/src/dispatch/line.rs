@@ -93,21 +93,29 @@ impl Dispatch {
 
     /// One that cannot start sessions is open only where no other is: then its reason reaches the student.
     pub(super) fn connected_workers(&self) -> Vec<order::Worker> {
-        let there = || {
-            let workers = self.workers.iter();
-            workers.filter(|(_, worker)| worker.connection.is_some() && !worker.draining)
-        };
-        let is_paused = |worker: &Worker| self.courses.worker_paused(&worker.name).is_some();
-        let is_sound = |worker: &Worker| worker.failing.is_none() && !is_paused(worker);
-        let any_sound = there().any(|(_, worker)| is_sound(worker));
-        there()
+        let any_sound = self.any_sound_worker();
+        self.workers
+            .iter()
+            .filter(|(_, worker)| worker.connection.is_some() && !worker.draining)
             .map(|(id, worker)| order::Worker {
                 worker: *id,
                 slots: worker.slots,
                 warm: worker.warm.clone(),
-                open: is_sound(worker) || !any_sound && !is_paused(worker),
+                open: !self.is_paused(worker) && (worker.failing.is_none() || !any_sound),
             })
             .collect()
+    }
+
+    /// A worker that takes cells and can start sessions.
+    pub(super) fn any_sound_worker(&self) -> bool {
+        self.workers.values().any(|worker| {
+            let is_there = worker.connection.is_some() && !worker.draining;
+            is_there && worker.failing.is_none() && !self.is_paused(worker)
+        })
+    }
+
+    fn is_paused(&self, worker: &Worker) -> bool {
+        self.courses.worker_paused(&worker.name).is_some()
     }
 
     fn assign(&mut self, id: JobId, worker_id: WorkerId, now: Now, actions: &mut Vec<Action>) {

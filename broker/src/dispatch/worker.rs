@@ -458,15 +458,9 @@ impl Dispatch {
             );
             worker.failing = Some(error.value.clone());
         }
-        let is_failing = |id| {
-            self.workers
-                .get(&id)
-                .is_some_and(|worker| worker.failing.is_some())
-        };
-        let mut workers = self.connected_workers().into_iter();
         if job.cancel_wanted {
             self.finish_cancelled(id, now, actions);
-        } else if workers.any(|worker| worker.open && !is_failing(worker.worker)) {
+        } else if self.any_sound_worker() {
             self.requeue(id, actions);
         } else {
             self.finish(id, Outcome::Refused, Some(error), now, actions);

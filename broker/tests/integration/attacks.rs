@@ -7,8 +7,7 @@ use crate::harness::{
 use baton_broker::{Person, Role};
 use baton_link::Connection;
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, Manifest, Outcome, PROTOCOL_VERSION, Piece, Refusal, State,
-    Submission, WorkerId,
+    FencingNumber, JobEvent, JobId, Manifest, Outcome, Piece, Refusal, State, Submission, WorkerId,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -432,19 +431,8 @@ async fn nobody_takes_a_notebook_while_its_proxy_is_away() {
     let dial = second.dial_as("gpu-1");
     let mut worker = FakeWorker::of(&dial, worker.id, 1, &[notebook], &[]).await;
     for _ in 0..2 {
-        let mut thief: Connection<ToProxy, FromProxy> =
-            baton_link::connect(&second.dial_as("mallory"), "/v1/proxy")
-                .await
-                .unwrap();
-        let hello = FromProxy::Hello {
-            protocol_version: PROTOCOL_VERSION,
-            notebook,
-            owner: "ada".to_owned(),
-            course: None,
-        };
-        thief.send(&hello).await.unwrap();
-        let answer = within("an answer", thief.receive()).await.unwrap();
-        assert_eq!(answer, Some(ToProxy::Refused(Refusal::NotYours {})));
+        let (_, answer) = FakeProxy::greet(&second.dial_as("mallory"), notebook, None).await;
+        assert_eq!(answer, ToProxy::Refused(Refusal::NotYours {}));
         // Also after Ada has closed her notebook.
         let mut ada = FakeProxy::of(&second.dial_as("ada"), notebook).await;
         let job = ada.submit().await;

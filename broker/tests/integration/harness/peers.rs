@@ -37,9 +37,26 @@ impl FakeProxy {
     }
 
     async fn enter(dial: &Dial, notebook: NotebookId, course: Option<&str>) -> Self {
-        let mut connection = within("a dial", baton_link::connect(dial, "/v1/proxy"))
-            .await
-            .unwrap();
+        let (connection, answer) = Self::greet(dial, notebook, course).await;
+        assert!(matches!(answer, ToProxy::Welcome { .. }), "{answer:?}");
+        Self {
+            connection,
+            notebook,
+            cancelling: Vec::new(),
+            closed: Vec::new(),
+        }
+    }
+
+    /// A new connection, and what the broker answers to its hello.
+    pub(crate) async fn greet(
+        dial: &Dial,
+        notebook: NotebookId,
+        course: Option<&str>,
+    ) -> (Connection<ToProxy, FromProxy>, ToProxy) {
+        let mut connection: Connection<ToProxy, FromProxy> =
+            within("a dial", baton_link::connect(dial, "/v1/proxy"))
+                .await
+                .unwrap();
         let hello = FromProxy::Hello {
             protocol_version: PROTOCOL_VERSION,
             notebook,
@@ -47,14 +64,11 @@ impl FakeProxy {
             course: course.map(str::to_owned),
         };
         connection.send(&hello).await.unwrap();
-        let mut proxy = Self {
+        let answer = within("an answer", connection.receive()).await.unwrap();
+        (
             connection,
-            notebook,
-            cancelling: Vec::new(),
-            closed: Vec::new(),
-        };
-        assert!(matches!(proxy.next().await, ToProxy::Welcome { .. }));
-        proxy
+            answer.expect("the broker closed the connection"),
+        )
     }
 
     pub(crate) async fn say(&mut self, message: FromProxy) {
