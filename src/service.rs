@@ -2,9 +2,9 @@
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
-    io::{self, Write},
+    io::{self, Read, Write},
     os::unix::{
-        fs::{DirBuilderExt, MetadataExt, OpenOptionsExt},
+        fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
         net::UnixStream,
     },
     path::{Path, PathBuf},
@@ -118,20 +118,37 @@ impl RuntimeFolder {
         }
     }
 
-    /// The worker of the `baton up` that was here last.
-    pub(crate) fn former_worker(&self) -> Option<WorkerId> {
-        let text = fs::read_to_string(self.worker_file()).ok()?;
-        text.trim().parse().ok().map(WorkerId)
-    }
-
-    pub(crate) fn write_worker(&self, worker: WorkerId) -> anyhow::Result<()> {
-        let path = self.worker_file();
-        write_private(&path, &worker.to_string())
-            .with_context(|| format!("Failed to write {}", path.display()))
-    }
-
-    fn worker_file(&self) -> PathBuf {
-        self.path.join("worker")
+    /// Who a worker of this name is here. One that was killed comes back as the same worker, so that the broker knows
+    /// at once what is lost with its former process. A second one of the name, while the first runs, is a new worker.
+    pub(crate) fn worker(&self, name: Option<&str>) -> anyhow::Result<WorkerPlace> {
+        let own = name.map(|name| format!("-{}", name.replace('/', "-")));
+        let path = self.path.join(format!("worker{}", own.unwrap_or_default()));
+        let failed = || format!("Failed to use {}", path.display());
+        let mut options = OpenOptions::new();
+        let options = options.read(true).write(true).create(true);
+        let mut file = private_file(&path, options).with_context(failed)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let id = WorkerId::random();
+                return Ok(WorkerPlace { id, _alone: None });
+            }
+            Err(TryLockError::Error(error)) => return Err(error).with_context(failed),
+        }
+        let mut text = String::new();
+        file.read_to_string(&mut text).with_context(failed)?;
+        let id = match text.trim().parse() {
+            Ok(former) => WorkerId(former),
+            Err(_) => {
+                let id = WorkerId::random();
+                file.set_len(0).with_context(failed)?;
+                file.write_all_at(id.to_string().as_bytes(), 0)
+                    .with_context(failed)?;
+                id
+            }
+        };
+        let _alone = Some(file);
+        Ok(WorkerPlace { id, _alone })
     }
 
     fn dashboard_file(&self) -> PathBuf {
@@ -164,6 +181,12 @@ impl RuntimeFolder {
             std::thread::sleep(POLL);
         }
     }
+}
+
+/// The right to be this worker, until it is dropped.
+pub(crate) struct WorkerPlace {
+    pub(crate) id: WorkerId,
+    _alone: Option<File>,
 }
 
 /// Others must not be able to put a socket of theirs there.

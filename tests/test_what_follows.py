@@ -274,11 +274,29 @@ def test_without_a_keeper_the_next_cell_waits(running: Service, open_notebook: C
     notebook.check(2)
 
 
-def test_a_worker_that_is_killed_first(running: Service, open_notebook: Callable[..., Notebook]) -> None:
+def test_a_worker_that_is_killed_first(service: Service, open_notebook: Callable[..., Notebook]) -> None:
+    """It comes back as itself, so nobody waits for what its former process kept."""
+    service.start_broker(BATON_BROKER_WORKER_GRACE="60s")
+    service.start_worker()
     notebook = open_notebook()
     notebook.step()
-    running.kill("worker-0")
-    running.start_worker()
+    service.kill("worker-0")
+    service.start_worker("worker-0")
+    notebook.check_lost()
+
+
+def test_a_service_of_its_own_that_is_killed_first(
+    service: Service, new_kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    kernel = new_kernel(at=service.place, BATON_CELL_BYTES="0")
+    kernel.run(MAKE).ok()
+    notebook = Notebook(kernel, tmp_path / "go")
+    notebook.step()
+    for _ in range(2):  # the second time before anybody was told
+        (both,) = (process for process in service.place.processes() if "up" in process.cmdline())
+        both.kill()
+        both.wait()
+        wait_until(lambda: any("up" in one.cmdline() for one in service.place.processes()), "it is there again")
     notebook.check_lost()
 
 

@@ -1,7 +1,6 @@
 //! What the broker is told before it starts, and what it tells its caller while it runs.
 
 use crate::hub::HubConfig;
-use baton_protocol::WorkerId;
 use sqlx::postgres::PgConnectOptions;
 use std::{
     fmt,
@@ -125,8 +124,6 @@ pub struct Config {
     /// The same for workers and proxies that were there before this broker started: their next attempt to connect
     /// may be further away.
     pub restart_grace: Duration,
-    /// A worker of the time before this start whose process has ended: its running cells are lost at once.
-    pub ended_worker: Option<WorkerId>,
     /// How long a chunk is kept that no job names.
     pub chunk_retention: Duration,
     /// How long the row of a finished job is kept for the pages.
@@ -162,7 +159,6 @@ impl Config {
             proxy_grace: Duration::from_secs(5),
             silent_proxy_grace: Duration::from_secs(30),
             restart_grace: Duration::from_secs(30),
-            ended_worker: None,
             chunk_retention: Duration::from_secs(600),
             job_retention: Duration::from_secs(7 * 24 * 3600),
             activity: None,

@@ -24,7 +24,7 @@ use crate::{
 };
 use axum::body::Bytes;
 use baton_protocol::{
-    JobId, NotebookId, Refusal, WorkerId,
+    JobId, NotebookId, Refusal,
     api::{Course, Line},
     encode,
     proxy::{FromProxy, ToProxy},
@@ -82,7 +82,6 @@ pub(crate) struct Outgoing {
 pub(crate) struct Engine {
     pub(crate) store: Store,
     pub(crate) graces: Graces,
-    pub(crate) ended_worker: Option<WorkerId>,
     pub(crate) courses: watch::Receiver<Arc<Courses>>,
     pub(crate) inbox: mpsc::Receiver<Event>,
     /// For the tasks that read stored events.
@@ -130,15 +129,12 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
         };
         said.clear();
         let journal = Journal::of(&loaded.jobs);
-        let mut dispatch = Dispatch::new(
+        let dispatch = Dispatch::new(
             loaded,
             engine.graces,
             engine.courses.borrow_and_update().clone(),
             now(),
         );
-        if let Some(ended) = engine.ended_worker {
-            dispatch.worker_ended(ended, now());
-        }
         engine.standing.send_replace(Standing::Leads);
         let mut connections = Connections::default();
         let served = serve(&mut engine, dispatch, journal, &mut connections, &stop).await;

@@ -143,7 +143,6 @@ pub async fn run(
             silent_proxy: config.silent_proxy_grace,
             restart: config.restart_grace,
         },
-        ended_worker: config.ended_worker,
         courses: courses
             .as_ref()
             .map_or_else(|| unlimited.subscribe(), Watched::subscribe),

@@ -16,7 +16,7 @@ use anyhow::Context;
 use baton_broker::{Activity, Config, Listen};
 use baton_gpu_worker::Stop;
 use baton_link::{Dial, Token};
-use baton_protocol::{WorkerId, address::BrokerAddress};
+use baton_protocol::address::BrokerAddress;
 use nix::unistd;
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -58,10 +58,7 @@ pub(crate) fn main(
     broker.blob_limit_bytes = settings.broker_chunk_limit.bytes;
     broker.token = Some(token.clone());
     broker.activity = Some(activity);
-    // The lock says that the process in which the former worker ran has ended.
-    broker.ended_worker = folder.former_worker();
-    let worker = WorkerId::random();
-    folder.write_worker(worker)?;
+    let place = folder.worker(settings.worker_name.as_deref())?;
     let dashboard = match settings.up_dashboard {
         Dashboard::On(address) => Some(open_dashboard(address)?),
         Dashboard::Off => None,
@@ -97,7 +94,7 @@ pub(crate) fn main(
                 token,
                 ca_file: None,
             };
-            worker::config(settings, worker, dial, &folder)
+            worker::config(settings, place.id, dial, &folder)
         };
         tokio::select! {
             ended = serve(broker, worker, &stop) => ended,

@@ -19,7 +19,8 @@ use crate::{
 pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let folder = RuntimeFolder::create(&settings.runtime_folder)?;
     let dial = service::dial(settings)?;
-    let mut config = config(settings, WorkerId::random(), dial, &folder);
+    let place = folder.worker(settings.worker_name.as_deref())?;
+    let mut config = config(settings, place.id, dial, &folder);
     config.stop_grace = settings.worker_stop_grace;
     let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
     runtime.block_on(async {

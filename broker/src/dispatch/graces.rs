@@ -73,13 +73,6 @@ impl Dispatch {
         self.cancel_unclaimed(now, actions);
     }
 
-    /// It does not connect again: its process is known to have ended.
-    pub(crate) fn worker_ended(&mut self, id: WorkerId, now: Now) {
-        if let Some(worker) = self.workers.get_mut(&id) {
-            worker.deadline = Some(now.instant);
-        }
-    }
-
     fn worker_gone(&mut self, id: WorkerId, now: Now, actions: &mut Vec<Action>) {
         for job in self.jobs_where(|job| job.worker == Some(id) && job.is_running()) {
             match self.jobs.get(&job) {

@@ -521,23 +521,6 @@ fn a_killed_proxy_leaves_its_cells_for_5_s_and_one_behind_a_cut_network_longer()
     check_stopped(Ending::Silent, 30);
 }
 
-#[test]
-fn nobody_waits_for_a_worker_that_is_known_to_have_ended() {
-    let mut world = World::new();
-    for step in [
-        Step::WorkerComes(0),
-        Step::ProxyComes(0),
-        Step::Submit(0, 0),
-        Step::Kill,
-    ] {
-        world.take(step);
-    }
-    assert!(world.dispatch.workers.contains_key(&worker_id(0)));
-    world.dispatch.worker_ended(worker_id(0), world.now());
-    world.take(Step::Seconds(0));
-    assert!(world.dispatch.workers.is_empty());
-}
-
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
     #[test]
