@@ -9,6 +9,7 @@ Jupyter) runs, they raise as usual. In ordinary cells they do so, too (`Aim`), a
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import functools
 import inspect
 import os
@@ -21,6 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jupyter_client.session import Session
+
+# What `signal.signal` calls. Its conversion to enumerations takes ten times as long, some thirty times a cell.
+set_handler = _signal.signal
+get_handler = _signal.getsignal
 
 
 class Interrupts:
@@ -37,7 +42,7 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         try:
-            self._previous = signal.signal(signal.SIGINT, self._handle)
+            self._previous = set_handler(signal.SIGINT, self._handle)
             self._installed = True
         except ValueError:  # not the main thread
             self._installed = False
@@ -48,7 +53,7 @@ class Interrupts:
     ) -> None:
         if self._installed:
             self._installed = False
-            signal.signal(signal.SIGINT, self._previous or signal.SIG_DFL)
+            set_handler(signal.SIGINT, self._previous or signal.SIG_DFL)
         os.close(self.wake)
         os.close(self._alarm)
 
@@ -101,7 +106,7 @@ class Interrupts:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.getsignal(signal.SIGINT)
+        before = get_handler(signal.SIGINT)
         self._set(self._handle)
         try:
             yield
@@ -110,7 +115,7 @@ class Interrupts:
 
     def _set(self, handler: Callable[[int, FrameType | None], object] | int | None) -> None:
         if self._installed:
-            signal.signal(signal.SIGINT, handler)
+            set_handler(signal.SIGINT, handler)
 
 
 def send_whole(session: Session) -> None:
@@ -128,16 +133,16 @@ def send_whole(session: Session) -> None:
 @contextmanager
 def postponed() -> Iterator[None]:
     """A stretch that is not left half done: an interrupt takes effect at its end. Other threads get none."""
-    before = signal.getsignal(signal.SIGINT)
+    before = get_handler(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:  # None: a library's in C
         yield
         return
     came: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    set_handler(signal.SIGINT, lambda number, frame: came.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        set_handler(signal.SIGINT, before)
         if came:
             signal.raise_signal(signal.SIGINT)
 
@@ -168,7 +173,7 @@ class Aim:
     def _begin(self) -> None:
         """Instead of ipykernel's own, which lets interrupts raise from here on. It restores what was before."""
         self._handler, self._came = signal.default_int_handler, False
-        self._kernel.saved_sigint_handler = signal.signal(signal.SIGINT, self._keep)
+        self._kernel.saved_sigint_handler = set_handler(signal.SIGINT, self._keep)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came = True
@@ -176,17 +181,17 @@ class Aim:
     @contextmanager
     def _in_reach(self) -> Iterator[None]:
         """Code of the student's runs: with its own handler from one statement to the next."""
-        kept = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is self._keep
+        kept = threading.current_thread() is threading.main_thread() and get_handler(signal.SIGINT) is self._keep
         try:
             if kept:
-                signal.signal(signal.SIGINT, self._handler)
+                set_handler(signal.SIGINT, self._handler)
             yield
         finally:
             if kept:
                 try:
-                    self._handler = signal.signal(signal.SIGINT, self._keep)
+                    self._handler = set_handler(signal.SIGINT, self._keep)
                 except KeyboardInterrupt:  # it came in this very moment
-                    signal.signal(signal.SIGINT, self._keep)
+                    set_handler(signal.SIGINT, self._keep)
                     raise
 
     def _struck(self, run_code: Any) -> Any:
