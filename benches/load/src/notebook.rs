@@ -96,6 +96,11 @@ impl Notebook {
             }
         }
         self.connection.send(&FromProxy::Applied { job }).await?;
+        let answer = self.next().await?;
+        anyhow::ensure!(
+            matches!(answer, ToProxy::Closed { job: of } if of == job),
+            "Unexpected: {answer:?}"
+        );
         Ok(run)
     }
 
