@@ -292,7 +292,8 @@ async fn read<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>
                 Some(Err(_)) | None => return Ending::Closed,
             },
             () = sleep_until(heard + SILENCE) => return Ending::Silent,
-            _ = looks.tick() => {
+            // A ping in the middle of a message comes here anew; without one, the silence ends it.
+            _ = looks.tick(), if meter.is_in_message() => {
                 if watch.is_too_slow(meter, Instant::now()) {
                     tracing::warn!("A peer is disconnected: its message takes too long");
                     return Ending::Silent;

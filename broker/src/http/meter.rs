@@ -100,6 +100,10 @@ impl Meter {
         self.0.whole.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_in_message(&self) -> bool {
+        self.unfinished_bytes() > 0
+    }
+
     fn unfinished_bytes(&self) -> u64 {
         self.0.unfinished_bytes()
     }
