@@ -195,7 +195,10 @@ async fn serve(
         for event in batch.drain(..) {
             handle(&mut dispatch, connections, event, now, &mut actions);
         }
-        dispatch.time_passed(now, &mut actions);
+        // What has become due just now is the next turn's.
+        if deadline.is_some_and(|deadline| deadline <= now.instant) {
+            dispatch.time_passed(now, &mut actions);
+        }
         dispatch.settle(now, &mut actions);
         let stored = perform(engine, &mut dispatch, &mut journal, connections, actions).await;
         stored.inspect_err(|error| connections.tell_shortage(&dispatch, error))?;
@@ -475,6 +478,9 @@ impl Connections {
 }
 
 fn publish(engine: &Engine, dispatch: &Dispatch) {
+    if engine.activity.receiver_count() == 0 {
+        return;
+    }
     let activity = dispatch.activity();
     engine.activity.send_if_modified(|known| {
         let changed = *known != activity;
