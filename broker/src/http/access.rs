@@ -10,7 +10,12 @@
 //!
 //! **Invariant:** a cookie is never a token, and a token never a cookie.
 
-use super::{Limits, Shared, attempts::Attempts, guests::Guest, sign_in};
+use super::{
+    Limits, Shared,
+    attempts::{self, Attempts},
+    guests::Guest,
+    sign_in,
+};
 use crate::{
     api::ApiError,
     hub::Hub,
@@ -25,7 +30,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use jiff::Timestamp;
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
 /// Before the tokens of notebooks, so that no other token is looked for among them.
 const NOTEBOOK_PREFIX: &str = "baton-notebook-";
@@ -125,10 +130,11 @@ impl Access {
         &self,
         given: Option<Credential>,
         open: bool,
+        from: Option<IpAddr>,
     ) -> Result<Option<Caller>, ApiError> {
         match given {
             _ if self.is_open() => Ok(Some(self.caller_without_token())),
-            Some(credential) => self.caller(credential).await,
+            Some(credential) => self.caller(credential, from).await,
             None => Ok(open.then(|| self.caller_without_token())),
         }
     }
@@ -150,8 +156,12 @@ impl Access {
         }
     }
 
-    async fn caller(&self, credential: Credential) -> Result<Option<Caller>, ApiError> {
-        let identity = self.identity(&credential).await?;
+    async fn caller(
+        &self,
+        credential: Credential,
+        from: Option<IpAddr>,
+    ) -> Result<Option<Caller>, ApiError> {
+        let identity = self.identity(&credential, from).await?;
         Ok(identity.map(|identity| Caller {
             identity,
             credential: Some(credential),
@@ -159,9 +169,14 @@ impl Access {
         }))
     }
 
-    async fn identity(&self, credential: &Credential) -> Result<Option<Identity>, ApiError> {
+    /// `from`: the address that the Hub is asked for, where it has to be asked.
+    async fn identity(
+        &self,
+        credential: &Credential,
+        from: Option<IpAddr>,
+    ) -> Result<Option<Identity>, ApiError> {
         let of_hub = async |token: &str| match &self.hub {
-            Some(hub) => Ok(hub.of_token(token).await?),
+            Some(hub) => Ok(hub.of_token(token, from).await?),
             None => Ok(None),
         };
         match credential {
@@ -204,9 +219,10 @@ impl Access {
         &self,
         token: &str,
         limits: &Limits,
+        from: Option<IpAddr>,
     ) -> Result<Option<SignIn>, ApiError> {
         let credential = self.credential(token);
-        let Some(identity) = self.identity(&credential).await? else {
+        let Some(identity) = self.identity(&credential, from).await? else {
             return Ok(None);
         };
         if !identity.may_be_person() {
@@ -228,6 +244,7 @@ impl Access {
         &self,
         token: &str,
         limits: &Limits,
+        from: Option<IpAddr>,
     ) -> Result<Option<(String, Duration)>, ApiError> {
         if self.is_open() {
             // Any token opens it.
@@ -236,7 +253,7 @@ impl Access {
         let Some(hub) = &self.hub else {
             return Ok(None);
         };
-        let Some(identity) = hub.of_server(token).await? else {
+        let Some(identity) = hub.of_server(token, from).await? else {
             return Ok(None);
         };
         limits.admit(&identity)?;
@@ -273,7 +290,7 @@ impl Access {
         };
         let mut file = self.people.as_ref().map(|people| people.subscribe());
         loop {
-            if let Ok(now) = self.identity(credential).await
+            if let Ok(now) = self.identity(credential, None).await
                 && now.as_ref() != Some(&caller.identity)
             {
                 return;
@@ -306,7 +323,8 @@ impl Access {
         from: (&Extensions, &HeaderMap),
     ) -> Result<Caller, ApiError> {
         let credential = given.map(|token| self.credential(token));
-        match self.admit(credential, open).await? {
+        let address = attempts::address(from.0, from.1);
+        match self.admit(credential, open, address).await? {
             Some(caller) => Ok(caller),
             None => {
                 if given.is_some() {
@@ -376,7 +394,10 @@ pub(super) async fn people_need_token(
     let admitted = match (bearer(from.1), sign_in::cookie_of(from.1)) {
         (None, Some(id)) => {
             let credential = Some(Credential::SignIn(id));
-            access.admit(credential, access.only_this_user).await
+            let address = attempts::address(from.0, from.1);
+            access
+                .admit(credential, access.only_this_user, address)
+                .await
         }
         (given, _) => match access.authorized(given, access.only_this_user, from).await {
             Err(ApiError::Token) => Ok(None),

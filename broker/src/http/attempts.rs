@@ -43,7 +43,7 @@ impl Attempts {
 }
 
 /// A proxy on this machine says for whom it asks; what other peers say of themselves does not count.
-fn address(extensions: &Extensions, headers: &HeaderMap) -> Option<IpAddr> {
+pub(super) fn address(extensions: &Extensions, headers: &HeaderMap) -> Option<IpAddr> {
     let Peer(peer) = *extensions.get::<Peer>()?;
     let peer = peer?;
     let forwarded = headers.get_all(HeaderName::from_static("x-forwarded-for"));

@@ -10,6 +10,7 @@
 use super::{
     Caller, Shared,
     access::{bearer, is_from_here, is_same},
+    attempts,
     headers::came_encrypted,
 };
 use crate::{api::ApiError, page, sign_ins::SignIn};
@@ -117,7 +118,11 @@ async fn enter(
     }
     match shared
         .access
-        .sign_in(shown.token.trim(), &shared.limits)
+        .sign_in(
+            shown.token.trim(),
+            &shared.limits,
+            attempts::address(extensions, headers),
+        )
         .await
     {
         Ok(Some(sign_in)) => {
@@ -165,6 +170,7 @@ struct Answer {
 async fn come_back(
     State(shared): State<Shared>,
     Query(answer): Query<Answer>,
+    extensions: Extensions,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let (Some(hub), Some(prefix)) = (&shared.access.hub, shared.prefix.as_deref()) else {
@@ -185,7 +191,8 @@ async fn come_back(
     let Some(token) = hub.token_for(&answer.code, prefix).await? else {
         return Ok(refused("The JupyterHub does not know this sign-in"));
     };
-    let Some(sign_in) = shared.access.sign_in(&token, &shared.limits).await? else {
+    let from = attempts::address(&extensions, &headers);
+    let Some(sign_in) = shared.access.sign_in(&token, &shared.limits, from).await? else {
         return Ok(refused("The JupyterHub does not let you open these pages"));
     };
     let cookies = [
@@ -212,7 +219,12 @@ async fn notebook_token(
         return Err(ApiError::WebPage);
     }
     let token = bearer(&headers).ok_or(ApiError::Token)?;
-    let Some((token, lifetime)) = shared.access.for_notebook(token, &shared.limits).await? else {
+    let from = attempts::address(&extensions, &headers);
+    let Some((token, lifetime)) = shared
+        .access
+        .for_notebook(token, &shared.limits, from)
+        .await?
+    else {
         shared.access.attempts.failed(&extensions, &headers);
         return Err(ApiError::Token);
     };

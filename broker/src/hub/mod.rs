@@ -7,6 +7,7 @@
 //! in one place, where it is exchanged for a sign-in.
 
 mod person;
+mod strangers;
 
 use crate::people::{Identity, hash_of};
 use baton_link::tls::{self, TlsProblem};
@@ -15,10 +16,12 @@ use person::{HubPerson, Model, hub_person};
 use reqwest::{Client, StatusCode, header};
 use std::{
     collections::HashMap,
+    net::IpAddr,
     path::Path,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
+use strangers::Strangers;
 use tokio::{sync::Semaphore, time::Instant};
 
 /// While the Hub is silent, for example because it restarts, what it said last holds so long.
@@ -27,8 +30,6 @@ const SILENCE: Duration = Duration::from_secs(15 * 60);
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 /// A class that comes back all at once must not keep the Hub from its own work.
 const QUESTIONS_AT_ONCE: usize = 8;
-/// The same for tokens that never were anybody's here. They may be wrong, and many.
-const STRANGERS_AT_ONCE: usize = 4;
 const MOST_KNOWN: usize = 10_000;
 const LONGEST_TOKEN: usize = 512;
 
@@ -71,7 +72,7 @@ pub(crate) struct Hub {
     /// About tokens that were somebody's when they were looked up last.
     questions: Semaphore,
     /// About all others, so that no wrong token keeps those out who have been here.
-    strangers: Semaphore,
+    strangers: Strangers,
     /// What the Hub said last, by the hash of the token. `None`: nobody has this token.
     known: Mutex<HashMap<String, (Instant, Option<HubPerson>)>>,
 }
@@ -91,7 +92,7 @@ impl Hub {
                 .redirect(reqwest::redirect::Policy::none())
                 .build()?,
             questions: Semaphore::new(QUESTIONS_AT_ONCE),
-            strangers: Semaphore::new(STRANGERS_AT_ONCE),
+            strangers: Strangers::new(),
             known: Mutex::default(),
         })
     }
@@ -102,20 +103,32 @@ impl Hub {
     }
 
     /// Who came with a token that the Hub made for this service; `None`: nobody, or it opens a notebook server, too.
-    pub(crate) async fn of_token(&self, token: &str) -> Result<Option<Identity>, HubError> {
-        let person = self.person(token).await?;
+    pub(crate) async fn of_token(
+        &self,
+        token: &str,
+        from: Option<IpAddr>,
+    ) -> Result<Option<Identity>, HubError> {
+        let person = self.person(token, from).await?;
         let person = person.filter(|person| !person.has_server);
         Ok(person.map(|person| person.identity))
     }
 
     /// Whose notebook server has this token.
-    pub(crate) async fn of_server(&self, token: &str) -> Result<Option<Identity>, HubError> {
-        let person = self.person(token).await?;
+    pub(crate) async fn of_server(
+        &self,
+        token: &str,
+        from: Option<IpAddr>,
+    ) -> Result<Option<Identity>, HubError> {
+        let person = self.person(token, from).await?;
         let person = person.filter(|person| person.has_server);
         Ok(person.map(|person| person.identity))
     }
 
-    async fn person(&self, token: &str) -> Result<Option<HubPerson>, HubError> {
+    async fn person(
+        &self,
+        token: &str,
+        from: Option<IpAddr>,
+    ) -> Result<Option<HubPerson>, HubError> {
         let plain = token.bytes().all(|letter| letter.is_ascii_graphic());
         if token.is_empty() || token.len() > LONGEST_TOKEN || !plain {
             return Ok(None);
@@ -124,12 +137,11 @@ impl Hub {
         if let Some(known) = self.known(&hash, self.config.remembered) {
             return Ok(known);
         }
-        let turns = match self.known(&hash, SILENCE) {
-            Some(Some(_)) => &self.questions,
-            _ => &self.strangers,
-        };
         // Closed never.
-        let _turn = turns.acquire().await;
+        let _turn = match self.known(&hash, SILENCE) {
+            Some(Some(_)) => (self.questions.acquire().await.ok(), None),
+            _ => (None, Some(self.strangers.turn(from).await)),
+        };
         if let Some(known) = self.known(&hash, self.config.remembered) {
             return Ok(known);
         }
@@ -289,15 +301,17 @@ mod tests {
     #[tokio::test]
     async fn wrong_tokens_keep_nobody_out_who_has_been_here() {
         let hub = hub().await;
-        assert!(hub.of_token("of-ada").await.unwrap().is_some());
+        assert!(hub.of_token("of-ada", None).await.unwrap().is_some());
         for number in 0..2 * QUESTIONS_AT_ONCE {
             let hub = Arc::clone(&hub);
-            tokio::spawn(async move { hub.of_token(&format!("wrong-{number}")).await.is_ok() });
+            tokio::spawn(
+                async move { hub.of_token(&format!("wrong-{number}"), None).await.is_ok() },
+            );
         }
-        while hub.strangers.available_permits() > 0 {
+        while hub.strangers.has_room(None) {
             tokio::task::yield_now().await;
         }
-        let again = tokio::time::timeout(ANSWER_WITHIN / 2, hub.of_token("of-ada"));
+        let again = tokio::time::timeout(ANSWER_WITHIN / 2, hub.of_token("of-ada", None));
         assert!(again.await.unwrap().unwrap().is_some());
     }
 
