@@ -4,8 +4,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 use baton_files::{Mirror, list};
 use baton_protocol::Piece;
@@ -15,6 +14,7 @@ use proptest::prelude::*;
 use serde_bytes::ByteBuf;
 
 use crate::pair::{NOTHING, Pair, tree};
+use crate::renamer::Renamer;
 
 const SECRET: &str = "nobody else's";
 
@@ -127,26 +127,10 @@ fn leads_out(root: &Path, path: &RelativePath) -> bool {
     !found.is_ok_and(|found| found.starts_with(root.canonicalize().unwrap()))
 }
 
-/// Renames folders and puts links to the folder outside in their place, until `work` has ended.
-fn with_renaming<T>(folder: &Path, outside: &Path, work: impl FnOnce() -> T) -> T {
-    let ended = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !ended.load(Ordering::Relaxed) {
-                for name in ["a", "b", "a/b", "a/a"] {
-                    let (place, aside) = (folder.join(name), folder.join(format!("{name} aside")));
-                    if fs::rename(&place, &aside).is_ok() {
-                        let _ = symlink(outside, &place);
-                        let _ = fs::remove_file(&place);
-                        let _ = fs::rename(&aside, &place);
-                    }
-                }
-            }
-        });
-        let done = work();
-        ended.store(true, Ordering::Relaxed);
-        done
-    })
+fn while_renaming<T>(folder: &Path, outside: &Path, work: impl FnOnce() -> T) -> T {
+    static RENAMER: LazyLock<Mutex<Renamer>> = LazyLock::new(|| Mutex::new(Renamer::start()));
+    let mut renamer = RENAMER.lock().unwrap_or_else(PoisonError::into_inner);
+    renamer.during(folder, outside, work)
 }
 
 /// Everything that a worker reads in the mirror.
@@ -250,7 +234,7 @@ proptest! {
         for (number, (from_home, of_session)) in (1..).zip(&rounds) {
             let root = pair.mirror.root().to_owned();
             let listing = listing(number, from_home, &outside);
-            with_renaming(&root, &outside.folder, || {
+            while_renaming(&root, &outside.folder, || {
                 let _ = pair.mirror.sync(&listing);
                 for (path, _) in &listing.changed {
                     // What a worker fetches before a cell runs.
@@ -260,7 +244,7 @@ proptest! {
                 }
             });
             of_session.iter().for_each(|deed| outside.deed(&root, deed));
-            let read = with_renaming(&root, &outside.folder, || collected(&pair.mirror));
+            let read = while_renaming(&root, &outside.folder, || collected(&pair.mirror));
             prop_assert!(outside.is_untouched(), "{:?}", tree(&outside.folder));
             prop_assert!(!read.iter().any(|bytes| bytes == SECRET.as_bytes()));
         }
@@ -299,7 +283,7 @@ proptest! {
                 }
             };
             match renamed {
-                true => with_renaming(&pair.home, &outside.folder, bring),
+                true => while_renaming(&pair.home, &outside.folder, bring),
                 false => bring(),
             }
             prop_assert!(outside.is_untouched(), "{:?}", tree(&outside.folder));

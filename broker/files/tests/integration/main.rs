@@ -11,4 +11,5 @@ mod lost;
 mod pair;
 mod random;
 mod removals;
+mod renamer;
 mod trash;
