@@ -21,6 +21,7 @@ NAMES = (
     "class_of_30",
     "broker_chaos",
     "chaos",
+    "under_attack",
     "broker_load",
 )
 

@@ -1,7 +1,7 @@
 """What a student's warm `%%gpu` cells cost while another student attacks the broker, next to calm ones in the same run.
 
-The attacker has all the connections that the broker lets it have, and only processor time that nobody else wants: its
-own machine would be another one.
+Each attack comes in waves, one a second. The attacker has only processor time that nobody else wants: its own machine
+would be another one.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import socket
 import struct
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from end_to_end.service import run_binary
 ROUNDS = 8
 CELLS = 25
 """In each round, calm and under each attack."""
+WAVE_SECONDS = 1.0
 TARGET_RATIO = 2.0
 MIB = 1 << 20
 
@@ -84,26 +86,25 @@ def say(peer: websocket.WebSocket, kind: str, **body: Any) -> None:
 
 
 def messages_that_are_never_whole(attacker: Attacker) -> Iterator[None]:
-    """60 MB are announced and 20 sent, on five connections at once, which pings keep open."""
-    part = bytes(MIB)
+    """60 MB are announced on each of five connections, and two come with each wave."""
+    part = bytes(2 * MIB)
     while True:
         with contextlib.ExitStack() as open_ones:
             peers = [attacker.notebook() for _ in range(5)]
             for peer in peers:
                 open_ones.callback(peer.shutdown)
                 peer.sock.sendall(b"\x82\xff" + struct.pack(">Q", 60 * MIB) + bytes(4))
-            for _ in range(20):
+            for _ in range(10):
                 for peer in peers:
                     peer.sock.sendall(part)
                 yield
-            for peer in peers:
-                peer.sock.sendall(b"\x89\x80" + bytes(4))
 
 
 def large_cells(attacker: Attacker) -> Iterator[None]:
     peer = attacker.notebook()
     while True:
-        say(peer, "submit", **attacker.submission("#" * (MIB - 1), []))
+        for _ in range(3):
+            say(peer, "submit", **attacker.submission("#" * (MIB - 1), []))
         yield
 
 
@@ -113,7 +114,7 @@ def answers_to_no_question(attacker: Attacker) -> Iterator[None]:
     say(peer, "submit", **cell)
     for question in range(10**9):
         say(peer, "input", job=cell["job"], question=question, value="?")
-        if question % 1000 == 0:
+        if question % 2000 == 0:
             yield
 
 
@@ -137,7 +138,8 @@ def connections_without_a_token(attacker: Attacker) -> Iterator[None]:
 def wrong_tokens(attacker: Attacker) -> Iterator[None]:
     with httpx.Client(base_url=f"http://127.0.0.1:{attacker.port}") as client:
         while True:
-            client.get("/v1/jobs", headers={"Authorization": f"Bearer {uuid.uuid4()}"})
+            for _ in range(50):
+                client.get("/v1/jobs", headers={"Authorization": f"Bearer {uuid.uuid4()}"})
             yield
 
 
@@ -157,10 +159,12 @@ ATTACKS: dict[str, Callable[[Attacker], Iterator[None]]] = {
 def keep_on(name: str, port: int, token: str, began: Event) -> None:
     """Until it is ended. What the broker closes is opened again."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    pause = threading.Event()
     while True:
         with contextlib.suppress(OSError, websocket.WebSocketException, httpx.HTTPError):
             for _ in ATTACKS[name](Attacker(port, token)):
                 began.set()
+                pause.wait(WAVE_SECONDS)
 
 
 @contextmanager
@@ -193,7 +197,9 @@ def main() -> None:
     try:
         service.start_broker(BATON_BROKER_PEOPLE_FILE=str(people))
         service.start_worker()
-        kernel = service.kernel(lambda at, folder, **options: Kernel.start(at, folder=folder, **options), BATON_TOKEN=ada)
+        kernel = service.kernel(
+            lambda at, folder, **options: Kernel.start(at, folder=folder, **options), BATON_TOKEN=ada
+        )
 
         def cells() -> list[float]:
             return [milliseconds(lambda: kernel.gpu("pass").ok()) for _ in range(CELLS)]
