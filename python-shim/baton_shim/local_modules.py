@@ -96,7 +96,7 @@ class LocalModules(MetaPathFinder):
 
     def _source_of(self, loader: SourceFileLoader, module: ModuleType) -> bytes | None:
         path = str(loader.path)
-        if path.startswith(INSTALLED[0]) or INSTALLED[1] in path or INSTALLED[2] in path:
+        if is_installed(path):
             return None
         if module.__name__ == "__main__" or module.__name__.partition(".")[0] == "baton_shim":
             return None
@@ -174,6 +174,11 @@ class GivenLoader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         with quiet():
             super().exec_module(module)
+
+
+def is_installed(path: str) -> bool:
+    """Whether this source is Python's own or of a package that is not the student's."""
+    return path.startswith(INSTALLED[0]) or INSTALLED[1] in path or INSTALLED[2] in path
 
 
 @contextlib.contextmanager

@@ -46,12 +46,19 @@ class TableBroken(Exception):
 class StayedError(RuntimeError):
     """Something that stayed in the other kernel was touched here."""
 
+    ends_at_the_call = True  # its traceback, without the frames of the library that was called (`frames.py`)
+
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint)
         self.hint = hint or "the cell may use what holds it, but not this part; create it inside the cell"
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+def where_it_stayed(home: bool) -> str:
+    """For what does not travel from the notebook kernel (`home`) or the session, as the other end says it."""
+    return "stayed in your notebook" if home else "lives on the GPU machine"
 
 
 def stayed_text(obj: object) -> str | None:
@@ -82,9 +89,16 @@ class Stayed:
         return Stayed, _said(self)
 
     def __getattribute__(self, name: str) -> Any:
-        if name in ("__class__", "__reduce__", "__reduce_ex__"):
+        if name in ("__class__", "__reduce__", "__reduce_ex__", "__torch_function__"):
             return object.__getattribute__(self, name)
         return _raise(self)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any, kwargs: Any = None) -> NoReturn:
+        """For the calls of torch, which would refuse the type instead; it may be one of several in a list."""
+        given = [*args, *(kwargs or {}).values()]
+        parts = [part for one in given for part in (one if type(one) in (list, tuple) else (one,))]
+        _raise(next(part for part in parts if type(part) is cls))
 
 
 def hold(stayed: Stayed, uses: Iterable[str], held: Iterable[Any]) -> None:

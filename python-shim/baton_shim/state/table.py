@@ -149,8 +149,8 @@ class Table:
         first_fresh = self._segments.next_number
         values = list(extra.values()) if isinstance(extra, dict) else [extra]
         # What a cell changed and then bound its name to something else for may live on under another name.
-        former = [] if home else self._bindings.former([*roots, *gone])
-        reach = walker.reach([*roots.values(), *values, *former, *(numbering.objects[n] for n in dying)], given)
+        besides = [] if home else [*self._bindings.former([*roots, *gone]), *walker.with_new_gradients()]
+        reach = walker.reach([*roots.values(), *values, *besides, *(numbering.objects[n] for n in dying)], given)
         replaced, last = find_replaced(walker, reach)
         hidden = self._views.hide(replaced) if replaced else []
         rebound = {name: obj for name, obj in roots.items() if not self._bindings.is_known(name, obj, replaced)}
@@ -293,8 +293,7 @@ class Table:
     def _refuse(self, roots: Mapping[str, Any]) -> None:
         for name, obj in roots.items():
             number = self._numbering.number(obj)
-            known = self._walker.states.get(number) if number is not None else None
-            reason = self._kinds.why_not(obj) or self._kinds.why_not_named(obj, known[1] if known else None)
+            reason = self._kinds.why_not(obj)
             if reason is not None:
                 raise Refused(name, *reason)
             if type(obj) is Stayed and number is None:

@@ -42,6 +42,7 @@ class Walker:
         self.numbering, self.kinds, self.stays = numbering, kinds, stays
         self.states: dict[int, Known] = {}
         self.children: dict[int, tuple[int, ...]] = {}
+        self.gradients: dict[int, Any] = {}  # of tensors that want one, as they were at the last message
 
     def remember(self, numbers: Iterable[int], leaves: Mapping[int, Any]) -> None:
         """Note these objects' states as what both ends hold now; of large plain containers, the states that are given.
@@ -67,6 +68,19 @@ class Walker:
                 state = _UNREADABLE
             if state is not None:
                 self.states[number] = (kind, state)
+            if kind is self.kinds.tensor and (gradient := self.kinds.tensor.gradient(obj)) is not None:
+                self.gradients[number] = gradient
+
+    def with_new_gradients(self) -> list[Any]:
+        """Tensors that have got a gradient since the last message: from a graph, which shows nothing of them."""
+        found = []
+        for number, before in self.gradients.items():
+            obj = self.numbering.objects[number]
+            gradient = self.kinds.tensor.gradient(obj)
+            if gradient != before:
+                self.gradients[number] = gradient
+                found.append(obj)
+        return found
 
     def is_readable(self, number: int) -> bool:
         return self.states[number][1] is not _UNREADABLE
@@ -74,10 +88,12 @@ class Walker:
     def forget(self, number: int) -> None:
         self.states.pop(number, None)
         self.children.pop(number, None)
+        self.gradients.pop(number, None)
 
     def move(self, moved: dict[int, int]) -> None:
         """Take over the numbers of a compacted table."""
         self.states = {moved[number]: state for number, state in self.states.items()}
+        self.gradients = {moved[number]: gradient for number, gradient in self.gradients.items() if number in moved}
         self.children = {}
 
     def reach(self, roots: Iterable[Any], given: Set[int] = frozenset()) -> Reach:

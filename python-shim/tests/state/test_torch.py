@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from baton_shim.state import Refused, StayedError
+from baton_shim.state import StayedError
 from harness import Pair
 from test_in_place import check
 
@@ -91,10 +91,59 @@ def test_training_over_several_cells(pair: Pair) -> None:
     assert pair.up[1] == 0 and pair.down[1] == 0 and pair.up[0] < 400
 
 
-def test_a_graph_is_refused_by_name(pair: Pair) -> None:
+def test_a_tensor_of_a_graph_travels_with_its_values(pair: Pair) -> None:
+    pair.local("import torch\nx = torch.ones(3, requires_grad=True); y = x * 2; z = y + 1")
+    look = "text = (y.shape, str(z), repr(z.grad_fn).split()[0], y.detach().tolist(), z is not None)"
+    expected: dict[str, object] = {}
+    exec("import torch\nx = torch.ones(3, requires_grad=True); y = x * 2; z = y + 1\n" + look, expected)
+    assert pair.remote(look, "y", "z") == {"error": None}
+    assert pair.namespace["text"] == expected["text"]
+    pair.local("z.sum().backward()")
+    assert pair.namespace["x"].grad.tolist() == [2, 2, 2]
+
+
+NEEDS_GRAPH: dict[str, str] = {
+    "backward": "y.sum().backward()",
+    "backward of several": "torch.autograd.backward([y.sum(), y.mean()])",
+    "through an operation": "((y * 3).relu() @ torch.ones(3)).backward()",
+    "its nodes": "y.grad_fn.next_functions[0][0].variable",
+    "nodes behind it": "(y * 2).grad_fn.next_functions[0][0].next_functions",
+    "what it saved": "y.grad_fn.saved_tensors",
+}
+
+
+@pytest.mark.parametrize("case", NEEDS_GRAPH)
+def test_what_needs_a_graph_of_the_notebook_raises(pair: Pair, case: str) -> None:
     pair.local("import torch\nx = torch.ones(3, requires_grad=True); y = x * 2")
-    with pytest.raises(Refused, match="'y' still belongs to a computation graph"):
-        pair.remote("pass", "y")
+    outcome = pair.remote(NEEDS_GRAPH[case], "y", "x", "torch")
+    assert isinstance(outcome["error"], StayedError)
+    text = str(outcome["error"])
+    assert text.startswith("The computation graph of this tensor stayed in your notebook; go on with it in ordinary")
+    assert text.endswith("their .grad is what it was before, or None") == ("backward" in NEEDS_GRAPH[case])
+
+
+OTHER_TENSORS: dict[str, str] = {
+    "sparse": "y = torch.eye(3).to_sparse().requires_grad_() * 2",
+    "of a class": "class Own(torch.Tensor): pass\ny = torch.ones(3).as_subclass(Own).requires_grad_() * 2",
+    "conjugate": "y = (torch.ones(3, dtype=torch.complex64).requires_grad_() * 2j).conj()",
+    "negative": "y = (torch.ones(3, dtype=torch.complex64).requires_grad_() * 2j).conj().imag",
+    "expanded": "y = (torch.ones(3, 1).requires_grad_() * 2).expand(3, 3)",
+    "16 bits": "y = torch.ones(3, dtype=torch.bfloat16).requires_grad_() * 2",
+}
+
+
+@pytest.mark.parametrize("case", OTHER_TENSORS)
+def test_other_tensors_of_a_graph(pair: Pair, case: str) -> None:
+    look = "seen = (type(y).__name__, str(y.detach()), y.requires_grad, y.is_leaf, y.is_conj(), y.is_neg(), y.tag)"
+    make = f"import torch\n{OTHER_TENSORS[case]}\ny.tag = 'a'"
+    pair.local(make)
+    expected: dict[str, object] = {}
+    exec(f"{make}\n{look}", expected)
+    assert pair.remote(look, "y", "torch") == {"error": None}
+    assert pair.namespace["seen"] == expected["seen"]
+    outcome = pair.remote("torch.autograd.backward(y, y.detach())", "y", "torch")
+    assert isinstance(outcome["error"], StayedError)
+    pair.local("torch.autograd.backward(y, y.detach())")
 
 
 GRAPHS: dict[str, str] = {
@@ -134,12 +183,43 @@ def test_a_view_of_a_parameter_shows_its_changes(pair: Pair) -> None:
     assert pair.namespace["seen"] == [8, 8]
 
 
-def test_a_graph_changed_here_is_refused(pair: Pair) -> None:
+CHANGES: dict[str, str] = {"in place": "y.mul_(3)", "below": "y[0] = 3", "its memory": "y.data.mul_(3)"}
+
+
+@pytest.mark.parametrize("case", CHANGES)
+@pytest.mark.parametrize("view", [False, True])
+def test_a_graph_that_was_changed_elsewhere_gives_no_wrong_gradient(pair: Pair, case: str, view: bool) -> None:
+    """Either of the two ends, after the other has changed it; a change of the values alone leaves it as it is."""
+    make = "y = (weight * 2)[:]" if view else "y = weight * 2"
+    pair.local("import torch\nweight = torch.ones(2, requires_grad=True)\n" + make)
+    assert pair.remote(CHANGES[case], "y", "torch") == {"error": None}
+    if case == "its memory":
+        pair.local("y.sum().backward()")
+        assert pair.namespace["weight"].grad.tolist() == [2, 2]
+        return
+    with pytest.raises(StayedError, match="were changed in %%gpu cells"):
+        pair.local("y.sum().backward()")
+    assert pair.namespace["weight"].grad is None
+    outcome = pair.remote("y.sum().backward()", "y", "torch")
+    assert isinstance(outcome["error"], StayedError)
+
+
+def test_a_graph_of_the_session_that_was_changed_in_the_notebook(pair: Pair) -> None:
     pair.local("import torch\nweight = torch.ones(2, requires_grad=True)")
     pair.remote("y = weight * 2", "weight", "torch")
     pair.local("y.mul_(3)")
-    with pytest.raises(Refused, match="'y' still belongs to a computation graph"):
-        pair.remote("y.sum().backward()", "y", "weight")
+    outcome = pair.remote("seen = y.tolist(); y.sum().backward()", "y", "weight")
+    assert "changed in ordinary cells" in str(outcome["error"])
+    assert pair.namespace["seen"] == [6, 6] and pair.namespace["weight"].grad is None
+
+
+def test_a_graph_of_a_lost_session(pair: Pair) -> None:
+    pair.local("import torch\nweight = torch.ones(2, requires_grad=True)")
+    pair.remote("y = weight * 2", "weight", "torch")
+    pair.lose_session()
+    outcome = pair.remote("seen = y.tolist(); y.sum().backward()", "y", "weight")
+    assert "is lost; compute it again" in str(outcome["error"])
+    assert pair.namespace["seen"] == [2, 2]
 
 
 def test_a_loss_of_the_notebook_has_its_graph_there(pair: Pair) -> None:

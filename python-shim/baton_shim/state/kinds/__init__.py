@@ -146,10 +146,6 @@ class Kinds:
             return describe_failure(obj, error)
         return reason
 
-    def why_not_named(self, obj: object, state: Any) -> tuple[str, str] | None:
-        """As `why_not`, for an object in this known state that the cell names itself."""
-        return self.tensor.why_not_named(obj, state) if self.of(obj) is self.tensor else None
-
     def anchors(self) -> list[Callable[..., Any]]:
         """In the same order on both ends."""
         return [function for name in sorted(self.by_name) for function in self.by_name[name].anchors]

@@ -16,6 +16,7 @@ from itertools import chain
 from operator import is_
 from typing import Any
 
+from baton_shim.state.refusal import where_it_stayed
 from baton_shim.state.segments import Segments
 
 State = Any
@@ -36,7 +37,7 @@ class Here:
     @property
     def where_it_stayed(self) -> str:
         """For what does not travel, as the other end says it."""
-        return "stayed in your notebook" if self.home else "lives on the GPU machine"
+        return where_it_stayed(self.home)
 
 
 class Kind:

@@ -1,8 +1,7 @@
 """torch tensors: views on the segments of their storages. torch is never imported here, only used where it is loaded.
 
 Ordinary pickling drops `.grad` and hooks, doubles shared storages and detaches silently; none of it happens here.
-A tensor that belongs to a computation graph travels with its values, and says where its graph is when it is asked to
-go back through it.
+A tensor that belongs to a computation graph travels with its values, and its graph stays (`graphs.py`).
 
 A tensor on the GPU is a labelled one where `cuda` is virtual, and a real one in a session with a GPU, where it stays
 between cells: the segment is a copy of its storage then.
@@ -16,11 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State, imported
-from baton_shim.state.refusal import StayedError
+from baton_shim.state.kinds.graphs import Graph, graph_of, set_graph
 from baton_shim.storages import storage_of
 from baton_shim.virtual import LABEL, SWITCH
-
-ONE_CELL = "put the forward pass and its backward() into one cell"
 
 
 def torch() -> Any:
@@ -66,7 +63,7 @@ class TensorKind(Kind):
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)
-        self._anchors = (self.new, self.set_state)
+        self._anchors = (self.new, self.set_state, self.left_behind)
 
     def plain(self, obj: Any) -> bool:
         if type(obj) not in plain_types():
@@ -75,11 +72,10 @@ class TensorKind(Kind):
 
     @bare
     def reduce(self, obj: Any) -> Any:
+        new, set_state, left_behind = self._anchors
         if not self.plain(obj):
-            if obj.grad_fn is not None:
-                raise TypeError("it belongs to a computation graph")  # torch would leave that out
-            return None
-        new, set_state = self._anchors
+            graph = graph_of(obj, self.here.home)  # torch's own pickling would leave it out
+            return None if graph is None else (left_behind, (obj.detach(), type(obj), dict(obj.__dict__), graph))
         storage = storage_of(obj)
         offset, number = obj.storage_offset(), -1
         segments = self.here.segments
@@ -100,13 +96,6 @@ class TensorKind(Kind):
         flags = (plain_types().index(type(obj)), obj.is_neg(), obj.is_conj(), on_gpu(obj))
         return new, (number, form, flags), (self._graph(obj), *self._state(obj), on_gpu(obj)), None, None, set_state
 
-    @bare
-    def why_not_named(self, obj: Any, state: State) -> tuple[str, str] | None:
-        """A graph that was made here stays here; a single number (the loss after `backward()`) may leave it behind."""
-        if obj.grad_fn is None or obj.numel() == 1 or (type(state) is tuple and state[-1] == _version(obj)):
-            return None
-        return "still belongs to a computation graph", f"{ONE_CELL}, or use .detach() where its values are enough"
-
     def new(self, number: int, form: tuple[Any, ...], flags: tuple[int, bool, bool, bool]) -> Any:
         import torch
 
@@ -120,8 +109,8 @@ class TensorKind(Kind):
         device = "cuda" if gpu and SWITCH.real else "cpu"
         storage = torch.UntypedStorage(0, device=device) if number < 0 else self._storage(number, device == "cuda")
         tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
-        tensor = tensor.conj() if conjugate else tensor
-        tensor = tensor._neg_view() if negative else tensor
+        tensor = tensor.conj().data if conjugate else tensor  # no view of another tensor, which a graph would be of
+        tensor = tensor._neg_view().data if negative else tensor
         if kind:
             tensor = torch.Tensor._make_subclass(plain_types()[kind], tensor, requires_grad)
         if number >= 0:
@@ -154,12 +143,17 @@ class TensorKind(Kind):
         segment = segments.find_device(storage) if on_device else segments.find(storage.data_ptr(), storage.nbytes())
         return None if segment is None else segment.number
 
-    def _graph(self, obj: Any) -> str | bool:
-        """Whether it wants gradients; if it is computed of others, what the other end says of its graph."""
-        if obj.grad_fn is None:
-            return bool(obj.requires_grad)
-        cells = "ordinary" if self.here.home else "%%gpu"
-        return f"The computation graph of this tensor {self.here.where_it_stayed}; go on with it in {cells} cells"
+    @bare
+    def left_behind(self, values: Any, kind: type, attributes: dict[str, Any], graph: Graph) -> Any:
+        """A tensor that is not plain and whose graph is in the other kernel."""
+        tensor = values if type(values) is kind else torch().Tensor._make_subclass(kind, values)
+        set_graph(tensor, graph, self.here.home)
+        tensor.__dict__.update(attributes)
+        return tensor
+
+    def _graph(self, obj: Any) -> Graph | bool:
+        """Of what is computed of others; of what is not, whether it wants gradients."""
+        return graph_of(obj, self.here.home) or bool(obj.requires_grad)
 
     def _state(self, obj: Any) -> tuple[Any, ...]:
         """Gradient, attributes, hooks. What is computed of others has a gradient only where that was asked for."""
@@ -172,9 +166,8 @@ class TensorKind(Kind):
     @bare
     def set_state(self, tensor: Any, state: tuple[Any, ...]) -> None:
         graph, gradient, attributes, hooks, gpu = state
-        if isinstance(graph, str):
-            if tensor.grad_fn is None:
-                leave_graph(tensor, graph)
+        if isinstance(graph, Graph):
+            set_graph(tensor, graph, self.here.home)
             if gradient is not None:
                 tensor.retain_grad()
         else:
@@ -193,6 +186,13 @@ class TensorKind(Kind):
         place = (obj.data_ptr(), obj.stride()) if self.plain(obj) else obj._version
         form = (type(obj), place, tuple(obj.size()), obj.dtype, obj.requires_grad, on_gpu(obj))
         return form, *self._state(obj), _version(obj)
+
+    @bare
+    def gradient(self, obj: Any) -> tuple[int, int] | None:
+        """Tells one gradient from another, and from its own later values; `None` for a tensor that gets none."""
+        if not obj.requires_grad or obj.grad_fn is not None:
+            return None
+        return (0, 0) if obj.grad is None else (id(obj.grad), obj.grad._version)
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
         _, gradient, attributes, hooks, _ = state
@@ -227,29 +227,6 @@ def attributes_of(obj: Any) -> tuple[tuple[str, Any], ...]:
 def _version(obj: Any) -> int | None:
     """Counts the changes in place of a tensor that belongs to a graph, because each changes the graph."""
     return None if obj.grad_fn is None else obj._version
-
-
-def leave_graph(tensor: Any, text: str) -> None:
-    """Make it one that is computed of others, which are in the other kernel."""
-    module = torch()
-    with module.inference_mode(False), module.enable_grad():
-        stayed_graph().apply(module.empty(0, requires_grad=True), text, tensor.requires_grad_(False))
-
-
-@functools.cache
-def stayed_graph() -> Any:
-    class StayedGraph(torch().autograd.Function):  # type: ignore[misc]
-        @staticmethod
-        def forward(context: Any, _: Any, text: str, tensor: Any) -> Any:
-            context.text = text
-            context.mark_dirty(tensor)
-            return tensor
-
-        @staticmethod
-        def backward(context: Any, *_: Any) -> Any:
-            raise StayedError(context.text, ONE_CELL)
-
-    return StayedGraph
 
 
 class GeneratorKind(Kind):

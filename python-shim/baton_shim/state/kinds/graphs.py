@@ -1,0 +1,106 @@
+"""Computation graphs of torch: a graph stays in the kernel that computed it, and its tensor travels with its values.
+
+In the other kernel the tensor has a node of the same name in the place of its graph. Whatever needs the graph (a
+backward pass, a look at the nodes before it) raises `StayedError`, which says where the graph is.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any, NamedTuple, NoReturn
+
+from baton_shim.state.refusal import StayedError, where_it_stayed
+
+ONE_CELL = "put the forward pass and its backward() into one cell"
+NO_GRADIENT = (
+    "The parameters behind it got no gradient from this backward(): their .grad is what it was before, or None"
+)
+_HOOK = "baton changed elsewhere"
+
+
+class Graph(NamedTuple):
+    """Of a tensor that is computed of others: the name of its last node, and whether the notebook kernel has it."""
+
+    node: str
+    home: bool
+
+
+def graph_of(tensor: Any, home: bool) -> Graph | None:
+    """`home`: whether this is the notebook kernel."""
+    node = tensor.grad_fn
+    if node is None:
+        return None
+    if is_stayed(node):
+        home = node.home
+    name = type(node).__name__
+    return Graph(node.name().rpartition("::")[2] if name == "CppFunction" else name, home)
+
+
+def set_graph(tensor: Any, graph: Graph, home: bool) -> None:
+    """The graph that the tensor has in the kernel that has it. Where that is this kernel, it is here already."""
+    node = tensor.grad_fn
+    if node is None:
+        leave_graph(tensor, graph, home)
+    elif is_stayed(node):
+        if graph_of(tensor, home) != graph:
+            leave_graph(tensor.detach_(), graph, home)
+    else:
+        hook = node.metadata.pop(_HOOK, None)
+        if hook is not None:
+            hook.remove()
+        if graph.home != home:
+            text = f"This tensor and its computation graph were changed in {_cells(graph.home)} cells"
+            node.metadata[_HOOK] = node.register_prehook(functools.partial(_stop, text))
+
+
+def leave_graph(tensor: Any, graph: Graph, home: bool) -> None:
+    """Make it one that is computed of others, which are in the other kernel."""
+    if graph.home == home:
+        text = "The computation graph of this tensor is lost; compute it again"
+    else:
+        text = f"The computation graph of this tensor {where_it_stayed(graph.home)}; go on with it in "
+        text += f"{_cells(graph.home)} cells"
+    module = sys.modules["torch"]
+    with module.inference_mode(False), module.enable_grad():
+        leaf = module.empty(0, requires_grad=True)
+        stayed_graph(graph.node).apply(leaf, tensor.requires_grad_(False), graph.home, text)
+
+
+def is_stayed(node: Any) -> bool:
+    return hasattr(type(node), "_baton_stayed")
+
+
+@functools.cache
+def stayed_graph(name: str) -> Any:
+    """A function of torch whose node has this name and ends each backward pass that gets there."""
+
+    class StayedGraph(sys.modules["torch"].autograd.Function):  # type: ignore[misc]
+        @staticmethod
+        def forward(context: Any, _: Any, tensor: Any, home: bool, text: str) -> Any:
+            context.home, context.text = home, text
+            context.mark_dirty(tensor)
+            return tensor
+
+        @staticmethod
+        def backward(context: Any, *_: Any) -> NoReturn:
+            _stop(context.text)
+
+    def walk(node: Any) -> NoReturn:
+        raise StayedError(node.text, ONE_CELL)
+
+    node = StayedGraph._backward_cls
+    node.__name__ = node.__qualname__ = name
+    node.__module__ = "builtins"  # as for those of torch, whose text shows no module
+    node._baton_stayed = True
+    for looked_at in ("next_functions", "saved_tensors"):
+        setattr(node, looked_at, property(walk))
+    return StayedGraph
+
+
+def _stop(text: str, *_: Any) -> NoReturn:
+    raise StayedError(f"{text}. {NO_GRADIENT}", ONE_CELL)
+
+
+def _cells(home: bool) -> str:
+    return "ordinary" if home else "%%gpu"
