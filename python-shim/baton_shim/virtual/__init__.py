@@ -20,8 +20,6 @@ from functools import partial
 from baton_shim import late
 from baton_shim.virtual.patches import Patches
 
-LABEL = "_baton_cuda"
-"""The attribute of a tensor that is on the virtual GPU; True, or not there."""
 VARIABLE = "BATON_VIRTUAL_CUDA"
 LIBRARIES = {
     "torch": "baton_shim.virtual.pytorch",

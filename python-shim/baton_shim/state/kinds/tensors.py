@@ -17,7 +17,8 @@ from typing import Any
 from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.kinds.graphs import Graph, graph_of, set_graph
 from baton_shim.storages import storage_of
-from baton_shim.virtual import LABEL, SWITCH
+from baton_shim.virtual import SWITCH
+from baton_shim.virtual.label import LABEL, label
 
 
 def torch() -> Any:
@@ -160,7 +161,7 @@ class TensorKind(Kind):
         of_graph = obj.grad_fn is not None
         gradient = None if of_graph and not obj.retains_grad else obj.grad
         if gradient is not None and LABEL in obj.__dict__:
-            gradient.__dict__[LABEL] = True  # autograd made it, nobody has looked at it yet
+            gradient.__dict__[LABEL] = label()  # autograd made it, nobody has looked at it yet
         return gradient, attributes_of(obj), None if of_graph else obj._backward_hooks
 
     @bare
@@ -179,7 +180,7 @@ class TensorKind(Kind):
         tensor.__dict__.clear()
         tensor.__dict__.update(attributes)
         if gpu and not tensor.is_cuda:
-            tensor.__dict__[LABEL] = True
+            tensor.__dict__[LABEL] = label()
 
     @bare
     def read(self, obj: Any) -> State:
@@ -204,7 +205,7 @@ class TensorKind(Kind):
     def content(self, obj: Any, state: State) -> Any:
         data = obj.data
         if LABEL in obj.__dict__:
-            data.__dict__[LABEL] = True
+            data.__dict__[LABEL] = label()
         kind = plain_types().index(type(obj)) if type(obj) in plain_types() else None
         return data, kind, (self._graph(obj), *state[1:4], on_gpu(obj))
 

@@ -14,6 +14,7 @@ def install(patches: Patches) -> None:
     from baton_shim.virtual.pytorch import (
         answers,
         devices,
+        doors,
         fourier,
         gradients,
         indexing,
@@ -22,6 +23,7 @@ def install(patches: Patches) -> None:
         rules,
         saving,
         streams,
+        threads,
         training,
     )
 
@@ -36,3 +38,5 @@ def install(patches: Patches) -> None:
     streams.install(patches)
     older.install(patches)
     devices.install(patches)
+    doors.install(patches)
+    threads.install(patches)

@@ -1,21 +1,20 @@
-"""The default device, and the mode in every thread."""
+"""The default device."""
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import torch
 
+from baton_shim.virtual.label import label
 from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch.labels import CUDA, names_cuda
-from baton_shim.virtual.pytorch.mode import leave_here, mode_here, switch
+from baton_shim.virtual.pytorch.mode import mode_here
 
 
 def install(patches: Patches) -> None:
     install_default(patches)
     install_default_type(patches)
-    install_threads(patches)
 
 
 def install_default(patches: Patches) -> None:
@@ -27,7 +26,7 @@ def install_default(patches: Patches) -> None:
 
     def set_default_device(device: Any) -> None:
         mode = mode_here()
-        mode.default_cuda = device is not None and names_cuda(device)
+        mode.default = label() if device is not None and names_cuda(device) else None
         set_here(None if mode.default_cuda else device)
 
     def get_default_device() -> Any:
@@ -45,22 +44,6 @@ def install_default_type(patches: Patches) -> None:
     def set_default_tensor_type(kind: Any) -> None:
         name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
         set_here(name.replace("torch.cuda.", "torch."))
-        mode_here().default_cuda = name.startswith("torch.cuda.")
+        mode_here().default = label() if name.startswith("torch.cuda.") else None
 
     patches.set(torch, "set_default_tensor_type", set_default_tensor_type)
-
-
-def install_threads(patches: Patches) -> None:
-    begin_here = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
-
-    def begin(self: Any) -> None:
-        mode_here()
-        try:
-            begin_here(self)
-        finally:
-            leave_here()
-
-    patches.set(threading.Thread, "_bootstrap_inner", begin)
-    switch(True)
-    mode_here()
-    patches.on_undo(lambda: switch(False))

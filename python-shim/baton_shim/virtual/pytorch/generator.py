@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from baton_shim.virtual.label import label
 from baton_shim.virtual.pytorch.labels import CUDA, names_cuda, on_cuda
 
 _STATE = struct.Struct("<Qq")  # unsigned seed, offset
@@ -65,6 +66,7 @@ class Generator(torch._C.Generator):  # type: ignore[misc]
     def __new__(cls, device: Any = "cpu") -> Any:
         made = super().__new__(cls, device="cpu" if names_cuda(device) else device)
         made._stream = Stream() if names_cuda(device) else None
+        made._label = label() if made._stream else None
         return made
 
     @property
@@ -112,7 +114,7 @@ class Generator(torch._C.Generator):  # type: ignore[misc]
 def of_the_gpu() -> Generator:
     """As an entry of `torch.cuda.default_generators`."""
     made: Generator = Generator("cuda")
-    made._stream = DEFAULT
+    made._stream, made._label = DEFAULT, None  # this one is there at all times
     return made
 
 

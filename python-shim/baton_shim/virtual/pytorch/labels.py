@@ -10,21 +10,21 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from baton_shim.virtual import LABEL
+from baton_shim.virtual.label import LABEL, Label, label
 
 Tensor = torch.Tensor
 CUDA = torch.device("cuda", 0)
 
 
 def on_cuda(value: Any) -> bool:
-    return getattr(value, LABEL, None) is True
+    return type(getattr(value, LABEL, None)) is Label
 
 
 def put(value: Any, cuda: bool) -> Any:
     """Label, or unlabel, every tensor of a result. Returns the same value."""
     if isinstance(value, Tensor):
         if cuda:
-            value.__dict__[LABEL] = True
+            value.__dict__[LABEL] = label()
         else:
             value.__dict__.pop(LABEL, None)
     elif isinstance(value, (list, tuple)):
@@ -36,21 +36,19 @@ def put(value: Any, cuda: bool) -> Any:
     return value
 
 
-def look(values: Any) -> tuple[bool, bool]:
-    """Whether some tensor in these is on the GPU, and whether one with a dimension is not."""
-    cuda = cpu = False
+def look(values: Any) -> tuple[Label | None, bool]:
+    """The label of those tensors in these that are on the GPU, and whether one with a dimension is not."""
+    shared, cpu = None, False
     for part in values:
-        if getattr(part, LABEL, None) is True:
-            cuda = True
+        found = getattr(part, LABEL, None)
+        if type(found) is Label:
+            shared = found
         elif isinstance(part, Tensor):
             cpu = cpu or is_lazy(part) or part.dim() > 0  # one without a size yet answers nothing
-        elif isinstance(part, (list, tuple)):
-            below = look(part)
-            cuda, cpu = cuda or below[0], cpu or below[1]
-        elif isinstance(part, dict):
-            below = look(part.values())
-            cuda, cpu = cuda or below[0], cpu or below[1]
-    return cuda, cpu
+        elif isinstance(part, (list, tuple, dict)):
+            found, below = look(part.values() if isinstance(part, dict) else part)
+            shared, cpu = shared or found, cpu or below
+    return shared, cpu
 
 
 def first_tensor(values: Any) -> Any:
@@ -61,7 +59,7 @@ def first_tensor(values: Any) -> Any:
     return None
 
 
-_NAMES: dict[Any, bool] = {
+NAMES: dict[Any, bool] = {
     **dict.fromkeys(("cuda", "cuda:0", CUDA, torch.device("cuda")), True),
     **dict.fromkeys(("cpu", torch.device("cpu")), False),
 }
@@ -70,7 +68,7 @@ _NAMES: dict[Any, bool] = {
 def names_cuda(device: Any) -> bool:
     """Whether this names the virtual GPU. A bare number is one. Raises for a GPU that is not there."""
     try:
-        return _NAMES[device]
+        return NAMES[device]
     except (KeyError, TypeError):
         pass
     if isinstance(device, int):

@@ -47,7 +47,7 @@ def install_nested(patches: Patches) -> None:
 def nesting(nest_here: Any) -> Any:
     @functools.wraps(nest_here)
     def nest(tensors: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        cuda = look(tensors)[0] if device is None else names_cuda(device)
+        cuda = bool(look(tensors)[0]) if device is None else names_cuda(device)
         if device is None and not cuda:
             return nest_here(tensors, *args, **kwargs)
         made = nest_here(tensors, *args, device="cpu" if cuda else device, **kwargs)

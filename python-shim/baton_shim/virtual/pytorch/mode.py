@@ -3,6 +3,9 @@
 The calls that need more than that have a rule of their own (`rules.py`). What runs inside of a handled call sees CPU
 tensors; only `AllOnCuda` is for what runs student code in there.
 
+In the main thread it is entered with the first label and left with the last, because each call of torch that goes
+through it takes up to twice as long. What may make a first label is in `doors.py`.
+
 **Invariant:** devices are compared before anything runs, because a call in place has already written when it returns.
 """
 
@@ -17,8 +20,8 @@ import torch
 from torch.nn.parameter import is_lazy
 from torch.overrides import TorchFunctionMode
 
-from baton_shim.virtual import LABEL
 from baton_shim.virtual.hint import WATCH
+from baton_shim.virtual.label import LABEL, Label
 from baton_shim.virtual.pytorch.capacity import fitting, raise_in_words_of_a_gpu
 from baton_shim.virtual.pytorch.labels import Tensor, first_tensor, look, names_cuda, on_cuda, put
 from baton_shim.virtual.pytorch.products import CONVOLUTIONS, PRODUCTS, AsOnGpu, of_whole_numbers, two_devices
@@ -37,7 +40,12 @@ PINNED = "_baton_pinned"
 class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
-        self.default_cuda = False
+        self.default: Label | None = None
+        """There while the default device is the GPU."""
+
+    @property
+    def default_cuda(self) -> bool:
+        return self.default is not None
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -47,16 +55,17 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
             return rule(self, function, args, kwargs or {})
         if kwargs:
             return self.compute_with(function, args, kwargs)
-        cuda = cpu = False
+        label, cpu = None, False
         for part in args:
-            if getattr(part, LABEL, None) is True:
-                cuda = True
+            found = getattr(part, LABEL, None)
+            if type(found) is Label:
+                label = found
             elif isinstance(part, Tensor):
                 cpu = cpu or is_lazy(part) or part.dim() > 0 or (part is args[0] and function in WRITES)
             elif type(part) is tuple or type(part) is list:
-                below = look(part)
-                cuda, cpu = cuda or below[0], cpu or below[1]
-        if not cuda:
+                found, below = look(part)
+                label, cpu = label or found, cpu or below
+        if label is None:
             return self.make(function, args, {}) if self.default_cuda and function in FACTORIES else function(*args)
         if cpu:
             return self.mix(function, args, {})
@@ -72,13 +81,13 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
         if WATCH.seconds > WATCH.limit:
             WATCH.computed_for_long()
         if type(result) is Tensor:
-            result._baton_cuda = True
+            result._baton_cuda = label
             return result
         return put(result, True)
 
     def holds(self, tensor: Any) -> bool:
         """Whether this tensor is on the GPU."""
-        return getattr(tensor, LABEL, None) is True
+        return type(getattr(tensor, LABEL, None)) is Label
 
     def compute(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Where no device is asked for: the result is where the inputs are."""
@@ -178,19 +187,11 @@ _HERE = threading.local()
 
 
 def mode_here() -> VirtualCuda:
-    """This thread's mode, entered if it was not yet."""
+    """This thread's mode, entered or not."""
     mode: VirtualCuda | None = getattr(_HERE, "mode", None)
     if mode is None:
         mode = _HERE.mode = VirtualCuda()
-        mode.__enter__()
     return mode
-
-
-def leave_here() -> None:
-    """Before the thread ends: what torch frees after that would need the interpreter."""
-    mode: VirtualCuda | None = _HERE.__dict__.pop("mode", None)
-    if mode is not None:
-        mode.__exit__(None, None, None)
 
 
 def switch(active: bool) -> None:

@@ -363,7 +363,7 @@ def draw(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
         cuda = names_cuda(asked)
     else:
         numbers = function in FACTORIES
-        cuda = (mode.default_cuda and numbers) or look(((), kwargs) if numbers else (args, kwargs))[0]
+        cuda = (mode.default_cuda and numbers) or bool(look(((), kwargs) if numbers else (args, kwargs))[0])
         kwargs = {**kwargs, "device": "cuda"} if cuda and function in FACTORIES else kwargs
     return put(draw_on(cuda, mode, function, args, kwargs), cuda)
 

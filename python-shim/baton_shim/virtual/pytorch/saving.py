@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from baton_shim.storages import untyped
-from baton_shim.virtual import LABEL
+from baton_shim.virtual.label import LABEL, label
 from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch.labels import CUDA, Tensor, names_cuda, on_cuda, put
 
@@ -36,7 +36,7 @@ def install(patches: Patches) -> None:
         if self.layout == torch.strided:
             storage = untyped(form[1][0])
             if on_cuda(self) or hasattr(storage, LABEL):
-                setattr(storage, LABEL, on_cuda(self))
+                setattr(storage, LABEL, label() if on_cuda(self) else None)
         return form
 
     patches.set(Tensor, "_reduce_ex_internal", reduce)
@@ -60,7 +60,7 @@ def install_storages(patches: Patches) -> None:
         """As in `torch.load(file, map_location=lambda storage, location: storage.cuda(0))`."""
         names_cuda(CUDA if device is None else device)
         made = self.clone()
-        setattr(made, LABEL, True)
+        setattr(made, LABEL, label())
         return made
 
     patches.set(torch.storage._StorageBase, "cuda", cuda)
@@ -84,7 +84,7 @@ def install_storages(patches: Patches) -> None:
 def without_label(state_here: Any) -> Any:
     def state_of(obj: Any) -> Any:
         state = state_here(obj)
-        if isinstance(obj, Tensor) and isinstance(state, dict) and obj.layout == torch.strided:
+        if isinstance(obj, Tensor) and isinstance(state, dict):
             return {name: value for name, value in state.items() if name != LABEL}
         return state
 
@@ -92,7 +92,7 @@ def without_label(state_here: Any) -> Any:
 
 
 def location_of(storage: Any) -> str | None:
-    return "cuda:0" if getattr(untyped(storage), LABEL, False) else None
+    return "cuda:0" if getattr(untyped(storage), LABEL, None) else None
 
 
 def restore(storage: Any, location: str) -> Any:
@@ -101,5 +101,5 @@ def restore(storage: Any, location: str) -> Any:
     names_cuda(location)
     with torch._C.DisableTorchFunction():
         if untyped(storage).device.type == "cpu":
-            setattr(untyped(storage), LABEL, True)
+            setattr(untyped(storage), LABEL, label())
     return storage

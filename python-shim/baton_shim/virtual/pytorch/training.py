@@ -134,7 +134,7 @@ def stepping(step: Callable[..., Any]) -> Callable[..., Any]:
                 if state and on_cuda(parameter):
                     for name, value in state.items():
                         if name not in _ON_CPU and isinstance(value, Tensor):
-                            value._baton_cuda = True
+                            put(value, True)
         return result
 
     return on_cpu
