@@ -211,16 +211,16 @@ pub(crate) fn starts(waiting: Option<&Waiting>, now_ms: i64) -> String {
     let Some(estimate) = waiting.and_then(|waiting| waiting.estimate(now_ms)) else {
         return "–".to_owned();
     };
-    if estimate.upper_ms == 0 {
+    if estimate.upper_ms < 1000 {
         return "any moment".to_owned();
     }
     let said = |ms: u64| duration(i64::try_from(ms).unwrap_or(i64::MAX));
-    format!(
-        "{} ({} to {})",
-        said(estimate.middle_ms),
-        said(estimate.lower_ms),
-        said(estimate.upper_ms)
-    )
+    let (lower, upper) = (said(estimate.lower_ms), said(estimate.upper_ms));
+    let middle = said(estimate.middle_ms);
+    match lower == upper {
+        true => middle,
+        false => format!("{middle} ({lower} to {upper})"),
+    }
 }
 
 /// Why a job is where it is.

@@ -221,11 +221,11 @@ fn output(job: &JobFacts) -> Markup {
         Some(text) if !text.is_empty() => html! {
             pre tabindex="0" { (text) }
             @if job.detail.row.phase == Phase::Finished {
-                p.quiet { "The last of it, for a day after its end. All of it is in the notebook." }
+                p.quiet { "Only the last of what it printed is kept here, for a day after its end." }
             }
         },
         Some(_) if job.detail.row.phase == Phase::Finished => {
-            html! { p.quiet { "Nothing is kept here: what it printed is in the notebook." } }
+            html! { p.quiet { "Nothing that it printed is kept here. The last of what a cell prints is kept for a day after its end." } }
         }
         Some(_) => html! { p.quiet { "Nothing yet." } },
     }

@@ -53,7 +53,7 @@ fn table(workers: &[WorkerView]) -> Markup {
                         td.number { (gpus(worker)) }
                         td.number {
                             @match worker.memory {
-                                Some((used, whole)) => { (words::gibibytes(used)) " of " (words::gibibytes(whole)) }
+                                Some((used, whole)) => { (words::bytes(used)) " of " (words::bytes(whole)) }
                                 None => "–",
                             }
                         }
@@ -73,7 +73,7 @@ fn gpus(worker: &WorkerView) -> Markup {
         @for (number, gpu) in worker.gpus.iter().enumerate() {
             @if number > 0 { br; }
             @if let Some(busy) = gpu.utilisation_percent { (busy) " %, " }
-            (words::gibibytes(gpu.memory_used_bytes))
+            (words::bytes(gpu.memory_used_bytes))
         }
         @if worker.gpus.is_empty() { "–" }
     }

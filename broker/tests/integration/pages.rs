@@ -54,7 +54,7 @@ async fn the_page_shows_who_runs_who_waits_and_what_was() {
     let page = broker.get("/").await;
     for text in [
         "1 cell runs, 1 cell waits, the longest for less than a minute",
-        "1 worker is connected with 1 open place",
+        "1 worker is connected, 0 of 1 slot free",
         "lesson.ipynb",
         "in line",
         "Test CPU (8.0 GiB)",
