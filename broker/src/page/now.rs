@@ -135,7 +135,7 @@ fn slot(job: &JobView, now_ms: i64, caller: &Caller) -> Markup {
                 (time)
                 span.cell {
                     (job_link(&job.job, &words::title(&job.notebook_name, job.execution_count)))
-                    @if job.cancel_wanted { " (stopping)" }
+                    @if job.cancel_wanted { " (being cancelled)" }
                 }
             } @else {
                 span.quiet { (another_person(job, caller)) }

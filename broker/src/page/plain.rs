@@ -69,7 +69,7 @@ fn job_line(job: &JobView, now_ms: i64) -> String {
     let since = |ms: i64| words::duration(now_ms - ms);
     let worker = job.worker.as_deref().unwrap_or("a worker");
     let state = match (job.phase, job.started_ms) {
-        _ if job.cancel_wanted => "stopping".to_owned(),
+        _ if job.cancel_wanted => "being cancelled".to_owned(),
         (Phase::Assigned, _) => format!("sending its state to {worker}"),
         (Phase::Started, Some(started)) => format!("running on {worker} for {}", since(started)),
         _ => {
