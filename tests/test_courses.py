@@ -139,7 +139,7 @@ def test_the_line_says_why_and_how_long(course: Course) -> None:
     assert "of ada (ml101, " in why
     assert "It waits: another cell of the same person runs (first.ipynb)." in why
     assert "Workers run 1 cell and take 1 at once." in why
-    assert "There is no job" in course.fails("explain", jobs[1]["job"][-8:], name="bob")
+    assert "There is no cell" in course.fails("explain", jobs[1]["job"][-8:], name="bob")
     course.courses.write_text("")
     waits = "Waiting for a GPU: 2nd in line"
     paused.wait_for(lambda result: any(line.startswith(waits) for line in result.notices), "the pause is over")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -82,12 +84,13 @@ def test_a_narrow_screen_scrolls_only_its_tables(browser: Browser, room: Classro
 
 
 def test_it_says_who_runs_who_waits_and_why(tia: Page) -> None:
-    expect(tia.locator("#now")).to_contain_text("8 cells run, 52 cells wait, the longest for ")
-    expect(tia.locator("#now")).to_contain_text("1 drained")
+    expect(tia.locator("#now")).to_contain_text("8 cells run, 46 cells wait, the longest for ")
+    expect(tia.locator("#now")).to_contain_text(", and 6 are held back.")
+    expect(tia.locator("#now")).to_contain_text("3 workers are connected, 0 of 8 slots free, 1 drained.")
     gpu = tia.locator(".worker", has=tia.get_by_role("heading", name="gpu-1"))
-    expect(gpu).to_contain_text("4 of 4 places busy")
+    expect(gpu).to_contain_text("4 of 4 slots busy")
     expect(gpu.locator(".slot")).to_have_count(4)
-    expect(tia.locator("#machines")).to_contain_text("somebody of another course")
+    expect(tia.locator("#machines")).to_contain_text("a person in another course")
     expect(gpu).to_contain_text("GPU 83 % busy")
     expect(gpu).to_contain_text("GPU memory 104.0 GiB of 141.0 GiB")
     busy, *memories = gpu.locator(".memory svg").all()
@@ -99,7 +102,7 @@ def test_it_says_who_runs_who_waits_and_why(tia: Page) -> None:
         assert label.startswith(f"{name} by session: ")
         assert label.count(" GiB") == 5
         assert "everything else: " in label
-    expect(tia.locator("#queue")).to_contain_text("of other courses")
+    expect(tia.locator("#queue")).to_contain_text("cells of other people")
     drained = tia.locator(".worker", has=tia.get_by_role("heading", name="gpu-3"))
     expect(drained).to_contain_text("A fan is being replaced")
     expect(drained.locator(".slot")).to_have_text(["closed"] * 4)
@@ -111,6 +114,39 @@ def test_it_says_who_runs_who_waits_and_why(tia: Page) -> None:
     assert lines[0] == "day,person,course,gpu_seconds,cells"
     assert len(lines) > 50
     assert all(',"ml101",' in line for line in lines[1:])
+
+
+def seconds_of(text: str) -> int:
+    """What a page means by `2 h 5 min` or `7 s`."""
+    units = {"h": 3600, "min": 60, "s": 1}
+    return sum(int(number) * units[unit] for number, unit in re.findall(r"(\d+) (h|min|s)\b", text))
+
+
+def test_times_are_those_that_the_api_tells(tia: Page, room: Classroom) -> None:
+    """Of a class whose cells run and wait for minutes, counted here from what programs are told."""
+    jobs = room.ask("root", "/v1/jobs?state=unfinished&limit=500")
+    now = time.time() * 1000
+    free_to_run = [job for job in jobs if job["waiting"] and job["waiting"]["rule"] not in ("held", "course_paused")]
+    longest = max(now - job["submitted_ms"] for job in free_to_run)
+    assert longest < max(now - job["submitted_ms"] for job in jobs if job["waiting"]), "a paused cell waits longest"
+    expect(tia.locator("#now")).to_contain_text(
+        re.compile(rf"the longest for ({int(longest // 60_000)}|{int(longest // 60_000) + 1}) min")
+    )
+
+    used: dict[str, float] = {}
+    for row in room.ask("root", "/v1/usage?course=ml101&limit=500"):
+        used[row["person"]] = used.get(row["person"], 0) + row["run_ms"]
+    running = [job for job in jobs if job["state"] == "started" and job["course"] == "ml101"]
+    for job in running:
+        used[job["person"]] = used.get(job["person"], 0) + time.time() * 1000 - job["started_ms"]
+    tia.goto(room.address + "people?days=366")
+    table = tia.get_by_role("region", name="Use by person")
+    shown = {
+        row.locator("th").inner_text(): row.locator("td").nth(1).inner_text() for row in table.locator("tbody tr").all()
+    }
+    assert shown.keys() == used.keys()
+    for person, milliseconds in used.items():
+        assert abs(seconds_of(shown[person]) - milliseconds / 1000) < 60, person
 
 
 def test_a_ta_acts_by_keyboard_and_others_see_it_at_once(tia: Page, browser: Browser, room: Classroom) -> None:

@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 mod calendar;
 mod changes;
 pub(crate) use calendar::{Deadline, Reset};
-pub(crate) use changes::{Changes, check, check_text, over};
+pub(crate) use changes::{Changes, Wrong, check, check_text, over};
 
 const HALF_LIFE_MS: i64 = 12 * 3600 * 1000;
 const BOOST: SignedDuration = SignedDuration::from_hours(24);

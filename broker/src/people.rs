@@ -266,6 +266,11 @@ impl Identity {
         self.admin || self.courses.get(course) == Some(&Role::Staff)
     }
 
+    /// Of any course.
+    pub(crate) fn is_staff(&self) -> bool {
+        self.admin || self.courses.values().any(|role| *role == Role::Staff)
+    }
+
     /// Workers serve all courses.
     pub(crate) fn may_steer_workers(&self) -> bool {
         self.admin

@@ -85,7 +85,7 @@ pub(crate) fn capital(text: &str) -> String {
 
 pub(crate) fn action(action: Action) -> &'static str {
     match action {
-        Action::Cancel => "stopped",
+        Action::Cancel => "cancelled",
         Action::Hold => "held back",
         Action::Release => "released",
         Action::MoveToFront => "moved to the front",
@@ -99,19 +99,21 @@ pub(crate) fn action(action: Action) -> &'static str {
 
 /// What stands behind the question mark of an address.
 pub(crate) fn query(pairs: &[(&str, String)]) -> String {
-    let coded = |text: &str| {
-        let coded = text.bytes().map(|byte| match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
-                char::from(byte).to_string()
-            }
-            byte => format!("%{byte:02X}"),
-        });
-        coded.collect::<String>()
-    };
     let pairs = pairs
         .iter()
         .map(|(name, value)| format!("{name}={}", coded(value)));
     pairs.collect::<Vec<_>>().join("&")
+}
+
+/// As a part of an address.
+pub(crate) fn coded(text: &str) -> String {
+    let coded = text.bytes().map(|byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
+            char::from(byte).to_string()
+        }
+        byte => format!("%{byte:02X}"),
+    });
+    coded.collect()
 }
 
 pub(crate) fn gibibytes(bytes: u64) -> String {
@@ -211,16 +213,16 @@ pub(crate) fn starts(waiting: Option<&Waiting>, now_ms: i64) -> String {
     let Some(estimate) = waiting.and_then(|waiting| waiting.estimate(now_ms)) else {
         return "–".to_owned();
     };
-    if estimate.upper_ms == 0 {
+    if estimate.upper_ms < 1000 {
         return "any moment".to_owned();
     }
     let said = |ms: u64| duration(i64::try_from(ms).unwrap_or(i64::MAX));
-    format!(
-        "{} ({} to {})",
-        said(estimate.middle_ms),
-        said(estimate.lower_ms),
-        said(estimate.upper_ms)
-    )
+    let (lower, upper) = (said(estimate.lower_ms), said(estimate.upper_ms));
+    let middle = said(estimate.middle_ms);
+    match lower == upper {
+        true => middle,
+        false => format!("{middle} ({lower} to {upper})"),
+    }
 }
 
 /// Why a job is where it is.

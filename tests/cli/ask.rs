@@ -60,7 +60,7 @@ fn what_a_broker_says_to_a_person() {
     };
     fails(
         ask(&["explain", "7f3a"]),
-        "There is no job that ends with 7f3a and that you may see\nhint: ",
+        "There is no cell that ends with 7f3a and that you may see\nhint: ",
     );
     fails(
         ask(&["explain", "train"]),

@@ -36,10 +36,14 @@ fn broker_and_worker_are_there_for_this_user_only() {
     assert!(status.stdout.contains("Health: ready"), "{}", status.stderr);
     assert!(status.stdout.contains(&format!("Dashboard: {dashboard}")));
 
-    assert!(status.stdout.contains("no cell runs"), "{}", status.stdout);
+    assert!(
+        status.stdout.contains("no cell runs or waits"),
+        "{}",
+        status.stdout
+    );
     wait_until("the worker is shown", || {
         let said = home.run(&["status"]).stdout;
-        said.contains(": connected, 0 of 2 cells, no warm session")
+        said.contains(": connected, 0 of 2 slots busy, no warm session")
             .then_some(())
     });
 

@@ -81,11 +81,12 @@ def write_run(database: sqlite3.Connection, dice: random.Random, sequence: int, 
 
 
 def age(path: Path) -> None:
-    """What is in the queue, or runs, was submitted some minutes earlier."""
+    """What waits or runs was submitted some minutes earlier; the cells of a paused course before all others."""
     with closing(sqlite3.connect(path)) as database, database:
-        rows = database.execute("SELECT job, state FROM jobs WHERE closed = 0 ORDER BY sequence").fetchall()
-        for number, (job, state) in enumerate(rows):
+        rows = database.execute("SELECT job, state, course FROM jobs WHERE closed = 0 ORDER BY sequence").fetchall()
+        for number, (job, state, course) in enumerate(rows):
             older = 3 * MINUTE - (14_000 if state == "started" else 2_500) * number
+            older += 8 * MINUTE if course == "thesis" else 0
             database.execute(
                 "UPDATE jobs SET submitted_ms = submitted_ms - ?, assigned_ms = assigned_ms - ?, "
                 "started_ms = started_ms - ? WHERE job = ?",

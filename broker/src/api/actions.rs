@@ -2,6 +2,7 @@
 
 use super::{ApiError, Refusal, ask, courses, jobs, workers};
 use crate::{
+    courses::Wrong,
     dispatch::{Command, NotDone},
     engine::Event,
     http::{Caller, Shared},
@@ -174,7 +175,7 @@ async fn the_worker(shared: &Shared, name: String) -> Result<Json<Worker>, ApiEr
 
 fn given(why: Why) -> Result<String, ApiError> {
     why.reason
-        .ok_or_else(|| NotDone::Wrong("reason is missing".to_owned()).into())
+        .ok_or_else(|| NotDone::from(Wrong::new("reason", "is missing")).into())
 }
 
 /// A body of JSON. None at all stands for one in which nothing is said.

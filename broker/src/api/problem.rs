@@ -49,7 +49,7 @@ pub(crate) enum ApiError {
     PublicLimit { public_bytes: u64, limit_bytes: u64 },
     #[error("The course has no public file {name}")]
     UnknownFile { name: String },
-    #[error("There is no job {job} that you may see")]
+    #[error("There is no cell {job} that you may see")]
     UnknownJob { job: String },
     #[error("There is nothing at this address")]
     UnknownPath,
@@ -139,7 +139,7 @@ impl ApiError {
         match self {
             Self::Token => Some("send it as Authorization: Bearer TOKEN"),
             Self::UnknownJob { .. } | Self::NotDone(NotDone::UnknownJob(_)) => {
-                Some("/v1/jobs lists those that you may see")
+                Some("`baton jobs` and the first page of the dashboard list those that you may see")
             }
             Self::UnknownFile { .. } => Some("`baton publish COURSE --list` names them"),
             Self::ChunksMissing { .. } => Some("bring them first, as `baton publish` does"),
@@ -180,15 +180,19 @@ fn kind_of(not_done: &NotDone) -> &'static str {
 
 fn hint_of(not_done: &NotDone) -> &'static str {
     match not_done {
-        NotDone::UnknownJob(_) => "/v1/jobs lists those that you may see",
-        NotDone::UnknownWorker(_) => "/v1/workers lists them",
-        NotDone::UnknownCourse(_) => "/v1/courses lists those that you may see",
+        NotDone::UnknownJob(_) => {
+            "`baton jobs` and the first page of the dashboard list those that you may see"
+        }
+        NotDone::UnknownWorker(_) => "`baton workers` and the page Workers list them",
+        NotDone::UnknownCourse(_) => {
+            "`baton courses` and the page Courses list those that you may see"
+        }
         NotDone::StaffOnly => "ask the staff of the course",
         NotDone::AdminsOnly => "ask whoever runs the broker",
         NotDone::Over => "nothing is left to do",
         NotDone::NotWaiting => "it can be cancelled",
         NotDone::Leaving(_) => "start the worker again on its machine",
-        NotDone::Wrong(_) => "/v1/openapi.json says what can be asked",
+        NotDone::Wrong(_) => "put it right and try again",
     }
 }
 

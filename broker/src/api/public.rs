@@ -2,7 +2,7 @@
 
 use super::{ApiError, Refusal, actions::Body, paging};
 use crate::{
-    courses::check_text,
+    courses::{Wrong, check_text},
     dispatch::NotDone,
     engine::unix_ms,
     http::{Caller, Shared, are_here},
@@ -51,13 +51,13 @@ pub(super) async fn publish(
 ) -> Result<Json<api::PublicFile>, ApiError> {
     check_staff(&caller.identity, &course)?;
     let name = publication.name;
-    check_text("name", &name).map_err(NotDone::Wrong)?;
+    check_text("name", &name).map_err(NotDone::from)?;
     let parsed: Result<BTreeSet<ChunkHash>, _> =
         publication.chunks.iter().map(|hash| hash.parse()).collect();
     let chunks = parsed.map_err(|error| ApiError::Body(error.to_string()))?;
     let chunks: Vec<ChunkHash> = chunks.into_iter().collect();
     if chunks.is_empty() {
-        return Err(NotDone::Wrong("chunks is empty".to_owned()).into());
+        return Err(NotDone::from(Wrong::new("chunks", "is empty")).into());
     }
     let of = caller
         .identity

@@ -73,18 +73,34 @@ pub(crate) fn over(earlier: CourseChange, later: CourseChange) -> CourseChange {
     }
 }
 
-/// What is wrong with a change, in words.
-pub(crate) fn check(change: &CourseChange) -> Result<(), String> {
+/// A field whose value cannot be taken, and why: `reason`, `is empty`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field} {says}")]
+pub(crate) struct Wrong {
+    pub(crate) field: &'static str,
+    pub(crate) says: String,
+}
+
+impl Wrong {
+    pub(crate) fn new(field: &'static str, says: impl Into<String>) -> Self {
+        let says = says.into();
+        Self { field, says }
+    }
+}
+
+/// What is wrong with a change.
+pub(crate) fn check(change: &CourseChange) -> Result<(), Wrong> {
     let positive = |weight: f64| weight > 0.0 && weight <= LARGEST_WEIGHT;
     if change.weight.is_some_and(|weight| !positive(weight)) {
-        return Err(format!("weight is above 0 and at most {LARGEST_WEIGHT}"));
+        let says = format!("must be above 0 and at most {LARGEST_WEIGHT}");
+        return Err(Wrong::new("weight", says));
     }
     for (name, limit) in [
         ("timeout_ms", change.timeout_ms),
         ("longest_timeout_ms", change.longest_timeout_ms),
     ] {
         if limit.flatten() == Some(0) {
-            return Err(format!("{name} is above 0, or null for no limit"));
+            return Err(Wrong::new(name, "must be above 0, or null for no limit"));
         }
     }
     for (name, text) in [("paused", &change.paused), ("message", &change.message)] {
@@ -94,27 +110,28 @@ pub(crate) fn check(change: &CourseChange) -> Result<(), String> {
     }
     for deadline in change.deadlines.iter().flatten() {
         if deadline.until_ms <= deadline.from_ms {
-            return Err("a deadline counts from a time before it".to_owned());
+            let says = "must each count from a time before they end";
+            return Err(Wrong::new("deadlines", says));
         }
         if !(1.0..=LARGEST_WEIGHT).contains(&deadline.weight) {
-            return Err(format!(
-                "the weight of a deadline is from 1 to {LARGEST_WEIGHT}"
-            ));
+            let says = format!("must each have a weight from 1 to {LARGEST_WEIGHT}");
+            return Err(Wrong::new("deadlines", says));
         }
     }
     Ok(())
 }
 
 /// Students read it in one line of their notebook.
-pub(crate) fn check_text(name: &str, text: &str) -> Result<(), String> {
+pub(crate) fn check_text(name: &'static str, text: &str) -> Result<(), Wrong> {
     if text.trim().is_empty() {
-        return Err(format!("{name} is empty"));
+        return Err(Wrong::new(name, "is missing"));
     }
     if text.chars().count() > LONGEST_TEXT {
-        return Err(format!("{name} is longer than {LONGEST_TEXT} characters"));
+        let says = format!("is longer than {LONGEST_TEXT} characters");
+        return Err(Wrong::new(name, says));
     }
     if text.chars().any(char::is_control) {
-        return Err(format!("{name} is one line of text"));
+        return Err(Wrong::new(name, "must be one line of text"));
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 
 use super::{Action, Dispatch, Job, Now, Phase};
 use crate::{
-    courses::{self, check, check_text},
+    courses::{self, Wrong, check, check_text},
     people::Identity,
     store::{AuditEntry, Write},
 };
@@ -61,7 +61,7 @@ impl Command {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotDone {
-    #[error("There is no job {0} that you may see")]
+    #[error("There is no cell {0} that you may see")]
     UnknownJob(JobId),
     #[error("There is no worker {0}")]
     UnknownWorker(String),
@@ -71,14 +71,14 @@ pub(crate) enum NotDone {
     StaffOnly,
     #[error("Only admins may do this: workers serve all courses")]
     AdminsOnly,
-    #[error("The job is over")]
+    #[error("The cell is over")]
     Over,
-    #[error("The job no longer waits")]
+    #[error("The cell no longer waits")]
     NotWaiting,
     #[error("{0} is leaving: it was told to stop on its own machine")]
     Leaving(String),
-    #[error("{0}")]
-    Wrong(String),
+    #[error(transparent)]
+    Wrong(#[from] Wrong),
 }
 
 impl Dispatch {
@@ -153,7 +153,7 @@ impl Dispatch {
                 self.change_worker(worker, None, actions);
             }
             Command::ChangeCourse { course, change } => {
-                check(&change).map_err(NotDone::Wrong)?;
+                check(&change)?;
                 if !self
                     .courses(who, now)
                     .iter()
@@ -251,7 +251,7 @@ impl Dispatch {
 
 fn check_reason(reason: Option<&str>) -> Result<(), NotDone> {
     match reason {
-        Some(reason) => check_text("reason", reason).map_err(NotDone::Wrong),
+        Some(reason) => Ok(check_text("reason", reason)?),
         None => Ok(()),
     }
 }

@@ -13,10 +13,15 @@ const UNKNOWN_RUN_MS: u64 = 30_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Overview {
-    /// Of all unfinished jobs.
+    /// Jobs that a worker has.
     pub(crate) running: usize,
+    /// Of those, the ones whose cell has not begun.
+    pub(crate) starting: usize,
+    /// Jobs that no worker has.
     pub(crate) waiting: usize,
-    /// Since when the one waits that has waited longest.
+    /// Of those, the ones that staff hold back, also by pausing their course.
+    pub(crate) held_back: usize,
+    /// When the job was submitted that has waited longest, of those that nobody holds back.
     pub(crate) longest_wait_ms: Option<i64>,
     /// What those who may run are likely to take.
     pub(crate) waiting_work_ms: u64,
@@ -72,6 +77,13 @@ impl Overview {
         let open = self.workers.iter().filter(|worker| worker.is_open());
         open.map(|worker| u64::from(worker.slots)).sum()
     }
+
+    /// Of those, the ones without a job.
+    pub(crate) fn free_slots(&self) -> u64 {
+        let open = self.workers.iter().filter(|worker| worker.is_open());
+        open.map(|worker| u64::from(worker.slots).saturating_sub(worker.jobs as u64))
+            .sum()
+    }
 }
 
 impl WorkerView {
@@ -125,21 +137,24 @@ impl Dispatch {
             })
             .collect();
         workers.sort_by(|one, other| one.name.cmp(&other.name));
-        let waiting = jobs.iter().filter(|job| job.phase == Phase::Queued).count();
-        let queued = jobs.iter().filter(|job| job.phase == Phase::Queued);
-        let longest_wait_ms = queued.map(|job| job.submitted_ms).min();
-        let waiting_work_ms = jobs
-            .iter()
-            .filter(|job| job.phase == Phase::Queued && job.held.is_none())
+        let in_phase = |phase| jobs.iter().filter(move |job| job.phase == phase);
+        let waiting = in_phase(Phase::Queued).count();
+        let may_run: Vec<&&Job> = in_phase(Phase::Queued)
+            .filter(|job| job.held.is_none())
             .filter(|job| self.courses.of(&job.account.course).paused.is_none())
+            .collect();
+        let waiting_work_ms = may_run
+            .iter()
             .map(|job| self.as_ordered(job, now).takes)
             .map(|takes| takes.map_or(UNKNOWN_RUN_MS, |takes| takes.middle))
             .sum();
         Overview {
-            longest_wait_ms,
+            longest_wait_ms: may_run.iter().map(|job| job.submitted_ms).min(),
             waiting_work_ms,
             running: jobs.len() - waiting,
+            starting: in_phase(Phase::Assigned).count(),
             waiting,
+            held_back: waiting - may_run.len(),
             jobs: jobs.into_iter().map(|job| self.view(job)).collect(),
             workers,
         }

@@ -3,9 +3,16 @@
 //! A form carries a key that only a page of the same caller can know, and browsers say when a request comes from
 //! elsewhere; so no foreign page acts with a person's cookie.
 
-use super::{courses, layout::Page};
+use super::{
+    courses, facts,
+    form::{Fields, Refused},
+    job,
+    layout::Page,
+    workers,
+};
 use crate::{
     api::{ApiError, act},
+    courses::Wrong,
     dispatch::{Command, NotDone},
     http::{self, Caller, Shared},
     words,
@@ -18,9 +25,6 @@ use axum::{
 };
 use baton_protocol::{JobId, api::Problem};
 use maud::html;
-use std::collections::HashMap;
-
-type Fields = HashMap<String, String>;
 
 pub(super) async fn post(
     State(shared): State<Shared>,
@@ -29,9 +33,42 @@ pub(super) async fn post(
     form: Result<Form<Fields>, FormRejection>,
 ) -> Result<Response, ApiError> {
     let fields = own_fields(&headers, &caller, form)?;
-    let then = carry_out(&shared, &caller, &fields).await?;
-    // The answer to a form is another page, so that going back sends nothing again.
-    Ok((StatusCode::SEE_OTHER, [(header::LOCATION, then)]).into_response())
+    match carry_out(&shared, &caller, &fields).await {
+        // The answer to a form is another page, so that going back sends nothing again.
+        Ok(then) => Ok((StatusCode::SEE_OTHER, [(header::LOCATION, then)]).into_response()),
+        Err(error) => match Refused::of(&error, fields) {
+            Some(refused) => show_again(&shared, &caller, &refused, error.status()).await,
+            None => Err(error),
+        },
+    }
+}
+
+/// The page of the form with what was typed and what is wrong with it.
+async fn show_again(
+    shared: &Shared,
+    caller: &Caller,
+    refused: &Refused,
+    status: StatusCode,
+) -> Result<Response, ApiError> {
+    let page = match refused.field("action") {
+        "drain" | "resume" => {
+            let facts = facts::look(shared, caller).await?;
+            workers::page(&facts, caller, Some(refused))
+        }
+        "change_course" => {
+            let name = refused.field("course");
+            courses::page_of(shared, caller, name, Some(refused)).await?
+        }
+        _ => {
+            let unknown = || ApiError::UnknownJob {
+                job: refused.field("job").to_owned(),
+            };
+            let id = refused.field("job").parse().map_err(|_| unknown())?;
+            let job = job::look(shared, caller, id).await?.ok_or_else(unknown)?;
+            job::page(&job, caller, Some(refused))
+        }
+    };
+    Ok(page.answer(status, caller))
 }
 
 pub(super) async fn sign_out(
@@ -73,8 +110,9 @@ async fn carry_out(shared: &Shared, caller: &Caller, fields: &Fields) -> Result<
     };
     let worker = field("worker");
     let course = field("course");
-    let to_job = |job: JobId| format!("job?id={job}");
-    let to_workers = || "workers".to_owned();
+    // Where the form was, so that the page does not jump.
+    let to_job = |job: JobId| format!("job?id={job}#act");
+    let to_worker = |name: &str| format!("workers#act-{}", words::coded(name));
     let (command, then) = match field("action").as_str() {
         "cancel" => {
             let job = job()?;
@@ -93,17 +131,37 @@ async fn carry_out(shared: &Shared, caller: &Caller, fields: &Fields) -> Result<
             let job = job()?;
             (Command::MoveToFront { job, reason }, to_job(job))
         }
-        "drain" => (Command::Drain { worker, reason }, to_workers()),
-        "resume" => (Command::Resume { worker }, to_workers()),
+        "drain" => {
+            let then = to_worker(&worker);
+            (Command::Drain { worker, reason }, then)
+        }
+        "resume" => {
+            let then = to_worker(&worker);
+            (Command::Resume { worker }, then)
+        }
         "change_course" => {
             let change = courses::change(shared, caller, &course, fields).await?;
-            let then = format!("course?{}", words::query(&[("name", course.clone())]));
+            let then = format!(
+                "course?{}#settings",
+                words::query(&[("name", course.clone())])
+            );
             (Command::ChangeCourse { course, change }, then)
         }
-        other => return Err(NotDone::Wrong(format!("There is no action {other:?}")).into()),
+        other => {
+            let says = format!("{other:?} is not known");
+            return Err(NotDone::from(Wrong::new("action", says)).into());
+        }
     };
-    act(shared, caller, command).await?;
-    Ok(then)
+    match act(shared, caller, command).await {
+        Err(ApiError::NotDone(NotDone::UnknownJob(job))) => {
+            // The loop forgets what is over; the page still shows it.
+            let known = shared.store.job_detail(&caller.identity, job).await?;
+            Err(known
+                .map_or(NotDone::UnknownJob(job), |_| NotDone::Over)
+                .into())
+        }
+        done => done.map(|_| then),
+    }
 }
 
 pub(super) fn refused(problem: &Problem, caller: &Caller) -> Response {

@@ -41,14 +41,20 @@ pub(super) async fn show(
         live: None,
         main: html! {
             div.head { h1 { "Audit" } p.quiet { "Who did what in your courses, the newest first" } }
-            section.card { (table(&rows)) }
+            section.card { (table(&rows, &caller)) }
             @if let Some(next) = next { p { a href={ "audit?before=" (next) } { "Older" } } }
         },
     };
     Ok(page.show(&caller))
 }
 
-fn table(rows: &[AuditRow]) -> Markup {
+fn table(rows: &[AuditRow], caller: &Caller) -> Markup {
+    let empty = match caller.identity.is_staff() {
+        true => {
+            "Nothing has been done in your courses yet. When staff cancel, hold, move or change something, it stands here."
+        }
+        false => "Only the staff of a course see what is done in it.",
+    };
     html! {
         div.scroll tabindex="0" role="region" aria-label="Audit" { table {
             caption { "Acts" }
@@ -62,7 +68,7 @@ fn table(rows: &[AuditRow]) -> Markup {
             } }
             tbody {
                 @for row in rows { (act(&row.entry)) }
-                @if rows.is_empty() { tr { td.empty colspan="6" { "Nobody has done anything yet. What staff stop, hold, move, drain or change stands here." } } }
+                @if rows.is_empty() { tr { td.empty colspan="6" { (empty) } } }
             }
         } }
     }

@@ -150,7 +150,7 @@ fn table(rows: &[Row]) -> Markup {
             caption { "As it was, and as it would be" }
             thead { tr {
                 th scope="col" { "Case" }
-                @for title in ["Start within 1 s", "Mean wait", "p50", "p90", "p99", "Places busy", "Cells per hour"] {
+                @for title in ["Start within 1 s", "Mean wait", "p50", "p90", "p99", "Slots busy", "Cells per hour"] {
                     th.number scope="col" { (title) }
                 }
             } }

@@ -42,7 +42,7 @@ pub(super) fn day(spans: &[Span], now_ms: i64) -> Markup {
         ul.key {
             li { svg viewBox="0 0 12 12" aria-hidden="true" { rect.run width="12" height="12" rx="3" {} } "running" }
             li { svg viewBox="0 0 12 12" aria-hidden="true" { rect.wait width="12" height="12" rx="3" {} } "waiting" }
-            li { svg viewBox="0 0 12 12" aria-hidden="true" { path.limit d="M0 6H12" {} } "places" }
+            li { svg viewBox="0 0 12 12" aria-hidden="true" { path.limit d="M0 6H12" {} } "slots" }
         }
     }
 }
@@ -112,9 +112,9 @@ pub(super) fn memory(points: &[(i64, u64)]) -> Markup {
     let line = line.join("L");
     let words = format!(
         "Memory of the session, from {} to {}, {} at most",
-        words::gibibytes(first.1),
-        words::gibibytes(last.1),
-        words::gibibytes(peak)
+        words::bytes(first.1),
+        words::bytes(last.1),
+        words::bytes(peak)
     );
     html! {
         svg.chart viewBox={ "0 0 " (WIDTH) " 104" } preserveAspectRatio="none" role="img" aria-label=(words) {

@@ -1,9 +1,12 @@
 //! What courses may use, and the form in which their staff change it.
 
-use super::layout::{Page, form_key};
+use super::{
+    form::{Fields, Refused, complaint, is_wrong, value},
+    layout::{Page, form_key},
+};
 use crate::{
     api::{ApiError, courses_of},
-    courses::milliseconds,
+    courses::{Wrong, milliseconds},
     dispatch::NotDone,
     http::{Caller, Shared},
     words,
@@ -16,7 +19,7 @@ use axum::{
 use baton_protocol::api::{Course, CourseChange, Deadline};
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use maud::{Markup, html};
-use std::collections::HashMap;
+use std::str::FromStr;
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -94,18 +97,27 @@ pub(super) async fn one(
     Extension(caller): Extension<Caller>,
     Query(asked): Query<Asked>,
 ) -> Result<Response, ApiError> {
-    let course = find(&shared, &caller, &asked.name).await?;
-    let page = Page {
+    let page = page_of(&shared, &caller, &asked.name, None).await?;
+    Ok(page.show(&caller))
+}
+
+pub(super) async fn page_of(
+    shared: &Shared,
+    caller: &Caller,
+    name: &str,
+    refused: Option<&Refused>,
+) -> Result<Page, ApiError> {
+    let course = find(shared, caller, name).await?;
+    Ok(Page {
         here: "courses",
         title: course.course.clone(),
         live: None,
         main: html! {
             div.head { h1 { (course.course) } p.quiet { (state(&course)) } }
-            @if caller.identity.may_steer(&course.course) { (form(&course, &caller)) }
+            @if caller.identity.may_steer(&course.course) { (form(&course, caller, refused)) }
             @else { (facts(&course)) }
         },
-    };
-    Ok(page.show(&caller))
+    })
 }
 
 async fn find(shared: &Shared, caller: &Caller, name: &str) -> Result<Course, ApiError> {
@@ -126,7 +138,10 @@ fn facts(course: &Course) -> Markup {
     }
 }
 
-fn form(course: &Course, caller: &Caller) -> Markup {
+fn form(course: &Course, caller: &Caller, refused: Option<&Refused>) -> Markup {
+    let shown = |name, stored: String| value(refused, name, &stored).to_owned();
+    let wrong = |name| is_wrong(refused, name);
+    let complaint = |name| complaint(refused, name);
     let text = |ms: Option<u64>| ms.map_or_else(String::new, words::compact);
     let deadline = course.deadlines.first();
     let until = deadline.map_or_else(String::new, |deadline| local(deadline.until_ms));
@@ -135,28 +150,28 @@ fn form(course: &Course, caller: &Caller) -> Markup {
     });
     let zone = TimeZone::system();
     html! {
-        section.card {
+        section.card #settings {
             h2 { "Settings" }
             form.fields method="post" action="act" {
                 (form_key(caller))
                 input type="hidden" name="course" value=(course.course);
-                label.wide { "Message to those who wait" small { "One line; they read it in their notebook." }
-                    input name="message" maxlength="500" value=(course.message.as_deref().unwrap_or_default()) autocomplete="off"; }
-                label.wide { "Pause, because" small { "While something stands here, none of its cells is started, and those who wait read it." }
-                    input name="paused" maxlength="500" value=(course.paused.as_deref().unwrap_or_default()) autocomplete="off"; }
-                label { "Weight" small { "Twice the weight is twice the share." }
-                    input name="weight" type="number" min="0.1" max="1000" step="any" required value=(course.weight); }
-                label { "Time limit" small { "Of a cell that asks for nothing: 5m, 1h, or empty for none." }
-                    input name="timeout" value=(text(course.timeout_ms)) autocomplete="off"; }
-                label { "Longest time limit" small { "What a cell may ask for; empty for any." }
-                    input name="longest" value=(text(course.longest_timeout_ms)) autocomplete="off"; }
-                label { "Deadline" small { "In " (zone.iana_name().unwrap_or("the broker's time zone")) ". Before it, its cells go first." }
-                    input name="until" type="datetime-local" value=(until); }
-                label { "Deadline counts" small { "So many hours before." }
-                    input name="hours" type="number" min="1" max="1000" value=(hours); }
-                label { "Weight of the deadline" small { "It multiplies the weight." }
-                    input name="boost" type="number" min="1" max="1000" step="any" value=(deadline.map_or(3.0, |deadline| deadline.weight)); }
-                label."check wide" { input name="staff_see_outputs" type="checkbox" value="yes" checked[course.staff_see_outputs]; "Staff may read what its students' cells print" }
+                label.wide { "Message to those who wait" small { "One line; they read it in their notebook." } (complaint("message"))
+                    input name="message" maxlength="500" value=(shown("message", course.message.clone().unwrap_or_default())) autocomplete="off" autofocus[wrong("message")]; }
+                label.wide { "Pause, because" small { "Fill this in to pause the course: none of its cells starts, and those who wait read why." } (complaint("paused"))
+                    input name="paused" maxlength="500" value=(shown("paused", course.paused.clone().unwrap_or_default())) autocomplete="off" autofocus[wrong("paused")]; }
+                label { "Weight" small { "Twice the weight is twice the share." } (complaint("weight"))
+                    input name="weight" type="number" min="0.1" max="1000" step="any" required value=(shown("weight", course.weight.to_string())) autofocus[wrong("weight")]; }
+                label { "Time limit" small { "Of a cell that asks for nothing: 5m, 1h, or empty for none." } (complaint("timeout"))
+                    input name="timeout" value=(shown("timeout", text(course.timeout_ms))) autocomplete="off" autofocus[wrong("timeout")]; }
+                label { "Longest time limit" small { "What a cell may ask for; empty for any." } (complaint("longest"))
+                    input name="longest" value=(shown("longest", text(course.longest_timeout_ms))) autocomplete="off" autofocus[wrong("longest")]; }
+                label { "Deadline" small { "In " (zone.iana_name().unwrap_or("the broker's time zone")) ". Before it, its cells go first." } (complaint("until"))
+                    input name="until" type="datetime-local" value=(shown("until", until)) autofocus[wrong("until")]; }
+                label { "Deadline counts" small { "From this many hours before it." } (complaint("hours"))
+                    input name="hours" type="number" min="1" max="1000" value=(shown("hours", hours.to_string())) autofocus[wrong("hours")]; }
+                label { "Weight of the deadline" small { "It multiplies the weight." } (complaint("boost"))
+                    input name="boost" type="number" min="1" max="1000" step="any" value=(shown("boost", deadline.map_or(3.0, |deadline| deadline.weight).to_string())) autofocus[wrong("boost")]; }
+                label."check wide" { input name="staff_see_outputs" type="checkbox" value="yes" checked[refused.map_or(course.staff_see_outputs, |refused| refused.field("staff_see_outputs") == "yes")]; "Staff may read what its students' cells print" }
                 div."buttons wide" { button.first name="action" value="change_course" { "Save" } }
             }
         }
@@ -168,16 +183,18 @@ pub(super) async fn change(
     shared: &Shared,
     caller: &Caller,
     name: &str,
-    form: &HashMap<String, String>,
+    form: &Fields,
 ) -> Result<CourseChange, ApiError> {
     let course = find(shared, caller, name).await?;
     let given = |field: &str| form.get(field).map(|text| text.trim()).unwrap_or_default();
     let some = |field: &str| Some(given(field).to_owned()).filter(|text| !text.is_empty());
-    let limit = |field: &str| match given(field) {
+    let limit = |field: &'static str| match given(field) {
         "" => Ok(None),
-        text => milliseconds(text).map(Some).map_err(|error| wrong(&error)),
+        text => milliseconds(text)
+            .map(Some)
+            .map_err(|_| wrong(field, "must be a time such as 90s, 5m or 2h")),
     };
-    let weight: f64 = given("weight").parse().map_err(|error| wrong(&error))?;
+    let weight: f64 = number("weight", given("weight"))?;
     let (timeout, longest) = (limit("timeout")?, limit("longest")?);
     let (paused, message) = (some("paused"), some("message"));
     let deadlines = deadlines(&course, given("until"), given("hours"), given("boost"))?;
@@ -210,15 +227,22 @@ fn deadlines(
         }
         return Ok(deadlines);
     }
-    let hours: i64 = hours.parse().map_err(|error| wrong(&error))?;
-    let weight: f64 = boost.parse().map_err(|error| wrong(&error))?;
+    let hours: i64 = number("hours", hours)?;
+    let weight: f64 = number("boost", boost)?;
+    if hours < 1 {
+        return Err(wrong("hours", "must be above 0"));
+    }
+    if weight < 1.0 {
+        return Err(wrong("boost", "must be at least 1"));
+    }
     let until_ms = match deadlines.first() {
         // A form knows no seconds.
         Some(first) if shown == until => first.until_ms,
         _ => {
-            let time: DateTime = until.parse().map_err(|error| wrong(&error))?;
+            let no_time = |_| wrong("until", "must be a date and a time");
+            let time: DateTime = until.parse().map_err(no_time)?;
             let time = TimeZone::system().to_timestamp(time);
-            time.map_err(|error| wrong(&error))?.as_millisecond()
+            time.map_err(no_time)?.as_millisecond()
         }
     };
     let deadline = Deadline {
@@ -233,8 +257,12 @@ fn deadlines(
     Ok(deadlines)
 }
 
-fn wrong(error: &dyn std::fmt::Display) -> ApiError {
-    NotDone::Wrong(error.to_string()).into()
+fn number<Number: FromStr>(field: &'static str, text: &str) -> Result<Number, ApiError> {
+    text.parse().map_err(|_| wrong(field, "must be a number"))
+}
+
+fn wrong(field: &'static str, says: &str) -> ApiError {
+    NotDone::from(Wrong::new(field, says)).into()
 }
 
 fn local(ms: i64) -> String {

@@ -2,6 +2,7 @@
 
 use super::{
     chart, facts,
+    form::{Refused, complaint, is_wrong, value},
     layout::{Fragment, Page, form_key, place, short},
     now::outcome,
     output,
@@ -100,7 +101,7 @@ fn without_values(error: RemoteError) -> RemoteError {
     }
 }
 
-pub(super) fn page(job: &JobFacts, caller: &Caller) -> Page {
+pub(super) fn page(job: &JobFacts, caller: &Caller, refused: Option<&Refused>) -> Page {
     let row = &job.detail.row;
     let id = row.job.to_string();
     let title = words::title(&row.notebook_name, row.execution_count);
@@ -114,7 +115,8 @@ pub(super) fn page(job: &JobFacts, caller: &Caller) -> Page {
                 p.quiet { "of " (row.account.owner) ", " (words::course(&row.account.course)) ", job " code title=(id) { (short(&id)) } }
             }
             section.card { div aria-live="polite" { (place(&fragments, "job")) } }
-            @if job.detail.row.phase != Phase::Finished { (acts(job, caller)) }
+            @if job.detail.row.phase != Phase::Finished { (acts(job, &fragments, caller, refused)) }
+            @else { (complaint(refused, "action")) }
             (place(&fragments, "error"))
             section.card { h2 { "Output" } (place(&fragments, "output")) }
             div.pair {
@@ -130,6 +132,7 @@ pub(super) fn page(job: &JobFacts, caller: &Caller) -> Page {
 pub(super) fn fragments(job: &JobFacts) -> Vec<Fragment> {
     vec![
         ("job", time_line(job).into_string()),
+        ("acts", buttons(job).into_string()),
         ("error", error(job).into_string()),
         ("output", output(job).into_string()),
         ("facts", facts_of(job).into_string()),
@@ -172,7 +175,7 @@ fn state(job: &JobFacts) -> Markup {
     let worker = row.worker_name.as_deref().unwrap_or("a worker");
     match (row.phase, &job.live) {
         (Phase::Finished, _) => outcome(row.outcome),
-        (_, Some(live)) if live.cancel_wanted => html! { "Stopping" },
+        (_, Some(live)) if live.cancel_wanted => html! { "Being cancelled" },
         (Phase::Queued, Some(live)) => html! {
             "Waiting: " (words::reason(live.waiting.as_ref()))
             @if live.waiting.as_ref().is_some_and(|waiting| waiting.estimate(job.now_ms).is_some()) {
@@ -221,11 +224,11 @@ fn output(job: &JobFacts) -> Markup {
         Some(text) if !text.is_empty() => html! {
             pre tabindex="0" { (text) }
             @if job.detail.row.phase == Phase::Finished {
-                p.quiet { "The last of it, for a day after its end. All of it is in the notebook." }
+                p.quiet { "Only the last of what it printed is kept here, for a day after its end." }
             }
         },
         Some(_) if job.detail.row.phase == Phase::Finished => {
-            html! { p.quiet { "Nothing is kept here: what it printed is in the notebook." } }
+            html! { p.quiet { "Nothing that it printed is kept here. The last of what a cell prints is kept for a day after its end." } }
         }
         Some(_) => html! { p.quiet { "Nothing yet." } },
     }
@@ -275,24 +278,43 @@ fn memory(job: &JobFacts) -> Markup {
     }
 }
 
-fn acts(job: &JobFacts, caller: &Caller) -> Markup {
-    let waits = job.detail.row.phase == Phase::Queued && job.may_steer;
-    let held = job.live.as_ref().is_some_and(|live| live.held);
+fn acts(
+    job: &JobFacts,
+    fragments: &[Fragment],
+    caller: &Caller,
+    refused: Option<&Refused>,
+) -> Markup {
     html! {
-        section.card {
+        section.card #act {
             h2 { "Act" }
             form.act method="post" action="act" {
                 (form_key(caller))
                 input type="hidden" name="job" value=(job.detail.row.job);
-                label { "Reason" small { "The owner reads it; it is recorded." } input name="reason" maxlength="500" autocomplete="off"; }
-                div.buttons {
-                    @if waits {
-                        button.first name="action" value="move_to_front" { "Move to the front" }
-                        @if held { button name="action" value="release" { "Release" } }
-                        @else { button name="action" value="hold" { "Hold back" } }
-                    }
-                    button.danger name="action" value="cancel" { "Stop this cell" }
+                label { "Reason" small { "The owner reads it; it is recorded." } (complaint(refused, "reason")) input name="reason" maxlength="500" autocomplete="off" value=(value(refused, "reason", "")) autofocus[is_wrong(refused, "reason")]; }
+                (complaint(refused, "action"))
+                (place(fragments, "acts"))
+            }
+        }
+    }
+}
+
+/// What can be done with the cell as it is now. A page that stays open offers nothing for a cell that is over.
+fn buttons(job: &JobFacts) -> Markup {
+    let phase = job.detail.row.phase;
+    let waits = phase == Phase::Queued && job.may_steer;
+    let held = job.live.as_ref().is_some_and(|live| live.held);
+    let cancelled = job.live.as_ref().is_some_and(|live| live.cancel_wanted);
+    html! {
+        @if phase == Phase::Finished { p."quiet over" { "The cell is over." } }
+        @else if cancelled { p."quiet over" { "The cell is being cancelled." } }
+        @else {
+            div.buttons {
+                @if waits {
+                    button.first name="action" value="move_to_front" { "Move to the front" }
+                    @if held { button name="action" value="release" { "Release" } }
+                    @else { button name="action" value="hold" { "Hold back" } }
                 }
+                button.danger name="action" value="cancel" { "Cancel this cell" }
             }
         }
     }

@@ -13,6 +13,7 @@ mod capacity;
 mod chart;
 mod courses;
 mod facts;
+mod form;
 mod job;
 mod layout;
 mod live;
@@ -128,7 +129,7 @@ async fn show_workers(
     Extension(caller): Extension<Caller>,
 ) -> Result<Response, ApiError> {
     let facts = facts::look(&shared, &caller).await?;
-    Ok(workers::page(&facts, &caller).show(&caller))
+    Ok(workers::page(&facts, &caller, None).show(&caller))
 }
 
 #[derive(serde::Deserialize)]
@@ -148,7 +149,7 @@ async fn show_job(
     let job = job::look(&shared, &caller, job)
         .await?
         .ok_or_else(unknown)?;
-    Ok(job::page(&job, &caller).show(&caller))
+    Ok(job::page(&job, &caller, None).show(&caller))
 }
 
 /// The present as plain text.

@@ -17,7 +17,7 @@ use baton_protocol::{
 };
 use maud::{Markup, html};
 
-/// Places that are drawn one by one.
+/// Slots that are drawn one by one.
 const MOST_FREE: usize = 32;
 
 pub(super) fn main(facts: &Facts, caller: &Caller) -> Markup {
@@ -44,37 +44,36 @@ pub(super) fn fragments(facts: &Facts, caller: &Caller) -> Vec<Fragment> {
         ("queue", queue(facts).into_string()),
         ("day", chart::day(&facts.day, facts.now_ms).into_string()),
         ("day-table", day_table(facts).into_string()),
-        ("finished", finished(facts).into_string()),
+        ("finished", finished(facts, caller).into_string()),
     ]
 }
 
 /// The one sentence.
 fn sentence(facts: &Facts) -> Markup {
     let present = &facts.present;
-    let open = present.open_slots();
     let longest = present.longest_wait_ms.map(|since| facts.now_ms - since);
     let connected = present.workers.iter().filter(|worker| worker.connected);
-    let away = present
-        .workers
-        .iter()
-        .filter(|worker| !worker.connected)
-        .count();
-    let paused = present
-        .workers
-        .iter()
-        .filter(|worker| worker.paused.is_some())
-        .count();
+    let open = present.open_slots();
+    let in_state = |state| {
+        let workers = present.workers.iter();
+        workers.filter(|worker| worker.state() == state).count()
+    };
+    let (drained, away) = (in_state(WorkerState::Paused), in_state(WorkerState::Away));
+    let run = present.running - present.starting;
+    let wait = present.waiting - present.held_back;
     html! {
         p.now {
-            (words::capital(&words::count(present.running, "cell runs", "cells run"))) ", "
-            (words::count(present.waiting, "cell waits", "cells wait"))
+            (words::capital(&words::count(run, "cell runs", "cells run"))) ", "
+            @if present.starting > 0 { (words::count(present.starting, "cell starts", "cells start")) ", " }
+            (words::count(wait, "cell waits", "cells wait"))
             @if let Some(longest) = longest { ", the longest for " (words::rough(longest)) }
+            @if present.held_back > 0 { ", and " (present.held_back) @if present.held_back == 1 { " is" } @else { " are" } " held back" }
             "."
         }
         p.quiet {
             (words::capital(&words::count(connected.count(), "worker is connected", "workers are connected")))
-            @if open > 0 { " with " (words::count(usize::try_from(open).unwrap_or(usize::MAX), "open place", "open places")) }
-            @if paused > 0 { ", " (paused) " drained" }
+            @if open > 0 { ", " (present.free_slots()) " of " (words::count(usize::try_from(open).unwrap_or(usize::MAX), "slot", "slots")) " free" }
+            @if drained > 0 { ", " (drained) " drained" }
             @if away > 0 { ", " strong { (away) " away" } }
             "."
         }
@@ -106,7 +105,7 @@ fn machine(worker: &WorkerView, facts: &Facts, caller: &Caller) -> Markup {
     html! {
         header { h2 { (worker.name) } (worker_state(worker)) }
         p."quiet small" {
-            (devices(worker)) ", " (jobs.len()) " of " (worker.slots) " places busy"
+            (devices(worker)) ", " (jobs.len()) " of " (worker.slots) " slots busy"
             @if let Some(why) = worker.reason() { br; (why) }
         }
         ul.slots {
@@ -136,10 +135,10 @@ fn slot(job: &JobView, now_ms: i64, caller: &Caller) -> Markup {
                 (time)
                 span.cell {
                     (job_link(&job.job, &words::title(&job.notebook_name, job.execution_count)))
-                    @if job.cancel_wanted { " (stopping)" }
+                    @if job.cancel_wanted { " (being cancelled)" }
                 }
             } @else {
-                span.quiet { "somebody of another course" }
+                span.quiet { (another_person(job, caller)) }
                 (time)
             }
         }
@@ -158,7 +157,7 @@ fn gpu_load(gpu: &GpuLoad, of: usize, jobs: &[&JobView], caller: &Caller) -> Mar
     };
     let sessions = gpu.sessions.iter();
     let memory = sessions.clone().map(|one| (who(one), one.memory_bytes));
-    let (parts, label) = by_session(memory, gpu.memory_used_bytes, words::gibibytes);
+    let (parts, label) = by_session(memory, gpu.memory_used_bytes, words::bytes);
     html! {
         @if let Some(busy) = gpu.utilisation_percent {
             @let computing = sessions.filter_map(|one| Some((who(one), one.utilisation_percent.filter(|part| *part > 0)?.into())));
@@ -170,7 +169,7 @@ fn gpu_load(gpu: &GpuLoad, of: usize, jobs: &[&JobView], caller: &Caller) -> Mar
         }
         div.memory {
             (chart::parts(&parts, gpu.memory_total_bytes, &format!("{name} memory by session: {label}")))
-            p."quiet small" { (name) " memory " (words::gibibytes(gpu.memory_used_bytes)) " of " (words::gibibytes(gpu.memory_total_bytes)) }
+            p."quiet small" { (name) " memory " (words::bytes(gpu.memory_used_bytes)) " of " (words::bytes(gpu.memory_total_bytes)) }
         }
     }
 }
@@ -181,17 +180,27 @@ fn memory(jobs: &[&JobView], used: u64, whole: u64, caller: &Caller) -> Markup {
         Some((person(job, caller), *bytes))
     });
     let known: u64 = in_cells.clone().map(|(_, bytes)| bytes).sum();
-    let (parts, label) = by_session(in_cells, used, words::gibibytes);
+    let (parts, label) = by_session(in_cells, used, words::bytes);
     html! {
         (chart::parts(&parts, whole, &format!("Memory by session: {label}")))
-        p."quiet small" { "Memory " (words::gibibytes(used)) " of " (words::gibibytes(whole)) @if known > 0 { ", " (words::gibibytes(known)) " in cells" } }
+        p."quiet small" { "Memory " (words::bytes(used)) " of " (words::bytes(whole)) @if known > 0 { ", " (words::bytes(known)) " in cells" } }
     }
 }
 
 fn person<'a>(job: &'a JobView, caller: &Caller) -> &'a str {
     match caller.identity.may_see(&job.account) {
         true => &job.account.owner,
-        false => "somebody",
+        false => "another person",
+    }
+}
+
+/// Somebody whose name the caller may not see.
+fn another_person(job: &JobView, caller: &Caller) -> String {
+    let course = &job.account.course;
+    let mut own = caller.identity.courses();
+    match own.any(|own| own == course) {
+        true => format!("another person in {course}"),
+        false => "a person in another course".to_owned(),
     }
 }
 
@@ -227,13 +236,7 @@ pub(super) fn devices(worker: &WorkerView) -> String {
     let devices: Vec<String> = worker
         .devices
         .iter()
-        .map(|device| {
-            format!(
-                "{} ({})",
-                device.model,
-                words::gibibytes(device.memory_bytes)
-            )
-        })
+        .map(|device| format!("{} ({})", device.model, words::bytes(device.memory_bytes)))
         .collect();
     devices.join(", ")
 }
@@ -254,11 +257,14 @@ fn queue(facts: &Facts) -> Markup {
             } }
             tbody {
                 @for job in &facts.waiting { (queue_row(job, facts.now_ms)) }
-                @if facts.waiting.is_empty() {
+                @if facts.present.waiting == 0 {
                     tr { td.empty colspan="7" { "No one is waiting. A cell with " code { "%%gpu" } " on top will appear here." } }
                 }
                 @if others > 0 {
-                    tr { td."quiet" colspan="7" { "and " (others) " of other courses" } }
+                    tr { td."quiet" colspan="7" {
+                        @if !facts.waiting.is_empty() { "and " }
+                        (words::count(others, "cell of another person", "cells of other people"))
+                    } }
                 }
             }
         } }
@@ -297,7 +303,7 @@ fn day_table(facts: &Facts) -> Markup {
                 th scope="col" { "From (UTC)" }
                 th.number scope="col" { "Running" }
                 th.number scope="col" { "Waiting at most" }
-                th.number scope="col" { "Places" }
+                th.number scope="col" { "Slots" }
             } }
             tbody { @for span in facts.day.iter().rev() {
                 tr {
@@ -311,7 +317,11 @@ fn day_table(facts: &Facts) -> Markup {
     }
 }
 
-fn finished(facts: &Facts) -> Markup {
+fn finished(facts: &Facts, caller: &Caller) -> Markup {
+    let empty = match caller.identity.sees_only() {
+        None => "Nothing has run yet. The last twenty cells will stay here.",
+        Some(_) => "No cell that you may see has ended yet. The last twenty will stay here.",
+    };
     html! {
         div.scroll tabindex="0" role="region" aria-label="Last cells" { table {
             caption { "Last cells" }
@@ -329,7 +339,7 @@ fn finished(facts: &Facts) -> Markup {
             tbody {
                 @for job in &facts.finished { (finished_row(job)) }
                 @if facts.finished.is_empty() {
-                    tr { td.empty colspan="9" { "Nothing has run yet. The last twenty cells will stay here." } }
+                    tr { td.empty colspan="9" { (empty) } }
                 }
             }
         } }

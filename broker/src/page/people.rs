@@ -2,8 +2,9 @@
 
 use super::{chart, layout::Page};
 use crate::{
-    api::{ApiError, day_of},
-    engine::unix_ms,
+    api::{ApiError, ask, day_of},
+    dispatch::JobView,
+    engine::{Event, unix_ms},
     http::{Caller, Shared},
     store::{UsageFilter, UsageRow},
     words,
@@ -30,6 +31,8 @@ pub(super) struct Asked {
 struct Sum {
     run_ms: u64,
     runs: u64,
+    /// Of those, the ones that still run.
+    now: u64,
     waits_ms: Vec<u64>,
 }
 
@@ -52,6 +55,20 @@ pub(super) async fn show(
             .or_default();
         sum.run_ms += row.run_ms;
         sum.runs += row.runs;
+    }
+    let now_ms = unix_ms();
+    for job in ask(&shared, Event::Overview).await?.jobs {
+        let Some(started_ms) = job.started_ms.filter(|_| asked.shows(&job, &caller)) else {
+            continue;
+        };
+        let run_ms = (now_ms - started_ms).max(0).unsigned_abs();
+        *by_day.entry(today).or_default() += run_ms;
+        let sum = sums
+            .entry((job.account.owner, job.account.course))
+            .or_default();
+        sum.run_ms += run_ms;
+        sum.runs += 1;
+        sum.now += 1;
     }
     let since_ms = (today - i64::from(days) + 1) * DAY_MS;
     let waits = shared
@@ -88,6 +105,8 @@ fn main(
     waits: &[u64],
 ) -> Markup {
     let used: u64 = days.iter().map(|(_, ms)| ms).sum();
+    let cells = sums.iter().map(|(_, sum)| sum.runs).sum::<u64>();
+    let run_now = sums.iter().map(|(_, sum)| sum.now).sum::<u64>();
     let short: Vec<(String, u64)> = days
         .iter()
         .map(|(day, ms)| (day.get(5..).unwrap_or(day).to_owned(), *ms))
@@ -116,9 +135,12 @@ fn main(
                 h2 { "In all" }
                 dl.facts {
                     dt { "GPU time" } dd.big { (words::span(used)) }
-                    dt { "Cells" } dd.big { (sums.iter().map(|(_, sum)| sum.runs).sum::<u64>()) }
+                    dt { "Cells" } dd.big { (cells) }
                     dt { "Half waited at most" } dd.big { (words::percentile(waits, 50)) }
                     dt { "99 of 100 waited at most" } dd.big { (words::percentile(waits, 99)) }
+                }
+                @if run_now > 0 {
+                    p."quiet small" { "With " (words::count(usize::try_from(run_now).unwrap_or(usize::MAX), "cell that runs", "cells that run")) " now, up to this moment. The CSV has finished cells only." }
                 }
             }
         }
@@ -191,6 +213,11 @@ fn quoted(text: &str) -> String {
 impl Asked {
     fn days(&self) -> u32 {
         self.days.unwrap_or(7).clamp(1, 366)
+    }
+
+    fn shows(&self, job: &JobView, caller: &Caller) -> bool {
+        let course = |course| job.account.course == course;
+        caller.identity.may_see(&job.account) && self.course().is_none_or(course)
     }
 
     fn course(&self) -> Option<&str> {

@@ -11,15 +11,27 @@ use baton_protocol::api::WorkerState;
 pub(super) fn status(facts: &Facts, caller: &Caller) -> String {
     let running = facts.running.iter();
     let seen = running.filter(|job| caller.identity.may_see(&job.account));
-    let jobs: Vec<String> = seen
+    let mut jobs: Vec<String> = seen
         .chain(&facts.waiting)
         .map(|job| job_line(job, facts.now_ms))
         .collect();
+    let others = (facts.present.running + facts.present.waiting) - jobs.len();
+    if others > 0 {
+        jobs.push(words::count(
+            others,
+            "cell of another person",
+            "cells of other people",
+        ));
+    }
     let workers: Vec<String> = facts.present.workers.iter().map(worker_line).collect();
     format!(
         "{}{}",
         section("Workers", &workers, "no worker is connected"),
-        section("Cells", &jobs, "no cell runs and no one is waiting"),
+        section(
+            "Cells",
+            &jobs,
+            "no cell runs or waits; put %%gpu at the top of a cell to run it here"
+        ),
     )
 }
 
@@ -34,7 +46,7 @@ fn worker_line(worker: &WorkerView) -> String {
     let state = match worker.state() {
         WorkerState::Away => "away",
         WorkerState::Leaving => "leaving",
-        WorkerState::Paused => "paused",
+        WorkerState::Paused => "drained",
         WorkerState::Failing => "failing",
         WorkerState::Connected => "connected",
     };
@@ -44,7 +56,7 @@ fn worker_line(worker: &WorkerView) -> String {
         .map(|device| device.model.as_str())
         .collect();
     format!(
-        "{} ({}): {state}, {} of {} cells, {}",
+        "{} ({}): {state}, {} of {} slots busy, {}",
         worker.name,
         devices.join(", "),
         worker.jobs,
@@ -57,7 +69,7 @@ fn job_line(job: &JobView, now_ms: i64) -> String {
     let since = |ms: i64| words::duration(now_ms - ms);
     let worker = job.worker.as_deref().unwrap_or("a worker");
     let state = match (job.phase, job.started_ms) {
-        _ if job.cancel_wanted => "stopping".to_owned(),
+        _ if job.cancel_wanted => "being cancelled".to_owned(),
         (Phase::Assigned, _) => format!("sending its state to {worker}"),
         (Phase::Started, Some(started)) => format!("running on {worker} for {}", since(started)),
         _ => {

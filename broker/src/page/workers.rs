@@ -2,13 +2,14 @@
 
 use super::{
     Facts,
+    form::{Refused, complaint, is_wrong, value},
     layout::{Fragment, Page, form_key, place},
     now::{devices, worker_state},
 };
 use crate::{dispatch::WorkerView, http::Caller, words};
 use maud::{Markup, html};
 
-pub(super) fn page(facts: &Facts, caller: &Caller) -> Page {
+pub(super) fn page(facts: &Facts, caller: &Caller, refused: Option<&Refused>) -> Page {
     let fragments = fragments(facts);
     Page {
         here: "workers",
@@ -17,7 +18,7 @@ pub(super) fn page(facts: &Facts, caller: &Caller) -> Page {
         main: html! {
             div.head { h1 { "Workers" } p.quiet { "Machines that run cells" } }
             section.card { (place(&fragments, "workers")) }
-            @if caller.identity.may_steer_workers() { (acts(&facts.present.workers, caller)) }
+            @if caller.identity.may_steer_workers() { (acts(&facts.present.workers, caller, refused)) }
             @else { p.quiet { "Admins drain workers, because they serve all courses." } }
         },
     }
@@ -53,7 +54,7 @@ fn table(workers: &[WorkerView]) -> Markup {
                         td.number { (gpus(worker)) }
                         td.number {
                             @match worker.memory {
-                                Some((used, whole)) => { (words::gibibytes(used)) " of " (words::gibibytes(whole)) }
+                                Some((used, whole)) => { (words::bytes(used)) " of " (words::bytes(whole)) }
                                 None => "–",
                             }
                         }
@@ -73,25 +74,27 @@ fn gpus(worker: &WorkerView) -> Markup {
         @for (number, gpu) in worker.gpus.iter().enumerate() {
             @if number > 0 { br; }
             @if let Some(busy) = gpu.utilisation_percent { (busy) " %, " }
-            (words::gibibytes(gpu.memory_used_bytes))
+            (words::bytes(gpu.memory_used_bytes))
         }
         @if worker.gpus.is_empty() { "–" }
     }
 }
 
-fn acts(workers: &[WorkerView], caller: &Caller) -> Markup {
+fn acts(workers: &[WorkerView], caller: &Caller, refused: Option<&Refused>) -> Markup {
     html! {
         div.cards { @for worker in workers {
-            section.card {
+            @let refused = refused.filter(|refused| refused.field("worker") == worker.name);
+            section.card id={ "act-" (worker.name) } {
                 h2 { (worker.name) }
                 form.act method="post" action="act" {
                     (form_key(caller))
                     input type="hidden" name="worker" value=(worker.name);
+                    (complaint(refused, "action"))
                     @if worker.paused.is_some() {
                         p.quiet { "It takes nothing new." }
                         div.buttons { button.first name="action" value="resume" { "Resume " (worker.name) } }
                     } @else {
-                        label { "Reason" small { "Those who wait read it; what runs goes on." } input name="reason" maxlength="500" required autocomplete="off"; }
+                        label { "Reason" small { "Those who wait read it; what runs goes on." } (complaint(refused, "reason")) input name="reason" maxlength="500" required autocomplete="off" value=(value(refused, "reason", "")) autofocus[is_wrong(refused, "reason")]; }
                         div.buttons { button name="action" value="drain" { "Drain " (worker.name) } }
                     }
                 }

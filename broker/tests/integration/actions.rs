@@ -133,14 +133,14 @@ async fn what_cannot_be_done_is_said() {
             front(JobId::random()),
             json!({"reason": "why"}),
             404,
-            "no job",
+            "no cell",
         ),
         (front(running), json!({}), 400, "reason is missing"),
         (
             front(running),
             json!({"reason": " "}),
             400,
-            "reason is empty",
+            "reason is missing",
         ),
         (front(running), json!({"reason": "a\nb"}), 400, "one line"),
         (
@@ -184,7 +184,7 @@ async fn what_cannot_be_done_is_said() {
             "/v1/courses/ml".to_owned(),
             json!({"deadlines": [{"from_ms": 5, "until_ms": 4, "weight": 2}]}),
             400,
-            "before it",
+            "before they end",
         ),
         (
             "/v1/courses/ml".to_owned(),

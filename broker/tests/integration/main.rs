@@ -28,3 +28,4 @@ mod public;
 mod reconnect;
 mod sign_in;
 mod worker_tokens;
+mod worlds;

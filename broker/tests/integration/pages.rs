@@ -54,7 +54,7 @@ async fn the_page_shows_who_runs_who_waits_and_what_was() {
     let page = broker.get("/").await;
     for text in [
         "1 cell runs, 1 cell waits, the longest for less than a minute",
-        "1 worker is connected with 1 open place",
+        "1 worker is connected, 0 of 1 slot free",
         "lesson.ipynb",
         "in line",
         "Test CPU (8.0 GiB)",
@@ -235,7 +235,7 @@ async fn forms_act_for_those_who_may_and_only_from_their_own_pages() {
 
     let done = tia.send(&page, &hold).await;
     assert_eq!(done.status(), 303);
-    assert_eq!(done.headers()["location"], format!("job?id={job}"));
+    assert_eq!(done.headers()["location"], format!("job?id={job}#act"));
     assert!(tia.get("/").await.1.contains("staff hold it back: room 5"));
     assert!(tia.get(&page).await.1.contains("value=\"release\""));
     assert!(tia.get("/audit").await.1.contains("held back"));
@@ -277,6 +277,116 @@ async fn forms_act_for_those_who_may_and_only_from_their_own_pages() {
     assert_eq!(root.send("/workers", &drain).await.status(), 303);
     assert!(tia.get("/workers").await.1.contains("a new fan"));
     assert!(!tia.get("/workers").await.1.contains("action=\"act\""));
+}
+
+#[tokio::test]
+async fn a_form_that_lacks_something_comes_back_and_says_what() {
+    let broker = class().await;
+    let (tia, root) = (
+        Browser::of(&broker, "tia-token").await,
+        Browser::of(&broker, "root-token").await,
+    );
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = crate::api::proxy(&broker, "bob").await;
+    let over = crate::api::run(&mut worker, &mut proxy).await;
+    crate::api::hold(&mut worker, &mut proxy).await;
+    let mut proxy = crate::api::proxy(&broker, "ada").await;
+    let waits = proxy.submit().await;
+    proxy.place(waits).await;
+    let again = async |who: &Browser, page: &str, fields: &[(&str, &str)]| {
+        let answer = who.send(page, fields).await;
+        (answer.status().as_u16(), answer.text().await.unwrap())
+    };
+    let complaint = |says: &str| format!("<span class=\"wrong\" role=\"alert\">{says}</span>");
+
+    let (page, id) = (format!("/job?id={waits}"), waits.to_string());
+    for action in ["hold", "move_to_front"] {
+        let fields = [("job", id.as_str()), ("action", action), ("reason", " ")];
+        let (status, text) = again(&tia, &page, &fields).await;
+        assert_eq!(status, 400);
+        assert!(
+            text.contains(&complaint("The reason is missing.")),
+            "{text}"
+        );
+        assert!(text.contains("value=\"hold\"") && text.contains("autofocus"));
+    }
+    let drain = [("worker", "cpu-0"), ("action", "drain"), ("reason", "")];
+    let (status, text) = again(&root, "/workers", &drain).await;
+    assert_eq!(status, 400);
+    assert!(
+        text.contains(&complaint("The reason is missing.")),
+        "{text}"
+    );
+
+    let mut settings = [
+        ("course", "ml"),
+        ("action", "change_course"),
+        ("weight", "2"),
+        ("timeout", "5m"),
+        ("longest", ""),
+        ("message", "Ask in room 5"),
+        ("until", "2030-01-02T03:04"),
+        ("hours", "6"),
+        ("boost", "4"),
+    ];
+    for (field, typed, says) in [
+        (2, "much", "The weight must be a number."),
+        (2, "0", "The weight must be above 0 and at most 1000."),
+        (
+            3,
+            "soon",
+            "The time limit must be a time such as 90s, 5m or 2h.",
+        ),
+        (6, "later", "The deadline must be a date and a time."),
+        (7, "0", "The number of hours must be above 0."),
+        (8, "0.5", "The weight of the deadline must be at least 1."),
+    ] {
+        let right = std::mem::replace(&mut settings[field].1, typed);
+        let (status, text) = again(&tia, "/course?name=ml", &settings).await;
+        assert_eq!(status, 400, "{says}");
+        assert!(text.contains(&complaint(says)), "{says}: {text}");
+        for kept in [typed, "Ask in room 5"] {
+            assert!(text.contains(&format!("value=\"{kept}\"")), "{kept}");
+        }
+        settings[field].1 = right;
+    }
+
+    let (page, id) = (format!("/job?id={waits}"), over.to_string());
+    let cancel = [("job", id.as_str()), ("action", "cancel")];
+    let (status, text) = again(&tia, &page, &cancel).await;
+    assert_eq!(status, 409);
+    assert!(text.contains(&complaint("The cell is over.")), "{text}");
+    assert!(!text.contains("value=\"cancel\""), "{text}");
+}
+
+#[tokio::test]
+async fn a_page_that_stays_open_offers_nothing_for_a_cell_that_is_over() {
+    let broker = class().await;
+    let ada = Browser::of(&broker, "ada-token").await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = crate::api::proxy(&broker, "ada").await;
+    let job = proxy.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    worker.report(job, fencing, 1, vec![started()]).await;
+    let live = ada
+        .client
+        .get(format!("{}/live?of=job&id={job}", ada.address));
+    let mut live = live.header("cookie", &ada.cookie).send().await.unwrap();
+    let mut heard = String::new();
+    let mut hear_until = async |text: &str| {
+        within(text, async {
+            while !heard.contains(text) {
+                let part = live.chunk().await.unwrap().expect("the stream ended");
+                heard.push_str(&String::from_utf8_lossy(&part));
+            }
+        })
+        .await;
+    };
+    hear_until("Cancel this cell").await;
+    worker
+        .report(job, fencing, 2, vec![finished(Outcome::Ok)])
+        .await;
+    hear_until("The cell is over.").await;
 }
 
 #[tokio::test]

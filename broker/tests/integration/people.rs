@@ -257,7 +257,10 @@ async fn students_see_their_own_jobs_staff_their_courses_admins_all() {
             let name = format!("now-{number}.ipynb");
             assert_eq!(status.contains(&name), seen, "{token} {name}");
         }
-        assert!(page.contains("1 cell runs, 2 cells wait"), "{token}");
+        assert!(
+            page.contains("No cell runs, 1 cell starts, 2 cells wait"),
+            "{token}"
+        );
     }
 }
 

@@ -127,10 +127,10 @@ pub(super) async fn find(api: &Api, end: &str) -> anyhow::Result<Job> {
     let mut jobs: Vec<Job> = list(api, "/v1/jobs", query, 2).await?;
     anyhow::ensure!(
         jobs.len() < 2,
-        "Several jobs end with {end}\nhint: give more of it; `baton jobs` shows the ends"
+        "Several cells end with {end}\nhint: give more of it; `baton jobs` shows the ends"
     );
     jobs.pop().with_context(|| {
-        format!("There is no job that ends with {end} and that you may see\nhint: `baton jobs` lists those that you may see")
+        format!("There is no cell that ends with {end} and that you may see\nhint: `baton jobs` lists those that you may see")
     })
 }
 

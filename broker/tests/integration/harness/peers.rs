@@ -213,23 +213,38 @@ impl FakeWorker {
         held: &[(JobId, FencingNumber)],
         acknowledged: &[Acknowledged],
     ) -> Self {
-        let mut connection = within("a dial", baton_link::connect(dial, "/v1/worker"))
-            .await
-            .unwrap();
         let hello = FromWorker::Hello {
             protocol_version: PROTOCOL_VERSION,
             worker: id,
             name: String::new(),
-            devices: vec![Device {
-                kind: DeviceKind::Cpu,
-                model: "Test CPU".to_owned(),
-                memory_bytes: 8 << 30,
-            }],
+            devices: devices(),
             slots,
             sessions: sessions.to_vec(),
             assignments: held.to_vec(),
             acknowledged: acknowledged.to_vec(),
         };
+        Self::enter(dial, id, hello).await
+    }
+
+    pub(crate) async fn named(dial: &Dial, name: &str, slots: u32) -> Self {
+        let id = WorkerId::random();
+        let hello = FromWorker::Hello {
+            protocol_version: PROTOCOL_VERSION,
+            worker: id,
+            name: name.to_owned(),
+            devices: devices(),
+            slots,
+            sessions: Vec::new(),
+            assignments: Vec::new(),
+            acknowledged: Vec::new(),
+        };
+        Self::enter(dial, id, hello).await
+    }
+
+    async fn enter(dial: &Dial, id: WorkerId, hello: FromWorker) -> Self {
+        let mut connection = within("a dial", baton_link::connect(dial, "/v1/worker"))
+            .await
+            .unwrap();
         connection.send(&hello).await.unwrap();
         let mut worker = Self { connection, id };
         assert!(matches!(worker.next().await, ToWorker::Welcome { .. }));
@@ -313,6 +328,14 @@ impl FakeWorker {
         let end = tokio::time::timeout(PATIENCE, self.connection.receive()).await;
         assert!(matches!(end, Ok(Ok(None) | Err(_))), "{end:?}");
     }
+}
+
+fn devices() -> Vec<Device> {
+    vec![Device {
+        kind: DeviceKind::Cpu,
+        model: "Test CPU".to_owned(),
+        memory_bytes: 8 << 30,
+    }]
 }
 
 fn acknowledged(job: JobId, fencing: FencingNumber, number: u64) -> ToWorker {
