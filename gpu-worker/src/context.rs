@@ -108,9 +108,8 @@ impl Context {
             place: self.sharing.place().await,
             sharing: &self.sharing,
             account,
-            runtime_folder: self.config.runtime_folder.clone(),
             largest_message_bytes: self.state_limit_bytes(),
-            inherits: &self.config.session_environment,
+            config: &self.config,
         })
         .await
     }
@@ -129,9 +128,8 @@ impl Context {
             place: self.sharing.place().await,
             sharing: &self.sharing,
             account: 0,
-            runtime_folder: self.config.runtime_folder.clone(),
             largest_message_bytes: self.state_limit_bytes(),
-            inherits: &self.config.session_environment,
+            config: &self.config,
         })
         .await
         .map(drop)

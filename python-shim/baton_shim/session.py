@@ -21,6 +21,9 @@ def main() -> None:
     leave_notebook_folder()
     end_with_parent("SIGKILL")
     leave_out_debugger()
+    from baton_shim import packages
+
+    installed = packages.begin()
     from baton_shim.gpu_facts import ASKING
     from baton_shim.mirror import work_in_mirror
     from baton_shim.virtual import machine_has_gpu
@@ -34,7 +37,7 @@ def main() -> None:
     from baton_shim.local_modules import LocalModules
     from baton_shim.session_kernel import SessionKernel
 
-    modules = LocalModules()
+    modules = LocalModules(installed)
     modules.watch()
     link = Link(os.environ.pop(SHIM_SOCKET))
     threading.Thread(target=watch, args=(link.fileno(),), name="baton-worker-watch", daemon=True).start()
