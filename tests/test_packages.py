@@ -150,3 +150,8 @@ def test_nothing_is_left_of_a_session(kernel: Kernel, wheels: Path) -> None:
     assert file.is_file()
     kernel.shutdown()
     wait_until(lambda: not file.exists(), "the packages are gone with their session")
+
+
+def test_nvidia_smi_says_that_a_worker_has_no_gpu(kernel: Kernel) -> None:
+    said = kernel.gpu("!nvidia-smi").ok().stdout
+    assert said.strip() == "nvidia-smi: this worker has no GPU, so your %%gpu cells compute on its processor"

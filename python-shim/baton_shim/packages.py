@@ -77,16 +77,20 @@ class Overlay:
         start = f"import site; {shared}from baton_shim import installing; installing.begin({self.may_install})\n"
         write(os.path.join(self.packages, "baton.pth"), start)
         for name in ("pip", "pip3"):
-            self._make_program(name, "pip()")
+            self._make_python(name, "pip()")
         self.uv = which("uv", os.path.dirname(sys.executable))
         if self.uv is not None:
-            self._make_program("uv", f"uv({self.uv!r}, {self.may_install})")
+            self._make_python("uv", f"uv({self.uv!r}, {self.may_install})")
 
-    def _make_program(self, name: str, call: str) -> None:
+    def _make_python(self, name: str, call: str) -> None:
         # The system reads 127 bytes of a line that names an interpreter; a shell reads all of it.
+        start = f"'''exec' '{self.python}' \"$0\" \"$@\"\n' '''\n"
+        self.make_program(name, f"{start}from baton_shim import installing\n\ninstalling.{call}\n")
+
+    def make_program(self, name: str, script: str) -> None:
+        """For the shell, before all others of that name in the session's cells."""
         path = os.path.join(self.folder, "bin", name)
-        shell = f"#!/bin/sh\n'''exec' '{self.python}' \"$0\" \"$@\"\n' '''\n"
-        write(path, f"{shell}from baton_shim import installing\n\ninstalling.{call}\n")
+        write(path, f"#!/bin/sh\n{script}")
         os.chmod(path, 0o755)
 
     def _use(self) -> None:

@@ -11,6 +11,7 @@ import sys
 from baton_shim.launch import SHIM_SOCKET, end_with_parent, leave_notebook_folder, run_kernel, watch
 
 DEBUGGER = "debugpy"
+NO_GPU = "nvidia-smi: this worker has no GPU, so your %%gpu cells compute on its processor"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ def main() -> None:
 
     if machine_has_gpu():
         ASKING.begin()  # while everything else is loaded
+    elif installed.overlay is not None:
+        installed.overlay.make_program("nvidia-smi", f"echo '{NO_GPU}' >&2\nexit 9\n")
     work_in_mirror()
     import threading
 
