@@ -110,11 +110,12 @@ impl Context {
             account,
             largest_message_bytes: self.state_limit_bytes(),
             config: &self.config,
+            is_trial: false,
         })
         .await
     }
 
-    /// Starts a session that has nothing of a notebook, and ends it. Without a Python of its own the worker has
+    /// Starts a session that has nothing of a notebook, lets it run a cell of its own, and ends it. Without a Python of its own the worker has
     /// nothing to try.
     pub(crate) async fn try_a_session(&self) -> Result<(), StartError> {
         let Some(python) = self.config.python.clone() else {
@@ -130,6 +131,7 @@ impl Context {
             account: 0,
             largest_message_bytes: self.state_limit_bytes(),
             config: &self.config,
+            is_trial: true,
         })
         .await
         .map(drop)

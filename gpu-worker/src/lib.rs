@@ -95,7 +95,7 @@ pub struct Config {
 
 /// Runs until it is asked to stop, and as long as [`Stop`] says after that. Call it from a thread that lives as long as
 /// the process: the system ends sessions with the thread that started them.
-pub async fn run(config: Config, stop: watch::Receiver<Stop>) -> anyhow::Result<()> {
+pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Result<()> {
     let cache = ChunkDirectory::open_cache(config.cache.clone(), config.cache_limit_bytes)
         .context("Failed to open the worker's cache")?;
     mirror::remove_leftovers(&config.mirrors);
@@ -129,5 +129,9 @@ pub async fn run(config: Config, stop: watch::Receiver<Stop>) -> anyhow::Result<
         sharing,
         reading,
     };
-    Agent::run(Arc::new(context), devices, stop).await
+    let context = Arc::new(context);
+    if !agent::is_ready(&context, &mut stop).await {
+        return Ok(());
+    }
+    Agent::run(context, devices, stop).await
 }

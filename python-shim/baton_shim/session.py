@@ -11,6 +11,8 @@ import sys
 from baton_shim.launch import SHIM_SOCKET, end_with_parent, leave_notebook_folder, run_kernel, watch
 
 DEBUGGER = "debugpy"
+TRIAL = "BATON_TRIAL"
+"""Set by a worker that wants to know whether cells run here."""
 NO_GPU = "nvidia-smi: this worker has no GPU, so your %%gpu cells compute on its processor"
 
 TYPE_CHECKING = False
@@ -25,6 +27,7 @@ def main() -> None:
     from baton_shim import packages
 
     installed = packages.begin()
+    trial = os.environ.pop(TRIAL, "") == "1"
     from baton_shim.gpu_facts import ASKING
     from baton_shim.mirror import work_in_mirror
     from baton_shim.virtual import machine_has_gpu
@@ -51,6 +54,8 @@ def main() -> None:
     def shell_ready(shell: Any) -> None:
         del sys.modules[DEBUGGER]  # the student may import it
         shell.kernel.join(link, modules)
+        if trial:
+            shell.kernel.try_a_cell()
 
     run_kernel(shell_ready, prepare)
 

@@ -30,6 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const NOTEBOOK_FOLDER: &str = "BATON_NOTEBOOK_FOLDER";
 const MIRROR_FOLDER: &str = "BATON_MIRROR_FOLDER";
 
+/// Tells a session to try a cell.
+const TRIAL: &str = "BATON_TRIAL";
+
 /// How many lines of a failed start are told.
 const LINES: usize = 12;
 
@@ -47,6 +50,8 @@ pub(crate) struct StartOrder<'a> {
     /// How much a message of the session may have.
     pub(crate) largest_message_bytes: u64,
     pub(crate) config: &'a Config,
+    /// It runs a cell of its own before it says hello.
+    pub(crate) is_trial: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -136,6 +141,9 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
             &order.config.session_environment,
         ))
         .envs(packages.environment());
+    if order.is_trial {
+        command.env(TRIAL, "1");
+    }
     let mut watch = None;
     if let Some(mirror) = &mirror {
         watch = Some(mirror.watch(&mut command).map_err(StartError::Watch)?);
