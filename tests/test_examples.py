@@ -25,6 +25,7 @@ NAMES = [
     "07-two-students",
     "08-pytorch-from-data-to-model",
     "09-pytorch-in-an-hour",
+    "10-your-first-hour",
 ]
 
 
@@ -155,6 +156,29 @@ def test_two_students(place: Place) -> None:
     assert all(others), told.stdout
     assert matched(r"(?s:.*)my cell began, (\d) of the others were still at work\n", told.stdout) in ("0", "1")
     assert left.stdout == "the others have left\n"
+
+
+def test_your_first_hour(place: Place) -> None:
+    data, before, trained, curve, plot, mistake, safe, others, waited, after, saved = results_of(
+        "10-your-first-hour", place.work
+    )
+    assert data.stdout == "1500 images to learn from, 297 to test with\n"
+    matched(r"before training: (\d+)% right\n", before.stdout)
+    assert "20/20" in trained.stderr
+    assert int(matched(r"after 20 epochs: (\d+)% right\n", trained.stdout)) > 90
+    # nbclient writes an update into the output that it updates.
+    assert [sorted(content["data"]) for content in curve.displays] == [["image/png", "text/plain"]]
+    assert curve.stdout == "epochs: 40\n"
+    assert [sorted(content["data"]) for content in plot.displays] == [["image/png", "text/plain"]]
+    assert mistake.error is not None
+    assert mistake.error[0] == "RuntimeError"
+    right = matched(r"still (\d+)% right after 40 epochs\n", safe.stdout)
+    assert int(right) > 90
+    assert others.stdout == "2 classmates are at work\n"
+    assert "10/10" in waited.stderr
+    assert float(matched(r"GPU: .*, waited ([\d.]+) s, peak .*", waited.notices[-1])) > 0.5
+    matched(r"(\d+)% right after 50 epochs\n", after.stdout)
+    assert saved.stdout == "saved and read: True\n"
 
 
 @pytest.mark.parametrize(

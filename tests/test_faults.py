@@ -267,7 +267,6 @@ def test_the_broker_killed_many_times_while_cells_run(running: Service, notebook
 def breakable_python(tmp_path: Path) -> tuple[Path, Path]:
     """A Python, and a file; while that is there, it does not start."""
     broken, python = tmp_path / "broken", tmp_path / "python"
-    broken.touch()
     python.write_text(
         f'#!/bin/sh\n[ ! -e {broken} ] || {{ echo "no libpython"; exit 3; }}\nexec {sys.executable} "$@"\n'
     )
@@ -291,6 +290,7 @@ def test_a_worker_that_cannot_start_sessions_fails_no_cells(
     python, broken = breakable_python
     service.start_broker()
     faulty = service.start_worker(slots=1, BATON_WORKER_PYTHON=str(python))
+    broken.touch()
     sound = service.start_worker(slots=1)
     kernels = [service.kernel(new_kernel) for _ in range(3)]
     cells = [kernel.begin("%%gpu\nran = True") for kernel in kernels]
@@ -312,6 +312,7 @@ def test_the_only_worker_cannot_start_sessions(
     python, broken = breakable_python
     service.start_broker()
     service.start_worker(BATON_WORKER_PYTHON=str(python))
+    broken.touch()
     kernel = service.kernel(new_kernel)
     kernel.run("values = [1, 2]").ok()
     for _ in range(2):
@@ -321,6 +322,32 @@ def test_the_only_worker_cannot_start_sessions(
         assert "hint: " in result.plain_traceback
     broken.unlink()
     assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
+
+
+@pytest.mark.parametrize(
+    ("trouble", "told"),
+    [
+        pytest.param("exit 3", "exit status: 3", id="it does not start"),
+        pytest.param("echo 'raise ImportError(\"no cells\")' > $0.d/cloudpickle.py", "no cells", id="no cell runs"),
+    ],
+)
+def test_a_worker_tries_a_cell_before_it_connects(
+    service: Service, new_kernel: Callable[..., Kernel], tmp_path: Path, trouble: str, told: str
+) -> None:
+    python = tmp_path / "python"
+    start = f"export PYTHONPATH={python}.d; mkdir -p $PYTHONPATH; rm -f $PYTHONPATH/*.py"
+    end = f'exec {sys.executable} "$@"'
+    python.write_text(f"#!/bin/sh\n{start}\n{trouble}\n{end}\n")
+    python.chmod(0o755)
+    service.start_broker()
+    worker = service.begin_worker(BATON_WORKER_PYTHON=str(python))
+    wait_until(lambda: "Sessions do not start here, so this worker takes no cells" in service.log(worker), "it says so")
+    assert told in service.log(worker)
+    assert json.loads(service.answers("/v1/workers"))["items"] == []
+    cell = service.kernel(new_kernel).begin("%%gpu\nran = True")
+    python.write_text(f"#!/bin/sh\n{start}\n{end}\n")
+    cell.finish().ok()
+    assert state_of(service, worker) == "connected"
 
 
 def test_ordinary_cells_need_no_broker(running: Service, notebook: Kernel) -> None:

@@ -32,6 +32,7 @@ use crate::device;
 use crate::gpu;
 use crate::job::Names;
 use crate::line::{Line, LineEvent};
+use crate::notice;
 use crate::report::Report;
 use crate::status::Status;
 use crate::stop::Stop;
@@ -300,8 +301,9 @@ impl Agent {
             } => {
                 if matches!(*event, JobEvent::NotStarted { .. }) {
                     let context = Arc::clone(&self.context);
-                    self.trial
-                        .get_or_insert_with(|| Box::pin(until_a_session_starts(context)));
+                    self.trial.get_or_insert_with(|| {
+                        Box::pin(until_a_session_starts(context, TRIAL_PAUSE))
+                    });
                 }
                 let assignment = self.assignments.get_mut(&job);
                 if let Some(assignment) = assignment.filter(|held| held.fencing == fencing) {
@@ -350,6 +352,7 @@ impl Agent {
             connected: self.line.is_open(),
             cells: assignments.filter(|held| !held.outbox.has_end()).count(),
             leaving: self.leave.has_begun(),
+            trying: false,
         };
         self.context.config.status.send_if_modified(|status| {
             let changed = *status != new;
@@ -392,14 +395,30 @@ async fn passed(trial: &mut Option<BoxFuture<'static, ()>>) {
     }
 }
 
-async fn until_a_session_starts(context: Arc<Context>) {
-    let mut pause = TRIAL_PAUSE;
+/// Whether sessions start here and run a cell; `false` when the worker was asked to stop meanwhile. Before that the
+/// broker does not know this worker, so no cell comes to it that would fail.
+pub(crate) async fn is_ready(context: &Arc<Context>, stop: &mut watch::Receiver<Stop>) -> bool {
+    context
+        .config
+        .status
+        .send_modify(|status| status.trying = true);
+    let asked = async { while asked(stop).await == Stop::No {} };
+    tokio::select! {
+        () = until_a_session_starts(Arc::clone(context), Duration::ZERO) => true,
+        () = asked => false,
+    }
+}
+
+async fn until_a_session_starts(context: Arc<Context>, mut pause: Duration) {
     loop {
         tokio::time::sleep(pause).await;
         match context.try_a_session().await {
             Ok(()) => return,
-            Err(error) => tracing::warn!(%error, "Sessions do not start here"),
+            Err(error) => tracing::error!(
+                "Sessions do not start here, so this worker takes no cells: {}",
+                notice::not_started(&error).value
+            ),
         }
-        pause = (2 * pause).min(LONGEST_TRIAL_PAUSE);
+        pause = (2 * pause).clamp(TRIAL_PAUSE, LONGEST_TRIAL_PAUSE);
     }
 }

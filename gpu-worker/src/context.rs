@@ -108,14 +108,14 @@ impl Context {
             place: self.sharing.place().await,
             sharing: &self.sharing,
             account,
-            runtime_folder: self.config.runtime_folder.clone(),
             largest_message_bytes: self.state_limit_bytes(),
-            inherits: &self.config.session_environment,
+            config: &self.config,
+            is_trial: false,
         })
         .await
     }
 
-    /// Starts a session that has nothing of a notebook, and ends it. Without a Python of its own the worker has
+    /// Starts a session that has nothing of a notebook, lets it run a cell of its own, and ends it. Without a Python of its own the worker has
     /// nothing to try.
     pub(crate) async fn try_a_session(&self) -> Result<(), StartError> {
         let Some(python) = self.config.python.clone() else {
@@ -129,9 +129,9 @@ impl Context {
             place: self.sharing.place().await,
             sharing: &self.sharing,
             account: 0,
-            runtime_folder: self.config.runtime_folder.clone(),
             largest_message_bytes: self.state_limit_bytes(),
-            inherits: &self.config.session_environment,
+            config: &self.config,
+            is_trial: true,
         })
         .await
         .map(drop)

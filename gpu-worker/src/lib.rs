@@ -21,6 +21,7 @@ mod mirror;
 mod notebook;
 mod notice;
 mod outbox;
+mod packages;
 mod processes;
 mod report;
 mod session;
@@ -71,8 +72,10 @@ pub struct Config {
     /// How long running cells may go on after [`Stop::WhenCellsEnd`]; `None`: each until its own time limit.
     pub stop_grace: Option<Duration>,
     pub files: FilesChoice,
-    /// Where folders of notebooks are mirrored that cannot be seen from here.
+    /// Where folders of notebooks are mirrored that cannot be seen from here, and where packages are that cells install.
     pub mirrors: PathBuf,
+    /// Whether cells may install packages, each for its own notebook.
+    pub install_packages: bool,
     /// How much a cell may bring home in files.
     pub files_limit_bytes: u64,
     /// How sessions share a GPU, where there is one.
@@ -92,10 +95,11 @@ pub struct Config {
 
 /// Runs until it is asked to stop, and as long as [`Stop`] says after that. Call it from a thread that lives as long as
 /// the process: the system ends sessions with the thread that started them.
-pub async fn run(config: Config, stop: watch::Receiver<Stop>) -> anyhow::Result<()> {
+pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Result<()> {
     let cache = ChunkDirectory::open_cache(config.cache.clone(), config.cache_limit_bytes)
         .context("Failed to open the worker's cache")?;
     mirror::remove_leftovers(&config.mirrors);
+    packages::remove_leftovers(&config.mirrors);
     let lane = ChunkLane::new(&config.dial).context("Failed to prepare the way to the broker")?;
     let lane = lane.with_patience(config.patience);
     let visible = std::env::var(CUDA_VISIBLE_DEVICES).ok();
@@ -125,5 +129,9 @@ pub async fn run(config: Config, stop: watch::Receiver<Stop>) -> anyhow::Result<
         sharing,
         reading,
     };
-    Agent::run(Arc::new(context), devices, stop).await
+    let context = Arc::new(context);
+    if !agent::is_ready(&context, &mut stop).await {
+        return Ok(());
+    }
+    Agent::run(context, devices, stop).await
 }

@@ -9,10 +9,15 @@ pub struct Status {
     pub cells: usize,
     /// It takes nothing more.
     pub leaving: bool,
+    /// It runs a cell of its own before it looks for the broker.
+    pub trying: bool,
 }
 
 impl fmt::Display for Status {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.trying {
+            return formatter.write_str("Trying whether sessions start here");
+        }
         formatter.write_str(match (self.leaving, self.connected) {
             (false, true) => "Connected to the broker",
             (false, false) => "Looking for the broker",

@@ -136,6 +136,8 @@ class Home:
     def _run(self, body: str, options: Options) -> Any:
         from baton_shim.call import Call
 
+        if self.modules.packages.came_here():
+            self.void()  # what stayed in the session for lack of a package may come home from the next one
         while True:
             self.rest.poll()
             if not self.warm or not options.returns or not self.rest.due:

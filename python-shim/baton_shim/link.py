@@ -60,12 +60,12 @@ class Link:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def hello(self) -> None:
+    def hello(self, python: str = sys.executable) -> None:
         self.send(
             "hello",
             version=__version__,
             pid=os.getpid(),
-            python=sys.executable,
+            python=python,
             python_version=f"{sys.version_info.major}.{sys.version_info.minor}",
         )
 

@@ -1,7 +1,8 @@
 """Modules beside the notebook: each end runs the source that the other end has loaded.
 
-What is installed travels by name. A student's own `.py` file may change between two cells, and a module keeps the
-source that it was loaded from until somebody reloads it. So each end writes down what it loads, tells the other end
+What is installed travels by name, and the packages that cells installed (`packages.py`) are told with the modules.
+A student's own `.py` file may change between two cells, and a module keeps the source that it was loaded from until
+somebody reloads it. So each end writes down what it loads, tells the other end
 before anything of that module is unpickled there, and that end loads the same source when it wants the module; what
 it has loaded already from another source, or what was reloaded, it reloads in the same way.
 
@@ -24,6 +25,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from baton_shim.mirror import to_here, to_home
+from baton_shim.packages import Installed, Packages
 
 AUTORELOAD = "IPython.extensions.autoreload"
 INSTALLED = (os.path.dirname(os.__file__) + os.sep, "/site-packages/", "/dist-packages/")
@@ -44,7 +46,8 @@ class Loaded(NamedTuple):
 class LocalModules(MetaPathFinder):
     """One for each kernel, from its start on."""
 
-    def __init__(self) -> None:
+    def __init__(self, packages: Packages) -> None:
+        self.packages = packages
         self.loaded: dict[str, Loaded] = {}
         self._told: dict[str, Loaded] = {}
         """As the other end knows what is loaded here, or as it said itself."""
@@ -69,19 +72,29 @@ class LocalModules(MetaPathFinder):
     def restart(self) -> None:
         """The other end is a process that has just begun."""
         self._told.clear()
+        self.packages.restart()
 
     def depart(self) -> bytes | None:
         """What the other end has to know before it reads anything else. Call `departed` once it is on its way."""
         self._see_autoreload()
         self._news = {name: loaded for name, loaded in self.loaded.items() if self._told.get(name) != loaded}
-        return pickle.dumps({name: tuple(loaded) for name, loaded in self._news.items()}) if self._news else None
+        packages = self.packages.depart()
+        if packages is None and not self._news:
+            return None
+        return pickle.dumps(
+            (packages and tuple(packages), {name: tuple(loaded) for name, loaded in self._news.items()})
+        )
 
     def departed(self) -> None:
+        self.packages.departed()
         self._told.update(self._news)
 
     def land(self, news: bytes) -> None:
         """Raises what a module raises that has to be reloaded here."""
-        for name, fields in pickle.loads(news).items():
+        packages, modules = pickle.loads(news)
+        if packages is not None:
+            self.packages.land(Installed(*packages))
+        for name, fields in modules.items():
             given = Loaded(*fields)
             here = self.loaded.get(name)
             if name not in sys.modules:

@@ -12,6 +12,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
+from baton_shim import completion
 from baton_shim.options import Options, gpu_bytes, milliseconds, names
 
 if TYPE_CHECKING:
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 GPU_LINE = re.compile(r"[ \t]*%%gpu(?:[ \t\r\n]|$)")
 CONFIG = re.compile(r"notices=(?P<notices>quiet|normal)|virtual=(?P<virtual>on|off)")
+WORDS = {
+    "gpu_config": ("notices=quiet", "notices=normal", "virtual=on", "virtual=off"),
+    "gpu_reset": ("--lose",),
+}
+"""What may stand behind the line magics."""
 EXPLANATION = (
     "Put %%gpu (two percent signs) on the first line of a cell: the whole cell then runs on a GPU, with your "
     "variables, and what it changes is here when it ends. '%%gpu?' shows the options"
@@ -98,6 +104,7 @@ def register(shell: Any, home: Home | None) -> None:
     shell.register_magic_function(explain, "line", "gpu")
     shell.register_magic_function(misplaced, "line", "%gpu")
     register_beside(shell, home)
+    completion.register(shell, gpu.parser, WORDS)
     if hoist not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(hoist)
 

@@ -30,8 +30,9 @@ def forked(words: int) -> None:
 def run(prepare: Callable[[], None]) -> None:
     end_with_parent("SIGTERM")
     from baton_shim.local_modules import LocalModules
+    from baton_shim.packages import Packages
 
-    modules = LocalModules()
+    modules = LocalModules(Packages())
     modules.watch()
 
     def shell_ready(shell: Any) -> None:

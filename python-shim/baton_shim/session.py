@@ -11,6 +11,9 @@ import sys
 from baton_shim.launch import SHIM_SOCKET, end_with_parent, leave_notebook_folder, run_kernel, watch
 
 DEBUGGER = "debugpy"
+TRIAL = "BATON_TRIAL"
+"""Set by a worker that wants to know whether cells run here."""
+NO_GPU = "nvidia-smi: this worker has no GPU, so your %%gpu cells compute on its processor"
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,12 +24,18 @@ def main() -> None:
     leave_notebook_folder()
     end_with_parent("SIGKILL")
     leave_out_debugger()
+    from baton_shim import packages
+
+    installed = packages.begin()
+    trial = os.environ.pop(TRIAL, "") == "1"
     from baton_shim.gpu_facts import ASKING
     from baton_shim.mirror import work_in_mirror
     from baton_shim.virtual import machine_has_gpu
 
     if machine_has_gpu():
         ASKING.begin()  # while everything else is loaded
+    elif installed.overlay is not None:
+        installed.overlay.make_program("nvidia-smi", f"echo '{NO_GPU}' >&2\nexit 9\n")
     work_in_mirror()
     import threading
 
@@ -34,7 +43,7 @@ def main() -> None:
     from baton_shim.local_modules import LocalModules
     from baton_shim.session_kernel import SessionKernel
 
-    modules = LocalModules()
+    modules = LocalModules(installed)
     modules.watch()
     link = Link(os.environ.pop(SHIM_SOCKET))
     threading.Thread(target=watch, args=(link.fileno(),), name="baton-worker-watch", daemon=True).start()
@@ -45,6 +54,8 @@ def main() -> None:
     def shell_ready(shell: Any) -> None:
         del sys.modules[DEBUGGER]  # the student may import it
         shell.kernel.join(link, modules)
+        if trial:
+            shell.kernel.try_a_cell()
 
     run_kernel(shell_ready, prepare)
 

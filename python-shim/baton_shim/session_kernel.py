@@ -54,7 +54,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         SWITCH.begin(session=True)
         self._link = link
         self._modules = modules
-        self._table: Table = Table(self.shell.user_ns, modules.land)
+        self._table: Table = Table(self.shell.user_ns, modules.land, modules.packages.missing)
         self._names = SessionNames(self.shell.user_ns)
         self._turn = threading.Lock()  # of the cell and its threads, to speak with the notebook
         self._faults = NameFaults(self.shell.user_ns, self._names, self._turn, self._ask_for_names)
@@ -69,12 +69,18 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._message_id = ""
         self._file = ""
 
+    def try_a_cell(self) -> None:
+        """Raises what would stop a student's cell or what it leaves. The session is of no use afterwards."""
+        self.shell.run_cell("found = sum(range(10))", store_history=False).raise_error()
+        self._table.snapshot(["found"])
+
     def start(self) -> None:
         super().start()
         self._publisher = Publisher(self._link, self.iopub_thread)
         self._loop: asyncio.AbstractEventLoop = self.io_loop.asyncio_loop
         self._listen()
-        self._link.hello()
+        overlay = self._modules.packages.overlay
+        self._link.hello(overlay.worker_python if overlay else sys.executable)
 
     def _listen(self) -> None:
         self._loop.add_reader(self._link, self._on_readable)
@@ -150,6 +156,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             return error
         finally:
             message.close()
+        self._troubles = self._modules.packages.take_troubles() + self._troubles
         self._remember_sources(extra)
         prepared: dict[str, Any] = extra
         return prepared
@@ -181,13 +188,17 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             raise KeyboardInterrupt
 
     def _refuse(self, error: BaseException) -> None:
-        self._link.send("refused", message_id=self._message_id, error=refusal_of(error))
+        self._link.send(
+            "refused", message_id=self._message_id, error=refusal_of(error, self._modules.packages.may_install)
+        )
 
     async def _run(self, code: str, silent: bool, allow_stdin: bool) -> dict[str, Any]:
         shell = self.shell
         shell.displayhook.take()
         shell.last_execution_result = None
         shell.displayhook.cell = None
+        for line in self._modules.packages.take_notes():
+            sys.stdout.write(f"{line}\n")
         for line in self._troubles:
             warn(line)
         ticking = asyncio.ensure_future(tick())
@@ -358,14 +369,15 @@ def error_reply(shell: SessionShell, name: str, value: str) -> dict[str, Any]:
     }
 
 
-def refusal_of(error: BaseException) -> dict[str, Any]:
+def refusal_of(error: BaseException, may_install: bool) -> dict[str, Any]:
     """Why the state could not be set up, for the student."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
+        install = f"install it in a %%gpu cell without variables: %pip install {package}"
         return wire.remote_error(
             "ModuleNotFoundError",
             f"Package '{package}' is used here but is not installed on the GPU machine",
-            hint="ask your course staff to install it",
+            hint=install if may_install else "ask your course staff to install it",
         )
     if type(error).__name__ == "TableBroken":
         return wire.remote_error("StateRefused", errors.short(error))

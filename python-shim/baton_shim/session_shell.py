@@ -21,7 +21,7 @@ from IPython.core.magic import line_magic, magics_class
 from IPython.core.magics.namespace import NamespaceMagics
 from traitlets import Type
 
-from baton_shim import frames
+from baton_shim import downloads, frames
 from baton_shim.source import as_written
 from baton_shim.surroundings.kind import of_notebook
 
@@ -135,6 +135,12 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
             self.faults.bring_all()
         return super().run_line_magic(magic_name, line, _stack_depth + 1)
 
+    def system(self, cmd: str) -> None:
+        super().system(cmd)
+        hint = downloads.hint_for_command(cmd, self.user_ns.get("_exit_code"))
+        if hint is not None:
+            sys.stderr.write(f"hint: {hint}\n")
+
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         from baton_shim.state import StayedError
 
@@ -142,6 +148,8 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         sys.stderr.flush()
         if isinstance(evalue, StayedError):
             stb = [*stb, f"hint: {evalue.hint}"]
+        elif (hint := downloads.hint_for_error(evalue)) is not None:
+            stb = [*stb, f"hint: {hint}"]
         self._last_traceback = [as_written(lines) for lines in stb]
 
     def showtraceback(self, exc_tuple: Any = None, *arguments: Any, **options: Any) -> None:

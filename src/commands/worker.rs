@@ -78,6 +78,7 @@ pub(crate) fn config(
         stop_grace: Some(settings.worker_stop_grace.unwrap_or(SHORT_STOP_GRACE)),
         files: settings.worker_files,
         mirrors: mirrors.unwrap_or_else(|| settings.state_folder.join("mirrors")),
+        install_packages: settings.worker_install_packages,
         files_limit_bytes: settings.worker_files_limit.bytes,
         gpu_mode: settings.worker_gpu_mode,
         gpu_memory_bytes: settings.worker_gpu_memory.map(|size| size.bytes),

@@ -354,12 +354,17 @@ settings! {
     flag: Some(("files", &["worker", "up"])),
     default: Text("auto");
 
+    #[doc = "Whether `pip install` and `uv pip install` in a `%%gpu` cell install packages, for the sessions of its notebook only. Otherwise they are refused with a hint."]
+    worker_install_packages: bool = "worker.install_packages",
+    flag: Some(("install-packages", &["worker", "up"])),
+    default: Text("true");
+
     #[doc = "How much a cell may bring home in files that it wrote in a mirror, and how large a file may be that it opens there."]
     worker_files_limit: Size = "worker.files_limit",
     flag: Some(("files-limit", &["worker", "up"])),
     default: Text("4GiB");
 
-    #[doc = "The folder in which the worker keeps mirrors of notebooks' folders, each as long as its session. Nothing else may tidy it up. A disk of the machine's own is best."]
+    #[doc = "The folder in which the worker keeps mirrors of notebooks' folders and the packages that cells install, each as long as its session. Nothing else may tidy it up. A disk of the machine's own is best."]
     worker_mirrors: Option<PathBuf> = "worker.mirrors",
     flag: Some(("mirrors", &["worker", "up"])),
     default: Nothing { described: "`mirrors` in `state_folder`" };

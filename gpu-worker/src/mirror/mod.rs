@@ -71,11 +71,15 @@ pub(crate) fn remove_leftovers(mirrors: &Path) {
     folder::sweep(mirrors, &purpose());
 }
 
-/// Locks on a folder of a network may hold on one machine only, so each has mirrors of its own there.
 fn purpose() -> String {
+    format!("mirror-{}", this_machine())
+}
+
+/// Locks on a folder of a network may hold on one machine only, so each has mirrors of its own there.
+pub(crate) fn this_machine() -> String {
     let name = nix::sys::utsname::uname().map(|names| names.nodename().to_owned());
     let machine = baton_blobs::hash(name.unwrap_or_default().as_encoded_bytes()).to_string();
-    format!("mirror-{}", &machine[..8])
+    machine[..8].to_owned()
 }
 
 /// Whether this machine sees the very folder that the notebook is in, and the student may write there.

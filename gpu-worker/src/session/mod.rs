@@ -31,6 +31,7 @@ pub(crate) use self::log::SessionLog;
 pub(crate) use self::start::{StartError, StartOrder, start};
 use crate::gpu::{Membership, Part, ProgramError};
 use crate::mirror::SessionMirror;
+use crate::packages::SessionPackages;
 use crate::processes;
 
 /// How long a process may live on after its connections are gone.
@@ -59,6 +60,7 @@ pub(crate) struct Session {
     gpu: Part,
     /// Where the kernel's sockets lie; goes last.
     _folder: PrivateFolder,
+    _packages: SessionPackages,
 }
 
 async fn or_never(end: Option<impl Future<Output = ()>>) {

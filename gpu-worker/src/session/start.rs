@@ -17,8 +17,10 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
 use super::{Keepers, Session, SessionLog, environment};
+use crate::Config;
 use crate::gpu::{Place, Sharing};
 use crate::mirror::SessionMirror;
+use crate::packages::SessionPackages;
 use crate::processes;
 
 /// Python on a slow network folder needs its time.
@@ -27,6 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Tell a session's shim that the one stands for the other.
 const NOTEBOOK_FOLDER: &str = "BATON_NOTEBOOK_FOLDER";
 const MIRROR_FOLDER: &str = "BATON_MIRROR_FOLDER";
+
+/// Tells a session to try a cell.
+const TRIAL: &str = "BATON_TRIAL";
 
 /// How many lines of a failed start are told.
 const LINES: usize = 12;
@@ -42,12 +47,11 @@ pub(crate) struct StartOrder<'a> {
     pub(crate) sharing: &'a Sharing,
     pub(crate) place: Option<Place>,
     pub(crate) account: u64,
-    /// Where private folders are made.
-    pub(crate) runtime_folder: PathBuf,
     /// How much a message of the session may have.
     pub(crate) largest_message_bytes: u64,
-    /// What it inherits of the worker's environment besides what every session inherits.
-    pub(crate) inherits: &'a [String],
+    pub(crate) config: &'a Config,
+    /// It runs a cell of its own before it says hello.
+    pub(crate) is_trial: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -104,11 +108,13 @@ impl StartError {
 
 /// Dropping the future ends what was started.
 pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> {
-    std::fs::create_dir_all(&order.runtime_folder).map_err(|source| StartError::RuntimeFolder {
-        path: order.runtime_folder.clone(),
+    let runtime_folder = &order.config.runtime_folder;
+    std::fs::create_dir_all(runtime_folder).map_err(|source| StartError::RuntimeFolder {
+        path: runtime_folder.clone(),
         source,
     })?;
-    let folder = PrivateFolder::create_in(&order.runtime_folder, "session")?;
+    let folder = PrivateFolder::create_in(runtime_folder, "session")?;
+    let packages = SessionPackages::create(order.config)?;
     let listener = ShimListener::bind(folder.path())?;
     let scanner = scanner::install(folder.path()).map_err(StartError::Library)?;
     let connection = ConnectionFile::create(folder.path());
@@ -130,7 +136,14 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     let mut command = Command::new(&order.python);
     command
         .env_clear()
-        .envs(environment::inherited(std::env::vars_os(), order.inherits));
+        .envs(environment::inherited(
+            std::env::vars_os(),
+            &order.config.session_environment,
+        ))
+        .envs(packages.environment());
+    if order.is_trial {
+        command.env(TRIAL, "1");
+    }
     let mut watch = None;
     if let Some(mirror) = &mirror {
         watch = Some(mirror.watch(&mut command).map_err(StartError::Watch)?);
@@ -198,6 +211,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         mark,
         log,
         _folder: folder,
+        _packages: packages,
     })
 }
 

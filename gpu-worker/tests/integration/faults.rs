@@ -246,6 +246,12 @@ async fn check_not_started(mut worker: Worker, expected: &[&str]) {
     assert!(error.hint.is_some());
 }
 
+/// The same for all sessions but the first, with which the worker tries whether any start.
+async fn worker_that_changes(folder: &Path, variables: &str) -> Worker {
+    let lines = format!("[ $(wc -l < $TRIES) -gt 1 ] && export {variables}");
+    worker_with_starts(folder, &lines).await
+}
+
 /// A worker whose sessions start with these lines of a shell, in which `$TRIES` has a line for each start.
 async fn worker_with_starts(folder: &Path, lines: &str) -> Worker {
     let tries = folder.join("tries");
@@ -256,8 +262,9 @@ async fn worker_with_starts(folder: &Path, lines: &str) -> Worker {
 #[tokio::test]
 async fn a_session_that_could_not_start_is_tried_once_more() {
     let folder = short_folder();
-    let first_fails = "[ $(wc -l < $TRIES) -gt 1 ] || exit 3";
-    let mut worker = worker_with_starts(folder.path(), first_fails).await;
+    // After the trial with which the worker begins.
+    let second_fails = "[ $(wc -l < $TRIES) -ne 2 ] || exit 3";
+    let mut worker = worker_with_starts(folder.path(), second_fails).await;
     worker.run(Notebook::new().cell("")).await.ok();
 }
 
@@ -265,7 +272,7 @@ async fn a_session_that_could_not_start_is_tried_once_more() {
 async fn a_worker_on_which_sessions_start_again_says_so() {
     let folder = short_folder();
     // Twice for the job, then as a trial.
-    let three_fail = "[ $(wc -l < $TRIES) -gt 3 ] || exit 3";
+    let three_fail = "[ $(wc -l < $TRIES) -gt 4 ] || [ $(wc -l < $TRIES) -eq 1 ] || exit 3";
     let mut worker = worker_with_starts(folder.path(), three_fail).await;
     worker.assign(Notebook::new().cell("")).await;
     while worker.line.receive().await != (FromWorker::Recovered {}) {}
@@ -298,13 +305,15 @@ async fn another_python_is_refused_by_name() {
 
 #[tokio::test]
 async fn another_version_of_the_shim_does_not_start() {
-    let worker = worker_with_environment("FAKE_SHIM_VERSION=0.0.0").await;
+    let folder = short_folder();
+    let worker = worker_that_changes(folder.path(), "FAKE_SHIM_VERSION=0.0.0").await;
     check_not_started(worker, &["0.0.0", env!("CARGO_PKG_VERSION")]).await;
 }
 
 #[tokio::test]
 async fn a_session_that_crashes_at_its_start_says_why() {
-    let worker = worker_with_environment("FAKE_CRASH=1").await;
+    let folder = short_folder();
+    let worker = worker_that_changes(folder.path(), "FAKE_CRASH=1").await;
     let why = ["exit status: 3", "this session does not want to start"];
     check_not_started(worker, &why).await;
 }
@@ -316,15 +325,18 @@ async fn a_python_without_the_shim_says_so() {
     std::fs::create_dir(&package).unwrap();
     // A regular package: it hides one that is installed.
     std::fs::write(package.join("__init__.py"), "").unwrap();
-    let worker = worker_with_environment(&format!("PYTHONPATH={}", folder.path().display())).await;
+    let hidden = format!("PYTHONPATH={}", folder.path().display());
+    let worker = worker_that_changes(folder.path(), &hidden).await;
     check_not_started(worker, &["No module named baton_shim.session"]).await;
 }
 
 #[tokio::test]
 async fn a_python_that_is_not_there_is_named() {
-    let worker =
-        Worker::start_with(|config| config.python = Some(Path::new("/no/python").into())).await;
-    check_not_started(worker, &["/no/python"]).await;
+    let mut python = None;
+    let worker = Worker::start_with(|config| python = config.python.clone()).await;
+    let python = python.unwrap();
+    std::fs::remove_file(&python).unwrap();
+    check_not_started(worker, &[&python.display().to_string()]).await;
 }
 
 #[tokio::test]

@@ -109,6 +109,7 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         stop_grace: None,
         files: FilesChoice::Auto,
         mirrors: folder.join("mirrors"),
+        install_packages: true,
         files_limit_bytes: 1 << 30,
         gpu_mode: GpuMode::Open,
         gpu_memory_bytes: None,

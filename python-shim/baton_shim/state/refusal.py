@@ -225,6 +225,14 @@ def cannot_leave(obj: Any) -> tuple[str, str] | None:
     return cannot_leave(obj.__self__) if isinstance(obj, METHODS) else bound_to_process(obj)
 
 
+def why_without(package: str) -> tuple[str, str]:
+    """For an object of a package that the other end lacks."""
+    return (
+        f"is of the package {package!r}, which this notebook's ordinary cells lack,",
+        f"run '%pip install {package}' in an ordinary cell, then the cell that made it again",
+    )
+
+
 def may_be_guilty(obj: Any) -> bool:
     """Whether another object of this type may be bound to its process, although this one is not."""
     return isinstance(obj, (io.IOBase, threading.Thread, *LOCKS, *METHODS)) or hasattr(type(obj), "fileno")

@@ -44,7 +44,13 @@ _MOST_FAILURES = 100  # objects that fail to be pickled, in one message
 
 
 class Table:
-    def __init__(self, namespace: dict[str, Any], load_modules: Callable[[bytes], None] | None = None) -> None:
+    def __init__(
+        self,
+        namespace: dict[str, Any],
+        load_modules: Callable[[bytes], None] | None = None,
+        missing: Mapping[str, str] | None = None,
+    ) -> None:
+        """`missing`: modules that the other end lacks, each with its package; it may change between messages."""
         self.namespace = namespace
         self._load_modules = load_modules or (lambda modules: None)
         self.messages = 0
@@ -54,7 +60,7 @@ class Table:
         self._home: bool | None = None  # known with the first message
         self._segments = Segments(lambda segment: self._views.user_of(segment))
         self._here = Here(namespace, self._segments, [])
-        self._kinds = Kinds(self._here)
+        self._kinds = Kinds(self._here, missing if missing is not None else {})
         self._patch_anchor = self._patch
         main: Any = sys.modules.get("__main__")
         main = main if main is not None and vars(main) is namespace else object()

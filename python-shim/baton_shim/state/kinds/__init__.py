@@ -18,7 +18,7 @@ import threading
 import types
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from baton_shim.state.kinds.archives import ArchiveKind, is_archive_type
@@ -74,7 +74,7 @@ from baton_shim.state.kinds.trees import (
 )
 from baton_shim.state.kinds.typings import TYPINGS, TypingKind
 from baton_shim.state.kinds.weak import WEAK_COLLECTIONS, WeakCollectionKind
-from baton_shim.state.refusal import Stayed, cannot_leave, describe_failure, may_be_guilty
+from baton_shim.state.refusal import Stayed, cannot_leave, describe_failure, may_be_guilty, why_without
 
 __all__ = ["ATOMS", "Here", "Kind", "Kinds", "is_leaf"]
 
@@ -91,10 +91,12 @@ _REFERENCES: tuple[type, ...] = (
     *(weakref.ref, types.ModuleType, types.MappingProxyType, _thread.LockType, _thread.RLock),
     *(random.SystemRandom, struct.Struct),
 )
+_NAMED = (types.FunctionType, types.BuiltinFunctionType, functools._lru_cache_wrapper)
 
 
 class Kinds:
-    def __init__(self, here: Here) -> None:
+    def __init__(self, here: Here, missing: Mapping[str, str]) -> None:
+        self._missing = missing
         self.list, self.dict, self.set, self.bytes = ListKind(here), DictKind(here), SetKind(here), BytesKind(here)
         self.leaf, self.attributes, self.instance = LeafKind(here), AttributesKind(here), InstanceKind(here)
         self.exception, self.reduced, self.function = ExceptionKind(here), ReducedKind(here), FunctionKind(here)
@@ -112,7 +114,7 @@ class Kinds:
         self.typing, self.singleton = TypingKind(here), SingletonKind(here)
         self.c_data, self.decimal_context = CDataKind(here), DecimalContextKind(here)
         self.iterator, self.stayed, self.archive = IteratorKind(here), StayedKind(here), ArchiveKind(here)
-        self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values()}
+        self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
             list: self.list,
             dict: self.dict,
@@ -136,6 +138,8 @@ class Kinds:
 
     def why_not(self, obj: object) -> tuple[str, str] | None:
         """Why this very object cannot leave its process, and what to do about it."""
+        if self._missing and (package := self._missing_package(obj)) is not None:
+            return why_without(package)
         if type(obj) in self._innocent:
             return None
         try:
@@ -145,6 +149,16 @@ class Kinds:
         except Exception as error:  # it cannot even be looked at
             return describe_failure(obj, error)
         return reason
+
+    def _missing_package(self, obj: Any) -> str | None:
+        kind = obj if isinstance(obj, type) else type(obj)
+        homes = [base.__module__ for base in kind.__mro__]
+        if kind is types.ModuleType:
+            homes.append(obj.__name__)
+        elif kind in _NAMED:
+            homes.append(obj.__module__)
+        found = (self._missing.get(str(home).partition(".")[0]) for home in homes)
+        return next((package for package in found if package), None)
 
     def anchors(self) -> list[Callable[..., Any]]:
         """In the same order on both ends."""

@@ -1,0 +1,53 @@
+//! Where a session puts the packages that its cells install.
+//!
+//! The session itself makes a virtual environment there (`packages.py` in the shim).
+//!
+//! **Invariant:** it is gone when its session is, also that of a worker that was killed.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use baton_jupyter_link::folder::{self, FolderError, PrivateFolder};
+
+use crate::Config;
+use crate::mirror::this_machine;
+
+const FOLDER: &str = "BATON_PACKAGES_FOLDER";
+const MAY_INSTALL: &str = "BATON_PACKAGES_MAY_INSTALL";
+
+pub(crate) struct SessionPackages {
+    folder: PrivateFolder,
+    may_install: bool,
+}
+
+impl SessionPackages {
+    pub(crate) fn create(config: &Config) -> Result<Self, FolderError> {
+        let base = &config.mirrors;
+        let folder = std::fs::create_dir_all(base)
+            .map_err(|source| FolderError::Create {
+                base: base.clone(),
+                source,
+            })
+            .and_then(|()| PrivateFolder::create_in(base, &purpose()))?;
+        Ok(Self {
+            folder,
+            may_install: config.install_packages,
+        })
+    }
+
+    pub(crate) fn environment(&self) -> [(&'static str, OsString); 2] {
+        let may_install = if self.may_install { "1" } else { "0" };
+        [
+            (FOLDER, self.folder.path().join("packages").into()),
+            (MAY_INSTALL, may_install.into()),
+        ]
+    }
+}
+
+pub(crate) fn remove_leftovers(base: &Path) {
+    folder::sweep(base, &purpose());
+}
+
+fn purpose() -> String {
+    format!("packages-{}", this_machine())
+}

@@ -1,0 +1,26 @@
+"""Errors of libraries that are not installed for the tests, with the texts that they had without a network."""
+
+from __future__ import annotations
+
+import pytest
+from baton_shim import downloads
+
+
+@pytest.mark.parametrize(
+    ("error", "hinted"),
+    [
+        # datasets 5.2: load_dataset
+        (ConnectionError("Couldn't reach 'ylecun/mnist' on the Hub (LocalEntryNotFoundError)"), True),
+        (OSError(101, "Network is unreachable"), True),
+        (ConnectionError("Dataset 'ylecun/mnist' is gated"), False),
+    ],
+)
+def test_hints(error: Exception, hinted: bool) -> None:
+    assert (downloads.hint_for_error(error) is not None) == hinted
+
+
+def test_a_cause_counts() -> None:
+    """huggingface_hub 2.4: hf_hub_download"""
+    error = FileNotFoundError("An error happened while trying to locate the file on the Hub")
+    error.__cause__ = OSError("[Errno -3] Temporary failure in name resolution")
+    assert downloads.hint_for_error(error) is not None
