@@ -137,7 +137,9 @@ impl ApiError {
 
     fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Token => Some("send it as Authorization: Bearer TOKEN"),
+            Self::Token => Some(
+                "ask your course staff, or whoever runs the broker, for yours (`baton people rotate NAME` makes a new one), and set BATON_TOKEN or `token_file`; programs send it as Authorization: Bearer TOKEN",
+            ),
             Self::UnknownJob { .. } | Self::NotDone(NotDone::UnknownJob(_)) => {
                 Some("`baton jobs` and the first page of the dashboard list those that you may see")
             }

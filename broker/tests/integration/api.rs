@@ -157,6 +157,8 @@ async fn nothing_opens_without_a_token() {
             assert_eq!(refused.headers()["www-authenticate"], "Bearer");
             let problem = problem(refused).await;
             assert_eq!(problem.status, 401, "{token} {path}");
+            let hint = problem.hint.unwrap();
+            assert!(hint.contains("course staff") && hint.contains("BATON_TOKEN"));
         }
     }
 }
@@ -169,7 +171,7 @@ async fn refusals_say_what_to_do() {
     cid.place(job).await;
     for (path, status, detail) in [
         ("/v1/nothing", 404, "nothing at this address"),
-        ("/v1/jobs/7f3a", 404, "no job 7f3a"),
+        ("/v1/jobs/7f3a", 404, "no cell 7f3a"),
         (&format!("/v1/jobs/{job}"), 404, "that you may see"),
         (
             &format!("/v1/jobs/{job}/explanation"),
