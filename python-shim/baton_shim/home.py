@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from baton_shim import frames
+from baton_shim import frames, outputs
 from baton_shim.closure import Uses
 from baton_shim.debugging import seam_debugger
 from baton_shim.here import by_reference
@@ -60,6 +60,8 @@ class Home:
         self.transfer: Transfer | None = None
         self.unreleased: dict[int, list[Any]] = {}
         """What the proxy may still be reading, by call: it must not be freed."""
+        self.displays_after: list[tuple[str, str]] = []
+        """What the session showed after the cell, for after its value or error here."""
         self.surroundings = Surroundings()
         self._table: Table | None = None
         self._turn = threading.RLock()
@@ -191,11 +193,17 @@ class Home:
             return format_here(value, *arguments, **options)
 
         formatter.format = format
+        self.shell.events.register("post_execute", self._show_displays_after)
         self.shell.events.register("post_run_cell", self._forget_shown)
         self.shell.events.register("pre_run_cell", self._cell_begins)
 
     def _cell_begins(self, cell: Any) -> None:
         self.surroundings.hooks.patches.expect(cell.raw_cell or "", self.namespace)
+
+    def _show_displays_after(self) -> None:
+        shown, self.displays_after = self.displays_after, []
+        for kind, content in shown:
+            outputs.publish(self.shell, {"kind": kind, "content": content})
 
     def _forget_shown(self, *result: object) -> None:
         self._shown = None

@@ -28,6 +28,7 @@ class Landed(NamedTuple):
 
 
 def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
+    home.displays_after += extra["displays_after"]
     if "lost" in extra:
         home.void()
         raise errors.GpuServiceError(

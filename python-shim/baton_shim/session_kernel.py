@@ -242,6 +242,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             "hooks": self._surroundings.hooks.depart() if prepared["returns"] else None,
             "comms": self._comms.depart() if prepared["returns"] else None,
             "custom_handler": self.shell.custom_handler if prepared["returns"] else None,
+            "displays_after": self.shell.take_displays_after(),
             "beside": sorted(names_beside(self.shell)),
             "where": (platform.node(), os.getpid()),
         }
@@ -290,7 +291,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 return self._snapshot(names, gone, extra | {"comms": None}, prepared)
             lost = f"{type(error).__name__}: {errors.short(error)}"
             nothing: dict[str, Any] = {"names": [], "raised": None, "payload": [], "bundle": None, "file": ""}
-            return self._table.snapshot([], extra=nothing | {"error": extra["error"], "lost": lost}, partings=False)
+            nothing |= {key: extra[key] for key in ("error", "displays_after")}
+            return self._table.snapshot([], extra=nothing | {"lost": lost}, partings=False)
 
     def _travels_itself(self, error: BaseException | None) -> bool:
         """An error that a variable has, too, is the same one in the notebook. Libraries that it is of, or that the

@@ -8,6 +8,7 @@ on the session's iopub as usual.
 
 from __future__ import annotations
 
+import json
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -57,7 +58,11 @@ class SessionDisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
         self.fill_exec_result(result)
         sys.stdout.flush()
         sys.stderr.flush()
-        self.result = Result(result, json_clean(encode_images(data)), json_clean(metadata or {}))
+        shown = Result(result, json_clean(encode_images(data)), json_clean(metadata or {}))
+        if self.shell.cells_running > 1:  # of a cell that the cell runs
+            self.shell.display_pub.publish(shown.data, shown.metadata)
+        else:
+            self.result = shown
 
     def take(self) -> Result | None:
         result, self.result = self.result, None
@@ -88,15 +93,22 @@ class SessionNamespaceMagics(NamespaceMagics):  # type: ignore[misc]
 
 
 class SessionEvents(EventManager):  # type: ignore[misc]
-    """Callbacks of the notebook wait for the cell's end in the notebook."""
+    """Callbacks of the notebook wait for the cell's end in the notebook, and so does what callbacks after the cell show
+    here, such as matplotlib's figures: the notebook shows the cell's value or error first.
+    """
 
     def trigger(self, event: str, *arguments: Any, **named: Any) -> None:
         everyone = self.callbacks[event]
         self.callbacks[event] = [one for one in everyone if not of_notebook(one)]
+        kept = event in ("post_execute", "post_run_cell") and not self.shell.cells_running
+        if kept:
+            self.shell.display_pub.register_hook(self.shell.keep_display)
         try:
             super().trigger(event, *arguments, **named)
         finally:
             self.callbacks[event] = everyone
+            if kept:
+                self.shell.display_pub.unregister_hook(self.shell.keep_display)
 
 
 class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
@@ -104,7 +116,28 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
     faults: NameFaults
     custom_handler: tuple[Any, Any] | None = None
     """What the cell gave to `set_custom_exc`, for the notebook, where an error ends the cell."""
+    cells_running = 0
+    """The cell, and what it runs as a cell itself."""
     _cell_source = ""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._displays_after: list[tuple[str, str]] = []
+        super().__init__(*arguments, **options)
+
+    async def run_cell_async(self, *arguments: Any, **options: Any) -> Any:
+        self.cells_running += 1
+        try:
+            return await super().run_cell_async(*arguments, **options)
+        finally:
+            self.cells_running -= 1
+
+    def keep_display(self, message: dict[str, Any]) -> None:
+        self._displays_after.append((message["msg_type"], json.dumps(message["content"])))
+
+    def take_displays_after(self) -> list[tuple[str, str]]:
+        """What was shown after the cell: the kind and content of each message."""
+        shown, self._displays_after = self._displays_after, []
+        return shown
 
     def init_events(self) -> None:
         super().init_events()

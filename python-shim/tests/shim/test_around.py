@@ -367,6 +367,23 @@ def test_a_class_that_cells_name_gives_a_cell_without_objects_none(baton: Baton)
     assert header.plain
 
 
+def test_figures_come_after_the_value_or_the_error(baton: Baton) -> None:
+    baton.run("%matplotlib inline\nimport matplotlib.pyplot as plt")
+    for cell, last in (("plt.plot([1])\n7", "execute_result"), ("plt.plot([1])\n1 / 0", "error")):
+        for first in ("", "%%gpu\n", "%%gpu --no-return\n"):
+            ran = baton.run(first + cell)
+            shown = [kind for kind, _ in ran.messages if kind in ("execute_result", "error", "display_data")]
+            shown += [kind for kind, _ in ran.remote]
+            without = first == "%%gpu --no-return\n" and last == "execute_result"
+            assert shown == (["display_data"] * 2 if without else [last, "display_data"]), (first, shown)
+
+
+def test_a_result_of_a_cell_that_the_cell_runs(baton: Baton) -> None:
+    ran = baton.run("%%gpu\n_ = get_ipython().run_cell('1'); display('after'); 3")
+    assert [content["data"]["text/plain"] for content in ran.all("display_data")] == ["1", "'after'"]
+    assert ran.result == "3"
+
+
 def test_figures_that_pyplot_knows(baton: Baton) -> None:
     baton.run("import matplotlib; matplotlib.use('agg'); import matplotlib.pyplot as plt")
     baton.run("fig, ax = plt.subplots(num=4); other = plt.figure(7); plt.figure(4)")
