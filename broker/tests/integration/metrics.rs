@@ -189,3 +189,14 @@ async fn who_asks_too_often_or_too_much_is_told() {
     let request = client.post(url).bearer_auth("sesame").body(large);
     assert_eq!(problem(request.send().await.unwrap()).await.status, 413);
 }
+
+#[tokio::test]
+async fn watchers_get_short_answers() {
+    let broker = Broker::start().await;
+    assert_eq!(broker.get("/health/live").await, "live\n");
+    assert_eq!(broker.get("/health/ready").await, "ready\n");
+    assert_eq!(
+        broker.get("/version").await,
+        concat!(env!("CARGO_PKG_VERSION"), "\n")
+    );
+}

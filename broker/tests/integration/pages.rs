@@ -591,14 +591,3 @@ async fn everything_is_below_a_prefix_too() {
     let bare = bare.send().await.unwrap();
     assert_eq!(bare.headers()["location"], "/services/baton/?token=x");
 }
-
-#[tokio::test]
-async fn watchers_get_short_answers() {
-    let broker = Broker::start().await;
-    assert_eq!(broker.get("/health/live").await, "live\n");
-    assert_eq!(broker.get("/health/ready").await, "ready\n");
-    assert_eq!(
-        broker.get("/version").await,
-        concat!(env!("CARGO_PKG_VERSION"), "\n")
-    );
-}
