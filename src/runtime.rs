@@ -1,9 +1,69 @@
 //! Where the commands that serve run.
 
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::runtime::{Builder, Runtime};
+
+/// Work that blocks finds at least one thread, which stays: where the system has no memory for a new one, the work
+/// waits for it. Without any, Tokio ends the task that asks.
+pub(crate) fn start(mut builder: Builder) -> anyhow::Result<Runtime> {
+    const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
+    let runtime = builder
+        .enable_all()
+        .thread_keep_alive(FOR_EVER)
+        .build()
+        .context("Failed to start")?;
+    runtime.spawn_blocking(|| ());
+    Ok(runtime)
+}
+
 /// On the threads of the runtime. What `block_on` is given runs on the main thread alone, to which every message would
 /// be handed over, and a cell would wait for that some ten times.
 pub(crate) async fn on_its_threads<T: Send + 'static>(
     work: impl Future<Output = anyhow::Result<T>> + Send + 'static,
 ) -> anyhow::Result<T> {
     tokio::spawn(work).await?
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::process::Command;
+
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+    use super::*;
+
+    #[test]
+    fn work_that_blocks_runs_where_no_thread_can_start() {
+        let own_process = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--ignored",
+                "--exact",
+                "runtime::tests::it_runs_without_memory",
+            ])
+            .output()
+            .unwrap();
+        let output = String::from_utf8_lossy(&own_process.stdout);
+        assert!(
+            own_process.status.success() && output.contains("1 passed"),
+            "{output}"
+        );
+    }
+
+    #[test]
+    #[ignore = "takes the memory of its whole process: the test above starts it in one of its own"]
+    fn it_runs_without_memory() {
+        let runtime = start(Builder::new_current_thread()).unwrap();
+        let (_, most) = getrlimit(Resource::RLIMIT_AS).unwrap();
+        setrlimit(Resource::RLIMIT_AS, 1, most).unwrap();
+        std::thread::Builder::new()
+            .spawn(|| ())
+            .expect_err("no memory for a stack");
+        let ran = runtime.block_on(async { tokio::task::spawn_blocking(|| 7).await });
+        setrlimit(Resource::RLIMIT_AS, most, most).unwrap();
+        assert_eq!(ran.unwrap(), 7);
+    }
 }

@@ -6,10 +6,11 @@ use anyhow::Context;
 use baton_broker::{Config, HubConfig, Listen, TlsFiles};
 use baton_protocol::address::BrokerAddress;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::runtime::Builder;
 
 use crate::{
     notify,
-    runtime::on_its_threads,
+    runtime::{self, on_its_threads},
     service::token_in,
     settings::{ListenAddress, Settings},
     signals::EndSignals,
@@ -54,7 +55,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     config.token = token;
 
     allow_many_connections();
-    let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
+    let runtime = runtime::start(Builder::new_multi_thread())?;
     runtime.block_on(async {
         let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
         let ready = move |address| {

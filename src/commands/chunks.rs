@@ -5,9 +5,10 @@ use std::process::ExitCode;
 use anyhow::Context;
 use baton_broker::ChunkListener;
 use baton_protocol::address::BrokerAddress;
+use tokio::runtime::Builder;
 
 use super::broker::tls_files;
-use crate::{notify, settings::Settings, signals::EndSignals};
+use crate::{notify, runtime, settings::Settings, signals::EndSignals};
 
 pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let Some(BrokerAddress::Http(broker)) = settings.broker_address.clone() else {
@@ -34,7 +35,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     } else {
         "http"
     };
-    let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
+    let runtime = runtime::start(Builder::new_multi_thread())?;
     runtime.block_on(async {
         let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
         let ready = |address| {

@@ -16,9 +16,10 @@ use anyhow::Context;
 use baton_files::TrashLimits;
 use baton_kernel_proxy::{BrokerChoice, Config, ForkedKernel, LAUNCHER_MODULE, TrashConfig};
 use baton_link::{Dial, LaneChoice};
+use tokio::runtime::Builder;
 
 use crate::{
-    logging, python,
+    logging, python, runtime,
     settings::{Settings, Surroundings},
 };
 
@@ -51,10 +52,7 @@ pub(crate) fn main(
         trash: choices.trash,
     };
     // One thread relays; the notebook kernel must be the child of a thread that stays, which is this one.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("Failed to start")?;
+    let runtime = runtime::start(Builder::new_current_thread())?;
     let code = runtime.block_on(baton_kernel_proxy::run(config))?;
     runtime.shutdown_timeout(END);
     Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))

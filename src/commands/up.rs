@@ -18,13 +18,16 @@ use baton_gpu_worker::Stop;
 use baton_link::{Dial, Token};
 use baton_protocol::address::BrokerAddress;
 use nix::unistd;
-use tokio::sync::{oneshot, watch};
+use tokio::{
+    runtime::Builder,
+    sync::{oneshot, watch},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     commands::worker,
     logging,
-    runtime::on_its_threads,
+    runtime::{self, on_its_threads},
     service::RuntimeFolder,
     settings::{Dashboard, Settings, Surroundings},
     signals::EndSignals,
@@ -72,7 +75,7 @@ pub(crate) fn main(
         println!("Dashboard: {url}");
     }
 
-    let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
+    let runtime = runtime::start(Builder::new_multi_thread())?;
     runtime.block_on(async {
         let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
         let stop = watch::Sender::default();

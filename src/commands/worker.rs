@@ -6,11 +6,11 @@ use anyhow::Context;
 use baton_gpu_worker::{Config, Stop};
 use baton_link::Dial;
 use baton_protocol::WorkerId;
-use tokio::sync::watch;
+use tokio::{runtime::Builder, sync::watch};
 
 use crate::{
     notify,
-    runtime::on_its_threads,
+    runtime::{self, on_its_threads},
     service::{self, RuntimeFolder},
     settings::Settings,
     signals::EndSignals,
@@ -22,7 +22,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let place = folder.worker(settings.worker_name.as_deref())?;
     let mut config = config(settings, place.id, dial, &folder);
     config.stop_grace = settings.worker_stop_grace;
-    let runtime = tokio::runtime::Runtime::new().context("Failed to start")?;
+    let runtime = runtime::start(Builder::new_multi_thread())?;
     runtime.block_on(async {
         let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
         let stop = watch::Sender::default();

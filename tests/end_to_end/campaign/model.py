@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import time
 import zlib
 from collections.abc import Iterable
@@ -24,6 +25,8 @@ from end_to_end.campaign.outcome import Kind, Outcome
 
 UNKNOWN = "(anything)"
 """Of a file on which a cell worked that nobody follows any more: it may run on, in a folder that it shares."""
+BESIDE = re.compile(r" \(from the GPU( \d+)?\)")
+"""In the name of a cell's version of a file that something else changed meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class World:
     def has_files(self, found: dict[str, str]) -> bool:
         known = {path: text for path, text in self.files if text != UNKNOWN}
         unknown = {path for path, text in self.files if text == UNKNOWN}
-        return known == {path: text for path, text in found.items() if path not in unknown}
+        return known == {path: text for path, text in found.items() if not {path, BESIDE.sub("", path)} & unknown}
 
 
 def file_functions(files: dict[str, str]) -> dict[str, object]:
