@@ -13,9 +13,11 @@
 
 mod ahead;
 mod forward;
+mod history;
 mod line;
 
 pub use ahead::ahead_of;
+pub use history::{History, MOST_RUNS, Run};
 
 use baton_protocol::{JobId, NotebookId, WorkerId};
 use line::{Line, Taken};
@@ -25,6 +27,14 @@ use std::{collections::HashSet, sync::Arc};
 const WAITING_PER_USE: f64 = 10.0;
 /// A job of low priority stands where its account would stand with this much more use.
 const LOW_PRIORITY_MS: f64 = 3_600_000.0;
+
+/// On whose account a notebook's jobs go.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Account {
+    pub owner: String,
+    /// Empty: none.
+    pub course: String,
+}
 
 /// An unfinished job.
 #[derive(Debug, Clone)]

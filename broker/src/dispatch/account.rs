@@ -1,7 +1,8 @@
 //! What a job may use, what its run is charged, and what is refused.
 
 use super::{Action, Dispatch, Now, Phase};
-use crate::{courses::Course, history::Run, people::Account, store::Write};
+use crate::{courses::Course, people::Account, store::Write};
+use baton_order::Run;
 use baton_protocol::{BudgetLeft, Cell, JobEvent, JobId, Outcome, Period, RemoteError, Usage};
 
 pub(super) const SAFE: &str = "Your variables are as they were before the cell";

@@ -32,11 +32,11 @@ pub(crate) use worker::WorkerHello;
 use crate::{
     config::Activity,
     courses::{Changes, Courses},
-    history::History,
     people::Account,
     store::{Loaded, Write},
     usage::Spent,
 };
+use baton_order::History;
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Submission,
     WorkerId,

@@ -32,10 +32,10 @@ use crate::{
     config::{Database, DatabaseError},
     courses::Changes,
     dispatch::MemoryCurve,
-    history::Run,
     people::Account,
     usage::Spent,
 };
+use baton_order::Run;
 use baton_protocol::{
     CellKey, DecodeError, FencingNumber, JobId, NotebookId, NumberedEvent, Outcome, Priority,
     RemoteError, State, Submission, Usage, WorkerId, api::CourseChange, worker::Device,

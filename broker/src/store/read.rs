@@ -5,11 +5,8 @@ use super::{
     statement::{Row, sql},
     write::number,
 };
-use crate::{
-    history::{MOST_RUNS, Run},
-    people::Account,
-    usage::Spent,
-};
+use crate::{people::Account, usage::Spent};
+use baton_order::{MOST_RUNS, Run};
 use baton_protocol::{
     CellKey, JobEvent, JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode,
 };

@@ -6,27 +6,26 @@
 //!
 //! **Invariant:** pure; at most [`MOST_RUNS`] runs are remembered.
 
-use crate::people::Account;
-use baton_order::Spread;
+use crate::{Account, Spread};
 use baton_protocol::CellKey;
 use std::{
     collections::{HashMap, VecDeque},
     hash::Hash,
 };
 
-pub(crate) const MOST_RUNS: usize = 20_000;
+pub const MOST_RUNS: usize = 20_000;
 /// Older runs of the same kind say less.
 const LOOK_AT: usize = 24;
 
 #[derive(Debug, Clone)]
-pub(crate) struct Run {
-    pub(crate) cell: Option<CellKey>,
-    pub(crate) account: Account,
-    pub(crate) run_ms: u64,
+pub struct Run {
+    pub cell: Option<CellKey>,
+    pub account: Account,
+    pub run_ms: u64,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct History {
+pub struct History {
     runs: VecDeque<Run>,
     of_cell: Recent<CellKey>,
     of_account: Recent<Account>,
@@ -44,7 +43,8 @@ impl<Key> Default for Recent<Key> {
 
 impl History {
     /// The oldest run first.
-    pub(crate) fn of(runs: impl IntoIterator<Item = Run>) -> Self {
+    #[must_use]
+    pub fn of(runs: impl IntoIterator<Item = Run>) -> Self {
         let mut history = Self::default();
         for run in runs {
             history.add(run);
@@ -52,7 +52,7 @@ impl History {
         history
     }
 
-    pub(crate) fn add(&mut self, run: Run) {
+    pub fn add(&mut self, run: Run) {
         if let Some(cell) = run.cell {
             self.of_cell.add(cell, run.run_ms);
         }
@@ -71,7 +71,8 @@ impl History {
     }
 
     /// What a cell that has run for a while takes in all.
-    pub(crate) fn spread(
+    #[must_use]
+    pub fn spread(
         &self,
         cell: Option<CellKey>,
         account: &Account,
