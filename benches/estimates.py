@@ -26,11 +26,13 @@ def main() -> None:
     rows[WHEN["best"]]["median_width_s"] = round(seen["best_width_ms"] / 1000, 1)
     calibrated = all(0.75 <= seen[key]["part"] <= 0.85 for key in ("first", "later"))
     narrow = seen["width_ms"] <= 2 * seen["best_width_ms"]
-    cells = seen["cells"]
+    cells, back = seen["cells"], seen["back"]
     verdict = {
         "between 75 and 85 of 100 ranges hold the start, told first and later": "met" if calibrated else "missed",
         "the median range is at most twice as wide as the best possible one": "met" if narrow else "missed",
-        "cells whose place moved back": f"{seen['cells_moved_back']} of {cells}, {seen['moved_back']} times",
+        "cells whose place or range of places moved back": f"{back['cells']} of {cells}, {back['tellings']} times",
+        "of these times, the place fell behind the range that was told before": back["beyond"],
+        "of these times, without a reason": back["without_reason"],
     }
     report("estimates", rows, verdict)
 

@@ -9,16 +9,18 @@ use lecture::score::{Held, Score};
 fn main() {
     let score = Score::of(0..20, None, 9);
     let (told, best) = score.width();
+    let back = &score.back;
     println!(
         "{{\"cells\": {}, \"first\": {}, \"later\": {}, \"best\": {}, \"width_ms\": {told}, \"best_width_ms\": {best}, \
-         \"compared\": {}, \"moved_back\": {}, \"cells_moved_back\": {}}}",
+         \"back\": {{\"cells\": {}, \"tellings\": {}, \"beyond\": {}, \"without_reason\": {}}}}}",
         score.cells,
         held(&score.first),
         held(&score.later),
         held(&score.best),
-        score.widths.len(),
-        score.back,
-        score.cells_moved_back,
+        back.cells,
+        back.tellings,
+        back.beyond,
+        back.without_reason,
     );
 }
 

@@ -15,6 +15,7 @@ mod codec;
 pub mod files;
 mod ids;
 mod job;
+mod line;
 mod manifest;
 pub mod memory;
 mod output;
@@ -30,6 +31,7 @@ pub use ids::{CallId, FencingNumber, JobId, NotebookId, SessionId, WorkerId};
 pub use job::{
     BudgetLeft, Cell, CellKey, GpuUsage, Outcome, Period, Priority, RemoteError, Submission, Usage,
 };
+pub use line::in_line;
 pub use manifest::{Manifest, Piece, SegmentPart, StateVersion};
 pub use output::{JobEvent, NumberedEvent, Output};
 pub use state::{HeldKey, HeldState, Holder, State};

@@ -5,12 +5,15 @@
 pub(crate) mod people;
 pub(crate) mod score;
 
-use baton_order::{Account, History, Job, Run, Spread, Standing, Worker, plan};
-use baton_protocol::{CellKey, JobId, NotebookId, WorkerId};
+use baton_order::{
+    Account, Forecast, History, Job, Open, Outlook, Progress, Run, Spread, Standing, ToldPlace,
+    Worker, forecast, in_line, plan,
+};
+use baton_protocol::{CellKey, JobId, NotebookId, WorkerId, api::MovedBack};
 use people::{Habits, Student, longer_than};
 use rand::{SeedableRng, rngs::Xoshiro256PlusPlus as Random};
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::Arc,
 };
 use uuid::Uuid;
@@ -23,7 +26,8 @@ const SAME_ESTIMATE_MS: u64 = 2000;
 #[derive(Debug, Clone)]
 pub(crate) struct Telling {
     pub(crate) at: u64,
-    pub(crate) place: u32,
+    pub(crate) place: ToldPlace,
+    pub(crate) moved_back: Option<MovedBack>,
     /// In absolute times.
     pub(crate) starts: Option<Spread>,
     /// What one can know at best: told by the lecture itself, played on many times from here.
@@ -168,6 +172,10 @@ impl Lecture {
     fn submit(&mut self, person: usize) {
         self.next += 1;
         self.people[person].doing = Doing::Waits;
+        if self.tells {
+            let account = self.people[person].account();
+            self.history.submitted(&account, self.now as i64);
+        }
         let cell = Cell {
             person,
             submitted: self.now,
@@ -185,7 +193,19 @@ impl Lecture {
         let person = &mut self.people[cell.person];
         match cell.phase {
             Phase::Waits => {}
-            Phase::Starts { worker, .. } => {
+            Phase::Starts {
+                worker,
+                cold,
+                since,
+                ..
+            } => {
+                if self.tells {
+                    self.history.started(cold, self.now - since);
+                    let ranges = cell.tellings.iter().filter_map(|telling| telling.starts);
+                    let ranges: Vec<(u64, u64)> =
+                        ranges.map(|starts| (starts.lower, starts.upper)).collect();
+                    self.history.told(&person.account(), &ranges, self.now);
+                }
                 let run = person.student.runs(&self.habits, &mut self.random);
                 cell.phase = Phase::Runs {
                     worker,
@@ -204,6 +224,7 @@ impl Lecture {
                 person.used_ms = person.used_ms(self.now) + run_ms as f64;
                 person.used_at = self.now;
                 if self.tells {
+                    self.history.ended(&person.account(), self.now as i64);
                     self.history.add(Run {
                         cell: Some(person.cell_key()),
                         account: person.account(),
@@ -228,13 +249,44 @@ impl Lecture {
         for (job, worker) in plan.assignments {
             self.assign(job.0.as_u128(), worker.0.as_u128() as usize);
         }
-        if !self.tells {
+        if !self.tells || plan.places.is_empty() {
             return;
         }
+        let jobs: Vec<Job> = self.cells.keys().map(|id| self.job(*id)).collect();
+        let said: HashMap<JobId, Option<Forecast>> =
+            forecast(&jobs, &self.workers(), 1, &self.outlook())
+                .into_iter()
+                .collect();
+        let line = in_line(&jobs);
         for (job, place) in plan.places {
-            let starts = place.starts_in.map(|starts| starts.map(|ms| ms + self.now));
-            self.tell(job.0.as_u128(), place.place, starts);
+            let said = said.get(&job).copied().flatten();
+            self.tell(job.0.as_u128(), place.place, said, &line);
         }
+    }
+
+    fn outlook(&self) -> Outlook {
+        let accounts: Vec<Account> = self.people.iter().map(Person::account).collect();
+        let open = self.cells.values().map(|cell| Open {
+            cell: Some(self.people[cell.person].cell_key()),
+            account: &accounts[cell.person],
+            progress: match cell.phase {
+                Phase::Waits => Progress::Waits,
+                Phase::Starts { cold, since, .. } => Progress::Starts {
+                    cold,
+                    already_ms: self.now - since,
+                },
+                Phase::Runs { since, .. } => Progress::Runs {
+                    already_ms: self.now - since,
+                },
+            },
+            limit_ms: None,
+        });
+        let open: Vec<Open<'_>> = open.collect();
+        self.history.outlook(&open, self.now as i64, |account| {
+            let person = account.owner.parse::<usize>().ok();
+            let used_ms = person.map_or(0.0, |person| self.people[person].used_ms(self.now));
+            standing(used_ms, 0)
+        })
     }
 
     fn assign(&mut self, id: u128, worker: usize) {
@@ -258,20 +310,25 @@ impl Lecture {
         }
     }
 
-    fn tell(&mut self, id: u128, place: u32, starts: Option<Spread>) {
+    fn tell(&mut self, id: u128, place: u32, said: Option<Forecast>, line: &[&Job]) {
         let Some(cell) = self.cells.get(&id) else {
             return;
         };
-        let is_first = match cell.tellings.last() {
-            None => true,
+        let last = cell.tellings.last();
+        let before = last.map(|last| last.place);
+        let overtakers = said.map(|said| said.overtakers);
+        let place = ToldPlace::next(before, place, overtakers, self.now);
+        let starts = said.map(|said| said.starts.map(|ms| ms + self.now));
+        match last {
             Some(last) if last.at + TELL_EVERY > self.now => return,
-            Some(last) if last.place == place && is_near(last.starts, starts) => return,
-            Some(_) => false,
-        };
-        let wanted = is_first && self.best_each > 0 && id % self.best_each == 0;
+            Some(last) if last.place.is_same(&place) && is_near(last.starts, starts) => return,
+            _ => {}
+        }
+        let wanted = last.is_none() && self.best_each > 0 && id % self.best_each == 0;
         let telling = Telling {
             at: self.now,
             place,
+            moved_back: place.moved_back(line, self.now),
             starts,
             best: wanted.then(|| self.best(id)).flatten(),
         };
@@ -353,34 +410,30 @@ impl Lecture {
     fn job(&self, id: u128) -> Job {
         let cell = &self.cells[&id];
         let person = &self.people[cell.person];
-        let (worker, already_ms) = match cell.phase {
-            Phase::Waits => (None, 0),
-            Phase::Starts { worker, .. } => (Some(worker), 0),
-            Phase::Runs { worker, since, .. } => (Some(worker), self.now - since),
+        let worker = match cell.phase {
+            Phase::Waits => None,
+            Phase::Starts { worker, .. } | Phase::Runs { worker, .. } => Some(worker),
         };
-        let takes = self.tells.then(|| {
-            self.history
-                .spread(Some(person.cell_key()), &person.account(), already_ms, None)
-        });
         Job {
             job: JobId(Uuid::from_u128(id)),
             notebook: person.notebook,
             owner: Arc::clone(&person.owner),
             worker: worker.map(|worker| WorkerId(Uuid::from_u128(worker as u128))),
-            standing: Standing {
-                used_ms: person.used_ms(self.now),
-                weight: 1.0,
-                boost: 1.0,
-                low_priority: false,
-                waited_ms: self.now - cell.submitted,
-            },
+            standing: standing(person.used_ms(self.now), self.now - cell.submitted),
             held: false,
             paused: false,
             front: None,
-            takes: takes
-                .flatten()
-                .map(|takes| takes.map(|ms| ms.saturating_sub(already_ms))),
         }
+    }
+}
+
+fn standing(used_ms: f64, waited_ms: u64) -> Standing {
+    Standing {
+        used_ms,
+        weight: 1.0,
+        boost: 1.0,
+        low_priority: false,
+        waited_ms,
     }
 }
 

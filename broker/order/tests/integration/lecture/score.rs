@@ -9,12 +9,21 @@ pub(crate) struct Score {
     pub(crate) cells: usize,
     pub(crate) first: Held,
     pub(crate) later: Held,
-    /// Tellings that put a cell further back than the one before.
-    pub(crate) back: usize,
-    pub(crate) cells_moved_back: usize,
+    pub(crate) back: MovesBack,
     /// Of the tellings for which both are known: the width of what was told, and the narrowest that holds as much.
     pub(crate) widths: Vec<(u64, u64)>,
     pub(crate) best: Held,
+}
+
+/// Tellings that put a cell further back than the one before.
+#[derive(Debug, Default)]
+pub(crate) struct MovesBack {
+    pub(crate) cells: usize,
+    pub(crate) tellings: usize,
+    /// Further than it had been told to fall.
+    pub(crate) beyond: usize,
+    /// And nobody said why.
+    pub(crate) without_reason: usize,
 }
 
 /// Where starts lay.
@@ -24,6 +33,19 @@ pub(crate) struct Held {
     pub(crate) before: usize,
     pub(crate) within: usize,
     pub(crate) after: usize,
+}
+
+impl MovesBack {
+    fn add(&mut self, before: &Telling, after: &Telling) -> bool {
+        let is_back =
+            after.place.place > before.place.place || after.place.last > before.place.last;
+        if is_back {
+            self.tellings += 1;
+            self.beyond += usize::from(after.place.place > before.place.last);
+            self.without_reason += usize::from(after.moved_back.is_none());
+        }
+        is_back
+    }
 }
 
 impl Held {
@@ -75,10 +97,8 @@ impl Score {
                 &mut self.later
             };
             held.add(range(telling), told.started);
-            let before = number.checked_sub(1).map(|before| &told.tellings[before]);
-            if before.is_some_and(|before| before.place < telling.place) {
-                self.back += 1;
-                was_back = true;
+            if let Some(before) = number.checked_sub(1).map(|before| &told.tellings[before]) {
+                was_back |= self.back.add(before, telling);
             }
             if let (Some(starts), Some(best)) = (telling.starts, telling.best) {
                 self.best.add(Some((best.lower, best.upper)), told.started);
@@ -86,7 +106,7 @@ impl Score {
                     .push((starts.upper - starts.lower, best.upper - best.lower));
             }
         }
-        self.cells_moved_back += usize::from(was_back);
+        self.back.cells += usize::from(was_back);
     }
 
     /// The median widths: as told, and at best.

@@ -1,0 +1,68 @@
+//! When each waiting job starts: the line played forward many times with the rules that assign.
+//!
+//! In each play runs, starts of sessions, and the pauses after which people come back are drawn from what the past
+//! tells ([`Outlook`]), so those who come later and overtake are counted in. The chances of one play are the same each
+//! time that it is asked, so that an estimate changes with what happens and not by itself.
+//!
+//! **Invariant:** the same answer for the same question.
+
+mod chance;
+mod play;
+
+use crate::{Job, Outlook, Spread, Worker};
+use baton_protocol::JobId;
+use play::World;
+
+/// Of so many plays the sixth from either end has four of five between them.
+const PLAYS: u64 = 59;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forecast {
+    /// In milliseconds from now: four of five jobs start within.
+    pub starts: Spread,
+    /// More people than so many rarely overtake it.
+    pub overtakers: u32,
+}
+
+/// For each waiting job, in the order of the line, what can be said honestly: nothing of a job of which it is likely
+/// that no play could tell its start.
+///
+/// `jobs` in order of arrival, those that were just assigned with their worker.
+#[must_use]
+pub fn forecast(
+    jobs: &[Job],
+    workers: &[Worker],
+    jobs_per_person: u32,
+    outlook: &Outlook,
+) -> Vec<(JobId, Option<Forecast>)> {
+    let world = World::new(jobs, workers, jobs_per_person, outlook);
+    let mut starts = vec![Vec::new(); world.waiting().len()];
+    let mut overtakers = starts.clone();
+    if !starts.is_empty() {
+        for play in 0..PLAYS {
+            for (number, start) in world.play(play).into_iter().enumerate() {
+                starts[number].push(start.map_or(u64::MAX, |start| start.after_ms));
+                overtakers[number].push(start.map_or(u64::MAX, |start| start.overtakers));
+            }
+        }
+    }
+    let said = starts.into_iter().zip(overtakers);
+    let said = said.map(|(starts, overtakers)| said_of(starts, overtakers));
+    world.waiting().iter().copied().zip(said).collect()
+}
+
+fn said_of(mut starts: Vec<u64>, mut overtakers: Vec<u64>) -> Option<Forecast> {
+    starts.sort_unstable();
+    overtakers.sort_unstable();
+    let at = |tenths: usize| starts[(starts.len() + 1) * tenths / 10 - 1];
+    let starts = Spread {
+        lower: at(1),
+        middle: at(5),
+        upper: at(9),
+    };
+    (starts.upper < u64::MAX).then(|| Forecast {
+        starts,
+        overtakers: u32::try_from(overtakers[(overtakers.len() + 1) * 9 / 10 - 1])
+            .unwrap_or(u32::MAX),
+    })
+}
