@@ -99,7 +99,7 @@ pub(crate) struct Lecture {
     history: History,
     /// Nothing is told while the lecture is played on to see how it might go.
     tells: bool,
-    /// Of so many cells that wait one is told what can be known at best.
+    /// Zero, or: of so many cells that wait one is told what can be known at best.
     best_each: u128,
     pub(crate) told: Vec<Told>,
 }
@@ -324,7 +324,7 @@ impl Lecture {
             Some(last) if last.place.is_same(&place) && is_near(last.starts, starts) => return,
             _ => {}
         }
-        let wanted = last.is_none() && self.best_each > 0 && id % self.best_each == 0;
+        let wanted = last.is_none() && id.is_multiple_of(self.best_each);
         let telling = Telling {
             at: self.now,
             place,
