@@ -13,8 +13,11 @@ use crate::{Job, Outlook, Spread, Worker};
 use baton_protocol::JobId;
 use play::World;
 
-/// Of so many plays the sixth from either end has four of five between them.
+/// Of 59 plays, the sixth from either end have four of five between them; likewise the second of 19 in a line so long
+/// that each play takes long.
 const PLAYS: u64 = 59;
+const PLAYS_OF_A_LONG_LINE: u64 = 19;
+const LONG_LINE: usize = 80;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forecast {
@@ -39,7 +42,11 @@ pub fn forecast(
     let mut starts = vec![Vec::new(); world.waiting().len()];
     let mut overtakers = starts.clone();
     if !starts.is_empty() {
-        for play in 0..PLAYS {
+        let plays = match starts.len() > LONG_LINE {
+            true => PLAYS_OF_A_LONG_LINE,
+            false => PLAYS,
+        };
+        for play in 0..plays {
             for (number, start) in world.play(play).into_iter().enumerate() {
                 starts[number].push(start.map_or(u64::MAX, |start| start.after_ms));
                 overtakers[number].push(start.map_or(u64::MAX, |start| start.overtakers));

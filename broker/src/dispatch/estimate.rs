@@ -7,7 +7,7 @@ use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
 
 /// A forecast for so many jobs is made again after so many times this, and so takes a small part of the time.
-const PAUSE_FOR_EACH: Duration = Duration::from_millis(2);
+const PAUSE_FOR_EACH: Duration = Duration::from_millis(4);
 /// A range that is over says nothing any more; a new one is made no sooner than this.
 const SOONEST: Duration = Duration::from_secs(1);
 
