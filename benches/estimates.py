@@ -10,7 +10,7 @@ from typing import Any
 from measuring import report
 
 ROOT = Path(__file__).parent.parent
-BUILD = ("cargo", "build", "--quiet", "--locked", "--release", "--package", "baton-order", "--example", "estimates")
+BUILD = ("cargo", "build", "--quiet", "--locked", "--release", "--package", "baton-order", "--examples")
 WHEN = {"first": "told first", "later": "told later", "best": "best possible, told first"}
 
 
@@ -19,8 +19,8 @@ def main() -> None:
     folder = subprocess.run(
         ("cargo", "metadata", "--format-version", "1", "--no-deps"), cwd=ROOT, check=True, capture_output=True
     )
-    program = Path(json.loads(folder.stdout)["target_directory"]) / "release/examples/estimates"
-    seen = json.loads(subprocess.run(program, check=True, capture_output=True).stdout)
+    programs = Path(json.loads(folder.stdout)["target_directory"]) / "release/examples"
+    seen = printed_by(programs / "estimates")
     rows = {name: row(seen[key]) for key, name in WHEN.items()}
     rows[WHEN["first"]]["median_width_s"] = round(seen["width_ms"] / 1000, 1)
     rows[WHEN["best"]]["median_width_s"] = round(seen["best_width_ms"] / 1000, 1)
@@ -34,7 +34,14 @@ def main() -> None:
         "of these times, the place fell behind the range that was told before": back["beyond"],
         "of these times, without a reason": back["without_reason"],
     }
+    for cost in printed_by(programs / "long_line"):
+        steps = f"{cost['all_ms']:.1f} ms in {cost['steps']} steps, the longest takes {cost['longest_step_ms']:.1f} ms"
+        verdict[f"a forecast for {cost['waiting']} waiting cells"] = steps
     report("estimates", rows, verdict)
+
+
+def printed_by(program: Path) -> Any:
+    return json.loads(subprocess.run(program, check=True, capture_output=True).stdout)
 
 
 def row(held: dict[str, Any]) -> dict[str, Any]:

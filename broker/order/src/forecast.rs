@@ -18,6 +18,8 @@ use play::World;
 const PLAYS: u64 = 59;
 const PLAYS_OF_A_LONG_LINE: u64 = 19;
 const LONG_LINE: usize = 80;
+/// One step plays about so many jobs, which takes a few milliseconds.
+const JOBS_AT_ONCE: usize = 2000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forecast {
@@ -27,35 +29,69 @@ pub struct Forecast {
     pub overtakers: u32,
 }
 
-/// For each waiting job, in the order of the line, what can be said honestly: nothing of a job of which it is likely
-/// that no play could tell its start.
-///
-/// `jobs` in order of arrival, those that were just assigned with their worker.
+/// A forecast that is made in steps, because for a long line it takes longer than a decision may.
+#[derive(Debug, Clone)]
+pub struct Forecasting {
+    world: World,
+    played: u64,
+    starts: Vec<Vec<u64>>,
+    overtakers: Vec<Vec<u64>>,
+}
+
+impl Forecasting {
+    /// `jobs` in order of arrival, those that were just assigned with their worker.
+    #[must_use]
+    pub fn new(jobs: &[Job], workers: &[Worker], jobs_per_person: u32, outlook: Outlook) -> Self {
+        let world = World::new(jobs, workers, jobs_per_person, outlook);
+        let of_each = vec![Vec::new(); world.waiting().len()];
+        Self {
+            world,
+            played: 0,
+            starts: of_each.clone(),
+            overtakers: of_each,
+        }
+    }
+
+    /// The next step, at least one play. True when that was the last one.
+    pub fn play(&mut self) -> bool {
+        let waiting = self.world.waiting().len();
+        let plays = match waiting > LONG_LINE {
+            true => PLAYS_OF_A_LONG_LINE,
+            false => PLAYS,
+        };
+        let at_once = (JOBS_AT_ONCE / waiting.max(1)).max(1) as u64;
+        let until = plays.min(self.played + at_once);
+        for play in self.played..until {
+            for (number, start) in self.world.play(play).into_iter().enumerate() {
+                self.starts[number].push(start.map_or(u64::MAX, |start| start.after_ms));
+                self.overtakers[number].push(start.map_or(u64::MAX, |start| start.overtakers));
+            }
+        }
+        self.played = until;
+        until == plays
+    }
+
+    /// After the last step: for each waiting job, in the order of the line, what can be said honestly. That is nothing
+    /// where more than one of ten plays did not reach its start.
+    #[must_use]
+    pub fn finish(self) -> Vec<(JobId, Option<Forecast>)> {
+        let said = self.starts.into_iter().zip(self.overtakers);
+        let said = said.map(|(starts, overtakers)| said_of(starts, overtakers));
+        self.world.waiting().iter().copied().zip(said).collect()
+    }
+}
+
+/// A whole one.
 #[must_use]
 pub fn forecast(
     jobs: &[Job],
     workers: &[Worker],
     jobs_per_person: u32,
-    outlook: &Outlook,
+    outlook: Outlook,
 ) -> Vec<(JobId, Option<Forecast>)> {
-    let world = World::new(jobs, workers, jobs_per_person, outlook);
-    let mut starts = vec![Vec::new(); world.waiting().len()];
-    let mut overtakers = starts.clone();
-    if !starts.is_empty() {
-        let plays = match starts.len() > LONG_LINE {
-            true => PLAYS_OF_A_LONG_LINE,
-            false => PLAYS,
-        };
-        for play in 0..plays {
-            for (number, start) in world.play(play).into_iter().enumerate() {
-                starts[number].push(start.map_or(u64::MAX, |start| start.after_ms));
-                overtakers[number].push(start.map_or(u64::MAX, |start| start.overtakers));
-            }
-        }
-    }
-    let said = starts.into_iter().zip(overtakers);
-    let said = said.map(|(starts, overtakers)| said_of(starts, overtakers));
-    world.waiting().iter().copied().zip(said).collect()
+    let mut forecasting = Forecasting::new(jobs, workers, jobs_per_person, outlook);
+    while !forecasting.play() {}
+    forecasting.finish()
 }
 
 fn said_of(mut starts: Vec<u64>, mut overtakers: Vec<u64>) -> Option<Forecast> {

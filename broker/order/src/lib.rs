@@ -22,7 +22,7 @@ mod times;
 mod told;
 
 pub use ahead::ahead_of;
-pub use forecast::{Forecast, forecast};
+pub use forecast::{Forecast, Forecasting, forecast};
 pub use history::{History, MOST_RUNS, Open, PastRun, Progress, Run};
 pub use outlook::{Coming, CourseOutlook, Expected, Outlook};
 pub use survival::{Seen, Survival};

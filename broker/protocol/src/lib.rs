@@ -37,7 +37,7 @@ pub use output::{JobEvent, NumberedEvent, Output};
 pub use state::{HeldKey, HeldState, Holder, State};
 
 /// Proxy, worker and broker must agree on this number; a difference is refused with [`Refusal::ProtocolVersion`].
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Why the broker does not serve a peer that said hello.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize, thiserror::Error)]

@@ -1,7 +1,10 @@
 //! When those who wait start: forecasts from what is known of the past, made as often as their cost allows.
+//!
+//! A forecast for a short line is made at once. One for a long line is made in steps, each after another decision, so
+//! that no decision waits for a whole one.
 
 use super::{Dispatch, Job, Now, Phase};
-use baton_order::{self as order, Forecast, Open, Progress, Times};
+use baton_order::{self as order, Forecast, Forecasting, Open, Progress, Times};
 use baton_protocol::JobId;
 use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
@@ -16,17 +19,36 @@ pub(super) struct Forecasts {
     /// Starts are in milliseconds since 1970.
     of_jobs: HashMap<JobId, Forecast>,
     next: Option<Instant>,
+    unfinished: Option<Unfinished>,
+}
+
+#[derive(Debug, Clone)]
+struct Unfinished {
+    forecasting: Forecasting,
+    /// The milliseconds since 1970 from which its times count.
+    from_ms: u64,
+    go_on_at: Instant,
 }
 
 impl Forecasts {
     pub(super) fn of(&self, job: JobId) -> Option<Forecast> {
         self.of_jobs.get(&job).copied()
     }
+
+    /// When the next step is due.
+    pub(super) fn go_on_at(&self) -> Option<Instant> {
+        self.unfinished
+            .as_ref()
+            .map(|unfinished| unfinished.go_on_at)
+    }
 }
 
 impl Dispatch {
-    /// Made anew, unless the last forecast is too recent: then soon.
+    /// Begins a new one, unless the last one is too recent: then soon.
     pub(super) fn forecast(&mut self, jobs: &[order::Job], workers: &[order::Worker], now: Now) {
+        if self.forecasts.unfinished.is_some() {
+            return;
+        }
         if let Some(next) = self.forecasts.next.filter(|next| *next > now.instant) {
             self.look_again(next);
             return;
@@ -39,17 +61,42 @@ impl Dispatch {
         let outlook = self
             .history
             .outlook(&open, now.unix_ms, |account| self.standing_of(account, now));
-        let told = order::forecast(jobs, workers, self.courses.jobs_per_person, &outlook);
+        self.forecasts.unfinished = Some(Unfinished {
+            forecasting: Forecasting::new(jobs, workers, self.courses.jobs_per_person, outlook),
+            from_ms: u64::try_from(now.unix_ms).unwrap_or(0),
+            go_on_at: now.instant,
+        });
+        self.go_on_forecasting(now);
+    }
+
+    /// The next step of a forecast that is not finished. True when that was the last one.
+    pub(super) fn go_on_forecasting(&mut self, now: Now) -> bool {
+        let Some(mut unfinished) = self.forecasts.unfinished.take() else {
+            return false;
+        };
+        let is_finished = unfinished.forecasting.play();
+        if is_finished {
+            self.finish_forecast(unfinished, now);
+        } else {
+            unfinished.go_on_at = now.instant;
+            self.forecasts.unfinished = Some(unfinished);
+        }
+        is_finished
+    }
+
+    fn finish_forecast(&mut self, unfinished: Unfinished, now: Now) {
+        let from_ms = unfinished.from_ms;
+        let told = unfinished.forecasting.finish();
         let waiting = u32::try_from(told.len()).unwrap_or(u32::MAX);
-        let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
         let absolute = |(job, forecast): (JobId, Option<Forecast>)| {
             let forecast = forecast?;
-            let starts = forecast.starts.map(|ms| ms.saturating_add(now_ms));
+            let starts = forecast.starts.map(|ms| ms.saturating_add(from_ms));
             Some((job, Forecast { starts, ..forecast }))
         };
         self.forecasts = Forecasts {
             of_jobs: told.into_iter().filter_map(absolute).collect(),
             next: Some(now.instant + PAUSE_FOR_EACH * waiting),
+            unfinished: None,
         };
         let over = self
             .forecasts
@@ -57,6 +104,7 @@ impl Dispatch {
             .values()
             .map(|said| said.starts.upper);
         if let Some(over) = over.min() {
+            let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
             let left = Duration::from_millis(over.saturating_sub(now_ms));
             self.look_again(now.instant + left.max(SOONEST));
         }

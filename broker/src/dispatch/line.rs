@@ -43,6 +43,7 @@ impl Dispatch {
         if self.retell_at.is_some_and(|at| at <= now.instant) {
             self.disordered = true;
         }
+        self.disordered |= self.go_on_forecasting(now);
         if !self.disordered {
             return;
         }

@@ -3,10 +3,10 @@
 //! The rules are those of [`crate::plan`], on numbers in place of names, because this is done thousands of times.
 
 use super::chance::Chance;
-use crate::{CourseOutlook, Job, Outlook, Standing, Worker, in_order, times::Times};
+use crate::{CourseOutlook, Expected, Job, Outlook, Standing, Worker, in_order, times::Times};
 use baton_protocol::{JobId, NotebookId, WorkerId};
 use foldhash::{HashMap, HashMapExt};
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
 /// A play that is longer than any lecture tells nothing.
 const HORIZON_MS: u64 = 8 * 3_600_000;
@@ -17,8 +17,9 @@ const START: u64 = 2;
 const PAUSE: u64 = 3;
 
 /// What all plays begin with.
-pub(super) struct World<'world> {
-    outlook: &'world Outlook,
+#[derive(Debug, Clone)]
+pub(super) struct World {
+    outlook: Outlook,
     jobs_per_person: u32,
     workers: Vec<Room>,
     /// Where each notebook has a warm session.
@@ -26,9 +27,9 @@ pub(super) struct World<'world> {
     people: usize,
     waiting: Vec<JobId>,
     /// With the worker where that one is connected.
-    running: Vec<(Entry<'world>, Option<usize>)>,
+    running: Vec<(Entry, Option<usize>)>,
     /// In order. The first of them are those of `waiting` that may be started.
-    line: Vec<Entry<'world>>,
+    line: Vec<Entry>,
     coming: Vec<Person>,
 }
 
@@ -41,14 +42,13 @@ struct Room {
 
 /// A job, or what somebody submits who comes later.
 #[derive(Debug, Clone, Copy)]
-struct Entry<'world> {
+struct Entry {
     order: Order,
     /// Its number among those that wait.
     waiting: Option<usize>,
     person: Person,
-    starting: Option<&'world Times>,
-    takes: Option<&'world Times>,
-    of_its_own: f64,
+    /// Its number in [`Outlook::jobs`]; `None`: of one that is not submitted yet.
+    job: Option<usize>,
     chance: Chance,
 }
 
@@ -103,34 +103,29 @@ impl<Name: std::hash::Hash + Eq> Numbers<Name> {
     }
 }
 
-impl<'world> World<'world> {
+impl World {
     pub(super) fn new(
-        jobs: &'world [Job],
+        jobs: &[Job],
         workers: &[Worker],
         jobs_per_person: u32,
-        outlook: &'world Outlook,
+        outlook: Outlook,
     ) -> Self {
-        let mut owners = Numbers(HashMap::with_capacity(jobs.len()));
+        let mut owners: Numbers<Arc<str>> = Numbers(HashMap::with_capacity(jobs.len()));
         let mut notebooks: Numbers<NotebookId> = Numbers(HashMap::with_capacity(jobs.len()));
         let open: Vec<&Worker> = workers.iter().filter(|worker| worker.open).collect();
-        let mut entry = |number: usize, job: &'world Job, waiting: Option<usize>| {
-            let expected = &outlook.jobs[number];
-            Entry {
-                order: Order::of(job.front, &job.standing, 0),
-                waiting,
-                person: Person {
-                    owner: owners.of(&*job.owner),
-                    notebook: Some(notebooks.of(job.notebook)),
-                    course: expected.course,
-                    standing: job.standing,
-                    away_ms: 0,
-                    chance: Chance::of_name(&job.owner),
-                },
-                starting: expected.starting.as_ref(),
-                takes: expected.takes.as_ref(),
-                of_its_own: expected.of_its_own,
-                chance: Chance::of_id(job.job.0.as_u128()),
-            }
+        let mut entry = |number: usize, job: &Job, waiting: Option<usize>| Entry {
+            order: Order::of(job.front, &job.standing, 0),
+            waiting,
+            person: Person {
+                owner: owners.of(job.owner.clone()),
+                notebook: Some(notebooks.of(job.notebook)),
+                course: outlook.jobs[number].course,
+                standing: job.standing,
+                away_ms: 0,
+                chance: Chance::of_name(&job.owner),
+            },
+            job: Some(number),
+            chance: Chance::of_id(job.job.0.as_u128()),
         };
         let is_at = |id: WorkerId| open.iter().position(|worker| worker.worker == id);
         let mut rooms: Vec<Room> = open
@@ -168,7 +163,7 @@ impl<'world> World<'world> {
             }
         }
         let coming = outlook.coming.iter().map(|coming| Person {
-            owner: owners.of(&*coming.owner),
+            owner: owners.of(coming.owner.clone()),
             notebook: None,
             course: coming.course,
             standing: coming.standing,
@@ -177,7 +172,6 @@ impl<'world> World<'world> {
         });
         let coming = coming.collect();
         Self {
-            outlook,
             jobs_per_person: jobs_per_person.max(1),
             workers: rooms,
             warm,
@@ -186,6 +180,7 @@ impl<'world> World<'world> {
             running,
             line,
             coming,
+            outlook,
         }
     }
 
@@ -211,6 +206,10 @@ impl<'world> World<'world> {
         &self.waiting
     }
 
+    fn expected(&self, entry: &Entry) -> Option<&Expected> {
+        entry.job.map(|number| &self.outlook.jobs[number])
+    }
+
     /// Of each that waits, when it starts, if it does.
     pub(super) fn play(&self, number: u64) -> Vec<Option<Start>> {
         let mut play = Play {
@@ -221,7 +220,8 @@ impl<'world> World<'world> {
             busy_notebooks: vec![false; self.warm.len()],
             busy_owners: vec![0; self.people],
             open: vec![0; self.people],
-            line: self.line.clone(),
+            line: (0..self.line.len()).collect(),
+            entries: self.line.clone(),
             events: BinaryHeap::new(),
             runs: Vec::new(),
             people: Vec::new(),
@@ -243,8 +243,8 @@ enum Event {
     Comes(usize),
 }
 
-struct Play<'play, 'world> {
-    world: &'play World<'world>,
+struct Play<'world> {
+    world: &'world World,
     number: u64,
     workers: Vec<Room>,
     /// Where a notebook ran last, of those that ran in this play.
@@ -253,9 +253,11 @@ struct Play<'play, 'world> {
     busy_owners: Vec<u32>,
     /// Jobs of each person that wait or run.
     open: Vec<u32>,
-    line: Vec<Entry<'world>>,
+    /// In order, by their numbers: they move often.
+    line: Vec<usize>,
+    entries: Vec<Entry>,
     events: BinaryHeap<Reverse<(u64, Event)>>,
-    runs: Vec<(Entry<'world>, Option<usize>, u64)>,
+    runs: Vec<(Entry, Option<usize>, u64)>,
     people: Vec<Person>,
     starts: Vec<Option<Start>>,
     /// How many of those that wait now have not started.
@@ -265,7 +267,7 @@ struct Play<'play, 'world> {
     unlike: Vec<(f64, f64)>,
 }
 
-impl<'world> Play<'_, 'world> {
+impl Play<'_> {
     /// False when something runs of which nobody knows how long it takes.
     fn begin(&mut self) -> bool {
         let world = self.world;
@@ -275,7 +277,8 @@ impl<'world> Play<'_, 'world> {
         for (entry, worker) in &world.running {
             self.open[entry.person.owner] += 1;
             self.occupy(entry);
-            let starting = self.drawn(entry.starting, entry.chance.and(START));
+            let starting = world.expected(entry).and_then(|job| job.starting.as_ref());
+            let starting = self.drawn(starting, entry.chance.and(START));
             if !self.runs(*entry, *worker, starting) {
                 return false;
             }
@@ -377,22 +380,21 @@ impl<'world> Play<'_, 'world> {
             order: Order::of(None, &person.standing, now),
             waiting: None,
             person,
-            starting: None,
-            takes: self.world.outlook.courses[person.course].takes.as_ref(),
-            of_its_own: 0.0,
+            job: None,
             chance: person.chance.and(now),
         };
         let place = self
             .line
-            .partition_point(|other| other.order.is_before(&entry.order));
-        self.line.insert(place, entry);
+            .partition_point(|other| self.entries[*other].order.is_before(&entry.order));
+        self.line.insert(place, self.entries.len());
+        self.entries.push(entry);
     }
 
     /// Starts what can be started. False when a run begins of which nobody knows how long it takes.
     fn fill(&mut self, now: u64) -> bool {
         let mut place = 0;
         while place < self.line.len() && self.has_room() {
-            let entry = self.line[place];
+            let entry = self.entries[self.line[place]];
             let person = entry.person;
             let is_busy = person
                 .notebook
@@ -407,7 +409,7 @@ impl<'world> Play<'_, 'world> {
             self.line.remove(place);
             self.occupy(&entry);
             self.workers[worker].busy += 1;
-            let outlook = self.world.outlook;
+            let outlook = &self.world.outlook;
             let (one, other) = match is_warm {
                 true => (&outlook.warm, &outlook.cold),
                 false => (&outlook.cold, &outlook.warm),
@@ -431,13 +433,18 @@ impl<'world> Play<'_, 'world> {
         true
     }
 
-    fn runs(&mut self, entry: Entry<'world>, worker: Option<usize>, start: u64) -> bool {
-        let Some(takes) = entry.takes else {
+    fn runs(&mut self, entry: Entry, worker: Option<usize>, start: u64) -> bool {
+        let world = self.world;
+        let (takes, of_its_own) = match world.expected(&entry) {
+            Some(expected) => (&expected.takes, expected.of_its_own),
+            None => (&world.outlook.courses[entry.person.course].takes, 0.0),
+        };
+        let Some(takes) = takes else {
             return false;
         };
         let usual_ms = takes.at(entry.chance.and(RUN).in_play(self.number));
         let (slower, _) = self.unlike[entry.person.course];
-        let run_ms = (usual_ms as f64 * slower.powf(1.0 - entry.of_its_own)) as u64;
+        let run_ms = (usual_ms as f64 * slower.powf(1.0 - of_its_own)) as u64;
         let end = start.saturating_add(run_ms);
         self.events
             .push(Reverse((end, Event::Ends(self.runs.len()))));
@@ -449,7 +456,7 @@ impl<'world> Play<'_, 'world> {
         times.map_or(0, |times| times.at(chance.in_play(self.number)))
     }
 
-    fn occupy(&mut self, entry: &Entry<'_>) {
+    fn occupy(&mut self, entry: &Entry) {
         if let Some(notebook) = entry.person.notebook {
             self.busy_notebooks[notebook] = true;
         }

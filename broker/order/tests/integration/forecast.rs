@@ -49,11 +49,11 @@ proptest! {
         let plan = plan(&jobs, &workers, each);
         let after = carried_out(&jobs, &plan);
         let outlook = certain(&takes[..jobs.len()]);
-        let forecasts = forecast(&after, &workers, each, &outlook);
+        let forecasts = forecast(&after, &workers, each, outlook.clone());
         let places: Vec<JobId> = plan.places.iter().map(|(job, _)| *job).collect();
         let told: Vec<JobId> = forecasts.iter().map(|(job, _)| *job).collect();
         prop_assert_eq!(told, places);
-        prop_assert_eq!(&forecasts, &forecast(&after, &workers, each, &outlook));
+        prop_assert_eq!(&forecasts, &forecast(&after, &workers, each, outlook.clone()));
         let unknown = after.iter().zip(&outlook.jobs).any(|(job, expected)| job.worker.is_some() && expected.takes.is_none());
         for (id, said) in forecasts {
             if let Some(Forecast { starts, overtakers }) = said {
@@ -71,7 +71,7 @@ proptest! {
         let first = plan(&jobs, &workers, each);
         let mut after = carried_out(&jobs, &first);
         let same = vec![Some(60_000); after.len()];
-        let said = said(forecast(&after, &workers, each, &certain(&same)));
+        let said = said(forecast(&after, &workers, each, certain(&same)));
         let mut last = 0;
         // All that run end at the same time, again and again.
         while after.iter().any(|job| job.worker.is_some()) {
@@ -100,7 +100,7 @@ fn line() -> (Vec<Job>, Outlook) {
 }
 
 fn start(jobs: &[Job], outlook: &Outlook) -> Forecast {
-    let forecasts = forecast(jobs, &[worker(1, 1)], 1, outlook);
+    let forecasts = forecast(jobs, &[worker(1, 1)], 1, outlook.clone());
     assert_eq!(forecasts[0].0, job_id(2));
     forecasts[0].1.unwrap()
 }
@@ -119,7 +119,7 @@ fn a_session_that_has_to_start_is_counted_in() {
     outlook.warm = Some(Times::exactly(300));
     let mut warm = worker(1, 1);
     warm.warm.insert(jobs[1].notebook);
-    let told = forecast(&jobs, &[warm], 1, &outlook)[0].1.unwrap();
+    let told = forecast(&jobs, &[warm], 1, outlook)[0].1.unwrap();
     assert_eq!(told.starts, alone.map(|ms| ms + 5300));
 }
 
@@ -164,7 +164,7 @@ fn behind_a_run_that_nobody_knows_nothing_is_said() {
     let (jobs, mut outlook) = line();
     outlook.jobs[0].takes = None;
     assert_eq!(
-        forecast(&jobs, &[worker(1, 1)], 1, &outlook),
+        forecast(&jobs, &[worker(1, 1)], 1, outlook),
         [(job_id(2), None)]
     );
     assert_eq!(jobs[0].worker, Some(worker_id(1)));

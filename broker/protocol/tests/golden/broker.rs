@@ -27,7 +27,7 @@ fn enclosed() -> State {
 /// The golden files are those of this version.
 #[test]
 fn the_version_is_the_one_of_the_files() {
-    assert_eq!(PROTOCOL_VERSION, 1);
+    assert_eq!(PROTOCOL_VERSION, 2);
 }
 
 golden!(events_are_read, "event", JobEvent, events(), {

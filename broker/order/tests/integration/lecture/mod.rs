@@ -254,7 +254,7 @@ impl Lecture {
         }
         let jobs: Vec<Job> = self.cells.keys().map(|id| self.job(*id)).collect();
         let said: HashMap<JobId, Option<Forecast>> =
-            forecast(&jobs, &self.workers(), 1, &self.outlook())
+            forecast(&jobs, &self.workers(), 1, self.outlook())
                 .into_iter()
                 .collect();
         let line = in_line(&jobs);
