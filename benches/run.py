@@ -19,6 +19,7 @@ NAMES = (
     "latency",
     "plan",
     "class_of_30",
+    "estimates",
     "broker_chaos",
     "chaos",
     "under_attack",

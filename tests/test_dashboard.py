@@ -179,7 +179,7 @@ def test_a_ta_acts_by_keyboard_and_others_see_it_at_once(tia: Page, browser: Bro
     expect(tia.locator("#job")).not_to_contain_text("hold it back")
     tia.get_by_role("textbox", name="Reason").fill("lost its worker")
     tia.get_by_role("button", name="Move to the front").click()
-    expect(tia.locator("#job")).to_contain_text("Waiting: place 1 in line")
+    expect(tia.locator("#job")).to_contain_text("Waiting: 1st in line")
     expect(watched).to_contain_text("staff hold it back")
     watcher.get_by_role("button", name="Pause updates").click()
     expect(watcher.locator("#queue tbody th").first).to_have_text(person)

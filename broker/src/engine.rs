@@ -243,7 +243,7 @@ fn handle(
             through,
         } => dispatch.caught_up(connection, job, through, actions),
         // Who asked may be gone.
-        Event::Overview(answer) => drop(answer.send(dispatch.overview(now))),
+        Event::Overview(answer) => drop(answer.send(dispatch.overview())),
         Event::Explain(job, answer) => drop(answer.send(dispatch.explain(job, now))),
         Event::Courses(seen_by, answer) => drop(answer.send(dispatch.courses(&seen_by, now))),
         Event::Act(who, command, answer) => {

@@ -15,7 +15,6 @@ mod courses;
 mod dispatch;
 mod engine;
 mod forward;
-mod history;
 mod http;
 mod hub;
 mod journal;

@@ -3,6 +3,8 @@
 //! In: a file that only its owner may read; where a JupyterHub knows people, [`crate::hub`]. It holds hashes of tokens, so a copy of it opens nothing.
 //! Out: an [`Identity`] for a token, and what that identity may do.
 
+pub(crate) use baton_order::Account;
+
 use anyhow::Context;
 use baton_protocol::{Refusal, WorkerId};
 use jiff::Timestamp;
@@ -190,14 +192,6 @@ pub(crate) struct Identity {
     worker: bool,
     admin: bool,
     courses: BTreeMap<String, Role>,
-}
-
-/// On whose account a notebook's jobs go.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Account {
-    pub(crate) owner: String,
-    /// Empty: none.
-    pub(crate) course: String,
 }
 
 impl Identity {

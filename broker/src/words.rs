@@ -173,7 +173,10 @@ pub(crate) fn course(name: &str) -> &str {
 
 /// The first rule that keeps a job from running, with its place where that matters.
 pub(crate) fn waiting(waiting: &Waiting) -> String {
-    let place = format!("place {} in line", waiting.place);
+    let mut place = baton_protocol::in_line(waiting.place, waiting.last_place);
+    if let Some(moved_back) = waiting.moved_back {
+        place = format!("{place} ({})", decapitalised(&moved_back.to_string()));
+    }
     match &waiting.reason {
         WaitingReason::InLine => place,
         WaitingReason::OwnJobRuns { .. }
@@ -181,6 +184,12 @@ pub(crate) fn waiting(waiting: &Waiting) -> String {
         | WaitingReason::Held { .. } => why(waiting),
         _ => format!("{place}; {}", why(waiting)),
     }
+}
+
+fn decapitalised(sentence: &str) -> String {
+    let mut letters = sentence.chars();
+    let first = letters.next().map(|first| first.to_ascii_lowercase());
+    first.into_iter().chain(letters).collect()
 }
 
 pub(crate) fn reason(waiting: Option<&Waiting>) -> String {

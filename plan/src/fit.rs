@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use baton_protocol::api;
 
 use crate::{
+    Seen, Survival,
     rates::Rates,
     simulation::{Life, Times},
-    survival::{Seen, Survival},
 };
 
 /// Seconds without a cell after which somebody is away.

@@ -29,9 +29,10 @@ pub mod shared;
 pub mod simulation;
 mod solve;
 pub mod states;
-mod survival;
 mod wait;
 mod words;
+
+pub use baton_order::{Seen, Survival};
 
 pub use answer::Answer;
 pub use capacity::{Capacity, Row};
@@ -41,6 +42,5 @@ pub use forecast::{Effort, Forecast, Method, PARTS, Solution, forecast, simulate
 pub use plot::{Axis, Line, Plot};
 pub use rates::{BadRate, Rates};
 pub use repairman::{Repairman, repairman};
-pub use survival::{Seen, Survival};
 pub use wait::Waits;
 pub use words::duration;

@@ -1,12 +1,12 @@
 //! Why others are ahead.
 
-use super::{Job, Standing, in_order};
+use super::{Job, Standing, in_line};
 use baton_protocol::{JobId, api::AheadBecause};
 
 /// The waiting jobs that are ahead of this one, the next one first.
 #[must_use]
 pub fn ahead_of(jobs: &[Job], job: JobId) -> Vec<(JobId, AheadBecause)> {
-    let line: Vec<&Job> = in_order(jobs).into_iter().map(|(_, job)| job).collect();
+    let line = in_line(jobs);
     let Some(place) = line.iter().position(|other| other.job == job) else {
         return Vec::new();
     };
@@ -17,7 +17,7 @@ pub fn ahead_of(jobs: &[Job], job: JobId) -> Vec<(JobId, AheadBecause)> {
 }
 
 /// The first difference without which they would stand the other way round.
-fn because(ahead: &Job, behind: &Job) -> AheadBecause {
+pub(crate) fn because(ahead: &Job, behind: &Job) -> AheadBecause {
     if behind.held && !ahead.held {
         return AheadBecause::Held;
     }

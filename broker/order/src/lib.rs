@@ -1,8 +1,9 @@
 //! Who runs next, where, and what those who wait are told.
 //!
 //! In: every unfinished job in order of arrival and every worker that is connected. Out: assignments, and for each
-//! job that still waits its place, the first rule that keeps it from running, and when it may start.
-//! What a student is told comes from the same pass that assigns, so the two cannot disagree.
+//! job that still waits its place and the first rule that keeps it from running ([`plan`]); and when it may start
+//! ([`forecast`]), from what the past tells ([`History`]).
+//! What a student is told follows from the same rules that assign, so the two cannot disagree.
 //!
 //! The order is a weighted fair share: whose account has used less, for its weight, is sooner. Waiting counts like
 //! GPU time that was not used, so everybody's turn comes, whoever else arrives. A notebook runs one job at a time, a
@@ -12,10 +13,21 @@
 //! **Invariant:** pure; no clock, no I/O, cannot fail.
 
 mod ahead;
-mod forward;
+mod forecast;
+mod history;
 mod line;
+mod outlook;
+mod survival;
+mod times;
+mod told;
 
 pub use ahead::ahead_of;
+pub use forecast::{Forecast, Forecasting, forecast};
+pub use history::{History, MOST_RUNS, Open, PastRun, Progress, Run};
+pub use outlook::{Coming, CourseOutlook, Expected, Outlook};
+pub use survival::{Seen, Survival};
+pub use times::{Spread, Times};
+pub use told::ToldPlace;
 
 use baton_protocol::{JobId, NotebookId, WorkerId};
 use line::{Line, Taken};
@@ -25,6 +37,14 @@ use std::{collections::HashSet, sync::Arc};
 const WAITING_PER_USE: f64 = 10.0;
 /// A job of low priority stands where its account would stand with this much more use.
 const LOW_PRIORITY_MS: f64 = 3_600_000.0;
+
+/// On whose account a notebook's jobs go.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Account {
+    pub owner: String,
+    /// Empty: none.
+    pub course: String,
+}
 
 /// An unfinished job.
 #[derive(Debug, Clone)]
@@ -41,16 +61,6 @@ pub struct Job {
     pub paused: bool,
     /// Staff moved it to the front; the one that was moved last is the first.
     pub front: Option<i64>,
-    /// What it takes from now on; `None`: nobody knows.
-    pub takes: Option<Spread>,
-}
-
-/// In milliseconds: nine runs of ten take longer, half of them do, one of ten does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Spread {
-    pub lower: u64,
-    pub middle: u64,
-    pub upper: u64,
 }
 
 /// What decides about the order between two jobs.
@@ -82,8 +92,6 @@ pub struct Place {
     /// 1 = next in line.
     pub place: u32,
     pub reason: Reason,
-    /// Milliseconds until it starts, where that can be said.
-    pub starts_in: Option<Spread>,
 }
 
 /// The first rule that keeps a job from running.
@@ -107,17 +115,6 @@ pub struct Plan {
     pub assignments: Vec<(JobId, WorkerId)>,
     /// The next one first.
     pub places: Vec<(JobId, Place)>,
-}
-
-impl Spread {
-    #[must_use]
-    pub fn map(self, change: impl Fn(u64) -> u64) -> Self {
-        Self {
-            lower: change(self.lower),
-            middle: change(self.middle),
-            upper: change(self.upper),
-        }
-    }
 }
 
 impl Standing {
@@ -169,18 +166,8 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
             waiting.push((job, reason));
         }
     }
-    let starts = forward::starts(jobs, &assigned, &waiting, line);
-    let places = (1..)
-        .zip(waiting)
-        .zip(starts)
-        .map(|((place, (job, reason)), starts_in)| {
-            let place = Place {
-                place,
-                reason,
-                starts_in,
-            };
-            (job.job, place)
-        });
+    let places = (1..).zip(waiting);
+    let places = places.map(|(place, (job, reason))| (job.job, Place { place, reason }));
     Plan {
         assignments: assigned
             .iter()
@@ -188,6 +175,12 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
             .collect(),
         places: places.collect(),
     }
+}
+
+/// The waiting jobs, the next one first.
+#[must_use]
+pub fn in_line(jobs: &[Job]) -> Vec<&Job> {
+    in_order(jobs).into_iter().map(|(_, job)| job).collect()
 }
 
 /// The waiting jobs, each with its number in order of arrival.

@@ -83,23 +83,6 @@ impl<'jobs> Line<'jobs> {
         *self.busy_slots.entry(worker).or_default() += 1;
     }
 
-    /// The job that a worker has ends. From here on nobody asks for reasons.
-    pub(super) fn free(&mut self, job: &'jobs Job, worker: WorkerId) {
-        self.busy_notebooks.remove(&job.notebook);
-        if let Some(jobs) = self.busy_persons.get_mut(&*job.owner) {
-            jobs.count = jobs.count.saturating_sub(1);
-        }
-        if let Some(slots) = self.busy_slots.get_mut(&worker) {
-            *slots = slots.saturating_sub(1);
-        }
-    }
-
-    pub(super) fn has_room(&self) -> bool {
-        self.workers
-            .iter()
-            .any(|worker| worker.open && self.busy(worker) < worker.slots)
-    }
-
     fn busy(&self, worker: &Worker) -> u32 {
         self.busy_slots.get(&worker.worker).copied().unwrap_or(0)
     }

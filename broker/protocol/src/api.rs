@@ -60,11 +60,15 @@ pub struct Job {
 pub struct Waiting {
     /// 1 = next in line.
     pub place: u32,
+    /// The place that it hardly falls behind, where others are likely to overtake; else the same.
+    pub last_place: u32,
+    /// Why it is further back than it once was told to be.
+    pub moved_back: Option<MovedBack>,
     /// The first rule that keeps it from running.
     pub rule: WaitingRule,
     /// The rule in words.
     pub sentence: String,
-    /// In how many milliseconds it starts; absent when nothing is known of the runs ahead.
+    /// In how many milliseconds it starts; absent when no honest range can be given.
     pub estimate: Option<Estimate>,
     /// What the course's staff want waiting students to know.
     pub message: Option<String>,
@@ -115,6 +119,13 @@ pub struct Line {
 pub struct Ahead {
     pub because: AheadBecause,
     pub jobs: u32,
+}
+
+/// So many people came ahead of a job because of this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MovedBack {
+    pub people: u32,
+    pub because: AheadBecause,
 }
 
 /// The first difference without which a job would not be ahead.

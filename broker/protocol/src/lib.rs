@@ -15,6 +15,7 @@ mod codec;
 pub mod files;
 mod ids;
 mod job;
+mod line;
 mod manifest;
 pub mod memory;
 mod output;
@@ -30,12 +31,13 @@ pub use ids::{CallId, FencingNumber, JobId, NotebookId, SessionId, WorkerId};
 pub use job::{
     BudgetLeft, Cell, CellKey, GpuUsage, Outcome, Period, Priority, RemoteError, Submission, Usage,
 };
+pub use line::in_line;
 pub use manifest::{Manifest, Piece, SegmentPart, StateVersion};
 pub use output::{JobEvent, NumberedEvent, Output};
 pub use state::{HeldKey, HeldState, Holder, State};
 
 /// Proxy, worker and broker must agree on this number; a difference is refused with [`Refusal::ProtocolVersion`].
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 2;
 
 /// Why the broker does not serve a peer that said hello.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize, thiserror::Error)]

@@ -3,7 +3,9 @@
 //! The proxy says hello, is welcomed or refused, then submits jobs and hears their events. After a reconnect it
 //! says `Resume` for each job that it still waits for; everything after the given number comes again.
 
-use crate::{JobId, NotebookId, NumberedEvent, Outcome, Parcel, Refusal, State, Submission};
+use crate::{
+    JobId, NotebookId, NumberedEvent, Outcome, Parcel, Refusal, State, Submission, api::MovedBack,
+};
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -87,8 +89,12 @@ pub enum ToProxy {
         job: JobId,
         /// 1 = next in line.
         place: u32,
+        /// The place that it hardly falls behind, where others are likely to overtake; else the same.
+        last_place: u32,
+        /// Why it is further back than it once was told to be.
+        moved_back: Option<MovedBack>,
         waiting: WaitingReason,
-        /// Absent when nothing is known of the runs ahead.
+        /// Absent when no honest range can be given.
         estimate: Option<Estimate>,
         /// What the course's staff want waiting students to know.
         message: Option<String>,
@@ -133,7 +139,7 @@ pub enum WaitingReason {
     BehindMoved {},
 }
 
-/// In how many milliseconds from now a job starts: rarely before `lower`, rarely after `upper`.
+/// In how many milliseconds from now a job starts: one of ten before `lower`, one of ten after `upper`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Estimate {
     pub lower_ms: u64,

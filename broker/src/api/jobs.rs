@@ -178,6 +178,8 @@ fn job(row: JobRow, present: &Overview, now_ms: i64) -> Job {
 fn waiting(waiting: &dispatch::Waiting, now_ms: i64) -> Waiting {
     Waiting {
         place: waiting.place,
+        last_place: waiting.last_place,
+        moved_back: waiting.moved_back,
         rule: match waiting.reason {
             WaitingReason::InLine => WaitingRule::InLine,
             WaitingReason::BehindDeadline { .. } => WaitingRule::BehindDeadline,

@@ -1,7 +1,8 @@
 //! What a job may use, what its run is charged, and what is refused.
 
 use super::{Action, Dispatch, Now, Phase};
-use crate::{courses::Course, history::Run, people::Account, store::Write};
+use crate::{courses::Course, people::Account, store::Write};
+use baton_order::Run;
 use baton_protocol::{BudgetLeft, Cell, JobEvent, JobId, Outcome, Period, RemoteError, Usage};
 
 pub(super) const SAFE: &str = "Your variables are as they were before the cell";
@@ -113,10 +114,14 @@ impl Dispatch {
         }
     }
 
-    /// Later estimates learn from runs that ended by themselves.
-    pub(super) fn remember(&mut self, id: JobId, outcome: Outcome, usage: Usage) {
+    /// Later estimates learn from runs that ended by themselves, and from when people come and go.
+    pub(super) fn remember(&mut self, id: JobId, outcome: Outcome, usage: Usage, now: Now) {
         let by_itself = matches!(outcome, Outcome::Ok | Outcome::Error | Outcome::TimedOut);
-        if let Some(job) = self.jobs.get(&id).filter(|_| by_itself) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        self.history.ended(&job.account, now.unix_ms);
+        if by_itself {
             self.history.add(Run {
                 cell: job.cell_key,
                 account: job.account.clone(),

@@ -35,7 +35,8 @@ impl Dispatch {
             .values()
             .filter_map(|job| Some(job.unclaimed?.until));
         let peers = workers.chain(notebooks).chain(missed).chain(unclaimed);
-        peers.chain(self.retell_at).min()
+        let line = self.retell_at.into_iter().chain(self.forecasts.go_on_at());
+        peers.chain(line).min()
     }
 
     pub(crate) fn time_passed(&mut self, now: Now, actions: &mut Vec<Action>) {

@@ -50,6 +50,10 @@ pub(crate) struct Job {
     pub(super) waiting: Option<Waiting>,
     /// What its proxy was told last, and when.
     pub(super) told: Option<(Waiting, Instant)>,
+    /// The ranges that its proxy was told for its start, in milliseconds since 1970.
+    pub(super) told_ranges: Vec<(u64, u64)>,
+    /// When it was given to its worker, and whether no session of its notebook was there; unknown after a restart.
+    pub(super) assigned: Option<(i64, bool)>,
     pub(super) submitted_ms: i64,
     pub(super) started_ms: Option<i64>,
     /// Of its session, as its worker says it.
@@ -106,6 +110,8 @@ impl Job {
             timeout_ms: submission.cell.timeout_ms,
             waiting: None,
             told: None,
+            told_ranges: Vec::new(),
+            assigned: None,
             submitted_ms: now_ms,
             started_ms: None,
             memory: MemoryCurve::default(),
@@ -146,6 +152,8 @@ impl Job {
             timeout_ms: open.timeout_ms,
             waiting: None,
             told: None,
+            told_ranges: Vec::new(),
+            assigned: None,
             submitted_ms: open.submitted_ms,
             started_ms: open.started_ms,
             memory: MemoryCurve::default(),

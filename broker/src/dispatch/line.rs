@@ -1,19 +1,23 @@
 //! The line: who is assigned, and what those who wait are told.
 
 use super::{Action, Dispatch, Job, Now, Phase, Worker};
+use crate::people::Account;
 use crate::store::Write;
-use baton_order::{self as order, Place, Reason, Spread, Standing};
+use baton_order::{self as order, Place, Reason, Spread, Standing, ToldPlace};
 use baton_protocol::{
     JobEvent, JobId, Priority, WorkerId,
+    api::MovedBack,
     proxy::{Estimate, ToProxy, WaitingReason},
 };
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// A text that changes faster cannot be read.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 /// An estimate that moves by less is still the same.
 const SAME_ESTIMATE_MS: u64 = 2000;
+
+/// Of one job, from which later ones learn.
+const MOST_RANGES: usize = 500;
 
 /// For pages: nobody who hears it waits for the job.
 const UNCERTAIN: &str =
@@ -23,6 +27,10 @@ const UNCERTAIN: &str =
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Waiting {
     pub(crate) place: u32,
+    /// The place that it hardly falls behind.
+    pub(crate) last_place: u32,
+    pub(crate) moved_back: Option<MovedBack>,
+    told_place: ToldPlace,
     pub(crate) reason: WaitingReason,
     /// In milliseconds since 1970.
     starts_at: Option<Spread>,
@@ -35,6 +43,7 @@ impl Dispatch {
         if self.retell_at.is_some_and(|at| at <= now.instant) {
             self.disordered = true;
         }
+        self.disordered |= self.go_on_forecasting(now);
         if !self.disordered {
             return;
         }
@@ -46,8 +55,14 @@ impl Dispatch {
         for (job, worker) in plan.assignments {
             self.assign(job, worker, now, actions);
         }
+        if plan.places.is_empty() {
+            return;
+        }
+        let jobs = self.line(now);
+        self.forecast(&jobs, &workers, now);
+        let line = order::in_line(&jobs);
         for (job, place) in plan.places {
-            self.place(job, place, now, actions);
+            self.place(job, place, &line, now, actions);
         }
     }
 
@@ -66,28 +81,34 @@ impl Dispatch {
 
     pub(super) fn as_ordered(&self, job: &Job, now: Now) -> order::Job {
         let course = self.courses.of(&job.account.course);
-        let spent = self.spent.get(&job.account).copied().unwrap_or_default();
-        let since = |ms: i64| u64::try_from(now.unix_ms.saturating_sub(ms)).unwrap_or(0);
-        let already_ms = job.started_ms.map_or(0, since);
-        let takes = self
-            .history
-            .spread(job.cell_key, &job.account, already_ms, job.timeout_ms);
+        let waited_ms = now.unix_ms.saturating_sub(job.submitted_ms);
+        let waited_ms = u64::try_from(waited_ms).unwrap_or(0);
         order::Job {
             job: job.id,
             notebook: job.notebook,
             owner: job.account.owner.as_str().into(),
             worker: job.worker,
             standing: Standing {
-                used_ms: spent.faded_ms(now.unix_ms, self.courses.half_life_ms),
-                weight: course.weight,
-                boost: course.boost(now.unix_ms),
                 low_priority: job.priority == Priority::Low,
-                waited_ms: since(job.submitted_ms),
+                waited_ms,
+                ..self.standing_of(&job.account, now)
             },
             held: job.held.is_some() || job.unclaimed.is_some(),
             paused: course.paused.is_some(),
             front: job.front_ms,
-            takes: takes.map(|takes| takes.map(|ms| ms.saturating_sub(already_ms))),
+        }
+    }
+
+    /// Of a job that is submitted now.
+    pub(super) fn standing_of(&self, account: &Account, now: Now) -> Standing {
+        let course = self.courses.of(&account.course);
+        let spent = self.spent.get(account).copied().unwrap_or_default();
+        Standing {
+            used_ms: spent.faded_ms(now.unix_ms, self.courses.half_life_ms),
+            weight: course.weight,
+            boost: course.boost(now.unix_ms),
+            low_priority: false,
+            waited_ms: 0,
         }
     }
 
@@ -136,6 +157,7 @@ impl Dispatch {
         job.acknowledged = 0;
         job.waiting = None;
         job.told = None;
+        job.assigned = Some((now.unix_ms, !worker.warm.contains(&job.notebook)));
         job.timeout_ms = [job.timeout_ms, left_ms].into_iter().flatten().min();
         let timeout_ms = job.timeout_ms;
         actions.push(Action::Write(Write::Assign {
@@ -159,17 +181,29 @@ impl Dispatch {
         self.append(id, vec![assigned], None, actions);
     }
 
-    fn place(&mut self, id: JobId, place: Place, now: Now, actions: &mut Vec<Action>) {
+    fn place(
+        &mut self,
+        id: JobId,
+        place: Place,
+        line: &[&order::Job],
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(job) = self.jobs.get(&id) else {
             return;
         };
         let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
+        let forecast = self.forecasts.of(id);
+        let before = job.told.as_ref().map(|(told, _)| told.told_place);
+        let overtakers = forecast.map(|forecast| forecast.overtakers);
+        let told_place = ToldPlace::next(before, place.place, overtakers, now_ms);
         let waiting = Waiting {
-            place: place.place,
+            place: told_place.place,
+            last_place: told_place.last,
+            moved_back: told_place.moved_back(line, now_ms),
+            told_place,
             reason: self.reason(job, place.reason),
-            starts_at: place
-                .starts_in
-                .map(|starts| starts.map(|ms| ms.saturating_add(now_ms))),
+            starts_at: forecast.map(|forecast| forecast.starts),
             message: self.courses.of(&job.account.course).message.clone(),
         };
         if let Some(job) = self.jobs.get_mut(&id) {
@@ -234,13 +268,17 @@ impl Dispatch {
             }
             let next = *at + TELL_EVERY;
             if next > now.instant {
-                let earlier = self.retell_at.map_or(next, |at: Instant| at.min(next));
-                self.retell_at = Some(earlier);
+                self.look_again(next);
                 return;
             }
         }
         actions.push(Action::ToProxy(connection, waiting.message(id, now)));
         job.told = Some((waiting.clone(), now.instant));
+        if let Some(starts) = waiting.starts_at
+            && job.told_ranges.len() < MOST_RANGES
+        {
+            job.told_ranges.push((starts.lower, starts.upper));
+        }
     }
 }
 
@@ -249,6 +287,8 @@ impl Waiting {
         ToProxy::Place {
             job,
             place: self.place,
+            last_place: self.last_place,
+            moved_back: self.moved_back,
             waiting: self.reason.clone(),
             estimate: self.estimate(now.unix_ms),
             message: self.message.clone(),
@@ -276,7 +316,8 @@ impl Waiting {
             (one, other) => one.is_some() != other.is_some(),
         };
         moved
-            || self.place != told.place
+            || !self.told_place.is_same(&told.told_place)
+            || self.moved_back != told.moved_back
             || self.reason != told.reason
             || self.message != told.message
     }

@@ -10,6 +10,7 @@
 mod account;
 mod act;
 mod behind;
+mod estimate;
 mod explain;
 #[cfg(test)]
 mod exploration;
@@ -32,17 +33,18 @@ pub(crate) use worker::WorkerHello;
 use crate::{
     config::Activity,
     courses::{Changes, Courses},
-    history::History,
     people::Account,
     store::{Loaded, Write},
     usage::Spent,
 };
+use baton_order::History;
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Submission,
     WorkerId,
     proxy::ToProxy,
     worker::{Device, GpuLoad, ToWorker},
 };
+use estimate::Forecasts;
 use graces::Missed;
 use job::{Abandoned, End};
 use std::{
@@ -185,6 +187,7 @@ pub(crate) struct Dispatch {
     courses: Arc<Courses>,
     spent: HashMap<Account, Spent>,
     history: History,
+    forecasts: Forecasts,
     /// Something changed that the order depends on.
     disordered: bool,
     /// When somebody may be told again where they stand.
@@ -199,7 +202,11 @@ impl Dispatch {
         let mut notebooks = HashMap::new();
         let mut workers = HashMap::new();
         let mut jobs = HashMap::new();
+        let mut history = History::of(loaded.runs);
         for open in loaded.jobs {
+            if open.phase != Phase::Finished {
+                history.submitted(&open.account, open.submitted_ms);
+            }
             notebooks.entry(open.notebook).or_insert_with(|| Notebook {
                 account: Some(open.account.clone()),
                 connection: None,
@@ -238,7 +245,8 @@ impl Dispatch {
             changes: loaded.changes,
             filed: courses,
             spent: loaded.spent.into_iter().collect(),
-            history: History::of(loaded.runs),
+            history,
+            forecasts: Forecasts::default(),
             disordered: true,
             retell_at: None,
         }
@@ -376,7 +384,7 @@ impl Dispatch {
 
     /// What follows from a job's last event, which is appended.
     fn finished(&mut self, id: JobId, end: End, now: Now, actions: &mut Vec<Action>) {
-        self.remember(id, end.outcome, end.usage);
+        self.remember(id, end.outcome, end.usage, now);
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };

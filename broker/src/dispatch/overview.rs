@@ -1,6 +1,6 @@
 //! What the pages show of the present.
 
-use super::{Dispatch, Job, MemoryCurve, Now, Phase, Waiting};
+use super::{Dispatch, Job, MemoryCurve, Phase, Waiting};
 use crate::people::Account;
 use baton_protocol::{
     JobId, NotebookId,
@@ -108,7 +108,7 @@ impl WorkerView {
 }
 
 impl Dispatch {
-    pub(crate) fn overview(&self, now: Now) -> Overview {
+    pub(crate) fn overview(&self) -> Overview {
         let unfinished = || {
             self.jobs
                 .values()
@@ -145,8 +145,8 @@ impl Dispatch {
             .collect();
         let waiting_work_ms = may_run
             .iter()
-            .map(|job| self.as_ordered(job, now).takes)
-            .map(|takes| takes.map_or(UNKNOWN_RUN_MS, |takes| takes.middle))
+            .map(|job| self.takes(job))
+            .map(|takes| takes.map_or(UNKNOWN_RUN_MS, |takes| takes.middle()))
             .sum();
         Overview {
             longest_wait_ms: may_run.iter().map(|job| job.submitted_ms).min(),

@@ -258,8 +258,11 @@ impl Dispatch {
             submission: Arc::clone(&submission),
             at_ms: now.unix_ms,
         }));
-        self.jobs
-            .insert(id, Job::new(submission, account, sequence, now.unix_ms));
+        self.jobs.insert(
+            id,
+            Job::new(submission, account.clone(), sequence, now.unix_ms),
+        );
+        self.history.submitted(&account, now.unix_ms);
         if let Err(refusal) = granted {
             self.finish(id, Outcome::Refused, Some(refusal), now, actions);
         }

@@ -1,6 +1,8 @@
 //! Whatever proxies, workers, time and kills do: what is decided can be stored, and a cell starts at most once.
 #![allow(clippy::unwrap_used)]
 
+mod long_line;
+
 use super::*;
 use crate::{
     people::Identity,

@@ -392,6 +392,14 @@ impl Dispatch {
             }
             if job.phase == Phase::Assigned && phase == Phase::Started {
                 job.started_ms = Some(now.unix_ms);
+                if let Some((assigned_ms, cold)) = job.assigned {
+                    let took_ms = now.unix_ms.saturating_sub(assigned_ms);
+                    self.history
+                        .started(cold, u64::try_from(took_ms).unwrap_or(0));
+                }
+                let ranges = std::mem::take(&mut job.told_ranges);
+                let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
+                self.history.told(&job.account, &ranges, now_ms);
                 started_on = job.worker;
                 actions.push(Action::Write(Write::Start {
                     job: id,

@@ -272,7 +272,12 @@ fn queue(facts: &Facts) -> Markup {
 }
 
 fn queue_row(job: &JobView, now_ms: i64) -> Markup {
-    let place = job.waiting.as_ref().map_or(0, |waiting| waiting.place);
+    let place = job.waiting.as_ref().map_or_else(String::new, |waiting| {
+        match waiting.last_place > waiting.place {
+            true => format!("{}–{}", waiting.place, waiting.last_place),
+            false => waiting.place.to_string(),
+        }
+    });
     // By its id a row stays itself while it moves, and with it what is in focus.
     html! {
         tr id={ "waits-" (job.job) } {

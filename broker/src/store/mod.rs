@@ -32,10 +32,10 @@ use crate::{
     config::{Database, DatabaseError},
     courses::Changes,
     dispatch::MemoryCurve,
-    history::Run,
     people::Account,
     usage::Spent,
 };
+use baton_order::PastRun;
 use baton_protocol::{
     CellKey, DecodeError, FencingNumber, JobId, NotebookId, NumberedEvent, Outcome, Priority,
     RemoteError, State, Submission, Usage, WorkerId, api::CourseChange, worker::Device,
@@ -287,7 +287,7 @@ pub(crate) struct Loaded {
     pub(crate) next_sequence: u64,
     pub(crate) spent: Vec<(Account, Spent)>,
     /// The last runs that ended by themselves, the oldest first.
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Vec<PastRun>,
     pub(crate) changes: Changes,
 }
 

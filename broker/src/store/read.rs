@@ -5,11 +5,8 @@ use super::{
     statement::{Row, sql},
     write::number,
 };
-use crate::{
-    history::{MOST_RUNS, Run},
-    people::Account,
-    usage::Spent,
-};
+use crate::{people::Account, usage::Spent};
+use baton_order::{MOST_RUNS, PastRun, Run};
 use baton_protocol::{
     CellKey, JobEvent, JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode,
 };
@@ -207,18 +204,23 @@ async fn spent(writer: &mut Writer) -> Result<Vec<(Account, Spent)>, StoreError>
     rows.iter().map(spent).collect()
 }
 
-async fn last_runs(writer: &mut Writer) -> Result<Vec<Run>, StoreError> {
+async fn last_runs(writer: &mut Writer) -> Result<Vec<PastRun>, StoreError> {
     let rows = sql(
-        "SELECT cell_key, owner, course, run_ms FROM jobs
+        "SELECT cell_key, owner, course, run_ms, submitted_ms, finished_ms FROM jobs
          WHERE state = 'finished' AND outcome IN ('ok', 'error', 'timed_out') ORDER BY finished_ms DESC LIMIT ?",
     )
     .bind(i64::try_from(MOST_RUNS).unwrap_or(i64::MAX));
     let rows = writer.fetch(rows).await?;
     let run = |row: &Row| {
-        Ok(Run {
+        let run = Run {
             cell: cell_key(row)?,
             account: account(row)?,
             run_ms: count(row.get("run_ms")?)?,
+        };
+        Ok(PastRun {
+            run,
+            submitted_ms: row.get("submitted_ms")?,
+            finished_ms: row.get("finished_ms")?,
         })
     };
     rows.iter().rev().map(run).collect()

@@ -394,7 +394,7 @@ async fn an_estimate_comes_from_earlier_runs_also_after_a_restart() {
         sent.cell_key = Some(CellKey([9; 16]));
         sent
     };
-    for run_ms in [600_000, 700_000, 800_000] {
+    for run_ms in [600_000, 650_000, 700_000, 750_000, 800_000] {
         let sent = keyed(NotebookId::random());
         let mut ran = run_for(first, worker, "ml", sent, run_ms).await;
         ran.proxy.expect_silence().await;
@@ -417,16 +417,23 @@ async fn an_estimate_comes_from_earlier_runs_also_after_a_restart() {
     worker.assignment().await;
     let mut waits = FakeProxy::in_course(&second.dial, "ml").await;
     let job = waits.submit().await;
-    let (estimate, _) = told(&mut waits, job, WaitingReason::InLine).await;
-    let expected = Estimate {
-        lower_ms: 600_000,
-        middle_ms: 700_000,
-        upper_ms: 800_000,
+    let estimate = loop {
+        let (estimate, _) = told(&mut waits, job, WaitingReason::InLine).await;
+        if let Some(estimate) = estimate {
+            break estimate;
+        }
     };
-    assert_eq!(estimate, Some(expected));
+    let Estimate {
+        lower_ms,
+        middle_ms,
+        upper_ms,
+    } = estimate;
+    assert!((250_000..600_000).contains(&lower_ms), "{estimate:?}");
+    assert!((600_000..800_000).contains(&middle_ms), "{estimate:?}");
+    assert!((800_000..2_000_000).contains(&upper_ms), "{estimate:?}");
     let page = second.get("/").await;
     assert!(
-        page.contains("Starts in") && page.contains(" to 13 min"),
+        page.contains("Starts in") && (page.contains(" s to ") || page.contains(" min to ")),
         "{page}"
     );
 }

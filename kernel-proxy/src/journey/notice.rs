@@ -8,11 +8,12 @@ mod words;
 
 use std::time::Duration;
 
+use baton_protocol::api::MovedBack;
 use baton_protocol::proxy::{Estimate, WaitingReason};
-use baton_protocol::{BudgetLeft, GpuUsage, Usage};
+use baton_protocol::{BudgetLeft, GpuUsage, Usage, in_line};
 use serde_json::json;
 
-use words::{budget, bytes, escaped, ordinal, roughly, seconds, since, whole};
+use words::{budget, bytes, escaped, roughly, seconds, since, whole};
 
 /// Waits shorter than this are not worth a word.
 pub(super) const QUIET: Duration = Duration::from_secs(2);
@@ -37,6 +38,10 @@ pub(super) enum Waiting {
 pub(super) struct Place {
     /// 1 = next in line.
     pub(super) place: u32,
+    /// The place that it hardly falls behind.
+    pub(super) last_place: u32,
+    /// Why it is further back than it once was told to be.
+    pub(super) moved_back: Option<MovedBack>,
     pub(super) reason: WaitingReason,
     pub(super) estimate: Option<Estimate>,
     /// From the course's staff.
@@ -94,8 +99,8 @@ impl Place {
     }
 
     fn in_line(&self, passed: Duration) -> String {
-        let place = format!("{} in line", ordinal(self.place));
-        match self.estimate {
+        let place = in_line(self.place, self.last_place);
+        let place = match self.estimate {
             Some(estimate) => {
                 let left = |ms| roughly(Duration::from_millis(ms).saturating_sub(passed));
                 let (lower, middle, upper) = (
@@ -109,8 +114,12 @@ impl Place {
                 }
             }
             None => {
-                format!("{place}. The runs ahead are new, so there is no estimate yet")
+                format!("{place}. Too little is known of the runs ahead for an estimate")
             }
+        };
+        match self.moved_back {
+            Some(moved_back) => format!("{place}. {moved_back}"),
+            None => place,
         }
     }
 }

@@ -163,7 +163,7 @@ pub(super) fn explanation(explanation: &Explanation, now_ms: i64) -> String {
         let estimate = waiting.estimate.as_ref();
         lines.push(match estimate {
             Some(estimate) => format!("It is likely to start in {}.", range(estimate)),
-            None => "Nothing is known of the runs ahead, so there is no estimate.".to_owned(),
+            None => "Too little is known of the runs ahead for an estimate.".to_owned(),
         });
         let waited = duration(now_ms - job.submitted_ms);
         lines.push(format!("It has waited for {waited}."));

@@ -1,6 +1,6 @@
 //! A class on a simulated clock, in which everybody submits the next cell as soon as the last one has ended.
 
-use baton_order::{Job, Spread, Standing, Worker, plan};
+use baton_order::{Job, Standing, Worker, plan};
 use baton_protocol::{JobId, NotebookId, WorkerId};
 use proptest::{
     prelude::Rng,
@@ -55,8 +55,6 @@ struct Cell {
     run_ms: u64,
     /// Since when it runs.
     started: Option<u64>,
-    /// What was said about the start at the time of submission.
-    said: Option<Option<(u64, u64)>>,
 }
 
 pub(crate) struct Class {
@@ -66,8 +64,6 @@ pub(crate) struct Class {
     pub(crate) now: u64,
     next: u128,
     random: TestRng,
-    /// Whether each range held the truth.
-    pub(crate) held: Vec<bool>,
 }
 
 impl Class {
@@ -78,7 +74,6 @@ impl Class {
             now: 0,
             next: 0,
             random: TestRng::from_seed(RngAlgorithm::ChaCha, &[7; 32]),
-            held: Vec::new(),
             students,
         };
         for student in 0..class.students.len() {
@@ -94,7 +89,6 @@ impl Class {
             submitted: self.now,
             run_ms: from + self.random.next_u64() % (to - from + 1),
             started: None,
-            said: None,
         };
         self.next += 1;
         self.cells.insert(self.next, cell);
@@ -127,31 +121,15 @@ impl Class {
             open: true,
         };
         let plan = plan(&jobs, &[gpu], 1);
-        for (job, place) in plan.places {
-            let cell = self.cells.get_mut(&job.0.as_u128()).unwrap();
-            let now = self.now;
-            let range = place
-                .starts_in
-                .map(|starts| (now + starts.lower, now + starts.upper));
-            cell.said.get_or_insert(range);
-        }
         for (job, _) in plan.assignments {
             let cell = self.cells.get_mut(&job.0.as_u128()).unwrap();
             cell.started = Some(self.now);
-            if let Some(Some((lower, upper))) = cell.said {
-                self.held.push((lower..=upper).contains(&self.now));
-            }
         }
     }
 
     fn job(&self, id: u128) -> Job {
         let cell = &self.cells[&id];
         let student = &self.students[cell.student];
-        let already = cell.started.map_or(0, |started| self.now - started);
-        // Runs are spread evenly, so nine of ten of those that go on are within these.
-        let (from, to) = student.runs;
-        let from = from.max(already);
-        let at = |tenths: u64| from + (to.max(from) - from) * tenths / 10 - already;
         Job {
             job: JobId(Uuid::from_u128(id)),
             notebook: NotebookId(Uuid::from_u128(cell.student as u128)),
@@ -167,11 +145,6 @@ impl Class {
             held: false,
             paused: false,
             front: None,
-            takes: Some(Spread {
-                lower: at(1),
-                middle: at(5),
-                upper: at(9),
-            }),
         }
     }
 

@@ -1,4 +1,4 @@
-//! A class on a simulated clock: who gets how much, whether everybody's turn comes, and whether estimates hold.
+//! A class on a simulated clock: who gets how much, and whether everybody's turn comes.
 
 use crate::class::{Class, HOUR, SECOND, Student, jain, student};
 
@@ -84,17 +84,4 @@ fn nobody_starves() {
             student.used_ms = 0.0;
         }
     }
-}
-
-#[test]
-fn four_of_five_ranges_hold_the_truth() {
-    let students = (0..24)
-        .map(|_| student((10 * SECOND, 120 * SECOND)))
-        .collect();
-    let mut class = Class::new(students, 3);
-    class.run_until(4 * HOUR);
-    let held = class.held.iter().filter(|held| **held).count();
-    assert!(class.held.len() > 200, "{}", class.held.len());
-    let part = held as f64 / class.held.len() as f64;
-    assert!(part >= 0.8, "{part}");
 }

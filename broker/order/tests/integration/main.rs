@@ -3,4 +3,8 @@
 
 mod class;
 mod fairness;
+mod forecast;
+mod history;
+mod lecture;
 mod order;
+mod told;

@@ -1,6 +1,6 @@
 //! The order keeps its promises whatever the jobs and workers are.
 
-use baton_order::{Job, Place, Plan, Reason, Spread, Standing, Worker, ahead_of, plan};
+use baton_order::{Job, Place, Plan, Reason, Standing, Worker, ahead_of, plan};
 use baton_protocol::{JobId, NotebookId, WorkerId, api::AheadBecause};
 use proptest::prelude::*;
 use std::{
@@ -9,11 +9,11 @@ use std::{
 };
 use uuid::Uuid;
 
-fn job_id(number: u128) -> JobId {
+pub(crate) fn job_id(number: u128) -> JobId {
     JobId(Uuid::from_u128(number))
 }
 
-fn worker_id(number: u8) -> WorkerId {
+pub(crate) fn worker_id(number: u8) -> WorkerId {
     WorkerId(Uuid::from_u128(number.into()))
 }
 
@@ -45,7 +45,6 @@ fn standing() -> impl Strategy<Value = Standing> {
 /// Jobs of at most 8 notebooks of at most 4 persons. Some have a worker, at most one of each notebook; that worker
 /// may be gone.
 fn jobs() -> impl Strategy<Value = Vec<Job>> {
-    let takes = prop::option::weighted(0.8, (0..1000_u64, 0..1000_u64, 0..1000_u64));
     let worker = prop::option::weighted(0.3, 0..6_u8);
     let row = (
         0..8_u8,
@@ -53,14 +52,13 @@ fn jobs() -> impl Strategy<Value = Vec<Job>> {
         standing(),
         (prop::bool::weighted(0.1), prop::bool::weighted(0.1)),
         prop::option::weighted(0.1, 0..9_i64),
-        takes,
     );
     prop::collection::vec(row, 0..30).prop_map(|rows| {
         let mut running = HashSet::new();
         (0..)
             .zip(rows)
             .map(
-                |(number, (notebook, worker, standing, (held, paused), front, takes))| Job {
+                |(number, (notebook, worker, standing, (held, paused), front))| Job {
                     job: job_id(number),
                     notebook: notebook_id(notebook),
                     owner: format!("person {}", notebook / 2).into(),
@@ -69,11 +67,6 @@ fn jobs() -> impl Strategy<Value = Vec<Job>> {
                     held,
                     paused,
                     front,
-                    takes: takes.map(|(lower, more, still_more)| Spread {
-                        lower,
-                        middle: lower + more,
-                        upper: lower + more + still_more,
-                    }),
                 },
             )
             .collect()
@@ -96,12 +89,12 @@ fn workers() -> impl Strategy<Value = Vec<Worker>> {
     })
 }
 
-fn class() -> impl Strategy<Value = (Vec<Job>, Vec<Worker>, u32)> {
+pub(crate) fn class() -> impl Strategy<Value = (Vec<Job>, Vec<Worker>, u32)> {
     (jobs(), workers(), 1..3_u32)
 }
 
 /// The jobs as they are once the plan is carried out.
-fn carried_out(jobs: &[Job], plan: &Plan) -> Vec<Job> {
+pub(crate) fn carried_out(jobs: &[Job], plan: &Plan) -> Vec<Job> {
     let assigned: HashMap<JobId, WorkerId> = plan.assignments.iter().copied().collect();
     let with_worker = |job: &Job| Job {
         worker: job.worker.or_else(|| assigned.get(&job.job).copied()),
@@ -110,7 +103,7 @@ fn carried_out(jobs: &[Job], plan: &Plan) -> Vec<Job> {
     jobs.iter().map(with_worker).collect()
 }
 
-fn of(jobs: &[Job], id: JobId) -> &Job {
+pub(crate) fn of(jobs: &[Job], id: JobId) -> &Job {
     jobs.iter().find(|job| job.job == id).unwrap()
 }
 
@@ -285,22 +278,9 @@ proptest! {
             }
         }
     }
-
-    #[test]
-    fn an_estimate_is_a_range_and_nothing_is_guessed((jobs, workers, each) in class()) {
-        let plan = plan(&jobs, &workers, each);
-        let after = carried_out(&jobs, &plan);
-        let unknown = after.iter().any(|job| job.worker.is_some() && job.takes.is_none());
-        for (id, place) in &plan.places {
-            if let Some(starts) = place.starts_in {
-                prop_assert!(starts.lower <= starts.middle && starts.middle <= starts.upper);
-                prop_assert!(!unknown && !of(&jobs, *id).paused && !of(&jobs, *id).held && !workers.is_empty());
-            }
-        }
-    }
 }
 
-fn standing_of(used_ms: f64, waited_ms: u64) -> Standing {
+pub(crate) fn standing_of(used_ms: f64, waited_ms: u64) -> Standing {
     Standing {
         used_ms,
         weight: 1.0,
@@ -310,7 +290,7 @@ fn standing_of(used_ms: f64, waited_ms: u64) -> Standing {
     }
 }
 
-fn job(number: u8, worker: Option<u8>) -> Job {
+pub(crate) fn job(number: u8, worker: Option<u8>) -> Job {
     Job {
         job: job_id(number.into()),
         notebook: notebook_id(number),
@@ -320,15 +300,10 @@ fn job(number: u8, worker: Option<u8>) -> Job {
         held: false,
         paused: false,
         front: None,
-        takes: Some(Spread {
-            lower: 10,
-            middle: 20,
-            upper: 40,
-        }),
     }
 }
 
-fn worker(number: u8, slots: u32) -> Worker {
+pub(crate) fn worker(number: u8, slots: u32) -> Worker {
     Worker {
         worker: worker_id(number),
         slots,
@@ -382,32 +357,4 @@ fn who_used_less_for_the_weight_is_first() {
         [6, 5, 3, 2, 1, 4]
     );
     assert_eq!(order(&[base, base]), [1, 2]);
-}
-
-#[test]
-fn places_ahead_of_a_job_are_estimated_by_the_runs_ahead() {
-    let jobs = [job(1, Some(1)), job(2, None), job(3, None)];
-    let starts = |jobs: &[Job], workers: &[Worker]| -> Vec<Option<(u64, u64, u64)>> {
-        let places = plan(jobs, workers, 1).places;
-        let range = |starts: Spread| (starts.lower, starts.middle, starts.upper);
-        places
-            .iter()
-            .map(|(_, place)| place.starts_in.map(range))
-            .collect()
-    };
-    assert_eq!(
-        starts(&jobs, &[worker(1, 1)]),
-        [Some((10, 20, 40)), Some((20, 40, 80))]
-    );
-    let new = Job {
-        takes: None,
-        ..job(2, None)
-    };
-    let jobs = [job(1, Some(1)), new.clone(), job(3, None)];
-    assert_eq!(starts(&jobs, &[worker(1, 1)]), [Some((10, 20, 40)), None]);
-    let new_runs = Job {
-        worker: Some(worker_id(1)),
-        ..new
-    };
-    assert_eq!(starts(&[new_runs, job(3, None)], &[worker(1, 1)]), [None]);
 }

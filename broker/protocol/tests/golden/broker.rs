@@ -3,6 +3,7 @@
 use super::{golden, memory::bundle, samples::*};
 use baton_protocol::{
     HeldState, JobEvent, NumberedEvent, Outcome, PROTOCOL_VERSION, Refusal, State, Submission,
+    api::{AheadBecause, MovedBack},
     memory::Enclosed,
     proxy::{Estimate, FromProxy, ToProxy, WaitingReason},
     worker::{Device, DeviceKind, FromWorker, GpuLoad, SessionLoad, ToWorker},
@@ -26,7 +27,7 @@ fn enclosed() -> State {
 /// The golden files are those of this version.
 #[test]
 fn the_version_is_the_one_of_the_files() {
-    assert_eq!(PROTOCOL_VERSION, 1);
+    assert_eq!(PROTOCOL_VERSION, 2);
 }
 
 golden!(events_are_read, "event", JobEvent, events(), {
@@ -137,6 +138,8 @@ golden!(messages_to_proxies_are_read, "to_proxy", ToProxy, [
     ToProxy::Place {
         job: job(),
         place: 3,
+        last_place: 5,
+        moved_back: Some(MovedBack { people: 2, because: AheadBecause::UsedLess }),
         waiting: WaitingReason::InLine,
         estimate: Some(Estimate { lower_ms: 25_000, middle_ms: 40_000, upper_ms: 90_000 }),
         message: Some("The lab closes at six".to_owned()),

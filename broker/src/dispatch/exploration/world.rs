@@ -289,8 +289,9 @@ impl World {
             }
             Step::Wait => {
                 let deadline = self.dispatch.next_deadline().unwrap();
-                let seconds = deadline.saturating_duration_since(at(0).instant).as_secs();
-                self.seconds = self.seconds.max(seconds);
+                let passed = deadline.saturating_duration_since(at(0).instant);
+                let seconds = passed.as_millis().div_ceil(1000);
+                self.seconds = self.seconds.max(u64::try_from(seconds).unwrap());
                 self.perform(Vec::new());
             }
         }

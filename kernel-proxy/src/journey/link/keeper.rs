@@ -258,12 +258,16 @@ impl Keeper {
             ToProxy::Place {
                 job,
                 place,
+                last_place,
+                moved_back,
                 waiting,
                 estimate,
                 message,
             } => {
                 let place = Place {
                     place,
+                    last_place,
+                    moved_back,
                     reason: waiting,
                     estimate,
                     message,

@@ -1,6 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
-use baton_protocol::Period;
+use baton_protocol::{Period, api::AheadBecause};
 
 use super::*;
 
@@ -20,6 +20,8 @@ fn text(line: Option<Line>) -> Option<(&'static str, String)> {
 fn place(reason: WaitingReason) -> Place {
     Place {
         place: 3,
+        last_place: 3,
+        moved_back: None,
         reason,
         estimate: None,
         message: None,
@@ -35,6 +37,7 @@ fn queued(number: u32) -> Waiting {
     Waiting::Queued {
         place: Place {
             place: number,
+            last_place: number,
             estimate: Some(estimate),
             ..place(WaitingReason::InLine)
         },
@@ -110,7 +113,18 @@ fn every_reason_has_its_words() {
     let why = || "back at two".to_owned();
     check(
         place(WaitingReason::InLine),
-        "Waiting for a GPU: 3rd in line. The runs ahead are new, so there is no estimate yet",
+        "Waiting for a GPU: 3rd in line. Too little is known of the runs ahead for an estimate",
+    );
+    check(
+        Place {
+            last_place: 5,
+            moved_back: Some(MovedBack {
+                people: 2,
+                because: AheadBecause::UsedLess,
+            }),
+            ..place(WaitingReason::InLine)
+        },
+        "Waiting for a GPU: 3rd to 5th in line. Too little is known of the runs ahead for an estimate. Two people with less recent use came",
     );
     check(
         place(WaitingReason::OwnJobRuns {
@@ -122,7 +136,7 @@ fn every_reason_has_its_words() {
         place(WaitingReason::BehindDeadline {
             course: "ml101".into(),
         }),
-        "Waiting for a GPU: 3rd in line. The runs ahead are new, so there is no estimate yet. ml101 has a deadline and goes first",
+        "Waiting for a GPU: 3rd in line. Too little is known of the runs ahead for an estimate. ml101 has a deadline and goes first",
     );
     check(
         place(WaitingReason::Held { why: why() }),
@@ -130,7 +144,7 @@ fn every_reason_has_its_words() {
     );
     check(
         place(WaitingReason::BehindMoved {}),
-        "Waiting for a GPU: 3rd in line. The runs ahead are new, so there is no estimate yet. Your course staff let another cell go first",
+        "Waiting for a GPU: 3rd in line. Too little is known of the runs ahead for an estimate. Your course staff let another cell go first",
     );
     check(
         place(WaitingReason::NoWorker),
@@ -189,11 +203,6 @@ fn a_quiet_cell_says_nothing() {
 
 #[test]
 fn words_for_numbers_and_times() {
-    let ordinals: Vec<String> = [1, 2, 3, 4, 11, 12, 13, 21, 102, 111].map(ordinal).to_vec();
-    assert_eq!(
-        ordinals.join(" "),
-        "1st 2nd 3rd 4th 11th 12th 13th 21st 102nd 111th"
-    );
     assert_eq!(seconds(at(0.04)), "0.0 s");
     assert_eq!(seconds(at(75.0)), "1 min 15 s");
     assert_eq!(seconds(at(7500.0)), "2 h 5 min");

@@ -4,17 +4,6 @@ use std::time::Duration;
 
 use baton_protocol::{BudgetLeft, Period};
 
-pub(super) fn ordinal(number: u32) -> String {
-    let ending = match (number % 10, number % 100) {
-        (_, 11..=13) => "th",
-        (1, _) => "st",
-        (2, _) => "nd",
-        (3, _) => "rd",
-        _ => "th",
-    };
-    format!("{number}{ending}")
-}
-
 pub(super) fn seconds(duration: Duration) -> String {
     let seconds = duration.as_secs();
     match seconds {

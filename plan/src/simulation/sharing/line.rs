@@ -68,7 +68,6 @@ impl Line {
             held: false,
             paused: false,
             front: None,
-            takes: None,
         });
     }
 
