@@ -25,6 +25,7 @@ mod minutes;
 mod pace;
 mod page;
 mod people;
+mod quota;
 #[cfg(test)]
 mod samples;
 mod scale;
@@ -55,6 +56,7 @@ use hub::Hub;
 use lead::Standing;
 use listen::Listener;
 use metrics::Metrics;
+use quota::Quotas;
 use sign_ins::SignIns;
 use std::{hash::RandomState, sync::Arc, time::Duration};
 use store::Store;
@@ -169,7 +171,7 @@ pub async fn run(
         access: Arc::new(for_all),
         store: store.clone(),
         chunks: Arc::clone(&chunks),
-        person_limit_bytes: config.person_limit_bytes,
+        quotas: Arc::new(Quotas::new(config.person_limit_bytes, store.clone())),
         inbox,
         stop: stop.clone(),
         connections: connections.clone(),

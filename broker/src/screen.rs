@@ -8,6 +8,7 @@ use crate::{
     engine::Event,
     pace::Verdict,
     people::Account,
+    quota::Quotas,
     store::{Store, StoreError},
 };
 use baton_protocol::{CHUNK_BYTES, ChunkHash, State, Submission, encode, proxy::FromProxy};
@@ -61,16 +62,15 @@ impl Unwelcome {
 pub(crate) struct Screen {
     account: Arc<Account>,
     store: Store,
-    /// How much the person may store.
-    limit_bytes: Option<u64>,
+    quotas: Arc<Quotas>,
 }
 
 impl Screen {
-    pub(crate) fn new(account: Account, store: Store, limit_bytes: Option<u64>) -> Self {
+    pub(crate) fn new(account: Account, store: Store, quotas: Arc<Quotas>) -> Self {
         Self {
             account: Arc::new(account),
             store,
-            limit_bytes,
+            quotas,
         }
     }
 
@@ -114,14 +114,11 @@ impl Screen {
         if !self.holds_all(state).await? {
             return Ok(Some(Unwelcome::Foreign));
         }
-        let Some(limit_bytes) = self.limit_bytes else {
-            return Ok(None);
-        };
         let new_bytes = (stored_bytes + encode(state).len()) as u64;
-        let would_be_bytes = new_bytes + self.store.held_bytes(&self.account.owner).await?;
-        Ok((would_be_bytes > limit_bytes).then_some(Unwelcome::Quota {
-            would_be_bytes,
-            limit_bytes,
+        let exceeded = self.quotas.take(&self.account.owner, new_bytes).await?;
+        Ok(exceeded.map(|quota| Unwelcome::Quota {
+            would_be_bytes: quota.held_bytes + new_bytes,
+            limit_bytes: quota.limit_bytes,
         }))
     }
 

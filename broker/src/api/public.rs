@@ -132,7 +132,7 @@ fn check_staff(identity: &Identity, course: &str) -> Result<(), NotDone> {
 
 /// A course may have as much in public as a person may hold.
 async fn check_room(shared: &Shared, course: &str, name: &str, bytes: u64) -> Result<(), ApiError> {
-    let Some(limit_bytes) = shared.person_limit_bytes else {
+    let Some(limit_bytes) = shared.quotas.limit_bytes else {
         return Ok(());
     };
     let files = shared.store.public_files(course).await?;

@@ -236,6 +236,8 @@ async fn missing(
         .into_iter()
         .filter(|(hash, _)| here.contains(hash))
         .collect();
+    let here_bytes = here.iter().map(|(_, bytes)| bytes).sum();
+    shared.quotas.add(&account.owner, here_bytes);
     shared.store.hold_chunks(&account, &here, unix_ms()).await?;
     // Once more, because a sweep may have come between; from the touch on it leaves them.
     let here = here.into_iter().map(|(hash, _)| hash).collect();
@@ -355,12 +357,9 @@ async fn within_quota(
     account: &Account,
     named: &[Named],
 ) -> Result<(), ChunkError> {
-    let Some(limit_bytes) = shared.person_limit_bytes else {
-        return Ok(());
-    };
-    let held_bytes = shared.store.held_bytes(&account.owner).await?;
     let named: HashMap<ChunkHash, u64> = named.iter().copied().collect();
-    if held_bytes + named.values().sum::<u64>() <= limit_bytes {
+    let take = |bytes| shared.quotas.take(&account.owner, bytes);
+    if take(named.values().sum()).await?.is_none() {
         return Ok(());
     }
     // What is sent again is there once.
@@ -368,12 +367,12 @@ async fn within_quota(
     let held = shared.store.held_chunks(account, &hashes).await?;
     let is_new = |(hash, _): &(&ChunkHash, &u64)| !held.contains_key(hash);
     let new_bytes: u64 = named.iter().filter(is_new).map(|(_, bytes)| bytes).sum();
-    match held_bytes + new_bytes <= limit_bytes {
-        true => Ok(()),
-        false => Err(ChunkError::Quota {
+    match take(new_bytes).await? {
+        None => Ok(()),
+        Some(quota) => Err(ChunkError::Quota {
             owner: account.owner.clone(),
-            held_bytes,
-            limit_bytes,
+            held_bytes: quota.held_bytes,
+            limit_bytes: quota.limit_bytes,
         }),
     }
 }

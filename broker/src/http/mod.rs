@@ -19,6 +19,7 @@ use crate::{
     lead::Standing,
     metrics::{self, Metrics},
     page,
+    quota::Quotas,
     store::Store,
 };
 use axum::{
@@ -48,8 +49,7 @@ pub(crate) struct Shared {
     pub(crate) access: Arc<Access>,
     pub(crate) store: Store,
     pub(crate) chunks: Arc<ChunkDirectory>,
-    /// How many bytes of chunks a person may hold.
-    pub(crate) person_limit_bytes: Option<u64>,
+    pub(crate) quotas: Arc<Quotas>,
     pub(crate) inbox: mpsc::Sender<Event>,
     pub(crate) stop: CancellationToken,
     pub(crate) connections: TaskTracker,

@@ -47,8 +47,7 @@ async fn proxy(
         let stop = end.clone();
         let serve = async move {
             let _counted = counted;
-            let limit_bytes = shared.person_limit_bytes;
-            let screen = |account| Screen::new(account, shared.store, limit_bytes);
+            let screen = |account| Screen::new(account, shared.store, shared.quotas);
             let opened = Opened {
                 socket,
                 meter,

@@ -1,0 +1,161 @@
+//! How much each person may store, without a question to the database for every cell.
+//!
+//! **Invariant:** a bound is never below what its person holds: whatever may be stored is added to it, and nothing is
+//! taken off. What fits under the limit even so is taken at once. Only what does not fit is counted in the database,
+//! and that count is the new bound.
+
+use crate::store::{Store, StoreError};
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+pub(crate) struct Quotas {
+    /// Of a person; `None` for all that there is room for.
+    pub(crate) limit_bytes: Option<u64>,
+    store: Store,
+    /// By person.
+    bounds: Mutex<HashMap<String, u64>>,
+}
+
+/// It would be more than the person may store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Exceeded {
+    pub(crate) held_bytes: u64,
+    pub(crate) limit_bytes: u64,
+}
+
+impl Quotas {
+    pub(crate) fn new(limit_bytes: Option<u64>, store: Store) -> Self {
+        Self {
+            limit_bytes,
+            store,
+            bounds: Mutex::default(),
+        }
+    }
+
+    /// Before the person stores as many bytes more.
+    pub(crate) async fn take(
+        &self,
+        person: &str,
+        new_bytes: u64,
+    ) -> Result<Option<Exceeded>, StoreError> {
+        let Some(limit_bytes) = self.limit_bytes else {
+            return Ok(None);
+        };
+        if self.takes_at_once(person, new_bytes, limit_bytes) {
+            return Ok(None);
+        }
+        let held_bytes = self.store.held_bytes(person).await?;
+        if held_bytes + new_bytes > limit_bytes {
+            return Ok(Some(Exceeded {
+                held_bytes,
+                limit_bytes,
+            }));
+        }
+        // Others have been counted meanwhile, and may not be stored yet.
+        let mut bounds = self.bounds();
+        let bound = bounds.entry(person.to_owned()).or_default();
+        *bound = held_bytes.max(*bound) + new_bytes;
+        Ok(None)
+    }
+
+    /// The person holds these now, too, whatever the limit.
+    pub(crate) fn add(&self, person: &str, bytes: u64) {
+        if let Some(bound) = self.bounds().get_mut(person) {
+            *bound += bytes;
+        }
+    }
+
+    /// If not, nothing is known of the person from here on.
+    fn takes_at_once(&self, person: &str, new_bytes: u64, limit_bytes: u64) -> bool {
+        let mut bounds = self.bounds();
+        let Some(bound) = bounds.get_mut(person) else {
+            return false;
+        };
+        *bound += new_bytes;
+        let fits = *bound <= limit_bytes;
+        if !fits {
+            bounds.remove(person);
+        }
+        fits
+    }
+
+    fn bounds(&self) -> MutexGuard<'_, HashMap<String, u64>> {
+        self.bounds.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::people::Account;
+    use baton_protocol::ChunkHash;
+
+    const LIMIT: u64 = 100;
+
+    struct Class {
+        store: Store,
+        quotas: Quotas,
+        _folder: tempfile::TempDir,
+    }
+
+    impl Class {
+        async fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let database = folder.path().join("broker.db").into();
+            let store = Store::open(&database).await.unwrap();
+            Self {
+                quotas: Quotas::new(Some(LIMIT), store.clone()),
+                store,
+                _folder: folder,
+            }
+        }
+
+        /// Without a question.
+        async fn store(&self, person: &str, content: u8, bytes: u64) {
+            let account = Account {
+                owner: person.to_owned(),
+                ..Account::default()
+            };
+            let chunks = [(ChunkHash([content; 32]), bytes)];
+            self.store.hold_chunks(&account, &chunks, 1).await.unwrap();
+        }
+
+        async fn held_if_too_much(&self, person: &str, bytes: u64) -> Option<u64> {
+            let exceeded = self.quotas.take(person, bytes).await.unwrap();
+            exceeded.map(|exceeded| exceeded.held_bytes)
+        }
+    }
+
+    #[tokio::test]
+    async fn a_person_stores_up_to_the_limit_and_not_a_byte_more() {
+        let class = Class::new().await;
+        class.store("ada", 1, 40).await;
+        assert_eq!(class.held_if_too_much("ada", 60).await, None);
+        class.store("ada", 2, 60).await;
+        assert_eq!(class.held_if_too_much("ada", 1).await, Some(100));
+        assert_eq!(class.held_if_too_much("ben", 100).await, None);
+    }
+
+    #[tokio::test]
+    async fn what_was_counted_too_high_is_counted_again_before_anything_is_refused() {
+        let class = Class::new().await;
+        // The same 30 bytes again and again are there once.
+        for _ in 0..10 {
+            assert_eq!(class.held_if_too_much("ada", 30).await, None);
+            class.store("ada", 1, 30).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_held_without_a_question_counts() {
+        let class = Class::new().await;
+        assert_eq!(class.held_if_too_much("ada", 10).await, None);
+        class.quotas.add("ada", 95);
+        class.store("ada", 1, 95).await;
+        assert_eq!(class.held_if_too_much("ada", 10).await, Some(95));
+    }
+}
