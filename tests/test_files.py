@@ -250,6 +250,8 @@ def test_hidden_files_stay_here_unless_a_rule_lets_them_travel(kernel: Kernel, f
     opened = kernel.gpu("open('.env')")
     assert opened.error is not None
     assert opened.error[0] == "FileNotFoundError"
+    assert "add the line '!.env' to the file .batonignore" in opened.plain_traceback
+    assert "hint" not in kernel.gpu("open('b')").plain_traceback
     written = kernel.gpu("open('.env', 'w').write('new'); open('.made', 'w').write('new')").ok()
     assert "'.env (from the GPU)'" in written.stderr
     assert [(folder / name).read_text() for name in (".env", ".env (from the GPU)", ".made")] == ["mine", "new", "new"]

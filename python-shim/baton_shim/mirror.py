@@ -36,6 +36,12 @@ PATHS: dict[str, tuple[str, ...]] = {
 }
 
 
+HIDDEN = (
+    "hidden files and folders do not travel to GPU machines: if {0!r} is beside your notebook and the cell needs it, "
+    "add the line '!{0}' to the file .batonignore there"
+)
+
+
 class Places(NamedTuple):
     home: str
     here: str
@@ -58,6 +64,28 @@ def moved(path: Any, from_: str, to: str) -> Any:
     if isinstance(path, str) and path.startswith(from_) and (len(path) == len(from_) or path[len(from_)] == "/"):
         return to + path[len(from_) :]
     return path
+
+
+def hint_for_error(error: BaseException) -> str | None:
+    """For a file that was not found here because hidden ones stay beside the notebook."""
+    from baton_shim import errors  # which imports what opens files
+
+    for link in errors.linked(error):
+        if isinstance(link, FileNotFoundError) and isinstance(link.filename, str):
+            hidden = hidden_part(link.filename)
+            if hidden is not None:
+                return HIDDEN.format(hidden)
+    return None
+
+
+def hidden_part(path: str) -> str | None:
+    """The first name in the path that is hidden, below the notebook's folder."""
+    if _places is None:
+        return None
+    within = os.path.relpath(os.path.abspath(path), _places.home).split(os.sep)
+    if within[0] == os.pardir:
+        return None
+    return next((name for name in within if name.startswith(".") and name != os.curdir), None)
 
 
 def work_in_mirror() -> None:

@@ -22,7 +22,7 @@ from IPython.core.magic import line_magic, magics_class
 from IPython.core.magics.namespace import NamespaceMagics
 from traitlets import Type
 
-from baton_shim import downloads, frames
+from baton_shim import downloads, frames, mirror
 from baton_shim.source import as_written
 from baton_shim.surroundings.kind import of_notebook
 
@@ -181,7 +181,7 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         sys.stderr.flush()
         if isinstance(evalue, StayedError):
             stb = [*stb, f"hint: {evalue.hint}"]
-        elif (hint := downloads.hint_for_error(evalue)) is not None:
+        elif (hint := downloads.hint_for_error(evalue) or mirror.hint_for_error(evalue)) is not None:
             stb = [*stb, f"hint: {hint}"]
         self._last_traceback = [as_written(lines) for lines in stb]
 
