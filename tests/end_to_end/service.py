@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +191,8 @@ class Service:
             process.send_signal(signal.SIGTERM)
             process.send_signal(signal.SIGINT)  # asked twice, a worker ends cells that still run
         for process in self._processes.values():
-            process.wait(timeout=15)
+            with suppress(subprocess.TimeoutExpired):  # the place names and ends what is left
+                process.wait(timeout=15)
         return self.place.close()
 
 
