@@ -1,74 +1,123 @@
-"""What is to be done as soon as a library is imported, if it ever is.
+"""What follows the execution of a module: what waits for a library, or is noted of the student's own modules.
 
 A state that came for a library which is not here must be set before the first use of it, and importing it for that
 would cost seconds.
 
-**Invariant:** the finder is in `sys.meta_path` only while something waits, and modules keep their own loaders.
+A frame of ours below a running module would be seen: Python removes the import system's frames from a traceback only
+where nothing else stands between them, and `warnings.warn(..., stacklevel=2)` counts frames. So this module takes its
+turn before the code runs, where a loader asks for the times of the source (`SourceLoader.get_code` calls `path_stats`)
+or a finder looks for an extension, and after it, when the import system writes into the module's spec that it is no
+longer being initialized (`importlib._bootstrap._load_unlocked`).
+
+**Invariant:** nothing of this module is on the stack while a module's code runs, and modules keep their own loaders.
+A module that a program executes without the import system (`importlib.util.LazyLoader`) has no end that can be seen.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from collections.abc import Callable
+from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 Action = Callable[[], None]
+Look = Callable[[SourceFileLoader, ModuleType], None]
+
+_waiting: dict[str, list[Action]] = {}
+_looks: list[Look] = []
 
 
 def when_imported(module: str, action: Action) -> None:
-    if _FINDER not in sys.meta_path:
-        sys.meta_path.insert(0, _FINDER)
-    _FINDER.waiting.setdefault(module, []).append(action)
+    """After its next first execution, unless that fails."""
+    install()
+    _waiting.setdefault(module, []).append(action)
 
 
-class Finder(MetaPathFinder):
-    def __init__(self) -> None:
-        self.waiting: dict[str, list[Action]] = {}
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name not in self.waiting:
-            return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = find(name, path, target) if find and finder is not self else None
-            if spec is not None:
-                if spec.loader is not None:
-                    spec.loader = ThenLoader(spec.loader)
-                return spec
-        return None
-
-    def arrived(self, name: str) -> None:
-        actions = self.waiting.pop(name, [])
-        if not self.waiting and self in sys.meta_path:
-            sys.meta_path.remove(self)
-        for action in actions:
-            action()
+def before_execution(look: Look) -> None:
+    """`look` is called with each module of a source file that is about to be executed, also once more."""
+    install()
+    _looks.append(look)
 
 
-class ThenLoader(Loader):
-    """The library's own loader, and then what waits for it."""
-
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        module: ModuleType | None = self._loader.create_module(spec)
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        _FINDER.arrived(module.__name__)
+def when_executed(spec: ModuleSpec | None, action: Action) -> None:
+    """Unless the execution that has begun fails; at once where a module is executed again, whose end nobody tells."""
+    if is_initializing(spec):
+        follow(spec, action)
+    else:
+        action()
 
 
-_FINDER = Finder()
+def is_initializing(spec: ModuleSpec | None) -> TypeGuard[ModuleSpec]:
+    return bool(getattr(spec, "_initializing", False))
+
+
+@functools.cache
+def install() -> None:
+    """Once, when it is needed first."""
+    times, find = SourceFileLoader.path_stats, FileFinder.find_spec
+
+    def path_stats(self: SourceFileLoader, path: Any) -> Any:
+        found = times(self, path)
+        source_is_read(self)
+        return found
+
+    def find_spec(self: FileFinder, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
+        spec = find(self, fullname, target)
+        if spec is not None and fullname in _waiting and not isinstance(spec.loader, SourceFileLoader):
+            follow(spec, functools.partial(arrived, fullname))
+        return spec
+
+    SourceFileLoader.path_stats = path_stats  # type: ignore[method-assign]
+    FileFinder.find_spec = find_spec  # type: ignore[method-assign, assignment]
+
+
+def source_is_read(loader: SourceFileLoader) -> None:
+    """Called from `path_stats`, whoever calls that; the next frames are `get_code` and `exec_module`."""
+    frame: Any = sys._getframe(2)
+    while frame is not None and frame.f_code.co_name in ("path_stats", "get_code"):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_name != "exec_module":
+        return  # a program wants the code only
+    module = frame.f_locals.get("module")
+    if not isinstance(module, ModuleType):
+        return
+    for look in _looks:
+        look(loader, module)
+    if module.__name__ in _waiting and is_initializing(module.__spec__):
+        follow(module.__spec__, functools.partial(arrived, module.__name__))
+
+
+def arrived(module: str) -> None:
+    for action in _waiting.pop(module, []):
+        action()
+
+
+def follow(spec: ModuleSpec, action: Action) -> None:
+    """The action is called when the import system says that the module is whole."""
+    if not isinstance(spec, Followed):
+        kind: type[ModuleSpec] = type(spec)
+        spec.__class__ = type(kind.__name__, (Followed, kind), {})
+    vars(spec).setdefault(ACTIONS, []).append(action)
+
+
+ACTIONS = "_baton_actions"
+
+
+class Followed(ModuleSpec):
+    """The spec of a module whose import is under way."""
+
+    @property
+    def _initializing(self) -> bool:
+        return bool(vars(self).get("_initializing"))
+
+    @_initializing.setter
+    def _initializing(self, value: bool) -> None:
+        vars(self)["_initializing"] = value
+        if not value:
+            self.__class__ = type(self).__bases__[-1]
+            actions: list[Action] = vars(self).pop(ACTIONS)
+            if self.name in sys.modules:  # it does not stay there when it fails
+                for action in actions:
+                    action()

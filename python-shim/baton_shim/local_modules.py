@@ -18,12 +18,14 @@ import os
 import pickle
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from types import ModuleType
 from typing import Any, NamedTuple
 
+from baton_shim import late
 from baton_shim.mirror import to_here, to_home
 from baton_shim.packages import Installed, Packages
 
@@ -58,16 +60,7 @@ class LocalModules(MetaPathFinder):
 
     def watch(self) -> None:
         """From now on this end writes down what it loads."""
-        execute = SourceFileLoader.exec_module
-        modules = self
-
-        def exec_module(self: SourceFileLoader, module: ModuleType) -> None:
-            source = modules._source_of(self, module)
-            execute(self, module)
-            if source is not None:
-                modules._note(module, str(self.path), source)
-
-        SourceFileLoader.exec_module = exec_module  # type: ignore
+        late.before_execution(self._look)
 
     def restart(self) -> None:
         """The other end is a process that has just begun."""
@@ -107,16 +100,17 @@ class LocalModules(MetaPathFinder):
 
     # ---- what is loaded here ----
 
-    def _source_of(self, loader: SourceFileLoader, module: ModuleType) -> bytes | None:
+    def _look(self, loader: SourceFileLoader, module: ModuleType) -> None:
         path = str(loader.path)
         if is_installed(path):
-            return None
+            return
         if module.__name__ == "__main__" or module.__name__.partition(".")[0] == "baton_shim":
-            return None
+            return
         try:
-            return loader.get_data(path)
+            source = loader.get_data(path)
         except OSError:
-            return None
+            return
+        late.when_executed(module.__spec__, partial(self._note, module, path, source))
 
     def _note(self, module: ModuleType, path: str, source: bytes) -> None:
         name = module.__name__
@@ -182,6 +176,7 @@ class GivenLoader(SourceFileLoader):
         return self._source if path == self.path else super().get_data(path)
 
     def path_stats(self, path: str) -> Any:
+        late.source_is_read(self)
         raise OSError("the file may have another source by now")  # so no bytecode of it is used or kept
 
     def exec_module(self, module: ModuleType) -> None:
