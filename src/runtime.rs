@@ -49,17 +49,27 @@ mod tests {
         let output = String::from_utf8_lossy(&own_process.stdout);
         assert!(
             own_process.status.success() && output.contains("1 passed"),
-            "{output}"
+            "{output}{}",
+            String::from_utf8_lossy(&own_process.stderr)
         );
     }
 
     #[test]
     #[ignore = "takes the memory of its whole process: the test above starts it in one of its own"]
     fn it_runs_without_memory() {
-        let runtime = start(Builder::new_current_thread()).unwrap();
+        const STACK: usize = 1 << 30;
+        let mut builder = Builder::new_current_thread();
+        builder.thread_stack_size(STACK);
+        let runtime = start(builder).unwrap();
         let (_, most) = getrlimit(Resource::RLIMIT_AS).unwrap();
-        setrlimit(Resource::RLIMIT_AS, 1, most).unwrap();
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let (_, after) = status.split_once("VmSize:").unwrap();
+        let kilobytes = after.split_whitespace().next().unwrap();
+        let used = kilobytes.parse::<u64>().unwrap() * 1024;
+        let room = used + STACK as u64 / 2;
+        setrlimit(Resource::RLIMIT_AS, room, most).unwrap();
         std::thread::Builder::new()
+            .stack_size(STACK)
             .spawn(|| ())
             .expect_err("no memory for a stack");
         let ran = runtime.block_on(async { tokio::task::spawn_blocking(|| 7).await });
