@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from end_to_end import Cell, Kernel, Service, wait_until
 from end_to_end.network import Network
 from end_to_end.results import Result
-from end_to_end.service import stopped
+from end_to_end.service import run_binary, stopped
 
 # What hangs ends by a patience of 5 s or more. `benches/interrupt.py` measures how fast it is.
 LIMIT_SECONDS = 4
 
 
 SAFE = "Your variables are as they were before the cell"
+
+
+def last_job(service: Service) -> dict[str, Any]:
+    jobs: list[dict[str, Any]] = json.loads(run_binary(service.place, "jobs", "--json", **service.access).stdout)
+    return jobs[0]
 
 
 def interrupt(cell: Cell) -> Result:
@@ -90,6 +99,33 @@ def test_a_cell_that_does_not_stop_is_left_by_the_second_press(kernel: Kernel) -
     interrupt(cell)
     assert kernel.evaluate("kept") == 1
     assert kernel.gpu("kept + 1").ok().value == "2"
+
+
+def test_files_that_came_home_before_the_second_press_go_back(
+    service: Service, new_kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_FILES="mirror")
+    kernel, go = service.kernel(new_kernel), tmp_path / "go"
+    written, pid = service.place.work / "written", kernel.evaluate("__import__('os').getpid()")
+    cell = kernel.begin(
+        f"%%gpu\nimport os, time\nprint('begun')\nwhile not os.path.exists({str(go)!r}):\n"
+        "    try:\n        time.sleep(0.01)\n    except KeyboardInterrupt:\n        print('pressed')\n"
+        "open('written', 'w').write('by the cell')"
+    )
+    cell.wait_for_text("begun")
+    kernel.interrupt()
+    cell.wait_for_text("pressed")
+    proxy = kernel.proxy
+    with stopped(proxy):
+        service.wait_until_stopped(proxy)
+        os.kill(pid, signal.SIGINT)
+        go.touch()
+        wait_until(lambda: last_job(service)["state"] == "finished", "the worker has sent the result")
+    assert cell.finish(seconds=15).error == ("KeyboardInterrupt", "")
+    wait_until(lambda: last_job(service)["outcome"] == "cancelled", "the list says what the notebook says")
+    assert not written.exists()
+    assert kernel.gpu("__import__('os').path.exists('written')").ok().value == "False"
 
 
 def test_the_cells_behind_it_are_not_run(kernel: Kernel) -> None:

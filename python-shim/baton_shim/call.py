@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 # The worker gives an interrupted cell 2 s to end and the proxy passes its state on; this is for a proxy that hangs.
 CANCEL_SECONDS = 10.0
+# The proxy's answer to a call that is given up takes as long as putting files back.
+GIVE_UP_SECONDS = 2.0
 # A signal that another thread took is seen at the latest after this time.
 TICK_SECONDS = 1.0
 
@@ -93,6 +95,7 @@ class Call:
                 self._cancel()
             gave_up = self.give_up_at is not None and time.monotonic() > self.give_up_at
             if interrupts.count > 1 or gave_up:
+                self._give_up()
                 return None
             message = self.home.link.receive(interrupts, TICK_SECONDS)
             if message is None:
@@ -110,6 +113,20 @@ class Call:
     def _stop(self, how: str) -> None:
         self.home.link.send(how, call=self.number)
         self.give_up_at = time.monotonic() + CANCEL_SECONDS
+
+    def _give_up(self) -> None:
+        """Files that have come home already go back before the student reads that nothing has changed."""
+        self.home.link.send("give_up", call=self.number)
+        until = time.monotonic() + GIVE_UP_SECONDS
+        while (left := until - time.monotonic()) > 0:
+            message = self.home.link.receive(timeout=left)
+            if message is None:
+                return
+            ended = message.body.get("call") == self.number and message.name in ("finished", "failed")
+            brings = message.body.get("delta") is not None
+            self.home.overdue(message)
+            if ended and not brings:
+                return
 
     def _late(self, message: Message) -> None:
         """Something of an earlier call. What that left in its session comes again if this call does not come home."""

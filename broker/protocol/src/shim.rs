@@ -133,6 +133,11 @@ pub enum FromNotebook {
     Withdraw {
         call: CallId,
     },
+    /// The student no longer waits: the notebook has what it had before the cell, and takes nothing of the call from
+    /// here on. Ends as after `Cancel`, but at once.
+    GiveUp {
+        call: CallId,
+    },
     Input {
         call: CallId,
         value: Option<String>,

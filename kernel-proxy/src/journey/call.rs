@@ -118,11 +118,11 @@ impl Journey {
         self.link.give_up(job, told).await;
         self.want_rest().await;
         self.close_comms(&mut call);
-        if matches!(stop, Stop::Cancelled | Stop::Failed(_)) {
+        if matches!(stop, Stop::Cancelled | Stop::GivenUp | Stop::Failed(_)) {
             self.tell_of_files(&mut call).await;
         }
         match stop {
-            Stop::Cancelled => {
+            Stop::Cancelled | Stop::GivenUp => {
                 self.put_out(&mut call, |notice, now| notice.fails(now));
                 let finished = ToNotebook::Finished {
                     call: call.number,

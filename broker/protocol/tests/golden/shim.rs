@@ -93,6 +93,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
     FromNotebook::Names { call: 9, state: snapshot() },
     FromNotebook::Cancel { call: 9 },
     FromNotebook::Withdraw { call: 9 },
+    FromNotebook::GiveUp { call: 9 },
     FromNotebook::Input { call: 9, value: Some("Ada".to_owned()) },
     FromNotebook::Applied { call: 9, error: None },
 ], {
@@ -102,6 +103,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
     FromNotebook::Names { .. } => "names",
     FromNotebook::Cancel { .. } => "cancel",
     FromNotebook::Withdraw { .. } => "withdraw",
+    FromNotebook::GiveUp { .. } => "give_up",
     FromNotebook::Input { .. } => "input",
     FromNotebook::Applied { .. } => "applied",
 });

@@ -52,6 +52,8 @@ fn comm_of(topic: &str) -> String {
 /// Why a call ends without a result.
 pub(super) enum Stop {
     Cancelled,
+    /// The shim takes nothing of the call any more.
+    GivenUp,
     Replaced(Box<Run>),
     KernelGone,
     Failed(Box<Failure>),
@@ -198,6 +200,7 @@ impl<'a> Call<'a> {
                 self.withdrawn = true;
                 Some(Stop::Cancelled)
             }
+            Some(FromNotebook::GiveUp { call }) if call == self.number => Some(Stop::GivenUp),
             Some(late) => {
                 tracing::debug!(?late, "A message out of turn");
                 None

@@ -132,11 +132,12 @@ impl Journey {
         let mut files = files;
         if !matches!(applied, Ok(true)) {
             undo_files(files.take()).await;
-            self.tell_of_files(call).await;
         }
         if !applied? {
+            self.tell_of_files(call).await;
             self.close_comms(call);
-            self.link.applied(call.job).await;
+            let nothing_came = Some(Outcome::WorkerLost);
+            self.link.give_up(call.job, nothing_came).await;
             self.want_rest().await;
             return Ok(());
         }
