@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import signal
 import time
 from collections import deque
@@ -30,10 +31,19 @@ class Kernel:
 
     @classmethod
     def start(
-        cls, place: Place, name: str = "baton", folder: Path | None = None, log: Path | None = None, **environment: str
+        cls,
+        place: Place,
+        name: str = "baton",
+        folder: Path | None = None,
+        log: Path | None = None,
+        transport: str = "tcp",
+        **environment: str,
     ) -> Kernel:
-        """`log`: where its processes write what they would write to the terminal."""
-        manager = KernelManager(kernel_name=name)
+        """`log`: where its processes write what they would write to the terminal. `transport`: `ipc` takes no ports,
+        which kernels that start at the same time could take from each other."""
+        manager = KernelManager(kernel_name=name, transport=transport)
+        if transport == "ipc":
+            manager.ip = str(place.folder / f"kernel-{secrets.token_hex(4)}")
         options: dict[str, Any] = {"stderr": log.open("ab")} if log else {}
         manager.start_kernel(env=place.environment | environment, cwd=str(folder or place.work), **options)
         try:

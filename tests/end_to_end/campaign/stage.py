@@ -154,13 +154,13 @@ class Stage:
         }
         if self.plan.up:
             options |= {"BATON_WORKER_FILES": self.plan.files, "BATON_UP_DASHBOARD": "off"}
-            return Kernel.start(self.place, folder=folder, log=log, **options)
+            return Kernel.start(self.place, folder=folder, log=log, transport="ipc", **options)
         relay = self._relay(f"n{number}")
         self.notebook_relays.append(relay)
         options |= {"BATON_BROKER_ADDRESS": relay.address}
 
         def new_kernel(at: Place, folder: Path, **environment: str) -> Kernel:
-            return Kernel.start(at, folder=folder, log=log, **environment)
+            return Kernel.start(at, folder=folder, log=log, transport="ipc", **environment)
 
         return self.service.kernel(new_kernel, folder, **options)
 
