@@ -37,6 +37,7 @@ pub(crate) fn check_hello(hello: &WorkerHello, most_slots: u32) -> Result<(), Re
     }
     let lists = [
         hello.sessions.len(),
+        hello.keeping.len(),
         hello.assignments.len(),
         hello.acknowledged.len(),
     ];

@@ -100,6 +100,7 @@ pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_s
             devices,
             slots,
             sessions,
+            keeping,
             assignments,
             acknowledged,
         }) => {
@@ -111,6 +112,7 @@ pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_s
                 devices,
                 slots,
                 sessions,
+                keeping,
                 assignments,
                 acknowledged,
             };
@@ -220,6 +222,7 @@ impl Versioned for FromWorker {
             devices: Vec::new(),
             slots: 0,
             sessions: Vec::new(),
+            keeping: Vec::new(),
             assignments: Vec::new(),
             acknowledged: Vec::new(),
         }

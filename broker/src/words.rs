@@ -214,6 +214,9 @@ pub(crate) fn why(waiting: &Waiting) -> String {
         WaitingReason::CoursePaused { why } => format!("the course is paused: {why}"),
         WaitingReason::Held { why } => format!("staff hold it back: {why}"),
         WaitingReason::BehindMoved {} => "staff moved another cell to the front".to_owned(),
+        WaitingReason::OwnSession { worker } => {
+            format!("its session on {worker} holds what no other can have, and {worker} is busy")
+        }
     }
 }
 

@@ -168,13 +168,15 @@ impl Agent {
     }
 
     fn hello(&self) -> FromWorker {
+        let sessions = self.sessions();
         FromWorker::Hello {
             protocol_version: baton_protocol::PROTOCOL_VERSION,
             worker: self.worker,
             name: self.context.config.name.clone().unwrap_or_default(),
             devices: self.devices.clone(),
             slots: u32::try_from(self.context.slots).unwrap_or(u32::MAX),
-            sessions: self.warm(),
+            sessions: sessions.warm,
+            keeping: sessions.keeping,
             assignments: self
                 .assignments
                 .iter()
@@ -316,13 +318,15 @@ impl Agent {
                 job_over,
                 warm,
                 owes,
+                keeps,
             } => {
-                let before = self.warm();
+                let before = self.sessions();
                 let entry = self.notebooks.get_mut(&notebook);
                 if let Some(entry) = entry.filter(|entry| entry.task == task) {
                     entry.last_used = Instant::now();
                     entry.warm = warm;
                     entry.owes = owes;
+                    entry.keeps = keeps;
                     entry.jobs -= usize::from(job_over);
                 }
                 self.say_sessions(&before).await;

@@ -32,6 +32,7 @@ impl Reporter {
             job_over,
             warm: session.is_some(),
             owes: deferred.is_owed(),
+            keeps: session.is_some_and(|session| session.keeps),
         });
     }
 }

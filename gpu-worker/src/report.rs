@@ -18,5 +18,7 @@ pub(crate) enum Report {
         warm: bool,
         /// The notebook still needs it for what its last cell left out.
         owes: bool,
+        /// The session holds what no other can have.
+        keeps: bool,
     },
 }

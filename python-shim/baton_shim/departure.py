@@ -143,7 +143,7 @@ def supply(home: Home, departure: Departure, asked: Iterable[str], options: Opti
 
 def text_of(refused: Refused) -> str:
     if refused.reason.startswith("is not here"):  # a stand-in whose session is gone
-        return f"'{refused.path}' {refused.reason}, in a session that is gone"
+        return f"'{refused.path}' {refused.reason}"
     return str(refused)
 
 

@@ -8,6 +8,7 @@ cells need is loaded with the first of them, because a kernel's start waits for 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -20,7 +21,7 @@ from baton_shim import frames, outputs
 from baton_shim.closure import Uses
 from baton_shim.debugging import seam_debugger
 from baton_shim.here import by_reference
-from baton_shim.link import Link
+from baton_shim.link import Link, LinkClosed
 from baton_shim.surroundings import Surroundings
 from baton_shim.virtual import SWITCH
 from baton_shim.virtual.hint import WATCH
@@ -109,9 +110,20 @@ class Home:
             self.beside = Uses()
         return self._table
 
-    def void(self) -> None:
-        """The two ends may differ: the next message starts a new table."""
-        self._table = None
+    def void(self, worker: str | None = None) -> None:
+        """The two ends may differ: the next message starts a new table, and so a new session."""
+        table, self._table = self._table, None
+        if table is None:
+            return
+        session = f"the session on {worker}" if worker else "its session"
+        if lost := table.end_session(session):
+            whose = f"The session on {worker}" if worker else "Your session"
+            again = "the cell that made it" if len(lost) == 1 else "the cells that made them"
+            sys.stderr.write(
+                f"warning: {whose} ended, and with it what only it held: {', '.join(lost)}\n"
+                f"Your other variables are safe. To have {'it' if len(lost) == 1 else 'them'} again, run {again}\n"
+            )
+            sys.stderr.flush()
 
     @property
     def warm(self) -> bool:
@@ -128,6 +140,7 @@ class Home:
             result = self._run(body, options)
         finally:
             self.busy = False
+            self.rest.listen()
             self.comms.cell_ends()
             self._turn.release()
         if result is None:
@@ -141,7 +154,8 @@ class Home:
         if self.modules.packages.came_here():
             self.void()  # what stayed in the session for lack of a package may come home from the next one
         while True:
-            self.rest.poll()
+            with contextlib.suppress(LinkClosed):  # which the call finds as well
+                self.rest.poll()
             if not self.warm or not options.returns or not self.rest.due:
                 self.rest.bring()  # a new table has everything in it
             call = Call(self, body, options)
@@ -155,6 +169,8 @@ class Home:
         if message.name in ("rest", "rest_lost"):
             self.rest.take(message)
             return
+        if message.name == "session_ended" and not self.busy:
+            self.void(message.body["worker"])
         if message.name == "released":
             self.released(call)
         elif message.name in ("finished", "failed"):

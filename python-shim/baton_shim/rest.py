@@ -91,7 +91,6 @@ class Rest:
         self._table, self._call = table, call
         self._cells.append(cell)
         self._undo.append(undo)
-        self._listen()
 
     def take(self, message: Message) -> None:
         """What the proxy says between two calls."""
@@ -129,7 +128,6 @@ class Rest:
         self._table = None
         self._cells.clear()
         self._undo.clear()
-        self._quiet()
 
     def _lose(self, reason: str) -> None:
         assert self._table is not None
@@ -162,10 +160,7 @@ class Rest:
     def poll(self) -> None:
         """What is here already."""
         self._take_later()
-        while self.due:
-            message = self._home.link.receive(timeout=0)
-            if message is None:
-                return
+        while (message := self._home.link.receive(timeout=0)) is not None:
             self._home.overdue(message)
 
     def keep(self, message: Message) -> None:
@@ -205,7 +200,8 @@ class Rest:
 
     # ---- while the kernel has nothing to do ----
 
-    def _listen(self) -> None:
+    def listen(self) -> None:
+        """After a cell: what the proxy says from now on is heard while the kernel is idle, as output of that cell."""
         try:
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(self._home.link.fileno(), self._readable)
@@ -218,7 +214,7 @@ class Rest:
         self._loop = None
 
     def _readable(self) -> None:
-        """The kernel is between two cells, or a cell of this kernel's loop awaits: then nothing is due."""
+        """The kernel is between two cells, or a cell of this kernel's loop awaits."""
         if self._home.busy:
             self._quiet()
             return

@@ -258,6 +258,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             error=error,
             state=snapshot.as_wire(),
             away_bytes=snapshot.away_bytes,
+            keeps=self._table.keeps(),
         )
         self._names.went_home(names, gone)
         self._surroundings.departed(around)

@@ -35,6 +35,7 @@ pub(crate) async fn connect(dial: &Dial, number: usize, slots: u32) -> anyhow::R
         }],
         slots,
         sessions: Vec::new(),
+        keeping: Vec::new(),
         assignments: Vec::new(),
         acknowledged: Vec::new(),
     };

@@ -120,6 +120,7 @@ fn worker(number: u128) -> Worker {
         worker: WorkerId(Uuid::from_u128(number)),
         slots: 1,
         warm: HashSet::new(),
+        keeping: HashSet::new(),
         open: true,
     }
 }

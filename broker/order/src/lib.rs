@@ -7,8 +7,9 @@
 //!
 //! The order is a weighted fair share: whose account has used less, for its weight, is sooner. Waiting counts like
 //! GPU time that was not used, so everybody's turn comes, whoever else arrives. A notebook runs one job at a time, a
-//! person at most `jobs_per_person`, a worker at most `slots`. A job that one of these rules holds back does not hold
-//! up the jobs behind it.
+//! person at most `jobs_per_person`, a worker at most `slots`. A notebook whose session holds what no other can have
+//! waits a while for that session's worker. A job that one of these rules holds back does not hold up the jobs behind
+//! it.
 //!
 //! **Invariant:** pure; no clock, no I/O, cannot fail.
 
@@ -37,6 +38,9 @@ use std::{collections::HashSet, sync::Arc};
 const WAITING_PER_USE: f64 = 10.0;
 /// A job of low priority stands where its account would stand with this much more use.
 const LOW_PRIORITY_MS: f64 = 3_600_000.0;
+
+/// How long a job waits for the worker whose session holds what no other can have, before it runs on another.
+pub const SESSION_PATIENCE_MS: u64 = 600_000;
 
 /// On whose account a notebook's jobs go.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -83,6 +87,8 @@ pub struct Worker {
     pub slots: u32,
     /// Notebooks whose session is warm here.
     pub warm: HashSet<NotebookId>,
+    /// Those among them whose session holds what no other can have.
+    pub keeping: HashSet<NotebookId>,
     /// Takes new jobs: neither paused nor about to leave.
     pub open: bool,
 }
@@ -107,6 +113,8 @@ pub enum Reason {
     BehindDeadline(JobId),
     /// A job that staff moved to the front is ahead.
     BehindMoved,
+    /// The notebook's session on this busy worker holds what no other can have.
+    OwnSession(WorkerId),
     InLine,
 }
 

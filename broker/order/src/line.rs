@@ -1,6 +1,6 @@
 //! What is taken at one moment: by which notebook, which person, on which worker.
 
-use super::{Job, Reason, Worker};
+use super::{Job, Reason, SESSION_PATIENCE_MS, Worker};
 use baton_protocol::{JobId, NotebookId, WorkerId};
 use foldhash::{HashMap, HashMapExt};
 
@@ -60,6 +60,9 @@ impl<'jobs> Line<'jobs> {
         {
             return Taken::Not(Reason::OwnJobRuns(others.first));
         }
+        if let Some(worker) = self.worker_to_wait_for(job) {
+            return Taken::Not(Reason::OwnSession(worker));
+        }
         match self.choose_worker(job.notebook) {
             Some(worker) => {
                 self.occupy(job, worker);
@@ -85,6 +88,16 @@ impl<'jobs> Line<'jobs> {
 
     fn busy(&self, worker: &Worker) -> u32 {
         self.busy_slots.get(&worker.worker).copied().unwrap_or(0)
+    }
+
+    /// The busy worker whose session holds what would be lost on any other.
+    fn worker_to_wait_for(&self, job: &Job) -> Option<WorkerId> {
+        if job.standing.waited_ms >= SESSION_PATIENCE_MS {
+            return None;
+        }
+        let keeps = |worker: &&Worker| worker.open && worker.keeping.contains(&job.notebook);
+        let worker = self.workers.iter().find(keeps)?;
+        (self.busy(worker) >= worker.slots).then_some(worker.worker)
     }
 
     /// The warm session's worker first, then the least loaded one. `None` when no slot is free.

@@ -90,6 +90,8 @@ pub enum WaitingRule {
     Held,
     /// Staff moved one of the jobs ahead to the front.
     BehindMoved,
+    /// Its notebook's session, on a worker that is busy, holds what no other can have.
+    OwnSession,
 }
 
 /// Why a job is where it is.

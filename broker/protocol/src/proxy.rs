@@ -107,6 +107,10 @@ pub enum ToProxy {
     Cancelling {
         job: JobId,
     },
+    /// The notebook's session on this worker, which held what no other can have, has ended.
+    SessionEnded {
+        worker: String,
+    },
     /// The answer to `Applied` and `GivenUp` once it is stored: it need not be said again.
     Closed {
         job: JobId,
@@ -137,6 +141,8 @@ pub enum WaitingReason {
     Held { why: String },
     /// Jobs ahead of this one, one of which staff moved to the front.
     BehindMoved {},
+    /// The notebook's session, on a worker that is busy, holds what no other can have.
+    OwnSession { worker: String },
 }
 
 /// In how many milliseconds from now a job starts: one of ten before `lower`, one of ten after `upper`.

@@ -176,6 +176,8 @@ pub enum ToNotebook {
     },
     /// The bytes that the delta of this call left out; the frame carries their file. Of no use once another call runs.
     Rest { call: CallId, delta: Delta },
+    /// The session has ended between two cells.
+    SessionEnded { worker: String },
     /// They are lost: the notebook goes back to before the first call of which something is missing.
     RestLost { call: CallId, error: RemoteError },
     /// The cell did not run, or its state is lost: the notebook has the values from before the cell.
@@ -260,6 +262,9 @@ pub enum FromSession {
         state: Snapshot,
         /// Memory that the state names and leaves out. It is told of in `Settled`, after `Released`.
         away_bytes: u64,
+        /// The session holds something that the notebook knows and that no other session can have.
+        #[serde(default)]
+        keeps: bool,
     },
     /// What was left out, ready to be read: in the memory of the process `keeper`, where it stays as it is now, or
     /// without one in the session's own until the next `Run`.

@@ -26,6 +26,9 @@ pub enum FromWorker {
         slots: u32,
         /// Notebooks that have a warm session here.
         sessions: Vec<NotebookId>,
+        /// Those among them whose session holds what no other can have.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        keeping: Vec<NotebookId>,
         /// Assignments that it still holds, also finished ones that were not acknowledged.
         assignments: Vec<(JobId, FencingNumber)>,
         /// What the broker has acknowledged of them; nothing where one is missing.
@@ -41,6 +44,9 @@ pub enum FromWorker {
     },
     Sessions {
         warm: Vec<NotebookId>,
+        /// Those among them whose session holds what no other can have, such as a generator.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        keeping: Vec<NotebookId>,
     },
     /// Sent every few seconds, also as a sign of life.
     Load {

@@ -189,6 +189,7 @@ fn waiting(waiting: &dispatch::Waiting, now_ms: i64) -> Waiting {
             WaitingReason::CoursePaused { .. } => WaitingRule::CoursePaused,
             WaitingReason::Held { .. } => WaitingRule::Held,
             WaitingReason::BehindMoved {} => WaitingRule::BehindMoved,
+            WaitingReason::OwnSession { .. } => WaitingRule::OwnSession,
         },
         sentence: words::waiting(waiting),
         estimate: waiting.estimate(now_ms),

@@ -84,6 +84,7 @@ impl Dispatch {
                 _ => self.requeue(job, actions),
             }
         }
+        self.sessions_end(id, |_| true, actions);
         if let Some(worker) = self.workers.remove(&id) {
             tracing::warn!(worker.name = %worker.name, "Worker {} did not come back", worker.name);
             if self.jobs.values().any(|job| job.owes_from(id)) {
@@ -128,6 +129,7 @@ impl Dispatch {
             connection: None,
             deadline: Some(deadline),
             subscriptions: HashMap::new(),
+            ran_on: None,
         });
     }
 

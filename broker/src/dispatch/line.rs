@@ -5,11 +5,11 @@ use crate::people::Account;
 use crate::store::Write;
 use baton_order::{self as order, Place, Reason, Spread, Standing, ToldPlace};
 use baton_protocol::{
-    JobEvent, JobId, Priority, WorkerId,
+    JobEvent, JobId, NotebookId, Priority, WorkerId,
     api::MovedBack,
     proxy::{Estimate, ToProxy, WaitingReason},
 };
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 /// A text that changes faster cannot be read.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -62,8 +62,22 @@ impl Dispatch {
         self.forecast(&jobs, &workers, now);
         let line = order::in_line(&jobs);
         for (job, place) in plan.places {
+            if let Reason::OwnSession(_) = place.reason {
+                self.look_again_for_session(job, now);
+            }
             self.place(job, place, &line, now, actions);
         }
+    }
+
+    /// When the job has waited for its session for long enough.
+    fn look_again_for_session(&mut self, job: JobId, now: Now) {
+        let Some(job) = self.jobs.get(&job) else {
+            return;
+        };
+        let waited_ms = u64::try_from(now.unix_ms.saturating_sub(job.submitted_ms)).unwrap_or(0);
+        let left = Duration::from_millis(order::SESSION_PATIENCE_MS.saturating_sub(waited_ms));
+        let at = now.instant + left;
+        self.retell_at = Some(self.retell_at.map_or(at, |earlier| earlier.min(at)));
     }
 
     /// Every unfinished job in order of arrival.
@@ -121,10 +135,20 @@ impl Dispatch {
             .map(|(id, worker)| order::Worker {
                 worker: *id,
                 slots: worker.slots,
-                warm: worker.warm.clone(),
+                warm: self.current(*id, &worker.warm),
+                keeping: self.current(*id, &worker.keeping),
                 open: !self.is_paused(worker) && (worker.failing.is_none() || !any_sound),
             })
             .collect()
+    }
+
+    /// Less the notebooks that have run on another worker since: their sessions here are behind.
+    fn current(&self, worker: WorkerId, sessions: &HashSet<NotebookId>) -> HashSet<NotebookId> {
+        let is_current = |notebook: &&NotebookId| {
+            let ran_on = self.notebooks.get(notebook).and_then(|entry| entry.ran_on);
+            ran_on.is_none_or(|on| on == worker)
+        };
+        sessions.iter().filter(is_current).copied().collect()
     }
 
     /// A worker that takes cells and can start sessions.
@@ -232,6 +256,12 @@ impl Dispatch {
             },
             Reason::OwnJobRuns(other) => WaitingReason::OwnJobRuns {
                 notebook: of(&other).map_or_else(String::new, |other| other.notebook_name.clone()),
+            },
+            Reason::OwnSession(worker) => WaitingReason::OwnSession {
+                worker: self
+                    .workers
+                    .get(&worker)
+                    .map_or_else(String::new, |worker| worker.name.clone()),
             },
             Reason::BehindDeadline(other) => WaitingReason::BehindDeadline {
                 course: of(&other).map_or_else(String::new, |other| other.account.course.clone()),

@@ -131,6 +131,8 @@ struct Notebook {
     deadline: Option<Instant>,
     /// The jobs whose events the connected proxy hears.
     subscriptions: HashMap<JobId, Subscription>,
+    /// The worker on which its last cell started, where its session is.
+    ran_on: Option<WorkerId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +150,8 @@ struct Worker {
     devices: Vec<Device>,
     slots: u32,
     warm: HashSet<NotebookId>,
+    /// Those among them whose session holds what no other can have.
+    keeping: HashSet<NotebookId>,
     draining: bool,
     /// Why no session starts there.
     failing: Option<String>,
@@ -212,6 +216,7 @@ impl Dispatch {
                 connection: None,
                 deadline,
                 subscriptions: HashMap::new(),
+                ran_on: None,
             });
             if let Some(worker) = open.worker {
                 workers.entry(worker).or_insert_with(|| Worker {
@@ -220,6 +225,7 @@ impl Dispatch {
                     devices: Vec::new(),
                     slots: 1,
                     warm: HashSet::new(),
+                    keeping: HashSet::new(),
                     draining: false,
                     failing: None,
                     memory: None,

@@ -32,6 +32,7 @@ impl Dispatch {
             connection: None,
             deadline: None,
             subscriptions: HashMap::new(),
+            ran_on: None,
         });
         let of_another = notebook
             .account

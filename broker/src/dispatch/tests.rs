@@ -224,6 +224,7 @@ impl World {
             devices: Vec::new(),
             slots: 2,
             sessions: Vec::new(),
+            keeping: Vec::new(),
             assignments: side.held.iter().map(|(job, held)| (*job, held.0)).collect(),
             acknowledged: Vec::new(),
         };

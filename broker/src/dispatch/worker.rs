@@ -12,6 +12,7 @@ use crate::{
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, NotebookId, Outcome, Refusal, RemoteError, State, Usage,
     WorkerId,
+    proxy::ToProxy,
     worker::{Acknowledged, Device, FromWorker, ToWorker},
 };
 use std::collections::{HashMap, HashSet};
@@ -26,6 +27,7 @@ pub(crate) struct WorkerHello {
     pub(crate) devices: Vec<Device>,
     pub(crate) slots: u32,
     pub(crate) sessions: Vec<NotebookId>,
+    pub(crate) keeping: Vec<NotebookId>,
     pub(crate) assignments: Vec<(JobId, FencingNumber)>,
     pub(crate) acknowledged: Vec<Acknowledged>,
 }
@@ -65,6 +67,7 @@ impl Dispatch {
             devices: hello.devices,
             slots: hello.slots,
             warm: HashSet::new(),
+            keeping: HashSet::new(),
             draining: false,
             failing: None,
             memory: None,
@@ -73,6 +76,8 @@ impl Dispatch {
             deadline: None,
             away_since_ms: None,
         };
+        let still: HashSet<&NotebookId> = hello.sessions.iter().collect();
+        self.sessions_end(id, |notebook| !still.contains(notebook), actions);
         if let Some(older) = self.workers.insert(id, worker)
             && let Some(connection) = older.connection
         {
@@ -91,7 +96,7 @@ impl Dispatch {
             },
         ));
 
-        self.warm_sessions(id, hello.sessions, now);
+        self.warm_sessions(id, hello.sessions, hello.keeping, now, actions);
         let held: HashMap<JobId, FencingNumber> = hello.assignments.into_iter().collect();
         for (job, fencing) in &held {
             let known = hello.acknowledged.iter().find(|known| known.job == *job);
@@ -146,10 +151,14 @@ impl Dispatch {
                 now,
                 actions,
             ),
-            FromWorker::Sessions { warm } if !is_possible_sessions(warm.len()) => {
+            FromWorker::Sessions { warm, keeping }
+                if !is_possible_sessions(warm.len().max(keeping.len())) =>
+            {
                 self.disbelieve(id, "sessions");
             }
-            FromWorker::Sessions { warm } => self.warm_sessions(id, warm, now),
+            FromWorker::Sessions { warm, keeping } => {
+                self.warm_sessions(id, warm, keeping, now, actions);
+            }
             FromWorker::Load {
                 memory_bytes,
                 memory_total_bytes,
@@ -187,6 +196,13 @@ impl Dispatch {
             worker.draining = true;
         }
         self.disordered = true;
+        let busy: HashSet<NotebookId> = self
+            .jobs
+            .values()
+            .filter(|job| job.worker == Some(id) && job.phase == Phase::Started)
+            .map(|job| job.notebook)
+            .collect();
+        self.sessions_end(id, |notebook| !busy.contains(notebook), actions);
         for job in self.jobs_where(|job| job.worker == Some(id) && job.phase == Phase::Assigned) {
             match self.jobs.get(&job) {
                 Some(held) if held.cancel_wanted => self.finish_cancelled(job, now, actions),
@@ -401,6 +417,9 @@ impl Dispatch {
                 let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
                 self.history.told(&job.account, &ranges, now_ms);
                 started_on = job.worker;
+                if let Some(notebook) = self.notebooks.get_mut(&job.notebook) {
+                    notebook.ran_on = job.worker;
+                }
                 actions.push(Action::Write(Write::Start {
                     job: id,
                     fencing: job.fencing,
@@ -483,14 +502,48 @@ impl Dispatch {
     }
 
     /// A notebook that nobody knows gets a grace: its proxy may be on its way.
-    fn warm_sessions(&mut self, id: WorkerId, warm: Vec<NotebookId>, now: Now) {
+    fn warm_sessions(
+        &mut self,
+        id: WorkerId,
+        warm: Vec<NotebookId>,
+        keeping: Vec<NotebookId>,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
         for notebook in &warm {
             let deadline = now.instant + self.graces.silent_proxy;
             self.expect_proxy(*notebook, deadline);
         }
+        let warm: HashSet<NotebookId> = warm.into_iter().collect();
+        self.sessions_end(id, |notebook| !warm.contains(notebook), actions);
         if let Some(worker) = self.workers.get_mut(&id) {
-            worker.warm = warm.into_iter().collect();
+            let held = |notebook: &NotebookId| warm.contains(notebook);
+            worker.keeping = keeping.into_iter().filter(held).collect();
+            worker.warm = warm;
             self.disordered = true;
+        }
+    }
+
+    /// Tells the notebooks whose sessions there held what no other can have. A session that its notebook has left for
+    /// another worker is nobody's loss.
+    pub(super) fn sessions_end(
+        &mut self,
+        id: WorkerId,
+        ends: impl Fn(&NotebookId) -> bool,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        let ended: Vec<NotebookId> = worker.keeping.extract_if(ends).collect();
+        for notebook in ended {
+            let notebook = self.notebooks.get(&notebook);
+            let here = notebook.filter(|notebook| notebook.ran_on.is_none_or(|on| on == id));
+            if let Some(connection) = here.and_then(|notebook| notebook.connection) {
+                let worker = worker.name.clone();
+                let ended = ToProxy::SessionEnded { worker };
+                actions.push(Action::ToProxy(connection, ended));
+            }
         }
     }
 }

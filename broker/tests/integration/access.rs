@@ -140,6 +140,7 @@ async fn another_version_is_refused_with_both_numbers() {
         devices: Vec::new(),
         slots: 1,
         sessions: Vec::new(),
+        keeping: Vec::new(),
         assignments: Vec::new(),
         acknowledged: Vec::new(),
     };

@@ -159,7 +159,12 @@ async fn a_session_that_nobody_comes_for_is_ended() {
     let mut worker = FakeWorker::new(&broker.dial).await;
     let notebook = baton_protocol::NotebookId::random();
     let warm = vec![notebook];
-    worker.say(FromWorker::Sessions { warm }).await;
+    worker
+        .say(FromWorker::Sessions {
+            warm,
+            keeping: Vec::new(),
+        })
+        .await;
     assert_eq!(worker.next().await, ToWorker::EndSession { notebook });
 }
 

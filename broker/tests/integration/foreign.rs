@@ -274,6 +274,7 @@ fn worker_messages(ids: &Ids) -> Vec<FromWorker> {
         events(ids.closed, fencing, 1),
         FromWorker::Sessions {
             warm: vec![ids.notebook],
+            keeping: vec![ids.notebook],
         },
         FromWorker::Load {
             memory_bytes: 1,

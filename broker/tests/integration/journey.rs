@@ -219,7 +219,12 @@ async fn a_warm_session_is_preferred() {
         workers.push(FakeWorker::new(&broker.dial).await);
     }
     let warm = vec![proxy.notebook];
-    workers[1].say(FromWorker::Sessions { warm }).await;
+    workers[1]
+        .say(FromWorker::Sessions {
+            warm,
+            keeping: Vec::new(),
+        })
+        .await;
     // An answer to anything that is sent now proves that the broker has heard it.
     let strange = FromWorker::Events {
         job: baton_protocol::JobId::random(),

@@ -31,6 +31,7 @@ fn hello(life: WorkerId, name: &str, slots: u32, devices: Vec<Device>) -> FromWo
         devices,
         slots,
         sessions: Vec::new(),
+        keeping: Vec::new(),
         assignments: Vec::new(),
         acknowledged: Vec::new(),
     }

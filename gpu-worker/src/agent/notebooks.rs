@@ -19,7 +19,18 @@ pub(super) struct Notebook {
     pub(super) warm: bool,
     /// Its session still has what the notebook lacks.
     pub(super) owes: bool,
+    /// Its session holds what no other can have.
+    pub(super) keeps: bool,
     pub(super) last_used: Instant,
+}
+
+/// What the broker knows of the sessions here.
+#[derive(PartialEq, Eq)]
+pub(super) struct Sessions {
+    /// Notebooks with a session that can go on.
+    pub(super) warm: Vec<NotebookId>,
+    /// Those among them whose session holds what no other can have.
+    pub(super) keeping: Vec<NotebookId>,
 }
 
 impl Notebook {
@@ -50,6 +61,7 @@ impl Agent {
                 jobs: 0,
                 warm: false,
                 owes: false,
+                keeps: false,
                 last_used: Instant::now(),
             }
         });
@@ -58,12 +70,17 @@ impl Agent {
         let _ = entry.orders.send(order);
     }
 
-    /// Notebooks with a session that can go on.
-    pub(super) fn warm(&self) -> Vec<NotebookId> {
-        let warm = self.notebooks.iter().filter(|(_, entry)| entry.warm);
-        let mut warm: Vec<NotebookId> = warm.map(|(notebook, _)| *notebook).collect();
-        warm.sort_unstable();
-        warm
+    pub(super) fn sessions(&self) -> Sessions {
+        let those = |has: fn(&Notebook) -> bool| {
+            let some = self.notebooks.iter().filter(|(_, entry)| has(entry));
+            let mut some: Vec<NotebookId> = some.map(|(notebook, _)| *notebook).collect();
+            some.sort_unstable();
+            some
+        };
+        Sessions {
+            warm: those(|entry| entry.warm),
+            keeping: those(|entry| entry.warm && entry.keeps),
+        }
     }
 
     /// When the next notebook has been idle for long enough.
@@ -73,18 +90,19 @@ impl Agent {
         last_used.checked_add(self.context.config.session_idle)
     }
 
-    /// Ends the session that was idle for longest, where another waits for its GPU.
+    /// Ends the session that was idle for longest, where another waits for its GPU. One that holds what no other can
+    /// have comes last.
     pub(super) async fn make_room(&mut self) {
         if *self.context.sharing.waiting().borrow() == 0 {
             return;
         }
-        let before = self.warm();
+        let before = self.sessions();
         let idle = self
             .notebooks
             .iter()
             .filter(|(_, entry)| entry.warm && entry.is_idle());
-        let longest = idle.min_by_key(|(_, entry)| entry.last_used);
-        if let Some(notebook) = longest.map(|(notebook, _)| *notebook) {
+        let first = idle.min_by_key(|(_, entry)| (entry.keeps, entry.last_used));
+        if let Some(notebook) = first.map(|(notebook, _)| *notebook) {
             tracing::info!(%notebook, "The session of notebook {notebook} ends: another waits for its GPU");
             self.notebooks.remove(&notebook);
         }
@@ -92,7 +110,7 @@ impl Agent {
     }
 
     pub(super) async fn cull(&mut self) {
-        let before = self.warm();
+        let before = self.sessions();
         let (now, idle) = (Instant::now(), self.context.config.session_idle);
         self.notebooks.retain(|notebook, entry| {
             let keep = !entry.is_idle() || now.duration_since(entry.last_used) < idle;
@@ -104,10 +122,13 @@ impl Agent {
         self.say_sessions(&before).await;
     }
 
-    pub(super) async fn say_sessions(&mut self, before: &[NotebookId]) {
-        let warm = self.warm();
-        if warm != before {
-            self.line.send(&FromWorker::Sessions { warm }).await;
+    pub(super) async fn say_sessions(&mut self, before: &Sessions) {
+        let now = self.sessions();
+        if now != *before {
+            let Sessions { warm, keeping } = now;
+            self.line
+                .send(&FromWorker::Sessions { warm, keeping })
+                .await;
         }
     }
 }

@@ -45,6 +45,8 @@ pub(crate) struct Session {
     pub(crate) held: Option<Held>,
     /// The same once the notebook has what its last cell left out.
     pub(crate) sent: Option<Held>,
+    /// It has something that the notebook knows and that no other session can have.
+    pub(crate) keeps: bool,
     /// Where it works, unless it works in the notebook's folder itself.
     pub(crate) mirror: Option<SessionMirror>,
     shim_reader: ShimReader,

@@ -201,6 +201,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         hello,
         held: None,
         sent: None,
+        keeps: false,
         keepers: Keepers::default(),
         mirror,
         gpu,

@@ -194,7 +194,7 @@ impl Worker {
 
     async fn receive(&mut self) -> FromWorker {
         let message = self.line.receive().await;
-        if let FromWorker::Sessions { warm } = &message {
+        if let FromWorker::Sessions { warm, .. } = &message {
             self.sessions.push_back(warm.clone());
         }
         message

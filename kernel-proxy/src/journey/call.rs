@@ -26,7 +26,7 @@ use self::rest::Late;
 use self::state::Home;
 use super::failure::Failure;
 use super::files::HomeFiles;
-use super::link::{Lanes, Link};
+use super::link::{EndedSessions, Lanes, Link};
 use super::moving::Moving;
 use super::naming::Naming;
 use super::notice::{Line, Notice};
@@ -39,6 +39,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 pub(super) struct Journey {
     relay: Relay,
     link: Link,
+    ended: EndedSessions,
     moving: Moving,
     files: HomeFiles,
     notebook: NotebookId,
@@ -51,6 +52,16 @@ pub(super) struct Journey {
     home: Option<Home>,
     /// What a call that has come home left in its session.
     late: Option<Late>,
+    /// The worker that has the session.
+    session_on: Option<String>,
+}
+
+/// What may happen while no call runs.
+pub(super) enum BetweenCalls {
+    /// There is something to tell the shim of what a call left.
+    Rest,
+    /// On this worker.
+    SessionEnded(String),
 }
 
 pub(super) enum CallEnd {
@@ -63,7 +74,7 @@ pub(super) enum CallEnd {
 impl Journey {
     pub(super) fn new(
         relay: Relay,
-        link: Link,
+        (link, ended): (Link, EndedSessions),
         moving: Moving,
         notebook: NotebookId,
         trash: TrashConfig,
@@ -72,6 +83,7 @@ impl Journey {
         Self {
             relay,
             link,
+            ended,
             moving,
             files: HomeFiles::new(trash),
             notebook,
@@ -81,6 +93,7 @@ impl Journey {
             python_version: String::new(),
             home: None,
             late: None,
+            session_on: None,
         }
     }
 
@@ -93,6 +106,31 @@ impl Journey {
     pub(super) async fn forget_state(&mut self) {
         self.home = None;
         self.set_late(None).await;
+    }
+
+    /// Cancel safe.
+    pub(super) async fn between_calls(&mut self) -> BetweenCalls {
+        loop {
+            let ended = tokio::select! {
+                () = rest::next(&mut self.late, &mut self.link) => return BetweenCalls::Rest,
+                worker = self.ended.next() => worker,
+            };
+            let is_its_own = self.session_on.as_ref() == Some(&ended);
+            if self.home.is_some() && is_its_own {
+                return BetweenCalls::SessionEnded(ended);
+            }
+        }
+    }
+
+    /// What it held is the shim's to know.
+    pub(super) async fn tell_session_ended(
+        &mut self,
+        worker: String,
+        writer: &mut ShimWriter,
+    ) -> Result<(), FrameError> {
+        tracing::info!("The session on {worker} ended, and with it what no other can have");
+        self.home = None;
+        writer.send(&ToNotebook::SessionEnded { worker }).await
     }
 
     pub(super) async fn run(

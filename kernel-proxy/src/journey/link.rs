@@ -27,6 +27,26 @@ pub(super) struct Link {
     status: watch::Receiver<Status>,
 }
 
+/// The workers on which a session of this notebook has ended that held what no other can have.
+pub(super) struct EndedSessions {
+    workers: mpsc::UnboundedReceiver<String>,
+}
+
+impl EndedSessions {
+    /// Cancel safe.
+    pub(super) async fn next(&mut self) -> String {
+        match self.workers.recv().await {
+            Some(worker) => worker,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// A new session begins: what was said of earlier ones no longer matters.
+    pub(super) fn forget(&mut self) {
+        while self.workers.try_recv().is_ok() {}
+    }
+}
+
 enum Command {
     /// A call needs the broker.
     Wake,

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{BrokerChoice, TrashConfig};
 use crate::relay::Relay;
-use call::{CallEnd, Journey};
+use call::{BetweenCalls, CallEnd, Journey};
 use moving::Moving;
 
 pub(crate) struct Context {
@@ -47,12 +47,12 @@ pub(crate) struct Context {
 pub(crate) async fn serve(context: Context) {
     let shutdown = context.shutdown.clone();
     let notebook = NotebookId::random();
-    let (link, keep_linked) =
+    let (link, ended, keep_linked) =
         link::open(context.broker, context.course, notebook, context.patience);
     let moving = Moving::new(context.kernel_pid, context.memory);
     let mut journey = Journey::new(
         context.relay,
-        link,
+        (link, ended),
         moving,
         notebook,
         context.trash,
@@ -101,8 +101,13 @@ async fn serve_connection(
                     Some(message) => message,
                     None => return Ok(()),
                 },
-                () = journey.rest() => {
-                    journey.tell_rest(writer).await?;
+                event = journey.between_calls() => {
+                    match event {
+                        BetweenCalls::Rest => journey.tell_rest(writer).await?,
+                        BetweenCalls::SessionEnded(worker) => {
+                            journey.tell_session_ended(worker, writer).await?;
+                        }
+                    }
                     continue;
                 }
             },

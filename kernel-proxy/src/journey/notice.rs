@@ -90,6 +90,10 @@ impl Place {
                 "Waiting for a GPU: {}. Your course staff let another cell go first",
                 self.in_line(passed)
             ),
+            WaitingReason::OwnSession { worker } => format!(
+                "Waiting for {worker}, where your session holds what no other can have: {}",
+                self.in_line(passed)
+            ),
             WaitingReason::InLine => format!("Waiting for a GPU: {}", self.in_line(passed)),
         };
         match &self.message {

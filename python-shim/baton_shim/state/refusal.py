@@ -56,6 +56,22 @@ class StayedError(RuntimeError):
         return str(self.args[0])
 
 
+def is_spent(obj: object) -> bool:
+    """Whether nothing is lost with this object, which stays in its process."""
+    if type(obj) in _FRAMES:
+        return getattr(obj, _FRAMES[type(obj)]) is None
+    if isinstance(obj, io.IOBase):
+        return obj.closed
+    return isinstance(obj, threading.Thread) and not obj.is_alive()
+
+
+_FRAMES: dict[type, str] = {
+    types.GeneratorType: "gi_frame",
+    types.CoroutineType: "cr_frame",
+    types.AsyncGeneratorType: "ag_frame",
+}
+
+
 def where_it_stayed(home: bool) -> str:
     """For what does not travel from the notebook kernel (`home`) or the session, as the other end says it."""
     return "stayed in your notebook" if home else "lives on the GPU machine"
@@ -99,6 +115,16 @@ class Stayed:
         given = [*args, *(kwargs or {}).values()]
         parts = [part for one in given for part in (one if type(one) in (list, tuple) else (one,))]
         _raise(next(part for part in parts if type(part) is cls))
+
+
+def end(stayed: Stayed, session: str) -> str:
+    """Of one from a `session` that has ended: it says so from now on. Returns what it stood for, in a few words."""
+    text, _ = _said(stayed)
+    what = text.removesuffix(f" and {where_it_stayed(home=False)}")
+    object.__setattr__(stayed, "_baton_text", f"{what} and ended with {session}")
+    object.__setattr__(stayed, "_baton_hint", "run the cell that made it again")
+    name, is_a, kind = what.partition("' is ")
+    return f"{name}' ({kind})" if is_a else what
 
 
 def hold(stayed: Stayed, uses: Iterable[str], held: Iterable[Any]) -> None:

@@ -56,6 +56,10 @@ class Stays:
                 news.append((number, tuple(sorted(uses)), tuple(held)))
         return tuple(news)
 
+    def objects(self) -> list[Any]:
+        """Those that the other end has stand-ins for."""
+        return [self._numbering.objects[number] for number in self._said]
+
     def drop(self, number: int) -> None:
         self._said.pop(number, None)
 

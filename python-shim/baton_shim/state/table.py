@@ -31,7 +31,7 @@ from baton_shim.state.message import Header, Snapshot, is_plain, join, split, ve
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
 from baton_shim.state.pickler import Failure, NanPickler, Patch, TablePickler
-from baton_shim.state.refusal import Refused, Stayed, TableBroken, describe_failure, hold, stayed_text
+from baton_shim.state.refusal import Refused, Stayed, TableBroken, describe_failure, end, hold, is_spent, stayed_text
 from baton_shim.state.replacement import find_replaced
 from baton_shim.state.segments import Segments
 from baton_shim.state.stale import tell_of_stale_holders
@@ -228,6 +228,17 @@ class Table:
         snapshot = Snapshot(self.messages, stream, segments, dropped_segments, left, away_bytes)
         self.messages += 1
         return snapshot
+
+    def keeps(self) -> bool:
+        """In a session: whether the notebook knows something here that no other session can have."""
+        return any(not is_spent(obj) for obj in self._stays.objects())
+
+    def end_session(self, session: str) -> list[str]:
+        """In the notebook: the `session` of this table has ended. Returns what only it had, each in a few words."""
+        objects = self._numbering.objects
+        kept = [n for n in self._numbering.living() if type(objects[n]) is Stayed and self._foreign[n]]
+        kept = sorted(set(kept).difference(self._numbering.dropped, self._numbering.unreferenced_among(kept)))
+        return [end(objects[number], session) for number in kept]
 
     def knows(self, obj: object) -> bool:
         """Whether the other end has this very object."""

@@ -3,7 +3,10 @@
 //! The rules are those of [`crate::plan`], on numbers in place of names, because this is done thousands of times.
 
 use super::chance::Chance;
-use crate::{CourseOutlook, Expected, Job, Outlook, Standing, Worker, in_order, times::Times};
+use crate::{
+    CourseOutlook, Expected, Job, Outlook, SESSION_PATIENCE_MS, Standing, Worker, in_order,
+    times::Times,
+};
 use baton_protocol::{JobId, NotebookId, WorkerId};
 use foldhash::{HashMap, HashMapExt};
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
@@ -24,6 +27,8 @@ pub(super) struct World {
     workers: Vec<Room>,
     /// Where each notebook has a warm session.
     warm: Vec<Vec<usize>>,
+    /// Where each notebook has a session that holds what no other can have.
+    keeping: Vec<Option<usize>>,
     people: usize,
     waiting: Vec<JobId>,
     /// With the worker where that one is connected.
@@ -155,10 +160,16 @@ impl World {
             .map(|(place, (number, job))| entry(number, job, Some(place)))
             .collect();
         let mut warm = vec![Vec::new(); notebooks.0.len()];
+        let mut keeping = vec![None; notebooks.0.len()];
         for (at, worker) in open.iter().enumerate() {
             for notebook in &worker.warm {
                 if let Some(number) = notebooks.0.get(notebook) {
                     warm[*number].push(at);
+                }
+            }
+            for notebook in &worker.keeping {
+                if let Some(number) = notebooks.0.get(notebook) {
+                    keeping[*number].get_or_insert(at);
                 }
             }
         }
@@ -175,6 +186,7 @@ impl World {
             jobs_per_person: jobs_per_person.max(1),
             workers: rooms,
             warm,
+            keeping,
             people: owners.0.len(),
             waiting,
             running,
@@ -399,7 +411,10 @@ impl Play<'_> {
             let is_busy = person
                 .notebook
                 .is_some_and(|notebook| self.busy_notebooks[notebook]);
-            if is_busy || self.busy_owners[person.owner] >= self.world.jobs_per_person {
+            if is_busy
+                || self.busy_owners[person.owner] >= self.world.jobs_per_person
+                || self.waits_for_session(&person, now)
+            {
                 place += 1;
                 continue;
             }
@@ -465,6 +480,14 @@ impl Play<'_> {
 
     fn has_room(&self) -> bool {
         self.workers.iter().any(|worker| worker.busy < worker.slots)
+    }
+
+    fn waits_for_session(&self, person: &Person, now: u64) -> bool {
+        let keeping = person
+            .notebook
+            .and_then(|notebook| self.world.keeping[notebook]);
+        keeping.is_some_and(|at| self.workers[at].busy >= self.workers[at].slots)
+            && person.standing.waited_ms + now < SESSION_PATIENCE_MS
     }
 
     /// The warm session's worker first, then the least loaded one; and whether it is warm.

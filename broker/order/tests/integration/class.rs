@@ -118,6 +118,7 @@ impl Class {
             worker: GPU,
             slots: self.slots,
             warm: HashSet::new(),
+            keeping: HashSet::new(),
             open: true,
         };
         let plan = plan(&jobs, &[gpu], 1);

@@ -5,7 +5,8 @@ use crate::{
     order::{carried_out, class, job, job_id, of, worker, worker_id},
 };
 use baton_order::{
-    Coming, CourseOutlook, Expected, Forecast, Job, Outlook, Seen, Survival, Times, forecast, plan,
+    Coming, CourseOutlook, Expected, Forecast, Job, Outlook, Seen, Survival, Times, Worker,
+    forecast, plan,
 };
 use baton_protocol::JobId;
 use proptest::prelude::*;
@@ -67,7 +68,8 @@ proptest! {
     /// Where nothing is uncertain, jobs start in the order in which they are
     /// assigned as the running ones end.
     #[test]
-    fn jobs_start_in_the_order_in_which_they_are_assigned((jobs, workers, each) in class()) {
+    fn jobs_start_in_the_order_in_which_they_are_assigned((jobs, mut workers, each) in class()) {
+        workers.iter_mut().for_each(|worker| worker.keeping.clear());
         let first = plan(&jobs, &workers, each);
         let mut after = carried_out(&jobs, &first);
         let same = vec![Some(60_000); after.len()];
@@ -121,6 +123,19 @@ fn a_session_that_has_to_start_is_counted_in() {
     warm.warm.insert(jobs[1].notebook);
     let told = forecast(&jobs, &[warm], 1, outlook)[0].1.unwrap();
     assert_eq!(told.starts, alone.map(|ms| ms + 5300));
+}
+
+#[test]
+fn a_wait_for_the_own_session_is_counted_in() {
+    let (jobs, outlook) = line();
+    let mut own = worker(1, 1);
+    own.keeping.insert(jobs[1].notebook);
+    let starts = |own: Worker| {
+        let said = forecast(&jobs, &[own, worker(2, 1)], 1, outlook.clone());
+        self::said(said)[&jobs[1].job].unwrap().starts.middle
+    };
+    assert_eq!(starts(worker(1, 1)), 0);
+    assert_eq!(starts(own), 20_000);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! The order keeps its promises whatever the jobs and workers are.
 
-use baton_order::{Job, Place, Plan, Reason, Standing, Worker, ahead_of, plan};
+use baton_order::{
+    Job, Place, Plan, Reason, SESSION_PATIENCE_MS, Standing, Worker, ahead_of, plan,
+};
 use baton_protocol::{JobId, NotebookId, WorkerId, api::AheadBecause};
 use proptest::prelude::*;
 use std::{
@@ -74,7 +76,7 @@ fn jobs() -> impl Strategy<Value = Vec<Job>> {
 }
 
 fn workers() -> impl Strategy<Value = Vec<Worker>> {
-    let warm = prop::collection::hash_set(0..8_u8, 0..4);
+    let warm = prop::collection::hash_map(0..8_u8, prop::bool::weighted(0.3), 0..4);
     let rows = prop::collection::vec((0..4_u32, warm, prop::bool::weighted(0.9)), 0..5);
     rows.prop_map(|rows| {
         (0..)
@@ -82,7 +84,12 @@ fn workers() -> impl Strategy<Value = Vec<Worker>> {
             .map(|(number, (slots, warm, open))| Worker {
                 worker: worker_id(number),
                 slots,
-                warm: warm.into_iter().map(notebook_id).collect(),
+                warm: warm.keys().copied().map(notebook_id).collect(),
+                keeping: warm
+                    .into_iter()
+                    .filter(|(_, keeps)| *keeps && slots > 0)
+                    .map(|(notebook, _)| notebook_id(notebook))
+                    .collect(),
                 open,
             })
             .collect()
@@ -184,8 +191,13 @@ proptest! {
         let first = plan(&jobs, &workers, each);
         let again = plan(&carried_out(&jobs, &first), &workers, each);
         prop_assert!(again.assignments.is_empty());
-        // And what was told stays true.
-        prop_assert_eq!(again.places, first.places);
+        // And what was told stays true. Who waits for a session may wait for another cell of the notebook as well.
+        for (told, later) in first.places.iter().zip(&again.places) {
+            let waits_for_both = matches!(told.1.reason, Reason::OwnSession(_))
+                && matches!(later.1.reason, Reason::OwnJobRuns(_));
+            prop_assert!(told == later || waits_for_both, "{:?} {:?}", told, later);
+        }
+        prop_assert_eq!(again.places.len(), first.places.len());
     }
 
     #[test]
@@ -236,6 +248,12 @@ proptest! {
                     let ahead = of(&jobs, other);
                     prop_assert!(other > *id && ahead.standing.boost > 1.0);
                     prop_assert!(ahead.worker.is_some() || ahead.standing.rank() <= job.standing.rank());
+                }
+                Reason::OwnSession(own) => {
+                    let own = workers.iter().find(|worker| worker.worker == own).unwrap();
+                    let busy = after.iter().filter(|other| other.worker == Some(own.worker)).count();
+                    prop_assert!(own.open && own.keeping.contains(&job.notebook) && busy >= own.slots as usize);
+                    prop_assert!(job.standing.waited_ms < SESSION_PATIENCE_MS);
                 }
                 Reason::InLine => {
                     for worker in workers.iter().filter(|worker| worker.open) {
@@ -308,6 +326,7 @@ pub(crate) fn worker(number: u8, slots: u32) -> Worker {
         worker: worker_id(number),
         slots,
         warm: HashSet::new(),
+        keeping: HashSet::new(),
         open: true,
     }
 }
@@ -324,6 +343,35 @@ fn the_least_loaded_worker_is_taken() {
     let jobs = [job(1, Some(1)), job(2, Some(2)), job(3, None)];
     let plan = plan(&jobs, &[worker(1, 2), worker(2, 4)], 1);
     assert_eq!(plan.assignments, [(job_id(3), worker_id(2))]);
+}
+
+#[test]
+fn a_cell_waits_a_while_for_the_session_that_holds_what_no_other_can_have() {
+    let decide = |waited_ms, keeps: bool, open: bool| {
+        let waits = Job {
+            standing: standing_of(0.0, waited_ms),
+            ..job(2, None)
+        };
+        let mut own = worker(1, 1);
+        own.warm.insert(notebook_id(2));
+        own.keeping.extend(keeps.then(|| notebook_id(2)));
+        own.open = open;
+        let plan = plan(
+            &[job(1, Some(1)), waits, job(3, None)],
+            &[own, worker(2, 2)],
+            1,
+        );
+        let reasons: Vec<Reason> = plan.places.iter().map(|(_, place)| place.reason).collect();
+        (plan.assignments.len(), reasons)
+    };
+    let last_moment = SESSION_PATIENCE_MS - 1;
+    assert_eq!(
+        decide(last_moment, true, true),
+        (1, vec![Reason::OwnSession(worker_id(1))])
+    );
+    assert_eq!(decide(SESSION_PATIENCE_MS, true, true), (2, vec![]));
+    assert_eq!(decide(0, false, true), (2, vec![]));
+    assert_eq!(decide(0, true, false), (2, vec![]));
 }
 
 #[test]

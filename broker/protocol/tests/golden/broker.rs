@@ -91,6 +91,7 @@ golden!(reasons_are_read, "waiting", WaitingReason, [
     WaitingReason::CoursePaused { why: "back on Monday".to_owned() },
     WaitingReason::Held { why: "come to room 5".to_owned() },
     WaitingReason::BehindMoved {},
+    WaitingReason::OwnSession { worker: "gpu-2".to_owned() },
 ], {
     WaitingReason::InLine => "in_line",
     WaitingReason::BehindDeadline { .. } => "behind_deadline",
@@ -100,6 +101,7 @@ golden!(reasons_are_read, "waiting", WaitingReason, [
     WaitingReason::CoursePaused { .. } => "course_paused",
     WaitingReason::Held { .. } => "held",
     WaitingReason::BehindMoved {} => "behind_moved",
+    WaitingReason::OwnSession { .. } => "own_session",
 });
 
 golden!(submissions_are_read, "stored", Submission, [submission()], { _ => "submission" });
@@ -149,6 +151,7 @@ golden!(messages_to_proxies_are_read, "to_proxy", ToProxy, [
         events: (1..).zip(events()).map(|(number, event)| NumberedEvent { number, event }).collect(),
     },
     ToProxy::Cancelling { job: job() },
+    ToProxy::SessionEnded { worker: "gpu-2".to_owned() },
     ToProxy::Closed { job: job() },
     ToProxy::UnknownJob { job: job() },
 ], {
@@ -157,6 +160,7 @@ golden!(messages_to_proxies_are_read, "to_proxy", ToProxy, [
     ToProxy::Place { .. } => "place",
     ToProxy::Events { .. } => "events",
     ToProxy::Cancelling { .. } => "cancelling",
+    ToProxy::SessionEnded { .. } => "session_ended",
     ToProxy::Closed { .. } => "closed",
     ToProxy::UnknownJob { .. } => "unknown_job",
 });
@@ -172,11 +176,12 @@ golden!(messages_of_workers_are_read, "from_worker", FromWorker, [
         ],
         slots: 4,
         sessions: vec![notebook()],
+        keeping: vec![notebook()],
         assignments: vec![(job(), 7)],
         acknowledged: vec![],
     },
     FromWorker::Events { job: job(), fencing: 7, first: 1, events: events().split_off(1) },
-    FromWorker::Sessions { warm: vec![notebook()] },
+    FromWorker::Sessions { warm: vec![notebook()], keeping: vec![notebook()] },
     FromWorker::Load {
         memory_bytes: 5 << 30,
         memory_total_bytes: 64 << 30,

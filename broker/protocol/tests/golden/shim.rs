@@ -116,6 +116,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::InputWanted { call: 9, prompt: "Name: ".to_owned(), password: false },
     ToNotebook::Finished { call: 9, outcome: Outcome::Ok, error: None, delta: Some(delta()) },
     ToNotebook::Rest { call: 9, delta: delta() },
+    ToNotebook::SessionEnded { worker: "gpu-2".to_owned() },
     ToNotebook::RestLost { call: 9, error: error() },
     ToNotebook::Failed { call: 9, outcome: Outcome::WorkerLost, error: error() },
 ], {
@@ -126,6 +127,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::InputWanted { .. } => "input_wanted",
     ToNotebook::Finished { .. } => "finished",
     ToNotebook::Rest { .. } => "rest",
+    ToNotebook::SessionEnded { .. } => "session_ended",
     ToNotebook::RestLost { .. } => "rest_lost",
     ToNotebook::Failed { .. } => "failed",
 });
@@ -136,7 +138,7 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::Refused { message_id: message_id(), error: error() },
     FromSession::InputWanted { message_id: message_id(), question: 2, prompt: "Name: ".to_owned(), password: false },
     FromSession::NamesWanted { message_id: message_id(), names: vec!["scale".to_owned()] },
-    FromSession::Finished { message_id: message_id(), outcome: Outcome::Error, error: Some(error()), state: snapshot(), away_bytes: 500 << 20 },
+    FromSession::Finished { message_id: message_id(), outcome: Outcome::Error, error: Some(error()), state: snapshot(), away_bytes: 500 << 20, keeps: true },
     FromSession::Settled { message_id: message_id(), state: snapshot(), keeper: None },
     FromSession::Settled { message_id: message_id(), state: snapshot(), keeper: Some(4711) },
     FromSession::Published { output: output() },

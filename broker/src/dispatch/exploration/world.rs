@@ -456,6 +456,7 @@ impl World {
             devices: Vec::new(),
             slots: 1,
             sessions: Vec::new(),
+            keeping: Vec::new(),
             assignments: known
                 .map(|known| (job, known.fencing))
                 .into_iter()

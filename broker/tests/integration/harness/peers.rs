@@ -220,6 +220,7 @@ impl FakeWorker {
             devices: devices(),
             slots,
             sessions: sessions.to_vec(),
+            keeping: Vec::new(),
             assignments: held.to_vec(),
             acknowledged: acknowledged.to_vec(),
         };
@@ -235,6 +236,7 @@ impl FakeWorker {
             devices: devices(),
             slots,
             sessions: Vec::new(),
+            keeping: Vec::new(),
             assignments: Vec::new(),
             acknowledged: Vec::new(),
         };

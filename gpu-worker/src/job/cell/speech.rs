@@ -70,10 +70,12 @@ impl Run<'_> {
                     error,
                     state,
                     away_bytes,
+                    keeps,
                     ..
                 },
                 Phase::Running { ledger, since },
             ) => {
+                self.session.keeps = keeps;
                 self.turns(gpu::Cell::Ended);
                 self.ran_since(since);
                 let (outcome, error) = if self.time_is_up && outcome == Outcome::Cancelled {

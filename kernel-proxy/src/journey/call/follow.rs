@@ -134,6 +134,7 @@ impl Journey {
             }
             JobEvent::Started { worker } => {
                 call.started = true;
+                self.ended.forget();
                 call.notice.starts(call.now());
                 call.worker = Some(worker);
             }

@@ -23,7 +23,7 @@ use baton_protocol::{CallId, JobEvent, JobId, RemoteError, State};
 use super::Journey;
 use super::state::Home;
 use crate::journey::failure::Failure;
-use crate::journey::link::{News, describe};
+use crate::journey::link::{Link, News, describe};
 use crate::journey::moving::{self, Received};
 
 pub(super) struct Late {
@@ -47,58 +47,58 @@ pub(super) enum Stage {
     Lost(RemoteError),
 }
 
-impl Journey {
-    /// Until there is something to tell the shim. Cancel safe.
-    pub(in crate::journey) async fn rest(&mut self) {
-        loop {
-            let Some(late) = &mut self.late else {
-                return std::future::pending().await;
-            };
-            late.stage = match &late.stage {
-                Stage::Waiting => match self.link.next_of_watched().await {
-                    News::Event(event) => match *event {
-                        JobEvent::Rest {
-                            state: Some(state), ..
-                        } => Stage::Arrived(state),
-                        JobEvent::Rest { error, .. } => Stage::Lost(error.unwrap_or_else(lost)),
-                        _ => continue,
-                    },
-                    News::Lost => {
-                        Stage::Lost(Failure::rest_lost("The GPU service lost the cell's run"))
-                    }
-                    News::Place(_) | News::Cancelling => continue,
+/// Until there is something to tell the shim. Cancel safe.
+pub(super) async fn next(late: &mut Option<Late>, link: &mut Link) {
+    loop {
+        let Some(late) = late else {
+            return std::future::pending().await;
+        };
+        late.stage = match &late.stage {
+            Stage::Waiting => match link.next_of_watched().await {
+                News::Event(event) => match *event {
+                    JobEvent::Rest {
+                        state: Some(state), ..
+                    } => Stage::Arrived(state),
+                    JobEvent::Rest { error, .. } => Stage::Lost(error.unwrap_or_else(lost)),
+                    _ => continue,
                 },
-                Stage::Arrived(state) => {
-                    let lanes = self.link.lanes().await;
-                    let ledger = late.home.ledger.clone();
-                    let held = late.held.as_ref();
-                    match moving::receive(state.clone(), ledger, held, &lanes.chunks).await {
-                        Ok(received) => Stage::Received(Box::new(received)),
-                        Err(error) if error.is_lasting() => {
-                            Stage::Lost(Failure::rest_lost(&describe(&error)))
+                News::Lost => {
+                    Stage::Lost(Failure::rest_lost("The GPU service lost the cell's run"))
+                }
+                News::Place(_) | News::Cancelling => continue,
+            },
+            Stage::Arrived(state) => {
+                let lanes = link.lanes().await;
+                let ledger = late.home.ledger.clone();
+                let held = late.held.as_ref();
+                match moving::receive(state.clone(), ledger, held, &lanes.chunks).await {
+                    Ok(received) => Stage::Received(Box::new(received)),
+                    Err(error) if error.is_lasting() => {
+                        Stage::Lost(Failure::rest_lost(&describe(&error)))
+                    }
+                    Err(error) => {
+                        tracing::info!(
+                            error = describe(&error),
+                            "What a cell left could not be fetched yet"
+                        );
+                        tokio::time::sleep(late.backoff.next_delay()).await;
+                        if error.is_transient() {
+                            continue;
                         }
-                        Err(error) => {
-                            tracing::info!(
-                                error = describe(&error),
-                                "What a cell left could not be fetched yet"
-                            );
-                            tokio::time::sleep(late.backoff.next_delay()).await;
-                            if error.is_transient() {
-                                continue;
-                            }
-                            let job = late.job;
-                            self.link.answer(job, FromProxy::RestWanted { job }).await;
-                            Stage::Waiting
-                        }
+                        let job = late.job;
+                        link.answer(job, FromProxy::RestWanted { job }).await;
+                        Stage::Waiting
                     }
                 }
-                Stage::Received(_) | Stage::Lost(_) => return,
-                Stage::Told(_) => return std::future::pending().await,
-            };
-        }
+            }
+            Stage::Received(_) | Stage::Lost(_) => return,
+            Stage::Told(_) => return std::future::pending().await,
+        };
     }
+}
 
-    /// What [`Self::rest`] has waited for.
+impl Journey {
+    /// What [`next`] has waited for.
     pub(in crate::journey) async fn tell_rest(
         &mut self,
         writer: &mut ShimWriter,

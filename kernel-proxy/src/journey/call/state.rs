@@ -145,6 +145,7 @@ impl Journey {
             self.files.keep(files).await;
         }
         call.comms.clear();
+        self.session_on = call.worker.take();
         let home = Home {
             version: home.version.after_message(),
             ledger,

@@ -8,7 +8,7 @@ use baton_protocol::proxy::{FromProxy, ToProxy};
 use baton_protocol::{JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
 use tokio::sync::{mpsc, watch};
 
-use super::{Command, Lanes, Link, News, Status, describe};
+use super::{Command, EndedSessions, Lanes, Link, News, Status, describe};
 use crate::config::BrokerChoice;
 use crate::journey::autostart::{NoBroker, Obstacle, dial_or_start};
 use crate::journey::notice::Place;
@@ -24,11 +24,12 @@ pub(in crate::journey) fn open(
     course: Option<String>,
     notebook: NotebookId,
     patience: Duration,
-) -> (Link, impl Future<Output = ()>) {
+) -> (Link, EndedSessions, impl Future<Output = ()>) {
     let (commands, command_receiver) = mpsc::channel(COMMANDS);
     let (news_sender, news) = mpsc::channel(NEWS);
     let (status_sender, status) = watch::channel(Status::Down { reason: None });
     let tries_anew = status_sender.clone();
+    let (ended_sender, workers) = mpsc::unbounded_channel();
     let keeper = Keeper {
         choice,
         course,
@@ -36,6 +37,7 @@ pub(in crate::journey) fn open(
         patience,
         commands: command_receiver,
         news: news_sender,
+        ended: ended_sender,
         status: status_sender,
         jobs: HashMap::new(),
         unsent: Vec::new(),
@@ -48,7 +50,7 @@ pub(in crate::journey) fn open(
         tries_anew,
         status,
     };
-    (link, keeper.keep())
+    (link, EndedSessions { workers }, keeper.keep())
 }
 
 struct Keeper {
@@ -59,6 +61,7 @@ struct Keeper {
     patience: Duration,
     commands: mpsc::Receiver<Command>,
     news: mpsc::Sender<(JobId, News)>,
+    ended: mpsc::UnboundedSender<String>,
     status: watch::Sender<Status>,
     jobs: HashMap<JobId, Job>,
     /// For the next connection.
@@ -292,6 +295,10 @@ impl Keeper {
                     }
                     self.tell(job, News::Event(Box::new(numbered.event))).await;
                 }
+            }
+            ToProxy::SessionEnded { worker } => {
+                // The receiver is gone only when the proxy ends.
+                let _ = self.ended.send(worker);
             }
             ToProxy::Cancelling { job } => self.tell(job, News::Cancelling).await,
             ToProxy::Closed { job } => self.confirmed(job),

@@ -1,6 +1,6 @@
 //! The line before the GPUs: who begins next, and on which GPU, is decided by the broker's own library.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use baton_order::{Job, Standing, Worker, plan};
 use baton_protocol::{JobId, NotebookId, WorkerId};
@@ -35,6 +35,7 @@ impl Line {
             worker: worker(gpu),
             slots,
             warm: (gpu..people).step_by(gpus).map(notebook).collect(),
+            keeping: HashSet::new(),
             open: true,
         };
         let person = |person: usize| Person {

@@ -402,6 +402,7 @@ impl Lecture {
             worker: WorkerId(Uuid::from_u128(number as u128)),
             slots: self.habits.slots,
             warm: warm.iter().copied().collect(),
+            keeping: std::collections::HashSet::new(),
             open: true,
         };
         self.warm.iter().enumerate().map(worker).collect()
