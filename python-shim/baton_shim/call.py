@@ -63,10 +63,7 @@ class Call:
                 end = self._wait(interrupts)
             except LinkClosed:
                 self.home.void()
-                raise GpuServiceError(
-                    "Baton's proxy, which connects this kernel with the GPU machines, is gone",
-                    "restart the kernel",
-                ) from None
+                raise proxy_gone() from None
             if end is None:
                 self.home.void()
                 raise given_up()
@@ -244,6 +241,11 @@ class Call:
         base = StateRefused if outcome == "refused" else GpuServiceError
         kind: type[GpuServiceError] = errors.service_error(error["name"], base)
         return kind(error["value"], error["hint"])
+
+
+def proxy_gone() -> GpuServiceError:
+    what = "Baton's proxy, which connects this kernel with the GPU machines, is gone"
+    return GpuServiceError(what, "restart the kernel")
 
 
 def given_up() -> BaseException:

@@ -29,6 +29,7 @@ from baton_shim.virtual.hint import WATCH
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from baton_shim.again import Again
     from baton_shim.comms import HomeComms
     from baton_shim.link import Message
     from baton_shim.local_modules import LocalModules
@@ -90,6 +91,22 @@ class Home:
 
         return Rest(self)
 
+    @functools.cached_property
+    def again(self) -> Again:
+        from baton_shim.again import Again
+
+        return Again()
+
+    def show_again(self, number: int | None) -> None:
+        """For `%gpu_output`. `number`: that of an `In[N]`; `None` means the last `%%gpu` cell."""
+        from baton_shim.call import proxy_gone
+
+        with self._turn:
+            try:
+                self.again.show(self, number)
+            except LinkClosed:
+                raise proxy_gone() from None
+
     @property
     def namespace(self) -> dict[str, Any]:
         namespace: dict[str, Any] = self.shell.user_ns
@@ -131,15 +148,24 @@ class Home:
         return self._table is not None and self._table.messages > 0
 
     def run_cell(self, body: str, options: Options) -> Any:
+        from baton_shim.cell import cell_number
+
         WATCH.cell_leaves()
         while not self._turn.acquire(timeout=0.1):  # a cell of a subshell; an interrupt gets through between two tries
             pass
         self.busy = True
         self.comms.cell_begins()
+        first, result, raised = self.calls + 1, None, None
         try:
             result = self._run(body, options)
+        except BaseException as error:
+            raised = error
+            raise
         finally:
             self.busy = False
+            calls = range(first, self.calls + 1)
+            self.again.note(cell_number(self.shell), calls, result, raised, list(self.displays_after))
+            del raised  # it and its traceback would hold each other
             self.rest.listen()
             self.comms.cell_ends()
             self._turn.release()

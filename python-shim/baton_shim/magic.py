@@ -123,6 +123,16 @@ def register_beside(shell: Any, home: Home | None) -> None:
 
         print(text(needed()))
 
+    def output(line: str) -> None:
+        """Show once more what the last `%%gpu` cell showed, or that of In[N]: `%gpu_output N`.
+
+        For a cell whose output came while the notebook's page was closed.
+        """
+        home, number = needed(), line.strip()
+        if number and not number.isdecimal():
+            raise UsageError(f"%gpu_output {number}: not a number\nhint: write %gpu_output 3 for what In[3] showed")
+        home.show_again(int(number) if number else None)
+
     def reset(line: str) -> None:
         """Drop the session: the next `%%gpu` cell starts from the notebook's variables.
 
@@ -153,7 +163,8 @@ def register_beside(shell: Any, home: Home | None) -> None:
                 SWITCH.turn(found["virtual"] == "on")
         print(f"notices={'quiet' if home.quiet else 'normal'} virtual={'on' if SWITCH.on else 'off'}")
 
-    for name, function in (("gpu_status", status), ("gpu_reset", reset), ("gpu_config", config)):
+    magics = {"gpu_status": status, "gpu_output": output, "gpu_reset": reset, "gpu_config": config}
+    for name, function in magics.items():
         shell.register_magic_function(function, "line", name)
 
 

@@ -41,7 +41,7 @@ MOST_KEPT_BYTES = 64 << 20
 """What is kept to take cells back may take this much; then a cell brings everything home."""
 MOST_NAMES = 10
 COMMS = ("comm_open", "comm_msg", "comm_close")
-OWN_MAGICS = ("gpu_status", "gpu_reset", "gpu_config")
+OWN_MAGICS = ("gpu_status", "gpu_output", "gpu_reset", "gpu_config")
 
 
 class NotYetHere(KeyboardInterrupt, InputRejected):  # type: ignore[misc]

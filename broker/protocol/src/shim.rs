@@ -142,6 +142,10 @@ pub enum FromNotebook {
         call: CallId,
         value: Option<String>,
     },
+    /// What the session showed in this earlier call, once more: as `Publish`, and then `OutputGiven`.
+    OutputWanted {
+        call: CallId,
+    },
     /// The answer to `Finished` with a delta, and to `Rest`. With an error nothing was changed.
     Applied {
         call: CallId,
@@ -160,6 +164,12 @@ pub enum ToNotebook {
     NamesWanted { call: CallId, names: Vec<String> },
     /// Publish this through the kernel, because something there captures output.
     Publish { call: CallId, output: Output },
+    /// All is said that is still kept of what the call showed.
+    OutputGiven {
+        call: CallId,
+        /// How many outputs before it are not.
+        missing: u64,
+    },
     /// Ask the student, as `input()` or `getpass()` would.
     InputWanted {
         call: CallId,

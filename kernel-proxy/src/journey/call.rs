@@ -17,7 +17,7 @@ use std::time::Duration;
 use baton_jupyter_link::shim::{ShimReader, ShimWriter};
 use baton_link::frames::FrameError;
 use baton_protocol::shim::{Hello, Run, ToNotebook};
-use baton_protocol::{Cell, JobId, NotebookId, Outcome, Output, Submission};
+use baton_protocol::{CallId, Cell, JobId, NotebookId, Outcome, Output, Submission};
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -30,6 +30,7 @@ use super::link::{EndedSessions, Lanes, Link};
 use super::moving::Moving;
 use super::naming::Naming;
 use super::notice::{Line, Notice};
+use super::shown::Shown;
 use crate::config::TrashConfig;
 use crate::relay::Relay;
 
@@ -52,6 +53,7 @@ pub(super) struct Journey {
     home: Option<Home>,
     /// What a call that has come home left in its session.
     late: Option<Late>,
+    shown: Shown,
     /// The worker that has the session.
     session_on: Option<String>,
 }
@@ -93,6 +95,7 @@ impl Journey {
             python_version: String::new(),
             home: None,
             late: None,
+            shown: Shown::default(),
             session_on: None,
         }
     }
@@ -265,9 +268,10 @@ impl Journey {
     }
 
     /// Where a cell without Baton would show it.
-    async fn show(&self, call: &mut Call<'_>, output: Output) -> Result<(), Stop> {
+    async fn show(&mut self, call: &mut Call<'_>, output: Output) -> Result<(), Stop> {
         call.note_comm(&output);
         if !call.captured {
+            self.shown.note(call.number, &output);
             self.inject(call, &output);
             return Ok(());
         }
@@ -276,6 +280,20 @@ impl Journey {
             output,
         };
         Ok(call.writer.send(&publish).await?)
+    }
+
+    /// What an earlier call showed, for the shim to show it again.
+    pub(super) async fn show_again(
+        &self,
+        call: CallId,
+        writer: &mut ShimWriter,
+    ) -> Result<(), FrameError> {
+        let (outputs, missing) = self.shown.of(call);
+        for output in outputs {
+            writer.send(&ToNotebook::Publish { call, output }).await?;
+        }
+        let given = ToNotebook::OutputGiven { call, missing };
+        writer.send(&given).await
     }
 
     /// Nobody is there whom what the cell opened could reach.

@@ -15,6 +15,7 @@ mod link;
 mod moving;
 mod naming;
 mod notice;
+mod shown;
 
 use std::time::Duration;
 
@@ -119,6 +120,7 @@ async fn serve_connection(
                 CallEnd::Replaced(run) => next = Some(*run),
                 CallEnd::KernelGone => return Ok(()),
             },
+            FromNotebook::OutputWanted { call } => journey.show_again(call, writer).await?,
             FromNotebook::Applied { call, error } => journey.rest_applied(call, error).await,
             late => tracing::debug!(?late, "A message of a call that is over"),
         }

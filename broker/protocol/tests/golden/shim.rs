@@ -95,6 +95,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
     FromNotebook::Withdraw { call: 9 },
     FromNotebook::GiveUp { call: 9 },
     FromNotebook::Input { call: 9, value: Some("Ada".to_owned()) },
+    FromNotebook::OutputWanted { call: 9 },
     FromNotebook::Applied { call: 9, error: None },
 ], {
     FromNotebook::Hello(_) => "hello",
@@ -105,6 +106,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
     FromNotebook::Withdraw { .. } => "withdraw",
     FromNotebook::GiveUp { .. } => "give_up",
     FromNotebook::Input { .. } => "input",
+    FromNotebook::OutputWanted { .. } => "output_wanted",
     FromNotebook::Applied { .. } => "applied",
 });
 
@@ -113,6 +115,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::StateWanted { call: 9 },
     ToNotebook::NamesWanted { call: 9, names: vec!["scale".to_owned()] },
     ToNotebook::Publish { call: 9, output: output() },
+    ToNotebook::OutputGiven { call: 9, missing: 3 },
     ToNotebook::InputWanted { call: 9, prompt: "Name: ".to_owned(), password: false },
     ToNotebook::Finished { call: 9, outcome: Outcome::Ok, error: None, delta: Some(delta()) },
     ToNotebook::Rest { call: 9, delta: delta() },
@@ -124,6 +127,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::StateWanted { .. } => "state_wanted",
     ToNotebook::NamesWanted { .. } => "names_wanted",
     ToNotebook::Publish { .. } => "publish",
+    ToNotebook::OutputGiven { .. } => "output_given",
     ToNotebook::InputWanted { .. } => "input_wanted",
     ToNotebook::Finished { .. } => "finished",
     ToNotebook::Rest { .. } => "rest",

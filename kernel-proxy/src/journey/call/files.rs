@@ -80,7 +80,7 @@ impl Journey {
     }
 
     /// The variables are as they were before the cell, and so are the files where the session had a mirror of them.
-    pub(super) async fn tell_of_files(&self, call: &mut Call<'_>) {
+    pub(super) async fn tell_of_files(&mut self, call: &mut Call<'_>) {
         if call.started && !self.files.is_mirrored() {
             // A shim that is gone needs no line.
             let _ = self.show(call, warning(FILES_STAY)).await;
