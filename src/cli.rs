@@ -15,6 +15,8 @@ use crate::{
 };
 
 pub(crate) const DETACHED: &str = "detached";
+/// What a detached service is to its own process, and to the notebooks that start one.
+pub(crate) const IN_BACKGROUND: &str = "in-background";
 
 pub(crate) fn command() -> Command {
     Command::new("baton")
@@ -28,8 +30,15 @@ pub(crate) fn command() -> Command {
                 .about("Run broker and worker for this user on this machine")
                 .arg(switch(
                     DETACHED,
-                    "Leave the terminal and log into the runtime folder",
-                )),
+                    "Start it in the background, say where it runs, and return",
+                ))
+                .arg(
+                    switch(
+                        IN_BACKGROUND,
+                        "Leave the terminal and log into the runtime folder",
+                    )
+                    .hide(true),
+                ),
         ))
         .subcommand(with_flags(
             Command::new("broker").about("Run the broker: queue, history and dashboard"),

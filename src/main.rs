@@ -49,7 +49,11 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
     }
     let settings = || Settings::read(surroundings, flags(command, matches));
     match command {
-        "up" => commands::up::main(surroundings, &settings()?, matches.get_flag(cli::DETACHED)),
+        "up" if matches.get_flag(cli::DETACHED) => commands::up::start(&settings()?),
+        "up" => {
+            let in_background = matches.get_flag(cli::IN_BACKGROUND);
+            commands::up::main(surroundings, &settings()?, in_background)
+        }
         "broker" => commands::broker::main(&settings()?),
         "chunks" => commands::chunks::main(&settings()?),
         "worker" => commands::worker::main(&settings()?),

@@ -155,15 +155,34 @@ impl RuntimeFolder {
         self.path.join("dashboard.url")
     }
 
+    fn lock_file(&self) -> PathBuf {
+        self.path.join("lock")
+    }
+
+    /// The process of the broker that answers; `None` while none does.
+    pub(crate) fn holder(&self) -> Option<u32> {
+        UnixStream::connect(self.socket()).ok()?;
+        fs::read_to_string(self.lock_file())
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    }
+
     /// The right to be this user's broker, until the file is dropped. `None`: another one has it and answers.
     pub(crate) fn lock(&self) -> anyhow::Result<Option<File>> {
-        let path = self.path.join("lock");
-        let file = private_file(&path, OpenOptions::new().write(true).create(true))
+        let path = self.lock_file();
+        let mut file = private_file(&path, OpenOptions::new().write(true).create(true))
             .with_context(|| format!("Failed to open {}", path.display()))?;
         let deadline = Instant::now() + OTHER_TIMEOUT;
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(Some(file)),
+                Ok(()) => {
+                    file.set_len(0)
+                        .and_then(|()| writeln!(file, "{}", std::process::id()))
+                        .with_context(|| format!("Failed to write {}", path.display()))?;
+                    return Ok(Some(file));
+                }
                 Err(TryLockError::Error(error)) => {
                     return Err(error)
                         .with_context(|| format!("Failed to lock {}", path.display()));

@@ -124,7 +124,7 @@ fn start_command(settings: &Settings) -> anyhow::Result<Vec<OsString>> {
     let program = std::env::current_exe().context("Failed to find this program's own path")?;
     let idle_exit = settings.up_idle_exit.unwrap_or(Duration::from_secs(600));
     let idle_exit = format!("{}ms", idle_exit.as_millis());
-    let arguments = ["up", "--detached", "--idle-exit", &idle_exit];
+    let arguments = ["up", "--in-background", "--idle-exit", &idle_exit];
     Ok(std::iter::once(program.into_os_string())
         .chain(arguments.map(OsString::from))
         .collect())

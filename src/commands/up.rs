@@ -3,6 +3,8 @@
 //! Only one of them lives for a user; a second one waits until the first one answers and then ends well, so several
 //! notebooks may start it at once.
 
+mod detached;
+
 use std::{
     fs::OpenOptions,
     net::{SocketAddr, TcpListener},
@@ -33,16 +35,18 @@ use crate::{
     signals::EndSignals,
 };
 
+pub(crate) use detached::start;
+
 /// A log that is longer at the start begins anew.
 const LONGEST_LOG_BYTES: u64 = 1 << 20;
 
 pub(crate) fn main(
     surroundings: &Surroundings,
     settings: &Settings,
-    detached: bool,
+    in_background: bool,
 ) -> anyhow::Result<ExitCode> {
     let folder = RuntimeFolder::create(&settings.runtime_folder)?;
-    if detached {
+    if in_background {
         leave_terminal(&folder)?;
     }
     logging::to_stderr(surroundings, "info");
@@ -71,7 +75,7 @@ pub(crate) fn main(
         .map(|(_, port)| format!("http://{port}/?token={token}"));
     folder.write_dashboard(url.as_deref())?;
     broker.dashboard = dashboard.map(|(listener, _)| Arc::new(listener));
-    if let (Some(url), false) = (url, detached) {
+    if let (Some(url), false) = (url, in_background) {
         println!("Dashboard: {url}");
     }
 
@@ -81,11 +85,11 @@ pub(crate) fn main(
         let stop = watch::Sender::default();
         let ask = async {
             tokio::select! {
-                () = asked_to_end(&mut signals, detached) => {}
+                () = asked_to_end(&mut signals, in_background) => {}
                 () = idle(activity_seen, settings.up_idle_exit) => {}
             }
             Stop::WhenCellsEnd.ask(&stop);
-            asked_to_end(&mut signals, detached).await;
+            asked_to_end(&mut signals, in_background).await;
             Stop::Now.ask(&stop);
             std::future::pending().await
         };
@@ -151,8 +155,8 @@ async fn serve(
     worker.context("The worker ended")
 }
 
-async fn asked_to_end(signals: &mut EndSignals, detached: bool) {
-    if detached {
+async fn asked_to_end(signals: &mut EndSignals, in_background: bool) {
+    if in_background {
         signals.received_without_terminal().await;
     } else {
         signals.received().await;

@@ -7,7 +7,10 @@ use std::{
     os::unix::fs::PermissionsExt,
 };
 
-use nix::sys::signal::Signal;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use crate::home::{Home, Service, mode, wait_until};
 
@@ -89,7 +92,7 @@ fn only_one_lives_however_many_start() {
 #[test]
 fn it_ends_by_itself_when_nobody_needs_it() {
     let home = Home::new();
-    let mut up = home.start(&["up", "--detached", "--idle-exit", "200ms"]);
+    let mut up = home.start(&["up", "--in-background", "--idle-exit", "200ms"]);
     assert!(up.ended().success());
     let log = fs::read_to_string(home.runtime("up.log")).unwrap();
     assert!(log.contains("Ready: unix:"), "{log}");
@@ -113,18 +116,58 @@ fn a_killed_one_is_followed_by_the_next() {
     assert!(second.ended().success());
 }
 
+/// A process that no test is the parent of.
+struct Detached(Pid);
+
+impl Detached {
+    /// The command returns, and nothing holds its output open.
+    fn start(home: &Home) -> (Self, String) {
+        let said = home.run(&["up", "--detached"]);
+        assert!(said.status.success(), "{}", said.stderr);
+        let (_, process) = said.stdout.trim().rsplit_once(" kill ").unwrap();
+        let process = Pid::from_raw(process.parse().unwrap());
+        (Self(process), said.stdout)
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(self.0, signal).unwrap();
+    }
+}
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGKILL);
+    }
+}
+
+#[test]
+fn a_detached_one_returns_and_says_how_to_stop_it() {
+    let home = Home::new();
+    let (up, said) = Detached::start(&home);
+    let socket = home.runtime("broker.sock");
+    let first = format!("Running in the background: unix:{}\n", socket.display());
+    assert!(said.starts_with(&first), "{said}");
+    assert!(said.contains("\nDashboard: http://"), "{said}");
+    assert!(said.contains("/up.log\n"), "{said}");
+    assert!(home.run(&["status"]).stdout.contains("Health: ready"));
+
+    let (same, said) = Detached::start(&home);
+    assert_eq!(same.0, up.0);
+    assert!(said.starts_with("Already running: unix:"), "{said}");
+
+    up.signal(Signal::SIGTERM);
+    wait_until("it ended", || (!socket.exists()).then_some(()));
+}
+
 #[test]
 fn a_detached_one_does_not_mind_the_end_of_the_terminal() {
     let home = Home::new();
-    let mut up = home.start(&["up", "--detached"]);
-    wait_until("it is ready", || {
-        home.run(&["status"]).status.success().then_some(())
-    });
+    let (up, _) = Detached::start(&home);
     up.signal(Signal::SIGHUP);
     assert!(home.run(&["status"]).status.success());
-    assert!(!up.has_ended());
     up.signal(Signal::SIGTERM);
-    assert!(up.ended().success());
+    let socket = home.runtime("broker.sock");
+    wait_until("it ended", || (!socket.exists()).then_some(()));
 }
 
 #[test]

@@ -1,0 +1,73 @@
+//! `baton up --detached`: starts the service as a process of its own, waits until it answers, and returns.
+
+use std::{
+    ffi::OsString,
+    process::{Child, Command, ExitCode, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::Context;
+
+use crate::{
+    cli::{DETACHED, IN_BACKGROUND},
+    service::{self, RuntimeFolder},
+    settings::Settings,
+};
+
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(10);
+
+pub(crate) fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
+    let folder = RuntimeFolder::create(&settings.runtime_folder)?;
+    let log = folder.log();
+    let log = log.display();
+    let mut service = in_background()?;
+    let deadline = Instant::now() + START_TIMEOUT;
+    let process = loop {
+        if let Some(process) = folder.holder() {
+            break process;
+        }
+        if let Some(status) = service.try_wait().context("Failed to watch the service")? {
+            anyhow::bail!("The service could not start ({status})\nhint: its log is {log}");
+        }
+        anyhow::ensure!(
+            Instant::now() < deadline,
+            "The service did not answer within {} s\nhint: its log is {log}",
+            START_TIMEOUT.as_secs()
+        );
+        std::thread::sleep(POLL);
+    };
+    // One that finds another ends by itself.
+    let said = match process == service.id() {
+        true => "Running in the background",
+        false => "Already running",
+    };
+    println!("{said}: unix:{}", folder.socket().display());
+    if let Some(url) = service::dashboard(settings) {
+        println!("Dashboard: {url}");
+    }
+    println!("Log: {log}");
+    println!("Stop it with: kill {process}");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// This program with the same arguments, so that it reads the same settings.
+fn in_background() -> anyhow::Result<Child> {
+    let program = std::env::current_exe().context("Failed to find this program's own path")?;
+    let detached = format!("--{DETACHED}");
+    let in_background = OsString::from(format!("--{IN_BACKGROUND}"));
+    let arguments = std::env::args_os().skip(1).map(|argument| {
+        if argument == *detached {
+            in_background.clone()
+        } else {
+            argument
+        }
+    });
+    Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("Failed to start the service")
+}
