@@ -39,6 +39,8 @@ FOREIGN_MAGICS = frozenset(
 )
 # Methods and functions that evaluate a string with the caller's names (pandas, numexpr, formulas).
 EVALUATES_TEXT = re.compile(r"query|eval|evaluate|ols|wls|gls|glm|logit|probit|dmatrix|dmatrices|from_formula")
+# What may be a call, as text.
+CALL = re.compile(r"\A\s*[^\W\d][\w.]*\s*\(")
 # The source of an earlier cell. A notebook has one for each, so they count only where a cell names one.
 INPUT = re.compile(r"_i{1,3}|_i\d+")
 OF_EVERY_MODULE = re.compile(r"__(?:name|doc|package|loader|spec|builtin|builtins|annotations|session)__")
@@ -171,6 +173,18 @@ def add_call(call: ast.Call, transform: Transform, names: CellNames) -> None:
                 add_source(text, transform, names)
             if EVALUATES_TEXT.fullmatch(called) or "~" in text:
                 names.hinted |= set(NAME.findall(text))
+            elif CALL.search(text):
+                names.hinted |= names_of_call(text)
+
+
+def names_of_call(text: str) -> set[str]:
+    """What a text uses that is a call in Python, such as the job of `jobs.new("train(model)")`."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    is_call = isinstance(tree.body, ast.Call)
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if is_call else set()
 
 
 def is_text(node: ast.expr) -> bool:

@@ -13,9 +13,11 @@ from typing import Any
 import cloudpickle
 
 from baton_shim.originals import ASSIGNED, original, place_of
+from baton_shim.state.finders import Finders, finders_of_notebook, is_loaded_by_notebook
 from baton_shim.state.kinds import ATOMS, Kinds
 from baton_shim.state.kinds.classes import class_form
 from baton_shim.state.kinds.instances import made, reduced_ordinarily
+from baton_shim.state.kinds.prepared import with_attributes
 from baton_shim.state.nans import Nans
 from baton_shim.state.refusal import Stayed, describe_failure
 
@@ -75,12 +77,20 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         large = [patch.content for patch in patches if type(patch.content) is pickle.PickleBuffer]
         self.large.of_patches = set(map(id, large))
         ahead = {name: value for kinds in _AHEAD for name, value in rebound.items() if issubclass(type(value), kinds)}
+        if finders := self._unknown(finders_of_notebook()):
+            used = {name: value for name, value in ahead.items() if not is_loaded_by_notebook(value)}
+            pickle.Pickler.dump(self, used)
+            pickle.Pickler.dump(self, Finders(finders))
         if ahead:
             pickle.Pickler.dump(self, ahead)
         rest = {name: value for name, value in rebound.items() if name not in ahead}
         pickle.Pickler.dump(self, (patches, rest, extra))  # cloudpickle hides a RecursionError
         for content in large:  # what holds it has a number now, and so lives until the next message
             content.release()
+
+    def _unknown(self, objects: list[Any]) -> list[Any]:
+        known = self.memo.copy() if objects else {}
+        return [obj for obj in objects if id(obj) not in known]
 
     def reducer_override(self, obj: Any) -> Any:
         kind = type(obj)
@@ -96,7 +106,7 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return original, place
             form = of.reduce(obj)
             if form is not None:
-                return form if isinstance(form, str) else sound(obj, form)
+                return form if isinstance(form, str) else with_attributes(kind, sound(obj, form))
             if isinstance(obj, _BY_CLOUDPICKLE):
                 form = super().reducer_override(obj)
                 return class_form(form, obj) if isinstance(obj, type) else form
@@ -108,7 +118,7 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return self._stand_in(
                     obj, f"is a {kind.__qualname__!r} object that pickles as the name {form!r}, which is not it"
                 )
-            return form if isinstance(form, str) else sound(obj, form)
+            return form if isinstance(form, str) else with_attributes(kind, sound(obj, form))
         except RecursionError:
             raise
         except Exception as error:

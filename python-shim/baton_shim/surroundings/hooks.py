@@ -1,5 +1,6 @@
 """What the notebook hung on IPython and libraries: magics, formatters, callbacks of events, transformers, accessors,
-nodes of trees, handlers of signals and of the collector, attributes of classes and modules, the context of decimal.
+nodes of trees, handlers of signals and of the collector, import hooks, attributes of classes and modules, the context
+of decimal.
 
 They are objects of the notebook like any other, so they travel in the table's message itself, not as bytes. What a
 library hung there stays, because each process has its own.
@@ -123,7 +124,8 @@ def tables() -> dict[str, dict[Any, Any]]:
 def lists() -> dict[str, list[Any]]:
     this = shell()
     transformers = ("ast_transformers", "input_transformers_cleanup", "input_transformers_post")
-    return {"gc": gc.callbacks, **this.events.callbacks, **{name: getattr(this, name) for name in transformers}}
+    others = {"gc": gc.callbacks, "meta_path": sys.meta_path}
+    return {**others, **this.events.callbacks, **{name: getattr(this, name) for name in transformers}}
 
 
 def hung() -> Hung:

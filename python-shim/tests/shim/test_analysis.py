@@ -94,6 +94,9 @@ def test_names_that_a_cell_uses(source: str, needed: str) -> None:
         ("c.query('x > @a')", "a"),
         ("eval_of.formula('a ~ b')", "a b"),
         ("print('a b')", ""),
+        ("jobs.new('a(b, n=c.d)')", "a b c"),
+        ("print('a (b)')", "a b"),
+        ("print('a(b) is called')", ""),
         ("try:\n    pass\nexcept ValueError as a:\n    b", "a"),  # its end would delete the notebook's `a`
     ],
 )

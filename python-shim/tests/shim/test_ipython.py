@@ -226,6 +226,53 @@ def test_a_formatter_for_a_class_that_is_not_loaded_yet(baton: Baton, magic: str
     assert baton.run(other + look).result == "Fraction(3, 4)"
 
 
+@HERE_AND_THERE
+def test_a_class_that_its_first_instance_makes_ready(baton: Baton, magic: str) -> None:
+    other = "" if magic else "%%gpu\n"
+    look = "''.join(text for _, text in lexer.get_tokens('x = 1'))"
+    baton.run(f"{magic}from pygments.lexers import PythonLexer\nlexer = PythonLexer()\n{look}")
+    assert baton.run(other + look).result == r"'x = 1\n'"
+    assert baton.run(other + look.replace("lexer", "PythonLexer()")).result == r"'x = 1\n'"
+
+
+@HERE_AND_THERE
+def test_a_background_job_given_as_text(baton: Baton, magic: str) -> None:
+    baton.run(
+        "from IPython.lib import backgroundjobs\njobs = backgroundjobs.BackgroundJobManager()\nseen = []\n"
+        "def note(n): seen.append(n)"
+    )
+    baton.run(f"{magic}job = jobs.new('note(2)'); job.join(); status = job.status")
+    assert baton.value("seen, status") == "([2], 'Completed')"
+
+
+IMPORT_HOOK = """
+import importlib.util, sys
+source = 'def f(): return 42'
+def is_mine(name): return name in ('shelf', 'shelf.book')
+class Shelf:
+    def find_spec(self, name, path, target=None):
+        if is_mine(name):
+            return importlib.util.spec_from_loader(name, Loader(), is_package=name == 'shelf')
+class Loader:
+    def create_module(self, spec): return None
+    def exec_module(self, module): exec(source, vars(module))
+shelf_finder = Shelf()
+sys.meta_path.append(shelf_finder)
+"""
+
+
+@HERE_AND_THERE
+def test_what_an_import_hook_of_the_notebook_finds(baton: Baton, magic: str) -> None:
+    other = "" if magic else "%%gpu\n"
+    baton.run(f"{magic}{IMPORT_HOOK}from shelf.book import f\nimport shelf.book\nfound = [shelf.book, f]")
+    assert baton.run(f"{other}f(), shelf.book.f(), found[1]()").result == "(42, 42, 42)"
+    assert baton.run(f"{other}import shelf.book as again\nagain.f()").result == "42"
+    count = "sum(type(finder).__name__ == 'Shelf' for finder in __import__('sys').meta_path)"
+    assert baton.run(other + count).result == baton.run(magic + count).result == "1"
+    baton.run(f"{other}import sys; sys.meta_path.remove(shelf_finder)")
+    assert baton.run(magic + count).result == "0"
+
+
 MISTAKES = {
     "a shape": "torch.zeros(2, 3, device='cuda') @ torch.zeros(4, 5, device='cuda')",
     "two devices": "torch.zeros(2, device='cuda') + torch.zeros(2)",

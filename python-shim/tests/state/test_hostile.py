@@ -20,7 +20,7 @@ METHODS = (
         "__hash__",
     ),
     *("__len__", "__bool__", "__iter__", "__dict__", "__module__", "__qualname__", "__name__", "__slots__", "__repr__"),
-    *("__getnewargs_ex__", "__setattr__", "__array__", "__dir__", "shape", "fileno"),
+    *("__getnewargs__", "__getnewargs_ex__", "__setattr__", "__array__", "__dir__", "shape", "fileno"),
 )
 ANSWERS = {
     "raises": "raise {error}('hostile')",

@@ -52,8 +52,12 @@ def reduced_ordinarily(obj: Any) -> Any:
     if type(obj).__module__ == "jax._src.custom_derivatives" and hasattr(obj, "__dict__"):
         return found_by(obj) or (bare, (type(obj),), vars(obj))  # its `__new__` wants the function
     form = obj.__reduce_ex__(5)
-    if type(form) is tuple and form[0] is copyreg.__newobj__ and new_beyond(type(obj)):  # type: ignore[attr-defined]
-        return (made, *form[1:])
+    if type(form) is tuple and form[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
+        kind: Any = type(obj)
+        if new_beyond(kind):
+            return (made, *form[1:])
+        if kind.__new__ is object.__new__:  # which takes no arguments, whatever `__getnewargs__` says
+            return (form[0], form[1][:1], *form[2:])
     return form
 
 

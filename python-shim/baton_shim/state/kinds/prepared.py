@@ -1,0 +1,52 @@
+"""Classes of libraries that their first instance makes ready, as each lexer of pygments is.
+
+A metaclass with a `__call__` of its own may set attributes of the class before it makes the instance. An instance that
+is built from a pickle does not come that way, so it brings what it needs: the attributes that the metaclass sets.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from baton_shim.state.refusal import Stayed
+
+
+def with_attributes(kind: type, form: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The reduced form of an instance of this class, so that it makes the class ready where it is built."""
+    names = set_by_metaclass(type(kind)) if type(kind) is not type else frozenset[str]()
+    attributes = {name: vars(kind)[name] for name in sorted(names & vars(kind).keys())}
+    if not attributes or kind.__module__ == "__main__":  # where the class travels, all its attributes do
+        return form
+    function, arguments, *rest = form
+    return ready, (kind, attributes, function, arguments), *rest
+
+
+def ready(kind: type, attributes: dict[str, Any], function: Any, arguments: tuple[Any, ...]) -> Any:
+    for name, value in attributes.items():
+        if name not in vars(kind) and type(value) is not Stayed:
+            setattr(kind, name, value)
+    return function(*arguments)
+
+
+@functools.lru_cache(maxsize=256)
+def set_by_metaclass(metaclass: type) -> frozenset[str]:
+    """The attributes that `__call__`, and the methods of the metaclass that it uses, set on anything."""
+    methods = {name: part for base in metaclass.__mro__[::-1] if base is not type for name, part in vars(base).items()}
+    found: set[str] = set()
+    waiting, seen = ["__call__"], set[str]()
+    while waiting:
+        name = waiting.pop()
+        method = methods.get(name)
+        if name not in seen and isinstance(method, types.FunctionType):
+            seen.add(name)
+            found.update(stored(method.__code__))
+            waiting += method.__code__.co_names
+    return frozenset(name for name in found if not name.startswith("__"))
+
+
+def stored(code: types.CodeType) -> Iterator[str]:
+    return (each.argval for each in dis.get_instructions(code) if each.opname == "STORE_ATTR")
