@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 def load_ipython_extension(shell: object) -> None:
     """`%load_ext baton_shim` in a kernel that Baton did not start: `%%gpu` exists and says what is missing."""
-    from baton_shim.magic import register
+    from baton_shim.fitting import Fitting
+    from baton_shim.magic import NO_PROXY, register
 
-    register(shell, None)
+    register(shell, None, NO_PROXY, Fitting())

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from baton_shim.again import Again
     from baton_shim.comms import HomeComms
+    from baton_shim.fitting import Fitting
     from baton_shim.link import Message
     from baton_shim.local_modules import LocalModules
     from baton_shim.options import Options
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Home:
-    def __init__(self, shell: Any, socket_path: str, modules: LocalModules) -> None:
+    def __init__(self, shell: Any, socket_path: str, modules: LocalModules, fitting: Fitting) -> None:
         self.shell = shell
         self.modules = modules
         self.link = Link(socket_path)
@@ -71,11 +72,16 @@ class Home:
         """Whether a `%%gpu` cell runs."""
         self._shown: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         by_reference(shell)
-        SWITCH.begin(session=False)
-        WATCH.begin(shell)
-        seam_traceback(shell)
-        seam_custom_handler(shell)
-        seam_debugger(shell)
+        with fitting.part("'cuda' is there in %%gpu cells only"):
+            SWITCH.begin(session=False)
+        with fitting.part("no hints stand below ordinary cells"):
+            WATCH.begin(shell)
+        with fitting.part("errors of %%gpu cells show the wrong lines"):
+            seam_traceback(shell)
+        with fitting.part("handlers of set_custom_exc see the wrong lines of %%gpu cells"):
+            seam_custom_handler(shell)
+        with fitting.part("%debug shows the wrong lines after a %%gpu cell"):
+            seam_debugger(shell)
         self._seam_display()
 
     @functools.cached_property

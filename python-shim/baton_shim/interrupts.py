@@ -161,14 +161,16 @@ class Aim:
         self._came = False
         self._keep = self._note  # one object, to be recognised
         self._kernel = kernel
+        if "saved_sigint_handler" not in type(kernel).post_handler_hook.__code__.co_names:
+            raise AttributeError("ipykernel restores no 'saved_sigint_handler' after a request")
         shell, handlers = kernel.shell, kernel.shell_handlers
-        kernel.pre_handler_hook = self._begin
         for name, handler in handlers.items():
             if name != "execute_request":
                 handlers[name] = self._reachable(handler)
         shell.run_code = self._struck(shell.run_code)
         shell.user_expressions = self._to_its_end(shell.user_expressions)
         shell.events.trigger = self._to_its_end(shell.events.trigger)
+        kernel.pre_handler_hook = self._begin  # last: without it the others do nothing
 
     def _begin(self) -> None:
         """Instead of ipykernel's own, which lets interrupts raise from here on. It restores what was before."""

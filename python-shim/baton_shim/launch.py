@@ -51,6 +51,8 @@ def run_kernel(shell_ready: Callable[[Any], None], prepare: Callable[[Any], None
 
     `prepare` may set the application's classes.
     """
+    import contextlib
+
     from ipykernel.kernelapp import IPKernelApp
     from traitlets.config import Config
 
@@ -59,15 +61,22 @@ def run_kernel(shell_ready: Callable[[Any], None], prepare: Callable[[Any], None
     # ipykernel rests for 0.5 ms after each cell, lest a client miss what was printed. The proxy, which reads here on a
     # socket of this machine, misses nothing. The student's own configuration is read later, and counts.
     app.update_config(Config(Kernel={"_execute_sleep": 0.0}))
-    app.outstream_class = "baton_shim.streams.Stream"
+    with contextlib.suppress(ImportError):  # else output is flushed more often, as in a plain kernel
+        import baton_shim.streams
+
+        app.outstream_class = f"{baton_shim.streams.__name__}.Stream"
     if prepare is not None:
         prepare(app)
-    init_shell = app.init_shell
+    init_shell = getattr(app, "init_shell", None)
 
     def init_shell_and_shim() -> None:
+        assert init_shell is not None
         init_shell()
         shell_ready(app.shell)
 
-    app.init_shell = init_shell_and_shim
+    if init_shell is not None:
+        app.init_shell = init_shell_and_shim
     app.initialize()
+    if init_shell is None:
+        shell_ready(app.shell)
     app.start()

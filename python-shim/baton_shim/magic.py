@@ -12,10 +12,10 @@ from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from baton_shim import completion
 from baton_shim.options import Options, gpu_bytes, milliseconds, names
 
 if TYPE_CHECKING:
+    from baton_shim.fitting import Fitting
     from baton_shim.home import Home
 
 GPU_LINE = re.compile(r"[ \t]*%%gpu(?:[ \t\r\n]|$)")
@@ -35,8 +35,8 @@ NO_PROXY = (
 )
 
 
-def register(shell: Any, home: Home | None) -> None:
-    """Adds the magics; without a proxy they say what is missing."""
+def register(shell: Any, home: Home | None, why_not: str, fitting: Fitting) -> None:
+    """Adds the magics; without a `home` they say `why_not`."""
 
     @magic_arguments()  # type: ignore[untyped-decorator]
     @argument(  # type: ignore[untyped-decorator]
@@ -71,7 +71,7 @@ def register(shell: Any, home: Home | None) -> None:
         """
         options = parse_argstring(gpu, line)
         if home is None:
-            raise UsageError(NO_PROXY)
+            raise UsageError(why_not)
         return home.run_cell(
             cell,
             Options(
@@ -103,18 +103,21 @@ def register(shell: Any, home: Home | None) -> None:
     shell.register_magic_function(gpu, "cell", "gpu")
     shell.register_magic_function(explain, "line", "gpu")
     shell.register_magic_function(misplaced, "line", "%gpu")
-    register_beside(shell, home)
-    completion.register(shell, gpu.parser, WORDS)
+    register_beside(shell, home, why_not)
+    with fitting.part("Tab offers no options of %%gpu"):
+        from baton_shim import completion
+
+        completion.register(shell, gpu.parser, WORDS)
     if hoist not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(hoist)
 
 
-def register_beside(shell: Any, home: Home | None) -> None:
+def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
     """The line magics about the session."""
 
     def needed() -> Home:
         if home is None:
-            raise UsageError(NO_PROXY)
+            raise UsageError(why_not)
         return home
 
     def status(line: str) -> None:

@@ -29,23 +29,34 @@ def forked(words: int) -> None:
 
 def run(prepare: Callable[[], None]) -> None:
     end_with_parent("SIGTERM")
+    from baton_shim.fitting import Fitting
     from baton_shim.local_modules import LocalModules
     from baton_shim.packages import Packages
 
+    fitting = Fitting()
     modules = LocalModules(Packages())
-    modules.watch()
+    with fitting.part("changes of your own .py files do not reach %%gpu cells"):
+        modules.watch()
 
     def shell_ready(shell: Any) -> None:
-        from baton_shim.home import Home
-        from baton_shim.interrupts import Aim, send_whole
-        from baton_shim.magic import register
+        with fitting.part("an interrupt between two cells may lose a cell's reply"):
+            from baton_shim.interrupts import Aim, send_whole
 
-        # A plain kernel waits for its output thread before it replies, and an interrupt strikes there. This one waits
-        # only if something was printed, so the reply is the first moment for the control thread and its interrupt.
-        send_whole(shell.kernel.session)
-        Aim(shell.kernel)
-        socket_path = os.environ.pop(SHIM_SOCKET, None)
-        register(shell, Home(shell, socket_path, modules) if socket_path else None)
+            # A plain kernel waits for its output thread before it replies, and an interrupt strikes there. This one
+            # waits only if something was printed, so the reply is the first moment for the control thread and its
+            # interrupt.
+            send_whole(shell.kernel.session)
+            Aim(shell.kernel)
+        socket_path, home = os.environ.pop(SHIM_SOCKET, None), None
+        with fitting.part("%%gpu cells do not run"):
+            from baton_shim.home import Home
+
+            home = Home(shell, socket_path, modules, fitting) if socket_path else None
+        with fitting.part("%%gpu is unknown"):
+            from baton_shim.magic import NO_PROXY, register
+
+            register(shell, home, fitting.text() if socket_path and home is None else NO_PROXY, fitting)
+        fitting.tell(shell)
 
     run_kernel(shell_ready, lambda app: prepare())
 

@@ -13,5 +13,5 @@ from ipykernel.iostream import OutStream
 class Stream(OutStream):  # type: ignore[misc]
     def flush(self) -> None:
         # Else nothing waits, or the output thread, which sends everything in order, is about to send it.
-        if self._flush_pending or self._subprocess_flush_pending:
+        if getattr(self, "_flush_pending", True) or getattr(self, "_subprocess_flush_pending", True):
             super().flush()
