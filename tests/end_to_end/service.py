@@ -186,14 +186,22 @@ class Service:
         return (self.place.folder / f"{name}.log").read_text()
 
     def close(self) -> list[str]:
-        for process in self._processes.values():
-            process.send_signal(signal.SIGCONT)
-            process.send_signal(signal.SIGTERM)
-            process.send_signal(signal.SIGINT)  # asked twice, a worker ends cells that still run
-        for process in self._processes.values():
-            with suppress(subprocess.TimeoutExpired):  # the place names and ends what is left
-                process.wait(timeout=15)
+        """A worker that still has what students lack waits a minute for the broker, so that ends last."""
+        broker = self._processes.pop("broker", None)
+        end([*self._processes.values()])
+        end([broker] if broker is not None else [])
         return self.place.close()
+
+
+def end(processes: list[subprocess.Popen[bytes]]) -> None:
+    """The place names and ends those that do not."""
+    for process in processes:
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGINT)  # asked twice, a worker ends cells that still run
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=75)
 
 
 def fill(path: Path) -> None:

@@ -263,12 +263,12 @@ class Stage:
 
     def close(self) -> list[str]:
         """What is left although it should have ended."""
-        self.network.close()
-        if self.wire is not None:
-            self.wire.close()
         try:
             return self.service.close()
         finally:
+            self.network.close()
+            if self.wire is not None:
+                self.wire.close()
             for disk in self.disks.values():
                 disk.close()
             shutil.rmtree(self.place.folder, ignore_errors=True)
