@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from end_to_end.classroom import Classroom, classroom
 from end_to_end.lab import chromium
+from end_to_end.waiting import wait_until
 from playwright.sync_api import Browser, BrowserContext, Page, Route, expect
 
 PREFIX = "/services/baton"
@@ -198,6 +200,31 @@ def test_scripts_that_arrive_late_do_their_part(tia: Page, room: Classroom) -> N
     tia.route("**/hx-sse-*.js", late)
     with tia.expect_request(lambda request: "live?of=now" in request.url):
         tia.goto(room.address, wait_until="commit")
+
+
+def test_times_are_in_the_zone_of_the_courses_or_else_of_the_browser(browser: Browser, room: Classroom) -> None:
+    context = browser.new_context(timezone_id="Asia/Kolkata")
+    page = sign_in(context, room, "tia")
+    page.goto(room.address + "audit")
+    times = page.locator("main time")
+    expect(times.first).to_have_text(re.compile(r"UTC$"))
+    utc = [datetime.strptime(text, "%Y-%m-%d %H:%M:%S UTC") for text in times.all_inner_texts()]
+    courses = room.folder / "courses.toml"
+    with_zone = courses.read_text()
+    courses.write_text(with_zone.replace('time_zone = "UTC"\n', ""))
+    try:
+        wait_until(lambda: page.reload() and "UTC" not in page.locator("main").inner_text())
+        local = [f"{time + timedelta(hours=5, minutes=30)} GMT+5:30" for time in utc]
+        assert times.all_inner_texts() == local
+        # Also after an update of a page that stays open.
+        page.goto(room.address)
+        ended = page.locator("#finished time").first
+        expect(ended).to_have_attribute("title", re.compile(r"GMT\+5:30$"))
+        ended.evaluate("time => time.textContent = 'as the server wrote it'")
+        expect(ended).to_have_text(ended.get_attribute("title").split()[1][:5])
+    finally:
+        courses.write_text(with_zone)
+        context.close()
 
 
 def test_it_works_without_scripts(browser: Browser, room: Classroom) -> None:

@@ -17,6 +17,8 @@ const BOOST: SignedDuration = SignedDuration::from_hours(24);
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Courses {
+    /// Of its times, where the file names one.
+    pub(crate) time_zone: Option<TimeZone>,
     pub(crate) half_life_ms: i64,
     pub(crate) jobs_per_person: u32,
     default: Course,
@@ -53,6 +55,7 @@ impl Courses {
     /// Without a file: nobody is limited.
     pub(crate) fn unlimited(jobs_per_person: u32) -> Self {
         Self {
+            time_zone: None,
             half_life_ms: HALF_LIFE_MS,
             jobs_per_person,
             default: Course {
@@ -88,10 +91,11 @@ impl Courses {
 
     fn parse(text: &str) -> anyhow::Result<Self> {
         let file: File = toml::from_str(text)?;
-        let zone = match &file.time_zone {
-            Some(name) => TimeZone::get(name).with_context(|| format!("time_zone {name}"))?,
-            None => TimeZone::system(),
+        let time_zone = match &file.time_zone {
+            Some(name) => Some(TimeZone::get(name).with_context(|| format!("time_zone {name}"))?),
+            None => None,
         };
+        let zone = time_zone.clone().unwrap_or_else(TimeZone::system);
         let unlimited = Self::unlimited(file.jobs_per_person.unwrap_or(1));
         let default = file
             .default
@@ -107,6 +111,7 @@ impl Courses {
         let named = named.collect::<anyhow::Result<_>>()?;
         let workers = file.worker.into_iter();
         Ok(Self {
+            time_zone,
             half_life_ms: match file.half_life {
                 Some(text) => milliseconds(&text).context("half_life")?.cast_signed(),
                 None => unlimited.half_life_ms,

@@ -173,6 +173,7 @@ pub async fn run(
         chunks: Arc::clone(&chunks),
         quotas: Arc::new(Quotas::new(config.person_limit_bytes, store.clone())),
         inbox,
+        courses: engine.courses.clone(),
         stop: stop.clone(),
         connections: connections.clone(),
         prefix: config.url_prefix.as_deref().map(Arc::from),

@@ -137,20 +137,6 @@ pub(crate) fn title(notebook: &str, execution_count: Option<u32>) -> String {
     }
 }
 
-/// With the date and the zone of UTC, for a tooltip.
-pub(crate) fn absolute(ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(ms).map_or_else(
-        |_| String::new(),
-        |time| time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
-    )
-}
-
-/// `14:05`, in UTC.
-pub(crate) fn clock(ms: i64) -> String {
-    jiff::Timestamp::from_millisecond(ms)
-        .map_or_else(|_| String::new(), |time| time.strftime("%H:%M").to_string())
-}
-
 pub(crate) fn outcome(outcome: Option<Outcome>) -> (&'static str, &'static str) {
     match outcome {
         Some(Outcome::Ok) => ("●", "done"),

@@ -15,6 +15,7 @@ mod sockets;
 
 use crate::{
     api,
+    courses::Courses,
     engine::Event,
     lead::Standing,
     metrics::{self, Metrics},
@@ -51,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) chunks: Arc<ChunkDirectory>,
     pub(crate) quotas: Arc<Quotas>,
     pub(crate) inbox: mpsc::Sender<Event>,
+    /// What the file says.
+    pub(crate) courses: watch::Receiver<Arc<Courses>>,
     pub(crate) stop: CancellationToken,
     pub(crate) connections: TaskTracker,
     pub(crate) prefix: Option<Arc<str>>,

@@ -1,6 +1,9 @@
 //! Who did what.
 
-use super::layout::{Page, short};
+use super::{
+    layout::{Page, short},
+    time::Zone,
+};
 use crate::{
     api::ApiError,
     http::{Caller, Shared},
@@ -41,14 +44,14 @@ pub(super) async fn show(
         live: None,
         main: html! {
             div.head { h1 { "Audit" } p.quiet { "Who did what in your courses, the newest first" } }
-            section.card { (table(&rows, &caller)) }
+            section.card { (table(&rows, &caller, &Zone::of(&shared))) }
             @if let Some(next) = next { p { a href={ "audit?before=" (next) } { "Older" } } }
         },
     };
     Ok(page.show(&caller))
 }
 
-fn table(rows: &[AuditRow], caller: &Caller) -> Markup {
+fn table(rows: &[AuditRow], caller: &Caller, zone: &Zone) -> Markup {
     let empty = match caller.identity.is_staff() {
         true => {
             "Nothing has been done in your courses yet. When staff cancel, hold, move or change something, it stands here."
@@ -59,7 +62,7 @@ fn table(rows: &[AuditRow], caller: &Caller) -> Markup {
         div.scroll tabindex="0" role="region" aria-label="Audit" { table {
             caption { "Acts" }
             thead { tr {
-                th scope="col" { "When (UTC)" }
+                th scope="col" { "When" }
                 th scope="col" { "Who" }
                 th scope="col" { "What" }
                 th scope="col" { "Course" }
@@ -67,21 +70,21 @@ fn table(rows: &[AuditRow], caller: &Caller) -> Markup {
                 th scope="col" { "Why" }
             } }
             tbody {
-                @for row in rows { (act(&row.entry)) }
+                @for row in rows { (act(&row.entry, zone)) }
                 @if rows.is_empty() { tr { td.empty colspan="6" { (empty) } } }
             }
         } }
     }
 }
 
-fn act(entry: &AuditEntry) -> Markup {
+fn act(entry: &AuditEntry, zone: &Zone) -> Markup {
     let of_job = matches!(
         entry.action,
         Action::Cancel | Action::Hold | Action::Release | Action::MoveToFront
     );
     html! {
         tr {
-            td { (words::absolute(entry.at_ms).trim_end_matches(" UTC")) }
+            td { (zone.moment(entry.at_ms)) }
             th scope="row" { (entry.person.as_deref().unwrap_or("Operator")) }
             td { (words::action(entry.action)) }
             td { (words::course(&entry.course)) }

@@ -1,5 +1,6 @@
 //! Charts as SVG. Each stands beside a table or a sentence that says the same.
 
+use super::time::Zone;
 use crate::{store::Span, words};
 use maud::{Markup, html};
 
@@ -13,7 +14,7 @@ const BOTTOM: f64 = 20.0;
 const WORDS_WIDTH: f64 = 80.0;
 
 /// Running and waiting cells of the last day.
-pub(super) fn day(spans: &[Span], now_ms: i64) -> Markup {
+pub(super) fn day(spans: &[Span], now_ms: i64, zone: &Zone) -> Markup {
     let most = |span: &Span| span.running.max(span.waiting as f64).max(span.slots as f64);
     let top = round_up(spans.iter().map(most).fold(1.0, f64::max));
     let x = |ms: i64| LEFT + (WIDTH - LEFT) * (ms - (now_ms - DAY_MS)) as f64 / DAY_MS as f64;
@@ -31,7 +32,7 @@ pub(super) fn day(spans: &[Span], now_ms: i64) -> Markup {
             }
             @for hours in [24, 18, 12, 6] {
                 @let at = now_ms - i64::from(hours) * 3_600_000;
-                text x=(x(at)) y=(HEIGHT - 4.0) { (words::clock(at)) }
+                text x=(x(at)) y=(HEIGHT - 4.0) data-clock=[zone.for_browsers(at)] { (zone.clock_text(at)) }
             }
             text x=(WIDTH) y=(HEIGHT - 4.0) text-anchor="end" { "now" }
             path.area d=(closed(spans, &running, x, y(0.0))) {}

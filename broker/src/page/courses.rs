@@ -3,6 +3,7 @@
 use super::{
     form::{Fields, Refused, complaint, is_wrong, value},
     layout::{Page, form_key},
+    time::Zone,
 };
 use crate::{
     api::{ApiError, courses_of},
@@ -17,7 +18,6 @@ use axum::{
     response::Response,
 };
 use baton_protocol::api::{Course, CourseChange, Deadline};
-use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use maud::{Markup, html};
 use std::str::FromStr;
 
@@ -108,14 +108,15 @@ pub(super) async fn page_of(
     refused: Option<&Refused>,
 ) -> Result<Page, ApiError> {
     let course = find(shared, caller, name).await?;
+    let zone = Zone::of(shared);
     Ok(Page {
         here: "courses",
         title: course.course.clone(),
         live: None,
         main: html! {
             div.head { h1 { (course.course) } p.quiet { (state(&course)) } }
-            @if caller.identity.may_steer(&course.course) { (form(&course, caller, refused)) }
-            @else { (facts(&course)) }
+            @if caller.identity.may_steer(&course.course) { (form(&course, &zone, caller, refused)) }
+            @else { (facts(&course, &zone)) }
         },
     })
 }
@@ -126,29 +127,28 @@ async fn find(shared: &Shared, caller: &Caller, name: &str) -> Result<Course, Ap
     found.ok_or_else(|| NotDone::UnknownCourse(name.to_owned()).into())
 }
 
-fn facts(course: &Course) -> Markup {
+fn facts(course: &Course, zone: &Zone) -> Markup {
     html! {
         section.card { dl.facts {
             dt { "Weight" } dd { (course.weight) }
             dt { "Time limit" } dd { (limit(course.timeout_ms)) }
             dt { "Longest" } dd { (limit(course.longest_timeout_ms)) }
-            @for deadline in &course.deadlines { dt { "Deadline" } dd { (words::absolute(deadline.until_ms)) ", weight " (deadline.weight) } }
+            @for deadline in &course.deadlines { dt { "Deadline" } dd { (zone.moment(deadline.until_ms)) ", weight " (deadline.weight) } }
             dt { "Message" } dd { (course.message.as_deref().unwrap_or("–")) }
         } }
     }
 }
 
-fn form(course: &Course, caller: &Caller, refused: Option<&Refused>) -> Markup {
+fn form(course: &Course, zone: &Zone, caller: &Caller, refused: Option<&Refused>) -> Markup {
     let shown = |name, stored: String| value(refused, name, &stored).to_owned();
     let wrong = |name| is_wrong(refused, name);
     let complaint = |name| complaint(refused, name);
     let text = |ms: Option<u64>| ms.map_or_else(String::new, words::compact);
     let deadline = course.deadlines.first();
-    let until = deadline.map_or_else(String::new, |deadline| local(deadline.until_ms));
+    let until = deadline.map_or_else(String::new, |deadline| zone.field(deadline.until_ms));
     let hours = deadline.map_or(24, |deadline| {
         (deadline.until_ms - deadline.from_ms) / HOUR_MS
     });
-    let zone = TimeZone::system();
     html! {
         section.card #settings {
             h2 { "Settings" }
@@ -165,7 +165,7 @@ fn form(course: &Course, caller: &Caller, refused: Option<&Refused>) -> Markup {
                     input name="timeout" value=(shown("timeout", text(course.timeout_ms))) autocomplete="off" autofocus[wrong("timeout")]; }
                 label { "Longest time limit" small { "What a cell may ask for; empty for any." } (complaint("longest"))
                     input name="longest" value=(shown("longest", text(course.longest_timeout_ms))) autocomplete="off" autofocus[wrong("longest")]; }
-                label { "Deadline" small { "In " (zone.iana_name().unwrap_or("the broker's time zone")) ". Before it, its cells go first." } (complaint("until"))
+                label { "Deadline" small { "In " (zone.name_in_forms()) ". Before it, its cells go first." } (complaint("until"))
                     input name="until" type="datetime-local" value=(shown("until", until)) autofocus[wrong("until")]; }
                 label { "Deadline counts" small { "From this many hours before it." } (complaint("hours"))
                     input name="hours" type="number" min="1" max="1000" value=(shown("hours", hours.to_string())) autofocus[wrong("hours")]; }
@@ -197,7 +197,14 @@ pub(super) async fn change(
     let weight: f64 = number("weight", given("weight"))?;
     let (timeout, longest) = (limit("timeout")?, limit("longest")?);
     let (paused, message) = (some("paused"), some("message"));
-    let deadlines = deadlines(&course, given("until"), given("hours"), given("boost"))?;
+    let zone = Zone::of(shared);
+    let deadlines = deadlines(
+        &course,
+        &zone,
+        given("until"),
+        given("hours"),
+        given("boost"),
+    )?;
     let outputs = form.contains_key("staff_see_outputs");
     Ok(CourseChange {
         weight: (weight != course.weight).then_some(weight),
@@ -213,6 +220,7 @@ pub(super) async fn change(
 /// The form shows the first; the others stay.
 fn deadlines(
     course: &Course,
+    zone: &Zone,
     until: &str,
     hours: &str,
     boost: &str,
@@ -220,7 +228,7 @@ fn deadlines(
     let mut deadlines = course.deadlines.clone();
     let shown = deadlines
         .first()
-        .map_or_else(String::new, |first| local(first.until_ms));
+        .map_or_else(String::new, |first| zone.field(first.until_ms));
     if until.is_empty() {
         if !deadlines.is_empty() {
             deadlines.remove(0);
@@ -239,10 +247,8 @@ fn deadlines(
         // A form knows no seconds.
         Some(first) if shown == until => first.until_ms,
         _ => {
-            let no_time = |_| wrong("until", "must be a date and a time");
-            let time: DateTime = until.parse().map_err(no_time)?;
-            let time = TimeZone::system().to_timestamp(time);
-            time.map_err(no_time)?.as_millisecond()
+            let until = zone.of_field(until);
+            until.map_err(|_| wrong("until", "must be a date and a time"))?
         }
     };
     let deadline = Deadline {
@@ -263,13 +269,4 @@ fn number<Number: FromStr>(field: &'static str, text: &str) -> Result<Number, Ap
 
 fn wrong(field: &'static str, says: &str) -> ApiError {
     NotDone::from(Wrong::new(field, says)).into()
-}
-
-fn local(ms: i64) -> String {
-    let time = Timestamp::from_millisecond(ms);
-    let time = time.map(|time| time.to_zoned(TimeZone::system()));
-    time.map_or_else(
-        |_| String::new(),
-        |time| time.strftime("%Y-%m-%dT%H:%M").to_string(),
-    )
 }

@@ -1,6 +1,6 @@
 //! Everything that a page shows of the present, taken at one time: only what the caller may see, but for the counts.
 
-use super::Facts;
+use super::{Facts, time::Zone};
 use crate::{
     api::{ApiError, ask},
     dispatch::{JobView, Phase},
@@ -21,6 +21,7 @@ pub(super) async fn look(shared: &Shared, caller: &Caller) -> Result<Facts, ApiE
     waiting.sort_by_key(|job| job.waiting.as_ref().map(|waiting| waiting.place));
     Ok(Facts {
         now_ms,
+        zone: Zone::of(shared),
         present,
         running,
         waiting,

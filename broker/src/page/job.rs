@@ -6,6 +6,7 @@ use super::{
     layout::{Fragment, Page, form_key, place, short},
     now::outcome,
     output,
+    time::Zone,
 };
 use crate::{
     api::ApiError,
@@ -25,6 +26,7 @@ const OUTPUTS: u32 = 200;
 /// What is known of one job now. Output, code and error are there only for who may read them.
 pub(super) struct JobFacts {
     now_ms: i64,
+    zone: Zone,
     detail: JobDetail,
     live: Option<JobView>,
     output: Option<String>,
@@ -67,6 +69,7 @@ pub(super) async fn look(
     });
     Ok(Some(JobFacts {
         now_ms: unix_ms(),
+        zone: Zone::of(shared),
         may_steer: caller.identity.may_steer(&account.course),
         live,
         output,
@@ -237,11 +240,12 @@ fn output(job: &JobFacts) -> Markup {
 fn facts_of(job: &JobFacts) -> Markup {
     let detail = &job.detail;
     let row = &detail.row;
-    let moment = |ms: Option<i64>| ms.map_or_else(|| "–".to_owned(), words::absolute);
+    let moment =
+        |ms: Option<i64>| html! { @match ms { Some(ms) => (job.zone.moment(ms)), None => "–" } };
     let bytes = |bytes: Option<u64>| bytes.map_or_else(|| "–".to_owned(), words::bytes);
     html! {
         dl.facts {
-            dt { "Submitted" } dd { (words::absolute(row.submitted_ms)) }
+            dt { "Submitted" } dd { (job.zone.moment(row.submitted_ms)) }
             dt { "Assigned" } dd { (moment(detail.assigned_ms)) }
             dt { "Started" } dd { (moment(row.started_ms)) }
             dt { "Ended" } dd { (moment(row.finished_ms)) }

@@ -88,8 +88,8 @@ impl Page {
                                // Not deferred: a deferred htmx begins before its extension is there, if that comes late.
                                script src="static/htmx-4.0.1.min.js" {}
                                script src="static/hx-sse-4.0.1.min.js" {}
-                               script src="static/page.js" {}
                            }
+                           script src="static/page.js" {}
                        }
                    }
                }

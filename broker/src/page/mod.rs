@@ -21,6 +21,7 @@ mod now;
 mod output;
 mod people;
 mod plain;
+mod time;
 mod workers;
 
 use crate::{
@@ -39,6 +40,7 @@ use axum::{
 };
 use baton_protocol::api::Problem;
 use layout::Page;
+use time::Zone;
 
 pub(crate) use layout::POLICY;
 
@@ -100,6 +102,7 @@ const FILES: &[(&str, &str, &str)] = &[
 /// Everything that a page shows of the present.
 struct Facts {
     now_ms: i64,
+    zone: Zone,
     /// Without its jobs, which are in the next two.
     present: Overview,
     /// All that have a worker: what of them is shown depends on who asks.

@@ -3,6 +3,7 @@
 use super::{
     Facts, chart,
     layout::{Fragment, place, short},
+    time::Zone,
 };
 use crate::{
     dispatch::{JobView, Phase, WorkerView},
@@ -42,7 +43,10 @@ pub(super) fn fragments(facts: &Facts, caller: &Caller) -> Vec<Fragment> {
         ("now", sentence(facts).into_string()),
         ("machines", machines(facts, caller).into_string()),
         ("queue", queue(facts).into_string()),
-        ("day", chart::day(&facts.day, facts.now_ms).into_string()),
+        (
+            "day",
+            chart::day(&facts.day, facts.now_ms, &facts.zone).into_string(),
+        ),
         ("day-table", day_table(facts).into_string()),
         ("finished", finished(facts, caller).into_string()),
     ]
@@ -109,7 +113,7 @@ fn machine(worker: &WorkerView, facts: &Facts, caller: &Caller) -> Markup {
             @if let Some(why) = worker.reason() { br; (why) }
         }
         ul.slots {
-            @for job in &jobs { (slot(job, facts.now_ms, caller)) }
+            @for job in &jobs { (slot(job, facts, caller)) }
             @for _ in 0..free.min(MOST_FREE) { li."slot free" { (empty) } }
             @if free > MOST_FREE { li."slot free" { (free - MOST_FREE) " more " (empty) } }
         }
@@ -118,13 +122,15 @@ fn machine(worker: &WorkerView, facts: &Facts, caller: &Caller) -> Markup {
     }
 }
 
-fn slot(job: &JobView, now_ms: i64, caller: &Caller) -> Markup {
+fn slot(job: &JobView, facts: &Facts, caller: &Caller) -> Markup {
     let moving = job.phase == Phase::Assigned;
     let time = match job.started_ms {
-        Some(started) => html! { span title=(words::absolute(started)) {
-            (words::duration(now_ms - started))
-            @if let Some(most) = job.timeout_ms { span.quiet { " of " (words::span(most)) } }
-        } },
+        Some(started) => {
+            html! { span title=(facts.zone.text(started)) data-title=[facts.zone.for_browsers(started)] {
+                (words::duration(facts.now_ms - started))
+                @if let Some(most) = job.timeout_ms { span.quiet { " of " (words::span(most)) } }
+            } }
+        }
         None => html! { span.quiet { "sending its state" } },
     };
     let seen = caller.identity.may_see(&job.account);
@@ -256,7 +262,7 @@ fn queue(facts: &Facts) -> Markup {
                 th scope="col" { "Why it waits" }
             } }
             tbody {
-                @for job in &facts.waiting { (queue_row(job, facts.now_ms)) }
+                @for job in &facts.waiting { (queue_row(job, facts)) }
                 @if facts.present.waiting == 0 {
                     tr { td.empty colspan="7" { "No one is waiting. A cell with " code { "%%gpu" } " on top will appear here." } }
                 }
@@ -271,7 +277,8 @@ fn queue(facts: &Facts) -> Markup {
     }
 }
 
-fn queue_row(job: &JobView, now_ms: i64) -> Markup {
+fn queue_row(job: &JobView, facts: &Facts) -> Markup {
+    let now_ms = facts.now_ms;
     let place = job.waiting.as_ref().map_or_else(String::new, |waiting| {
         match waiting.last_place > waiting.place {
             true => format!("{}–{}", waiting.place, waiting.last_place),
@@ -285,7 +292,7 @@ fn queue_row(job: &JobView, now_ms: i64) -> Markup {
             th scope="row" { (job.account.owner) }
             td { (job_link(&job.job, &words::title(&job.notebook_name, job.execution_count))) }
             td { (words::course(&job.account.course)) }
-            td.number title=(words::absolute(job.submitted_ms)) { (words::duration(now_ms - job.submitted_ms)) }
+            td.number title=(facts.zone.text(job.submitted_ms)) data-title=[facts.zone.for_browsers(job.submitted_ms)] { (words::duration(now_ms - job.submitted_ms)) }
             td { (words::starts(job.waiting.as_ref(), now_ms)) }
             td.words {
                 @if job.held { span."state busy" { span aria-hidden="true" { "◇ " } "held" } " " }
@@ -305,14 +312,14 @@ fn day_table(facts: &Facts) -> Markup {
         div.scroll { table {
             caption { "Cells in the last 24 hours, newest first" }
             thead { tr {
-                th scope="col" { "From (UTC)" }
+                th scope="col" { "From" }
                 th.number scope="col" { "Running" }
                 th.number scope="col" { "Waiting at most" }
                 th.number scope="col" { "Slots" }
             } }
             tbody { @for span in facts.day.iter().rev() {
                 tr {
-                    th scope="row" { (words::clock(span.start_ms)) }
+                    th scope="row" { (facts.zone.clock(span.start_ms)) }
                     td.number { (format!("{:.1}", span.running)) }
                     td.number { (span.waiting) }
                     td.number { (span.slots) }
@@ -338,11 +345,11 @@ fn finished(facts: &Facts, caller: &Caller) -> Markup {
                 th scope="col" { "Worker" }
                 th.number scope="col" { "Waited" }
                 th.number scope="col" { "Ran for" }
-                th scope="col" { "Ended (UTC)" }
+                th scope="col" { "Ended" }
                 th scope="col" { "Job" }
             } }
             tbody {
-                @for job in &facts.finished { (finished_row(job)) }
+                @for job in &facts.finished { (finished_row(job, &facts.zone)) }
                 @if facts.finished.is_empty() {
                     tr { td.empty colspan="9" { (empty) } }
                 }
@@ -351,7 +358,7 @@ fn finished(facts: &Facts, caller: &Caller) -> Markup {
     }
 }
 
-fn finished_row(job: &JobRow) -> Markup {
+fn finished_row(job: &JobRow, zone: &Zone) -> Markup {
     let finished_ms = job.finished_ms.unwrap_or(job.submitted_ms);
     let waited_until = job.started_ms.unwrap_or(finished_ms);
     let id = job.job.to_string();
@@ -369,7 +376,7 @@ fn finished_row(job: &JobRow) -> Markup {
                     None => "–",
                 }
             }
-            td { time title=(words::absolute(finished_ms)) { (words::clock(finished_ms)) } }
+            td { (zone.clock(finished_ms)) }
             td { code title=(id) { (short(&id)) } }
         }
     }

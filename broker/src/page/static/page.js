@@ -19,3 +19,22 @@ if (button && document.querySelector("#updates")) {
     if (!paused) connection?.reader?.cancel();
   });
 }
+
+// Times of courses without a zone of their own are written in that of the browser.
+const clock = new Intl.DateTimeFormat("sv-SE", { hour: "2-digit", minute: "2-digit" });
+const moment = new Intl.DateTimeFormat("sv-SE", { dateStyle: "short", timeStyle: "long" });
+
+function writeTimes() {
+  for (const element of document.querySelectorAll("[data-clock], [data-moment], [data-title]")) {
+    const { clock: shortly, moment: fully, title: hinted } = element.dataset;
+    const text = shortly ? clock.format(Number(shortly)) : fully ? moment.format(Number(fully)) : null;
+    // What is right already stays: each change is looked at again.
+    if (text && element.textContent !== text) element.textContent = text;
+    const hint = hinted ?? (element.hasAttribute("title") ? shortly : null);
+    const title = hint && moment.format(Number(hint));
+    if (title && element.title !== title) element.title = title;
+  }
+}
+
+writeTimes();
+new MutationObserver(writeTimes).observe(document.body, { childList: true, characterData: true, subtree: true });
