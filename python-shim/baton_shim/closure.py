@@ -31,6 +31,8 @@ from types import (
 )
 from typing import Any
 
+from traitlets.config.configurable import SingletonConfigurable
+
 from baton_shim.bytecode import code_names
 
 # Enough for the object graphs of models; beyond it a missed function is a NameError, not a wait.
@@ -156,6 +158,8 @@ def held(value: object) -> Iterator[object]:
         return iter(())
     if isinstance(value, (*CLOSED, *RUNNING)):
         return iter(())
+    if isinstance(value, SingletonConfigurable) and type(value).__module__ != "__main__":
+        return iter(())  # kernel, shell and application, which each widget knows, and which know everything
     if type(value) in WITH_ZONE:
         return iter((value.tzinfo,))  # type: ignore[attr-defined]
     # Exact types: a subclass may iterate in its own way.

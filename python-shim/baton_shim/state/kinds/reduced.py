@@ -10,7 +10,7 @@ from __future__ import annotations
 import copyreg
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State, alike
@@ -62,7 +62,7 @@ class ReducedKind(Kind):
         now = self.read(obj)
         return bool(now[0] == state[0]) and same_form(now[1], state[1])
 
-    def parts(self, obj: Any, state: State) -> Iterator[Any]:
+    def parts(self, obj: Any, state: State) -> Iterable[Any]:
         return _inside(state[1])
 
     def content(self, obj: Any, state: State) -> Any:
@@ -197,12 +197,17 @@ def same_form(now: Any, old: Any) -> bool:
     return alike(now, old)
 
 
-def _inside(value: Any) -> Iterator[Any]:
-    if type(value) is Frozen:
-        for part in value:
-            yield from _inside(part)
-    else:
-        yield value
+def _inside(value: Any) -> list[Any]:
+    """In no particular order."""
+    found: list[Any] = []
+    waiting = [(value,)]
+    while waiting:
+        for part in waiting.pop():
+            if type(part) is Frozen:
+                waiting.append(part)
+            else:
+                found.append(part)
+    return found
 
 
 def build(form: tuple[Any, ...]) -> Any:

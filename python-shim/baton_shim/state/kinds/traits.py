@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copyreg
+import functools
+import itertools
 from typing import Any
 
 from baton_shim.state.kinds.base import imported
@@ -53,11 +55,23 @@ def observers(obj: Any) -> Handlers:
     return found
 
 
+@functools.lru_cache(maxsize=4096)
+def declared(kind: type) -> tuple[Any, ...]:
+    """The handlers of its class, which `__setstate__` hangs on the object. It asks for all attributes, each time."""
+    from traitlets.traitlets import EventHandler
+
+    found = (vars(base).items() for base in kind.__mro__[::-1])
+    named = dict(itertools.chain.from_iterable(found))
+    return tuple(named[name] for name in sorted(named) if isinstance(named[name], EventHandler))
+
+
 def set_state(obj: Any, content: tuple[dict[str, Any], Handlers]) -> None:
     from traitlets.traitlets import All
 
     state, added = content
-    obj.__setstate__(state)
+    obj.__dict__ = state.copy()
+    for handler in declared(type(obj)):
+        handler.instance_init(obj)
     for name, by_type in added.items():
         for kind, handlers in by_type.items():
             obj._trait_notifiers.setdefault(All if name is None else name, {}).setdefault(kind, []).extend(handlers)
