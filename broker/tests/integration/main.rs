@@ -29,3 +29,4 @@ mod reconnect;
 mod sign_in;
 mod worker_tokens;
 mod worlds;
+mod zones;

@@ -70,8 +70,11 @@ def set_state(obj: Any, content: tuple[dict[str, Any], Handlers]) -> None:
 
     state, added = content
     obj.__dict__ = state.copy()
-    for handler in declared(type(obj)):
+    kind: Any = type(obj)
+    for handler in declared(kind):
         handler.instance_init(obj)
     for name, by_type in added.items():
-        for kind, handlers in by_type.items():
-            obj._trait_notifiers.setdefault(All if name is None else name, {}).setdefault(kind, []).extend(handlers)
+        for notification, handlers in by_type.items():
+            obj._trait_notifiers.setdefault(All if name is None else name, {}).setdefault(notification, []).extend(
+                handlers
+            )
