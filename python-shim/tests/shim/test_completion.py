@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from baton_shim import magic
+from baton_shim.fitting import Fitting
 from IPython.core.interactiveshell import InteractiveShell
 
 ALL = ["--drop", "--keep", "--mem", "--no-return", "--priority", "--quiet", "--timeout"]
@@ -12,7 +13,7 @@ ALL = ["--drop", "--keep", "--mem", "--no-return", "--priority", "--quiet", "--t
 @pytest.fixture(scope="module")
 def shell() -> InteractiveShell:
     shell = InteractiveShell()
-    magic.register(shell, None)
+    magic.register(shell, None, magic.NO_PROXY, Fitting())
     shell.user_ns.update(model=1, model_two=2, images=3, _hidden=4)
     return shell
 
@@ -34,7 +35,7 @@ def shell() -> InteractiveShell:
         ("%%gpu --timeout ", ["1h30m", "5m", "90s"]),
         ("%%gpu --timeout 5m ", [option for option in ALL if option != "--timeout"]),
         ("# training\n%%gpu --q", ["--quiet"]),
-        ("%gpu_", ["%gpu_config", "%gpu_reset", "%gpu_status"]),
+        ("%gpu_", ["%gpu_config", "%gpu_output", "%gpu_reset", "%gpu_status"]),
         ("%gpu_config n", ["notices=normal", "notices=quiet"]),
         ("%gpu_reset --", ["--lose"]),
         ("%%gpu\nmodel_t", ["model_two"]),
