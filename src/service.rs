@@ -40,6 +40,12 @@ pub(crate) fn dial(settings: &Settings) -> anyhow::Result<Dial> {
     })
 }
 
+/// Whether there is nobody to ask: no broker is configured, and this user's own does not run.
+pub(crate) fn is_yet_to_start(settings: &Settings) -> bool {
+    let own = RuntimeFolder::at(&settings.runtime_folder).socket();
+    settings.broker_address.is_none() && UnixStream::connect(own).is_err()
+}
+
 /// Keeps other processes of this user, such as the sessions of a worker, from this one's memory and first environment,
 /// in which tokens are. There is no core dump of it either.
 pub(crate) fn hide_memory() -> anyhow::Result<()> {

@@ -194,8 +194,8 @@ pub(crate) fn why(waiting: &Waiting) -> String {
         }
         WaitingReason::NoWorker => "no worker is connected".to_owned(),
         WaitingReason::WorkersPaused { why } => match why {
-            Some(why) => format!("the workers are paused: {why}"),
-            None => "the workers are paused".to_owned(),
+            Some(why) => format!("the workers are drained: {why}"),
+            None => "the workers are drained".to_owned(),
         },
         WaitingReason::CoursePaused { why } => format!("the course is paused: {why}"),
         WaitingReason::Held { why } => format!("staff hold it back: {why}"),

@@ -125,3 +125,15 @@ fn what_a_broker_says_to_a_person() {
 fn words(text: &str) -> Vec<&str> {
     text.split_whitespace().collect()
 }
+
+#[test]
+fn before_the_first_cell_there_is_nobody_to_ask() {
+    let home = Home::new();
+    for question in ["status", "jobs", "workers"] {
+        let said = home.run(&[question]);
+        assert_eq!(said.status.code(), Some(1));
+        for expected in ["Nothing runs yet", "the first %%gpu cell", "`baton up`"] {
+            assert!(said.stderr.contains(expected), "{}", said.stderr);
+        }
+    }
+}

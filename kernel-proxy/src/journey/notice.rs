@@ -68,10 +68,10 @@ impl Place {
                 "Waiting for a GPU: no GPU worker is connected at the moment".to_owned()
             }
             WaitingReason::WorkersPaused { why: None } => {
-                "Waiting for a GPU: the GPU workers are paused".to_owned()
+                "Waiting for a GPU: the GPU workers are drained".to_owned()
             }
             WaitingReason::WorkersPaused { why: Some(why) } => {
-                format!("Waiting for a GPU: the GPU workers are paused ({why})")
+                format!("Waiting for a GPU: the GPU workers are drained ({why})")
             }
             WaitingReason::CoursePaused { why } => {
                 format!("Waiting for a GPU: your course is paused ({why})")

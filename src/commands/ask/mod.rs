@@ -28,6 +28,16 @@ pub(crate) fn main(
 }
 
 pub(super) fn client(settings: &Settings) -> anyhow::Result<Api> {
+    let how = match settings.autostart {
+        true => {
+            "the first %%gpu cell of a notebook starts broker and worker, and so does `baton up`"
+        }
+        false => "name the course's broker with BATON_BROKER_ADDRESS, or start one with `baton up`",
+    };
+    anyhow::ensure!(
+        !service::is_yet_to_start(settings),
+        "Nothing runs yet: no broker is configured, and you have started none\nhint: {how}"
+    );
     Ok(Api::new(&service::dial(settings)?)?)
 }
 

@@ -5,7 +5,6 @@ use std::time::Duration;
 use baton_link::{Dial, LinkError, connect};
 use baton_protocol::{
     NotebookId, PROTOCOL_VERSION, Refusal,
-    address::BrokerAddress,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -23,9 +22,7 @@ pub(super) fn broker(settings: &Settings) -> Finding {
             return Finding::wrong(format!("{error:#}"), "name a file that this user may read");
         }
     };
-    if let (None, BrokerAddress::Unix(socket)) = (&settings.broker_address, &dial.address)
-        && !socket.exists()
-    {
+    if service::is_yet_to_start(settings) {
         return not_started(settings);
     }
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -152,7 +152,7 @@ fn every_reason_has_its_words() {
     );
     check(
         place(WaitingReason::WorkersPaused { why: Some(why()) }),
-        "Waiting for a GPU: the GPU workers are paused (back at two)",
+        "Waiting for a GPU: the GPU workers are drained (back at two)",
     );
     check(
         Place {
