@@ -38,6 +38,14 @@ pub(crate) struct Python {
     pub(crate) packages: BTreeMap<String, Option<String>>,
 }
 
+impl Python {
+    /// `(3, 11)` of 3.11.7.
+    pub(crate) fn minor_version(&self) -> (u32, u32) {
+        let mut numbers = self.version.split('.').map_while(|part| part.parse().ok());
+        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    }
+}
+
 /// Starts the Python. `-P` keeps files in the current folder from being taken for packages.
 pub(crate) fn probe(python: &Path, packages: &[&str]) -> anyhow::Result<Python> {
     let output = Command::new(python)

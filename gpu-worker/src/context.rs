@@ -1,6 +1,6 @@
 //! What all jobs of a notebook share, most of it with all jobs of the worker.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use baton_blobs::{BlobError, ChunkDirectory};
@@ -84,8 +84,7 @@ impl Context {
 
     /// How much a cell's state may have now, on its way in or out.
     pub(crate) fn state_limit_bytes(&self) -> u64 {
-        let allowed = self.config.session_memory_bytes.unwrap_or(u64::MAX);
-        allowed.min(device::available_bytes())
+        state_limit_bytes(&self.config)
     }
 
     /// A fresh session with the worker's own Python or else the notebook's.
@@ -115,27 +114,40 @@ impl Context {
         .await
     }
 
-    /// Starts a session that has nothing of a notebook, lets it run a cell of its own, and ends it. Without a Python of its own the worker has
-    /// nothing to try.
+    /// Without a Python of its own the worker has nothing to try.
     pub(crate) async fn try_a_session(&self) -> Result<(), StartError> {
-        let Some(python) = self.config.python.clone() else {
-            return Ok(());
-        };
-        start(StartOrder {
-            notebook: NotebookId::random(),
-            python,
-            folder: PathBuf::new(),
-            mirror: None,
-            place: self.sharing.place().await,
-            sharing: &self.sharing,
-            account: 0,
-            largest_message_bytes: self.state_limit_bytes(),
-            config: &self.config,
-            is_trial: true,
-        })
-        .await
-        .map(drop)
+        match &self.config.python {
+            Some(python) => try_a_session(&self.config, python, &self.sharing).await,
+            None => Ok(()),
+        }
     }
+}
+
+/// Starts a session that has nothing of a notebook, lets it run a cell of its own, and ends it.
+pub(crate) async fn try_a_session(
+    config: &Config,
+    python: &Path,
+    sharing: &Sharing,
+) -> Result<(), StartError> {
+    start(StartOrder {
+        notebook: NotebookId::random(),
+        python: python.to_owned(),
+        folder: PathBuf::new(),
+        mirror: None,
+        place: sharing.place().await,
+        sharing,
+        account: 0,
+        largest_message_bytes: state_limit_bytes(config),
+        config,
+        is_trial: true,
+    })
+    .await
+    .map(drop)
+}
+
+fn state_limit_bytes(config: &Config) -> u64 {
+    let allowed = config.session_memory_bytes.unwrap_or(u64::MAX);
+    allowed.min(device::available_bytes())
 }
 
 /// Runs what blocks where blocking is allowed.

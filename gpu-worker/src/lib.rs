@@ -28,7 +28,7 @@ mod session;
 mod status;
 mod stop;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -134,4 +134,14 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
         return Ok(());
     }
     Agent::run(context, devices, stop).await
+}
+
+/// Starts a session of this Python as a worker does, but off the GPU, which others may be using; lets it run a cell of
+/// its own, and ends it. Call it from a thread that lives until it is done.
+pub async fn try_a_session(config: &Config, python: &Path) -> anyhow::Result<()> {
+    let tried = context::try_a_session(config, python, &Sharing::Open).await;
+    tried.map_err(|error| {
+        let (why, _) = notice::why_not_started(&error);
+        anyhow::anyhow!(why.trim_end().to_owned())
+    })
 }

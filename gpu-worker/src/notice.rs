@@ -163,6 +163,12 @@ pub(crate) fn warning(line: &str) -> Output {
 }
 
 pub(crate) fn not_started(problem: &StartError) -> RemoteError {
+    let (what_happened, hint) = why_not_started(problem);
+    error("SessionFailed", &what_happened, &hint)
+}
+
+/// And what to do about it.
+pub(crate) fn why_not_started(problem: &StartError) -> (String, String) {
     let (lines, hint) = match problem {
         StartError::Ended {
             python, last_lines, ..
@@ -195,7 +201,7 @@ pub(crate) fn not_started(problem: &StartError) -> RemoteError {
     if !lines.is_empty() {
         what_happened.push('\n');
     }
-    error("SessionFailed", &what_happened, &hint)
+    (what_happened, hint)
 }
 
 pub(crate) fn python_differs(notebook: &str, worker: &str, python: &str) -> RemoteError {

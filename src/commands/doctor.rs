@@ -3,6 +3,7 @@
 mod machine;
 mod notebooks;
 mod reach;
+mod worker;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -76,6 +77,7 @@ fn findings(
             findings.push(Finding::Good("The configuration is valid".to_owned()));
             findings.push(machine::runtime_folder(&settings));
             findings.extend(machine::disks(&settings));
+            findings.extend(worker::check(&settings, &python));
             findings.push(reach::broker(&settings));
         }
         Err(error) => findings.push(Finding::wrong(

@@ -11,8 +11,8 @@ fn fix(said: &Said, what: &str) -> String {
         .lines()
         .skip_while(|line| !line.starts_with("wrong") || !line.contains(what));
     assert!(lines.next().is_some(), "{what}: {}", said.stdout);
-    let fix = lines.next().unwrap().trim();
-    fix.strip_prefix("fix: ").unwrap().to_owned()
+    let fix = lines.find_map(|line| line.trim().strip_prefix("fix: "));
+    fix.unwrap().to_owned()
 }
 
 #[test]
@@ -27,6 +27,8 @@ fn a_good_machine_has_nothing_to_mend_but_packages() {
         "The configuration is valid",
         "starts the kernel",
         "The runtime folder",
+        "This machine has ",
+        "A session of a worker here starts and runs a cell",
         "the first %%gpu cell starts one",
     ] {
         assert!(
@@ -52,6 +54,49 @@ fn each_fault_has_a_fix_and_fails_the_command() {
     assert!(fix(&said, "Failed to start /nowhere/python").contains("--python"));
     assert!(fix(&said, "Others may enter").starts_with("chmod 700 "));
     assert!(fix(&said, "cannot be reached").contains("baton broker"));
+}
+
+#[test]
+fn a_worker_of_another_python_is_tried_and_compared() {
+    let home = Home::new();
+    let python = python();
+    // Without any packages.
+    let bare = home.write("bare", &format!("#!/bin/sh\nexec {python} -S \"$@\"\n"));
+    fs::set_permissions(&bare, fs::Permissions::from_mode(0o755)).unwrap();
+    let doctor = |worker: &str| {
+        let text = format!("[worker]\npython = \"{worker}\"\n");
+        home.write(".config/baton/config.toml", &text);
+        home.run(&["doctor", "--python", &python])
+    };
+    let good = doctor(&python);
+    for expected in [
+        "ok     The worker's ",
+        "ok     A session of a worker here starts and runs a cell",
+    ] {
+        assert!(
+            good.stdout.contains(expected),
+            "{expected}: {}",
+            good.stdout
+        );
+    }
+    let bad = doctor(bare.to_str().unwrap());
+    assert_eq!(bad.status.code(), Some(1));
+    let missing = fix(&bad, "The worker does not have cloudpickle");
+    assert!(
+        missing.contains(" -m pip install cloudpickle=="),
+        "{missing}"
+    );
+    let failed = fix(
+        &bad,
+        "A worker here runs no cells. The session could not start",
+    );
+    assert!(
+        failed.contains(" -m pip install baton-jupyter=="),
+        "{failed}"
+    );
+    assert!(bad.stdout.contains("No module named"), "{}", bad.stdout);
+    let none = doctor("/nowhere/python");
+    assert!(fix(&none, "Failed to start /nowhere/python").contains("worker.python"));
 }
 
 #[test]

@@ -35,12 +35,7 @@ pub(super) fn check(surroundings: &Surroundings, python: &Path) -> Vec<Finding> 
 
 fn version(python: &Python) -> Finding {
     let shown = python.executable.display();
-    let mut numbers = python
-        .version
-        .split('.')
-        .map_while(|part| part.parse().ok());
-    let found = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    if found < OLDEST_PYTHON {
+    if python.minor_version() < OLDEST_PYTHON {
         return Finding::wrong(
             format!("{shown} is Python {}, which is too old", python.version),
             "use Python 3.11 or newer",

@@ -1,0 +1,133 @@
+//! What a worker on this machine needs: a Python that runs cells, with the packages of the notebooks, and its GPUs.
+
+use std::path::Path;
+
+use baton_gpu_worker::gpu::{self, MONITORING};
+use baton_protocol::WorkerId;
+
+use super::Finding;
+use crate::{
+    commands::worker,
+    python::{self, Python},
+    service::{self, RuntimeFolder},
+    settings::Settings,
+};
+
+/// Whose objects travel between notebook and worker.
+const LIBRARIES: [&str; 12] = [
+    "cloudpickle",
+    "jax",
+    "matplotlib",
+    "numba",
+    "numpy",
+    "pandas",
+    "polars",
+    "scipy",
+    "sklearn",
+    "tensorflow",
+    "torch",
+    "torchvision",
+];
+/// Where a driver is loaded; the second is Windows'.
+const DRIVERS: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
+
+/// `notebook`: the Python of notebooks here, which runs the sessions of a worker that has none of its own.
+pub(super) fn check(settings: &Settings, notebook: &Path) -> Vec<Finding> {
+    let mut findings = vec![gpus()];
+    let own = settings.worker_python.as_deref();
+    if let Some(worker) = own {
+        findings.extend(differences(notebook, worker));
+    }
+    findings.push(runs_a_cell(settings, own.unwrap_or(notebook)));
+    findings
+}
+
+fn gpus() -> Finding {
+    if !DRIVERS.iter().any(|driver| Path::new(driver).exists()) {
+        let none = "This machine has no NVIDIA GPU: a worker here computes on the processor";
+        return Finding::Good(none.to_owned());
+    }
+    let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
+    match gpu::gpus(MONITORING.as_ref(), visible.as_deref()).len() {
+        0 => Finding::wrong(
+            "This machine has a GPU that a worker cannot use",
+            "see what `nvidia-smi` says, and what CUDA_VISIBLE_DEVICES hides",
+        ),
+        1 => Finding::Good("A worker here has 1 GPU".to_owned()),
+        count => Finding::Good(format!("A worker here has {count} GPUs")),
+    }
+}
+
+/// What the notebooks' Python has and the worker's has not. What only the worker has harms nobody.
+fn differences(notebook: &Path, worker: &Path) -> Vec<Finding> {
+    let worker = match python::probe(worker, &LIBRARIES) {
+        Ok(worker) => worker,
+        Err(error) => {
+            let fix = "name a Python that works in `worker.python`";
+            return vec![Finding::wrong(format!("{error:#}"), fix)];
+        }
+    };
+    let Ok(notebook) = python::probe(notebook, &LIBRARIES) else {
+        return Vec::new(); // which another check says
+    };
+    let libraries = LIBRARIES.map(|name| same_library(&notebook, &worker, name));
+    std::iter::once(same_python(&notebook, &worker))
+        .chain(libraries.into_iter().flatten())
+        .collect()
+}
+
+fn same_python(notebook: &Python, worker: &Python) -> Finding {
+    let shown = worker.executable.display();
+    if notebook.minor_version() == worker.minor_version() {
+        return Finding::Good(format!("The worker's {shown} is Python {}", worker.version));
+    }
+    Finding::wrong(
+        format!(
+            "The worker's {shown} is Python {}, that of notebooks here {}: the worker refuses their cells",
+            worker.version, notebook.version
+        ),
+        "give both the same minor version of Python",
+    )
+}
+
+fn same_library(notebook: &Python, worker: &Python, name: &str) -> Option<Finding> {
+    let expected = notebook.packages[name].as_ref()?;
+    let found = worker.packages[name].as_ref();
+    let package = if name == "sklearn" {
+        "scikit-learn"
+    } else {
+        name
+    };
+    let what = match found {
+        Some(found) if found == expected => return None,
+        Some(found) => format!("The worker has {package} {found}, notebooks here have {expected}"),
+        None => format!("The worker does not have {package}, which notebooks here have"),
+    };
+    let python = worker.executable.display();
+    // `2.9.0+cu128` names a build, and indexes know it by its version.
+    let (version, _) = expected.split_once('+').unwrap_or((expected, ""));
+    let fix = format!("{python} -m pip install {package}=={version}");
+    Some(Finding::wrong(what, fix))
+}
+
+/// As a worker does before it connects.
+fn runs_a_cell(settings: &Settings, python: &Path) -> Finding {
+    match try_a_session(settings, python) {
+        Ok(()) => Finding::Good("A session of a worker here starts and runs a cell".to_owned()),
+        Err(error) => Finding::wrong(
+            format!("A worker here runs no cells. {error:#}"),
+            format!(
+                "{} -m pip install baton-jupyter=={}",
+                python.display(),
+                env!("CARGO_PKG_VERSION"),
+            ),
+        ),
+    }
+}
+
+fn try_a_session(settings: &Settings, python: &Path) -> anyhow::Result<()> {
+    let folder = RuntimeFolder::create(&settings.runtime_folder)?;
+    let dial = service::dial(settings)?;
+    let config = worker::config(settings, WorkerId::random(), dial, &folder);
+    tokio::runtime::Runtime::new()?.block_on(baton_gpu_worker::try_a_session(&config, python))
+}
