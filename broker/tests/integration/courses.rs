@@ -288,7 +288,7 @@ async fn a_paused_worker_takes_nothing() {
     let job = proxy.submit().await;
     let why = Some("a new fan".to_owned());
     told(&mut proxy, job, WaitingReason::WorkersPaused { why }).await;
-    assert!(broker.get("/").await.contains("paused: a new fan"));
+    assert!(broker.get("/").await.contains("drained: a new fan"));
     write_private(&broker.folder.path().join("courses.toml"), "");
     assert_eq!(worker.run_to_end().await, job);
 }

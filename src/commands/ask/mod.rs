@@ -28,6 +28,7 @@ pub(crate) fn main(
 }
 
 pub(super) fn client(settings: &Settings) -> anyhow::Result<Api> {
+    let dial = service::dial(settings)?;
     let how = match settings.autostart {
         true => {
             "the first %%gpu cell of a notebook starts broker and worker, and so does `baton up`"
@@ -38,7 +39,7 @@ pub(super) fn client(settings: &Settings) -> anyhow::Result<Api> {
         !service::is_yet_to_start(settings),
         "Nothing runs yet: no broker is configured, and you have started none\nhint: {how}"
     );
-    Ok(Api::new(&service::dial(settings)?)?)
+    Ok(Api::new(&dial)?)
 }
 
 /// Prints what the broker answers.
