@@ -70,7 +70,7 @@ def test_a_package_is_for_this_notebook_only(
 
 def test_the_next_session_has_the_packages_again(kernel: Kernel, wheels: Path) -> None:
     install = f"!pip install -q --no-index --find-links {wheels}"
-    kernel.gpu(f"{install} baton_needs\nimport baton_needs, ipykernel\nnumber = 3").ok()
+    kernel.gpu(f"{install} baton_needs\nimport baton_needs, ipykernel\nfrom baton_needs import Thing\nnumber = 3").ok()
     again = "Installed again in the new session: baton-needs==1.0 baton-trial==1.0\n"
     kernel.kill_session()
     result = kernel.gpu("import baton_needs, baton_trial; baton_needs.VERSION, baton_trial.VERSION, number").ok()
@@ -88,6 +88,14 @@ def test_the_next_session_has_the_packages_again(kernel: Kernel, wheels: Path) -
     make_wheel(wheels, "baton_trial", "2.0")
     kernel.kill_session()
     assert kernel.gpu("import baton_trial; baton_trial.VERSION").ok().value == "'2.0'"
+
+
+def test_an_object_of_a_package_ends_with_its_session_and_an_import_does_not(kernel: Kernel, wheels: Path) -> None:
+    install = f"!pip install -q --no-index --find-links {wheels} baton_trial"
+    kernel.gpu(f"{install}\nimport baton_trial\nThing = baton_trial.Thing\nthing = Thing()").ok()
+    lost = "'thing' (of the package 'baton-trial', which this notebook's ordinary cells lack)"
+    ended = f"warning: Your session ended, and with it what only it held: {lost}\n"
+    assert kernel.run("%gpu_reset").ok().stderr.startswith(ended)
 
 
 def test_programs_of_a_cell_have_the_packages_and_those_of_the_worker(kernel: Kernel, wheels: Path) -> None:

@@ -19,7 +19,7 @@ from baton_shim.state.kinds.classes import class_form
 from baton_shim.state.kinds.instances import made, reduced_ordinarily
 from baton_shim.state.kinds.prepared import with_attributes
 from baton_shim.state.nans import Nans
-from baton_shim.state.refusal import Stayed, describe_failure
+from baton_shim.state.refusal import Stayed, describe_failure, is_spent
 
 _BY_CLOUDPICKLE = (type, types.FunctionType, types.ModuleType)
 _AHEAD = ((*ATOMS, types.ModuleType), types.FunctionType, type)
@@ -126,7 +126,7 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _stand_in(self, obj: Any, reason: str, hint: str | None = None) -> Any:
         self.stayed.append((obj, reason, hint))
-        return Stayed, (self.explain(obj, reason), hint)
+        return Stayed, (self.explain(obj, reason), hint, is_spent(obj))
 
 
 class NanPickler(TablePickler):

@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from baton_shim.closure import Uses
@@ -57,18 +57,21 @@ class StayedError(RuntimeError):
 
 
 def is_spent(obj: object) -> bool:
-    """Whether nothing is lost with this object, which stays in its process."""
-    if type(obj) in _FRAMES:
-        return getattr(obj, _FRAMES[type(obj)]) is None
-    if isinstance(obj, io.IOBase):
-        return obj.closed
-    return isinstance(obj, threading.Thread) and not obj.is_alive()
+    """Whether nothing is lost with this object, which stays in its process: it has ended, or is imported again."""
+    try:
+        ask = next((ask for base, ask in _SPENT.items() if issubclass(type(obj), base)), None)
+        return ask is not None and bool(ask(obj))
+    except Exception:  # of the student's own class, or its metaclass
+        return False
 
 
-_FRAMES: dict[type, str] = {
-    types.GeneratorType: "gi_frame",
-    types.CoroutineType: "cr_frame",
-    types.AsyncGeneratorType: "ag_frame",
+_SPENT: dict[type, Callable[[Any], object]] = {
+    types.GeneratorType: lambda generator: generator.gi_frame is None,
+    types.CoroutineType: lambda coroutine: coroutine.cr_frame is None,
+    types.AsyncGeneratorType: lambda generator: generator.ag_frame is None,
+    io.IOBase: lambda file: file.closed,
+    threading.Thread: lambda thread: not thread.is_alive(),
+    **dict.fromkeys((types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType), lambda _: True),
 }
 
 
@@ -89,20 +92,22 @@ class Stayed:
     """In the place of an object that stayed in the other kernel; every use of it raises `StayedError`.
 
     It holds what that object holds of all that both kernels know, and the names of the notebook that it may use.
+    `spent`: whether nothing is lost with that object.
     """
 
-    __slots__ = ("__weakref__", "_baton_held", "_baton_hint", "_baton_text", "_baton_uses")
+    __slots__ = ("__weakref__", "_baton_held", "_baton_hint", "_baton_spent", "_baton_text", "_baton_uses")
 
-    def __init__(self, text: str, hint: str | None = None) -> None:
+    def __init__(self, text: str, hint: str | None = None, spent: bool = False) -> None:
         object.__setattr__(self, "_baton_text", text)
         object.__setattr__(self, "_baton_hint", hint)
+        object.__setattr__(self, "_baton_spent", spent)
         hold(self, (), ())
 
     def __repr__(self) -> str:
         return f"<{object.__getattribute__(self, '_baton_text')}>"
 
     def __reduce__(self) -> Any:
-        return Stayed, _said(self)
+        return Stayed, (*_said(self), is_of_spent(self))
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("__class__", "__reduce__", "__reduce_ex__", "__torch_function__"):
@@ -117,6 +122,11 @@ class Stayed:
         _raise(next(part for part in parts if type(part) is cls))
 
 
+def is_of_spent(stayed: Stayed) -> bool:
+    spent: bool = object.__getattribute__(stayed, "_baton_spent")
+    return spent
+
+
 def end(stayed: Stayed, session: str) -> str:
     """Of one from a `session` that has ended: it says so from now on. Returns what it stood for, in a few words."""
     text, _ = _said(stayed)
@@ -124,7 +134,7 @@ def end(stayed: Stayed, session: str) -> str:
     object.__setattr__(stayed, "_baton_text", f"{what} and ended with {session}")
     object.__setattr__(stayed, "_baton_hint", "run the cell that made it again")
     name, is_a, kind = what.partition("' is ")
-    return f"{name}' ({kind})" if is_a else what
+    return f"{name}' ({kind.removesuffix(',')})" if is_a else what
 
 
 def hold(stayed: Stayed, uses: Iterable[str], held: Iterable[Any]) -> None:

@@ -31,7 +31,17 @@ from baton_shim.state.message import Header, Snapshot, is_plain, join, split, ve
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
 from baton_shim.state.pickler import Failure, NanPickler, Patch, TablePickler
-from baton_shim.state.refusal import Refused, Stayed, TableBroken, describe_failure, end, hold, is_spent, stayed_text
+from baton_shim.state.refusal import (
+    Refused,
+    Stayed,
+    TableBroken,
+    describe_failure,
+    end,
+    hold,
+    is_of_spent,
+    is_spent,
+    stayed_text,
+)
 from baton_shim.state.replacement import find_replaced
 from baton_shim.state.segments import Segments
 from baton_shim.state.stale import tell_of_stale_holders
@@ -238,7 +248,8 @@ class Table:
         objects = self._numbering.objects
         kept = [n for n in self._numbering.living() if type(objects[n]) is Stayed and self._foreign[n]]
         kept = sorted(set(kept).difference(self._numbering.dropped, self._numbering.unreferenced_among(kept)))
-        return [end(objects[number], session) for number in kept]
+        lost = [(objects[number], end(objects[number], session)) for number in kept]
+        return [words for stayed, words in lost if not is_of_spent(stayed)]
 
     def knows(self, obj: object) -> bool:
         """Whether the other end has this very object."""
