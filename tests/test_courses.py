@@ -125,8 +125,8 @@ def test_the_line_says_why_and_how_long(course: Course) -> None:
     running = first.begin(f"%%gpu\n{HOLD}")
     running.wait_for_text("runs")
     first_in_line = second.begin("%%gpu\n1")
-    lines = {"own": "Waiting for your other GPU cell (first.ipynb) to finish"}
-    lines["paused"] = "Waiting for a GPU: your course is paused (back on Monday)\nAsk in room 5"
+    lines = {"own": "Waiting for your other %%gpu cell (first.ipynb) to finish"}
+    lines["paused"] = "Waiting for a worker: your course is paused (back on Monday)\nAsk in room 5"
     first_in_line.wait_for(lambda result: lines["own"] in result.notices, "the second notebook waits for the first")
     paused = bob.begin("%%gpu\n2")
     paused.wait_for(lambda result: lines["paused"] in result.notices, "a paused course says so")
@@ -141,7 +141,7 @@ def test_the_line_says_why_and_how_long(course: Course) -> None:
     assert "Workers run 1 cell and take 1 at once." in why
     assert "There is no cell" in course.fails("explain", jobs[1]["job"][-8:], name="bob")
     course.courses.write_text("")
-    waits = "Waiting for a GPU: 2nd in line"
+    waits = "Waiting for a worker: 2nd in line"
     paused.wait_for(lambda result: any(line.startswith(waits) for line in result.notices), "the pause is over")
     (course.service.place.work / "go").touch()
     running.finish().ok()
@@ -158,7 +158,7 @@ def test_staff_act_and_the_student_reads_it(course: Course) -> None:
     held, started = (course.asks("jobs", "--json", "--state", state)[0]["job"] for state in ("queued", "started"))
     assert "Only staff" in course.fails("hold", held, "--reason", "room 5", name="ada")
     course.says("hold", held, "--reason", "Come to room 5")
-    line = "Waiting for a GPU: your course staff hold this cell back (Come to room 5)"
+    line = "Waiting for a worker: your course staff hold this cell back (Come to room 5)"
     waiting.wait_for(lambda result: line in "\n".join(result.notices), "the student reads the reason")
     course.says("cancel", held, "--reason", "it is last week's")
     stopped = waiting.finish()

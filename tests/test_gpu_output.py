@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
+import pytest
 from end_to_end import Kernel, wait_until
+from end_to_end.results import NOTICE, displayed
 
 
 def check_same(kernel: Kernel, body: str) -> list[tuple[str, str]]:
@@ -23,8 +26,37 @@ def test_it_runs_in_another_process_that_stays_warm(kernel: Kernel) -> None:
 
 def test_the_summary_line_says_where(kernel: Kernel) -> None:
     result = kernel.gpu("pass").ok()
-    assert re.fullmatch(r"GPU: \d+\.\d s on \S+, waited \d+\.\d s, peak \S+ [KMG]iB", result.summary)
+    line = r"CPU: \d+\.\d s on \S+, waited \d+\.\d s(, started in \d+\.\d s)?, peak \S+ [KMG]iB of main memory"
+    assert re.fullmatch(line, result.summary)
     assert result.outputs == []
+
+
+@pytest.mark.parametrize("end", ["42", "1 / 0", "import matplotlib.pyplot as plt; plt.plot([1]); plt.show()"])
+def test_the_line_stands_below_all_that_the_cell_shows(kernel: Kernel, end: str) -> None:
+    """Also where it has said before that the cell runs."""
+    go_on = f"import time; began = time.monotonic()\nwhile time.monotonic() < began + 1.5: time.sleep(0.05)\n{end}"
+    shown = displayed(kernel.gpu(go_on).published)
+    assert re.match(r"CPU: \d", shown.pop())
+    assert shown
+    assert not [text for text in shown if NOTICE.match(text)]
+    printed = displayed(kernel.gpu(f"print('first')\n{end}").published)
+    assert (printed[0], printed[-1][:5]) == ("first\n", "CPU: ")
+
+
+def test_a_cell_that_shows_nothing_is_said_to_run(kernel: Kernel, tmp_path: Path) -> None:
+    cell = kernel.begin(
+        f"%%gpu\nimport pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'go-on')!r}).exists(): time.sleep(0.01)"
+    )
+    cell.wait_for(lambda result: any(line.startswith("Running on") for line in result.notices), "it is said to run")
+    (tmp_path / "go-on").touch()
+    assert [text[:5] for text in displayed(cell.finish().ok().published)] == ["CPU: "]
+
+
+def test_what_the_notebook_has_printed_stays(kernel: Kernel) -> None:
+    """There is no message that removes Baton's line alone."""
+    body = "import time; began = time.monotonic()\nwhile time.monotonic() < began + 1.5: time.sleep(0.05)\nprint('b')"
+    shown = displayed(kernel.run(f"print('a')\nget_ipython().run_cell_magic('gpu', '', {body!r})").ok().published)
+    assert [shown[0], shown[1][:5], shown[2]] == ["a\n", "CPU: ", "b\n"]
 
 
 def test_everything_comes_from_one_kernel(kernel: Kernel) -> None:

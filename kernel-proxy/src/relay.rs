@@ -25,6 +25,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use cells::CellLog;
+pub(crate) use cells::is_visible;
 pub(crate) use doors::Doors;
 pub(crate) use splice::KernelSide;
 
@@ -134,6 +135,11 @@ impl Relay {
         self.stage()
             .viewers
             .retain(|viewer| viewer.send(Arc::clone(&injection)).is_ok());
+    }
+
+    /// Whether the notebook kernel has shown something below this cell.
+    pub(crate) fn has_output(&self, cell: &ParentCell) -> bool {
+        self.stage().cells.has_output(&cell.message_id)
     }
 
     /// From now on what is injected comes here as well. The queue has no bound of its own: its viewer never waits

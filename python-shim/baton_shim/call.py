@@ -192,6 +192,8 @@ class Call:
             if interrupts.count:
                 raise given_up()
             return None
+        if end.body.get("summary"):
+            self.home.summarise(end.body["summary"])
         if end.name == "failed" or self.refusal is not None:
             self.home.void()
             self.home.overdue(end)

@@ -64,6 +64,8 @@ class Home:
         self.unreleased: dict[int, list[Any]] = {}
         """What the proxy may still be reading, by call: it must not be freed."""
         self.displays_after: list[tuple[str, str]] = []
+        self._summaries: list[dict[str, Any]] = []
+        self._in_cell = False
         """What the session showed after the cell, for after its value or error here."""
         self.surroundings = Surroundings()
         self._table: Table | None = None
@@ -242,10 +244,25 @@ class Home:
 
         formatter.format = format
         self.shell.events.register("post_execute", self._show_displays_after)
-        self.shell.events.register("post_run_cell", self._forget_shown)
+        self.shell.events.register("post_run_cell", self._cell_ended)
         self.shell.events.register("pre_run_cell", self._cell_begins)
 
+    def summarise(self, line: dict[str, Any]) -> None:
+        """Show the line that says where a cell ran below all that the cell shows."""
+        self._summaries.append(line)
+        if not self._in_cell:  # a callback of a widget
+            self._show_summaries()
+
+    def _show_summaries(self) -> None:
+        lines, self._summaries = self._summaries, []
+        if lines:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        for line in lines:
+            outputs.publish_past_capture(self.shell, line)
+
     def _cell_begins(self, cell: Any) -> None:
+        self._in_cell = True
         self.surroundings.hooks.patches.expect(cell.raw_cell or "", self.namespace)
 
     def _show_displays_after(self) -> None:
@@ -253,8 +270,9 @@ class Home:
         for kind, content in shown:
             outputs.publish(self.shell, {"kind": kind, "content": content})
 
-    def _forget_shown(self, *result: object) -> None:
-        self._shown = None
+    def _cell_ended(self, *result: object) -> None:
+        self._in_cell, self._shown = False, None
+        self._show_summaries()
 
 
 def budget() -> tuple[int, ...]:

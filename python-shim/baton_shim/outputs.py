@@ -42,15 +42,19 @@ def publish(shell: Any, output: dict[str, Any]) -> None:
     elif kind == "clear_output":
         shell.display_pub.clear_output(wait=content.get("wait", False))
     else:  # comm messages: nothing captures them
-        kernel = shell.kernel
-        kernel.session.send(
-            kernel.iopub_socket,
-            kind,
-            content,
-            parent=kernel.get_parent("shell"),
-            metadata=json.loads(output["metadata"] or b"{}"),
-            buffers=output["buffers"],
-        )
+        publish_past_capture(shell, output)
+
+
+def publish_past_capture(shell: Any, output: dict[str, Any]) -> None:
+    kernel = shell.kernel
+    kernel.session.send(
+        kernel.iopub_socket,
+        output["kind"],
+        json.loads(output["content"]),
+        parent=kernel.get_parent("shell"),
+        metadata=json.loads(output["metadata"] or b"{}"),
+        buffers=output["buffers"],
+    )
 
 
 def ask(shell: Any, prompt: str, password: bool, interrupts: Interrupts) -> str | None:

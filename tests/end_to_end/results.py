@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
-NOTICE = re.compile(r"GPU: |Waiting for |Sending |Starting a session |Running on |The GPU service |The cluster ")
+NOTICE = re.compile(r"[CG]PU: \d|Waiting for |Sending |Starting|Running on |The cell did not finish")
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,14 @@ class Result:
     def outputs(self) -> list[tuple[str, str]]:
         """Everything visible but Baton's own lines: (kind, text) with joined streams."""
         outputs: list[tuple[str, str]] = []
+        line_stands = False
         for message in self.published:
             entry = visible(message)
             if entry is None:
+                line_stands |= message["msg_type"] == "display_data"
+                continue
+            if line_stands and not outputs and entry[0] == "clear_output":
+                line_stands = False  # Baton's line gives way to the first output
                 continue
             if outputs and outputs[-1][0] == entry[0] in ("stdout", "stderr"):
                 entry = (entry[0], outputs.pop()[1] + entry[1])
@@ -107,3 +112,21 @@ def plain_text(content: dict[str, Any]) -> str:
 
 def is_notice(content: dict[str, Any]) -> bool:
     return bool(NOTICE.match(plain_text(content)))
+
+
+def displayed(published: list[dict[str, Any]]) -> list[str]:
+    """What stands below the cell in the end, as a page shows it: texts from top to bottom."""
+    shown: list[tuple[str | None, str]] = []
+    clears = False
+    for message in published:
+        kind, content = message["msg_type"], message["content"]
+        if kind == "clear_output":
+            shown, clears = (shown, True) if content["wait"] else ([], False)
+        name = content.get("transient", {}).get("display_id") if "data" in content else None
+        if kind == "update_display_data":
+            shown = [(of, plain_text(content)) if of == name else (of, text) for of, text in shown]
+        elif kind in ("stream", "display_data", "execute_result", "error"):
+            shown, clears = [] if clears else shown, False
+            entry = visible(message)
+            shown.append((name, entry[1] if entry else plain_text(content)))
+    return [text for _, text in shown]

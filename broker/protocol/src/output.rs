@@ -17,6 +17,8 @@ pub enum JobEvent {
     /// The broker chose a worker. May happen again when the worker vanished before `Started` was stored.
     Assigned {
         worker: String,
+        /// Whether the worker has a GPU.
+        gpu: bool,
         /// How long the cell may run there.
         timeout_ms: Option<u64>,
     },

@@ -94,6 +94,8 @@ pub enum ToProxy {
         /// Why it is further back than it once was told to be.
         moved_back: Option<MovedBack>,
         waiting: WaitingReason,
+        /// Whether it waits for a GPU: the workers of some services have none.
+        gpu: bool,
         /// Absent when no honest range can be given.
         estimate: Option<Estimate>,
         /// What the course's staff want waiting students to know.

@@ -183,6 +183,8 @@ pub enum ToNotebook {
         outcome: crate::Outcome,
         error: Option<RemoteError>,
         delta: Option<Delta>,
+        /// The line that says where the cell ran, to be shown below all that it shows.
+        summary: Option<Output>,
     },
     /// The bytes that the delta of this call left out; the frame carries their file. Of no use once another call runs.
     Rest { call: CallId, delta: Delta },

@@ -32,6 +32,7 @@ pub(crate) struct Waiting {
     pub(crate) moved_back: Option<MovedBack>,
     told_place: ToldPlace,
     pub(crate) reason: WaitingReason,
+    gpu: bool,
     /// In milliseconds since 1970.
     starts_at: Option<Spread>,
     pub(crate) message: Option<String>,
@@ -200,8 +201,11 @@ impl Dispatch {
             owner: job.account.owner.clone(),
             submission: job.submission.take(),
         });
-        let worker = worker.name.clone();
-        let assigned = JobEvent::Assigned { worker, timeout_ms };
+        let assigned = JobEvent::Assigned {
+            worker: worker.name.clone(),
+            gpu: worker.has_gpu(),
+            timeout_ms,
+        };
         self.append(id, vec![assigned], None, actions);
     }
 
@@ -227,6 +231,7 @@ impl Dispatch {
             moved_back: told_place.moved_back(line, now_ms),
             told_place,
             reason: self.reason(job, place.reason),
+            gpu: self.have_gpus(),
             starts_at: forecast.map(|forecast| forecast.starts),
             message: self.courses.of(&job.account.course).message.clone(),
         };
@@ -267,6 +272,19 @@ impl Dispatch {
                 course: of(&other).map_or_else(String::new, |other| other.account.course.clone()),
             },
         }
+    }
+
+    /// Of the workers that are connected; where none is, of those that were.
+    fn have_gpus(&self) -> bool {
+        let of = |connected: bool| {
+            let mut workers = self.workers.values();
+            workers.any(|worker| worker.connection.is_some() == connected && worker.has_gpu())
+        };
+        let someone_is_there = self
+            .workers
+            .values()
+            .any(|worker| worker.connection.is_some());
+        self.workers.is_empty() || of(someone_is_there)
     }
 
     fn why_workers_are_paused(&self) -> Option<String> {
@@ -320,6 +338,7 @@ impl Waiting {
             last_place: self.last_place,
             moved_back: self.moved_back,
             waiting: self.reason.clone(),
+            gpu: self.gpu,
             estimate: self.estimate(now.unix_ms),
             message: self.message.clone(),
         }
@@ -349,6 +368,7 @@ impl Waiting {
             || !self.told_place.is_same(&told.told_place)
             || self.moved_back != told.moved_back
             || self.reason != told.reason
+            || self.gpu != told.gpu
             || self.message != told.message
     }
 }

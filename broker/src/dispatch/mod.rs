@@ -42,7 +42,7 @@ use baton_protocol::{
     FencingNumber, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Submission,
     WorkerId,
     proxy::ToProxy,
-    worker::{Device, GpuLoad, ToWorker},
+    worker::{Device, DeviceKind, GpuLoad, ToWorker},
 };
 use estimate::Forecasts;
 use graces::Missed;
@@ -163,6 +163,13 @@ struct Worker {
     deadline: Option<Instant>,
     /// When it was heard last, while it is not connected; `None` when that was before this broker.
     away_since_ms: Option<i64>,
+}
+
+impl Worker {
+    fn has_gpu(&self) -> bool {
+        let mut kinds = self.devices.iter().map(|device| device.kind);
+        kinds.any(|kind| kind == DeviceKind::Cuda)
+    }
 }
 
 #[derive(Debug, Clone, Copy)]

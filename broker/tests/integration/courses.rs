@@ -135,6 +135,7 @@ async fn a_cell_runs_as_long_as_its_course_allows() {
         assert_eq!(given.cell.longest_timeout_ms, Some(1_800_000));
         let assigned = JobEvent::Assigned {
             worker: "cpu-0".to_owned(),
+            gpu: false,
             timeout_ms: Some(granted),
         };
         assert_eq!(proxy.event(job).await, assigned);

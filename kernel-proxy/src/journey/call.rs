@@ -17,7 +17,8 @@ use std::time::Duration;
 use baton_jupyter_link::shim::{ShimReader, ShimWriter};
 use baton_link::frames::FrameError;
 use baton_protocol::shim::{Hello, Run, ToNotebook};
-use baton_protocol::{CallId, Cell, JobId, NotebookId, Outcome, Output, Submission};
+use baton_protocol::{CallId, Cell, JobId, NotebookId, Outcome, Output, Submission, Usage};
+use bytes::Bytes;
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -32,7 +33,7 @@ use super::naming::Naming;
 use super::notice::{Line, Notice};
 use super::shown::Shown;
 use crate::config::TrashConfig;
-use crate::relay::Relay;
+use crate::relay::{Relay, is_visible};
 
 /// How long a cell waits for a broker that was never reached.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -54,6 +55,8 @@ pub(super) struct Journey {
     /// What a call that has come home left in its session.
     late: Option<Late>,
     shown: Shown,
+    /// The cell below which that of the last call stands.
+    shown_in: Option<String>,
     /// The worker that has the session.
     session_on: Option<String>,
 }
@@ -96,6 +99,7 @@ impl Journey {
             home: None,
             late: None,
             shown: Shown::default(),
+            shown_in: None,
             session_on: None,
         }
     }
@@ -164,18 +168,19 @@ impl Journey {
         }
         match stop {
             Stop::Cancelled | Stop::GivenUp => {
-                self.put_out(&mut call, |notice, now| notice.fails(now));
+                self.end_line(&mut call);
                 let finished = ToNotebook::Finished {
                     call: call.number,
                     outcome: Outcome::Cancelled,
                     error: None,
                     delta: None,
+                    summary: None,
                 };
                 call.writer.send(&finished).await?;
                 Ok(CallEnd::Done)
             }
             Stop::Failed(failure) => {
-                self.put_out(&mut call, |notice, now| notice.fails(now));
+                self.end_line(&mut call);
                 tracing::warn!(job.id = %job, error = %failure.error.value, "A %%gpu cell did not run");
                 let failed = ToNotebook::Failed {
                     call: call.number,
@@ -230,7 +235,7 @@ impl Journey {
             tokio::select! {
                 () = self.link.status_changed() => {}
                 () = tokio::time::sleep(look) => {
-                    self.put_out(call, |notice, now| notice.look(now, None));
+                    self.put_out(call, Notice::look);
                 }
                 stop = call.stopped() => return Err(stop),
             }
@@ -267,11 +272,59 @@ impl Journey {
         }
     }
 
+    /// Removes the line that stands, at once or when something takes its place. There is no message that removes one
+    /// output, only all of a cell; so where the cell has shown something else, the line stays.
+    fn remove_line(&self, call: &mut Call<'_>, when_replaced: bool) {
+        let is_alone = !self.relay.has_output(&call.parent)
+            && self.shown_in.as_ref() != Some(&call.parent.message_id);
+        if call.notice.stands() && is_alone {
+            let content = serde_json::json!({"wait": when_replaced}).to_string();
+            self.relay
+                .inject(&call.parent, "clear_output", content.as_bytes(), b"{}", &[]);
+            call.notice.is_gone();
+        }
+    }
+
+    /// The last word on a cell that came home: for the shim, which knows when the cell has shown everything, unless it
+    /// is said in the line that stands.
+    fn summary(&self, call: &mut Call<'_>, usage: Usage) -> Option<Output> {
+        self.remove_line(call, true);
+        let text = call.notice.summary(call.now(), usage)?;
+        if call.notice.stands() {
+            self.put_out(call, |notice, now| Some(notice.show(&text, now)));
+            return None;
+        }
+        let line = Line::new(&text);
+        Some(Output {
+            kind: line.kind.to_owned(),
+            content: line.content.into(),
+            metadata: Bytes::from_static(b"{}"),
+            buffers: Vec::new(),
+        })
+    }
+
+    /// Of a cell that brings nothing home: what the student reads next says why.
+    fn end_line(&self, call: &mut Call<'_>) {
+        self.remove_line(call, false);
+        if call.notice.stands() {
+            self.put_out(call, |notice, now| {
+                Some(notice.show("The cell did not finish", now))
+            });
+        }
+    }
+
     /// Where a cell without Baton would show it.
     async fn show(&mut self, call: &mut Call<'_>, output: Output) -> Result<(), Stop> {
         call.note_comm(&output);
         if !call.captured {
             self.shown.note(call.number, &output);
+            if is_visible(&output.kind) {
+                self.remove_line(call, true);
+                call.notice.output_came();
+                self.shown_in = Some(call.parent.message_id.clone());
+            } else if output.kind == "clear_output" {
+                call.notice.is_gone();
+            }
             self.inject(call, &output);
             return Ok(());
         }

@@ -2,7 +2,7 @@
 //!
 //! Pure: facts and times in, texts out.
 //!
-//! **Invariant:** nothing for a wait under [`QUIET`], and never more than one change in [`PACE`].
+//! **Invariant:** nothing for a wait under [`QUIET`] or a run under [`SOON`], and never more than one change in [`PACE`].
 
 mod words;
 
@@ -17,8 +17,12 @@ use words::{budget, bytes, escaped, roughly, seconds, since, whole};
 
 /// Waits shorter than this are not worth a word.
 pub(super) const QUIET: Duration = Duration::from_secs(2);
+/// A cell that runs for longer and shows nothing is said to run.
+const SOON: Duration = Duration::from_secs(1);
 /// A text that changes faster cannot be read.
 pub(super) const PACE: Duration = Duration::from_secs(1);
+/// What takes less at the start of a cell is not listed.
+const WORTH_A_WORD: Duration = Duration::from_millis(500);
 
 /// Why the cell does not run yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +34,9 @@ pub(super) enum Waiting {
         /// When that was said.
         since: Duration,
     },
-    Starting,
+    Starting {
+        worker: Option<String>,
+    },
 }
 
 /// What the broker says about a job that waits.
@@ -43,6 +49,8 @@ pub(super) struct Place {
     /// Why it is further back than it once was told to be.
     pub(super) moved_back: Option<MovedBack>,
     pub(super) reason: WaitingReason,
+    /// Whether it waits for one.
+    pub(super) gpu: bool,
     pub(super) estimate: Option<Estimate>,
     /// From the course's staff.
     pub(super) message: Option<String>,
@@ -56,45 +64,52 @@ impl Waiting {
             }
             Self::Moving => "Sending what the cell needs".to_owned(),
             Self::Queued { place, since } => place.text(now.saturating_sub(*since)),
-            Self::Starting => "Starting a session on the GPU worker".to_owned(),
+            Self::Starting { worker: None } => "Starting".to_owned(),
+            Self::Starting {
+                worker: Some(worker),
+            } => format!("Starting on {worker}"),
         }
     }
 }
 
 impl Place {
     fn text(&self, passed: Duration) -> String {
+        let (for_one, worker) = match self.gpu {
+            true => ("Waiting for a GPU", "GPU worker"),
+            false => ("Waiting for a worker", "worker"),
+        };
         let line = match &self.reason {
             WaitingReason::NoWorker => {
-                "Waiting for a GPU: no GPU worker is connected at the moment".to_owned()
+                format!("{for_one}: no {worker} is connected at the moment")
             }
             WaitingReason::WorkersPaused { why: None } => {
-                "Waiting for a GPU: the GPU workers are drained".to_owned()
+                format!("{for_one}: the {worker}s are drained")
             }
             WaitingReason::WorkersPaused { why: Some(why) } => {
-                format!("Waiting for a GPU: the GPU workers are drained ({why})")
+                format!("{for_one}: the {worker}s are drained ({why})")
             }
             WaitingReason::CoursePaused { why } => {
-                format!("Waiting for a GPU: your course is paused ({why})")
+                format!("{for_one}: your course is paused ({why})")
             }
             WaitingReason::OwnJobRuns { notebook } => {
-                format!("Waiting for your other GPU cell ({notebook}) to finish")
+                format!("Waiting for your other %%gpu cell ({notebook}) to finish")
             }
             WaitingReason::BehindDeadline { course } => format!(
-                "Waiting for a GPU: {}. {course} has a deadline and goes first",
+                "{for_one}: {}. {course} has a deadline and goes first",
                 self.in_line(passed)
             ),
             WaitingReason::Held { why } => {
-                format!("Waiting for a GPU: your course staff hold this cell back ({why})")
+                format!("{for_one}: your course staff hold this cell back ({why})")
             }
             WaitingReason::BehindMoved {} => format!(
-                "Waiting for a GPU: {}. Your course staff let another cell go first",
+                "{for_one}: {}. Your course staff let another cell go first",
                 self.in_line(passed)
             ),
             WaitingReason::OwnSession { worker } => format!(
                 "Waiting for {worker}, where your session holds what no other can have: {}",
                 self.in_line(passed)
             ),
-            WaitingReason::InLine => format!("Waiting for a GPU: {}", self.in_line(passed)),
+            WaitingReason::InLine => format!("{for_one}: {}", self.in_line(passed)),
         };
         match &self.message {
             Some(message) => format!("{line}\n{message}"),
@@ -129,16 +144,29 @@ impl Place {
 }
 
 /// The line of one cell. Times are measured from the moment at which the cell began.
+///
+/// It stands below the cell's output: while the cell waits or runs and has shown nothing, and again once it is over.
 #[derive(Debug)]
 pub(super) struct Notice {
     display_id: String,
     waiting: Waiting,
     /// The text that stands in the notebook, and since when.
     shown: Option<(String, Duration)>,
+    assigned: Option<Assigned>,
     started: Option<Duration>,
-    limit: Option<Duration>,
+    has_output: bool,
     budget: Option<BudgetLeft>,
     quiet: bool,
+}
+
+#[derive(Debug)]
+struct Assigned {
+    worker: String,
+    /// Whether the worker has one.
+    gpu: bool,
+    at: Duration,
+    /// How long the cell may run.
+    limit: Option<Duration>,
 }
 
 /// An iopub message to be put out.
@@ -148,14 +176,37 @@ pub(super) struct Line {
     pub(super) content: String,
 }
 
+impl Line {
+    pub(super) fn new(text: &str) -> Self {
+        Self::with(text, json!({}))
+    }
+
+    fn with(text: &str, transient: serde_json::Value) -> Self {
+        let html = escaped(text).replace('\n', "<br>");
+        let content = json!({
+            "data": {
+                "text/plain": text,
+                "text/html": format!("<small style=\"opacity:0.7\">{html}</small>"),
+            },
+            "metadata": {},
+            "transient": transient,
+        });
+        Self {
+            kind: "display_data",
+            content: content.to_string(),
+        }
+    }
+}
+
 impl Notice {
     pub(super) fn new(display_id: String, quiet: bool) -> Self {
         Self {
             display_id,
             waiting: Waiting::Connecting,
             shown: None,
+            assigned: None,
             started: None,
-            limit: None,
+            has_output: false,
             budget: None,
             quiet,
         }
@@ -165,9 +216,22 @@ impl Notice {
         self.waiting = waiting;
     }
 
-    /// How long the cell may run.
-    pub(super) fn limit(&mut self, timeout_ms: Option<u64>) {
-        self.limit = timeout_ms.map(Duration::from_millis);
+    pub(super) fn assigned(
+        &mut self,
+        worker: String,
+        gpu: bool,
+        timeout_ms: Option<u64>,
+        at: Duration,
+    ) {
+        self.waiting = Waiting::Starting {
+            worker: Some(worker.clone()),
+        };
+        self.assigned = Some(Assigned {
+            worker,
+            gpu,
+            at,
+            limit: timeout_ms.map(Duration::from_millis),
+        });
     }
 
     pub(super) fn charged(&mut self, left: BudgetLeft) {
@@ -178,52 +242,70 @@ impl Notice {
         self.started.get_or_insert(now);
     }
 
+    /// The cell has shown something itself.
+    pub(super) fn output_came(&mut self) {
+        self.has_output = true;
+    }
+
+    pub(super) fn stands(&self) -> bool {
+        self.shown.is_some()
+    }
+
+    /// What stood in the notebook has been removed.
+    pub(super) fn is_gone(&mut self) {
+        self.shown = None;
+    }
+
     /// How long after `now` there may be something to show.
     pub(super) fn next_look(&self, now: Duration) -> Duration {
-        let earliest = match &self.shown {
-            None => QUIET,
-            Some((_, since)) => *since + PACE,
+        let earliest = match (&self.shown, self.started) {
+            (Some((_, since)), _) => *since + PACE,
+            (None, Some(started)) => started + SOON,
+            (None, None) => QUIET,
         };
         earliest.saturating_sub(now).max(PACE / 4)
     }
 
     /// The line as it should stand now, if that is a change.
-    pub(super) fn look(&mut self, now: Duration, worker: Option<&str>) -> Option<Line> {
-        if self.quiet || now < QUIET {
+    pub(super) fn look(&mut self, now: Duration) -> Option<Line> {
+        if self.quiet {
             return None;
         }
-        let text = match (self.started, worker, &self.shown) {
-            (None, _, _) => self.waiting.text(now),
-            (Some(started), Some(worker), Some(_)) => {
-                let running = since(now.saturating_sub(started));
-                let limit = self.limit.map_or_else(String::new, |limit| {
-                    format!(" of at most {}", whole(limit.as_secs().max(1)))
-                });
-                format!("Running on {worker} for {running}{limit}")
+        let text = match (&self.assigned, self.started) {
+            (Some(assigned), Some(started)) => {
+                let running = now.saturating_sub(started);
+                if self.shown.is_none() && (self.has_output || running < SOON) {
+                    return None;
+                }
+                assigned.running(running)
             }
-            // A cell that started in time needs no word while it runs.
-            (Some(_), _, _) => return None,
+            _ if now < QUIET => return None,
+            _ => self.waiting.text(now),
         };
         let due = match &self.shown {
             None => true,
             Some((shown, since)) => *shown != text && now >= *since + PACE,
         };
-        due.then(|| self.show(text, now))
+        due.then(|| self.show(&text, now))
     }
 
-    /// The summary after the cell.
-    pub(super) fn ends(&mut self, now: Duration, worker: &str, usage: Usage) -> Option<Line> {
-        if self.quiet {
-            return None;
-        }
-        let waited = self.started.unwrap_or(now);
+    /// What is said of a cell that is over.
+    pub(super) fn summary(&self, now: Duration, usage: Usage) -> Option<String> {
+        let assigned = self.assigned.as_ref().filter(|_| !self.quiet)?;
+        let started = self.started.unwrap_or(now);
         let mut text = format!(
-            "GPU: {} on {worker}, waited {}",
+            "{}: {} on {}, waited {}",
+            if assigned.gpu { "GPU" } else { "CPU" },
             seconds(Duration::from_millis(usage.run_ms)),
-            seconds(waited)
+            assigned.worker,
+            seconds(assigned.at)
         );
-        if usage.peak_memory_bytes > 0 {
-            text.push_str(&format!(", peak {}", bytes(usage.peak_memory_bytes)));
+        let starting = started.saturating_sub(assigned.at);
+        if starting >= WORTH_A_WORD {
+            text.push_str(&format!(", started in {}", seconds(starting)));
+        }
+        if let Some((peak, of)) = peak(usage) {
+            text.push_str(&format!(", peak {} of {of}", bytes(peak)));
         }
         if let Some(gpu) = usage.gpu {
             text.push_str(&turns(gpu));
@@ -231,34 +313,38 @@ impl Notice {
         if let Some(left) = &self.budget {
             text.push_str(&format!(". {}", budget(left)));
         }
-        Some(self.show(text, now))
+        Some(text)
     }
 
-    /// The last word on a cell that did not run, if a line stands that would be wrong now.
-    pub(super) fn fails(&mut self, now: Duration) -> Option<Line> {
-        self.shown.as_ref()?;
-        Some(self.show("The cell did not run on a GPU".to_owned(), now))
-    }
-
-    fn show(&mut self, text: String, now: Duration) -> Line {
-        let kind = match self.shown {
-            None => "display_data",
-            Some(_) => "update_display_data",
-        };
-        let content = json!({
-            "data": {
-                "text/plain": text,
-                "text/html": format!("<small style=\"opacity:0.7\">{}</small>", escaped(&text).replace('\n', "<br>")),
-            },
-            "metadata": {},
-            "transient": {"display_id": self.display_id},
-        });
-        self.shown = Some((text, now));
-        Line {
-            kind,
-            content: content.to_string(),
+    /// The text that stands from now on.
+    pub(super) fn show(&mut self, text: &str, now: Duration) -> Line {
+        let mut line = Line::with(text, json!({"display_id": self.display_id}));
+        if self.shown.is_some() {
+            line.kind = "update_display_data";
         }
+        self.shown = Some((text.to_owned(), now));
+        line
     }
+}
+
+impl Assigned {
+    fn running(&self, running: Duration) -> String {
+        let limit = self.limit.map_or_else(String::new, |limit| {
+            format!(" of at most {}", whole(limit.as_secs().max(1)))
+        });
+        format!("Running on {} for {}{limit}", self.worker, since(running))
+    }
+}
+
+/// The most that the cell used, of the memory that students run out of.
+fn peak(usage: Usage) -> Option<(u64, &'static str)> {
+    let on_gpu = usage.gpu.map_or(0, |gpu| gpu.peak_memory_bytes);
+    [
+        (on_gpu, "GPU memory"),
+        (usage.peak_memory_bytes, "main memory"),
+    ]
+    .into_iter()
+    .find(|(bytes, _)| *bytes > 0)
 }
 
 /// What the cell had of a GPU that sessions share.

@@ -6,7 +6,6 @@ use std::collections::VecDeque;
 
 use baton_jupyter_link::message::message_id;
 use baton_jupyter_link::wire::MessageView;
-use memchr::memmem;
 use serde::Deserialize;
 
 /// Cells that are over are forgotten first; a client rarely has more than one that is not.
@@ -18,29 +17,25 @@ pub(super) enum Sign {
     Busy(String),
     Input(String),
     Idle(String),
+    /// It has shown something.
+    Output(String),
 }
 
 impl Sign {
     pub(super) fn read(message: MessageView<'_>) -> Option<Self> {
         #[derive(Deserialize)]
-        struct Header {
-            msg_type: String,
+        struct Header<'a> {
+            msg_type: &'a str,
         }
         #[derive(Deserialize)]
         struct Status {
             execution_state: String,
         }
-        let header = message.header()?;
-        // Most messages are neither, and need no parsing.
-        if memmem::find(header, b"\"status\"").is_none()
-            && memmem::find(header, b"\"execute_input\"").is_none()
-        {
-            return None;
-        }
-        let header: Header = serde_json::from_slice(header).ok()?;
+        let header: Header<'_> = serde_json::from_slice(message.header()?).ok()?;
         let parent = || message_id(message.parent_header()?);
-        match header.msg_type.as_str() {
+        match header.msg_type {
             "execute_input" => Some(Self::Input(parent()?)),
+            kind if is_visible(kind) => Some(Self::Output(parent()?)),
             "status" => {
                 let status: Status = serde_json::from_slice(message.content()?).ok()?;
                 match status.execution_state.as_str() {
@@ -52,6 +47,11 @@ impl Sign {
             _ => None,
         }
     }
+}
+
+/// Whether a message of this kind puts something below its cell.
+pub(crate) fn is_visible(kind: &str) -> bool {
+    matches!(kind, "stream" | "display_data" | "execute_result" | "error")
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +69,7 @@ struct Cell {
     /// Its `execute_input` was seen, or something that comes after it.
     input: Option<u64>,
     over: bool,
+    has_output: bool,
 }
 
 impl CellLog {
@@ -79,6 +80,12 @@ impl CellLog {
             }
             Sign::Input(message_id) => self.note_input(message_id),
             Sign::Idle(message_id) => self.cell(message_id).over = true,
+            Sign::Output(message_id) => {
+                let mut newest_first = self.cells.iter_mut().rev();
+                if let Some(cell) = newest_first.find(|cell| cell.message_id == *message_id) {
+                    cell.has_output = true;
+                }
+            }
         }
     }
 
@@ -102,6 +109,10 @@ impl CellLog {
 
     pub(super) fn is_over(&self, message_id: &str) -> bool {
         self.find(message_id).is_some_and(|cell| cell.over)
+    }
+
+    pub(super) fn has_output(&self, message_id: &str) -> bool {
+        self.find(message_id).is_some_and(|cell| cell.has_output)
     }
 
     pub(super) fn noted(&self) -> u64 {
@@ -139,6 +150,7 @@ impl CellLog {
                 busy: self.noted,
                 input: None,
                 over: false,
+                has_output: false,
             });
             self.noted += 1;
             self.cells.len() - 1
@@ -201,6 +213,15 @@ mod tests {
         assert!(log.had_begun("b", true, then));
         assert!(!log.had_begun("b", false, then));
         assert!(log.had_begun("b", false, log.noted()));
+    }
+
+    #[test]
+    fn what_a_cell_has_shown_is_known() {
+        let mut log = log(&[busy("a"), input("a"), busy("b")]);
+        log.note(&Sign::Output("a".to_owned()));
+        log.note(&Sign::Output("of an unknown cell".to_owned()));
+        assert!(log.has_output("a") && !log.has_output("b"));
+        assert_eq!(log.cells.len(), 2);
     }
 
     #[test]

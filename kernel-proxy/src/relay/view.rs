@@ -340,8 +340,11 @@ fn note(
     relay: &Relay,
     message: MessageView<'_>,
 ) {
-    if let Some(sign) = Sign::read(message) {
-        relay.stage().cells.note(&sign);
+    let sign = Sign::read(message);
+    if let Some(sign) = &sign {
+        relay.stage().cells.note(sign);
+    }
+    if let Some(sign) = sign.filter(|sign| !matches!(sign, Sign::Output(_))) {
         if let Sign::Idle(message_id) = &sign {
             cells.note_joined_late(message_id);
         }

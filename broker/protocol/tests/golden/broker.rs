@@ -143,6 +143,7 @@ golden!(messages_to_proxies_are_read, "to_proxy", ToProxy, [
         last_place: 5,
         moved_back: Some(MovedBack { people: 2, because: AheadBecause::UsedLess }),
         waiting: WaitingReason::InLine,
+        gpu: true,
         estimate: Some(Estimate { lower_ms: 25_000, middle_ms: 40_000, upper_ms: 90_000 }),
         message: Some("The lab closes at six".to_owned()),
     },

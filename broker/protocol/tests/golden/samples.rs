@@ -150,6 +150,7 @@ pub(crate) fn events() -> Vec<JobEvent> {
     vec![
         JobEvent::Assigned {
             worker: "gpu-2".to_owned(),
+            gpu: true,
             timeout_ms: Some(300_000),
         },
         JobEvent::StateWanted {},

@@ -117,7 +117,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::Publish { call: 9, output: output() },
     ToNotebook::OutputGiven { call: 9, missing: 3 },
     ToNotebook::InputWanted { call: 9, prompt: "Name: ".to_owned(), password: false },
-    ToNotebook::Finished { call: 9, outcome: Outcome::Ok, error: None, delta: Some(delta()) },
+    ToNotebook::Finished { call: 9, outcome: Outcome::Ok, error: None, delta: Some(delta()), summary: Some(output()) },
     ToNotebook::Rest { call: 9, delta: delta() },
     ToNotebook::SessionEnded { worker: "gpu-2".to_owned() },
     ToNotebook::RestLost { call: 9, error: error() },

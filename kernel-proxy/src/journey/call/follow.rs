@@ -12,7 +12,7 @@ use super::current::{Call, Stop};
 use super::names::sent;
 use crate::journey::failure::Failure;
 use crate::journey::link::{News, Step};
-use crate::journey::notice::Waiting;
+use crate::journey::notice::{Notice, Waiting};
 
 /// How long an interrupted cell may still bring its state home; a worker gives a session less.
 const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
@@ -35,7 +35,7 @@ impl Journey {
         let mut cancelled: Option<(Instant, Duration)> = None;
         let mut down_since: Option<Instant> = None;
         let mut names = None;
-        call.notice.waits(Waiting::Starting);
+        call.notice.waits(Waiting::Starting { worker: None });
         loop {
             let mut look = call.notice.next_look(call.now());
             if let Some((since, patience)) = cancelled {
@@ -102,8 +102,7 @@ impl Journey {
                     self.send_names(call, sent).await?;
                 }
                 () = tokio::time::sleep(look) => {
-                    let worker = call.worker.clone();
-                    self.put_out(call, |notice, now| notice.look(now, worker.as_deref()));
+                    self.put_out(call, Notice::look);
                 }
             }
             if cancelled.is_some_and(|(since, patience)| since.elapsed() >= patience) {
@@ -119,9 +118,13 @@ impl Journey {
         call.is_stored = true;
         let number = call.number;
         match event {
-            JobEvent::Assigned { worker, timeout_ms } => {
-                call.notice.waits(Waiting::Starting);
-                call.notice.limit(timeout_ms);
+            JobEvent::Assigned {
+                worker,
+                gpu,
+                timeout_ms,
+            } => {
+                let now = call.now();
+                call.notice.assigned(worker.clone(), gpu, timeout_ms, now);
                 call.worker = Some(worker);
             }
             JobEvent::StateWanted {} | JobEvent::BytesWanted {} => {

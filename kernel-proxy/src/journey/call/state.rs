@@ -15,7 +15,7 @@ use super::rest::{Late, Stage};
 use crate::journey::failure::Failure;
 use crate::journey::link::describe;
 use crate::journey::moving::{self, Outgoing, Received};
-use crate::journey::notice::Waiting;
+use crate::journey::notice::{Notice, Waiting};
 
 /// What the session holds.
 #[derive(Clone)]
@@ -72,7 +72,7 @@ impl Journey {
             tokio::select! {
                 sent = &mut sending => break sent,
                 () = tokio::time::sleep(look) => {
-                    self.put_out(call, |notice, now| notice.look(now, None));
+                    self.put_out(call, Notice::look);
                 }
                 stopped = call.stopped(), if stop.is_none() => {
                     stop = Some(stopped);
@@ -117,14 +117,12 @@ impl Journey {
         };
         let (file, delta, ledger) = self.fetch(call, state, home.ledger).await?;
         let files = self.bring_files(call, files).await?;
-        if let Some(worker) = call.worker.clone() {
-            self.put_out(call, |notice, now| notice.ends(now, &worker, usage));
-        }
         let message = ToNotebook::Finished {
             call: call.number,
             outcome,
             error,
             delta: Some(delta),
+            summary: self.summary(call, usage),
         };
         let file = std::os::fd::AsFd::as_fd(&file);
         call.writer.send_with_file(&message, file).await?;

@@ -264,6 +264,7 @@ impl Keeper {
                 last_place,
                 moved_back,
                 waiting,
+                gpu,
                 estimate,
                 message,
             } => {
@@ -272,6 +273,7 @@ impl Keeper {
                     last_place,
                     moved_back,
                     reason: waiting,
+                    gpu,
                     estimate,
                     message,
                 };

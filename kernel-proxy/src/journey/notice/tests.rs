@@ -23,6 +23,7 @@ fn place(reason: WaitingReason) -> Place {
         last_place: 3,
         moved_back: None,
         reason,
+        gpu: true,
         estimate: None,
         message: None,
     }
@@ -54,19 +55,33 @@ fn usage(run_ms: u64, peak_memory_bytes: u64) -> Usage {
 }
 
 #[test]
-fn a_short_wait_shows_the_summary_alone() {
+fn a_short_cell_shows_the_summary_alone() {
     let mut notice = Notice::new("d".into(), false);
     notice.waits(queued(1));
-    assert_eq!(notice.look(at(1.9), None), None);
-    notice.starts(at(0.4));
-    assert_eq!(notice.look(at(3.0), Some("cpu-0")), None);
+    assert_eq!(notice.look(at(1.9)), None);
+    notice.assigned("cpu-0".into(), false, None, at(0.4));
+    notice.starts(at(0.5));
+    assert_eq!(notice.look(at(1.4)), None);
+    notice.output_came();
+    assert_eq!(notice.look(at(3.0)), None);
     assert_eq!(
-        text(notice.ends(at(3.5), "cpu-0", usage(3100, 0))),
-        Some((
-            "display_data",
-            "GPU: 3.1 s on cpu-0, waited 0.4 s".to_owned()
-        ))
+        notice.summary(at(3.5), usage(3100, 0)).unwrap(),
+        "CPU: 3.1 s on cpu-0, waited 0.4 s"
     );
+}
+
+#[test]
+fn a_cell_that_shows_nothing_is_said_to_run() {
+    let mut notice = Notice::new("d".into(), false);
+    notice.assigned("gpu-2".into(), true, Some(300_000), at(0.1));
+    notice.starts(at(0.2));
+    assert_eq!(notice.next_look(at(0.2)), SOON);
+    let line = text(notice.look(at(1.3))).unwrap();
+    let running = "Running on gpu-2 for 1 s of at most 5 min".to_owned();
+    assert_eq!(line, ("display_data", running));
+    notice.output_came();
+    notice.is_gone();
+    assert_eq!(notice.look(at(9.0)), None);
 }
 
 #[test]
@@ -75,25 +90,29 @@ fn a_long_wait_is_one_line_that_changes_once_a_second_at_most() {
     notice.waits(queued(2));
     let line = |kind, text: &str| Some((kind, text.to_owned()));
     assert_eq!(
-        text(notice.look(at(2.0), None)),
+        text(notice.look(at(2.0))),
         line(
             "display_data",
             "Waiting for a GPU: 2nd in line, about 40 s (25 s to 1 min 30 s)"
         )
     );
     notice.waits(queued(1));
-    assert_eq!(notice.look(at(2.5), None), None);
+    assert_eq!(notice.look(at(2.5)), None);
     assert_eq!(
-        text(notice.look(at(10.0), None)),
+        text(notice.look(at(10.0))),
         line(
             "update_display_data",
             "Waiting for a GPU: 1st in line, about 30 s (15 s to 1 min 20 s)"
         )
     );
-    notice.limit(Some(300_000));
-    notice.starts(at(11.0));
+    notice.assigned("gpu-2".into(), true, Some(300_000), at(11.0));
     assert_eq!(
-        text(notice.look(at(23.4), Some("gpu-2"))),
+        text(notice.look(at(11.5))),
+        line("update_display_data", "Starting on gpu-2")
+    );
+    notice.starts(at(13.1));
+    assert_eq!(
+        text(notice.look(at(25.5))),
         line(
             "update_display_data",
             "Running on gpu-2 for 12 s of at most 5 min"
@@ -130,7 +149,7 @@ fn every_reason_has_its_words() {
         place(WaitingReason::OwnJobRuns {
             notebook: "a.ipynb".into(),
         }),
-        "Waiting for your other GPU cell (a.ipynb) to finish",
+        "Waiting for your other %%gpu cell (a.ipynb) to finish",
     );
     check(
         place(WaitingReason::BehindDeadline {
@@ -151,6 +170,13 @@ fn every_reason_has_its_words() {
         "Waiting for a GPU: no GPU worker is connected at the moment",
     );
     check(
+        Place {
+            gpu: false,
+            ..place(WaitingReason::NoWorker)
+        },
+        "Waiting for a worker: no worker is connected at the moment",
+    );
+    check(
         place(WaitingReason::WorkersPaused { why: Some(why()) }),
         "Waiting for a GPU: the GPU workers are drained (back at two)",
     );
@@ -166,16 +192,30 @@ fn every_reason_has_its_words() {
 #[test]
 fn the_summary_says_what_is_known() {
     let mut notice = Notice::new("d".into(), false);
-    notice.starts(at(12.0));
+    notice.assigned("gpu-2".into(), true, None, at(12.0));
+    notice.starts(at(12.4));
     notice.charged(BudgetLeft {
         left_ms: 6_179_000,
         of_ms: 7_200_000,
         period: Period::Week,
     });
-    let line = notice.ends(at(60.0), "gpu-2", usage(41_000, 3_435_973_836));
+    let mut used = usage(41_000, 3_435_973_836);
     assert_eq!(
-        text(line).unwrap().1,
-        "GPU: 41.0 s on gpu-2, waited 12.0 s, peak 3.2 GiB. 102 of 120 min left this week"
+        notice.summary(at(60.0), used).unwrap(),
+        "GPU: 41.0 s on gpu-2, waited 12.0 s, peak 3.2 GiB of main memory. 102 of 120 min left this week"
+    );
+    used.gpu = Some(GpuUsage {
+        held_ms: 30_000,
+        waited_ms: 2000,
+        swaps: 1,
+        peak_memory_bytes: 1 << 30,
+    });
+    let mut slow = Notice::new("d".into(), false);
+    slow.assigned("gpu-2".into(), true, None, at(0.3));
+    slow.starts(at(2.4));
+    assert_eq!(
+        slow.summary(at(60.0), used).unwrap(),
+        "GPU: 41.0 s on gpu-2, waited 0.3 s, started in 2.1 s, peak 1.0 GiB of GPU memory, had the GPU 30.0 s and waited 2.0 s for its turns"
     );
 }
 
@@ -190,15 +230,16 @@ fn what_staff_write_is_no_markup() {
         place,
         since: at(0.0),
     });
-    let line = notice.look(at(2.0), None).unwrap();
+    let line = notice.look(at(2.0)).unwrap();
     assert!(line.content.contains("moment<br>&lt;b&gt;now&lt;/b&gt;"));
 }
 
 #[test]
 fn a_quiet_cell_says_nothing() {
     let mut notice = Notice::new("d".into(), true);
-    assert_eq!(notice.look(at(60.0), None), None);
-    assert_eq!(notice.ends(at(61.0), "cpu-0", usage(5, 6)), None);
+    notice.assigned("cpu-0".into(), false, None, at(0.1));
+    assert_eq!(notice.look(at(60.0)), None);
+    assert_eq!(notice.summary(at(61.0), usage(5, 6)), None);
 }
 
 #[test]
