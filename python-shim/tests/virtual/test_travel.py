@@ -54,6 +54,18 @@ CASES: dict[str, tuple[str, str, str, object]] = {
     "moved down": ("x = torch.ones(2, device='cuda')", "y = x.cpu()", "(x.is_cuda, y.is_cuda)", (True, False)),
     "moved up": ("m = torch.nn.Linear(2, 1); w = m.weight", "m.to('cuda')", "(w is m.weight, w.is_cuda)", (True, True)),
     "moved up at home": ("x = torch.ones(2)", "x.data = x.data.cuda()", "(x.is_cuda, x.tolist())", (True, [1, 1])),
+    "compiled": (
+        "m = torch.compile(torch.nn.Linear(2, 1), backend='eager').cuda(); w = m.weight",
+        "y = m(torch.ones(1, 2, device='cuda')).detach(); m.weight.data.fill_(3); k = list(m.state_dict())",
+        "(type(m).__name__, k == list(m.state_dict()), m.weight is w, m(torch.ones(1, 2).cuda()).is_cuda, w.tolist())",
+        ("OptimizedModule", True, True, True, [[3, 3]]),
+    ),
+    "compiled there": (
+        "",
+        "m = torch.compile(torch.nn.Linear(2, 1).cuda(), backend='eager'); y = m(torch.ones(1, 2).cuda()).detach()",
+        "(type(m).__name__, torch.equal(m(torch.ones(1, 2).cuda()).detach(), y))",
+        ("OptimizedModule", True),
+    ),
     "both sides": (
         "x = torch.ones(2, device='cuda'); c = torch.ones(2)",
         "c += 1; x += c.cuda()",

@@ -13,6 +13,7 @@ from baton_shim.virtual.patches import Patches
 def install(patches: Patches) -> None:
     from baton_shim.virtual.pytorch import (
         answers,
+        compiling,
         devices,
         doors,
         fourier,
@@ -34,6 +35,7 @@ def install(patches: Patches) -> None:
     gradients.install(patches)
     saving.install(patches)
     training.install(patches)
+    compiling.install(patches)
     larger_programs.install(patches)
     streams.install(patches)
     older.install(patches)

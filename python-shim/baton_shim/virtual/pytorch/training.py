@@ -260,11 +260,6 @@ def moved(part: Any) -> Any:
 
 
 def install_wrappers(patches: Patches) -> None:
-    """`torch.compile` is for the GPU machine."""
-
-    def compile(model: Any = None, **options: Any) -> Any:  # noqa: A001
-        return model if model is not None else (lambda decorated: decorated)
-
     profile = torch.autograd.profiler.profile
     profile_here = profile.__init__
 
@@ -276,7 +271,6 @@ def install_wrappers(patches: Patches) -> None:
         profile_here(self, *args, **kwargs)
 
     patches.set(profile, "__init__", observe)
-    patches.set(torch, "compile", compile)
     for scripted in (torch._C.ScriptFunction, torch._C.ScriptMethod):
         patches.set(scripted, "__call__", inside(scripted.__call__))
     new_here = torch.nn.Parameter.__new__
