@@ -98,7 +98,7 @@ def test_a_course_with_limits_and_a_budget(course: Course) -> None:
     ada.run("values = [1]").ok()
     done = ada.gpu("values.append(2)\nvalues").ok()
     assert done.value == "[1, 2]"
-    assert re.search(r", peak \S+ MiB\. 59 of 60 min left this week$", done.summary), done.summary
+    assert re.search(r", peak \S+ MiB of main memory\. 59 of 60 min left this week$", done.summary), done.summary
 
     refused = ada.run("%%gpu --timeout 10m\nvalues.append(3)")
     assert refused.error is not None
