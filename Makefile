@@ -37,6 +37,8 @@ help:
 	@echo "make bench     measure, into benches/results/"
 	@echo "make test-gpu  the checks that need an NVIDIA GPU"
 	@echo "make bench-gpu what needs one, measured into benches/results/"
+	@echo "make gpu-first-day  on a GPU for the first time: at most nine minutes, one report in benches/results/"
+	@echo "make gpu-kit   pack what that needs for a machine without compiler or network, into dist/gpu-kit"
 	@echo "make clean     remove .venv and target/"
 
 .PHONY: demo
@@ -86,6 +88,27 @@ test-gpu: gpu $(VENV)/.requirements-gpu $(VENV)/.requirements-cuda $(INSTALLED)
 bench-gpu: export PROFILE := release
 bench-gpu: $(VENV)/.requirements-test $(VENV)/.requirements-cuda
 	$(BIN)/python benches/gpu/run.py $(GPU)
+
+# `python3 benches/gpu/first_day.py` does the same where there is no make.
+.PHONY: gpu-first-day
+gpu-first-day: gpu
+	$(PYTHON) benches/gpu/first_day.py $(GPU)
+
+# For a machine with this Python. What PyTorch brings, such as the bindings of the CUDA driver, is not in it.
+KIT := dist/gpu-kit
+KIT_PYTHON ?= 3.12
+.PHONY: gpu-kit
+gpu-kit: $(VENV)/.requirements-build
+	rm -rf $(KIT)
+	mkdir -p $(KIT)
+	cargo build --release --locked -p baton-gpu-tests --example turns
+	cp target/release/examples/turns $(KIT)/
+	MATURIN_PEP517_ARGS="--profile release --locked" \
+		$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(KIT) .
+	$(BIN)/pip download --quiet --no-deps --only-binary=:all: --python-version $(KIT_PYTHON) --dest $(KIT) \
+		$(foreach old,17 28 34,--platform manylinux_2_$(old)_x86_64) --platform manylinux2014_x86_64 \
+		-r requirements/runtime.txt
+	@du -sh $(KIT)
 
 .PHONY: gpu
 gpu:

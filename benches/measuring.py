@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import threading
 import time
@@ -145,12 +147,25 @@ def report(name: str, rows: dict[str, dict[str, Any]], verdict: dict[str, Any]) 
 def machine() -> dict[str, str]:
     packages = ("ipykernel", "cloudpickle", "dill", "ipyparallel", "numpy", "torch", "baton-jupyter")
     return {
+        "date": datetime.date.today().isoformat(),
         "system": platform.system(),
         "architecture": platform.machine(),
         "cores": str(os.cpu_count()),
         "python": platform.python_version(),
         "load": f"{os.getloadavg()[0]:.1f}",
-    } | {package: version(package) for package in packages if any(distributions(name=package))}
+        **{package: version(package) for package in packages if any(distributions(name=package))},
+        **({"GPU": gpus} if (gpus := gpu()) else {}),
+    }
+
+
+def gpu() -> str:
+    """Name, driver and memory of each, as NVIDIA's program says; empty where there is none."""
+    try:
+        command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
+        said = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return "; ".join(said.stdout.splitlines()) if said.returncode == 0 else ""
 
 
 def markdown(name: str, rows: dict[str, dict[str, Any]], verdict: dict[str, Any]) -> str:

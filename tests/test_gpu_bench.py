@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 # The tests' own home has no compiler.
 ENVIRONMENT = dict(os.environ)
@@ -24,24 +26,39 @@ def bench(results: Path, *arguments: str) -> dict[str, Any]:
     return result
 
 
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A driver in host memory."""
+    folder = tmp_path_factory.mktemp("machine")
+    command = ["cargo", "run", "--quiet", "--locked", "-p", "baton-gpu-tests", "--bin", "gpu-machine", "--"]
+    subprocess.run([*command, folder, str(CARD_MIB << 20)], cwd=ROOT, env=ENVIRONMENT, check=True)
+    return folder
+
+
+def first_day(results: Path, *arguments: object) -> dict[str, Any]:
+    """What it reports."""
+    command = [sys.executable, ROOT / "benches/gpu/first_day.py", "--results", results, *map(str, arguments)]
+    subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, timeout=300)
+    report: dict[str, Any] = json.loads((results / "gpu-first-day.json").read_text())
+    assert (results / "gpu-first-day.md").read_text().startswith("# gpu-first-day")
+    return report
+
+
 def test_what_cannot_be_measured_is_said_not_to_have_run(tmp_path: Path) -> None:
     result = bench(tmp_path / "results", "--minutes", "0")
     assert {row["result"].partition(":")[0] for row in result["rows"].values()} == {"not run"}
     assert set(result["verdict"].values()) == {"not run"}
 
 
-def test_each_part_measures_and_checks_what_it_moved(tmp_path: Path) -> None:
-    machine = tmp_path / "machine"
-    machine.mkdir()
-    command = ["cargo", "run", "--quiet", "--locked", "-p", "baton-gpu-tests", "--bin", "gpu-machine", "--"]
-    subprocess.run([*command, machine, str(CARD_MIB << 20)], cwd=ROOT, env=ENVIRONMENT, check=True)
+def test_each_part_measures_and_checks_what_it_moved(tmp_path: Path, machine: Path) -> None:
     result = bench(
         *(tmp_path / "results", "--machine", str(machine), "--parts", "handover,classroom"),
         *("--seconds", "0.2", "--students", "4"),
     )
     rows = result["rows"]
     results = {what: row["result"] for what, row in rows.items()}
-    assert results.pop("probe") == "not run: not asked for"
+    for part in ("probe", "notebooks", "frameworks"):
+        assert results.pop(part) == "not run: not asked for"
     for part in ("handover", "classroom"):
         assert results.pop(part).startswith("done"), rows
     for what in ("the link", "launches, alone", "launches, in turns"):
@@ -53,3 +70,30 @@ def test_each_part_measures_and_checks_what_it_moved(tmp_path: Path) -> None:
     assert rows["hand-over, half moves"]["gb_per_s"] > 0
     assert rows["4 students, as a worker's cells"]["moved_gb"] > 0
     assert result["verdict"]["big_50, in turns of 20 s"] == "not run"
+
+
+def test_the_first_day_leaves_one_report_of_all_parts(tmp_path: Path, machine: Path) -> None:
+    report = first_day(tmp_path, "--python", sys.executable, "--machine", machine, "--seconds", 0.2)
+    rows = report["rows"]
+    for part in ("notebooks", "frameworks", "probe", "handover", "big_50", "small_50"):
+        assert rows[part]["result"].startswith("done"), rows
+    for what in ("first %%gpu cell", "in a warm session", "two notebooks at once", "hand-over, half moves"):
+        assert rows[what]["result"] == "right", rows
+    for arm in ("alone", "alone in turns", "in turns of 5 s", "in turns, as cells"):
+        assert rows[f"big_50, {arm}"]["result"] == "right", rows
+    assert rows["big_50, in turns of 5 s"]["moved_gb"] > 0
+    assert rows["big_50, two under nvshare, 20 s"]["result"].startswith("not run: no nvshare")
+    assert rows["eager, two at a time"]["result"] == "not run: a framework needs a real driver"
+    assert report["machine"]["date"]
+
+
+def test_the_first_day_reports_parts_that_hang(tmp_path: Path, machine: Path) -> None:
+    """A limit that none can keep."""
+    report = first_day(tmp_path, "--python", sys.executable, "--machine", machine, "--longest", 0.05)
+    ended = {part: report["rows"][part]["result"] for part in ("notebooks", "frameworks", "probe", "handover")}
+    assert all(result.startswith("ended: its time was over") for result in ended.values()), ended
+
+
+def test_the_first_day_reports_that_it_cannot_begin(tmp_path: Path) -> None:
+    report = first_day(tmp_path, "--python", "/nowhere/python", "--minutes", 0.1)
+    assert report["verdict"] == {"result": "failed before the first part: no Python is at /nowhere/python"}

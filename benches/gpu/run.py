@@ -2,7 +2,7 @@
 
 Each part is a process of its own with a limit; one that fails is told of, and the next one goes on. The result is
 written after each, so what was found stays. Parts come in the order of what is most worth knowing, so `--minutes 10` is
-enough for a first look at a GPU; `--seconds 15` makes programs shorter.
+enough for a first look at a GPU; `--seconds 15` makes programs shorter. `make gpu-first-day` is that first look.
 
 `--machine FOLDER` runs all of it on a driver in host memory, to try the programs; its times mean nothing.
 """
@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 from programs import FOLDER, ROOT, arguments, environment
 
 import measuring  # isort: skip
+from end_to_end.turns import BUILT  # isort: skip
 
 
 class Part(NamedTuple):
@@ -35,6 +36,8 @@ class Part(NamedTuple):
 
 
 PARTS = {
+    "notebooks": Part("notebooks.py", (), 10),
+    "frameworks": Part("frameworks.py", (), 10),
     "probe": Part("probe.py", ("--max-gib", "8"), 10),
     "handover": Part("handover.py", (), 10, ("hand-over, both fit", "moves against the link", "a launch in turns")),
     "big_50": Part(
@@ -61,16 +64,18 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="for all parts together")
     parser.add_argument("--parts", default=",".join(PARTS), help="which, with commas between")
+    parser.add_argument("--longest", type=float, default=float("inf"), help="seconds that one part may take")
+    parser.add_argument("--name", help="of the result")
     parser.add_argument("--students", default="30,10,5", help="sizes of the class")
     parser.add_argument("--nvshare", type=Path, help="the folder of nvshare's programs")
     parser.add_argument("--results", type=Path, default=measuring.RESULTS, help="the folder of the result")
     options = parser.parse_args()
     measuring.RESULTS = options.results
-    name = "gpu-tried" if options.machine else "gpu"
+    name = options.name or ("gpu-tried" if options.machine else "gpu")
     hindrance = None
     if not options.machine and not Path("/dev/nvidia0").exists():
         hindrance = "this machine has no NVIDIA GPU (no /dev/nvidia0)"
-    else:
+    elif BUILT not in os.environ:
         # Not in a part's time.
         subprocess.run([*BUILD, "--profile", os.environ.get("PROFILE", "dev")], cwd=ROOT, check=True)
     over = time.monotonic() + 60 * options.minutes
@@ -102,7 +107,7 @@ def run(part: Part, options: argparse.Namespace, left: float, name: str) -> tupl
         command += ["--students", options.students]
     if part.program == "sharing.py" and options.nvshare:
         command += ["--nvshare", str(options.nvshare)]
-    limit = min(left, max(LEAST_LIMIT_SECONDS, part.limit * options.seconds))
+    limit = min(left, options.longest, max(LEAST_LIMIT_SECONDS, part.limit * options.seconds))
     begin = time.monotonic()
     options.results.mkdir(exist_ok=True)
     with tempfile.TemporaryFile("w+") as said:

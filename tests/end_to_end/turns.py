@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
+BUILT = "BATON_TURNS"
+"""Where the program is, on a machine that cannot build it."""
 
 
 class Turns:
@@ -55,6 +57,8 @@ def turns(sessions: int, cap_bytes: int, host_bytes: int, quantum_ms: int | None
     profile = os.environ.get("PROFILE", "dev")
     command = ["cargo", "run", "--quiet", "--locked", "--profile", profile]
     command += ["-p", "baton-gpu-tests", "--example", "turns", "--"]
+    if BUILT in os.environ:
+        command = [os.environ[BUILT]]
     with tempfile.TemporaryDirectory() as folder:
         numbers = [sessions, cap_bytes, host_bytes, *([] if quantum_ms is None else [quantum_ms])]
         command += [folder, *map(str, numbers)]

@@ -1,0 +1,224 @@
+"""Frameworks in turns on a real GPU: two programs at a time that together have more memory than they may use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from end_to_end.turns import turns
+
+MAY_USE = 4 << 30
+HOST = 16 << 30
+PATIENCE_SECONDS = 600
+
+# Each line is answered: whether the memory is as it was left, and how many submissions a profiler saw that did not pass
+# the gate. The profiler is PyTorch's, which sees what any library of the process submits.
+PROGRAM = """
+import ctypes
+import sys
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+gibibytes, number = float(sys.argv[1]), float(sys.argv[2])
+count = int(gibibytes * 2**30) // 4
+passed = ctypes.CDLL(None).baton_gpu_submissions
+passed.restype = ctypes.c_uint32
+SUBMISSIONS = ("LaunchKernel", "GraphLaunch", "Memcpy", "Memset")
+
+{library}
+
+{work}
+
+work()
+finish()
+print("ready", flush=True)
+for _ in sys.stdin:
+    before = passed()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        work()
+        finish()
+    submitted = [event for event in seen.events() if event.name.startswith("cu") and any(
+        name in event.name for name in SUBMISSIONS
+    )]
+    assert submitted, "the profiler saw nothing"
+    beside = max(0, len(submitted) - (passed() - before) % 2**32)
+    print(bool((memory == number).all()), beside, flush=True)
+"""
+
+PYTORCH = """
+memory = torch.full((count,), number, device="cuda")
+finish = torch.cuda.synchronize
+"""
+
+CUPY = """
+import cupy
+
+memory = cupy.full(count, number, dtype=cupy.float32)
+finish = cupy.cuda.Device().synchronize
+"""
+
+JAX = """
+import jax
+import jax.numpy as jnp
+
+assert jax.default_backend() == "gpu"
+memory = jnp.full(count, number, dtype=jnp.float32)
+
+def finish():
+    (jnp.zeros(()) + 1).block_until_ready()
+"""
+
+# Which library has the memory, and what is done beside it.
+WORK = {
+    "eager": (
+        PYTORCH,
+        """
+def work():
+    square = torch.full((512, 512), 2.0, device="cuda")
+    assert (square @ square)[0, 0].item() == 2048.0
+""",
+    ),
+    "graph": (
+        PYTORCH,
+        """
+sums = torch.zeros(8, device="cuda")
+aside = torch.cuda.Stream()
+aside.wait_stream(torch.cuda.current_stream())
+with torch.cuda.stream(aside):
+    sums.add_(1)
+torch.cuda.current_stream().wait_stream(aside)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    sums.add_(1)
+
+def work():
+    sums.zero_()
+    graph.replay()
+    assert sums.sum().item() == 8.0
+""",
+    ),
+    "loader": (
+        PYTORCH,
+        """
+from torch.utils.data import DataLoader, TensorDataset
+
+rows = TensorDataset(torch.arange(64.0))
+
+def work():
+    loader = DataLoader(rows, batch_size=16, num_workers=2, pin_memory=True)
+    assert sum(batch.to("cuda", non_blocking=True).sum().item() for (batch,) in loader) == 2016.0
+""",
+    ),
+    "compiled": (
+        PYTORCH,
+        """
+@torch.compile
+def twice_and_one(values):
+    return values * 2 + 1
+
+def work():
+    assert twice_and_one(torch.ones(4096, device="cuda")).sum().item() == 3 * 4096.0
+""",
+    ),
+    "triton": (
+        PYTORCH,
+        """
+import triton
+import triton.language as tl
+
+@triton.jit
+def add_one(values, size: tl.constexpr):
+    place = tl.arange(0, size)
+    tl.store(values + place, tl.load(values + place) + 1)
+
+def work():
+    values = torch.ones(1024, device="cuda")
+    add_one[(1,)](values, 1024)
+    assert values.sum().item() == 2048.0
+""",
+    ),
+    "cupy": (
+        CUPY,
+        """
+add_one = cupy.RawKernel(
+    'extern "C" __global__ void add_one(float *values) { values[threadIdx.x] += 1; }', "add_one"
+)
+
+def work():
+    square = cupy.full((512, 512), 2.0, dtype=cupy.float32)
+    assert float((square @ square)[0, 0]) == 2048.0
+    values = cupy.ones(256, dtype=cupy.float32)
+    add_one((1,), (256,), (values,))
+    assert float(values.sum()) == 512.0
+""",
+    ),
+    "jax": (
+        JAX,
+        """
+@jax.jit
+def twice_and_one(values):
+    return values * 2 + 1
+
+def work():
+    square = jnp.full((512, 512), 2.0)
+    assert float((square @ square)[0, 0]) == 2048.0
+    assert float(twice_and_one(jnp.ones(4096)).sum()) == 3 * 4096.0
+""",
+    ),
+}
+# As a worker tells its sessions.
+THRIFT = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+
+
+class Program:
+    def __init__(self, script: Path, gibibytes: float, number: int, environment: dict[str, str]) -> None:
+        command = [sys.executable, script, str(gibibytes), str(number)]
+        self.process = subprocess.Popen(
+            command, env=dict(os.environ) | environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self._limit = threading.Timer(PATIENCE_SECONDS, self.process.kill)
+        self._limit.start()
+        assert self.answer() == "ready"
+
+    def go(self) -> str:
+        assert self.process.stdin
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def answer(self) -> str:
+        """Empty when it ended."""
+        assert self.process.stdout
+        return self.process.stdout.readline().strip()
+
+    def end(self) -> None:
+        self._limit.cancel()
+        self.process.kill()
+        self.process.communicate()
+
+
+def take_turns(folder: Path, name: str, gibibytes: float, environment: dict[str, str]) -> int:
+    """Two programs of so much memory each, which may use 4 GiB together. Returns how often memory came back to the GPU.
+
+    Raises AssertionError where one finds something else than it left, or the profiler saw what did not pass the gate.
+    """
+    script = folder / "program.py"
+    library, work = WORK[name]
+    script.write_text(PROGRAM.replace("{library}", library).replace("{work}", work))
+    with turns(2, MAY_USE, HOST) as end:
+        programs: list[Program] = []
+        try:
+            for session in (1, 2):
+                programs.append(Program(script, gibibytes, session, end.environment(session) | THRIFT | environment))
+            for program in programs * 3:
+                said = program.go()
+                assert said == "True 0", f"memory as it was, and submissions past the gate: {said or 'it ended'}"
+            return sum(end.usage(session)["swaps"] for session in (1, 2))
+        finally:
+            for program in programs:
+                program.end()
