@@ -42,7 +42,7 @@ def main() -> None:
             where: asked(folder, "baton-load", "--", str(baton), engine, seconds) for where, folder in PLACES.items()
         }
         rows |= {f"{engine}, {where}": said(run) for where, run in runs.items()}
-    fairness = said(asked(None, "baton-order", "--example", "fairness"))
+    fairness = said(asked(None, "baton-scheduling", "--example", "fairness"))
     verdict = (
         {
             f"assigned within {TARGET_MS} ms (p99), {where}": all(

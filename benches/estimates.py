@@ -10,7 +10,7 @@ from typing import Any
 from measuring import report
 
 ROOT = Path(__file__).parent.parent
-BUILD = ("cargo", "build", "--quiet", "--locked", "--release", "--package", "baton-order", "--examples")
+BUILD = ("cargo", "build", "--quiet", "--locked", "--release", "--package", "baton-scheduling", "--examples")
 WHEN = {"first": "told first", "later": "told later", "best": "best possible, told first"}
 
 

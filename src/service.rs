@@ -12,8 +12,8 @@ use std::{
 };
 
 use anyhow::Context;
-use baton_link::{Dial, Token};
 use baton_protocol::{WorkerId, address::BrokerAddress};
+use baton_transport::{Dial, Token};
 use nix::{sys::prctl, unistd::Uid};
 
 use crate::settings::Settings;

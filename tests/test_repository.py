@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 from functools import cache
@@ -69,8 +70,45 @@ def test_versions_agree() -> None:
     import tomllib
 
     cargo = tomllib.loads((ROOT / "Cargo.toml").read_text())["workspace"]["package"]["version"]
-    shim = (ROOT / "python-shim/baton_shim/__init__.py").read_text()
+    shim = (ROOT / "python-shim/baton_shim/base/version.py").read_text()
     assert f'__version__ = "{cargo}"' in shim
+
+
+# Each layer of the shim, and the layers below it that it may import.
+LAYERS = {
+    "base": set(),
+    "virtual": {"base"},
+    "state": {"base", "virtual"},
+    "surroundings": {"base", "virtual", "state"},
+    "notebook": {"base", "virtual", "state", "surroundings"},
+    "session": {"base", "virtual", "state", "surroundings"},
+}
+
+
+def test_the_layers_of_the_shim_import_downwards_only() -> None:
+    package = ROOT / "python-shim/baton_shim"
+    assert {path.name for path in package.iterdir() if path.is_dir() and path.name != "__pycache__"} == set(LAYERS)
+    upwards = [
+        f"{path.relative_to(package)}:{node.lineno} imports {layer}"
+        for path in sorted(package.rglob("*.py"))
+        for own in [path.relative_to(package).parts[0]]
+        if own in LAYERS
+        for node in ast.walk(ast.parse(path.read_text()))
+        for layer in imported_layers(node)
+        if layer not in {own, *LAYERS[own]}
+    ]
+    assert upwards == []
+
+
+def imported_layers(node: ast.AST) -> set[str]:
+    """The layers of the shim that an import statement names; the package itself counts as one."""
+    if isinstance(node, ast.ImportFrom) and node.module is not None:
+        modules = [f"{node.module}.{one.name}" for one in node.names]
+    elif isinstance(node, ast.Import):
+        modules = [one.name for one in node.names]
+    else:
+        return set()
+    return {(module.split(".") + ["baton_shim"])[1] for module in modules if module.split(".")[0] == "baton_shim"}
 
 
 def test_runtime_requirements_agree() -> None:
@@ -83,7 +121,6 @@ def test_runtime_requirements_agree() -> None:
 
 def test_types_are_checked_alike_whatever_is_installed() -> None:
     """`make lint` runs before the packages that `baton_shim` imports are there."""
-    import ast
     import sys
     import tomllib
 

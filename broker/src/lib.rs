@@ -1,7 +1,7 @@
 //! The broker: queue, policy, history, API and dashboard.
 //!
 //! Proxies and workers dial in with one WebSocket each. What they say becomes [`engine`] events; [`dispatch`] decides
-//! with the help of [`baton_order`]; [`store`] keeps it in a database before anybody is told. Chunks of state go past the
+//! with the help of [`baton_scheduling::queue`]; [`store`] keeps it in a database before anybody is told. Chunks of state go past the
 //! loop through [`http`], and [`page`] shows people what goes on.
 //!
 //! **Invariant:** all state is in the database and the chunk folder: the process may be killed at any instant.
@@ -45,7 +45,7 @@ pub use people::{People, Person, Role};
 
 use anyhow::Context;
 use axum::serve::ListenerExt;
-use baton_blobs::ChunkDirectory;
+use baton_chunks::ChunkDirectory;
 use baton_protocol::address::BrokerAddress;
 use courses::Courses;
 use dispatch::Graces;

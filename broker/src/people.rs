@@ -3,7 +3,7 @@
 //! In: a file that only its owner may read; where a JupyterHub knows people, [`crate::hub`]. It holds hashes of tokens, so a copy of it opens nothing.
 //! Out: an [`Identity`] for a token, and what that identity may do.
 
-pub(crate) use baton_order::Account;
+pub(crate) use baton_scheduling::queue::Account;
 
 use anyhow::Context;
 use baton_protocol::{Refusal, WorkerId};
@@ -175,13 +175,13 @@ impl People {
 
 /// A worker with a token of its own is the same one after each start.
 pub(crate) fn worker_id(name: &str) -> WorkerId {
-    let hash = baton_blobs::hash(format!("baton worker {name}").as_bytes());
+    let hash = baton_chunks::hash(format!("baton worker {name}").as_bytes());
     let (id, _) = hash.0.split_first_chunk().unwrap_or((&[0; 16], &[]));
     WorkerId(uuid::Uuid::from_bytes(*id))
 }
 
 pub(crate) fn hash_of(token: &str) -> String {
-    baton_blobs::hash(token.as_bytes()).to_string()
+    baton_chunks::hash(token.as_bytes()).to_string()
 }
 
 /// Who asks.

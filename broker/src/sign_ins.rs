@@ -153,7 +153,7 @@ impl SignIns {
 }
 
 fn hash(id: &str) -> [u8; 32] {
-    baton_blobs::hash(id.as_bytes()).0
+    baton_chunks::hash(id.as_bytes()).0
 }
 
 fn key(id: &str) -> Result<LessSafeKey, StoreError> {

@@ -7,7 +7,7 @@
 //! What the rows say is read first and checked again for each chunk while nobody else can write.
 
 use crate::{engine::unix_ms, store::Store, store::StoreError};
-use baton_blobs::ChunkDirectory;
+use baton_chunks::ChunkDirectory;
 use baton_protocol::ChunkHash;
 use std::{sync::Arc, time::Duration};
 use tokio::time::{MissedTickBehavior, interval};

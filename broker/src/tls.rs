@@ -9,8 +9,8 @@
 use crate::{config::TlsFiles, watched::Watched};
 use anyhow::Context as _;
 use axum::serve::Listener;
-use baton_link::tls::provider;
 use baton_protocol::api::Problem;
+use baton_transport::tls::provider;
 use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},

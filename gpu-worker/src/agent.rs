@@ -16,9 +16,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use baton_link::LinkError;
 use baton_protocol::worker::{Acknowledged, Device, FromWorker, ToWorker};
 use baton_protocol::{JobEvent, JobId, NotebookId, Refusal, WorkerId};
+use baton_transport::LinkError;
 use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;

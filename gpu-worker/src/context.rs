@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use baton_blobs::{BlobError, ChunkDirectory};
-use baton_files::FilesError;
-use baton_jupyter_link::folder::FolderError;
-use baton_link::{ChunkLane, LinkError};
+use baton_chunks::{BlobError, ChunkDirectory};
+use baton_jupyter_wire::folder::FolderError;
+use baton_mirror::FilesError;
 use baton_protocol::{NotebookId, Submission};
+use baton_transport::{ChunkLane, LinkError};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, spawn_blocking};
 use tokio_util::sync::CancellationToken;

@@ -4,7 +4,7 @@
 //! its session, an IPython kernel of its own; one loop, the agent, talks with the broker.
 //!
 //! ```text
-//! broker <── line ── agent ──orders──> notebook ── job ──> session ──> python -m baton_shim.session
+//! broker <── line ── agent ──orders──> notebook ── job ──> session ──> python -m baton_shim.session.start
 //!                      ^───────────────reports─────────────┘
 //! ```
 //!
@@ -33,9 +33,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use baton_blobs::ChunkDirectory;
-use baton_link::{ChunkLane, Dial, LaneChoice};
+use baton_chunks::ChunkDirectory;
 use baton_protocol::WorkerId;
+use baton_transport::{ChunkLane, Dial, LaneChoice};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 

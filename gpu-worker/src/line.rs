@@ -5,8 +5,8 @@
 
 use std::time::Duration;
 
-use baton_link::{Backoff, Connection, Dial, LinkError, connect};
 use baton_protocol::worker::{FromWorker, ToWorker};
+use baton_transport::{Backoff, Connection, Dial, LinkError, connect};
 use futures_util::future::BoxFuture;
 use tokio::time::{Instant, sleep_until};
 

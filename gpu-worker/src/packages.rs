@@ -7,7 +7,7 @@
 use std::ffi::OsString;
 use std::path::Path;
 
-use baton_jupyter_link::folder::{self, FolderError, PrivateFolder};
+use baton_jupyter_wire::folder::{self, FolderError, PrivateFolder};
 
 use crate::Config;
 use crate::mirror::this_machine;

@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use std::fs;
 use std::path::Path;
 
-use baton_jupyter_link::process::kill_tree;
+use baton_jupyter_wire::process::kill_tree;
 use baton_protocol::NotebookId;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};

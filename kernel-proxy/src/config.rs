@@ -4,13 +4,13 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use baton_files::TrashLimits;
-use baton_link::{Dial, LaneChoice};
+use baton_mirror::TrashLimits;
+use baton_transport::{Dial, LaneChoice};
 
 use crate::kernel::ForkedKernel;
 
 /// The Python module that starts the notebook kernel with the shim loaded.
-pub const LAUNCHER_MODULE: &str = "baton_shim.notebook";
+pub const LAUNCHER_MODULE: &str = "baton_shim.notebook.start";
 
 /// Tells the shim that there shall be no virtual GPU.
 pub(crate) const NO_VIRTUAL_CUDA: (&str, &str) = ("BATON_VIRTUAL_CUDA", "0");

@@ -8,7 +8,7 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use baton_jupyter_link::process::{kill_tree, parent, parent_gone, terminate};
+use baton_jupyter_wire::process::{kill_tree, parent, parent_gone, terminate};
 use nix::unistd::Pid;
 use tokio::process::Child;
 use tokio::signal::unix::{Signal, SignalKind, signal};

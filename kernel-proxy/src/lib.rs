@@ -16,12 +16,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use baton_blobs::scanner::{self, SCANNER};
-use baton_jupyter_link::connection::ConnectionFile;
-use baton_jupyter_link::folder::PrivateFolder;
-use baton_jupyter_link::process::{KernelCommand, start_kernel};
-use baton_jupyter_link::shim::{SHIM_SOCKET, ShimListener};
-use baton_link::{LaneChoice, MemoryHolder};
+use baton_chunks::scanner::{self, SCANNER};
+use baton_jupyter_wire::connection::ConnectionFile;
+use baton_jupyter_wire::folder::PrivateFolder;
+use baton_jupyter_wire::process::{KernelCommand, start_kernel};
+use baton_jupyter_wire::shim::{SHIM_SOCKET, ShimListener};
+use baton_transport::{LaneChoice, MemoryHolder};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 

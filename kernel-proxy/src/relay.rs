@@ -18,9 +18,9 @@ mod view;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use baton_jupyter_link::connection::ConnectionFile;
-use baton_jupyter_link::message::{Draft, Signer, iopub_topic};
-use baton_jupyter_link::wire::encode_message;
+use baton_jupyter_wire::connection::ConnectionFile;
+use baton_jupyter_wire::message::{Draft, Signer, iopub_topic};
+use baton_jupyter_wire::wire::encode_message;
 use bytes::Bytes;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 

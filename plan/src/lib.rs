@@ -32,7 +32,7 @@ pub mod states;
 mod wait;
 mod words;
 
-pub use baton_order::{Seen, Survival};
+pub use baton_scheduling::queue::{Seen, Survival};
 
 pub use answer::Answer;
 pub use capacity::{Capacity, Row};

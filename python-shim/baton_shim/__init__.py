@@ -1,17 +1,17 @@
 """Baton's half inside the two Python kernels: the notebook kernel and its session on a GPU machine.
 
-**Invariant:** importing this package imports nothing else, so that a file of a student beside the notebook
+**Invariant:** importing this package imports nothing but its own version, so that a student's file beside the notebook
 (`socket.py`, `types.py`) cannot get in the way of a launcher.
 """
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+from baton_shim.base.version import __version__ as __version__
 
 
 def load_ipython_extension(shell: object) -> None:
     """`%load_ext baton_shim` in a kernel that Baton did not start: `%%gpu` exists and says what is missing."""
-    from baton_shim.fitting import Fitting
-    from baton_shim.magic import NO_PROXY, register
+    from baton_shim.base.fitting import Fitting
+    from baton_shim.notebook.magic import NO_PROXY, register
 
     register(shell, None, NO_PROXY, Fitting())

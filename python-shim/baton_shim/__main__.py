@@ -38,9 +38,9 @@ def main() -> None:
         kernel = os.fork()
         if kernel == 0:
             os.close(descriptor)
-            from baton_shim import notebook
+            from baton_shim.notebook import start
 
-            notebook.forked(words)
+            start.forked(words)
             return
         os.close(words)
         os.set_inheritable(descriptor, True)

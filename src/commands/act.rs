@@ -3,8 +3,8 @@
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context;
-use baton_link::Api;
 use baton_protocol::api::{Act, Course, CourseChange, Deadline, Job, Why, Worker};
+use baton_transport::Api;
 use clap::ArgMatches;
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};

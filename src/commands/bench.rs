@@ -22,7 +22,7 @@ pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
     let program = std::env::current_exe().context("Failed to find this program")?;
     let mut command = Command::new(&python);
     command
-        .args(["-P", "-m", "baton_shim.latency"])
+        .args(["-P", "-m", "baton_shim.notebook.latency"])
         .args([most.bytes.to_string(), runs.to_string()])
         .args(matches.get_flag("json").then_some("--json"))
         .env("BATON_BINARY", program)

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
-use baton_files::{Kept, Trash, Was};
+use baton_mirror::{Kept, Trash, Was};
 use clap::ArgMatches;
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;

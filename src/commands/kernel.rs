@@ -13,9 +13,9 @@ use std::{
 };
 
 use anyhow::Context;
-use baton_files::TrashLimits;
 use baton_kernel_proxy::{BrokerChoice, Config, ForkedKernel, LAUNCHER_MODULE, TrashConfig};
-use baton_link::{Dial, LaneChoice};
+use baton_mirror::TrashLimits;
+use baton_transport::{Dial, LaneChoice};
 use tokio::runtime::Builder;
 
 use crate::{

@@ -13,11 +13,11 @@ use std::{
 };
 
 use anyhow::Context;
-use baton_link::{Api, ChunkLane};
 use baton_protocol::{
     ChunkHash,
     api::{Page, PublicFile, Publication, Withdrawal},
 };
+use baton_transport::{Api, ChunkLane};
 use bytes::Bytes;
 use clap::ArgMatches;
 
@@ -125,12 +125,12 @@ fn cuts(file: &File) -> io::Result<HashMap<ChunkHash, Cut>> {
     for from in [Some(0), array_of_numpy(file)?].into_iter().flatten() {
         let mut offset = from;
         loop {
-            let chunk = baton_files::read_chunk(file, offset)?;
+            let chunk = baton_mirror::read_chunk(file, offset)?;
             if chunk.is_empty() {
                 break;
             }
             let bytes = chunk.len();
-            cuts.insert(baton_blobs::hash(&chunk), Cut { offset, bytes });
+            cuts.insert(baton_chunks::hash(&chunk), Cut { offset, bytes });
             offset += bytes as u64;
         }
     }

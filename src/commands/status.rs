@@ -2,8 +2,8 @@
 
 use std::process::ExitCode;
 
-use baton_link::Api;
 use baton_protocol::api::{Job, Page, Worker};
+use baton_transport::Api;
 use clap::ArgMatches;
 use serde::Serialize;
 

@@ -17,8 +17,8 @@ use std::{
 use anyhow::Context;
 use baton_broker::{Activity, Config, Listen};
 use baton_gpu_worker::Stop;
-use baton_link::{Dial, Token};
 use baton_protocol::address::BrokerAddress;
+use baton_transport::{Dial, Token};
 use nix::unistd;
 use tokio::{
     runtime::Builder,

@@ -4,8 +4,8 @@ use std::{process::ExitCode, time::Duration};
 
 use anyhow::Context;
 use baton_gpu_worker::{Config, Stop};
-use baton_link::Dial;
 use baton_protocol::WorkerId;
+use baton_transport::Dial;
 use tokio::{runtime::Builder, sync::watch};
 
 use crate::{

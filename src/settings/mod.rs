@@ -14,8 +14,8 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 
 use baton_broker::Database;
 use baton_gpu_worker::{FilesChoice, gpu::GpuMode};
-use baton_link::LaneChoice;
 use baton_protocol::address::BrokerAddress;
+use baton_transport::LaneChoice;
 
 pub(crate) use reference::reference;
 pub(crate) use sources::SettingsError;

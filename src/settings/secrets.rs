@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use baton_link::Token;
+use baton_transport::Token;
 
 use super::{Settings, SettingsError};
 

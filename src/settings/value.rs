@@ -4,8 +4,8 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use baton_broker::Database;
 use baton_gpu_worker::{FilesChoice, gpu::GpuMode};
-use baton_link::LaneChoice;
 use baton_protocol::address::BrokerAddress;
+use baton_transport::LaneChoice;
 
 /// A value that is written as text in flags, in the environment and in the configuration file.
 pub(crate) trait Value: Sized {

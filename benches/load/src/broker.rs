@@ -1,9 +1,9 @@
 //! The broker as an operator starts it, on one of both engines, and what the system and its own metrics say of it.
 
 use anyhow::Context;
-use baton_link::{Api, Dial};
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::address::BrokerAddress;
+use baton_transport::{Api, Dial};
 use std::{
     fs,
     path::Path,

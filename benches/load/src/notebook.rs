@@ -2,12 +2,12 @@
 
 use crate::worker::LINES;
 use anyhow::Context;
-use baton_link::{Connection, Dial};
 use baton_protocol::{
     Cell, JobEvent, JobId, Manifest, NotebookId, NumberedEvent, PROTOCOL_VERSION, Piece, Priority,
     SessionId, State, StateVersion, Submission,
     proxy::{FromProxy, ToProxy},
 };
+use baton_transport::{Connection, Dial};
 use std::time::Duration;
 use tokio::{sync::mpsc, time::Instant};
 
@@ -27,7 +27,7 @@ pub(crate) struct Run {
 impl Notebook {
     pub(crate) async fn connect(dial: &Dial) -> anyhow::Result<Self> {
         let id = NotebookId::random();
-        let mut connection = baton_link::connect(dial, "/v1/proxy").await?;
+        let mut connection = baton_transport::connect(dial, "/v1/proxy").await?;
         let hello = FromProxy::Hello {
             protocol_version: PROTOCOL_VERSION,
             notebook: id,

@@ -1,11 +1,11 @@
 //! A worker that runs cells by a script: some lines at once, some at the end.
 
 use anyhow::Context;
-use baton_link::{Connection, Dial};
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, Outcome, Output, PROTOCOL_VERSION, Usage, WorkerId,
     worker::{Device, DeviceKind, FromWorker, ToWorker},
 };
+use baton_transport::{Connection, Dial};
 use std::{
     sync::{
         Arc,
@@ -23,7 +23,7 @@ pub(crate) const LINES: u64 = 3;
 type Link = Connection<ToWorker, FromWorker>;
 
 pub(crate) async fn connect(dial: &Dial, number: usize, slots: u32) -> anyhow::Result<Link> {
-    let mut connection: Link = baton_link::connect(dial, "/v1/worker").await?;
+    let mut connection: Link = baton_transport::connect(dial, "/v1/worker").await?;
     let hello = FromWorker::Hello {
         protocol_version: PROTOCOL_VERSION,
         worker: WorkerId::random(),

@@ -2,8 +2,8 @@
 
 use super::{Action, Dispatch, Now, Phase};
 use crate::{courses::Course, people::Account, store::Write};
-use baton_order::Run;
 use baton_protocol::{BudgetLeft, Cell, JobEvent, JobId, Outcome, Period, RemoteError, Usage};
+use baton_scheduling::queue::Run;
 
 pub(super) const SAFE: &str = "Your variables are as they were before the cell";
 

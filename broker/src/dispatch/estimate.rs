@@ -4,8 +4,8 @@
 //! that no decision waits for a whole one.
 
 use super::{Dispatch, Job, Now, Phase};
-use baton_order::{self as order, Forecast, Forecasting, Open, Progress, Times};
 use baton_protocol::JobId;
+use baton_scheduling::queue::{self as order, Forecast, Forecasting, Open, Progress, Times};
 use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
 

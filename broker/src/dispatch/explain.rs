@@ -2,8 +2,8 @@
 
 use super::{Dispatch, Job, Now, Phase};
 use crate::people::{Account, Identity};
-use baton_order as order;
 use baton_protocol::{BudgetLeft, JobId, api};
+use baton_scheduling::queue as order;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Dispatch {

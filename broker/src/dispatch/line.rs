@@ -3,12 +3,12 @@
 use super::{Action, Dispatch, Job, Now, Phase, Worker};
 use crate::people::Account;
 use crate::store::Write;
-use baton_order::{self as order, Place, Reason, Spread, Standing, ToldPlace};
 use baton_protocol::{
     JobEvent, JobId, NotebookId, Priority, WorkerId,
     api::MovedBack,
     proxy::{Estimate, ToProxy, WaitingReason},
 };
+use baton_scheduling::queue::{self as order, Place, Reason, Spread, Standing, ToldPlace};
 use std::{collections::HashSet, time::Duration};
 
 /// A text that changes faster cannot be read.

@@ -37,13 +37,13 @@ use crate::{
     store::{Loaded, Write},
     usage::Spent,
 };
-use baton_order::History;
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Submission,
     WorkerId,
     proxy::ToProxy,
     worker::{Device, DeviceKind, GpuLoad, ToWorker},
 };
+use baton_scheduling::queue::History;
 use estimate::Forecasts;
 use graces::Missed;
 use job::{Abandoned, End};

@@ -31,9 +31,9 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post, put},
 };
-use baton_blobs::ChunkDirectory;
-use baton_link::tls;
+use baton_chunks::ChunkDirectory;
 use baton_protocol::{ChunkHash, decode, encode};
+use baton_transport::tls;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{convert::Infallible, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, time::interval};

@@ -24,9 +24,9 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{post, put},
 };
-use baton_blobs::{BlobError, ChunkDirectory};
-use baton_link::tls::TlsProblem;
+use baton_chunks::{BlobError, ChunkDirectory};
 use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, Refusal, decode, encode};
+use baton_transport::tls::TlsProblem;
 use bytes::{Buf, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use std::{
@@ -327,7 +327,7 @@ pub(super) type Named = (ChunkHash, u64);
 
 pub(super) async fn named(batch: Vec<Bytes>) -> Result<(Vec<Named>, Vec<Bytes>), ChunkError> {
     blocking(move || {
-        let named = |chunk: &Bytes| (baton_blobs::hash(chunk), chunk.len() as u64);
+        let named = |chunk: &Bytes| (baton_chunks::hash(chunk), chunk.len() as u64);
         (batch.iter().map(named).collect(), batch)
     })
     .await

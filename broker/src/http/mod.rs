@@ -31,7 +31,7 @@ use axum::{
     response::{Redirect, Response},
     routing::get,
 };
-use baton_blobs::ChunkDirectory;
+use baton_chunks::ChunkDirectory;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};

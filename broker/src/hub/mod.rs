@@ -10,7 +10,7 @@ mod person;
 mod strangers;
 
 use crate::people::{Identity, hash_of};
-use baton_link::tls::{self, TlsProblem};
+use baton_transport::tls::{self, TlsProblem};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use person::{HubPerson, Model, hub_person};
 use reqwest::{Client, StatusCode, header};

@@ -35,11 +35,11 @@ use crate::{
     people::Account,
     usage::Spent,
 };
-use baton_order::PastRun;
 use baton_protocol::{
     CellKey, DecodeError, FencingNumber, JobId, NotebookId, NumberedEvent, Outcome, Priority,
     RemoteError, State, Submission, Usage, WorkerId, api::CourseChange, worker::Device,
 };
+use baton_scheduling::queue::PastRun;
 use futures_util::{TryStreamExt, stream::BoxStream};
 use postgres::{PostgresStore, PostgresWriter};
 use rusqlite::ErrorCode;

@@ -6,10 +6,10 @@ use super::{
     write::number,
 };
 use crate::{people::Account, usage::Spent};
-use baton_order::{MOST_RUNS, PastRun, Run};
 use baton_protocol::{
     CellKey, JobEvent, JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode,
 };
+use baton_scheduling::queue::{MOST_RUNS, PastRun, Run};
 use futures_util::TryStreamExt;
 use uuid::Uuid;
 

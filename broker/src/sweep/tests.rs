@@ -36,7 +36,7 @@ async fn place() -> Place {
 
 impl Place {
     async fn put(&self, text: &str, now_ms: i64) -> ChunkHash {
-        let hash = baton_blobs::hash(text.as_bytes());
+        let hash = baton_chunks::hash(text.as_bytes());
         self.touch(hash, now_ms).await;
         self.chunks.put(text.as_bytes()).unwrap()
     }

@@ -2,12 +2,12 @@
 
 use crate::harness::{Broker, FakeProxy, Rules, within};
 use baton_broker::{Config, Listen};
-use baton_link::{Api, Connection, Dial, LinkError, Token};
 use baton_protocol::{
     NotebookId, PROTOCOL_VERSION, Refusal, WorkerId,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
+use baton_transport::{Api, Connection, Dial, LinkError, Token};
 use std::os::unix::fs::PermissionsExt;
 
 fn locked() -> Rules {
@@ -32,11 +32,11 @@ async fn a_wrong_token_opens_nothing() {
             ..broker.dial.clone()
         };
         for path in ["/v1/proxy", "/v1/worker"] {
-            let refused = baton_link::connect::<ToProxy, FromProxy>(&dial, path).await;
+            let refused = baton_transport::connect::<ToProxy, FromProxy>(&dial, path).await;
             assert!(matches!(refused, Err(LinkError::Unauthorized { .. })));
         }
-        let lane = baton_link::ChunkLane::new(&dial).unwrap();
-        let refused = lane.missing(&[baton_blobs::hash(b"x")]).await;
+        let lane = baton_transport::ChunkLane::new(&dial).unwrap();
+        let refused = lane.missing(&[baton_chunks::hash(b"x")]).await;
         assert!(matches!(refused, Err(LinkError::Unauthorized { .. })));
         let refused = Api::new(&dial).unwrap().get("/").await;
         assert!(matches!(refused, Err(LinkError::Unauthorized { .. })));
@@ -115,9 +115,10 @@ async fn another_version_is_refused_with_both_numbers() {
         broker: PROTOCOL_VERSION,
         peer: 77,
     };
-    let mut proxy: Connection<ToProxy, FromProxy> = baton_link::connect(&broker.dial, "/v1/proxy")
-        .await
-        .unwrap();
+    let mut proxy: Connection<ToProxy, FromProxy> =
+        baton_transport::connect(&broker.dial, "/v1/proxy")
+            .await
+            .unwrap();
     let hello = FromProxy::Hello {
         protocol_version: 77,
         notebook: NotebookId::random(),
@@ -130,7 +131,7 @@ async fn another_version_is_refused_with_both_numbers() {
     assert!(matches!(within("the end", proxy.receive()).await, Ok(None)));
 
     let mut worker: Connection<ToWorker, FromWorker> =
-        baton_link::connect(&broker.dial, "/v1/worker")
+        baton_transport::connect(&broker.dial, "/v1/worker")
             .await
             .unwrap();
     let hello = FromWorker::Hello {
@@ -159,7 +160,7 @@ async fn another_hello_is_refused_with_its_version() {
     }
     let broker = Broker::start().await;
     let mut peer: Connection<ToProxy, LaterMessage> =
-        baton_link::connect(&broker.dial, "/v1/proxy")
+        baton_transport::connect(&broker.dial, "/v1/proxy")
             .await
             .unwrap();
     let hello = LaterMessage::Hello {
@@ -178,9 +179,10 @@ async fn another_hello_is_refused_with_its_version() {
 #[tokio::test]
 async fn who_does_not_say_hello_is_refused() {
     let broker = Broker::start().await;
-    let mut proxy: Connection<ToProxy, FromProxy> = baton_link::connect(&broker.dial, "/v1/proxy")
-        .await
-        .unwrap();
+    let mut proxy: Connection<ToProxy, FromProxy> =
+        baton_transport::connect(&broker.dial, "/v1/proxy")
+            .await
+            .unwrap();
     let job = baton_protocol::JobId::random();
     proxy.send(&FromProxy::Cancel { job }).await.unwrap();
     let answer = within("a refusal", proxy.receive()).await.unwrap();
@@ -190,7 +192,7 @@ async fn who_does_not_say_hello_is_refused() {
 #[tokio::test]
 async fn nonsense_ends_the_connection_and_nothing_else() {
     let broker = Broker::start().await;
-    let mut mad: Connection<ToProxy, Vec<u8>> = baton_link::connect(&broker.dial, "/v1/proxy")
+    let mut mad: Connection<ToProxy, Vec<u8>> = baton_transport::connect(&broker.dial, "/v1/proxy")
         .await
         .unwrap();
     mad.send(&vec![1, 2, 3]).await.unwrap();

@@ -5,12 +5,12 @@ use crate::harness::{
     within,
 };
 use baton_broker::{Person, Role};
-use baton_link::Connection;
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, Manifest, Outcome, Piece, Refusal, State, Submission, WorkerId,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
+use baton_transport::Connection;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -219,7 +219,7 @@ async fn a_connection_that_means_harm_is_closed_or_told_and_nothing_else_happens
     let mut running = Running::start(&broker).await;
 
     let mut endless: Connection<ToProxy, String> =
-        baton_link::connect(&broker.dial_as("mallory"), "/v1/proxy")
+        baton_transport::connect(&broker.dial_as("mallory"), "/v1/proxy")
             .await
             .unwrap();
     // Its sender may be stopped in the middle of it.
@@ -367,7 +367,7 @@ fn naming_many(chunks: u32) -> State {
         unreachable!()
     };
     let piece = |number: u32| Piece::Stored {
-        hash: baton_blobs::hash(&number.to_be_bytes()),
+        hash: baton_chunks::hash(&number.to_be_bytes()),
         bytes: 1,
     };
     State::Chunks(Manifest {

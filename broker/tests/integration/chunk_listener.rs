@@ -6,8 +6,8 @@ use crate::{
     harness::{Broker, FakeProxy, FakeWorker, Rules, within},
 };
 use baton_broker::{ChunkListener, serve_chunks};
-use baton_link::{ChunkLane, Dial, LinkError, Token};
 use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, address::BrokerAddress};
+use baton_transport::{ChunkLane, Dial, LinkError, Token};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 /// A listener in front of a broker on TCP whose token is `sesame`.

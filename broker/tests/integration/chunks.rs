@@ -3,14 +3,14 @@
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, Rules, finished, started, state, submission, within,
 };
-use baton_blobs::hash;
 use baton_broker::{Person, Role};
-use baton_link::{ChunkLane, LinkError};
+use baton_chunks::hash;
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
     CHUNK_BYTES, ChunkHash, JobEvent, Manifest, NotebookId, Outcome, Piece, State, Submission,
     proxy::FromProxy, worker::ToWorker,
 };
+use baton_transport::{ChunkLane, LinkError};
 use bytes::Bytes;
 
 pub(crate) fn chunk(seed: u8, bytes: usize) -> (ChunkHash, Bytes) {

@@ -5,11 +5,11 @@ use crate::{
     harness::{Broker, FakeProxy, FakeWorker, Rules, within},
 };
 use baton_broker::{ChunkListener, Config, Listen, TlsFiles, serve_chunks};
-use baton_link::{Api, ChunkLane, Dial, LinkError, connect, tls::TlsProblem};
 use baton_protocol::{
     address::BrokerAddress,
     proxy::{FromProxy, ToProxy},
 };
+use baton_transport::{Api, ChunkLane, Dial, LinkError, connect, tls::TlsProblem};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::{path::Path, time::Duration};
 use tempfile::TempDir;

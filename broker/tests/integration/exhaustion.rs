@@ -2,11 +2,11 @@
 
 use crate::attacks::{Running, class, rules};
 use crate::harness::{Broker, FakeProxy, FakeWorker, Rules, started, state, submission, within};
-use baton_link::{ChunkLane, LinkError};
 use baton_protocol::{
     JobEvent, Manifest, NotebookId, Outcome, Parcel, Piece, State, Submission,
     proxy::{FromProxy, ToProxy},
 };
+use baton_transport::{ChunkLane, LinkError};
 use std::time::Duration;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -72,11 +72,11 @@ async fn a_cell_larger_than_any_program_is_not_stored() {
     let bytes = bytes::Bytes::from(vec![7; 1 << 20]);
     let lane = ChunkLane::new(&broker.dial_as("mallory")).unwrap();
     let full = lane
-        .put(&[(baton_blobs::hash(&bytes), bytes.clone())])
+        .put(&[(baton_chunks::hash(&bytes), bytes.clone())])
         .await;
     assert!(matches!(full, Err(LinkError::StoreFull { .. })), "{full:?}");
     let lane = ChunkLane::new(&broker.dial_as("ada")).unwrap();
-    lane.put(&[(baton_blobs::hash(&bytes), bytes)])
+    lane.put(&[(baton_chunks::hash(&bytes), bytes)])
         .await
         .unwrap();
     running.goes_on("more cells than a person may store").await;
@@ -89,7 +89,7 @@ async fn a_manifest_says_the_sizes_that_its_chunks_have() {
     let broker = class().await;
     let mut running = Running::start(&broker).await;
     let bytes = bytes::Bytes::from_static(b"one byte less than is said");
-    let (hash, length) = (baton_blobs::hash(&bytes), bytes.len() as u32);
+    let (hash, length) = (baton_chunks::hash(&bytes), bytes.len() as u32);
     let lane = ChunkLane::new(&broker.dial_as("mallory")).unwrap();
     lane.put(&[(hash, bytes)]).await.unwrap();
     let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;

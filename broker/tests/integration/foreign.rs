@@ -7,13 +7,13 @@ use crate::harness::{
     Broker, FakeProxy, FakeWorker, Rules, finished, output, outputs, started, state, submission,
 };
 use baton_broker::{Person, Role};
-use baton_link::{ChunkLane, Connection};
 use baton_protocol::{
     ChunkHash, FencingNumber, JobEvent, JobId, NotebookId, Outcome, PROTOCOL_VERSION, Parcel,
     Refusal, Submission, WorkerId, encode,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
+use baton_transport::{ChunkLane, Connection};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -40,7 +40,7 @@ impl Ids {
             closed: JobId::random(),
             notebook: NotebookId::random(),
             fencing: 1,
-            chunk: baton_blobs::hash(job.to_string().as_bytes()),
+            chunk: baton_chunks::hash(job.to_string().as_bytes()),
         }
     }
 
@@ -89,7 +89,7 @@ impl Class {
         })
         .await;
         let bytes = bytes::Bytes::from_static(b"what only Ada has");
-        let chunk = baton_blobs::hash(&bytes);
+        let chunk = baton_chunks::hash(&bytes);
         let lane = ChunkLane::new(&broker.dial_as("ada")).unwrap();
         lane.put(&[(chunk, bytes)]).await.unwrap();
 
@@ -232,7 +232,7 @@ async fn no_message_of_a_notebook_reaches_the_job_of_another() {
             mallory.expect_silence().await;
         }
         let mut thief: Connection<ToProxy, FromProxy> =
-            baton_link::connect(&class.broker.dial_as(token), "/v1/proxy")
+            baton_transport::connect(&class.broker.dial_as(token), "/v1/proxy")
                 .await
                 .unwrap();
         let hello = proxy_messages(&class.ids, class.ids.job, class.ids.notebook).remove(0);

@@ -4,12 +4,12 @@ use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, output, outputs,
     serve_in_this_process, started,
 };
-use baton_link::Api;
 use baton_protocol::{
     JobEvent, Outcome,
     proxy::{FromProxy, ToProxy, WaitingReason},
     worker::{Acknowledged, ToWorker},
 };
+use baton_transport::Api;
 use std::{fs, path::Path};
 
 /// Not a test: the broker that the tests below kill.

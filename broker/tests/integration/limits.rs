@@ -5,13 +5,13 @@ use crate::{
     chunks::{chunk, class, fetched},
     harness::{Broker, FakeProxy, FakeWorker, Rules, within},
 };
-use baton_link::{ChunkLane, Dial, LinkError, Token, connect};
 use baton_protocol::{
     ChunkHash,
     api::Problem,
     encode,
     proxy::{FromProxy, ToProxy},
 };
+use baton_transport::{ChunkLane, Dial, LinkError, Token, connect};
 use std::time::Duration;
 
 async fn broker_that(limits: impl FnOnce(&mut Rules)) -> Broker {

@@ -4,12 +4,12 @@ use crate::harness::{
     Broker, FakeProxy, FakeWorker, Rules, finished, started, submission, within, write_private,
 };
 use baton_broker::{Person, Role};
-use baton_link::{Api, Connection, LinkError};
 use baton_protocol::{
     NotebookId, Outcome, PROTOCOL_VERSION, Refusal,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
+use baton_transport::{Api, Connection, LinkError};
 
 fn person(name: &str, admin: bool, courses: &[(&str, Role)]) -> String {
     let courses = courses
@@ -57,7 +57,7 @@ async fn enter(
     course: Option<&str>,
 ) -> Option<ToProxy> {
     let mut proxy: Connection<ToProxy, FromProxy> =
-        baton_link::connect(&broker.dial_as(token), "/v1/proxy")
+        baton_transport::connect(&broker.dial_as(token), "/v1/proxy")
             .await
             .unwrap();
     let hello = FromProxy::Hello {
@@ -111,28 +111,28 @@ async fn who_gets_in_where() {
     ] {
         let dial = broker.dial_as(token);
         let refused = |error: &LinkError| matches!(error, LinkError::Unauthorized { .. });
-        let as_proxy = baton_link::connect::<ToProxy, FromProxy>(&dial, "/v1/proxy").await;
+        let as_proxy = baton_transport::connect::<ToProxy, FromProxy>(&dial, "/v1/proxy").await;
         assert_eq!(as_proxy.is_ok(), notebook, "{token}");
         assert!(
             as_proxy.err().is_none_or(|error| refused(&error)),
             "{token}"
         );
-        let as_worker = baton_link::connect::<ToWorker, FromWorker>(&dial, "/v1/worker").await;
+        let as_worker = baton_transport::connect::<ToWorker, FromWorker>(&dial, "/v1/worker").await;
         assert_eq!(as_worker.is_ok(), worker, "{token}");
         assert!(
             as_worker.err().is_none_or(|error| refused(&error)),
             "{token}"
         );
-        let lane = baton_link::ChunkLane::new(&dial).unwrap();
+        let lane = baton_transport::ChunkLane::new(&dial).unwrap();
         let lane = lane.of_owner("said".to_owned(), None);
-        let asked = lane.missing(&[baton_blobs::hash(b"x")]).await;
+        let asked = lane.missing(&[baton_chunks::hash(b"x")]).await;
         assert_eq!(asked.is_ok(), notebook, "{token}");
         for path in ["/", "/status", "/v1/workers"] {
             let got = Api::new(&dial).unwrap().get(path).await;
             assert_eq!(got.is_ok(), page, "{token} {path}");
         }
     }
-    let nobody = baton_link::Dial {
+    let nobody = baton_transport::Dial {
         token: None,
         ..broker.dial.clone()
     };
@@ -151,7 +151,7 @@ async fn without_a_token_of_its_own_a_broker_on_tcp_still_knows_its_people_only(
     })
     .await;
     for path in ["/v1/proxy", "/v1/worker"] {
-        let refused = baton_link::connect::<ToProxy, FromProxy>(&broker.dial, path).await;
+        let refused = baton_transport::connect::<ToProxy, FromProxy>(&broker.dial, path).await;
         assert!(matches!(refused, Err(LinkError::Unauthorized { .. })));
     }
     assert!(Api::new(&broker.dial).unwrap().get("/").await.is_err());
@@ -286,7 +286,8 @@ async fn a_changed_file_counts_at_once() {
     bob.expect_closed().await;
     worker.expect_closed().await;
     let gone =
-        baton_link::connect::<ToProxy, FromProxy>(&broker.dial_as("bob-token"), "/v1/proxy").await;
+        baton_transport::connect::<ToProxy, FromProxy>(&broker.dial_as("bob-token"), "/v1/proxy")
+            .await;
     assert!(matches!(gone, Err(LinkError::Unauthorized { .. })));
 }
 

@@ -4,13 +4,13 @@ use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, output, started, within,
 };
 use baton_broker::{Config, Database, Listen};
-use baton_link::Api;
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
     JobEvent, Outcome,
     proxy::{FromProxy, WaitingReason},
     worker::ToWorker,
 };
+use baton_transport::Api;
 use std::{net::SocketAddr, path::Path, time::Duration};
 
 /// Whoever leads is killed after every event; worker and proxy come back to the other one.

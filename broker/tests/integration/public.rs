@@ -7,12 +7,12 @@ use crate::{
     harness::{Broker, FakeProxy, FakeWorker, Rules, finished, started},
 };
 use baton_broker::{Person, Role};
-use baton_link::ChunkLane;
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
     CHUNK_BYTES, ChunkHash, Outcome,
     api::{Act, Action, Page, PublicFile},
 };
+use baton_transport::ChunkLane;
 use bytes::Bytes;
 use serde_json::json;
 

@@ -2,8 +2,8 @@
 
 use crate::harness::{Broker, FakeProxy, Rules, within, write_private};
 use baton_broker::{Person, Role};
-use baton_link::{Api, LinkError};
 use baton_postgres_tests::{Disk, Server};
+use baton_transport::{Api, LinkError};
 use reqwest::{RequestBuilder, Response, redirect::Policy};
 use std::{
     collections::BTreeMap,

@@ -4,11 +4,11 @@ use crate::harness::{
     Broker, FakeProxy, FakeWorker, Rules, finished, output, outputs, started, within,
 };
 use baton_broker::{Person, Role};
-use baton_link::{Connection, Dial};
 use baton_protocol::{
     GpuUsage, JobEvent, Outcome, PROTOCOL_VERSION, Refusal, Usage, WorkerId,
     worker::{Device, DeviceKind, FromWorker, ToWorker},
 };
+use baton_transport::{Connection, Dial};
 
 async fn class() -> Broker {
     let courses = [("ml".to_owned(), Role::Student)].into();
@@ -47,7 +47,7 @@ fn device() -> Device {
 
 async fn answer(dial: &Dial, hello: FromWorker) -> ToWorker {
     let mut worker: Connection<ToWorker, FromWorker> =
-        within("a dial", baton_link::connect(dial, "/v1/worker"))
+        within("a dial", baton_transport::connect(dial, "/v1/worker"))
             .await
             .unwrap();
     worker.send(&hello).await.unwrap();

@@ -13,8 +13,8 @@ use std::{
     convert::Infallible,
 };
 
-use baton_arbiter::{Action, Arbiter, EndReason, Event, Settings};
 use baton_interposer::wire::{FromSession, Hello, ToSession};
+use baton_scheduling::arbiter::{Action, Arbiter, EndReason, Event, Settings};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

@@ -20,8 +20,8 @@ mod turns;
 
 use std::{io, path::Path, time::Duration};
 
-pub use baton_arbiter::EndReason;
-use baton_arbiter::{Settings, UserId};
+pub use baton_scheduling::arbiter::EndReason;
+use baton_scheduling::arbiter::{Settings, UserId};
 use nix::unistd::Pid;
 use tokio::{
     net::UnixListener,

@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use baton_arbiter::UserId;
+use baton_scheduling::arbiter::UserId;
 use tokio::{process::Command, sync::watch, task::spawn_blocking};
 
 use super::{

@@ -9,9 +9,9 @@ use std::{
     },
 };
 
-use baton_arbiter::{Settings, UserId};
 use baton_interposer::wire::{DEVICE, SOCKET, TOKEN};
-use baton_jupyter_link::folder::{FolderError, PrivateFolder};
+use baton_jupyter_wire::folder::{FolderError, PrivateFolder};
+use baton_scheduling::arbiter::{Settings, UserId};
 use tokio::{process::Command, sync::watch};
 
 use super::{

@@ -9,7 +9,7 @@ mod program;
 
 use std::{io, path::Path, sync::Arc, time::Duration};
 
-use baton_arbiter::{Memory, Settings, UserId};
+use baton_scheduling::arbiter::{Memory, Settings, UserId};
 use nix::unistd::Pid;
 use tokio::{process::Command, time::timeout};
 

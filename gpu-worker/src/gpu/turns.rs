@@ -2,7 +2,7 @@
 
 use std::{env, io, path::Path, sync::Arc, time::Duration};
 
-use baton_arbiter::{Memory, Settings, UserId};
+use baton_scheduling::arbiter::{Memory, Settings, UserId};
 use futures_util::future::join_all;
 use tokio::{process::Command, sync::watch};
 

@@ -24,7 +24,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use baton_blobs::Ledger;
+use baton_chunks::Ledger;
 use baton_protocol::shim::ToSession;
 use baton_protocol::{Cell, JobEvent, Outcome, RemoteError, StateVersion, Usage};
 use futures_util::future::BoxFuture;

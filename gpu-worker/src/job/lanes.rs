@@ -4,10 +4,10 @@
 //!
 //! **Invariant:** a result is where the proxy can have it before the session lets go of its memory.
 
-use baton_blobs::{BlobError, Bundle, Collector, Ledger, is_quick, pack};
-use baton_link::{ChunkLane, LaneChoice, Unreachable, deposit, fetch};
+use baton_chunks::{BlobError, Bundle, Collector, Ledger, is_quick, pack};
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{HeldKey, HeldState, Holder, Manifest, State, StateVersion};
+use baton_transport::{ChunkLane, LaneChoice, Unreachable, deposit, fetch};
 use tokio_util::sync::CancellationToken;
 
 use super::state::{Assembled, assemble, collect};

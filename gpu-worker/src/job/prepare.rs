@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use baton_blobs::Ledger;
+use baton_chunks::Ledger;
 use baton_protocol::{JobEvent, Outcome, StateVersion};
 
 use super::lanes::{Source, Way, bring, open};

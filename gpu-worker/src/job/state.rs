@@ -6,10 +6,10 @@
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 
-use baton_blobs::{Assembler, Collector, Ledger};
-use baton_link::ChunkLane;
+use baton_chunks::{Assembler, Collector, Ledger};
 use baton_protocol::shim::Delta;
 use baton_protocol::{ChunkHash, Manifest};
+use baton_transport::ChunkLane;
 use bytes::Bytes;
 
 use crate::context::{Context, MoveError, blocking};

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use baton_files::{Difference, FilesError, Mirror, Scan, read_file, send_parcel};
+use baton_mirror::{Difference, FilesError, Mirror, Scan, read_file, send_parcel};
 use baton_protocol::files::{Change, Content, Parcel, RelativePath};
 use tokio::task::spawn_blocking;
 

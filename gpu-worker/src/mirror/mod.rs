@@ -18,8 +18,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use baton_files::{FilesError, Mirror, Placeholders, Root, Status, open_parcel, write_file};
-use baton_jupyter_link::folder::{self, PrivateFolder};
+use baton_jupyter_wire::folder::{self, PrivateFolder};
+use baton_mirror::{FilesError, Mirror, Placeholders, Root, Status, open_parcel, write_file};
 use baton_protocol::Cell;
 use baton_protocol::files::{
     Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Parcel, RelativePath,
@@ -78,7 +78,7 @@ fn purpose() -> String {
 /// Locks on a folder of a network may hold on one machine only, so each has mirrors of its own there.
 pub(crate) fn this_machine() -> String {
     let name = nix::sys::utsname::uname().map(|names| names.nodename().to_owned());
-    let machine = baton_blobs::hash(name.unwrap_or_default().as_encoded_bytes()).to_string();
+    let machine = baton_chunks::hash(name.unwrap_or_default().as_encoded_bytes()).to_string();
     machine[..8].to_owned()
 }
 

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use baton_files::{open_parcel, small_parcel};
-use baton_link::ChunkLane;
+use baton_mirror::{open_parcel, small_parcel};
 use baton_protocol::JobEvent;
 use baton_protocol::files::{FilesAnswer, FilesWanted, Parcel};
+use baton_transport::ChunkLane;
 use tokio::sync::{mpsc, watch};
 
 use crate::context::MoveError;

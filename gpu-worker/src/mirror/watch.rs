@@ -18,7 +18,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-use baton_files::{Handle, Mirror, Placeholder, Placeholders, Status};
+use baton_mirror::{Handle, Mirror, Placeholder, Placeholders, Status};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};

@@ -15,10 +15,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_blobs::{BlobError, Ledger};
-use baton_link::{Backoff, ChunkLane};
+use baton_chunks::{BlobError, Ledger};
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{JobEvent, RemoteError, State, StateVersion};
+use baton_transport::{Backoff, ChunkLane};
 use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;

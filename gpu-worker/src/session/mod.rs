@@ -15,9 +15,9 @@ use std::convert::Infallible;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use baton_blobs::Ledger;
-use baton_jupyter_link::folder::PrivateFolder;
-use baton_jupyter_link::shim::{ShimReader, ShimWriter};
+use baton_chunks::Ledger;
+use baton_jupyter_wire::folder::PrivateFolder;
+use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::shim::{FromSession, Hello, Snapshot, ToSession};
 use baton_protocol::{Output, StateVersion};
 use nix::unistd::Pid;

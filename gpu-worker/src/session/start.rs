@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use baton_blobs::scanner::{self, SCANNER};
-use baton_jupyter_link::connection::{ConnectionError, ConnectionFile};
-use baton_jupyter_link::folder::{FolderError, PrivateFolder};
-use baton_jupyter_link::shim::{SHIM_SOCKET, ShimError, ShimListener, ShimReader, ShimWriter};
-use baton_link::frames::FrameError;
+use baton_chunks::scanner::{self, SCANNER};
+use baton_jupyter_wire::connection::{ConnectionError, ConnectionFile};
+use baton_jupyter_wire::folder::{FolderError, PrivateFolder};
+use baton_jupyter_wire::shim::{SHIM_SOCKET, ShimError, ShimListener, ShimReader, ShimWriter};
 use baton_protocol::NotebookId;
 use baton_protocol::shim::{FromSession, Hello};
+use baton_transport::frames::FrameError;
 use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 
@@ -156,7 +156,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         .join(order.account, order.place, &mut command, folder.path())
         .map_err(StartError::Gpu)?;
     let mut child = command
-        .args(["-m", "baton_shim.session", "-f"])
+        .args(["-m", "baton_shim.session.start", "-f"])
         .arg(&connection_file)
         .current_dir(working_folder)
         .env(SHIM_SOCKET, listener.path())

@@ -11,9 +11,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::serve::ListenerExt;
-use baton_link::Dial;
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{ChunkHash, decode, encode};
+use baton_transport::Dial;
 use tokio::sync::mpsc;
 
 use crate::harness::within;
@@ -156,7 +156,7 @@ async fn put_chunks(State(shared): State<Shared>, mut body: Bytes) -> StatusCode
     while !body.is_empty() {
         let length = u32::from_be_bytes(*body.first_chunk().unwrap()) as usize;
         let chunk = body.slice(4..4 + length);
-        chunks.insert(baton_blobs::hash(&chunk), chunk);
+        chunks.insert(baton_chunks::hash(&chunk), chunk);
         body = body.slice(4 + length..);
     }
     StatusCode::NO_CONTENT

@@ -148,7 +148,7 @@ async fn large_state_travels_in_chunks_and_only_once() {
         .map(|byte| Bytes::from(vec![byte; CHUNK_BYTES]))
         .collect();
     let pieces = chunks.iter().enumerate().map(|(number, bytes)| {
-        let hash = baton_blobs::hash(bytes);
+        let hash = baton_chunks::hash(bytes);
         worker
             .broker
             .chunks

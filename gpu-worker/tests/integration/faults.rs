@@ -186,7 +186,7 @@ async fn a_manifest_of_more_than_a_session_may_have_takes_no_memory() {
     let mut notebook = Notebook::new();
     let mut submission = notebook.cell("print('never')");
     let chunk = Bytes::from(vec![7; CHUNK_BYTES]);
-    let hash = baton_blobs::hash(&chunk);
+    let hash = baton_chunks::hash(&chunk);
     worker.broker.chunks.lock().unwrap().insert(hash, chunk);
     let piece = Piece::Stored {
         hash,
@@ -327,7 +327,7 @@ async fn a_python_without_the_shim_says_so() {
     std::fs::write(package.join("__init__.py"), "").unwrap();
     let hidden = format!("PYTHONPATH={}", folder.path().display());
     let worker = worker_that_changes(folder.path(), &hidden).await;
-    check_not_started(worker, &["No module named baton_shim.session"]).await;
+    check_not_started(worker, &["No module named baton_shim.session.start"]).await;
 }
 
 #[tokio::test]
@@ -344,7 +344,7 @@ async fn a_chunk_that_nobody_has_is_an_error_without_state() {
     let mut worker = Worker::start().await;
     let mut submission = Notebook::new().cell("");
     manifest(&mut submission).stream = vec![baton_protocol::Piece::Stored {
-        hash: baton_blobs::hash(b"unknown"),
+        hash: baton_chunks::hash(b"unknown"),
         bytes: 7,
     }];
     let ran = worker.run(submission).await;

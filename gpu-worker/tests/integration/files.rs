@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use baton_files::small_parcel;
 use baton_gpu_worker::FilesChoice;
+use baton_mirror::small_parcel;
 use baton_protocol::files::{
     Change, Content, Entry, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Parcel,
     RelativePath, Stamp,

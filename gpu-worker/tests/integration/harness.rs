@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use baton_gpu_worker::{Config, FilesChoice, Stop, gpu::GpuMode, run};
-use baton_link::{Dial, LaneChoice};
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{
     Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, Outcome, Parcel, Piece, Priority,
     RemoteError, SessionId, State, StateVersion, Submission, Usage, WorkerId,
 };
+use baton_transport::{Dial, LaneChoice};
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

@@ -3,11 +3,11 @@
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use baton_blobs::{Bundle, Ledger, pack};
-use baton_link::{Held, LaneChoice, MemoryHolder};
+use baton_chunks::{Bundle, Ledger, pack};
 use baton_protocol::shim::{SegmentView, Snapshot};
 use baton_protocol::worker::ToWorker;
 use baton_protocol::{HeldState, JobEvent, Outcome, State, StateVersion, Submission};
+use baton_transport::{Held, LaneChoice, MemoryHolder};
 use serde_json::{Value, json};
 
 use crate::harness::{Notebook, Worker};

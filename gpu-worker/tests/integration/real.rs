@@ -143,7 +143,7 @@ const FOLDER: &str = "BATON_TEST_FOLDER";
 
 async fn be_the_worker(address: &str) {
     let folder = std::path::PathBuf::from(std::env::var_os(FOLDER).unwrap());
-    let dial = baton_link::Dial {
+    let dial = baton_transport::Dial {
         address: address.parse().unwrap(),
         token: None,
         ca_file: None,

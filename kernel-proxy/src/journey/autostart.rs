@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use baton_link::{Dial, Token};
 use baton_protocol::address::BrokerAddress;
+use baton_transport::{Dial, Token};
 use tokio::process::{Child, Command};
 use tokio::time::Instant;
 

@@ -14,10 +14,10 @@ mod state;
 
 use std::time::Duration;
 
-use baton_jupyter_link::shim::{ShimReader, ShimWriter};
-use baton_link::frames::FrameError;
+use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::shim::{Hello, Run, ToNotebook};
 use baton_protocol::{CallId, Cell, JobId, NotebookId, Outcome, Output, Submission, Usage};
+use baton_transport::frames::FrameError;
 use bytes::Bytes;
 use tokio::time::Instant;
 use tracing::Instrument;

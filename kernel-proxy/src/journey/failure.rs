@@ -1,8 +1,8 @@
 //! Why a cell did not run, in the student's words: what happened, whether the variables are safe, what to do next.
 
-use baton_blobs::BlobError;
-use baton_link::LinkError;
+use baton_chunks::BlobError;
 use baton_protocol::{JobId, Outcome, RemoteError};
+use baton_transport::LinkError;
 
 use super::autostart::Obstacle;
 use super::link::describe;

@@ -9,16 +9,16 @@ use std::collections::{HashSet, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use baton_files::{
+use baton_mirror::{
     Committed, FilesError, HomeListing, Place, Root, Staging, Status, Trash, list, open_listed,
     open_parcel, read_file, send_parcel, small_parcel, stamp, write_file,
 };
-use baton_link::ChunkLane;
 use baton_protocol::JobId;
 use baton_protocol::files::{
     Change, Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Parcel,
     RelativePath,
 };
+use baton_transport::ChunkLane;
 use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::config::TrashConfig;
@@ -227,7 +227,7 @@ fn notebook_folder() -> Option<(NotebookFolder, Arc<Root>)> {
     let root = Root::open(&std::env::current_dir().ok()?).ok()?;
     let folder = NotebookFolder {
         path: root.path().to_str()?.to_owned(),
-        host: baton_link::host().ok()?,
+        host: baton_transport::host().ok()?,
         device: root.device(),
         inode: root.inode(),
         listing: None,

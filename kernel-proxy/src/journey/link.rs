@@ -7,9 +7,9 @@ mod keeper;
 
 use std::collections::VecDeque;
 
-use baton_link::{ChunkLane, Token};
 use baton_protocol::proxy::FromProxy;
 use baton_protocol::{JobEvent, JobId, Outcome, Submission};
+use baton_transport::{ChunkLane, Token};
 use tokio::sync::{mpsc, watch};
 
 pub(super) use self::keeper::open;

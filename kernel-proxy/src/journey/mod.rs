@@ -19,10 +19,10 @@ mod shown;
 
 use std::time::Duration;
 
-use baton_jupyter_link::shim::{ShimListener, ShimReader, ShimWriter};
-use baton_link::MemoryHolder;
+use baton_jupyter_wire::shim::{ShimListener, ShimReader, ShimWriter};
 use baton_protocol::NotebookId;
 use baton_protocol::shim::{FromNotebook, Hello};
+use baton_transport::MemoryHolder;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{BrokerChoice, TrashConfig};
@@ -73,7 +73,7 @@ async fn serve_shim(journey: &mut Journey, listener: &ShimListener, kernel_pid: 
     loop {
         let (mut reader, mut writer) = match listener.accept(kernel_pid).await {
             Ok((reader, writer)) => (
-                reader.within(baton_blobs::memory::available_bytes()),
+                reader.within(baton_chunks::memory::available_bytes()),
                 writer,
             ),
             Err(error) => {

@@ -5,11 +5,11 @@
 
 use std::os::fd::OwnedFd;
 
-use baton_blobs::{Assembler, BlobError, Bundle, Collector, Ledger};
-use baton_files::FilesError;
-use baton_link::{ChunkLane, Held, LinkError, MemoryHolder};
+use baton_chunks::{Assembler, BlobError, Bundle, Collector, Ledger};
+use baton_mirror::FilesError;
 use baton_protocol::shim::{Delta, Snapshot};
 use baton_protocol::{ChunkHash, HeldState, Manifest, State, StateVersion};
+use baton_transport::{ChunkLane, Held, LinkError, MemoryHolder};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
@@ -124,13 +124,13 @@ impl Moving {
     ) -> Result<Sent, MovingError> {
         let (kernel_pid, cancel) = (self.kernel_pid, cancel.clone());
         let base = outgoing.base;
-        let quick = baton_blobs::is_quick(&outgoing.snapshot);
+        let quick = baton_chunks::is_quick(&outgoing.snapshot);
         let pack = move || {
             let Outgoing {
                 snapshot, ledger, ..
             } = outgoing;
             let cancelled = || cancel.is_cancelled();
-            let bundle = baton_blobs::pack(kernel_pid, &snapshot, &ledger, &cancelled)?;
+            let bundle = baton_chunks::pack(kernel_pid, &snapshot, &ledger, &cancelled)?;
             let ledger = bundle.enter(ledger)?;
             Ok::<_, BlobError>((bundle, ledger))
         };
@@ -234,7 +234,7 @@ async fn download(
     ledger: Ledger,
     lane: &ChunkLane,
 ) -> Result<Received, MovingError> {
-    let limit_bytes = baton_blobs::memory::available_bytes();
+    let limit_bytes = baton_chunks::memory::available_bytes();
     let mut assembler = Assembler::new(manifest, ledger, limit_bytes)?;
     let wanted = assembler.wanted();
     for group in wanted.chunks(FETCH_GROUP) {

@@ -1,7 +1,7 @@
 //! How the broker knows a notebook and its cells again.
 
-use baton_link::Token;
 use baton_protocol::CellKey;
+use baton_transport::Token;
 
 use super::link::Status;
 

@@ -4,8 +4,8 @@
 
 use std::collections::VecDeque;
 
-use baton_jupyter_link::message::message_id;
-use baton_jupyter_link::wire::MessageView;
+use baton_jupyter_wire::message::message_id;
+use baton_jupyter_wire::wire::MessageView;
 use serde::Deserialize;
 
 /// Cells that are over are forgotten first; a client rarely has more than one that is not.

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use baton_jupyter_link::connection::{Channel, ConnectionError, ConnectionFile, Endpoint};
+use baton_jupyter_wire::connection::{Channel, ConnectionError, ConnectionFile, Endpoint};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::time::Instant;

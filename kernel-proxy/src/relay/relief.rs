@@ -8,8 +8,8 @@
 
 use std::collections::HashMap;
 
-use baton_jupyter_link::message::{DELIMITER, Draft, message_id};
-use baton_jupyter_link::wire::decode_message;
+use baton_jupyter_wire::message::{DELIMITER, Draft, message_id};
+use baton_jupyter_wire::wire::decode_message;
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
@@ -230,7 +230,7 @@ impl Stream {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use baton_jupyter_link::message::Signer;
+    use baton_jupyter_wire::message::Signer;
 
     fn scribe() -> Scribe {
         Scribe {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use baton_jupyter_link::connection::{Channel, ConnectionFile, Endpoint};
-use baton_jupyter_link::wire::{Tracker, WireError};
+use baton_jupyter_wire::connection::{Channel, ConnectionFile, Endpoint};
+use baton_jupyter_wire::wire::{Tracker, WireError};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::UnixStream;

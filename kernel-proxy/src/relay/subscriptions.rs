@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure; the kernel gets the same bytes and decides for its own messages.
 
-use baton_jupyter_link::wire::Ended;
+use baton_jupyter_wire::wire::Ended;
 
 /// Prefixes of topics; subscribing twice needs cancelling twice, as in ZeroMQ.
 #[derive(Debug, Default)]
@@ -60,7 +60,7 @@ impl Subscriptions {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use baton_jupyter_link::wire::Tracker;
+    use baton_jupyter_wire::wire::Tracker;
 
     /// `said` is what the client sends, frames and all.
     fn check(said: &[&[u8]], topic: &str, expected: bool) {

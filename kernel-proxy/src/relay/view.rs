@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use baton_jupyter_link::message::message_id;
-use baton_jupyter_link::wire::{Ended, MessageView, Tracker, WireError};
+use baton_jupyter_wire::message::message_id;
+use baton_jupyter_wire::wire::{Ended, MessageView, Tracker, WireError};
 use bytes::{Buf as _, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::mpsc::UnboundedReceiver;

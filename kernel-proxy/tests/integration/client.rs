@@ -1,7 +1,7 @@
 //! A Jupyter client with the verbs that the tests need.
 
-use baton_jupyter_link::connection::{Channel, ConnectionFile};
-use baton_jupyter_link::message::{DELIMITER, Draft, Signer};
+use baton_jupyter_wire::connection::{Channel, ConnectionFile};
+use baton_jupyter_wire::message::{DELIMITER, Draft, Signer};
 use bytes::Bytes;
 use serde_json::{Value, json};
 

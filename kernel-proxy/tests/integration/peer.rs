@@ -5,8 +5,8 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use baton_jupyter_link::connection::Endpoint;
-use baton_jupyter_link::wire::{Ended, Tracker, decode_message, encode_message};
+use baton_jupyter_wire::connection::Endpoint;
+use baton_jupyter_wire::wire::{Ended, Tracker, decode_message, encode_message};
 use bytes::Bytes;
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use baton_jupyter_link::connection::{Channel, ConnectionFile};
-use baton_jupyter_link::process::kill_tree;
+use baton_jupyter_wire::connection::{Channel, ConnectionFile};
+use baton_jupyter_wire::process::kill_tree;
 use baton_kernel_proxy::{BrokerChoice, Config, TrashConfig};
-use baton_link::LaneChoice;
+use baton_transport::LaneChoice;
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -169,10 +169,10 @@ impl Proxy {
         let connection = self.settings.parsed();
         let endpoint = connection.endpoint(Channel::Heartbeat).unwrap();
         eventually(|| match &endpoint {
-            baton_jupyter_link::connection::Endpoint::Tcp { host, port } => {
+            baton_jupyter_wire::connection::Endpoint::Tcp { host, port } => {
                 std::net::TcpStream::connect((host.as_str(), *port)).is_ok()
             }
-            baton_jupyter_link::connection::Endpoint::Ipc(path) => {
+            baton_jupyter_wire::connection::Endpoint::Ipc(path) => {
                 std::os::unix::net::UnixStream::connect(path).is_ok()
             }
         });

@@ -2,8 +2,8 @@
 
 use std::io::{Read as _, Write as _};
 
-use baton_jupyter_link::connection::Channel;
-use baton_jupyter_link::message::Draft;
+use baton_jupyter_wire::connection::Channel;
+use baton_jupyter_wire::message::Draft;
 use serde_json::json;
 
 use crate::peer::Peer;

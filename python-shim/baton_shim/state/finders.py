@@ -10,7 +10,7 @@ import sys
 import types
 from typing import Any
 
-from baton_shim.surroundings.kind import of_notebook
+from baton_shim.base.originals import of_notebook
 
 
 class Finders:

@@ -12,7 +12,7 @@ from typing import Any
 
 import cloudpickle
 
-from baton_shim.originals import ASSIGNED, original, place_of
+from baton_shim.base.originals import ASSIGNED, original, place_of
 from baton_shim.state.finders import Finders, finders_of_notebook, is_loaded_by_notebook
 from baton_shim.state.kinds import ATOMS, Kinds
 from baton_shim.state.kinds.classes import class_form

@@ -21,10 +21,10 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from baton_shim.closure import Uses
+from baton_shim.base.closure import Uses
+from baton_shim.base.originals import METHODS
 
 LOCKS = (_thread.LockType, _thread.RLock)
-METHODS = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 STANDARD_STREAMS = ("stdin", "stdout", "stderr")
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from contextvars import Context
 from typing import Any
 
-from baton_shim.closure import used_by
+from baton_shim.base.closure import used_by
 from baton_shim.state.kinds import ATOMS
 from baton_shim.state.numbering import Numbering
 

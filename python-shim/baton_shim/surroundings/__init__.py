@@ -164,7 +164,7 @@ class Surroundings:
     def _wait(self, kind: Kind, differences: list[bytes]) -> None:
         """Until something here imports the library."""
         if kind.name not in self._waiting:
-            from baton_shim import late
+            from baton_shim.base import late
 
             late.when_imported(kind.module, lambda: self._arrived(kind))
         earlier = [] if kind.whole else self._waiting.get(kind.name, [])

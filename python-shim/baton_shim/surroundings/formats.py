@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from baton_shim.surroundings.kind import of_notebook
+from baton_shim.base.originals import of_notebook
 
 _OF_NUMPY = ("formatter", "override_repr")
 FLOATS = "display.float_format"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from baton_shim.gpu_facts import ASKING
+from baton_shim.base.gpu_facts import ASKING
 from baton_shim.surroundings.kind import Kind
 from baton_shim.virtual import SWITCH
 from baton_shim.virtual.gpu import KNOWN, TYPICAL, UNKNOWN, Gpu

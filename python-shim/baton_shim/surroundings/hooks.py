@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator
 from operator import is_
 from typing import Any
 
+from baton_shim.base.originals import of_notebook
 from baton_shim.surroundings.formats import formats, give_formats
 from baton_shim.surroundings.ipython import shell
 from baton_shim.surroundings.jaxes import JAX
-from baton_shim.surroundings.kind import of_notebook
 from baton_shim.surroundings.patches import Patches
 from baton_shim.surroundings.registered import REGISTERED
 

@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from baton_shim import late
+from baton_shim.base import late
 from baton_shim.surroundings.kind import Settings, each
 
 OF_THE_MACHINE = re.compile(

@@ -1,4 +1,4 @@
-"""One kind of surrounding, how differences of dictionaries and lists are written, and what is the notebook's.
+"""One kind of surrounding, how differences of dictionaries and lists are written.
 
 **Invariant:** `look` changes nothing, imports nothing, and returns something that compares by value and does not
 change afterwards.
@@ -7,11 +7,8 @@ change afterwards.
 from __future__ import annotations
 
 import sys
-import types
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any
-
-METHODS = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 
 
 class Kind:
@@ -109,11 +106,3 @@ def each(items: Iterable[Any], act: Callable[[Any], None], title: str) -> list[s
         except Exception as error:  # whatever a library says of a value that it does not know
             troubles.append(f"{title} {item!r} could not be set ({type(error).__name__}: {error})")
     return troubles
-
-
-def of_notebook(one: Any) -> bool:
-    """A function or class of it, an instance of such a class, or a method of one."""
-    if isinstance(one, (types.FunctionType, type)):
-        return one.__module__ == "__main__"
-    # No attribute of anything else is looked up: IPython's stand-in for a magic would import the magic.
-    return type(one.__self__ if isinstance(one, METHODS) else one).__module__ == "__main__"

@@ -32,7 +32,7 @@ class WarningFilters(Kind):
             if entry is not None:
                 filters.append(entry)
             elif plain[2][0] not in sys.modules:
-                from baton_shim import late
+                from baton_shim.base import late
 
                 later: Any = ([], [(plain, before)])
                 late.when_imported(plain[2][0], partial(self.apply, later))

@@ -19,8 +19,8 @@ import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from baton_shim import late, originals
-from baton_shim.originals import ASSIGNED, BEFORE, Place
+from baton_shim.base import late, originals
+from baton_shim.base.originals import ASSIGNED, BEFORE, Place
 from baton_shim.surroundings.imports import IMPORTS
 
 _ASSIGNED = r"\s*[-+*/%@&|^<>]{0,2}=(?!=)"

@@ -162,7 +162,7 @@ def figure_printers() -> dict[str, tuple[str, dict[str, Any]]]:
 
 
 def in_session() -> bool:
-    return "baton_shim.session_kernel" in sys.modules
+    return "baton_shim.session.kernel" in sys.modules
 
 
 def named(backend: str | None) -> str | None:

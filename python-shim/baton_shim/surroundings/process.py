@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from baton_shim.mirror import to_here, to_home
+from baton_shim.base.mirror import to_here, to_home
 from baton_shim.surroundings.kind import Kind, Settings, edited, edits
 
 # Each machine, login and service has its own of these; a change of one stays where it was made.

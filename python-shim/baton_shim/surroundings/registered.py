@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from baton_shim import late
+from baton_shim.base import late
 
 # By module: the functions, or methods of classes. A `*` marks those of which each first argument is a thing of its own.
 NOTED = {

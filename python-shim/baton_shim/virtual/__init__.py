@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 
-from baton_shim import late
+from baton_shim.base import late
 from baton_shim.virtual.patches import Patches
 
 VARIABLE = "BATON_VIRTUAL_CUDA"

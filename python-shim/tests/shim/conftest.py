@@ -210,7 +210,7 @@ class Baton:
         self.folder = folder
         self.home = Socket(folder / "home")
         extra = {} if cell_bytes is None else {"BATON_CELL_BYTES": str(cell_bytes)}
-        self.notebook = Kernel("baton_shim.notebook", folder, self.home.path, extra)
+        self.notebook = Kernel("baton_shim.notebook.start", folder, self.home.path, extra)
         self.hello = self.home.accept()
         self.notebook.ready()
         self.session: Kernel | None = None
@@ -359,7 +359,7 @@ class Baton:
         if state["messages"] == 0:
             self.lose_session()
             self.away = Socket(self.folder / f"away-{time.monotonic_ns()}")
-            self.session = Kernel("baton_shim.session", self.folder, self.away.path)
+            self.session = Kernel("baton_shim.session.start", self.folder, self.away.path)
             self.away.accept()
             self.mover = Mover()
         session = self.session

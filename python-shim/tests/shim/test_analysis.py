@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 import pytest
-from baton_shim import analysis
+from baton_shim.notebook import analysis
 from IPython.core.inputtransformer2 import TransformerManager
 
 transform = TransformerManager().transform_cell

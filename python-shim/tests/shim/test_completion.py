@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from baton_shim import magic
-from baton_shim.fitting import Fitting
+from baton_shim.base.fitting import Fitting
+from baton_shim.notebook import magic
 from IPython.core.interactiveshell import InteractiveShell
 
 ALL = ["--drop", "--keep", "--mem", "--no-return", "--priority", "--quiet", "--timeout"]

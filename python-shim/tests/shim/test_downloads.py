@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from baton_shim import downloads
+from baton_shim.session import downloads
 
 
 @pytest.mark.parametrize(

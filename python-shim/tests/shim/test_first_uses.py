@@ -10,8 +10,8 @@ import types
 from typing import Any
 
 import pytest
-from baton_shim import analysis
-from baton_shim.first_uses import FirstUses
+from baton_shim.notebook import analysis
+from baton_shim.notebook.first_uses import FirstUses
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from IPython.core.inputtransformer2 import TransformerManager

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import msgpack
-from baton_shim.link import Link
+from baton_shim.base.link import Link
 
 LARGE = b"x" * 4_000_000
 

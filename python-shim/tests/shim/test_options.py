@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from baton_shim.options import milliseconds, names
-from baton_shim.status import size
+from baton_shim.notebook.options import milliseconds, names
+from baton_shim.notebook.status import size
 from IPython.core.error import UsageError
 
 if TYPE_CHECKING:

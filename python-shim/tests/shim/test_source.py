@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from baton_shim.magic import hoist
-from baton_shim.source import as_written, numbered
+from baton_shim.base.source import as_written, numbered
+from baton_shim.notebook.magic import hoist
 from IPython.core.inputtransformer2 import TransformerManager
 
 

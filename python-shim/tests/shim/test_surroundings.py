@@ -258,7 +258,7 @@ def test_disabled(tmp_path: Path) -> None:
 def test_registering_loads_nothing_large() -> None:
     code = (
         "import sys; from ipykernel import kernelapp, zmqshell, ipkernel; before = set(sys.modules);"
-        "import baton_shim.magic, baton_shim.home; print(*sorted({m.partition('.')[0] for m in sys.modules} - before))"
+        "import baton_shim.notebook.magic, baton_shim.notebook.home; print(*sorted({m.partition('.')[0] for m in sys.modules} - before))"
     )
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
     loaded = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).split()

@@ -26,7 +26,7 @@ BYTES = 3 << 20
 
 @pytest.fixture(scope="session")
 def scanner_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source = Path(__file__).resolve().parents[3] / "broker/blobs/src/scanner/sys.rs"
+    source = Path(__file__).resolve().parents[3] / "crates/chunks/src/scanner/sys.rs"
     made = tmp_path_factory.mktemp("scanner") / "scanner.so"
     kind = ["--edition=2024", "--crate-name=scanner", "--crate-type=cdylib", "-Copt-level=3"]
     subprocess.run(["rustc", *kind, "-Cpanic=abort", "-Clink-arg=-nostdlib", source, "-o", made], check=True)

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from baton_shim.gpu_facts import ASKING
+from baton_shim.base.gpu_facts import ASKING
 from baton_shim.state import StayedError
 from baton_shim.surroundings.gpus import GpuModel
 from baton_shim.virtual import hint

@@ -5,8 +5,8 @@ pub(super) mod text;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use baton_link::Api;
 use baton_protocol::api::{Course, Explanation, Job, Page, Usage, Worker};
+use baton_transport::Api;
 use clap::ArgMatches;
 use jiff::{ToSpan, Zoned, tz::TimeZone};
 use serde::{Serialize, de::DeserializeOwned};

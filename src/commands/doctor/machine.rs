@@ -6,7 +6,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-use baton_blobs::{BlobError, memory};
+use baton_chunks::{BlobError, memory};
 use nix::sys::statvfs::statvfs;
 
 use super::Finding;

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use baton_link::{Dial, LinkError, connect};
 use baton_protocol::{
     NotebookId, PROTOCOL_VERSION, Refusal,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
+use baton_transport::{Dial, LinkError, connect};
 
 use super::Finding;
 use crate::{service, settings::Settings};

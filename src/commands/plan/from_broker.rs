@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use anyhow::Context;
-use baton_link::Api;
 use baton_plan::{Capacity, Effort, PastCell, Row, duration, fit, seconds};
 use baton_protocol::api::History;
+use baton_transport::Api;
 use clap::{ArgMatches, parser::ValueSource};
 use serde_json::json;
 

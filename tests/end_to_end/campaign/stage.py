@@ -194,7 +194,7 @@ class Stage:
         return [*self.worker_relays.values(), *self.notebook_relays]
 
     def sessions(self) -> list[psutil.Process]:
-        return self._processes("baton_shim.session")
+        return self._processes("baton_shim.session.start")
 
     def kernels(self) -> list[psutil.Process]:
         """Proxies and notebook kernels."""

@@ -8,8 +8,8 @@ use std::io::{self, BufRead as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use baton_arbiter::{Memory, Settings};
 use baton_gpu_worker::gpu::{Admission, Cell, Gpu, Token, Usage};
+use baton_scheduling::arbiter::{Memory, Settings};
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -1,7 +1,7 @@
 //! Hundreds wait, and no decision takes longer for it.
 
 use super::*;
-use baton_order::Run;
+use baton_scheduling::queue::Run;
 
 const CELLS: u128 = 300;
 /// Of the worker here.

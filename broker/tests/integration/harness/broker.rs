@@ -2,8 +2,8 @@
 
 use super::within;
 use baton_broker::{Activity, Config, Database, Listen, TlsFiles};
-use baton_link::{Api, Dial, Token};
 use baton_protocol::address::BrokerAddress;
+use baton_transport::{Api, Dial, Token};
 use std::{
     fs::File,
     io::Write,

@@ -1,13 +1,13 @@
 //! A proxy and a worker that say what a test tells them.
 
 use super::{PATIENCE, within};
-use baton_link::{Connection, Dial, LinkError};
 use baton_protocol::{
     Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, NumberedEvent, Outcome, Output,
     PROTOCOL_VERSION, Piece, Priority, SessionId, State, StateVersion, Submission, Usage, WorkerId,
     proxy::{FromProxy, ToProxy, WaitingReason},
     worker::{Acknowledged, Device, DeviceKind, FromWorker, ToWorker},
 };
+use baton_transport::{Connection, Dial, LinkError};
 use std::time::Duration;
 
 pub(crate) struct FakeProxy {
@@ -54,7 +54,7 @@ impl FakeProxy {
         course: Option<&str>,
     ) -> (Connection<ToProxy, FromProxy>, ToProxy) {
         let mut connection: Connection<ToProxy, FromProxy> =
-            within("a dial", baton_link::connect(dial, "/v1/proxy"))
+            within("a dial", baton_transport::connect(dial, "/v1/proxy"))
                 .await
                 .unwrap();
         let hello = FromProxy::Hello {
@@ -244,7 +244,7 @@ impl FakeWorker {
     }
 
     async fn enter(dial: &Dial, id: WorkerId, hello: FromWorker) -> Self {
-        let mut connection = within("a dial", baton_link::connect(dial, "/v1/worker"))
+        let mut connection = within("a dial", baton_transport::connect(dial, "/v1/worker"))
             .await
             .unwrap();
         connection.send(&hello).await.unwrap();

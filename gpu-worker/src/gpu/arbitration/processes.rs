@@ -1,7 +1,7 @@
 //! Processes of sessions: they come, speak and go.
 
-use baton_arbiter::{Arbiter, Event, SessionId};
 use baton_interposer::wire::{FromSession, ToSession};
+use baton_scheduling::arbiter::{Arbiter, Event, SessionId};
 use tokio::time::Instant;
 
 use super::{Arbitration, Arrival, Process};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use baton_arbiter::{Event, SessionId};
+use baton_scheduling::arbiter::{Event, SessionId};
 use tokio::sync::oneshot;
 
 use super::Arbitration;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use baton_blobs::Ledger;
-use baton_link::{Backoff, ChunkLane};
+use baton_chunks::Ledger;
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{Outcome, RemoteError, State, Usage};
+use baton_transport::{Backoff, ChunkLane};
 use tokio::time::Instant;
 
 use super::{Phase, Run};

@@ -4,7 +4,7 @@
 
 use std::os::fd::AsFd;
 
-use baton_blobs::Ledger;
+use baton_chunks::Ledger;
 use baton_protocol::shim::ToSession;
 use baton_protocol::{Cell, JobEvent, Outcome};
 

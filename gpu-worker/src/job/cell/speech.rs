@@ -2,9 +2,9 @@
 
 use std::os::fd::BorrowedFd;
 
-use baton_link::frames::FrameError;
 use baton_protocol::shim::{Delta, FromSession, ToSession};
 use baton_protocol::{Cell, JobEvent, Outcome};
+use baton_transport::frames::FrameError;
 use tokio::time::Instant;
 
 use super::collecting::SessionEnd;

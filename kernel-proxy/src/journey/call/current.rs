@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use baton_jupyter_link::message::{iopub_topic, message_type};
-use baton_jupyter_link::shim::{ShimReader, ShimWriter};
-use baton_link::Held;
-use baton_link::frames::FrameError;
+use baton_jupyter_wire::message::{iopub_topic, message_type};
+use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::shim::{FromNotebook, Run, Snapshot, ToNotebook};
 use baton_protocol::{JobId, Output};
+use baton_transport::Held;
+use baton_transport::frames::FrameError;
 use bytes::Bytes;
 use tokio::time::Instant;
 

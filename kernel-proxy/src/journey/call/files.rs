@@ -1,6 +1,6 @@
 //! The files of one call: what the worker is told before the cell, and what comes home after it.
 
-use baton_files::{Committed, FilesError};
+use baton_mirror::{Committed, FilesError};
 use baton_protocol::Output;
 use baton_protocol::files::{NotebookFolder, Parcel};
 use baton_protocol::proxy::FromProxy;

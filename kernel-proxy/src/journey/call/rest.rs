@@ -13,12 +13,12 @@
 
 use std::os::fd::AsFd;
 
-use baton_jupyter_link::shim::ShimWriter;
-use baton_link::frames::FrameError;
-use baton_link::{Backoff, Held};
+use baton_jupyter_wire::shim::ShimWriter;
 use baton_protocol::proxy::FromProxy;
 use baton_protocol::shim::ToNotebook;
 use baton_protocol::{CallId, JobEvent, JobId, RemoteError, State};
+use baton_transport::frames::FrameError;
+use baton_transport::{Backoff, Held};
 
 use super::Journey;
 use super::state::Home;

@@ -1,9 +1,9 @@
 //! The state of one call: out of the notebook kernel before the cell, and home after it.
 
-use baton_blobs::Ledger;
-use baton_link::{Backoff, Held};
+use baton_chunks::Ledger;
 use baton_protocol::shim::{Snapshot, ToNotebook};
 use baton_protocol::{Outcome, SessionId, State, StateVersion};
+use baton_transport::{Backoff, Held};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

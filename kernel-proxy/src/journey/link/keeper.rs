@@ -3,9 +3,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use baton_link::{Backoff, ChunkLane, Connection, LinkError};
 use baton_protocol::proxy::{FromProxy, ToProxy};
 use baton_protocol::{JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
+use baton_transport::{Backoff, ChunkLane, Connection, LinkError};
 use tokio::sync::{mpsc, watch};
 
 use super::{Command, EndedSessions, Lanes, Link, News, Status, describe};
@@ -130,7 +130,7 @@ impl Keeper {
         let dial = dial_or_start(&self.choice).await?;
         let waits = self.jobs.values().any(|job| matches!(job, Job::Open(_)));
         let greeting = async {
-            let mut broker: Broker = baton_link::connect(&dial, "/v1/proxy").await?;
+            let mut broker: Broker = baton_transport::connect(&dial, "/v1/proxy").await?;
             let hello = FromProxy::Hello {
                 protocol_version: PROTOCOL_VERSION,
                 notebook: self.notebook,

@@ -1,8 +1,8 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use baton_jupyter_link::connection::ConnectionFile;
-use baton_jupyter_link::message::{Draft, Signer};
-use baton_jupyter_link::wire::{decode_message, encode_message};
+use baton_jupyter_wire::connection::ConnectionFile;
+use baton_jupyter_wire::message::{Draft, Signer};
+use baton_jupyter_wire::wire::{decode_message, encode_message};
 use proptest::prelude::*;
 use serde_json::json;
 use tokio::io::DuplexStream;

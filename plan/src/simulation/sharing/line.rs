@@ -2,8 +2,8 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use baton_order::{Job, Standing, Worker, plan};
 use baton_protocol::{JobId, NotebookId, WorkerId};
+use baton_scheduling::queue::{Job, Standing, Worker, plan};
 use uuid::Uuid;
 
 /// Everybody has one notebook, and runs one cell at a time.

@@ -8,7 +8,7 @@ mod world;
 
 use std::time::Duration;
 
-use baton_arbiter::{Memory, Settings};
+use baton_scheduling::arbiter::{Memory, Settings};
 
 use super::{Estimate, Length, Runs, Times, each_seed};
 use world::{Seen, World};

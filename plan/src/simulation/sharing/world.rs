@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
-use baton_arbiter::{Action, Arbiter, Epoch, Event, Memory, SessionId};
+use baton_scheduling::arbiter::{Action, Arbiter, Epoch, Event, Memory, SessionId};
 use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
 
 use super::{Class, LONG, Policy, SHORT, line::Line};

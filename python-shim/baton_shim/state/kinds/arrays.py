@@ -15,11 +15,11 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from baton_shim.base.storages import storage_of
 from baton_shim.state import memory
 from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.kinds.leaves import LEAF_ELEMENTS, all_plain, pickled
 from baton_shim.state.kinds.trees import is_decision_tree_type, memory_of
-from baton_shim.storages import storage_of
 
 _READ_ONLY_MEMORY, _READ_ONLY, _WRITEABLE = 0, 1, 2
 

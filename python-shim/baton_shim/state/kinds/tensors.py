@@ -14,9 +14,9 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from baton_shim.base.storages import storage_of
 from baton_shim.state.kinds.base import Here, Kind, State, imported
 from baton_shim.state.kinds.graphs import Graph, graph_of, set_graph
-from baton_shim.storages import storage_of
 from baton_shim.virtual import SWITCH
 from baton_shim.virtual.label import LABEL, label
 

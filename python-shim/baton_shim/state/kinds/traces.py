@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from baton_shim import mirror
+from baton_shim.base import mirror
 from baton_shim.state.refusal import Stayed
 
 Place = tuple[types.CodeType, str, int, int]

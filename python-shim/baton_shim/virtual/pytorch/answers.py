@@ -15,7 +15,7 @@ from typing import Any, Union
 
 import torch
 
-from baton_shim.storages import storage_of
+from baton_shim.base.storages import storage_of
 from baton_shim.virtual.gpu import KNOWN
 from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch import generator

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from baton_shim import late
+from baton_shim.base import late
 from baton_shim.virtual.patches import Patches
 
 _NO_TRITON = "triton not found"

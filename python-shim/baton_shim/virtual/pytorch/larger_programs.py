@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from baton_shim import late
+from baton_shim.base import late
 from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch.labels import look, names_cuda, put
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from baton_shim.storages import untyped
+from baton_shim.base.storages import untyped
 from baton_shim.virtual.label import LABEL, label
 from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch.labels import CUDA, Tensor, names_cuda, on_cuda, put

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use baton_arbiter::Settings;
 use baton_gpu_tests::{FAULTS, MEGABYTES_PER_SECOND};
 use baton_gpu_worker::gpu::{Cell, EndReason};
+use baton_scheduling::arbiter::Settings;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use baton_arbiter::{Memory, Settings};
 use baton_gpu_tests::{CARD, Machine};
 use baton_gpu_worker::gpu::{Admission, Cell, Gpu, Token, Usage};
 use baton_interposer::wire::{SOCKET, TOKEN};
+use baton_scheduling::arbiter::{Memory, Settings};
 use tempfile::TempDir;
 use tokio::{runtime::Runtime, sync::watch};
 

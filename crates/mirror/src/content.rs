@@ -1,0 +1,169 @@
+//! The bytes of one file: cut into pieces, and put together again.
+//!
+//! **Invariant:** a few chunks are in memory at a time, however large the file is.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, SystemTime};
+
+use baton_chunks::BlobError;
+use baton_protocol::files::Content;
+use baton_protocol::{CHUNK_BYTES, ChunkHash, INLINE_BYTES, Piece};
+use bytes::Bytes;
+
+use crate::FilesError;
+use crate::folder::Status;
+
+/// Chunks that are read at once.
+const BATCH: usize = 16;
+
+pub struct ContentReader {
+    file: File,
+    offset: u64,
+    pieces: Vec<Piece>,
+    ended: bool,
+}
+
+impl ContentReader {
+    #[must_use]
+    pub fn new(file: File) -> Self {
+        Self {
+            file,
+            offset: 0,
+            pieces: Vec::new(),
+            ended: false,
+        }
+    }
+
+    /// The next chunks that have to be stored; none at the end.
+    pub fn next_batch(&mut self) -> io::Result<Vec<(ChunkHash, Bytes)>> {
+        let mut batch = Vec::new();
+        while !self.ended && batch.len() < BATCH {
+            let bytes = read_chunk(&self.file, self.offset)?;
+            self.ended = bytes.len() < CHUNK_BYTES;
+            self.offset += bytes.len() as u64;
+            if bytes.len() <= INLINE_BYTES {
+                if !bytes.is_empty() {
+                    self.pieces.push(Piece::Inline(bytes));
+                }
+                continue;
+            }
+            let hash = baton_chunks::hash(&bytes);
+            let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+            self.pieces.push(Piece::Stored {
+                hash,
+                bytes: length,
+            });
+            batch.push((hash, bytes));
+        }
+        Ok(batch)
+    }
+
+    /// All of it. `stamp` is for whoever knows one.
+    pub fn finish(self) -> io::Result<Content> {
+        let status = Status::from(&self.file.metadata()?);
+        Ok(Content {
+            stamp: None,
+            bytes: self.offset,
+            modified_ns: status.modified_ns,
+            mode: status.mode & 0o777,
+            pieces: self.pieces,
+        })
+    }
+}
+
+/// The chunk that begins there; shorter than others at the end of the file, and empty behind it.
+pub fn read_chunk(file: &File, offset: u64) -> io::Result<Bytes> {
+    let mut buffer = vec![0; CHUNK_BYTES];
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    buffer.truncate(filled);
+    Ok(Bytes::from(buffer))
+}
+
+pub(crate) fn time(since_1970_ns: i64) -> SystemTime {
+    let distance = Duration::from_nanos(since_1970_ns.unsigned_abs());
+    let epoch = SystemTime::UNIX_EPOCH;
+    match since_1970_ns >= 0 {
+        true => epoch + distance,
+        false => epoch - distance,
+    }
+}
+
+/// Fills a file with what a [`Content`] says.
+pub struct ContentWriter {
+    file: File,
+    bytes: u64,
+    /// Where the chunks belong that have not come.
+    missing: HashMap<ChunkHash, Vec<u64>>,
+}
+
+impl ContentWriter {
+    pub fn new(file: File, content: &Content) -> Result<Self, FilesError> {
+        let mut missing: HashMap<ChunkHash, Vec<u64>> = HashMap::new();
+        let mut offset = 0;
+        for piece in &content.pieces {
+            if offset % CHUNK_BYTES as u64 != 0 {
+                return Err(FilesError::Pieces);
+            }
+            match piece {
+                Piece::Inline(bytes) => file.write_all_at(bytes, offset).map_err(unwritten)?,
+                Piece::Stored { hash, .. } => missing.entry(*hash).or_default().push(offset),
+            }
+            offset += piece.bytes();
+        }
+        if offset != content.bytes {
+            return Err(FilesError::Pieces);
+        }
+        Ok(Self {
+            file,
+            bytes: content.bytes,
+            missing,
+        })
+    }
+
+    #[must_use]
+    pub fn wanted(&self) -> Vec<ChunkHash> {
+        self.missing.keys().copied().collect()
+    }
+
+    pub fn place(&mut self, hash: ChunkHash, bytes: &[u8]) -> Result<(), FilesError> {
+        let found = baton_chunks::hash(bytes);
+        if found != hash {
+            return Err(BlobError::Damaged { hash, found }.into());
+        }
+        let offsets = self
+            .missing
+            .remove(&hash)
+            .ok_or(BlobError::NotWanted { hash })?;
+        for offset in offsets {
+            self.file.write_all_at(bytes, offset).map_err(unwritten)?;
+        }
+        Ok(())
+    }
+
+    pub fn finish(self) -> Result<File, FilesError> {
+        if !self.missing.is_empty() {
+            let missing = self.missing.len();
+            return Err(BlobError::Incomplete { missing }.into());
+        }
+        self.file.set_len(self.bytes).map_err(unwritten)?;
+        Ok(self.file)
+    }
+}
+
+fn unwritten(source: io::Error) -> FilesError {
+    FilesError::Io {
+        path: "a file that arrives".into(),
+        source,
+    }
+}

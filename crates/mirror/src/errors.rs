@@ -1,0 +1,40 @@
+//! What can go wrong with files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use baton_chunks::BlobError;
+use baton_protocol::DecodeError;
+use baton_transport::LinkError;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FilesError {
+    #[error("Failed to use {}", path.display())]
+    Io {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("The folder {} is gone, or another one took its place", path.display())]
+    FolderGone { path: PathBuf },
+    #[error("{} is on another file system than its folder was", path.display())]
+    OtherFileSystem { path: PathBuf },
+    #[error("The pieces of a file do not fit together")]
+    Pieces,
+    #[error("The listing continues one that is not here")]
+    OutOfStep,
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    #[error("The work on files broke off")]
+    Join(#[from] tokio::task::JoinError),
+}
+
+pub(crate) fn at(path: &Path) -> impl FnOnce(io::Error) -> FilesError {
+    let path = path.to_owned();
+    |source| FilesError::Io { path, source }
+}

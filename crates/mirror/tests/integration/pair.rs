@@ -1,0 +1,256 @@
+//! Home, mirror, and what carries bytes between them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use baton_mirror::{
+    Committed, ContentReader, ContentWriter, Difference, FilesError, Handle, HomeListing, Mirror,
+    Root, Scan, Seen, Staging, Status, Trash, list, open_listed, stamp,
+};
+use baton_protocol::ChunkHash;
+use baton_protocol::files::{Change, Content, RelativePath};
+use bytes::Bytes;
+use tempfile::TempDir;
+
+/// No cell has made anything.
+pub(crate) const NOTHING: BTreeSet<RelativePath> = BTreeSet::new();
+
+pub(crate) struct Pair {
+    pub(crate) home: PathBuf,
+    root: Root,
+    pub(crate) mirror: Mirror,
+    listing: HomeListing,
+    chunks: HashMap<ChunkHash, Bytes>,
+    folder: TempDir,
+}
+
+/// What happens to a file of the mirror next.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Before {
+    Opening,
+    /// Opening it to write it from the beginning.
+    Emptying,
+    /// It loses its name, or something else gets it.
+    Removing,
+}
+
+impl Pair {
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let home = folder.path().join("course");
+        fs::create_dir(&home).unwrap();
+        Self {
+            mirror: new_mirror(folder.path()),
+            root: Root::open(&home).unwrap(),
+            home,
+            listing: HomeListing::default(),
+            chunks: HashMap::new(),
+            folder,
+        }
+    }
+
+    /// What a worker does when a mirror is lost.
+    pub(crate) fn begin_again(&mut self) {
+        for name in ["mirror", "waiting"] {
+            fs::remove_dir_all(self.folder.path().join(name)).unwrap();
+        }
+        self.mirror = new_mirror(self.folder.path());
+        self.listing = HomeListing::default();
+    }
+
+    /// One cell: what `work` does in the mirror happens at home, too.
+    pub(crate) fn cell(&mut self, work: impl FnOnce(&mut Self)) -> Vec<String> {
+        self.sync();
+        work(self);
+        self.bring_home().notes.clone()
+    }
+
+    pub(crate) fn sync(&mut self) {
+        self.sync_with(self.look());
+    }
+
+    pub(crate) fn look(&self) -> Seen {
+        list(&self.root, 10_000, self.listing.made())
+    }
+
+    pub(crate) fn sync_with(&mut self, seen: Seen) {
+        let listing = self.listing.next(seen, false);
+        self.mirror.sync(&listing).unwrap();
+    }
+
+    pub(crate) fn trash(&self) -> Trash {
+        Trash::of(&self.home, &self.state_folder())
+    }
+
+    fn state_folder(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    /// The trash can only be beside the notebook then.
+    pub(crate) fn spoil_state_folder(&self) {
+        fs::write(self.state_folder(), "not a folder").unwrap();
+    }
+
+    pub(crate) fn root(&self) -> &Root {
+        &self.root
+    }
+
+    /// A place at home for what a cell did.
+    pub(crate) fn stage(&self) -> Result<Staging, FilesError> {
+        Staging::create(&self.root, &self.trash())
+    }
+
+    pub(crate) fn bring_home(&mut self) -> Committed {
+        let scan = self.mirror.scan().unwrap();
+        self.bring(scan)
+    }
+
+    pub(crate) fn bring(&mut self, scan: Scan) -> Committed {
+        let (changes, written) = self.changes_of(scan);
+        let mut staging = self.stage().unwrap();
+        self.listing
+            .touched(changes.iter().flat_map(Change::paths).cloned());
+        for change in changes {
+            if let Some((file, content)) = staging.add(change).unwrap() {
+                self.write(file, &content);
+            }
+        }
+        let committed = staging.commit();
+        self.listing.came_from_mirror(committed.written.clone());
+        self.listing.were_made(committed.made.clone());
+        drop(written);
+        committed
+    }
+
+    fn changes_of(&mut self, scan: Scan) -> (Vec<Change>, HashMap<RelativePath, Content>) {
+        let mut changes = Vec::new();
+        let mut written = HashMap::new();
+        for difference in scan.differences.clone() {
+            match difference {
+                Difference::Change(change) => changes.push(change),
+                Difference::Written {
+                    path, over, unsure, ..
+                } => {
+                    self.fill(&self.mirror.root().join(path.as_path()));
+                    let file = self.mirror.open_found(&scan, &path).unwrap();
+                    let content = self.read(file.unwrap());
+                    written.insert(path.clone(), content.clone());
+                    if unsure.as_ref() != Some(&content.pieces) {
+                        changes.push(Change::Written {
+                            path,
+                            over,
+                            content,
+                        });
+                    }
+                }
+            }
+        }
+        let sent = scan.differences.clone();
+        self.mirror.adopt(&scan, &sent, &written);
+        (changes, written)
+    }
+
+    pub(crate) fn at(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.mirror.root().join(name)
+    }
+
+    /// What a worker does when a session opens a file.
+    pub(crate) fn fill(&mut self, place: &Path) {
+        if !place.is_file() {
+            return;
+        }
+        let handle = Handle::find(place).unwrap();
+        let Some((file, placeholder)) = self.mirror.placeholders().open(&handle).unwrap() else {
+            return;
+        };
+        let at_home = open_listed(&self.root, &placeholder.path).unwrap();
+        let stamp = stamp(&Status::from(&at_home.metadata().unwrap()));
+        let mut content = self.read(at_home);
+        content.stamp = Some(stamp);
+        let file = self.write(file, &content);
+        self.mirror.filled(&file, &content).unwrap();
+    }
+
+    /// What a worker does when a session is about to do this.
+    pub(crate) fn before(&mut self, place: &Path, what: Before) {
+        match what {
+            Before::Opening => self.fill(place),
+            Before::Emptying => {
+                if let Ok(metadata) = fs::metadata(place) {
+                    self.mirror.placeholders().emptied(metadata.ino());
+                }
+            }
+            Before::Removing => {
+                if let Ok(folder) = fs::metadata(place.parent().unwrap()) {
+                    let name = place.file_name().unwrap();
+                    self.mirror.is_being_removed(&Status::from(&folder), name);
+                }
+            }
+        }
+    }
+
+    /// The place of something that a cell is about to remove or to rename, or of what a rename replaces.
+    pub(crate) fn removing(&mut self, name: impl AsRef<Path>) -> PathBuf {
+        let place = self.at(name);
+        self.before(&place, Before::Removing);
+        place
+    }
+
+    fn read(&mut self, file: File) -> Content {
+        let mut reader = ContentReader::new(file);
+        loop {
+            let batch = reader.next_batch().unwrap();
+            if batch.is_empty() {
+                return reader.finish().unwrap();
+            }
+            self.chunks.extend(batch);
+        }
+    }
+
+    pub(crate) fn write(&self, file: File, content: &Content) -> File {
+        let mut writer = ContentWriter::new(file, content).unwrap();
+        for hash in writer.wanted() {
+            writer.place(hash, &self.chunks[&hash]).unwrap();
+        }
+        writer.finish().unwrap()
+    }
+}
+
+fn new_mirror(folder: &Path) -> Mirror {
+    let mut mirror = Mirror::create(folder, OsStr::new("course")).unwrap();
+    mirror.removals_are_seen();
+    mirror
+}
+
+/// Kind, permissions and content of everything in a folder but the trash.
+pub(crate) fn tree(folder: &Path) -> BTreeMap<PathBuf, (String, u32)> {
+    let mut tree = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for entry in fs::read_dir(&next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.ends_with(".baton") {
+                continue;
+            }
+            let metadata = fs::symlink_metadata(&path).unwrap();
+            let what = if metadata.is_dir() {
+                folders.push(path.clone());
+                "folder".to_owned()
+            } else if metadata.is_symlink() {
+                format!("link to {:?}", fs::read_link(&path).unwrap())
+            } else {
+                let hash = baton_chunks::hash(&fs::read(&path).unwrap());
+                format!("{} bytes, {hash}", metadata.len())
+            };
+            let mode = match metadata.is_file() {
+                true => metadata.permissions().mode() & 0o777,
+                false => 0,
+            };
+            tree.insert(path.strip_prefix(folder).unwrap().to_owned(), (what, mode));
+        }
+    }
+    tree
+}

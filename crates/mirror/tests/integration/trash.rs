@@ -1,0 +1,136 @@
+//! What a cell deletes or replaces is in the trash, and comes back.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use baton_mirror::{Kept, TrashLimits, Was};
+
+use crate::pair::{Pair, tree};
+
+const PLENTY: TrashLimits = TrashLimits {
+    bytes: 1 << 30,
+    age: Duration::from_secs(3600),
+};
+
+fn kept(pair: &Pair) -> Vec<(String, Was)> {
+    let kept = pair.trash().kept().unwrap();
+    kept.iter()
+        .map(|kept| (kept.path.to_string(), kept.was))
+        .collect()
+}
+
+fn text(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+/// Home has `a` and `data/b`; a cell replaces the one and deletes the other.
+fn used(pair: &mut Pair) {
+    fs::create_dir(pair.home.join("data")).unwrap();
+    fs::write(pair.home.join("a"), "before").unwrap();
+    fs::write(pair.home.join("data/b"), "deleted").unwrap();
+    fs::write(pair.home.join("c"), "renamed").unwrap();
+    pair.sync();
+    fs::write(pair.at("a"), "after").unwrap();
+    fs::remove_file(pair.removing("data/b")).unwrap();
+    fs::remove_dir(pair.removing("data")).unwrap();
+    fs::rename(pair.removing("c"), pair.at("d")).unwrap();
+}
+
+#[test]
+fn what_a_cell_takes_away_comes_back() {
+    let mut pair = Pair::new();
+    used(&mut pair);
+    let committed = pair.bring_home();
+    assert_eq!(committed.deleted, 1);
+    drop(committed);
+    let expected = [
+        ("a".to_owned(), Was::Replaced),
+        ("data/b".to_owned(), Was::Deleted),
+    ];
+    assert_eq!(kept(&pair), expected);
+    for kept in pair.trash().kept().unwrap() {
+        kept.restore(&pair.home, &pair.trash()).unwrap();
+    }
+    assert_eq!(text(pair.home.join("a")), "before");
+    assert_eq!(text(pair.home.join("data/b")), "deleted");
+    // What was there instead can come back in turn.
+    let [Kept { .. }] = &pair.trash().kept().unwrap()[..] else {
+        panic!("{:?}", kept(&pair));
+    };
+    pair.trash().kept().unwrap()[0]
+        .restore(&pair.home, &pair.trash())
+        .unwrap();
+    assert_eq!(text(pair.home.join("a")), "after");
+}
+
+#[test]
+fn what_is_undone_leaves_nothing_in_the_trash() {
+    let mut pair = Pair::new();
+    pair.spoil_state_folder();
+    used(&mut pair);
+    let before = tree(&pair.home);
+    pair.bring_home().undo();
+    assert_eq!(tree(&pair.home), before);
+    assert_eq!(kept(&pair), []);
+    let trash = pair.home.join(".baton/trash");
+    assert_eq!(fs::read_dir(trash).unwrap().count(), 0);
+}
+
+#[test]
+fn a_trash_beside_the_notebook_never_travels() {
+    let mut pair = Pair::new();
+    pair.spoil_state_folder();
+    used(&mut pair);
+    drop(pair.bring_home());
+    pair.sync();
+    assert!(pair.home.join(".baton/trash").is_dir());
+    assert!(!pair.at(".baton").exists());
+    fs::create_dir(pair.at(".baton")).unwrap();
+    fs::write(pair.at(".baton/mine"), "x").unwrap();
+    assert!(pair.bring_home().notes.is_empty());
+    assert!(!pair.home.join(".baton/mine").exists());
+}
+
+#[test]
+fn nothing_appears_beside_the_notebook_where_the_state_folder_is_near() {
+    let mut pair = Pair::new();
+    fs::write(pair.home.join(".baton"), "a file of the student's").unwrap();
+    used(&mut pair);
+    drop(pair.bring_home());
+    assert_eq!(kept(&pair).len(), 2);
+    for kept in pair.trash().kept().unwrap() {
+        kept.restore(&pair.home, &pair.trash()).unwrap();
+    }
+    assert_eq!(text(pair.home.join("data/b")), "deleted");
+    assert_eq!(text(pair.home.join(".baton")), "a file of the student's");
+}
+
+#[test]
+fn the_trash_is_bounded_in_size_and_age() {
+    let mut pair = Pair::new();
+    for round in 0..4 {
+        fs::write(pair.home.join("a"), "x".repeat(1000 + round)).unwrap();
+        pair.cell(|pair| fs::remove_file(pair.removing("a")).unwrap());
+    }
+    let sizes = |pair: &Pair| {
+        let kept = pair.trash().kept().unwrap();
+        kept.iter().map(|kept| kept.bytes).collect::<Vec<_>>()
+    };
+    pair.trash().tidy(PLENTY).unwrap();
+    assert_eq!(sizes(&pair).len(), 4);
+    let bytes = 2500;
+    pair.trash().tidy(TrashLimits { bytes, ..PLENTY }).unwrap();
+    assert_eq!(sizes(&pair).len(), 2);
+    // Nothing goes that a cell may still take back.
+    fs::write(pair.home.join("b"), "y").unwrap();
+    pair.sync();
+    fs::remove_file(pair.removing("b")).unwrap();
+    let committed = pair.bring_home();
+    let age = Duration::ZERO;
+    pair.trash().tidy(TrashLimits { bytes: 0, age }).unwrap();
+    assert_eq!(sizes(&pair), [1]);
+    committed.undo();
+    assert_eq!(text(pair.home.join("b")), "y");
+    assert!(sizes(&pair).is_empty());
+}

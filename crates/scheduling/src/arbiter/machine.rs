@@ -1,0 +1,394 @@
+//! The loop's body: take in an event, then decide.
+
+use std::time::Duration;
+
+use crate::arbiter::{
+    Action, EndReason, Epoch, Event, SessionId, Settings,
+    accounts::Accounts,
+    session::{Session, Turn},
+    sessions::Sessions,
+    shortage::Shortage,
+    turns::{Place, Rank},
+};
+
+#[derive(Debug)]
+pub struct Arbiter {
+    pub(crate) settings: Settings,
+    pub(crate) sessions: Sessions,
+    pub(crate) now: Duration,
+    /// How long moves out took since the last move in began.
+    pub(crate) moved_out: Duration,
+    pub(crate) shortage: Shortage,
+    accounts: Accounts,
+    epoch: Epoch,
+    /// Seconds that the lowest level has not had of its share.
+    owed: f64,
+    /// It was a whole slice, and is not paid yet.
+    is_overdue: bool,
+}
+
+impl Arbiter {
+    #[must_use]
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            sessions: Sessions::new(settings.levels),
+            settings,
+            now: Duration::ZERO,
+            moved_out: Duration::ZERO,
+            shortage: Shortage::default(),
+            accounts: Accounts::default(),
+            epoch: 0,
+            owed: 0.0,
+            is_overdue: false,
+        }
+    }
+
+    /// What is to be done after `event`, in this order. `now` never goes back.
+    pub fn handle(&mut self, event: Event, now: Duration) -> Vec<Action> {
+        self.settle(now);
+        let mut actions = Vec::new();
+        self.take_in(event, &mut actions);
+        self.end_overdue(&mut actions);
+        self.doubt_shortage();
+        self.grow(&mut actions);
+        self.take_back(&mut actions);
+        self.grant(&mut actions);
+        self.transfer(&mut actions);
+        self.let_go(&mut actions);
+        actions
+    }
+
+    /// When to say [`Event::Woke`] if nothing happens before.
+    #[must_use]
+    pub fn wake_at(&self) -> Option<Duration> {
+        let wanted = self.sessions.any_waits() || self.needy().is_some();
+        let computing = self.sessions.count_computing() as u32;
+        let away = self.sessions.sums().away > 0;
+        let retries = away.then(|| self.sessions.values().map(Session::retries_at));
+        let sessions = self.sessions.computing();
+        sessions
+            .flat_map(|(_, session)| self.wakes_of(session, wanted, computing))
+            .chain(retries.into_iter().flatten())
+            .chain(self.deadlines().map(|(_, time)| Some(time)))
+            .chain([
+                self.wake_for_the_lowest(),
+                self.doubted_at(),
+                self.next_sleeps_at(),
+            ])
+            .flatten()
+            .filter(|time| *time > self.now)
+            .min()
+    }
+
+    /// How many would compute before it; `None` when it does not wait.
+    #[must_use]
+    pub fn ahead_of(&self, session: SessionId) -> Option<usize> {
+        let asked = self.sessions.get(&session)?;
+        if !asked.waits() {
+            return None;
+        }
+        let place = self.place(asked);
+        let is_ahead =
+            |other: &&Session| other.computes() || (other.waits() && self.place(other) < place);
+        Some(self.sessions.values().filter(is_ahead).count())
+    }
+
+    /// Bytes of the GPU in use, with those that are on their way there.
+    #[must_use]
+    pub fn bytes_on_gpu(&self) -> u64 {
+        self.sessions.sums().bytes_on_gpu as u64
+    }
+
+    // ---- taking in
+
+    /// Charges those who computed for the time since the last event.
+    fn settle(&mut self, now: Duration) {
+        let elapsed = now.saturating_sub(self.now);
+        self.now = self.now.max(now);
+        if elapsed.is_zero() {
+            return;
+        }
+        self.accounts.decay(elapsed, self.settings.half_life);
+        self.settle_the_lowest(elapsed);
+        let each = elapsed / (self.sessions.count_computing() as u32).max(1);
+        let accounts = &mut self.accounts;
+        let charged = |account| accounts.charge(account, each);
+        self.sessions.charge(each, now, charged);
+    }
+
+    fn settle_the_lowest(&mut self, elapsed: Duration) {
+        if self.lowest_computes() {
+            self.owed = (self.owed - elapsed.as_secs_f64()).max(0.0);
+        } else if self.lowest_waits() {
+            self.owed += elapsed.as_secs_f64() * self.settings.guaranteed_share;
+        } else {
+            self.owed = 0.0;
+        }
+        let slice = self.settings.guaranteed_slice.as_secs_f64();
+        self.is_overdue = self.owed >= slice || (self.is_overdue && self.owed > 0.0);
+    }
+
+    fn take_in(&mut self, event: Event, actions: &mut Vec<Action>) {
+        let now = self.now;
+        match event {
+            Event::Woke => {}
+            Event::Joined {
+                session,
+                user,
+                fixed_bytes,
+            } => {
+                let account = self.accounts.open(user);
+                let joined = Session::new(account, fixed_bytes, now);
+                self.sessions.insert(session, joined);
+            }
+            Event::Left(id) => {
+                if self.sessions.get(&id).is_some_and(|one| one.has_context) {
+                    self.shortage.begin_anew(now);
+                }
+                self.sessions.remove(id);
+            }
+            Event::Vacated(id) => {
+                self.sessions.change(id, Session::vacate);
+                self.shortage.begin_anew(now);
+            }
+            Event::Grew { session, bytes } => self.ask_to_grow(session, bytes, actions),
+            Event::Full {
+                session,
+                needed_bytes,
+                free_bytes,
+            } => self.find_full(session, needed_bytes, free_bytes, actions),
+            Event::Expected(id)
+            | Event::CellStarted(id)
+            | Event::CellEnded(id)
+            | Event::Wanted(id)
+            | Event::SwappedOut(id)
+            | Event::SwappedIn(id)
+            | Event::NotSwappedIn(id)
+            | Event::Yielded { session: id, .. }
+            | Event::Shrank { session: id, .. } => {
+                let retry_at = now + self.settings.retry;
+                let is_holding = |session: &Session| session.holds();
+                if matches!(event, Event::CellEnded(_))
+                    && self.sessions.get(&id).is_some_and(is_holding)
+                {
+                    self.drop_lease(id, actions);
+                }
+                let moved_out = &mut self.moved_out;
+                self.sessions.change(id, |session| match event {
+                    Event::Expected(_) => session.expect_cell(),
+                    Event::CellStarted(_) => {
+                        session.expect_cell();
+                        session.attained = Duration::ZERO;
+                    }
+                    Event::CellEnded(_) => session.end_cell(),
+                    Event::Wanted(_) => session.want(now),
+                    Event::Yielded { epoch, .. } => session.give_back(epoch, now),
+                    Event::Shrank { bytes, .. } => {
+                        session.bytes = session.bytes.saturating_sub(bytes);
+                    }
+                    Event::SwappedOut(_) => *moved_out += session.leave(now),
+                    Event::SwappedIn(_) => session.arrive(now, std::mem::take(moved_out)),
+                    _ => session.stay_away(retry_at),
+                });
+            }
+        }
+    }
+
+    // ---- leases
+
+    fn end_overdue(&mut self, actions: &mut Vec<Action>) {
+        let overdue = self.deadlines().filter(|(_, time)| *time <= self.now);
+        for id in overdue.map(|(id, _)| id).collect::<Vec<_>>() {
+            self.sessions
+                .change(id, |session| session.turn = Turn::Ending);
+            actions.push(Action::End {
+                session: id,
+                reason: EndReason::Kept,
+            });
+        }
+    }
+
+    /// Of those who compute, and of those whose memory moves.
+    fn deadlines(&self) -> impl Iterator<Item = (SessionId, Duration)> {
+        let sums = self.sessions.sums();
+        let moves = sums.leaving + sums.coming > 0;
+        let all = moves.then(|| self.sessions.iter().map(|(id, session)| (*id, session)));
+        let computing = (!moves).then(|| self.sessions.computing());
+        let bound = all
+            .into_iter()
+            .flatten()
+            .chain(computing.into_iter().flatten());
+        bound.filter_map(|(id, session)| Some((id, self.settings.deadline(session)?)))
+    }
+
+    /// From those who had their time, and from all beside one who computes and finds no room for what it allocates.
+    fn take_back(&mut self, actions: &mut Vec<Action>) {
+        if self.sessions.count_computing() == 0 {
+            return;
+        }
+        let crowded = self.needy().filter(|id| !self.fits_beside_holders(*id));
+        for id in [self.next_resident(), crowded].into_iter().flatten() {
+            let rival = &self.sessions[&id];
+            let (place, computes) = (self.place(rival), rival.computes());
+            let yields = |session: &Session| {
+                computes || (self.settings).yields(session, self.place(session), place, self.now)
+            };
+            // Only who holds a lease can lose one.
+            let others = self.sessions.computing().filter(|(other, _)| *other != id);
+            let losing = others.filter(|(_, session)| yields(session));
+            for other in losing.map(|(other, _)| other).collect::<Vec<_>>() {
+                self.drop_lease(other, actions);
+            }
+        }
+    }
+
+    fn drop_lease(&mut self, id: SessionId, actions: &mut Vec<Action>) {
+        if let Turn::Holding { epoch, .. } = self.sessions[&id].turn {
+            let deadline = self.now + self.settings.drain_limit;
+            self.sessions.change(id, |session| {
+                session.turn = Turn::Draining {
+                    epoch,
+                    deadline,
+                    wants: false,
+                };
+            });
+            actions.push(Action::Drop {
+                session: id,
+                epoch,
+                deadline,
+            });
+        }
+    }
+
+    fn grant(&mut self, actions: &mut Vec<Action>) {
+        while self.may_be_joined()
+            && let Some(id) = self.next_resident()
+        {
+            let is_alone = self.sessions.count_computing() == 0;
+            if !is_alone && self.needy().is_some_and(|needy| needy != id) {
+                return;
+            }
+            let rank = self.place(&self.sessions[&id]).rank;
+            let level = self.settings.level(&self.sessions[&id]);
+            self.epoch += 1;
+            let turn = Turn::Holding {
+                epoch: self.epoch,
+                since: self.now,
+                level,
+                guaranteed: rank == Rank::Overdue,
+            };
+            self.sessions.change(id, |session| {
+                session.fresh = false;
+                session.turn = turn;
+            });
+            actions.push(Action::Grant {
+                session: id,
+                epoch: self.epoch,
+            });
+        }
+    }
+
+    /// Nobody computes, or cells of the lowest level, which compute together where nobody else waits.
+    fn may_be_joined(&self) -> bool {
+        let computing = self.sessions.count_computing();
+        let lowest = self.settings.lowest();
+        let lets_in = |session: &Session| session.holds() && self.settings.level(session) == lowest;
+        computing == 0
+            || (computing < self.settings.together
+                && !(0..lowest).any(|level| self.sessions.any_waits_in(level))
+                && self
+                    .sessions
+                    .computing()
+                    .all(|(_, session)| lets_in(session)))
+    }
+
+    // ---- looking
+
+    /// The one with the best place among those who wait: of the best level in which anybody is meant.
+    pub(crate) fn front(
+        &self,
+        is_meant: impl Fn(SessionId, &Session) -> bool,
+    ) -> Option<SessionId> {
+        let lowest = self.settings.lowest();
+        let overdue = self.is_overdue.then_some(lowest);
+        let mut levels = overdue.into_iter().chain(0..=lowest);
+        levels.find_map(|level| {
+            let waiting = self.sessions.waiting(level);
+            let meant = waiting.filter(|(id, session)| is_meant(*id, session));
+            best(meant.map(|(id, session)| (id, self.place_in(level, session))))
+        })
+    }
+
+    /// Those whose memory is about to make way for somebody before them compute no more.
+    fn next_resident(&self) -> Option<SessionId> {
+        let needy = self.needy();
+        self.front(|id, session| {
+            session.is_resident() && needy.is_none_or(|needy| !self.is_in_the_way(id, needy))
+        })
+    }
+
+    pub(crate) fn place(&self, session: &Session) -> Place {
+        self.place_in(self.settings.level(session), session)
+    }
+
+    fn place_in(&self, level: usize, session: &Session) -> Place {
+        let is_lowest = level == self.settings.lowest() && !session.computes();
+        Place {
+            rank: if is_lowest && self.is_overdue {
+                Rank::Overdue
+            } else {
+                Rank::Level(level)
+            },
+            used: self.accounts.used(session.account),
+            since: session.waits_since(),
+        }
+    }
+
+    fn lowest_computes(&self) -> bool {
+        let lowest = self.settings.lowest();
+        let mut computing = self.sessions.computing();
+        computing.any(|(_, session)| self.settings.level(session) == lowest)
+    }
+
+    fn lowest_waits(&self) -> bool {
+        self.sessions.any_waits_in(self.settings.lowest())
+    }
+
+    fn wakes_of(&self, session: &Session, wanted: bool, computing: u32) -> [Option<Duration>; 5] {
+        let settings = &self.settings;
+        match session.turn {
+            Turn::Holding {
+                since, guaranteed, ..
+            } if wanted => {
+                let slices = (self.now - since).as_nanos() / settings.slice.as_nanos() + 1;
+                let floor = since + session.swap_time.mul_f64(settings.swap_floor);
+                let next_level = settings.until_next_level(session);
+                [
+                    Some(floor),
+                    next_level.map(|left| self.now + left * computing),
+                    Some(since + settings.slice * slices as u32),
+                    guaranteed.then_some(since + settings.guaranteed_floor),
+                    guaranteed.then_some(since + settings.guaranteed_slice),
+                ]
+            }
+            _ => [None; 5],
+        }
+    }
+
+    fn wake_for_the_lowest(&self) -> Option<Duration> {
+        let left = self.settings.guaranteed_slice.as_secs_f64() - self.owed;
+        let share = self.settings.guaranteed_share;
+        let grows = share > 0.0 && self.lowest_waits() && !self.lowest_computes();
+        (grows && !self.is_overdue)
+            .then(|| self.now + Duration::from_secs_f64(left.max(0.0) / share) + PRECISION)
+    }
+}
+
+/// Coarser than the rounding of seconds in an `f64`.
+const PRECISION: Duration = Duration::from_micros(1);
+
+pub(crate) fn best(places: impl Iterator<Item = (SessionId, Place)>) -> Option<SessionId> {
+    places
+        .min_by(|(_, left), (_, right)| left.partial_cmp(right).expect("times are numbers"))
+        .map(|(id, _)| id)
+}

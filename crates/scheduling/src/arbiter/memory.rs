@@ -1,0 +1,253 @@
+//! Whose memory is on the GPU.
+
+use std::time::Duration;
+
+use crate::arbiter::{
+    Action, Arbiter, SessionId,
+    machine::best,
+    session::{Activity, Release, Residency, Session},
+};
+
+impl Arbiter {
+    /// Refused is what could never be: more than the GPU has beside what stays on it; or, where not all fits on the GPU
+    /// together, more than the host could hold while somebody else computes.
+    pub(crate) fn ask_to_grow(&mut self, id: SessionId, bytes: u64, actions: &mut Vec<Action>) {
+        let fixed = self.fixed_bytes();
+        let others: u64 = (self.sessions.iter())
+            .filter(|(other, _)| **other != id)
+            .map(|(_, session)| session.bytes + session.growing_bytes)
+            .sum();
+        let memory = self.settings.memory.clone();
+        let Some(session) = self.sessions.get(&id) else {
+            return;
+        };
+        let own = session.bytes + session.growing_bytes + bytes;
+        let refused = session.is_hopeless
+            || fixed + own > memory.usable_bytes
+            || (others > 0
+                && fixed + others + own > memory.usable_bytes
+                && others + own > memory.host_bytes);
+        if refused {
+            actions.push(Action::Refuse { session: id, bytes });
+        }
+        self.sessions.change(id, |session| {
+            session.is_hopeless = false;
+            if !refused {
+                session.growing_bytes += bytes;
+            }
+        });
+    }
+
+    /// Makes allocations for which there is room, and those that need none yet.
+    pub(crate) fn grow(&mut self, actions: &mut Vec<Action>) {
+        if self.sessions.sums().growing == 0 {
+            return;
+        }
+        let growing = self
+            .sessions
+            .iter()
+            .filter(|(_, one)| one.growing_bytes > 0);
+        for session in growing.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let free = self.free_bytes();
+            let one = &self.sessions[&session];
+            let bytes = one.growing_bytes;
+            if one.is_away() || (one.is_resident() && bytes <= free) {
+                self.sessions.change(session, |one| {
+                    one.bytes += bytes;
+                    one.growing_bytes = 0;
+                });
+                actions.push(Action::Grow { session, bytes });
+            }
+        }
+    }
+
+    /// Begins at most one move in each direction.
+    pub(crate) fn transfer(&mut self, actions: &mut Vec<Action>) {
+        let since = self.now;
+        let is_leaving = self.sessions.sums().leaving > 0;
+        if self.sessions.sums().coming == 0
+            && let Some(id) = self.next_to_come()
+        {
+            let coming = Residency::Coming { since };
+            self.sessions
+                .change(id, |session| session.residency = coming);
+            actions.push(Action::SwapIn(id));
+        }
+        if !is_leaving && let Some(id) = self.next_to_leave() {
+            let leaving = Residency::Leaving { since };
+            self.sessions
+                .change(id, |session| session.residency = leaving);
+            actions.push(Action::SwapOut(id));
+        }
+    }
+
+    /// The one for whom room is made: it allocates or comes back, and its turn is nearest. Who computes is before all.
+    pub(crate) fn needy(&self) -> Option<SessionId> {
+        if self.sessions.sums().growing == 0 && self.sessions.sums().away == 0 {
+            return None;
+        }
+        let needy = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| self.needs_room(session));
+        let computing = needy.clone().find(|(_, session)| session.computes());
+        let places = needy.map(|(id, session)| (*id, self.place(session)));
+        computing.map(|(id, _)| *id).or_else(|| best(places))
+    }
+
+    /// There is room for what it needs once those who do not compute have made way.
+    pub(crate) fn fits_beside_holders(&self, id: SessionId) -> bool {
+        self.room_without(id, id) >= bytes_needed(&self.sessions[&id])
+    }
+
+    /// There is no room for `needy`, who is before it, if it computes.
+    pub(crate) fn is_in_the_way(&self, id: SessionId, needy: SessionId) -> bool {
+        self.makes_way(id, &self.sessions[&id], needy)
+            && self.room_without(id, needy) < bytes_needed(&self.sessions[&needy])
+    }
+
+    /// What those who do not compute can leave to `needy` while `kept` stays.
+    fn room_without(&self, kept: SessionId, needy: SessionId) -> u64 {
+        let makes_way =
+            |id: SessionId, session: &Session| id != kept && self.makes_way(id, session, needy);
+        let possible = self
+            .sessions
+            .iter()
+            .filter(|(id, session)| makes_way(**id, session));
+        self.room_with_leaving() + possible.map(|(_, session)| session.bytes).sum::<u64>()
+    }
+
+    /// What stays on the GPU, whoever computes.
+    pub(crate) fn fixed_bytes(&self) -> u64 {
+        self.sessions.values().map(|one| one.fixed_bytes).sum()
+    }
+
+    fn free_bytes(&self) -> u64 {
+        self.usable_bytes().saturating_sub(self.bytes_on_gpu())
+    }
+
+    /// What is free, and what soon will be.
+    fn room_with_leaving(&self) -> u64 {
+        self.free_bytes() + self.sessions.sums().bytes_leaving as u64
+    }
+
+    fn needs_room(&self, session: &Session) -> bool {
+        self.wants_room(session) && self.could_fit(session)
+    }
+
+    /// Whether or not there can be any.
+    pub(crate) fn wants_room(&self, session: &Session) -> bool {
+        (session.is_resident() && session.growing_bytes > 0)
+            || (session.waits() && session.is_away() && session.retry_at <= self.now)
+    }
+
+    /// Who needs room now, or who is expected and finds some.
+    fn next_to_come(&self) -> Option<SessionId> {
+        if self.sessions.sums().away == 0 {
+            return None;
+        }
+        let free = self.free_bytes();
+        let is_ready = |session: &Session| session.is_away() && session.bytes <= free;
+        if let Some(id) = self.needy() {
+            return is_ready(&self.sessions[&id]).then_some(id);
+        }
+        let expected = self.sessions.iter().find(|(_, session)| {
+            session.activity == Activity::Running
+                && session.retry_at <= self.now
+                && is_ready(session)
+        });
+        expected.map(|(id, _)| *id)
+    }
+
+    fn next_to_leave(&self) -> Option<SessionId> {
+        let is_chosen = |one: &Session| one.release == Release::Chosen && may_leave(one);
+        if self.sessions.sums().chosen > 0
+            && let Some(id) = self.victim(|_, one| is_chosen(one))
+        {
+            return Some(id);
+        }
+        if let Some(needy) = self.needy() {
+            let short = bytes_needed(&self.sessions[&needy]) > self.room_with_leaving();
+            return (short && self.fits_beside_holders(needy))
+                .then(|| self.victim(|id, session| self.makes_way(id, session, needy)))?;
+        }
+        if !self.lacks_reserve() {
+            return None;
+        }
+        self.victim(|_, session| {
+            self.sleeps_at(session).is_some_and(|time| time <= self.now)
+                && may_leave(session)
+                && self.host_has_room_for(session)
+        })
+    }
+
+    /// Beside the others' memory that is on the host, or was: its place there stays.
+    fn host_has_room_for(&self, session: &Session) -> bool {
+        let others = self
+            .sessions
+            .values()
+            .filter(|other| !std::ptr::eq(*other, session));
+        let held: u64 = others
+            .filter(|other| other.has_left || !other.is_resident())
+            .map(|other| other.bytes)
+            .sum();
+        held + session.bytes <= self.settings.memory.host_bytes
+    }
+
+    /// When the next session sleeps whose memory is to leave then.
+    pub(crate) fn next_sleeps_at(&self) -> Option<Duration> {
+        let sessions = self.sessions.values().filter(|_| self.lacks_reserve());
+        let awake = sessions.filter(|session| may_leave(session));
+        awake
+            .filter_map(|session| self.sleeps_at(session))
+            .filter(|time| *time > self.now)
+            .min()
+    }
+
+    fn lacks_reserve(&self) -> bool {
+        self.room_with_leaving() < self.settings.memory.reserve_bytes
+    }
+
+    fn sleeps_at(&self, session: &Session) -> Option<Duration> {
+        let sleeps_at = session.used_at + self.settings.sleeps_after;
+        session.is_idle().then_some(sleeps_at)
+    }
+
+    /// Those who edit before those who wait; then who was not used for longest.
+    fn victim(&self, is_meant: impl Fn(SessionId, &Session) -> bool) -> Option<SessionId> {
+        self.sessions
+            .iter()
+            .filter(|(id, session)| is_meant(**id, session))
+            .min_by_key(|(_, session)| (session.activity, session.used_at))
+            .map(|(id, _)| *id)
+    }
+
+    /// Who waits makes way only for who is before it, and who has not computed since it came only for a better rank.
+    fn makes_way(&self, id: SessionId, session: &Session, needy: SessionId) -> bool {
+        if id == needy || !may_leave(session) {
+            return false;
+        }
+        let needing = &self.sessions[&needy];
+        if !session.waits() || needing.computes() {
+            return true;
+        }
+        let (own, other) = (self.place(session), self.place(needing));
+        if session.fresh {
+            other.rank < own.rank
+        } else {
+            other < own
+        }
+    }
+}
+
+fn may_leave(session: &Session) -> bool {
+    session.is_resident() && !session.computes() && session.bytes > 0
+}
+
+fn bytes_needed(session: &Session) -> u64 {
+    if session.is_away() {
+        session.bytes
+    } else {
+        session.growing_bytes
+    }
+}

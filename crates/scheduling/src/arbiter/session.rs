@@ -1,0 +1,237 @@
+//! What the arbiter knows of one session.
+
+use std::time::Duration;
+
+use crate::arbiter::{Epoch, accounts::Account};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Session {
+    pub(crate) account: Account,
+    pub(crate) activity: Activity,
+    pub(crate) turn: Turn,
+    /// GPU time that its cell has had.
+    pub(crate) attained: Duration,
+    /// When it last had something to do with the GPU.
+    pub(crate) used_at: Duration,
+    pub(crate) residency: Residency,
+    /// It was moved in and has not computed since.
+    pub(crate) fresh: bool,
+    /// How long the last move in took, with the moves out that made room for it.
+    pub(crate) swap_time: Duration,
+    /// Not to be moved in before.
+    pub(crate) retry_at: Duration,
+    /// It computed, or had memory; so it has a context on the GPU, which is in no ledger.
+    pub(crate) has_context: bool,
+    pub(crate) release: Release,
+    /// For what it needs there was no room, and nobody could make some.
+    pub(crate) is_hopeless: bool,
+    pub(crate) fixed_bytes: u64,
+    pub(crate) bytes: u64,
+    /// Its memory was on the host, where it keeps its place.
+    pub(crate) has_left: bool,
+    /// Asked for and neither made nor refused.
+    pub(crate) growing_bytes: u64,
+}
+
+/// In the order in which sessions are moved out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Activity {
+    Editing,
+    Running,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Turn {
+    Idle,
+    Waiting {
+        since: Duration,
+    },
+    Holding {
+        epoch: Epoch,
+        since: Duration,
+        /// Of its cell when it was granted.
+        level: usize,
+        /// By the share of the lowest level.
+        guaranteed: bool,
+    },
+    Draining {
+        epoch: Epoch,
+        deadline: Duration,
+        /// It submitted meanwhile.
+        wants: bool,
+    },
+    /// Told to end; its work may still be on the GPU.
+    Ending,
+}
+
+/// Whether it is to leave the GPU, context and all. A cell ends that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    No,
+    /// Its memory leaves first.
+    Chosen,
+    Told,
+    /// Its context is off the GPU.
+    Gone,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Residency {
+    Resident,
+    Leaving { since: Duration },
+    Away,
+    Coming { since: Duration },
+}
+
+impl Session {
+    pub(crate) fn new(account: Account, fixed_bytes: u64, now: Duration) -> Self {
+        Self {
+            account,
+            activity: Activity::Editing,
+            turn: Turn::Idle,
+            attained: Duration::ZERO,
+            used_at: now,
+            residency: Residency::Resident,
+            fresh: false,
+            swap_time: Duration::ZERO,
+            retry_at: Duration::ZERO,
+            has_context: false,
+            release: Release::No,
+            is_hopeless: false,
+            fixed_bytes,
+            bytes: 0,
+            has_left: false,
+            growing_bytes: 0,
+        }
+    }
+
+    pub(crate) fn is_resident(&self) -> bool {
+        self.residency == Residency::Resident
+    }
+
+    pub(crate) fn is_away(&self) -> bool {
+        self.residency == Residency::Away
+    }
+
+    pub(crate) fn is_coming(&self) -> bool {
+        matches!(self.residency, Residency::Coming { .. })
+    }
+
+    /// Since when its memory is on its way.
+    pub(crate) fn moves_since(&self) -> Option<Duration> {
+        match self.residency {
+            Residency::Leaving { since } | Residency::Coming { since } => Some(since),
+            Residency::Resident | Residency::Away => None,
+        }
+    }
+
+    /// Who leaves the GPU waits for its next cell first.
+    pub(crate) fn waits(&self) -> bool {
+        let leaves = matches!(self.release, Release::Told | Release::Gone);
+        !leaves && matches!(self.turn, Turn::Waiting { .. })
+    }
+
+    /// It has no cell, and nothing to do on the GPU.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.activity != Activity::Running && self.turn == Turn::Idle
+    }
+
+    pub(crate) fn holds(&self) -> bool {
+        matches!(self.turn, Turn::Holding { .. })
+    }
+
+    /// Its work may be on the GPU.
+    pub(crate) fn computes(&self) -> bool {
+        !matches!(self.turn, Turn::Idle | Turn::Waiting { .. })
+    }
+
+    /// Not to be moved in before, where it is away and has nothing on the GPU.
+    pub(crate) fn retries_at(&self) -> Option<Duration> {
+        (self.is_away() && !self.computes()).then_some(self.retry_at)
+    }
+
+    pub(crate) fn waits_since(&self) -> Duration {
+        match self.turn {
+            Turn::Waiting { since } => since,
+            _ => self.used_at,
+        }
+    }
+
+    pub(crate) fn bytes_on_gpu(&self) -> u64 {
+        self.fixed_bytes + if self.is_away() { 0 } else { self.bytes }
+    }
+}
+
+/// What its events change.
+impl Session {
+    pub(crate) fn expect_cell(&mut self) {
+        self.activity = Activity::Running;
+        self.has_context |= self.release == Release::Gone;
+        self.release = Release::No;
+    }
+
+    pub(crate) fn want(&mut self, now: Duration) {
+        self.has_context = true;
+        match &mut self.turn {
+            Turn::Idle => self.turn = Turn::Waiting { since: now },
+            Turn::Draining { wants, .. } => *wants = true,
+            Turn::Waiting { .. } | Turn::Holding { .. } | Turn::Ending => {}
+        }
+    }
+
+    pub(crate) fn give_back(&mut self, returned: Epoch, now: Duration) {
+        let wants = match self.turn {
+            Turn::Holding { epoch, .. } if epoch == returned => false,
+            Turn::Draining { epoch, wants, .. } if epoch == returned => wants,
+            _ => return,
+        };
+        self.swap_time = Duration::ZERO;
+        self.used_at = now;
+        self.turn = if wants {
+            Turn::Waiting { since: now }
+        } else {
+            Turn::Idle
+        };
+    }
+
+    pub(crate) fn end_cell(&mut self) {
+        self.activity = Activity::Editing;
+        self.fresh = false;
+        match &mut self.turn {
+            Turn::Waiting { .. } => self.turn = Turn::Idle,
+            Turn::Draining { wants, .. } => *wants = false,
+            Turn::Idle | Turn::Holding { .. } | Turn::Ending => {}
+        }
+    }
+
+    /// How long it took.
+    pub(crate) fn leave(&mut self, now: Duration) -> Duration {
+        let Residency::Leaving { since } = self.residency else {
+            return Duration::ZERO;
+        };
+        self.residency = Residency::Away;
+        self.has_left = true;
+        now - since
+    }
+
+    pub(crate) fn stay_away(&mut self, retry_at: Duration) {
+        self.residency = Residency::Away;
+        self.retry_at = retry_at;
+    }
+
+    /// It has a context on the GPU no more. A cell that came meanwhile has it back already.
+    pub(crate) fn vacate(&mut self) {
+        if self.release == Release::Told {
+            self.has_context = false;
+            self.release = Release::Gone;
+        }
+    }
+
+    pub(crate) fn arrive(&mut self, now: Duration, made_room: Duration) {
+        if let Residency::Coming { since } = self.residency {
+            self.residency = Residency::Resident;
+            self.fresh = true;
+            self.swap_time = now - since + made_room;
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! All sessions, and what is true of them together.
+//!
+//! Sums and the lists of those who compute and wait are kept with each change, so that no decision counts sessions
+//! again. Sessions come and go rarely, so they lie in one piece in the order of their ids, and lists say where.
+//!
+//! **Invariant:** what sums and lists depend on changes in [`Sessions::change`] and nowhere else.
+
+use std::{ops::Index, time::Duration};
+
+use crate::arbiter::{
+    SessionId,
+    accounts::Account,
+    session::{Release, Residency, Session},
+    turns::level,
+};
+
+#[derive(Debug)]
+pub(crate) struct Sessions {
+    ids: Vec<SessionId>,
+    /// In the order of their ids.
+    all: Vec<Session>,
+    levels: [Duration; 3],
+    /// Places in `all`, in order.
+    computing: Vec<usize>,
+    /// The same by level, the highest first.
+    waiting: [Vec<usize>; 4],
+    sums: Sums,
+}
+
+/// Numbers of sessions, and bytes of theirs.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// Those who asked for memory and have not got it.
+    pub(crate) growing: i64,
+    pub(crate) away: i64,
+    /// Those who are to leave the GPU, and have memory there or have not been told.
+    pub(crate) chosen: i64,
+    pub(crate) leaving: i64,
+    pub(crate) coming: i64,
+    pub(crate) bytes_on_gpu: i64,
+    pub(crate) bytes_leaving: i64,
+}
+
+/// The list in which a session stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum List {
+    Computing,
+    /// Of this level.
+    Waiting(usize),
+}
+
+impl Sums {
+    fn of(session: &Session) -> Self {
+        let leaving = matches!(session.residency, Residency::Leaving { .. });
+        let coming = matches!(session.residency, Residency::Coming { .. });
+        Self {
+            growing: i64::from(session.growing_bytes > 0),
+            away: i64::from(session.is_away()),
+            chosen: i64::from(session.release == Release::Chosen),
+            leaving: i64::from(leaving),
+            coming: i64::from(coming),
+            bytes_on_gpu: session.bytes_on_gpu() as i64,
+            bytes_leaving: i64::from(leaving) * session.bytes as i64,
+        }
+    }
+
+    fn add(&mut self, other: Self, times: i64) {
+        self.growing += times * other.growing;
+        self.away += times * other.away;
+        self.chosen += times * other.chosen;
+        self.leaving += times * other.leaving;
+        self.coming += times * other.coming;
+        self.bytes_on_gpu += times * other.bytes_on_gpu;
+        self.bytes_leaving += times * other.bytes_leaving;
+    }
+}
+
+impl Index<&SessionId> for Sessions {
+    type Output = Session;
+
+    fn index(&self, id: &SessionId) -> &Session {
+        self.get(id).expect("it is one of them")
+    }
+}
+
+impl Sessions {
+    pub(crate) fn new(levels: [Duration; 3]) -> Self {
+        Self {
+            ids: Vec::new(),
+            all: Vec::new(),
+            levels,
+            computing: Vec::new(),
+            waiting: Default::default(),
+            sums: Sums::default(),
+        }
+    }
+
+    pub(crate) fn get(&self, id: &SessionId) -> Option<&Session> {
+        let place = self.ids.binary_search(id).ok()?;
+        Some(&self.all[place])
+    }
+
+    pub(crate) fn values(&self) -> impl Iterator<Item = &Session> {
+        self.all.iter()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&SessionId, &Session)> + Clone {
+        self.ids.iter().zip(&self.all)
+    }
+
+    pub(crate) fn sums(&self) -> &Sums {
+        &self.sums
+    }
+
+    pub(crate) fn any_waits(&self) -> bool {
+        (0..self.waiting.len()).any(|level| self.any_waits_in(level))
+    }
+
+    pub(crate) fn any_waits_in(&self, level: usize) -> bool {
+        !self.waiting[level].is_empty()
+    }
+
+    pub(crate) fn waiting(&self, level: usize) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.at(&self.waiting[level])
+    }
+
+    /// Whose work may be on the GPU: few, whoever else is there.
+    pub(crate) fn computing(&self) -> impl Iterator<Item = (SessionId, &Session)> {
+        self.at(&self.computing)
+    }
+
+    pub(crate) fn count_computing(&self) -> usize {
+        self.computing.len()
+    }
+
+    fn at(&self, places: &[usize]) -> impl Iterator<Item = (SessionId, &Session)> {
+        places
+            .iter()
+            .map(|place| (self.ids[*place], &self.all[*place]))
+    }
+
+    /// Each of those who compute had so much GPU time until now.
+    pub(crate) fn charge(
+        &mut self,
+        each: Duration,
+        now: Duration,
+        mut charged: impl FnMut(Account),
+    ) {
+        for place in &self.computing {
+            let session = &mut self.all[*place];
+            session.attained += each;
+            session.used_at = now;
+            charged(session.account);
+        }
+    }
+
+    pub(crate) fn insert(&mut self, id: SessionId, session: Session) {
+        self.remove(id);
+        let place = self.ids.partition_point(|other| *other < id);
+        self.ids.insert(place, id);
+        self.all.insert(place, session);
+        self.count();
+    }
+
+    pub(crate) fn remove(&mut self, id: SessionId) {
+        if let Ok(place) = self.ids.binary_search(&id) {
+            self.ids.remove(place);
+            self.all.remove(place);
+            self.count();
+        }
+    }
+
+    /// `None` when there is no such session.
+    pub(crate) fn change<Said>(
+        &mut self,
+        id: SessionId,
+        change: impl FnOnce(&mut Session) -> Said,
+    ) -> Option<Said> {
+        let place = self.ids.binary_search(&id).ok()?;
+        let session = &mut self.all[place];
+        let sums = Sums::of(session);
+        let list = list_of(&self.levels, session);
+        let said = change(session);
+        let new_sums = Sums::of(session);
+        let new_list = list_of(&self.levels, session);
+        if new_sums != sums {
+            self.sums.add(sums, -1);
+            self.sums.add(new_sums, 1);
+        }
+        if new_list != list {
+            self.leave(place, list);
+            self.enter(place, new_list);
+        }
+        Some(said)
+    }
+
+    /// Sums and lists anew, because places have changed.
+    fn count(&mut self) {
+        self.sums = Sums::default();
+        self.computing.clear();
+        self.waiting.iter_mut().for_each(Vec::clear);
+        for place in 0..self.all.len() {
+            self.sums.add(Sums::of(&self.all[place]), 1);
+            self.enter(place, list_of(&self.levels, &self.all[place]));
+        }
+    }
+
+    fn enter(&mut self, place: usize, list: Option<List>) {
+        if let Some(list) = list {
+            let places = self.places_of(list);
+            let index = places.partition_point(|other| *other < place);
+            places.insert(index, place);
+        }
+    }
+
+    fn leave(&mut self, place: usize, list: Option<List>) {
+        if let Some(list) = list {
+            self.places_of(list).retain(|other| *other != place);
+        }
+    }
+
+    fn places_of(&mut self, list: List) -> &mut Vec<usize> {
+        match list {
+            List::Computing => &mut self.computing,
+            List::Waiting(level) => &mut self.waiting[level],
+        }
+    }
+}
+
+fn list_of(levels: &[Duration], session: &Session) -> Option<List> {
+    if session.computes() {
+        Some(List::Computing)
+    } else if session.waits() {
+        Some(List::Waiting(level(levels, session)))
+    } else {
+        None
+    }
+}

@@ -1,0 +1,203 @@
+//! Memory of the GPU that no session has in the ledger, and that is not there: contexts, and programs of others.
+//!
+//! In: what the driver had left when there was not room enough. Out: how much there is to share, and who should leave
+//! the GPU when moving memory is not enough. What was found is doubted after a while, because nobody says when it has
+//! changed.
+
+use std::time::Duration;
+
+use crate::arbiter::{
+    Action, Arbiter, EndReason, SessionId,
+    session::{Release, Session, Turn},
+};
+
+/// What was found is not believed for longer.
+const OLD: Duration = Duration::from_secs(60);
+
+/// It has ended when it was not found again after so many tries.
+const TRIES: u32 = 3;
+
+#[derive(Debug, Default)]
+pub(crate) struct Shortage {
+    bytes: u64,
+    /// `None`: never.
+    found_at: Option<Duration>,
+    /// Since when it has been found again and again.
+    since: Duration,
+    /// When sessions were last told to leave the GPU.
+    released_at: Option<Duration>,
+}
+
+impl Shortage {
+    /// There may be room now.
+    fn forget(&mut self) {
+        self.bytes = 0;
+    }
+
+    /// When it was last found.
+    fn lasted(&self) -> Duration {
+        let found_at = self.found_at.unwrap_or_default();
+        found_at.saturating_sub(self.since)
+    }
+
+    /// Memory comes back to the driver, some time from now on.
+    pub(crate) fn begin_anew(&mut self, now: Duration) {
+        self.forget();
+        self.since = now;
+    }
+}
+
+impl Arbiter {
+    /// Of the GPU, what sessions may have together.
+    pub(crate) fn usable_bytes(&self) -> u64 {
+        let usable = self.settings.memory.usable_bytes;
+        usable.saturating_sub(self.shortage.bytes)
+    }
+
+    /// If all others moved out.
+    pub(crate) fn could_fit(&self, session: &Session) -> bool {
+        if self.shortage.bytes == 0 {
+            return true;
+        }
+        self.fixed_bytes() + session.bytes + session.growing_bytes <= self.usable_bytes()
+    }
+
+    /// The driver had no room for what the ledger had.
+    pub(crate) fn find_full(
+        &mut self,
+        id: SessionId,
+        needed_bytes: u64,
+        free_bytes: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        let retry_at = self.now + self.settings.retry;
+        let own = self.sessions.change(id, |session| {
+            if session.is_coming() {
+                session.stay_away(retry_at);
+                return 0;
+            }
+            session.bytes = session.bytes.saturating_sub(needed_bytes);
+            session.bytes
+        });
+        let Some(own) = own else { return };
+        // Less than it needed, whatever it says.
+        let free = free_bytes.min(needed_bytes.saturating_sub(1));
+        let there = self.bytes_on_gpu() + free;
+        let missing = (self.fixed_bytes() + own + needed_bytes).saturating_sub(there);
+        self.note_shortage(there);
+        let lasted = self.shortage.lasted();
+        if missing > 0 && lasted >= self.settings.late {
+            self.release(id, missing, actions);
+        } else if lasted >= self.settings.drain_limit {
+            // Whatever it is that the driver lacks.
+            self.despair(id, actions);
+        }
+    }
+
+    fn note_shortage(&mut self, there: u64) {
+        let now = self.now;
+        let shortage = &mut self.shortage;
+        let between_tries = self.settings.late.max(self.settings.retry);
+        let is_known = |found_at: Duration| now - found_at <= between_tries * TRIES;
+        if !shortage.found_at.is_some_and(is_known) {
+            shortage.since = now;
+        }
+        shortage.bytes = self.settings.memory.usable_bytes.saturating_sub(there);
+        shortage.found_at = Some(now);
+    }
+
+    /// Has sessions without a cell leave the GPU, those that were not used for longest first. Where there are none, and
+    /// nobody could become one soon, what `id` asks for next is refused.
+    fn release(&mut self, id: SessionId, missing: u64, actions: &mut Vec<Action>) {
+        let now = self.now;
+        let released_at = self.shortage.released_at;
+        if released_at.is_some_and(|time| now - time < self.settings.late) {
+            return;
+        }
+        let mut idle: Vec<(Duration, SessionId)> = self
+            .others_with_contexts(id)
+            .filter(|(_, one)| one.is_idle())
+            .map(|(other, one)| (one.used_at, other))
+            .collect();
+        idle.sort_unstable();
+        let contexts = self.others_with_contexts(id).count() as u64 + 1;
+        let context_bytes = (self.shortage.bytes / contexts).max(1);
+        idle.truncate(missing.div_ceil(context_bytes) as usize);
+        if idle.is_empty() {
+            return self.despair(id, actions);
+        }
+        self.shortage.released_at = Some(now);
+        for (_, other) in idle {
+            self.sessions
+                .change(other, |one| one.release = Release::Chosen);
+        }
+    }
+
+    /// Tells those who are to leave and have nothing there but their contexts.
+    pub(crate) fn let_go(&mut self, actions: &mut Vec<Action>) {
+        if self.sessions.sums().chosen == 0 {
+            return;
+        }
+        let bare = |one: &Session| one.is_away() || (one.is_resident() && one.bytes == 0);
+        let chosen = self.sessions.iter();
+        let leaving =
+            chosen.filter(|(_, one)| one.release == Release::Chosen && one.is_idle() && bare(one));
+        for id in leaving.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.sessions.change(id, |one| one.release = Release::Told);
+            actions.push(Action::Release(id));
+        }
+    }
+
+    /// Nobody can leave now. What it asks for next is refused, unless somebody will soon; and when it has waited for long
+    /// for its memory to come back and nobody has computed since, it waits no more.
+    fn despair(&mut self, id: SessionId, actions: &mut Vec<Action>) {
+        let limit = self.settings.drain_limit;
+        let is_long = self.shortage.lasted() >= limit;
+        let is_alone = self.others_with_contexts(id).next().is_none();
+        let is_standstill = self
+            .others_with_contexts(id)
+            .all(|(_, one)| one.used_at + limit <= self.now);
+        let is_leaving = |one: &Session| matches!(one.release, Release::Chosen | Release::Told);
+        let somebody_leaves = self.sessions.values().any(is_leaving);
+        let comes_back = self.sessions[&id].is_away();
+        self.sessions.change(id, |session| {
+            session.is_hopeless = !comes_back && (is_long || (is_alone && !somebody_leaves));
+            if comes_back && is_long && is_standstill {
+                session.turn = Turn::Ending;
+                actions.push(Action::End {
+                    session: id,
+                    reason: EndReason::NoRoom,
+                });
+            }
+        });
+    }
+
+    fn others_with_contexts(&self, id: SessionId) -> impl Iterator<Item = (SessionId, &Session)> {
+        let others = self.sessions.iter().filter(move |(other, _)| **other != id);
+        let here = others.filter(|(_, one)| one.has_context && one.release == Release::No);
+        here.map(|(other, one)| (*other, one))
+    }
+
+    /// Somebody who waits for room may try again as if there were enough.
+    pub(crate) fn doubt_shortage(&mut self) {
+        if self.doubted_at().is_some_and(|time| time <= self.now) {
+            self.shortage.forget();
+        }
+    }
+
+    /// Soon, while what has just left may still be on its way to the driver.
+    pub(crate) fn doubted_at(&self) -> Option<Duration> {
+        if self.shortage.bytes == 0 {
+            return None;
+        }
+        let left_out = |one: &Session| self.wants_room(one) && !self.could_fit(one);
+        let patience = if !self.sessions.values().any(left_out) {
+            OLD
+        } else if self.shortage.lasted() < self.settings.late {
+            self.settings.retry
+        } else {
+            self.settings.late
+        };
+        Some(self.shortage.found_at? + patience)
+    }
+}

@@ -1,0 +1,88 @@
+//! Who is before whom, and when a lease is taken back.
+
+use std::{cmp::Ordering, time::Duration};
+
+use crate::arbiter::{Settings, session::Session, session::Turn};
+
+/// The lower, the sooner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rank {
+    /// The lowest level, whose share is overdue.
+    Overdue,
+    /// By the GPU time that the cell has had; 0 is the highest level.
+    Level(usize),
+}
+
+/// Who is before whom: by rank, then who used less lately, then who waits longer.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub(crate) struct Place {
+    pub(crate) rank: Rank,
+    pub(crate) used: f64,
+    pub(crate) since: Duration,
+}
+
+/// By the GPU time that its cell has had; 0 is the highest.
+pub(crate) fn level(levels: &[Duration], session: &Session) -> usize {
+    let is_past = |limit: &&Duration| session.attained >= **limit;
+    levels.iter().filter(is_past).count()
+}
+
+impl Settings {
+    pub(crate) fn lowest(&self) -> usize {
+        self.levels.len()
+    }
+
+    pub(crate) fn level(&self, session: &Session) -> usize {
+        level(&self.levels, session)
+    }
+
+    /// GPU time until its cell is a level lower.
+    pub(crate) fn until_next_level(&self, session: &Session) -> Option<Duration> {
+        let limit = self.levels.get(self.level(session))?;
+        Some(*limit - session.attained)
+    }
+
+    /// When it is ended, if it is not at rest then, or its memory not where it is to be.
+    pub(crate) fn deadline(&self, session: &Session) -> Option<Duration> {
+        match session.turn {
+            Turn::Ending => None,
+            Turn::Draining { deadline, .. } => Some(deadline),
+            Turn::Idle | Turn::Waiting { .. } | Turn::Holding { .. } => {
+                let moving = Duration::from_secs(session.bytes / self.slowest_move);
+                Some(session.moves_since()? + self.drain_limit + moving)
+            }
+        }
+    }
+
+    /// The lease of `holder` is to end, because a session with this place could use the GPU.
+    pub(crate) fn yields(
+        &self,
+        holder: &Session,
+        place: Place,
+        rival: Place,
+        now: Duration,
+    ) -> bool {
+        let Turn::Holding {
+            since,
+            level,
+            guaranteed,
+            ..
+        } = holder.turn
+        else {
+            return false;
+        };
+        let held = now - since;
+        if held < holder.swap_time.mul_f64(self.swap_floor) {
+            return false;
+        }
+        if guaranteed && held < self.guaranteed_slice {
+            return rival.rank == Rank::Level(0) && held >= self.guaranteed_floor;
+        }
+        let has_had_its_quantum = self.level(holder) > level || held >= self.slice;
+        match rival.rank.cmp(&Rank::Level(self.level(holder))) {
+            Ordering::Less => true,
+            Ordering::Equal => has_had_its_quantum && rival.used <= place.used,
+            Ordering::Greater => false,
+        }
+    }
+}

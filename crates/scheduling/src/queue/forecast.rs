@@ -1,0 +1,111 @@
+//! When each waiting job starts: the line played forward many times with the rules that assign.
+//!
+//! In each play runs, starts of sessions, and the pauses after which people come back are drawn from what the past
+//! tells ([`Outlook`]), so those who come later and overtake are counted in. The chances of one play are the same each
+//! time that it is asked, so that an estimate changes with what happens and not by itself.
+//!
+//! **Invariant:** the same answer for the same question.
+
+mod chance;
+mod play;
+
+use crate::queue::{Job, Outlook, Spread, Worker};
+use baton_protocol::JobId;
+use play::World;
+
+/// Of 59 plays, the sixth from either end have four of five between them; likewise the second of 19 in a line so long
+/// that each play takes long.
+const PLAYS: u64 = 59;
+const PLAYS_OF_A_LONG_LINE: u64 = 19;
+const LONG_LINE: usize = 80;
+/// One step plays about so many jobs, which takes a few milliseconds.
+const JOBS_AT_ONCE: usize = 2000;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forecast {
+    /// In milliseconds from now: four of five jobs start within.
+    pub starts: Spread,
+    /// More people than so many rarely overtake it.
+    pub overtakers: u32,
+}
+
+/// A forecast that is made in steps, because for a long line it takes longer than a decision may.
+#[derive(Debug, Clone)]
+pub struct Forecasting {
+    world: World,
+    played: u64,
+    starts: Vec<Vec<u64>>,
+    overtakers: Vec<Vec<u64>>,
+}
+
+impl Forecasting {
+    /// `jobs` in order of arrival, those that were just assigned with their worker.
+    #[must_use]
+    pub fn new(jobs: &[Job], workers: &[Worker], jobs_per_person: u32, outlook: Outlook) -> Self {
+        let world = World::new(jobs, workers, jobs_per_person, outlook);
+        let of_each = vec![Vec::new(); world.waiting().len()];
+        Self {
+            world,
+            played: 0,
+            starts: of_each.clone(),
+            overtakers: of_each,
+        }
+    }
+
+    /// The next step, at least one play. True when that was the last one.
+    pub fn play(&mut self) -> bool {
+        let waiting = self.world.waiting().len();
+        let plays = match waiting > LONG_LINE {
+            true => PLAYS_OF_A_LONG_LINE,
+            false => PLAYS,
+        };
+        let at_once = (JOBS_AT_ONCE / waiting.max(1)).max(1) as u64;
+        let until = plays.min(self.played + at_once);
+        for play in self.played..until {
+            for (number, start) in self.world.play(play).into_iter().enumerate() {
+                self.starts[number].push(start.map_or(u64::MAX, |start| start.after_ms));
+                self.overtakers[number].push(start.map_or(u64::MAX, |start| start.overtakers));
+            }
+        }
+        self.played = until;
+        until == plays
+    }
+
+    /// After the last step: for each waiting job, in the order of the line, what can be said honestly. That is nothing
+    /// where more than one of ten plays did not reach its start.
+    #[must_use]
+    pub fn finish(self) -> Vec<(JobId, Option<Forecast>)> {
+        let said = self.starts.into_iter().zip(self.overtakers);
+        let said = said.map(|(starts, overtakers)| said_of(starts, overtakers));
+        self.world.waiting().iter().copied().zip(said).collect()
+    }
+}
+
+/// A whole one.
+#[must_use]
+pub fn forecast(
+    jobs: &[Job],
+    workers: &[Worker],
+    jobs_per_person: u32,
+    outlook: Outlook,
+) -> Vec<(JobId, Option<Forecast>)> {
+    let mut forecasting = Forecasting::new(jobs, workers, jobs_per_person, outlook);
+    while !forecasting.play() {}
+    forecasting.finish()
+}
+
+fn said_of(mut starts: Vec<u64>, mut overtakers: Vec<u64>) -> Option<Forecast> {
+    starts.sort_unstable();
+    overtakers.sort_unstable();
+    let at = |tenths: usize| starts[(starts.len() + 1) * tenths / 10 - 1];
+    let starts = Spread {
+        lower: at(1),
+        middle: at(5),
+        upper: at(9),
+    };
+    (starts.upper < u64::MAX).then(|| Forecast {
+        starts,
+        overtakers: u32::try_from(overtakers[(overtakers.len() + 1) * 9 / 10 - 1])
+            .unwrap_or(u32::MAX),
+    })
+}

@@ -1,0 +1,55 @@
+//! What may happen next, as far as the past tells.
+
+use crate::queue::{Standing, survival::Survival, times::Times};
+use std::sync::Arc;
+
+/// What a forecast needs to know beside the order.
+#[derive(Debug, Clone)]
+pub struct Outlook {
+    /// Of each job that is not over, in the same order.
+    pub jobs: Vec<Expected>,
+    pub courses: Vec<CourseOutlook>,
+    /// People without a job who were here a moment ago.
+    pub coming: Vec<Coming>,
+    /// From an assignment to the start where no session is warm, and where one is; `None`: not known yet.
+    pub cold: Option<Times>,
+    pub warm: Option<Times>,
+}
+
+#[derive(Debug, Clone)]
+pub struct Expected {
+    /// Its number in [`Outlook::courses`].
+    pub course: usize,
+    /// How much of what it takes is known from runs of the same cell, from 0 to 1; the rest is like its course.
+    pub of_its_own: f64,
+    /// Until its session is ready, of a job that a worker has.
+    pub starting: Option<Times>,
+    /// From then on; `None`: nobody knows.
+    pub takes: Option<Times>,
+}
+
+#[derive(Debug, Clone)]
+pub struct CourseOutlook {
+    /// The next cell of somebody.
+    pub takes: Option<Times>,
+    /// From the end of a cell to the same person's next one, in seconds; some never come back.
+    pub pauses: Survival,
+    /// How far all runs, and all pauses, that are to come are from those of the past: by one factor, the logarithm of
+    /// which has this standard deviation.
+    pub unlike_runs: f64,
+    pub unlike_pauses: f64,
+    /// How many people who were not here come in a millisecond, and for how long that goes on.
+    pub newcomers: f64,
+    pub newcomers_for_ms: u64,
+    pub newcomer: Standing,
+}
+
+#[derive(Debug, Clone)]
+pub struct Coming {
+    pub owner: Arc<str>,
+    pub course: usize,
+    /// Of the job that this person submits next.
+    pub standing: Standing,
+    /// Since the last one ended.
+    pub away_ms: u64,
+}

@@ -1,0 +1,575 @@
+//! Sessions and a GPU that do what an arbiter says, after delays, and check that it may say so.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap},
+    time::Duration,
+};
+
+use baton_scheduling::arbiter::{Action, Arbiter, Epoch, Event, Memory, SessionId, Settings};
+
+pub(crate) const GB: u64 = 1_000_000_000;
+
+/// One cell: how long its student edits before, how long it computes, how much more memory it takes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cell {
+    pub(crate) edit: Duration,
+    pub(crate) compute: Duration,
+    pub(crate) grow: u64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Script {
+    pub(crate) user: u64,
+    pub(crate) cells: Vec<Cell>,
+    /// Does not come to rest when it is told to.
+    pub(crate) is_deaf: bool,
+    /// Does not move its memory when it is told to.
+    pub(crate) is_stuck: bool,
+    /// Its context leaves the GPU when it is told to; else its process ends.
+    pub(crate) can_sleep: bool,
+    /// Its process ends at this time.
+    pub(crate) dies_at: Option<Duration>,
+}
+
+#[derive(Debug, Default)]
+struct Session {
+    script: Script,
+    next_cell: usize,
+    left: Duration,
+    lease: Option<Lease>,
+    waits: bool,
+    /// Between cells it is false.
+    has_cell: bool,
+    has_context: bool,
+    /// Its context is off the GPU.
+    sleeps: bool,
+    is_resident: bool,
+    moves: bool,
+    bytes: u64,
+    gone: bool,
+    /// When it began to wait, for the longest wait.
+    waits_since: Duration,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Lease {
+    epoch: Epoch,
+    computes: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    CellBegins(SessionId),
+    CellDone(SessionId, u64),
+    Rests(SessionId, Epoch),
+    MovedOut(SessionId),
+    MovedIn(SessionId),
+    Wants(SessionId),
+    Fails(SessionId),
+    /// It asks again for so much.
+    Asks(SessionId, u64),
+    /// It needs so much, and so much is free.
+    FindsFull(SessionId, u64, u64),
+    Dies(SessionId),
+    Sleeps(SessionId),
+    Wakes,
+}
+
+pub(crate) struct World {
+    pub(crate) settings: Settings,
+    arbiter: Arbiter,
+    sessions: BTreeMap<SessionId, Session>,
+    calendar: BinaryHeap<Reverse<(Duration, u64, Happening)>>,
+    now: Duration,
+    wake_at: Option<Duration>,
+    entries: u64,
+    /// Changes whenever who computes does.
+    version: u64,
+    settled: Duration,
+    drain: Duration,
+    bandwidth: f64,
+    /// Of this many moves in, one finds the GPU full.
+    in_the_way: Option<u64>,
+    moves_in: u64,
+    /// What a session's context takes, which nobody tells the arbiter.
+    context_bytes: u64,
+    pub(crate) told: Told,
+}
+
+/// What was seen.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    pub(crate) ended: Vec<SessionId>,
+    pub(crate) refused: Vec<SessionId>,
+    /// Told to leave the GPU because of its context.
+    pub(crate) released: Vec<SessionId>,
+    /// Session, cell, from submission to end.
+    pub(crate) responses: Vec<(SessionId, usize, Duration)>,
+    pub(crate) moved_bytes: u64,
+    pub(crate) most_together: usize,
+    pub(crate) computed: BTreeMap<SessionId, Duration>,
+    pub(crate) hand_overs: usize,
+}
+
+impl World {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self {
+            arbiter: Arbiter::new(settings.clone()),
+            settings,
+            sessions: BTreeMap::new(),
+            calendar: BinaryHeap::new(),
+            now: Duration::ZERO,
+            wake_at: None,
+            entries: 0,
+            version: 0,
+            settled: Duration::ZERO,
+            drain: Duration::from_millis(20),
+            bandwidth: 50e9,
+            in_the_way: None,
+            moves_in: 0,
+            context_bytes: 0,
+            told: Told::default(),
+        }
+    }
+
+    pub(crate) fn with_memory(usable_bytes: u64, host_bytes: u64) -> Self {
+        Self::new(Settings::new(Memory {
+            usable_bytes,
+            reserve_bytes: usable_bytes / 20,
+            host_bytes,
+        }))
+    }
+
+    pub(crate) fn sometimes_in_the_way(mut self, one_in: u64) -> Self {
+        self.in_the_way = Some(one_in);
+        self
+    }
+
+    pub(crate) fn with_contexts_of(mut self, bytes: u64) -> Self {
+        self.context_bytes = bytes;
+        self
+    }
+
+    pub(crate) fn add(&mut self, session: SessionId, script: Script) {
+        let joined = Event::Joined {
+            session,
+            user: script.user,
+            fixed_bytes: 0,
+        };
+        if let Some(time) = script.dies_at {
+            self.enter(time, Happening::Dies(session));
+        }
+        if let Some(cell) = script.cells.first() {
+            self.enter(cell.edit, Happening::CellBegins(session));
+        }
+        let added = Session {
+            script,
+            is_resident: true,
+            ..Session::default()
+        };
+        self.sessions.insert(session, added);
+        self.tell(joined);
+    }
+
+    /// Until nothing more happens. Everybody's cells have ended then.
+    pub(crate) fn run(&mut self) {
+        self.run_until(Duration::MAX);
+        for (id, session) in &self.sessions {
+            let is_done = session.gone || session.next_cell == session.script.cells.len();
+            assert!(
+                is_done,
+                "session {id} waits for ever: {session:?}\n{:?}",
+                self.arbiter
+            );
+        }
+    }
+
+    pub(crate) fn run_until(&mut self, end: Duration) {
+        let mut steps = 0;
+        while let Some(Reverse((time, _, happening))) = self.calendar.pop() {
+            if time > end {
+                return;
+            }
+            steps += 1;
+            assert!(
+                steps < 100_000,
+                "it goes round in circles: {:?}",
+                self.arbiter
+            );
+            self.now = time;
+            self.settle();
+            self.happen(happening);
+        }
+    }
+
+    pub(crate) fn seconds_of_moves(&self) -> f64 {
+        self.told.moved_bytes as f64 / self.bandwidth
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Wakes => {
+                if self.wake_at == Some(self.now) {
+                    self.wake_at = None;
+                    self.tell(Event::Woke);
+                }
+            }
+            Happening::CellBegins(id) => self.begin_cell(id),
+            Happening::CellDone(id, version) => {
+                if version == self.version {
+                    self.end_cell(id);
+                }
+            }
+            Happening::Rests(id, epoch) => self.rest(id, epoch),
+            Happening::MovedOut(id) => {
+                let session = self.sessions.get_mut(&id).expect("it is known");
+                if !session.gone {
+                    (session.moves, session.is_resident) = (false, false);
+                    self.told.moved_bytes += session.bytes;
+                    self.tell(Event::SwappedOut(id));
+                }
+            }
+            Happening::MovedIn(id) => self.move_in(id),
+            Happening::Wants(id) => self.want(id),
+            Happening::Fails(id) => self.end_cell(id),
+            Happening::Asks(id, bytes) => {
+                if !self.sessions[&id].gone {
+                    self.tell(Event::Grew { session: id, bytes });
+                }
+            }
+            Happening::FindsFull(session, needed_bytes, free_bytes) => {
+                if !self.sessions[&session].gone {
+                    self.tell(Event::Full {
+                        session,
+                        needed_bytes,
+                        free_bytes,
+                    });
+                }
+            }
+            Happening::Dies(id) => self.die(id),
+            Happening::Sleeps(id) => {
+                let session = self.sessions.get_mut(&id).expect("it is known");
+                if !session.gone && !session.has_cell {
+                    session.has_context = false;
+                    session.sleeps = true;
+                    self.tell(Event::Vacated(id));
+                }
+            }
+        }
+    }
+
+    // ---- the life of a session
+
+    fn begin_cell(&mut self, id: SessionId) {
+        let session = self.sessions.get_mut(&id).expect("it is known");
+        if session.gone {
+            return;
+        }
+        let cell = session.script.cells[session.next_cell];
+        session.left = cell.compute;
+        session.has_cell = true;
+        session.has_context |= std::mem::take(&mut session.sleeps);
+        session.waits_since = self.now;
+        self.tell(Event::Expected(id));
+        self.tell(Event::CellStarted(id));
+        if cell.grow > 0 {
+            self.tell(Event::Grew {
+                session: id,
+                bytes: cell.grow,
+            });
+        } else {
+            self.want(id);
+        }
+    }
+
+    fn want(&mut self, id: SessionId) {
+        let session = self.sessions.get_mut(&id).expect("it is known");
+        if !session.gone {
+            session.waits = true;
+            session.has_context = true;
+            self.tell(Event::Wanted(id));
+        }
+    }
+
+    fn end_cell(&mut self, id: SessionId) {
+        let session = self.sessions.get_mut(&id).expect("it is known");
+        if session.gone {
+            return;
+        }
+        session.left = Duration::ZERO;
+        session.waits = false;
+        session.has_cell = false;
+        if let Some(lease) = &mut session.lease {
+            lease.computes = false;
+        }
+        self.told
+            .responses
+            .push((id, session.next_cell, self.now - session.waits_since));
+        session.next_cell += 1;
+        if let Some(cell) = session.script.cells.get(session.next_cell) {
+            let begins = self.now + cell.edit + self.drain * 2;
+            self.enter(begins, Happening::CellBegins(id));
+        }
+        self.reschedule();
+        self.tell(Event::CellEnded(id));
+    }
+
+    fn rest(&mut self, id: SessionId, epoch: Epoch) {
+        let session = self.sessions.get_mut(&id).expect("it is known");
+        if session.gone {
+            return;
+        }
+        session.lease = None;
+        if session.left > Duration::ZERO {
+            self.want(id);
+        }
+        self.tell(Event::Yielded { session: id, epoch });
+    }
+
+    fn move_in(&mut self, id: SessionId) {
+        self.moves_in += 1;
+        let is_in_the_way = self
+            .in_the_way
+            .is_some_and(|one_in| self.is_unlucky(one_in));
+        let free = self.free_bytes(id);
+        let session = self.sessions.get_mut(&id).expect("it is known");
+        if session.gone {
+            return;
+        }
+        session.moves = false;
+        if is_in_the_way {
+            session.is_resident = false;
+            self.tell(Event::NotSwappedIn(id));
+        } else if session.bytes > free {
+            session.is_resident = false;
+            let needed_bytes = session.bytes;
+            self.tell(Event::Full {
+                session: id,
+                needed_bytes,
+                free_bytes: free,
+            });
+        } else {
+            self.told.moved_bytes += session.bytes;
+            self.tell(Event::SwappedIn(id));
+        }
+    }
+
+    /// Of the GPU, without what `id` has or is about to have.
+    fn free_bytes(&self, id: SessionId) -> u64 {
+        let of_others = |(other, session): (&SessionId, &Session)| {
+            let is_there = *other != id && session.is_resident;
+            if is_there { session.bytes } else { 0 }
+        };
+        let contexts = self.sessions.values().filter(|one| one.has_context);
+        let used: u64 = self.sessions.iter().map(of_others).sum::<u64>()
+            + contexts.count() as u64 * self.context_bytes;
+        self.settings.memory.usable_bytes.saturating_sub(used)
+    }
+
+    /// What was granted may not be there.
+    fn grow(&mut self, id: SessionId, bytes: u64) {
+        let free = self.free_bytes(id);
+        let session = self.sessions.get_mut(&id).expect("it is known");
+        session.has_context = true;
+        if !session.is_resident || session.bytes + bytes <= free {
+            session.bytes += bytes;
+            self.enter(self.now, Happening::Wants(id));
+            return;
+        }
+        let free_bytes = free - session.bytes.min(free);
+        // What else the arbiter decided is told before.
+        self.enter(self.now, Happening::FindsFull(id, bytes, free_bytes));
+        self.enter(
+            self.now + Duration::from_millis(20),
+            Happening::Asks(id, bytes),
+        );
+    }
+
+    /// Without a rhythm with which the moves of two sessions could fall in step.
+    fn is_unlucky(&self, one_in: u64) -> bool {
+        let scattered = self.moves_in.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        scattered.is_multiple_of(one_in)
+    }
+
+    fn die(&mut self, id: SessionId) {
+        let session = self.sessions.get_mut(&id).expect("it is known");
+        if !session.gone {
+            *session = Session {
+                gone: true,
+                ..Session::default()
+            };
+            self.reschedule();
+            self.tell(Event::Left(id));
+        }
+    }
+
+    // ---- the arbiter
+
+    fn tell(&mut self, event: Event) {
+        for action in self.arbiter.handle(event, self.now) {
+            self.check(event, action);
+            self.obey(action);
+        }
+        self.check_memory();
+        let wake_at = self.arbiter.wake_at();
+        if wake_at != self.wake_at {
+            self.wake_at = wake_at;
+            if let Some(time) = wake_at {
+                assert!(time > self.now);
+                self.enter(time, Happening::Wakes);
+            }
+        }
+    }
+
+    fn obey(&mut self, action: Action) {
+        match action {
+            Action::Grant { session: id, epoch } => {
+                let session = self.sessions.get_mut(&id).expect("it is known");
+                session.waits = false;
+                session.lease = Some(Lease {
+                    epoch,
+                    computes: true,
+                });
+                self.told.hand_overs += 1;
+                self.reschedule();
+            }
+            Action::Drop {
+                session: id, epoch, ..
+            } => {
+                let session = self.sessions.get_mut(&id).expect("it is known");
+                if session.script.is_deaf && session.left > Duration::ZERO {
+                    return;
+                }
+                session.lease.as_mut().expect("it has a lease").computes = false;
+                self.enter(self.now + self.drain, Happening::Rests(id, epoch));
+                self.reschedule();
+            }
+            Action::SwapOut(id) | Action::SwapIn(id) => {
+                let session = self.sessions.get_mut(&id).expect("it is known");
+                let time = Duration::from_secs_f64(session.bytes as f64 / self.bandwidth);
+                let comes = matches!(action, Action::SwapIn(_));
+                session.moves = true;
+                session.is_resident = true;
+                let happening = if comes {
+                    Happening::MovedIn(id)
+                } else {
+                    Happening::MovedOut(id)
+                };
+                if !session.script.is_stuck {
+                    self.enter(self.now + time, happening);
+                }
+            }
+            Action::Grow { session: id, bytes } => self.grow(id, bytes),
+            Action::Refuse { session: id, .. } => {
+                self.told.refused.push(id);
+                self.enter(self.now, Happening::Fails(id));
+            }
+            Action::End { session: id, .. } => {
+                self.told.ended.push(id);
+                self.enter(self.now, Happening::Dies(id));
+            }
+            Action::Release(id) => {
+                self.told.released.push(id);
+                let session = &self.sessions[&id];
+                let next = session.script.cells.get(session.next_cell);
+                let stirs = next.is_none_or(|cell| cell.grow == 0);
+                if session.script.can_sleep {
+                    if stirs {
+                        // A thread that goes on between cells.
+                        self.enter(self.now, Happening::Wants(id));
+                    }
+                    self.enter(self.now, Happening::Sleeps(id));
+                } else {
+                    self.enter(self.now, Happening::Dies(id));
+                }
+            }
+        }
+    }
+
+    fn check(&self, event: Event, action: Action) {
+        let about = |id: SessionId| &self.sessions[&id];
+        match action {
+            Action::Grant { session, .. } => {
+                let granted = about(session);
+                assert!(
+                    granted.waits && granted.lease.is_none(),
+                    "{action:?} {granted:?}"
+                );
+                assert!(
+                    granted.is_resident && !granted.moves && !granted.sleeps,
+                    "{action:?} {granted:?}"
+                );
+            }
+            Action::Drop { session, epoch, .. } => {
+                let lease = about(session).lease.expect("only a lease is taken back");
+                assert_eq!(lease.epoch, epoch);
+                let others = self.sessions.iter().filter(|(id, _)| **id != session);
+                let is_wanted = others
+                    .map(|(_, other)| other)
+                    .any(|other| other.waits || other.next_cell < other.script.cells.len());
+                assert!(
+                    is_wanted || event == Event::CellEnded(session),
+                    "{action:?} after {event:?}, and nobody else wants the GPU"
+                );
+            }
+            Action::SwapOut(id) => {
+                let session = about(id);
+                assert!(session.is_resident && !session.moves && session.lease.is_none());
+                assert!(!session.sleeps);
+            }
+            Action::SwapIn(id) => assert!(!about(id).is_resident && !about(id).sleeps),
+            Action::Release(id) => {
+                let session = about(id);
+                assert!(session.has_context && !session.has_cell && session.lease.is_none());
+                assert!(!session.moves && (!session.is_resident || session.bytes == 0));
+            }
+            Action::Grow { .. } | Action::Refuse { .. } | Action::End { .. } => {}
+        }
+    }
+
+    fn check_memory(&self) {
+        let resident = self.sessions.values().filter(|session| session.is_resident);
+        let bytes: u64 = resident.map(|session| session.bytes).sum();
+        assert!(bytes <= self.settings.memory.usable_bytes);
+    }
+
+    // ---- time
+
+    fn enter(&mut self, time: Duration, happening: Happening) {
+        self.entries += 1;
+        self.calendar.push(Reverse((time, self.entries, happening)));
+    }
+
+    /// Work is done at the same pace for all who compute.
+    fn settle(&mut self) {
+        let elapsed = self.now - self.settled;
+        self.settled = self.now;
+        let computing = self.computing().count() as u32;
+        for (id, session) in &mut self.sessions {
+            if session.lease.is_some_and(|lease| lease.computes) {
+                session.left = session.left.saturating_sub(elapsed / computing);
+                *self.told.computed.entry(*id).or_default() += elapsed / computing;
+            }
+        }
+    }
+
+    fn reschedule(&mut self) {
+        self.version += 1;
+        let computing: Vec<_> = self
+            .computing()
+            .map(|(id, session)| (*id, session.left))
+            .collect();
+        self.told.most_together = self.told.most_together.max(computing.len());
+        for (id, left) in &computing {
+            let done = self.now + *left * computing.len() as u32;
+            self.enter(done, Happening::CellDone(*id, self.version));
+        }
+    }
+
+    fn computing(&self) -> impl Iterator<Item = (&SessionId, &Session)> {
+        self.sessions
+            .iter()
+            .filter(|(_, session)| session.lease.is_some_and(|lease| lease.computes))
+    }
+}

@@ -1,0 +1,408 @@
+//! The order keeps its promises whatever the jobs and workers are.
+
+use baton_protocol::{JobId, NotebookId, WorkerId, api::AheadBecause};
+use baton_scheduling::queue::{
+    Job, Place, Plan, Reason, SESSION_PATIENCE_MS, Standing, Worker, ahead_of, plan,
+};
+use proptest::prelude::*;
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+};
+use uuid::Uuid;
+
+pub(crate) fn job_id(number: u128) -> JobId {
+    JobId(Uuid::from_u128(number))
+}
+
+pub(crate) fn worker_id(number: u8) -> WorkerId {
+    WorkerId(Uuid::from_u128(number.into()))
+}
+
+fn notebook_id(number: u8) -> NotebookId {
+    NotebookId(Uuid::from_u128(number.into()))
+}
+
+fn standing() -> impl Strategy<Value = Standing> {
+    let weight = prop::sample::select(vec![0.5, 1.0, 4.0]);
+    let boost = prop::sample::select(vec![1.0, 1.0, 3.0]);
+    (
+        0..200_000_u32,
+        weight,
+        boost,
+        prop::bool::weighted(0.2),
+        0..1_000_000_u64,
+    )
+        .prop_map(
+            |(used_ms, weight, boost, low_priority, waited_ms)| Standing {
+                used_ms: used_ms.into(),
+                weight,
+                boost,
+                low_priority,
+                waited_ms,
+            },
+        )
+}
+
+/// Jobs of at most 8 notebooks of at most 4 persons. Some have a worker, at most one of each notebook; that worker
+/// may be gone.
+fn jobs() -> impl Strategy<Value = Vec<Job>> {
+    let worker = prop::option::weighted(0.3, 0..6_u8);
+    let row = (
+        0..8_u8,
+        worker,
+        standing(),
+        (prop::bool::weighted(0.1), prop::bool::weighted(0.1)),
+        prop::option::weighted(0.1, 0..9_i64),
+    );
+    prop::collection::vec(row, 0..30).prop_map(|rows| {
+        let mut running = HashSet::new();
+        (0..)
+            .zip(rows)
+            .map(
+                |(number, (notebook, worker, standing, (held, paused), front))| Job {
+                    job: job_id(number),
+                    notebook: notebook_id(notebook),
+                    owner: format!("person {}", notebook / 2).into(),
+                    worker: worker.filter(|_| running.insert(notebook)).map(worker_id),
+                    standing,
+                    held,
+                    paused,
+                    front,
+                },
+            )
+            .collect()
+    })
+}
+
+fn workers() -> impl Strategy<Value = Vec<Worker>> {
+    let warm = prop::collection::hash_map(0..8_u8, prop::bool::weighted(0.3), 0..4);
+    let rows = prop::collection::vec((0..4_u32, warm, prop::bool::weighted(0.9)), 0..5);
+    rows.prop_map(|rows| {
+        (0..)
+            .zip(rows)
+            .map(|(number, (slots, warm, open))| Worker {
+                worker: worker_id(number),
+                slots,
+                warm: warm.keys().copied().map(notebook_id).collect(),
+                keeping: warm
+                    .into_iter()
+                    .filter(|(_, keeps)| *keeps && slots > 0)
+                    .map(|(notebook, _)| notebook_id(notebook))
+                    .collect(),
+                open,
+            })
+            .collect()
+    })
+}
+
+pub(crate) fn class() -> impl Strategy<Value = (Vec<Job>, Vec<Worker>, u32)> {
+    (jobs(), workers(), 1..3_u32)
+}
+
+/// The jobs as they are once the plan is carried out.
+pub(crate) fn carried_out(jobs: &[Job], plan: &Plan) -> Vec<Job> {
+    let assigned: HashMap<JobId, WorkerId> = plan.assignments.iter().copied().collect();
+    let with_worker = |job: &Job| Job {
+        worker: job.worker.or_else(|| assigned.get(&job.job).copied()),
+        ..job.clone()
+    };
+    jobs.iter().map(with_worker).collect()
+}
+
+pub(crate) fn of(jobs: &[Job], id: JobId) -> &Job {
+    jobs.iter().find(|job| job.job == id).unwrap()
+}
+
+fn in_line(place: &Place) -> bool {
+    matches!(
+        place.reason,
+        Reason::InLine | Reason::BehindDeadline(_) | Reason::BehindMoved
+    )
+}
+
+proptest! {
+    #[test]
+    fn every_waiting_job_is_assigned_or_placed_and_never_both((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
+        let mut told: Vec<JobId> = plan.assignments.iter().map(|(job, _)| *job).collect();
+        told.extend(plan.places.iter().map(|(job, _)| *job));
+        told.sort_unstable();
+        let mut waiting: Vec<JobId> = jobs.iter().filter(|job| job.worker.is_none()).map(|job| job.job).collect();
+        waiting.sort_unstable();
+        prop_assert_eq!(told, waiting);
+    }
+
+    #[test]
+    fn who_is_ahead_is_ahead_for_a_reason((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
+        let jobs = carried_out(&jobs, &plan);
+        let places: Vec<JobId> = plan.places.iter().map(|(job, _)| *job).collect();
+        for (place, behind) in places.iter().enumerate() {
+            let ahead = ahead_of(&jobs, *behind);
+            let named: Vec<JobId> = ahead.iter().map(|(job, _)| *job).collect();
+            prop_assert_eq!(named, &places[..place]);
+            let behind = of(&jobs, *behind);
+            for (job, because) in ahead {
+                let ahead = of(&jobs, job);
+                let (standing, other) = (ahead.standing, behind.standing);
+                let is_so = match because {
+                    AheadBecause::Held => behind.held && !ahead.held,
+                    AheadBecause::MovedToFront => ahead.front > behind.front,
+                    AheadBecause::CoursePaused => behind.paused && !ahead.paused,
+                    AheadBecause::Deadline => standing.boost > 1.0,
+                    AheadBecause::LowPriority => other.low_priority && !standing.low_priority,
+                    AheadBecause::UsedLess => other.used_ms > 0.0,
+                    AheadBecause::WaitedLonger => other.low_priority || standing.waited_ms >= other.waited_ms,
+                };
+                prop_assert!(is_so, "{:?}: {:?} {:?}", because, ahead, behind);
+            }
+        }
+    }
+
+    #[test]
+    fn no_worker_gets_more_than_its_slots_and_a_paused_one_nothing((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
+        for worker in &workers {
+            let before = jobs.iter().filter(|job| job.worker == Some(worker.worker)).count();
+            let new = plan.assignments.iter().filter(|(_, to)| *to == worker.worker).count();
+            prop_assert!(new == 0 || (worker.open && before + new <= worker.slots as usize));
+        }
+        for (_, to) in &plan.assignments {
+            prop_assert!(workers.iter().any(|worker| worker.worker == *to));
+        }
+    }
+
+    #[test]
+    fn a_notebook_runs_one_job_and_a_person_no_more_than_the_rule((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
+        for (id, _) in &plan.assignments {
+            let job = of(&jobs, *id);
+            let after = carried_out(&jobs, &plan);
+            let running = || after.iter().filter(|other| other.worker.is_some());
+            prop_assert_eq!(running().filter(|other| other.notebook == job.notebook).count(), 1);
+            prop_assert!(running().filter(|other| other.owner == job.owner).count() <= each as usize);
+            prop_assert!(!job.paused && !job.held);
+        }
+    }
+
+    #[test]
+    fn nothing_idles_while_somebody_could_run((jobs, workers, each) in class()) {
+        let first = plan(&jobs, &workers, each);
+        let again = plan(&carried_out(&jobs, &first), &workers, each);
+        prop_assert!(again.assignments.is_empty());
+        // And what was told stays true. Who waits for a session may wait for another cell of the notebook as well.
+        for (told, later) in first.places.iter().zip(&again.places) {
+            let waits_for_both = matches!(told.1.reason, Reason::OwnSession(_))
+                && matches!(later.1.reason, Reason::OwnJobRuns(_));
+            prop_assert!(told == later || waits_for_both, "{:?} {:?}", told, later);
+        }
+        prop_assert_eq!(again.places.len(), first.places.len());
+    }
+
+    #[test]
+    fn places_are_numbered_by_rank_and_then_by_arrival((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
+        for (expected, (_, place)) in (1..).zip(&plan.places) {
+            prop_assert_eq!(place.place, expected);
+        }
+        let key = |job: JobId| {
+            let Job { held, paused, front, standing, .. } = of(&jobs, job);
+            (*held, *paused, Reverse(*front), standing.rank(), job)
+        };
+        prop_assert!(plan.places.is_sorted_by(|(one, _), (other, _)| key(*one) < key(*other)));
+    }
+
+    #[test]
+    fn nobody_in_line_is_passed_by_a_higher_rank((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
+        let rank = |job: JobId| (Reverse(of(&jobs, job).front), of(&jobs, job).standing.rank());
+        for (waits, _) in plan.places.iter().filter(|(_, place)| in_line(place)) {
+            for (assigned, _) in &plan.assignments {
+                prop_assert!(rank(*assigned) <= rank(*waits));
+            }
+        }
+    }
+
+    #[test]
+    fn a_reason_is_true((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
+        let after = carried_out(&jobs, &plan);
+        for (id, place) in &plan.places {
+            let job = of(&jobs, *id);
+            match place.reason {
+                Reason::Held => prop_assert!(job.held),
+                Reason::BehindMoved => {
+                    let moved = plan.places.iter().map(|(other, _)| of(&jobs, *other));
+                    prop_assert!(job.front.is_none() && moved.into_iter().any(|other| other.front.is_some()));
+                }
+                Reason::CoursePaused => prop_assert!(job.paused),
+                Reason::OwnJobRuns(other) => {
+                    let other = of(&after, other);
+                    prop_assert!(other.worker.is_some());
+                    prop_assert!(other.owner == job.owner);
+                }
+                Reason::NoWorker => prop_assert!(workers.is_empty()),
+                Reason::WorkersPaused => prop_assert!(workers.iter().all(|worker| !worker.open)),
+                Reason::BehindDeadline(other) => {
+                    let ahead = of(&jobs, other);
+                    prop_assert!(other > *id && ahead.standing.boost > 1.0);
+                    prop_assert!(ahead.worker.is_some() || ahead.standing.rank() <= job.standing.rank());
+                }
+                Reason::OwnSession(own) => {
+                    let own = workers.iter().find(|worker| worker.worker == own).unwrap();
+                    let busy = after.iter().filter(|other| other.worker == Some(own.worker)).count();
+                    prop_assert!(own.open && own.keeping.contains(&job.notebook) && busy >= own.slots as usize);
+                    prop_assert!(job.standing.waited_ms < SESSION_PATIENCE_MS);
+                }
+                Reason::InLine => {
+                    for worker in workers.iter().filter(|worker| worker.open) {
+                        let busy = after.iter().filter(|other| other.worker == Some(worker.worker)).count();
+                        prop_assert!(busy >= worker.slots as usize);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_job_never_lowers_anyone((jobs, workers, each) in class(), ended in any::<prop::sample::Index>()) {
+        prop_assume!(!jobs.is_empty());
+        let before = plan(&jobs, &workers, each);
+        let mut jobs = carried_out(&jobs, &before);
+        jobs.remove(ended.index(jobs.len()));
+        let after: HashMap<JobId, u32> =
+            plan(&jobs, &workers, each).places.iter().map(|(job, place)| (*job, place.place)).collect();
+        for (job, place) in &before.places {
+            if let Some(later) = after.get(job) {
+                prop_assert!(*later <= place.place);
+            }
+        }
+    }
+
+    #[test]
+    fn a_free_warm_worker_is_taken((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
+        let after = carried_out(&jobs, &plan);
+        for (job, to) in &plan.assignments {
+            let notebook = of(&after, *job).notebook;
+            let chosen = workers.iter().find(|worker| worker.worker == *to).unwrap();
+            if chosen.warm.contains(&notebook) {
+                continue;
+            }
+            for warm in workers.iter().filter(|worker| worker.open && worker.warm.contains(&notebook)) {
+                let busy = after.iter().filter(|other| other.worker == Some(warm.worker)).count();
+                prop_assert!(busy >= warm.slots as usize);
+            }
+        }
+    }
+}
+
+pub(crate) fn standing_of(used_ms: f64, waited_ms: u64) -> Standing {
+    Standing {
+        used_ms,
+        weight: 1.0,
+        boost: 1.0,
+        low_priority: false,
+        waited_ms,
+    }
+}
+
+pub(crate) fn job(number: u8, worker: Option<u8>) -> Job {
+    Job {
+        job: job_id(number.into()),
+        notebook: notebook_id(number),
+        owner: number.to_string().into(),
+        worker: worker.map(worker_id),
+        standing: standing_of(0.0, 0),
+        held: false,
+        paused: false,
+        front: None,
+    }
+}
+
+pub(crate) fn worker(number: u8, slots: u32) -> Worker {
+    Worker {
+        worker: worker_id(number),
+        slots,
+        warm: HashSet::new(),
+        keeping: HashSet::new(),
+        open: true,
+    }
+}
+
+#[test]
+fn without_a_worker_that_is_the_reason() {
+    let plan = plan(&[job(1, None)], &[], 1);
+    assert_eq!(plan.places[0].1.reason, Reason::NoWorker);
+}
+
+#[test]
+fn the_least_loaded_worker_is_taken() {
+    // One of two is more than one of four.
+    let jobs = [job(1, Some(1)), job(2, Some(2)), job(3, None)];
+    let plan = plan(&jobs, &[worker(1, 2), worker(2, 4)], 1);
+    assert_eq!(plan.assignments, [(job_id(3), worker_id(2))]);
+}
+
+#[test]
+fn a_cell_waits_a_while_for_the_session_that_holds_what_no_other_can_have() {
+    let decide = |waited_ms, keeps: bool, open: bool| {
+        let waits = Job {
+            standing: standing_of(0.0, waited_ms),
+            ..job(2, None)
+        };
+        let mut own = worker(1, 1);
+        own.warm.insert(notebook_id(2));
+        own.keeping.extend(keeps.then(|| notebook_id(2)));
+        own.open = open;
+        let plan = plan(
+            &[job(1, Some(1)), waits, job(3, None)],
+            &[own, worker(2, 2)],
+            1,
+        );
+        let reasons: Vec<Reason> = plan.places.iter().map(|(_, place)| place.reason).collect();
+        (plan.assignments.len(), reasons)
+    };
+    let last_moment = SESSION_PATIENCE_MS - 1;
+    assert_eq!(
+        decide(last_moment, true, true),
+        (1, vec![Reason::OwnSession(worker_id(1))])
+    );
+    assert_eq!(decide(SESSION_PATIENCE_MS, true, true), (2, vec![]));
+    assert_eq!(decide(0, false, true), (2, vec![]));
+    assert_eq!(decide(0, true, false), (2, vec![]));
+}
+
+#[test]
+fn who_used_less_for_the_weight_is_first() {
+    let with = |number, standing| Job {
+        standing,
+        ..job(number, None)
+    };
+    let base = standing_of(100_000.0, 0);
+    let order = |standings: &[Standing]| -> Vec<u128> {
+        let jobs: Vec<Job> = (1..)
+            .zip(standings)
+            .map(|(number, standing)| with(number, *standing))
+            .collect();
+        let plan = plan(&jobs, &[worker(1, 0)], 1);
+        plan.places.iter().map(|(job, _)| job.0.as_u128()).collect()
+    };
+    let heavier = Standing {
+        weight: 2.0,
+        ..base
+    };
+    let boosted = Standing { boost: 3.0, ..base };
+    let low = Standing {
+        low_priority: true,
+        ..base
+    };
+    let patient = standing_of(100_000.0, 900_000);
+    let new = standing_of(0.0, 0);
+    assert_eq!(
+        order(&[base, heavier, boosted, low, patient, new]),
+        [6, 5, 3, 2, 1, 4]
+    );
+    assert_eq!(order(&[base, base]), [1, 2]);
+}

@@ -1,0 +1,191 @@
+//! The memory lane: state stays where it was packed, and whoever is on the same machine fetches the file.
+//!
+//! The proxy holds ([`MemoryHolder`]); the worker fetches a state ([`fetch`]) and brings what the cell changed back the
+//! same way ([`deposit`]). So one socket serves both directions, and a worker knows whether a result can be fetched
+//! before it lets go of the session's memory. Files pass from process to process; nothing is copied.
+//!
+//! **Invariant:** what is held is there until its [`Held`] is dropped, however often it is fetched: a job may be given
+//! to another worker before it has started.
+
+mod client;
+mod entries;
+
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+
+use baton_chunks::Bundle;
+use baton_protocol::memory::{FromHolder, ToHolder};
+use baton_protocol::{HeldKey, Holder};
+use nix::unistd::geteuid;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::JoinSet;
+
+pub use self::client::{Unreachable, deposit, fetch};
+use self::entries::Entries;
+use crate::frames::{FrameError, split};
+
+/// Which ways state may take.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LaneChoice {
+    /// The quickest that both ends have.
+    #[default]
+    Auto,
+    /// Through the broker, always.
+    Http,
+}
+
+/// Files in memory that others may fetch.
+#[derive(Clone)]
+pub struct MemoryHolder {
+    address: Holder,
+    entries: Arc<Entries>,
+}
+
+impl MemoryHolder {
+    /// Listens in `folder`, which only this user can enter. Whoever owns the holder polls the future beside its own
+    /// work; it never ends.
+    pub fn open(folder: &Path) -> io::Result<(Self, impl Future<Output = ()> + use<>)> {
+        let path = folder.join("state");
+        let socket = path.to_str().ok_or(io::ErrorKind::InvalidFilename)?;
+        let address = Holder {
+            host: host()?,
+            socket: socket.to_owned(),
+        };
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600))?;
+        let entries = Arc::<Entries>::default();
+        let serving = serve(listener, entries.clone());
+        Ok((Self { address, entries }, serving))
+    }
+
+    #[must_use]
+    pub fn address(&self) -> &Holder {
+        &self.address
+    }
+
+    /// Whoever knows the key can fetch this until the returned value is dropped.
+    #[must_use]
+    pub fn hold(&self, bundle: Bundle) -> Held {
+        let key = HeldKey::random();
+        self.entries.insert(key, bundle);
+        Held {
+            key,
+            entries: self.entries.clone(),
+        }
+    }
+}
+
+/// Keeps a state, and what came back for it.
+pub struct Held {
+    key: HeldKey,
+    entries: Arc<Entries>,
+}
+
+impl Held {
+    #[must_use]
+    pub fn key(&self) -> HeldKey {
+        self.key
+    }
+
+    /// Nobody fetches the state any more; results may still come.
+    pub fn keep_for_results(&self) {
+        self.entries.drop_state(self.key);
+    }
+
+    /// What a worker brought back under this name.
+    #[must_use]
+    pub fn take_result(&self, result: HeldKey) -> Option<Bundle> {
+        self.entries.take_result(self.key, result)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.entries.remove(self.key);
+    }
+}
+
+/// What tells one life of this machine from all other machines.
+pub fn host() -> io::Result<String> {
+    static HOST: OnceLock<String> = OnceLock::new();
+    if let Some(host) = HOST.get() {
+        return Ok(host.clone());
+    }
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
+    Ok(HOST.get_or_init(|| text.trim().to_owned()).clone())
+}
+
+async fn serve(listener: UnixListener, entries: Arc<Entries>) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) if is_trusted(&stream) => {
+                    connections.spawn(answer(stream, entries.clone()));
+                }
+                Ok(_) => tracing::warn!("Somebody else's process tried the socket of this notebook's state"),
+                Err(error) => {
+                    tracing::warn!(%error, "The socket of this notebook's state failed");
+                    // Without descriptors for instance; those of the others may become free.
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                }
+            },
+            Some(_) = connections.join_next() => {}
+        }
+    }
+}
+
+/// This user's processes and those of the administrator, who can read all memory anyway.
+fn is_trusted(stream: &UnixStream) -> bool {
+    let own = geteuid();
+    stream
+        .peer_cred()
+        .is_ok_and(|peer| peer.uid() == own.as_raw() || peer.uid() == 0)
+}
+
+async fn answer(stream: UnixStream, entries: Arc<Entries>) {
+    if let Err(error) = answer_one(stream, &entries).await {
+        tracing::warn!(%error, "A worker could not be given state");
+    }
+}
+
+async fn answer_one(stream: UnixStream, entries: &Entries) -> Result<(), FrameError> {
+    let (mut reader, mut writer) = split(stream);
+    let Some((message, file)) = reader.receive_with_file().await? else {
+        return Ok(());
+    };
+    match message {
+        ToHolder::Fetch { key } => match entries.get(key) {
+            Some(bundle) => {
+                let (content, file) = (bundle.content(), bundle.file());
+                writer
+                    .send_with_file(&client::Answer::Bundle(content), file)
+                    .await
+            }
+            None => writer.send(&FromHolder::Unknown {}).await,
+        },
+        ToHolder::Deposit {
+            key,
+            result,
+            bundle,
+        } => {
+            let received = file.map(|file| Bundle::receive(bundle, file));
+            let taken = match received {
+                Some(Ok(bundle)) => entries.put_result(key, result, bundle),
+                Some(Err(error)) => {
+                    tracing::warn!(%error, "A worker's result is of no use");
+                    false
+                }
+                None => false,
+            };
+            let answer = match taken {
+                true => FromHolder::Taken {},
+                false => FromHolder::Unknown {},
+            };
+            writer.send(&answer).await
+        }
+    }
+}

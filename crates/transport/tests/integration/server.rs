@@ -1,0 +1,63 @@
+//! A broker that is only a door: what the tests put behind it answers.
+
+use std::net::Ipv4Addr;
+
+use axum::Router;
+use baton_protocol::address::BrokerAddress;
+use baton_transport::{Dial, Token};
+use tempfile::TempDir;
+use tokio::{
+    net::{TcpListener, UnixListener},
+    task::JoinHandle,
+};
+
+pub(crate) struct Server {
+    pub(crate) dial: Dial,
+    task: JoinHandle<()>,
+    _folder: Option<TempDir>,
+}
+
+impl Server {
+    pub(crate) async fn tcp(router: Router) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        Self {
+            dial: dial(BrokerAddress::Http(format!("http://{address}"))),
+            task: tokio::spawn(async move { axum::serve(listener, router).await.unwrap() }),
+            _folder: None,
+        }
+    }
+
+    pub(crate) fn unix(router: Router) -> Self {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("broker.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        Self {
+            dial: dial(BrokerAddress::Unix(path)),
+            task: tokio::spawn(async move { axum::serve(listener, router).await.unwrap() }),
+            _folder: Some(folder),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// An address of this machine where nobody listens.
+pub(crate) async fn nobody() -> Dial {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    dial(BrokerAddress::Http(format!("http://{address}")))
+}
+
+pub(crate) fn dial(address: BrokerAddress) -> Dial {
+    let token = Some(Token::new("open sesame"));
+    Dial {
+        address,
+        token,
+        ca_file: None,
+    }
+}

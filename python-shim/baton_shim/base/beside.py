@@ -1,0 +1,67 @@
+"""What of the student's may run in a kernel while no cell does: threads, and tasks of its event loop.
+
+**Invariant:** looks only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any
+
+from baton_shim.base.closure import used_by
+
+QUIET_THREADS = frozenset(
+    "ipykernel IPython zmq tornado traitlets baton_shim concurrent tqdm debugpy _pydevd_bundle pydevd".split()
+)
+"""Packages whose threads run no code of the student's by themselves."""
+
+
+def runs_beside(shell: Any) -> bool:
+    return any(map(is_alien, threading.enumerate())) or any(map(of_notebook(shell), tasks()))
+
+
+def names_beside(shell: Any) -> set[str]:
+    """Names of the notebook that what runs beside its cells may use."""
+    quiet = QUIET_THREADS - {"concurrent"}  # which run what the student gave an executor
+    threads = [thread for thread in threading.enumerate() if is_alien(thread, quiet)]
+    waiting = [*filter(of_notebook(shell), tasks())]
+    if not (threads or waiting):
+        return set()
+    stacks = sys._current_frames()
+    frames = [frame for thread in threads for frame in stack(stacks.get(thread.ident or 0))]
+    return used_by((*threads, *waiting, *frames), shell.user_ns)
+
+
+def stack(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def is_alien(thread: threading.Thread, quiet: frozenset[str] = QUIET_THREADS) -> bool:
+    if thread is threading.main_thread() or thread is threading.current_thread():
+        return False
+    target = getattr(thread, "_target", None)
+    modules = (type(thread).__module__, getattr(target, "__module__", None) or "")
+    return not any(module.partition(".")[0] in quiet for module in modules)
+
+
+def tasks() -> Iterable[Any]:
+    try:
+        return asyncio.all_tasks()
+    except RuntimeError:  # no loop runs in this thread
+        return ()
+
+
+def of_notebook(shell: Any) -> Callable[[Any], bool]:
+    files = getattr(shell.compile, "_filename_map", {})
+
+    def is_of_notebook(task: Any) -> bool:
+        code = getattr(task.get_coro(), "cr_code", None)
+        return code is not None and code.co_filename in files
+
+    return is_of_notebook

@@ -1,0 +1,170 @@
+"""Follows values to the functions and classes of the notebook that they hold, and these to the names that they use.
+
+Methods of an instance's class, callbacks in a list, a decorated function behind its wrapper: whatever the cell can
+call through a value that it names.
+
+**Invariant:** looks at objects by the garbage collector's eyes only; no attribute look-up runs the student's code.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from asyncio import AbstractEventLoop
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextvars import Context
+from dataclasses import dataclass, field
+from datetime import datetime, time
+from itertools import chain, islice
+from traceback import walk_tb
+from types import (
+    AsyncGeneratorType,
+    BuiltinFunctionType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    ModuleType,
+    TracebackType,
+)
+from typing import Any
+
+from traitlets.config.configurable import SingletonConfigurable
+
+from baton_shim.base.bytecode import code_names
+
+# Enough for the object graphs of models; beyond it a missed function is a NameError, not a wait.
+MOST_OBJECTS = 50_000
+# Of a long container only the first elements are looked at: what is long holds data.
+LONG_CONTAINER = 10_000
+# They answer for what they refer to, or, where that is gone, with an error.
+WEAK = weakref.ProxyTypes
+# What they hold is no business of the collector's, but a time zone may be an object of the notebook.
+WITH_ZONE = (datetime, time)
+EVALUATE = frozenset({"eval", "exec"})
+# Under whatever name, or in a list.
+EVALUATORS = frozenset(map(id, (eval, exec)))
+SHOWERS = frozenset(map(id, (globals, locals)))
+RUNNING = (GeneratorType, CoroutineType, AsyncGeneratorType)
+CLOSED = (ModuleType, BuiltinFunctionType, CodeType, FrameType, TracebackType, AbstractEventLoop, Context)
+
+
+class Uses(frozenset[str]):
+    """Names that something in the other kernel may use. A stand-in for it holds them."""
+
+
+@dataclass
+class Reached:
+    names: set[str] = field(default_factory=set)
+    binds: set[str] = field(default_factory=set)
+    """Names that a function among them binds in the notebook."""
+    files: set[str] = field(default_factory=set)
+    dynamic: bool = False
+    """A function among them evaluates text."""
+    everything: bool = False
+    """A function among them looks into the namespace itself, or shows it; or one of the names is of it."""
+
+
+def reach(names: Iterable[str], namespace: Mapping[str, Any], beside: Iterable[object] = ()) -> Reached:
+    """All names that the values of `names`, and what is `beside` them, may use when they are called.
+
+    `names` themselves are not among them.
+    """
+    reached = Reached()
+    taken = set(names)
+    waiting = deque((*(namespace[name] for name in taken), *beside))
+    seen = {id(namespace)}
+    while waiting and len(seen) < MOST_OBJECTS:
+        value = waiting.popleft()
+        if id(value) in seen or type(value) in WEAK or not (gc.is_tracked(value) or type(value) in WITH_ZONE):
+            continue
+        seen.add(id(value))
+        reached.dynamic |= id(value) in EVALUATORS
+        reached.everything |= id(value) in SHOWERS
+        used: frozenset[str] = frozenset()
+        if isinstance(value, FunctionType) and value.__globals__ is namespace:
+            used = names_of(value.__code__)
+            reached.binds |= code_names(value.__code__).stores
+            reached.files.add(value.__code__.co_filename)
+        elif type(value) is Uses:
+            used = value
+        if used:
+            reached.dynamic |= not EVALUATE.isdisjoint(used)
+            reached.everything |= "globals" in used
+            new = used - taken
+            taken |= new
+            reached.names |= new
+            waiting.extend(namespace[name] for name in new if name in namespace)
+        if isinstance(value, TracebackType):
+            reached.files.update(frame.f_code.co_filename for frame, _ in walk_tb(value))
+        waiting.extend(held(value))
+    reached.everything |= any(namespace.get(name) is namespace for name in taken)
+    return reached
+
+
+def used_by(live: Iterable[object], namespace: Mapping[str, Any]) -> set[str]:
+    """The names that these objects of this kernel may use when they go on: generators, threads, frames, …
+
+    What the values of the names use is not followed.
+    """
+    names: set[str] = set()
+    waiting = deque(live)
+    seen = {id(namespace)}
+    while waiting and len(seen) < MOST_OBJECTS:
+        value = waiting.popleft()
+        if id(value) in seen or type(value) in WEAK or not gc.is_tracked(value):
+            continue
+        seen.add(id(value))
+        if isinstance(value, FunctionType):
+            if value.__globals__ is namespace:
+                names |= names_of(value.__code__)
+        elif isinstance(value, FrameType):
+            if value.f_globals is namespace:
+                names |= names_of(value.f_code)
+                waiting.extend(value.f_locals.values())
+        elif isinstance(value, RUNNING):
+            frame = frame_of(value)
+            if frame is not None and frame.f_globals is namespace:
+                names |= names_of(frame.f_code)
+            waiting.extend(gc.get_referents(value))
+        waiting.extend(held(value))
+    return names
+
+
+def frame_of(running: object) -> FrameType | None:
+    """None: it has come to its end."""
+    frames = (getattr(running, name, None) for name in ("gi_frame", "cr_frame", "ag_frame"))
+    return next(filter(None, frames), None)
+
+
+def names_of(code: CodeType) -> frozenset[str]:
+    used = code_names(code)
+    return used.loads | used.deletes
+
+
+def held(value: object) -> Iterator[object]:
+    if isinstance(value, FunctionType):
+        return chain(
+            (cell for cell in value.__closure__ or ()),
+            value.__defaults__ or (),
+            (value.__kwdefaults__ or {}).values(),
+            vars(value).values(),
+        )
+    if isinstance(value, type):
+        if value.__module__ == "__main__":
+            return chain(type.__getattribute__(value, "__dict__").values(), value.__bases__, (type(value),))
+        return iter(())
+    if isinstance(value, (*CLOSED, *RUNNING)):
+        return iter(())
+    if isinstance(value, SingletonConfigurable) and type(value).__module__ != "__main__":
+        return iter(())  # kernel, shell and application, which each widget knows, and which know everything
+    if type(value) in WITH_ZONE:
+        return iter((value.tzinfo,))  # type: ignore[attr-defined]
+    # Exact types: a subclass may iterate in its own way.
+    if type(value) in (list, tuple, set, frozenset) and len(value) > LONG_CONTAINER:  # type: ignore[arg-type]
+        return islice(iter(value), LONG_CONTAINER // 10)  # type: ignore[call-overload]
+    if type(value) is dict and len(value) > LONG_CONTAINER:
+        return islice(value.values(), LONG_CONTAINER // 10)
+    return iter(gc.get_referents(value))

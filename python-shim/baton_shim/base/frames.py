@@ -1,0 +1,73 @@
+"""Tracebacks without this package's own frames: a student reads those of the cell and of the libraries that it uses.
+
+Where a library's call used something that stayed in the other kernel, the traceback ends at that call: no line of the
+library has to do with it.
+
+`%env BATON_TRACEBACKS=whole` in the notebook shows them all.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from types import CodeType, TracebackType
+from typing import Any
+
+from baton_shim.base.local_modules import is_installed
+
+FOLDER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+VARIABLE = "BATON_TRACEBACKS"
+
+
+def is_hidden(code: CodeType) -> bool:
+    return code.co_filename.startswith(FOLDER) and os.environ.get(VARIABLE) != "whole"
+
+
+def hide(error: BaseException) -> None:
+    """In the traceback of the error, and of those that led to it."""
+    seen: set[int] = set()
+    chain: list[BaseException | None] = [error]
+    while chain:
+        link = chain.pop()
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        chain += [link.__cause__, link.__context__]
+        trace = link.__traceback__
+        if getattr(link, "ends_at_the_call", False):
+            _end_at_the_call(trace)
+        while trace is not None:
+            while trace.tb_next is not None and is_hidden(trace.tb_next.tb_frame.f_code):
+                trace.tb_next = trace.tb_next.tb_next
+            trace = trace.tb_next
+
+
+def _end_at_the_call(trace: TracebackType | None) -> None:
+    """That the student's own code makes, in the cell or in a module."""
+    if os.environ.get(VARIABLE) == "whole":
+        return
+    last = None
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not (is_installed(code.co_filename) or is_hidden(code)):
+            last = trace
+        trace = trace.tb_next
+    if last is not None:
+        last.tb_next = None
+
+
+def hide_from_tracebacks() -> None:
+    """In what a cell itself prints, formats or logs of an error. For sessions; called once other modules are here."""
+    import traceback
+
+    def hiding(walk: Any) -> Any:
+        @functools.wraps(walk)
+        def walked(trace: Any) -> Iterator[Any]:
+            return (place for place in walk(trace) if not is_hidden(place[0].f_code))
+
+        return walked
+
+    for name in ("walk_tb", "_walk_tb_with_full_positions"):
+        if hasattr(traceback, name):  # the second since Python 3.11
+            setattr(traceback, name, hiding(getattr(traceback, name)))

@@ -1,0 +1,103 @@
+"""In the programs that a `%%gpu` cell starts: `pip` and `uv`, as the session's overlay has them (`packages.py`).
+
+Each Python of the overlay begins here (`baton.pth`), so `python -m pip` is noticed, too.
+
+**Invariant:** changes nothing of what pip and uv do, except that a worker may refuse. Any other Python loses no time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from itertools import pairwise
+
+from baton_shim.base.packages import REFUSAL, canonical, remember, shared
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+CHANGES = ("install", "uninstall", "sync")
+OF_SOURCES = {
+    **dict.fromkeys(("-i", "--index-url", "--default-index"), "--index-url"),
+    **dict.fromkeys(("--extra-index-url", "--index"), "--extra-index-url"),
+    **dict.fromkeys(("-f", "--find-links"), "--find-links"),
+    "--trusted-host": "--trusted-host",
+}
+"""Options with a value that say where packages come from, and what pip and uv both call them."""
+
+
+def begin(may_install: bool) -> None:
+    words = words_of_pip(sys.orig_argv[1:])
+    if words is not None:
+        watch(words, may_install)
+
+
+def pip() -> None:
+    try:
+        from pip._internal.cli.main import main
+    except ImportError:
+        sys.exit("pip is not installed on this worker\nhint: ask your course staff to install it")
+    sys.exit(main())
+
+
+def uv(program: str, may_install: bool) -> None:
+    words = sys.argv[1:]
+    if "pip" in words:
+        command = words[words.index("pip") + 1 :]
+        watch(command, may_install)
+        if "install" in command and "--no-deps" not in command:
+            words += ["--override", without_shared(command)]
+    os.execv(program, [program, *words])
+
+
+def without_shared(words: list[str]) -> str:
+    """A file that leaves out what the worker has, which uv does not see from here, unless the command names it."""
+    named = {canonical(match[0]) for word in (*words, *lines_of_requirements(words)) if (match := NAME.match(word))}
+    outside = [entry for entry in sys.path if not entry.startswith(sys.prefix + os.sep)]
+    path = os.path.join(sys.prefix, "shared.txt")
+    with open(path, "w", encoding="utf-8") as file:
+        file.writelines(f"{name} ; python_version < '0'\n" for name in sorted(shared(outside) - named))
+    return path
+
+
+def lines_of_requirements(words: list[str]) -> list[str]:
+    lines: list[str] = []
+    for option, place in pairwise(words):
+        if option in ("-r", "--requirement", "--requirements") and os.path.isfile(place):
+            with open(place, encoding="utf-8", errors="replace") as file:
+                lines += file
+    return lines
+
+
+def words_of_pip(words: list[str]) -> list[str] | None:
+    """What follows `pip` on the command line of this Python; None if it runs something else."""
+    for number, word in enumerate(words):
+        if word == "-m":
+            return words[number + 2 :] if words[number + 1 : number + 2] == ["pip"] else None
+        if not word.startswith("-"):
+            return words[number + 1 :] if os.path.basename(word) in ("pip", "pip3") else None
+    return None
+
+
+def watch(words: list[str], may_install: bool) -> None:
+    command = next((word for word in words if not word.startswith("-")), "")
+    if command in CHANGES and not may_install:
+        sys.stderr.write(REFUSAL)
+        sys.stderr.flush()
+        os._exit(1)
+    if command == "install":
+        remember(sys.prefix, sources(words))
+
+
+def sources(words: list[str]) -> list[tuple[str, ...]]:
+    """The options that say where packages come from, with absolute paths."""
+    found: list[tuple[str, ...]] = []
+    rest = iter(words)
+    for word in rest:
+        option, equals, value = word.partition("=")
+        if word == "--no-index":
+            found.append((word,))
+        elif option in OF_SOURCES:
+            place = value if equals else next(rest, "")
+            path = place if "://" in place or not os.path.exists(place) else os.path.abspath(place)
+            found.append((OF_SOURCES[option], path))
+    return found

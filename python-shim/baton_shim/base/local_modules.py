@@ -1,0 +1,215 @@
+"""Modules beside the notebook: each end runs the source that the other end has loaded.
+
+What is installed travels by name, and the packages that cells installed (`packages.py`) are told with the modules.
+A student's own `.py` file may change between two cells, and a module keeps the source that it was loaded from until
+somebody reloads it. So each end writes down what it loads, tells the other end
+before anything of that module is unpickled there, and that end loads the same source when it wants the module; what
+it has loaded already from another source, or what was reloaded, it reloads in the same way.
+
+**Invariant:** a module is executed here only when this end imports it, or when it was reloaded at the other end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import pickle
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from baton_shim.base import late
+from baton_shim.base.mirror import to_here, to_home
+from baton_shim.base.packages import Installed, Packages
+
+AUTORELOAD = "IPython.extensions.autoreload"
+INSTALLED = (os.path.dirname(os.__file__) + os.sep, "/site-packages/", "/dist-packages/")
+
+
+class Loaded(NamedTuple):
+    """What a module was last executed from."""
+
+    path: str
+    source: bytes
+    package: bool
+    in_place: bool = False
+    """By `%autoreload`, which also brings functions and classes up to date that others hold."""
+    times: int = 1
+    """How often it was executed."""
+
+
+class LocalModules(MetaPathFinder):
+    """One for each kernel, from its start on."""
+
+    def __init__(self, packages: Packages) -> None:
+        self.packages = packages
+        self.loaded: dict[str, Loaded] = {}
+        self._told: dict[str, Loaded] = {}
+        """As the other end knows what is loaded here, or as it said itself."""
+        self._given: dict[str, Loaded] = {}
+        """What the other end has loaded and this end has not."""
+        self._news: dict[str, Loaded] = {}
+        self._old_objects: dict[Any, Any] = {}
+
+    def watch(self) -> None:
+        """From now on this end writes down what it loads."""
+        late.before_execution(self._look)
+
+    def restart(self) -> None:
+        """The other end is a process that has just begun."""
+        self._told.clear()
+        self.packages.restart()
+
+    def depart(self) -> bytes | None:
+        """What the other end has to know before it reads anything else. Call `departed` once it is on its way."""
+        self._see_autoreload()
+        self._news = {name: loaded for name, loaded in self.loaded.items() if self._told.get(name) != loaded}
+        packages = self.packages.depart()
+        if packages is None and not self._news:
+            return None
+        return pickle.dumps(
+            (packages and tuple(packages), {name: tuple(loaded) for name, loaded in self._news.items()})
+        )
+
+    def departed(self) -> None:
+        self.packages.departed()
+        self._told.update(self._news)
+
+    def land(self, news: bytes) -> None:
+        """Raises what a module raises that has to be reloaded here."""
+        packages, modules = pickle.loads(news)
+        if packages is not None:
+            self.packages.land(Installed(*packages))
+        for name, fields in modules.items():
+            given = Loaded(*fields)
+            here = self.loaded.get(name)
+            if name not in sys.modules:
+                self._give(name, given)
+            elif here is not None and (given.source != here.source or name in self._told):
+                self._give(name, given)
+                self._reload(sys.modules[name], given.in_place)
+            if name in self.loaded:
+                self._told[name] = self.loaded[name]
+
+    # ---- what is loaded here ----
+
+    def _look(self, loader: SourceFileLoader, module: ModuleType) -> None:
+        path = str(loader.path)
+        if is_installed(path):
+            return
+        if module.__name__ == "__main__" or module.__name__.partition(".")[0] == "baton_shim":
+            return
+        try:
+            source = loader.get_data(path)
+        except OSError:
+            return
+        late.when_executed(module.__spec__, partial(self._note, module, path, source))
+
+    def _note(self, module: ModuleType, path: str, source: bytes) -> None:
+        name = module.__name__
+        before = self.loaded.get(name)
+        times = before.times + 1 if before else 1
+        package = hasattr(module, "__path__")
+        self.loaded[name] = Loaded(to_home(path), source, package, called_from(AUTORELOAD), times)
+        given = self._given.pop(name, None)
+        if given is not None and given.source == source:
+            self._told[name] = self.loaded[name]
+
+    def _see_autoreload(self) -> None:
+        """It brings some edits into a module without executing it."""
+        reloader = autoreloader()
+        if reloader is None:
+            return
+        for name, loaded in self.loaded.items():
+            try:
+                if reloader.modules_mtimes.get(name) != os.stat(loaded.path).st_mtime:
+                    continue
+                with open(loaded.path, "rb") as file:
+                    source = file.read()
+            except OSError:
+                continue
+            if source != loaded.source:
+                self.loaded[name] = loaded._replace(source=source, in_place=True, times=loaded.times + 1)
+
+    # ---- what the other end has loaded ----
+
+    def _give(self, name: str, given: Loaded) -> None:
+        self._given[name] = given
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        given = self._given.get(name)
+        if given is None:
+            return None
+        place: str = to_here(given.path)
+        loader = GivenLoader(name, place, given.source)
+        folders = [os.path.dirname(place)] if given.package else None
+        return spec_from_file_location(name, place, loader=loader, submodule_search_locations=folders)
+
+    def _reload(self, module: ModuleType, in_place: bool) -> None:
+        if in_place:
+            from IPython.extensions.autoreload import superreload
+
+            superreload(module, importlib.reload, self._old_objects)
+        else:
+            importlib.reload(module)
+
+
+class GivenLoader(SourceFileLoader):
+    """Executes the other end's source, quietly: what the module prints was seen when that end loaded it."""
+
+    def __init__(self, name: str, path: str, source: bytes) -> None:
+        super().__init__(name, path)
+        self._source = source
+
+    def get_data(self, path: str) -> bytes:
+        return self._source if path == self.path else super().get_data(path)
+
+    def path_stats(self, path: str) -> Any:
+        late.source_is_read(self)
+        raise OSError("the file may have another source by now")  # so no bytecode of it is used or kept
+
+    def exec_module(self, module: ModuleType) -> None:
+        with quiet():
+            super().exec_module(module)
+
+
+def is_installed(path: str) -> bool:
+    """Whether this source is Python's own or of a package that is not the student's."""
+    return path.startswith(INSTALLED[0]) or INSTALLED[1] in path or INSTALLED[2] in path
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        yield
+
+
+def called_from(module: str) -> bool:
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_globals.get("__name__") == module:
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
+
+
+def autoreloader() -> Any:
+    """What `%autoreload` remembers, where a notebook has loaded it."""
+    if AUTORELOAD not in sys.modules:
+        return None
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    magics = shell.magics_manager.registry.get("AutoreloadMagics") if shell is not None else None
+    return getattr(magics, "_reloader", None)

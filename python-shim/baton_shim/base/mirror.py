@@ -1,0 +1,204 @@
+"""A session that works in a mirror of the notebook's folder: the notebook's paths mean the mirror's files.
+
+Relative paths need nothing, because the working directory is the mirror's. What Python itself is told by an absolute
+path below the notebook's folder is sent to the mirror, and the working directory is called as the notebook calls it.
+C libraries and other programs are not told; for them a path has to be relative. What is opened is called as it was
+asked for, and tracebacks do not show this module.
+
+**Invariant:** where there is no mirror, nothing is replaced, and both translations change nothing.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import io
+import os
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, NamedTuple
+
+NOTEBOOK_FOLDER = "BATON_NOTEBOOK_FOLDER"
+MIRROR_FOLDER = "BATON_MIRROR_FOLDER"
+
+# The names of the parameters that are paths.
+PATHS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(
+        "open stat lstat access listdir scandir mkdir rmdir remove unlink chmod chown lchown utime truncate chdir "
+        "statvfs mkfifo mknod getxattr setxattr listxattr removexattr execv execve".split(),
+        ("path",),
+    ),
+    "rename": ("src", "dst"),
+    "replace": ("src", "dst"),
+    "link": ("src", "dst"),
+    "symlink": ("src", "dst"),
+    "readlink": ("path",),
+}
+
+
+class Places(NamedTuple):
+    home: str
+    here: str
+
+
+_places: Places | None = None
+
+
+def to_here(path: Any) -> Any:
+    """The notebook's path as this process reaches it."""
+    return path if _places is None else moved(path, _places.home, _places.here)
+
+
+def to_home(path: Any) -> Any:
+    """The path as the notebook calls it."""
+    return path if _places is None else moved(path, _places.here, _places.home)
+
+
+def moved(path: Any, from_: str, to: str) -> Any:
+    if isinstance(path, str) and path.startswith(from_) and (len(path) == len(from_) or path[len(from_)] == "/"):
+        return to + path[len(from_) :]
+    return path
+
+
+def hidden_part(path: str) -> str | None:
+    """The first name in the path that is hidden, below the notebook's folder."""
+    if _places is None:
+        return None
+    within = os.path.relpath(os.path.abspath(path), _places.home).split(os.sep)
+    if within[0] == os.pardir:
+        return None
+    return next((name for name in within if name.startswith(".") and name != os.curdir), None)
+
+
+def work_in_mirror() -> None:
+    """Called once, before anything else is imported that opens files."""
+    global _places
+    home, here = os.environ.pop(NOTEBOOK_FOLDER, None), os.environ.pop(MIRROR_FOLDER, None)
+    if home is None or here is None:
+        return
+    _places = Places(home.rstrip("/"), here)
+    for name, parameters in PATHS.items():
+        if hasattr(os, name):
+            replace(name, translating(getattr(os, name), parameters))
+    builtins.open = io.open = named(translating(io.open, ("file",)))
+    os.scandir = scandir(os.scandir)
+    os.readlink = answering(os.readlink)
+    os.getcwd = answering(os.getcwd)
+    os.getcwdb = lambda: os.fsencode(os.getcwd())
+
+
+def replace(name: str, function: Callable[..., Any]) -> None:
+    before = getattr(os, name)
+    setattr(os, name, function)
+    for features in (os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks):
+        if before in features:
+            features.add(function)
+
+
+def translating(function: Any, parameters: tuple[str, ...]) -> Any:
+    count = len(parameters)
+
+    @functools.wraps(function)
+    def translated(*arguments: Any, **named: Any) -> Any:
+        if named:
+            named.update((name, translate(named[name])) for name in parameters if name in named)
+        try:
+            return function(*map(translate, arguments[:count]), *arguments[count:], **named)
+        except OSError as error:
+            for attribute in ("filename", "filename2"):
+                if getattr(error, attribute) is not None:  # one that is set to None is a part of the text
+                    setattr(error, attribute, to_home(getattr(error, attribute)))
+            raise
+
+    return translated
+
+
+def named(function: Any) -> Any:
+    """The file is called as it was opened."""
+
+    @functools.wraps(function)
+    def opened(file: Any, *arguments: Any, **named: Any) -> Any:
+        found = function(file, *arguments, **named)
+        if translate(file) is not file:
+            lowest = getattr(found, "buffer", found)
+            getattr(lowest, "raw", lowest).name = file
+        return found
+
+    return opened
+
+
+def translate(path: Any) -> Any:
+    if type(path) is int or path is None:
+        return path
+    try:
+        text = os.fspath(path)
+    except TypeError:  # the function itself says what it takes
+        return path
+    found = to_here(os.fsdecode(text))
+    if found == os.fsdecode(text):
+        return path
+    return os.fsencode(found) if isinstance(text, bytes) else found
+
+
+def answering(function: Any) -> Any:
+    """What it returns is a path."""
+
+    @functools.wraps(function)
+    def answered(*arguments: Any, **named: Any) -> Any:
+        path = function(*arguments, **named)
+        return os.fsencode(to_home(os.fsdecode(path))) if isinstance(path, bytes) else to_home(path)
+
+    return answered
+
+
+def scandir(function: Any) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def scanned(path: Any = ".") -> Any:
+        entries = function(path)
+        return Entries(entries, path) if type(path) is not int and translate(path) is not path else entries
+
+    return scanned
+
+
+class Entries:
+    """What lies in a folder that was named by its path in the notebook."""
+
+    def __init__(self, entries: Any, folder: Any) -> None:
+        self._entries = entries
+        self._folder = os.fspath(folder)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return self
+
+    def __next__(self) -> Entry:
+        entry = next(self._entries)
+        return Entry(entry, os.path.join(self._folder, entry.name))
+
+    def __enter__(self) -> Entries:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._entries.close()
+
+
+class Entry:
+    """As `os.DirEntry`, under the notebook's path."""
+
+    def __init__(self, entry: Any, path: Any) -> None:
+        self._entry = entry
+        self.path = path
+        self.name = entry.name
+
+    def __fspath__(self) -> Any:
+        return self.path
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._entry, name)
+
+    def __repr__(self) -> str:
+        return repr(self._entry)

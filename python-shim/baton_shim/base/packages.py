@@ -1,0 +1,323 @@
+"""Packages that `%%gpu` cells install: for the sessions of this notebook, and for nothing else.
+
+A session has a folder of its own in the form of a virtual environment (the *overlay*), which lies before the worker's
+packages on `sys.path`. `pip`, `python` and `uv` of its cells are those of the overlay, so they install there, find the
+worker's packages as well and never change them. The notebook remembers what is in the overlay, and the next session
+installs the same versions again.
+
+**Invariant:** what is in the overlay is found by looking; only where it came from is written down (`installing.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from importlib.metadata import Distribution
+    from typing import Any
+
+FOLDER = "BATON_PACKAGES_FOLDER"
+"""Where the worker wants the overlay."""
+MAY_INSTALL = "BATON_PACKAGES_MAY_INSTALL"
+SOURCES = "sources.jsonl"
+"""In the overlay: the options of `install` that say where packages come from, one a line with its value."""
+REFUSAL = (
+    "This worker installs no packages for cells; nothing was changed\n"
+    "hint: ask your course staff to install it for everybody\n"
+)
+SHARED = ("site-packages", "dist-packages")
+
+
+class Installed(NamedTuple):
+    pins: tuple[str, ...] = ()
+    """What the overlay has, as `pip install` is told it, each package with its version."""
+    sources: tuple[tuple[str, ...], ...] = ()
+    """Where that came from, in options of pip."""
+    notebook: frozenset[str] = frozenset()
+    """The packages that the notebook has itself."""
+
+
+NOTHING = Installed()
+
+
+class Overlay:
+    """The virtual environment of this session. Cheap to make: a few files, and no program is started."""
+
+    def __init__(self, folder: str, may_install: bool) -> None:
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        self.folder = folder
+        self.may_install = may_install
+        self.worker_python = sys.executable
+        self.python = os.path.join(folder, "bin", "python")
+        self.packages = os.path.join(folder, "lib", version, "site-packages")
+        self.uv: str | None = None
+        self._scanned_at = 0
+        self._pins: tuple[str, ...] = ()
+        self._modules: dict[str, str] = {}
+        self._make(version)
+        self._use()
+
+    def _make(self, version: str) -> None:
+        programs = os.path.dirname(self.python)
+        for path in (programs, self.packages):
+            os.makedirs(path)
+        if sys.platlibdir != "lib":
+            os.symlink("lib", os.path.join(self.folder, sys.platlibdir))
+        base = getattr(sys, "_base_executable", sys.executable)
+        os.symlink(base, self.python)
+        for name in ("python3", version):
+            os.symlink("python", os.path.join(programs, name))
+        settings = f"home = {os.path.dirname(base)}\ninclude-system-site-packages = false\n"
+        write(os.path.join(self.folder, "pyvenv.cfg"), settings)
+        shared = "".join(f"site.addsitedir({entry!r}); " for entry in sys.path if os.path.basename(entry) in SHARED)
+        start = f"import site; {shared}from baton_shim.base import installing; installing.begin({self.may_install})\n"
+        write(os.path.join(self.packages, "baton.pth"), start)
+        for name in ("pip", "pip3"):
+            self._make_python(name, "pip()")
+        self.uv = which("uv", os.path.dirname(sys.executable))
+        if self.uv is not None:
+            self._make_python("uv", f"uv({self.uv!r}, {self.may_install})")
+
+    def _make_python(self, name: str, call: str) -> None:
+        # The system reads 127 bytes of a line that names an interpreter; a shell reads all of it.
+        start = f"'''exec' '{self.python}' \"$0\" \"$@\"\n' '''\n"
+        self.make_program(name, f"{start}from baton_shim.base import installing\n\ninstalling.{call}\n")
+
+    def make_program(self, name: str, script: str) -> None:
+        """For the shell, before all others of that name in the session's cells."""
+        path = os.path.join(self.folder, "bin", name)
+        write(path, f"#!/bin/sh\n{script}")
+        os.chmod(path, 0o755)
+
+    def _use(self) -> None:
+        first = [number for number, entry in enumerate(sys.path) if os.path.basename(entry) in SHARED]
+        sys.path.insert(first[0] if first else len(sys.path), self.packages)
+        sys.executable = self.python
+        os.environ["VIRTUAL_ENV"] = self.folder
+        os.environ["PATH"] = os.pathsep.join([os.path.dirname(self.python), os.environ.get("PATH", os.defpath)])
+
+    def pins(self) -> tuple[str, ...]:
+        """Each package in it, with the version or the place that it came from."""
+        self._scan()
+        return self._pins
+
+    def modules(self) -> dict[str, str]:
+        """What can be imported from it, with the package that it is of."""
+        self._scan()
+        return self._modules
+
+    def _scan(self) -> None:
+        changed = os.stat(self.packages).st_mtime_ns
+        if changed == self._scanned_at:
+            return
+        from importlib.metadata import distributions
+
+        found = {canonical(package.metadata["Name"]): package for package in distributions(path=[self.packages])}
+        self._pins = tuple(sorted(pin_of(name, package) for name, package in found.items()))
+        self._modules = {module: name for name, package in found.items() for module in modules_of(package)}
+        self._scanned_at = changed
+
+    def sources(self) -> list[tuple[str, ...]]:
+        import json
+
+        try:
+            with open(os.path.join(self.folder, SOURCES), encoding="utf-8") as file:
+                written = [tuple(json.loads(line)) for line in file]
+        except FileNotFoundError:
+            return []
+        # There is one index, the last; and there may be many places besides.
+        return list({option[0] if option[0] == "--index-url" else option: option for option in written}.values())
+
+    def install(self, pins: Iterable[str], sources: Iterable[Iterable[str]]) -> str | None:
+        """Without what they need in turn, which is among them. Returns why it failed."""
+        import importlib
+        import subprocess
+
+        options = ["--quiet", "--no-deps", *(word for options in sources for word in options)]
+        if self.uv is not None:
+            command = [os.path.join(self.folder, "bin", "uv"), "pip", "install", *options]
+        else:
+            options += ["--no-input", "--disable-pip-version-check"]
+            command = [self.python, "-m", "pip", "install", *options]
+        plain = os.environ | {"NO_COLOR": "1"}
+        ended = subprocess.run(
+            [*command, *pins], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env=plain
+        )
+        if ended.returncode == 0:
+            importlib.invalidate_caches()  # uv is faster than the clock of a folder
+            return None
+        lines = [line.strip() for line in f"{ended.stdout}\n{ended.stderr}".splitlines() if line.strip()]
+        return lines[-1] if lines else f"it ended with {ended.returncode}"
+
+
+class Packages:
+    """What the notebook's sessions have besides the worker's packages; both ends know it.
+
+    The notebook's end has no overlay. It remembers what the session said and says it to the next one, and it says
+    which packages the notebook itself has. What belongs to another one stays in the session.
+    """
+
+    def __init__(self, overlay: Overlay | None = None) -> None:
+        self.overlay = overlay
+        self.notes: list[str] = []
+        """For the student: what was installed again."""
+        self.troubles: list[str] = []
+        self.missing: dict[str, str] = {}
+        """In a session: modules that the notebook lacks, each with its package."""
+        self._known = NOTHING
+        self._news = NOTHING
+        self._told: Installed | None = None
+        self._failed: tuple[str, ...] = ()
+        """What could not be installed again, and what the next session tries again."""
+
+    @property
+    def may_install(self) -> bool:
+        return self.overlay is not None and self.overlay.may_install
+
+    def restart(self) -> None:
+        """The other end is a process that has just begun."""
+        self._told = None
+
+    def depart(self) -> Installed | None:
+        """What the other end lacks. Call `departed` once it is on its way."""
+        self._news = (
+            self._look(self.overlay) if self.overlay is not None else self._known._replace(notebook=shared(sys.path))
+        )
+        return self._news if self._news != self._told else None
+
+    def departed(self) -> None:
+        self._told = self._news
+
+    def land(self, news: Installed) -> None:
+        notebook = news.notebook if self.overlay is not None else self._known.notebook
+        self._known = self._told = news._replace(notebook=notebook)
+        if self.overlay is not None:
+            self._install(self.overlay, news)
+
+    def came_here(self) -> bool:
+        """In the notebook: whether it has got a package since then that so far only the session had."""
+        had, self._known = self._known, self._known._replace(notebook=shared(sys.path))
+        new = self._known.notebook - had.notebook
+        return any(name_of(pin) in new for pin in had.pins)
+
+    def take_notes(self) -> list[str]:
+        notes, self.notes = self.notes, []
+        return notes
+
+    def take_troubles(self) -> list[str]:
+        troubles, self.troubles = self.troubles, []
+        return troubles
+
+    def _look(self, overlay: Overlay) -> Installed:
+        from baton_shim.base.mirror import to_home
+
+        here = overlay.pins()
+        names = {name_of(pin) for pin in here}
+        self.missing.clear()
+        for module, package in overlay.modules().items():
+            if package not in self._known.notebook:
+                self.missing[module] = package
+        failed = [pin for pin in self._failed if name_of(pin) not in names]
+        if not here and not failed:
+            return NOTHING._replace(notebook=self._known.notebook)
+        pins = [with_path(pin, to_home) for pin in here]
+        sources = [tuple(to_home(word) for word in options) for options in overlay.sources()]
+        return Installed(tuple(sorted([*pins, *failed])), tuple(sources), self._known.notebook)
+
+    def _install(self, overlay: Overlay, news: Installed) -> None:
+        from baton_shim.base.mirror import to_here
+
+        here = {with_path(pin, to_here): pin for pin in news.pins}
+        wanted = [pin for pin in here if pin not in overlay.pins()]
+        if not wanted:
+            return
+        shown = " ".join(here[pin] for pin in wanted)
+        sources = [tuple(to_here(word) for word in options) for options in news.sources]
+        remember(overlay.folder, sources)
+        failure = overlay.install(wanted, sources)
+        if failure is None:
+            self.notes.append(f"Installed again in the new session: {shown}")
+            return
+        self._failed = tuple(here[pin] for pin in wanted)
+        self.troubles.append(
+            f"{shown} could not be installed again in the new session ({failure}); a cell that needs it fails\n"
+            "hint: install it again in a %%gpu cell"
+        )
+
+
+def begin() -> Packages:
+    """In a session, before anything else is imported that looks at `sys.path` or `sys.executable`."""
+    folder, may_install = os.environ.pop(FOLDER, ""), os.environ.pop(MAY_INSTALL, "")
+    return Packages(Overlay(folder, may_install == "1") if folder else None)
+
+
+def shared(path: Iterable[str]) -> frozenset[str]:
+    """The names of all packages that are installed there."""
+    names = (name for entry in path if os.path.basename(entry) in SHARED for name in listed(entry))
+    return frozenset(canonical(name.partition("-")[0]) for name in names if name.endswith((".dist-info", ".egg-info")))
+
+
+def listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def canonical(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def modules_of(package: Distribution) -> Iterable[str]:
+    for file in package.files or ():
+        first = file.parts[0]
+        if not first.endswith((".dist-info", ".data")) and first not in ("..", "__pycache__"):
+            yield first.partition(".")[0]
+
+
+def pin_of(name: str, package: Distribution) -> str:
+    import json
+
+    origin = package.read_text("direct_url.json")
+    return f"{name} @ {url_of(json.loads(origin))}" if origin else f"{name}=={package.version}"
+
+
+def url_of(origin: dict[str, Any]) -> str:
+    """As pip takes it, from the form that PEP 610 gives it."""
+    url = str(origin["url"])
+    if version_control := origin.get("vcs_info"):
+        return f"{version_control['vcs']}+{url}@{version_control['commit_id']}"
+    return url
+
+
+def name_of(pin: str) -> str:
+    return pin.partition(" @ ")[0].partition("==")[0]
+
+
+def with_path(pin: str, move: Any) -> str:
+    start, scheme, path = pin.partition(" @ file://")
+    return f"{start}{scheme}{move(path)}"
+
+
+def remember(folder: str, sources: Iterable[Iterable[str]]) -> None:
+    import json
+
+    with open(os.path.join(folder, SOURCES), "a", encoding="utf-8") as file:
+        file.writelines(f"{json.dumps(list(options))}\n" for options in sources)
+
+
+def which(program: str, first: str) -> str | None:
+    for folder in (first, *os.environ.get("PATH", os.defpath).split(os.pathsep)):
+        path = os.path.join(folder, program)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def write(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)

@@ -1,0 +1,246 @@
+"""Which names of the notebook a cell may use.
+
+In: the cell's source, IPython's transformation of it, and the notebook's namespace. Out: the names that the session
+needs before the cell runs. Bytecode tells them, because it knows scopes as the interpreter does; the syntax tree adds
+what hides in strings: magics, shell commands, `eval`. What a cell calls is followed into the functions and classes of
+the notebook (`closure.py`). What is missed here is asked for when the cell looks it up (`name_faults.py`).
+A name that the cell binds before it can read it is not needed at all (`first_uses.py`).
+
+**Invariant:** nothing of the student's code runs here, and nothing is changed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from baton_shim.base.bytecode import code_names
+from baton_shim.base.closure import reach
+from baton_shim.notebook.first_uses import FirstUses
+from baton_shim.state.session_names import of_ipython
+
+# Attributes that are the namespace itself, where nothing can be asked for.
+NAMESPACES = frozenset({"user_ns", "user_module", "user_global_ns", "f_globals", "f_locals", "__globals__"})
+# Who loads one of these may look up names that only text shows.
+LOOK_UP = frozenset({"eval", "exec", "globals", "locals", "vars", "dir", "builtins", "__builtins__"})
+# Attributes that have to do with the error of an earlier cell.
+LAST_ERROR = frozenset({"last_exc", "last_type", "last_value", "last_traceback", "print_last"})
+# Functions and methods whose text is Python.
+CODE_CALLS = frozenset({"eval", "exec"})
+# Magics whose argument is Python, after their options.
+CODE_MAGICS = frozenset("time timeit prun memit mprun lprun pyinstrument snakeviz scalene".split())
+# Cell magics whose body is another language's.
+FOREIGN_MAGICS = frozenset(
+    "bash sh script html HTML js javascript latex markdown svg SVG writefile file perl ruby sql R julia".split()
+)
+# Methods and functions that evaluate a string with the caller's names (pandas, numexpr, formulas).
+EVALUATES_TEXT = re.compile(r"query|eval|evaluate|ols|wls|gls|glm|logit|probit|dmatrix|dmatrices|from_formula")
+# What may be a call, as text.
+CALL = re.compile(r"\A\s*[^\W\d][\w.]*\s*\(")
+# The source of an earlier cell. A notebook has one for each, so they count only where a cell names one.
+INPUT = re.compile(r"_i{1,3}|_i\d+")
+OF_EVERY_MODULE = re.compile(r"__(?:name|doc|package|loader|spec|builtin|builtins|annotations|session)__")
+NAME = re.compile(r"(?<![\w.'\"])[^\W\d]\w*")
+EXPANSION = re.compile(r"\{([^{}]+)\}|\$\$?([^\W\d][\w.]*)")
+
+Transform = Callable[[str], str]
+
+
+@dataclass
+class CellNames:
+    loads: set[str] = field(default_factory=set)
+    """Names that may be read, or deleted, before the cell has bound them."""
+    certain: set[str] = field(default_factory=set)
+    """Of these, names that the cell reads first whatever happens in it."""
+    stores: set[str] = field(default_factory=set)
+    hinted: set[str] = field(default_factory=set)
+    """Words of a magic's line or of a string that may be names."""
+    everything: bool = False
+    """The code looks into a namespace itself."""
+    dynamic: bool = False
+    """The code may look up names that only text shows."""
+    last_error: bool = False
+    """The code looks at the error of the last cell that had one."""
+    empty: bool = True
+
+
+@dataclass(frozen=True)
+class Needed:
+    names: frozenset[str]
+    """Names that exist and that the code uses."""
+    wished: frozenset[str]
+    """Names that exist and that the code may use: they travel if they can."""
+    certain: frozenset[str]
+    """Of `names`, those that the cell surely uses: what cannot travel stops it before it runs."""
+    stores: frozenset[str]
+    files: frozenset[str]
+    """File names of the code of the functions that were followed."""
+    dynamic: bool
+    """The code may look up names that only text shows."""
+
+
+def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str], beside: Collection[object] = ()) -> Needed:
+    """`visible` are the names that the cell may mean; what is `beside` them may run in it, too."""
+    visible = visible | {name for name in cell.loads & namespace.keys() if INPUT.fullmatch(name)}
+    direct = cell.loads & visible
+    around = reach((), namespace, beside)
+    wished = ((cell.hinted | around.names) & visible) - direct
+    reached = reach(direct | wished, namespace)
+    if cell.everything or reached.everything:
+        wished |= of_student(visible) - direct
+        reached = reach(direct | wished, namespace)
+    called = reached.names & visible
+    return Needed(
+        names=frozenset(direct | called),
+        wished=frozenset(wished - direct - called),
+        certain=frozenset((direct & cell.certain) - reached.binds),
+        stores=frozenset(cell.stores),
+        files=frozenset(reached.files | around.files),
+        dynamic=cell.dynamic or reached.dynamic or not LOOK_UP.isdisjoint(cell.loads),
+    )
+
+
+def visible_names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> set[str]:
+    """The student's names and IPython's results; `hidden` are what IPython itself put there, with their values."""
+    # Most names are IPython's, of each cell.
+    own = {name for name, value in tuple(namespace.items()) if hidden.get(name, hidden) is not value}
+    results = {name for name in namespace.keys() - own if of_result(name)}
+    return results | {name for name in own if isinstance(name, str) and not OF_EVERY_MODULE.fullmatch(name)}
+
+
+def of_student(names: set[str]) -> set[str]:
+    return {name for name in names if not of_ipython(name)}
+
+
+@lru_cache(maxsize=1 << 16)  # a notebook has thousands of `_i7` in the end, and each cell asks for all of them
+def of_result(name: str) -> bool:
+    """`_`, `__`, `_7`, `Out`: IPython's, and yet for the student's use."""
+    rest = name.lstrip("_")
+    return not rest or name in ("Out", "In", "_oh", "_ih") or (rest.isdecimal() and name[1:] == rest)
+
+
+def of_cell(source: str, transform: Transform) -> CellNames:
+    """Raises SyntaxError for a cell that would not run."""
+    names = CellNames()
+    tree = parse(transform(source))
+    names.empty = not tree.body
+    names.certain = add_tree(tree, transform, names).certain
+    return names
+
+
+def parse(source: str) -> ast.Module:
+    flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    tree: ast.Module = compile(source, "<cell>", "exec", flags, dont_inherit=True)
+    return tree
+
+
+def add_tree(tree: ast.Module, transform: Transform, names: CellNames) -> FirstUses:
+    code = compile(tree, "<cell>", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    found = code_names(code, module_level=True)
+    uses = FirstUses(tree, code_names(code).stores)
+    names.loads |= found.loads - uses.overwritten()
+    names.stores |= found.stores
+    names.hinted |= found.deletes  # the end of `except … as name`, where it comes to that
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            add_call(node, transform, names)
+        elif isinstance(node, ast.Delete):
+            names.loads |= found.deletes & {target.id for target in ast.walk(node) if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.Attribute):
+            names.everything |= node.attr in NAMESPACES
+            names.last_error |= node.attr in LAST_ERROR
+        elif isinstance(node, ast.Import):
+            names.everything |= any(alias.name == "__main__" for alias in node.names)
+    return uses
+
+
+def add_call(call: ast.Call, transform: Transform, names: CellNames) -> None:
+    function = call.func
+    texts = [node.value for node in call.args if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    if is_ipython_call(function):
+        assert isinstance(function, ast.Attribute)
+        names.dynamic |= len(texts) < len(call.args)
+        add_ipython_call(function.attr, texts, transform, names)
+    else:
+        called = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+        texts += [word.value.value for word in call.keywords if is_text(word.value)]  # type: ignore[attr-defined]
+        for text in texts:
+            if called in CODE_CALLS:
+                add_source(text, transform, names)
+            if EVALUATES_TEXT.fullmatch(called) or "~" in text:
+                names.hinted |= set(NAME.findall(text))
+            elif CALL.search(text):
+                names.hinted |= names_of_call(text)
+
+
+def names_of_call(text: str) -> set[str]:
+    """What a text uses that is a call in Python, such as the job of `jobs.new("train(model)")`."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return set()
+    is_call = isinstance(tree.body, ast.Call)
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} if is_call else set()
+
+
+def is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def is_ipython_call(function: ast.expr) -> bool:
+    return (
+        isinstance(function, ast.Attribute)
+        and isinstance(function.value, ast.Call)
+        and isinstance(function.value.func, ast.Name)
+        and function.value.func.id == "get_ipython"
+    )
+
+
+def add_ipython_call(method: str, texts: list[str], transform: Transform, names: CellNames) -> None:
+    if method in ("run_line_magic", "run_cell_magic", "magic") and texts:
+        name, line, *body = [*texts, ""] if len(texts) == 1 else texts
+        name = name.strip("%")
+        names.hinted |= set(NAME.findall(line))
+        names.dynamic |= name == "run" and "-i" in line.split()
+        names.last_error |= name == "tb"
+        if name in CODE_MAGICS:
+            names.dynamic |= EXPANSION.search(line) is not None
+            add_source_after_options(line, transform, names)
+        for text in body:
+            if name not in FOREIGN_MAGICS:
+                add_source(text, transform, names)
+    elif method in ("system", "getoutput"):
+        for text in texts:
+            names.hinted |= set(expanded_names(text))
+    else:  # run_cell, ev, ex, push, pinfo and whatever else takes text
+        names.dynamic = True
+        for text in texts:
+            add_source(text, transform, names)
+            names.hinted |= set(NAME.findall(text))
+
+
+def expanded_names(command: str) -> Iterator[str]:
+    """`{expression}` and `$name` in a shell command."""
+    for expression, name in EXPANSION.findall(command):
+        yield from NAME.findall(expression or name)
+
+
+def add_source_after_options(line: str, transform: Transform, names: CellNames) -> None:
+    """`-n 10 -o statement`: no option's value is Python, so the longest rest that parses is the statement."""
+    rest = line.strip()
+    while rest and not add_source(rest, transform, names):
+        rest = rest.partition(" ")[2].lstrip()
+
+
+def add_source(source: str, transform: Transform, names: CellNames) -> bool:
+    """Whether it is Python."""
+    try:
+        tree = parse(transform(source))
+        add_tree(tree, transform, names)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
+    return True

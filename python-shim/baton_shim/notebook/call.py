@@ -1,0 +1,256 @@
+"""One `%%gpu` cell: names, snapshot, the wait with all that may happen in it, and the change at home.
+
+Interrupts are held from the first message on: the first one cancels the cell, whose state up to there still comes
+home; a second one, or a proxy that does not answer, leaves the call at once. Applying is never interrupted.
+
+**Invariant:** `run` ends with the value, the cell's own exception, KeyboardInterrupt or a GpuServiceError; in the last
+case the notebook's variables are as they were.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from baton_shim.base.interrupts import Interrupts
+from baton_shim.base.link import LinkClosed, Message
+from baton_shim.notebook import analysis, landing, outputs
+from baton_shim.notebook.cell import NotebookCell
+from baton_shim.notebook.debugging import warn_of_breakpoints
+from baton_shim.notebook.departure import Departure, depart, supply
+from baton_shim.state import errors
+from baton_shim.state.errors import GpuServiceError, StateRefused
+
+if TYPE_CHECKING:
+    from baton_shim.notebook.home import Home
+    from baton_shim.notebook.options import Options
+
+# The worker gives an interrupted cell 2 s to end and the proxy passes its state on; this is for a proxy that hangs.
+CANCEL_SECONDS = 10.0
+# The proxy's answer to a call that is given up takes as long as putting files back.
+GIVE_UP_SECONDS = 2.0
+# A signal that another thread took is seen at the latest after this time.
+TICK_SECONDS = 1.0
+
+
+class Call:
+    def __init__(self, home: Home, body: str, options: Options) -> None:
+        self.home = home
+        self.cell = NotebookCell(home.shell, body)
+        self.options = options
+        home.calls += 1
+        self.number = home.calls
+        self.departure: Departure | None = None
+        self.refusal: GpuServiceError | None = None
+        self.give_up_at: float | None = None
+        self.wants_rest = False
+        """It has to be run anew once everything of earlier cells is here."""
+
+    def run(self) -> landing.Result | None:
+        names = self._names()
+        if names.empty:
+            return None
+        warn_of_breakpoints(self.home.shell, self.cell.content.get("code", ""))
+        with Interrupts() as interrupts:
+            try:
+                with interrupts.raising():
+                    departure = self.departure = depart(self.home, self.cell, names, self.options)
+            except KeyboardInterrupt:  # of a long snapshot: what the table numbered is not known
+                self.home.void()
+                raise given_up() from None
+            self.home.unreleased[self.number] = [departure.table]
+            try:
+                self.home.link.send("run", call=self.number, **self._request(departure))
+                end = self._wait(interrupts)
+            except LinkClosed:
+                self.home.void()
+                raise proxy_gone() from None
+            if end is None:
+                self.home.void()
+                raise given_up()
+            return self._land(end, interrupts)
+
+    def _names(self) -> analysis.CellNames:
+        try:
+            return analysis.of_cell(self.cell.code, self.cell.transform)
+        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+            raise self.cell.not_compiled(error) from None  # found here, before anybody waits for a GPU
+
+    def _request(self, departure: Departure) -> dict[str, Any]:
+        return {
+            **self.cell.request(),
+            "quiet": self.options.quiet,
+            "timeout_ms": self.options.timeout_ms,
+            "gpu_memory_bytes": self.options.gpu_memory_bytes,
+            "priority": self.options.priority,
+            "state": departure.snapshot.as_wire(),
+        }
+
+    def _wait(self, interrupts: Interrupts) -> Message | None:
+        """The message that ends the call; None when the student does not want to wait for it."""
+        while True:
+            if interrupts.count and self.give_up_at is None:
+                self._cancel()
+            gave_up = self.give_up_at is not None and time.monotonic() > self.give_up_at
+            if interrupts.count > 1 or gave_up:
+                self._give_up()
+                return None
+            message = self.home.link.receive(interrupts, TICK_SECONDS)
+            if message is None:
+                continue
+            if message.body.get("call") != self.number:
+                self._late(message)
+            elif message.name in ("finished", "failed"):
+                return message
+            else:
+                self._meanwhile(message, interrupts)
+
+    def _cancel(self) -> None:
+        self._stop("cancel")
+
+    def _stop(self, how: str) -> None:
+        self.home.link.send(how, call=self.number)
+        self.give_up_at = time.monotonic() + CANCEL_SECONDS
+
+    def _give_up(self) -> None:
+        """Files that have come home already go back before the student reads that nothing has changed."""
+        self.home.link.send("give_up", call=self.number)
+        until = time.monotonic() + GIVE_UP_SECONDS
+        while (left := until - time.monotonic()) > 0:
+            message = self.home.link.receive(timeout=left)
+            if message is None:
+                return
+            ended = message.body.get("call") == self.number and message.name in ("finished", "failed")
+            brings = message.body.get("delta") is not None
+            self.home.overdue(message)
+            if ended and not brings:
+                return
+
+    def _late(self, message: Message) -> None:
+        """Something of an earlier call. What that left in its session comes again if this call does not come home."""
+        if message.name == "rest":
+            message.close()
+        elif message.name == "rest_lost":
+            self.home.rest.keep(message)
+        else:
+            self.home.overdue(message)
+
+    def _meanwhile(self, message: Message, interrupts: Interrupts) -> None:
+        body = message.body
+        if message.name == "released":
+            self.home.released(self.number)
+        elif message.name == "state_wanted":
+            self._state_wanted()
+        elif message.name == "names_wanted":
+            self._names_wanted(body["names"], interrupts)
+        elif message.name == "publish":
+            outputs.publish(self.home.shell, body["output"])
+        elif message.name == "input_wanted":
+            value = outputs.ask(self.home.shell, body["prompt"], body["password"], interrupts)
+            if value is None:
+                self._cancel()
+            self.home.link.send("input", call=self.number, value=value)
+
+    def _state_wanted(self) -> None:
+        """No session holds what the table continues: everything goes once more, in a new table."""
+        self.home.void()
+        if self.home.rest.due:  # which needs what is not here yet
+            self.wants_rest = True
+            self._stop("withdraw")
+            return
+        try:
+            departure = self.departure = depart(self.home, self.cell, self._names(), self.options)
+        except GpuServiceError as refusal:
+            self.refusal = refusal
+            self.home.void()
+            self._cancel()
+            return
+        self.home.unreleased[self.number].append(departure.table)
+        self.home.link.send("state", call=self.number, state=departure.snapshot.as_wire())
+
+    def _names_wanted(self, names: list[str], interrupts: Interrupts) -> None:
+        """The running cell looks up what it was not given, and waits."""
+        assert self.departure is not None
+        try:
+            with interrupts.raising_the_second():
+                snapshot = supply(self.home, self.departure, names, self.options)
+        except KeyboardInterrupt:  # the wait ends with it; what the table numbered is not known
+            self._cancel()
+            return
+        except GpuServiceError as refusal:
+            self.refusal = refusal
+            self._cancel()
+            return
+        if interrupts.count and self.give_up_at is None:
+            self._cancel()  # before the cell goes on
+        self.home.unreleased[self.number].append(self.departure.table)
+        self.home.link.send("names", call=self.number, state=snapshot.as_wire())
+
+    def _land(self, end: Message, interrupts: Interrupts) -> landing.Result | None:
+        self.home.unreleased.pop(self.number, None)
+        if self.wants_rest:
+            self.home.overdue(end)
+            if interrupts.count:
+                raise given_up()
+            return None
+        if end.body.get("summary"):
+            self.home.summarise(end.body["summary"])
+        if end.name == "failed" or self.refusal is not None:
+            self.home.void()
+            self.home.overdue(end)
+            raise self._failure(end.body["outcome"], end.body["error"])
+        landed = self._apply(end)
+        error = end.body["error"]
+        if landed is None and error is None and end.body["outcome"] == "cancelled":
+            raise given_up()
+        if error is not None or end.body["outcome"] != "ok":
+            raise landing.exception_of(end.body["outcome"], error, landed, self.home)
+        # An interrupt that came after the cell had ended interrupts nothing, as in any cell.
+        return landed.result if landed else None
+
+    def _apply(self, end: Message) -> landing.Landed | None:
+        if end.body["delta"] is None:
+            self.home.void()
+            return None
+        table = self.home.table
+        try:
+            assert end.file_descriptor is not None
+            extra: Any = table.apply(end.body["delta"], end.file_descriptor)
+        except BaseException as error:  # whatever the student's own classes raise while they are rebuilt
+            self.home.void()
+            text = f"{type(error).__name__}: {errors.short(error)}"
+            self.home.link.send("applied", call=self.number, error=text)
+            raise GpuServiceError(
+                f"The cell ran, but what it changed could not be brought home ({text})",
+                "run it again; if this persists, move what the message names into a cell of its own",
+            ) from error
+        finally:
+            end.close()
+        self.home.link.send("applied", call=self.number, error=None)
+        if self.home.transfer is not None:
+            self.home.transfer.returned(end.body["delta"], extra["names"])
+        undo = self.home.surroundings.way_back(extra.get("around") or {})
+        self.home.rest.applied(table, self.number, self.cell.number, undo)
+        landed = landing.land(self.home, self.cell, extra)
+        if not self.options.returns:
+            self.home.void()  # the session has gone on without the notebook
+        return landed
+
+    def _failure(self, outcome: str, error: dict[str, Any]) -> BaseException:
+        if self.refusal is not None:
+            return self.refusal
+        if outcome == "cancelled":
+            return given_up()
+        base = StateRefused if outcome == "refused" else GpuServiceError
+        kind: type[GpuServiceError] = errors.service_error(error["name"], base)
+        return kind(error["value"], error["hint"])
+
+
+def proxy_gone() -> GpuServiceError:
+    what = "Baton's proxy, which connects this kernel with the GPU machines, is gone"
+    return GpuServiceError(what, "restart the kernel")
+
+
+def given_up() -> BaseException:
+    lines = ["KeyboardInterrupt: the cell was interrupted before its changes could come back", errors.SAFE]
+    return errors.with_lines(KeyboardInterrupt(), lines)

@@ -1,0 +1,85 @@
+"""The running cell as Jupyter asked for it: its source, its number, its request.
+
+**Invariant:** reads IPython's state, changes none of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+from jupyter_client.jsonutil import json_default
+
+from baton_shim.base import source
+from baton_shim.notebook import outputs
+from baton_shim.state.errors import short, with_lines
+
+
+class NotebookCell:
+    def __init__(self, shell: Any, body: str) -> None:
+        self.shell = shell
+        self.parent: dict[str, Any] = shell.kernel.get_parent("shell")
+        self.content: dict[str, Any] = self.parent.get("content", {})
+        self.code = source.numbered(spelled_out(shell, body), self.content.get("code", ""))
+        self.number = cell_number(shell)
+        self._transformed: dict[str, str] = {}
+
+    def transform(self, source: str) -> str:
+        """As IPython does before it compiles; once for each text."""
+        transformed = self._transformed.get(source)
+        if transformed is None:
+            transformed = self._transformed[source] = self.shell.transform_cell(source)
+        return transformed
+
+    def request(self) -> dict[str, Any]:
+        """What the proxy has to know of the cell, apart from its state."""
+        header = self.parent["header"]
+        return {
+            "code": self.code,
+            "parent_header": json.dumps(header, default=json_default).encode(),
+            "message_id": header["msg_id"],
+            "kernel_session": self.shell.kernel.session.session,
+            "execution_count": self.number,
+            "silent": bool(self.content.get("silent", False)),
+            "allow_stdin": bool(self.content.get("allow_stdin", False)),
+            "captured": outputs.captured(self.shell),
+            "folder": folder(),
+        }
+
+    def not_compiled(self, error: Exception) -> BaseException:
+        """With the lines that IPython would show for a cell without Baton."""
+        if not isinstance(error, SyntaxError):  # a null byte, too many brackets
+            return with_lines(error, [f"{type(error).__name__}: {short(error)}"])
+        compiler = self.shell.compile
+        transformed = self.transform(self.code) if error.filename == "<cell>" else self.code
+        error.filename = compiler.cache(transformed, self.number, raw_code=self.code)
+        return with_lines(error, self.shell.SyntaxTB.structured_traceback(type(error), error, []))
+
+
+def spelled_out(shell: Any, body: str) -> str:
+    """`ls`, `pwd`, an alias: IPython takes them without a % in a cell of one line only, which the session's is not."""
+    if len(body.strip().splitlines()) != 1 or shell.find_line_magic(body.split()[0]) is None:
+        return body
+    transformed: str = shell.transform_cell(body)
+    whole: str = shell.prefilter_manager.prefilter_lines(transformed)
+    return body if whole == transformed else whole
+
+
+def folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted
+        return ""
+
+
+def cell_number(shell: Any) -> int:
+    """The n of `In [n]`: the number under which IPython compiled the frame of the cell that is running."""
+    numbers: dict[str, int] = getattr(shell.compile, "_filename_map", {})
+    frame = sys._getframe()
+    number: int | None = None
+    while frame is not None:
+        number = numbers.get(frame.f_code.co_filename, number)
+        frame = frame.f_back  # type: ignore[assignment]
+    return number if number is not None else max(0, int(shell.displayhook.prompt_count))

@@ -1,0 +1,158 @@
+"""What a cell takes along: its names' values as one snapshot, and what the session has to know besides.
+
+A cell that looks up another name while it runs gets a supplement.
+
+**Invariant:** changes nothing in the notebook.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from IPython.core.error import UsageError
+
+from baton_shim.base.closure import reach
+from baton_shim.notebook import analysis
+from baton_shim.notebook.status import Transfer
+from baton_shim.state.errors import StateRefused, short
+from baton_shim.state.session_names import of_ipython
+from baton_shim.surroundings.hooks import objects
+
+if TYPE_CHECKING:
+    from baton_shim.notebook.cell import NotebookCell
+    from baton_shim.notebook.home import Home
+    from baton_shim.notebook.options import Options
+    from baton_shim.state import Refused, Snapshot, Table
+
+
+class Departure(NamedTuple):
+    table: Table
+    snapshot: Snapshot
+    names: set[str]
+    """What the cell was given, so far."""
+
+
+def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: Options) -> Departure:
+    """Raises StateRefused when the cell uses something that cannot move."""
+    from baton_shim.state import Refused
+
+    namespace = home.namespace
+    missing = sorted(name for name in options.keep if name not in namespace)
+    if missing:
+        raise UsageError(f"--keep {','.join(missing)}: the notebook has no such variable")
+    visible = analysis.visible_names(namespace, home.shell.user_ns_hidden)
+    hooked = home.surroundings.hooks
+    hooked.patches.read_new(home.shell.history_manager.input_hist_raw, namespace)
+    hooks = hooked.depart()
+    last_error = getattr(sys, "last_value", None) if found.last_error else None
+    needed = analysis.needed(found, namespace, visible, (last_error, home.beside, *objects(hooks)))
+    table = home.table
+    names = (needed.names | options.keep) - options.drop
+    wished = set(needed.wished) - names - options.drop
+    certain = (needed.certain | options.keep) - options.drop
+    gone = {name for name in home.shared if name not in namespace and name not in options.drop}
+    around = home.surroundings.depart()
+    figures = home.surroundings.figures.depart()
+    handlers = home.surroundings.handlers.depart(namespace)
+    modules = home.modules.depart()
+    while True:
+        extra: dict[str, Any] = {
+            "names": sorted(names | wished),
+            "notebook": "\0".join(sorted(visible - options.drop)),
+            "dynamic": needed.dynamic,
+            "stores": sorted(name for name in needed.stores if of_ipython(name)),
+            "sources": sources(home.shell, needed.files),
+            "last_error": last_error,
+            "around": around.changes,
+            "figures": figures,
+            "handlers": handlers,
+            "hooks": hooks,
+            "patched": hooked.patches.named(),
+            "drop": sorted(options.drop),
+            "returns": options.returns,
+            "budget": [*home.budget] if options.returns and home.rest.may_grow() else None,
+        }
+        try:
+            snapshot = table.snapshot(
+                extra["names"], certain=certain, extra=extra, deleted=sorted(gone), modules=modules
+            )
+            break
+        except Refused as refused:
+            name = first_name(refused.path)
+            if name not in wished:
+                raise StateRefused(text_of(refused), refused.hint) from None
+            wished.discard(name)  # only what the cell surely uses may stop it
+        except Exception as error:  # whatever a library's own pickling raises
+            home.void()
+            text = f"{type(error).__name__}: {short(error)}"
+            raise StateRefused(f"What the cell needs could not be packed ({text})") from None
+    home.surroundings.departed(around)
+    home.modules.departed()
+    home.transfer = Transfer()
+    home.transfer.left(snapshot, extra["names"], home.shared, options.keep)
+    home.shared -= gone
+    home.shared |= set(extra["names"])
+    return Departure(table, snapshot, set(extra["names"]))
+
+
+def supply(home: Home, departure: Departure, asked: Iterable[str], options: Options) -> Snapshot:
+    """What the running cell lacks to have these names, and what they may use when they are called.
+
+    Raises StateRefused only where nothing at all can be said.
+    """
+    from baton_shim.state import Refused
+
+    namespace, given = home.namespace, departure.names
+    visible = analysis.visible_names(namespace, home.shell.user_ns_hidden) - options.drop - given
+    names = visible.intersection(asked)
+    reached = reach(names, namespace)
+    wished = (analysis.of_student(visible) if reached.everything else reached.names & visible) - names
+    reached = reach(names | wished, namespace)
+    refused: dict[str, tuple[str, str | None]] = {}
+    while True:
+        extra: dict[str, Any] = {
+            "names": sorted(names | wished),
+            "refused": refused,
+            "dynamic": reached.dynamic,
+            "sources": sources(home.shell, reached.files),
+        }
+        try:
+            snapshot = departure.table.supplement(extra["names"], extra=extra)
+            break
+        except Refused as reason:
+            culprits = {first_name(reason.path)} & (names | wished) or names | wished
+            text, hint = text_of(reason), reason.hint
+        except Exception as error:  # whatever a library's own pickling raises
+            if not names:
+                text = f"{type(error).__name__}: {short(error)}"
+                raise StateRefused(f"What the cell needs could not be packed ({text})") from None
+            culprits = wished or names
+            text, hint = f"could not be packed ({type(error).__name__}: {short(error)})", None
+        refused.update((name, (text, hint)) for name in culprits & names)
+        names, wished = names - culprits, wished - culprits
+    if home.transfer is not None:
+        home.transfer.supplied(snapshot, extra["names"], home.shared)
+    home.shared.update(extra["names"])
+    given.update(extra["names"])
+    return snapshot
+
+
+def text_of(refused: Refused) -> str:
+    if refused.reason.startswith("is not here"):  # a stand-in whose session is gone
+        return f"'{refused.path}' {refused.reason}"
+    return str(refused)
+
+
+def first_name(path: str) -> str:
+    match = re.match(r"[^\W\d]\w*", path)
+    return match.group() if match else path
+
+
+def sources(shell: Any, files: Iterable[str]) -> dict[str, tuple[int, str]]:
+    """The notebook's cells in which functions of this cell were written, for tracebacks there."""
+    numbers: dict[str, int] = getattr(shell.compile, "_filename_map", {})
+    return {file: (numbers[file], "".join(linecache.getlines(file))) for file in files if file in numbers}

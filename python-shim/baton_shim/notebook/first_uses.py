@@ -1,0 +1,287 @@
+"""What a cell does first with each name: reads it, or binds it.
+
+In: the syntax tree of a cell. Out: names that may be read before the cell has bound them, and names that are certainly
+read first. The tree is followed as the interpreter runs it, with the names that are bound on all paths to a place.
+A function's body counts as read where the function is made, since it may run at once.
+
+**Invariant:** a name that some run of the cell reads before it binds it is in `read`; one in `certain` is read before
+it is bound in each run that comes to that line.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from baton_shim.base.bytecode import code_names
+
+Bound = set[str] | None
+"""Names that the cell has bound on all paths to a place; None: no path leads there."""
+# What runs text, which may bind any name.
+RUNS_TEXT = frozenset({"eval", "exec", "get_ipython", "globals", "locals", "vars", "__import__"})
+# Read as another kind of node.
+ALIKE = {
+    "AsyncFor": "For",
+    "AsyncFunctionDef": "FunctionDef",
+    "AsyncWith": "With",
+    "ClassDef": "FunctionDef",
+    "DictComp": "GeneratorExp",
+    "ImportFrom": "Import",
+    "ListComp": "GeneratorExp",
+    "MatchStar": "MatchAs",
+    "SetComp": "GeneratorExp",
+    "TryStar": "Try",
+}
+
+
+def meet(one: Bound, other: Bound) -> Bound:
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
+class FirstUses(ast.NodeVisitor):
+    def __init__(self, tree: ast.Module, bound_by_calls: Iterable[str] = ()) -> None:
+        """`bound_by_calls` are the names that functions of the cell bind, whenever they run."""
+        self.read: set[str] = set()
+        self.certain: set[str] = set()
+        self.stored: set[str] = set()
+        self.deleted: set[str] = set()
+        self._perhaps = set(bound_by_calls)  # bound on some path to this place
+        self._bound: Bound = set()
+        self._branches = 0  # how many conditions this place is under
+        self._anything = False  # some text has run, or may have
+        self._loops: list[list[Bound]] = []  # what is bound where each loop is left by `break`
+        self._run(tree.body)
+
+    def overwritten(self) -> set[str]:
+        """Names that the cell binds before anything of it can read them."""
+        return self.stored - self.read - self.deleted
+
+    def visit(self, node: ast.AST) -> None:
+        kind = type(node).__name__
+        getattr(self, f"visit_{ALIKE.get(kind, kind)}", self.generic_visit)(node)
+
+    def _run(self, statements: Sequence[ast.AST | None]) -> None:
+        for statement in statements:
+            if statement is not None:
+                self.visit(statement)
+
+    @contextmanager
+    def _perhaps_run(self) -> Iterator[None]:
+        """What happens in there may not happen."""
+        before = None if self._bound is None else set(self._bound)
+        with self._under_condition():
+            yield
+        self._bound = meet(self._bound, before)
+
+    @contextmanager
+    def _under_condition(self) -> Iterator[None]:
+        self._branches += 1
+        yield
+        self._branches -= 1
+
+    def _read(self, name: str) -> None:
+        if self._bound is None or name in self._bound:
+            return
+        self.read.add(name)
+        if not (self._branches or self._anything or name in self._perhaps):
+            self.certain.add(name)
+
+    def _bind(self, name: str) -> None:
+        self.stored.add(name)
+        self._perhaps.add(name)
+        if self._bound is not None:
+            self._bound.add(name)
+
+    def _unbind(self, name: str) -> None:
+        self.deleted.add(name)
+        self._perhaps.add(name)
+        if self._bound is not None:
+            self._bound.discard(name)
+
+    # ---- names ----
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self._read(node.id)
+            self._anything |= node.id in RUNS_TEXT
+        elif isinstance(node.ctx, ast.Store):
+            self._bind(node.id)
+        else:
+            self._unbind(node.id)
+
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
+        for alias in node.names:
+            if alias.name == "*":
+                self._anything = True
+            else:
+                self._bind(alias.asname or alias.name.partition(".")[0])
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        self._run([node.value, *node.targets])
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        if isinstance(node.target, ast.Name):
+            self._read(node.target.id)
+        self._run([node.value, node.target])
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        self._run([node.value])
+        if node.value is not None or not isinstance(node.target, ast.Name):
+            self._run([node.target])
+        self._run([node.annotation])
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self._run([node.value, node.target])
+
+    # ---- expressions that run in part ----
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        self._run(node.values[:1])
+        with self._perhaps_run():
+            self._run(node.values[1:])
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        self._run([node.left, *node.comparators[:1]])
+        with self._perhaps_run():
+            self._run(node.comparators[1:])
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self._run([node.test])
+        self._either([node.body], [node.orelse])
+
+    def visit_GeneratorExp(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
+        self._run([node.generators[0].iter])
+        self._later(ast.Expression(node))
+        walruses = [part.target.id for part in ast.walk(node) if isinstance(part, ast.NamedExpr)]
+        self.stored.update(walruses)
+        self._perhaps.update(walruses)
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self._run([*node.args.defaults, *node.args.kw_defaults])
+        self._later(ast.Expression(node))
+
+    def _later(self, tree: ast.Expression | ast.Module) -> None:
+        """Code of another scope: what it may read."""
+        mode = "eval" if isinstance(tree, ast.Expression) else "exec"
+        code = compile(tree, "<cell>", mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        with self._under_condition():
+            for name in code_names(code).loads:
+                self._read(name)
+
+    # ---- functions and classes ----
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> None:
+        self._run(node.decorator_list)
+        if isinstance(node, ast.ClassDef):
+            self._run([*node.bases, *(word.value for word in node.keywords)])
+        else:
+            self._run([*node.args.defaults, *node.args.kw_defaults])
+        self._later(ast.Module([node], type_ignores=[]))
+        self._bind(node.name)
+
+    # ---- statements ----
+
+    def _either(self, *ways: Sequence[ast.AST | None]) -> None:
+        before, after = self._bound, None
+        for way in ways:
+            self._bound = None if before is None else set(before)
+            with self._under_condition():
+                self._run(way)
+            after = meet(after, self._bound)
+        self._bound = after
+
+    def visit_If(self, node: ast.If) -> None:
+        self._run([node.test])
+        self._either(node.body, node.orelse)
+
+    def visit_While(self, node: ast.While) -> None:
+        self._run([node.test])
+        for_ever = isinstance(node.test, ast.Constant) and bool(node.test.value)
+        self._loop(node.body, node.orelse, None if for_ever else self._copy())
+
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
+        self._run([node.iter])
+        self._loop([node.target, *node.body], node.orelse, self._copy())
+
+    def _copy(self) -> Bound:
+        return None if self._bound is None else set(self._bound)
+
+    def _loop(self, body: Sequence[ast.AST], otherwise: Sequence[ast.AST], exhausted: Bound) -> None:
+        """`exhausted` is what is bound where the loop ends by itself, perhaps before it began."""
+        self._loops.append([])
+        with self._under_condition():
+            self._run(body)
+            self._bound = exhausted
+            self._run(otherwise)
+        for bound in self._loops.pop():
+            self._bound = meet(self._bound, bound)
+
+    def visit_Break(self, node: ast.Break) -> None:
+        self._loops[-1].append(self._bound)
+        self._bound = None
+
+    def visit_Continue(self, node: ast.Continue) -> None:
+        self._bound = None
+
+    def visit_Raise(self, node: ast.Raise) -> None:
+        self.generic_visit(node)
+        self._bound = None
+        self._anything = True  # whether the cell goes on is not known
+
+    def visit_Assert(self, node: ast.Assert) -> None:
+        self._run([node.test])
+        with self._perhaps_run():
+            self._run([node.msg])
+
+    def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
+        """A manager may swallow an error of the body, or of a manager within it."""
+        self._run([node.items[0].context_expr])
+        with self._perhaps_run():
+            self._branches -= 1  # it does run
+            self._run([node.items[0].optional_vars])
+            for item in node.items[1:]:
+                self._run([item.context_expr, item.optional_vars])
+            self._run(node.body)
+            self._branches += 1
+
+    def visit_Try(self, node: ast.Try) -> None:
+        before = self._copy()
+        self._run(node.body)
+        with self._under_condition():
+            self._run(node.orelse)
+            after = self._bound
+            for handler in node.handlers:
+                self._bound = None if before is None else set(before)
+                self._run([handler.type])
+                if handler.name:
+                    self._bind(handler.name)
+                self._run(handler.body)
+                if handler.name:
+                    self._unbind(handler.name)
+                after = meet(after, self._bound)
+        self._bound = before
+        self._run(node.finalbody)
+        self._bound = None if after is None or self._bound is None else after | self._bound
+
+    def visit_Match(self, node: ast.Match) -> None:
+        self._run([node.subject])
+        before, after = self._copy(), None
+        with self._under_condition():
+            for case in node.cases:
+                self._bound = None if before is None else set(before)
+                self._run([case.pattern, case.guard, *case.body])
+                after = meet(after, self._bound)
+        self._bound = meet(after, before)
+
+    def visit_MatchAs(self, node: ast.MatchAs | ast.MatchStar) -> None:
+        self.generic_visit(node)
+        if node.name is not None:
+            self._bind(node.name)
+
+    def visit_MatchMapping(self, node: ast.MatchMapping) -> None:
+        self.generic_visit(node)
+        if node.rest is not None:
+            self._bind(node.rest)

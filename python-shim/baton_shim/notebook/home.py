@@ -1,0 +1,324 @@
+"""The notebook's end of the journey: what it keeps between `%%gpu` cells, and what it puts into IPython.
+
+In: the body of a cell. Out: its value, or its exception. Between them `call.py` talks to the proxy.
+
+**Invariant:** one call at a time; after any failure the next cell begins a new object table. What only `%%gpu`
+cells need is loaded with the first of them, because a kernel's start waits for all that is imported here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+
+from baton_shim.base import frames
+from baton_shim.base.closure import Uses
+from baton_shim.base.here import by_reference
+from baton_shim.base.link import Link, LinkClosed
+from baton_shim.notebook import outputs
+from baton_shim.notebook.debugging import seam_debugger
+from baton_shim.surroundings import Surroundings
+from baton_shim.virtual import SWITCH
+from baton_shim.virtual.hint import WATCH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from baton_shim.base.comms import HomeComms
+    from baton_shim.base.fitting import Fitting
+    from baton_shim.base.link import Message
+    from baton_shim.base.local_modules import LocalModules
+    from baton_shim.notebook.again import Again
+    from baton_shim.notebook.options import Options
+    from baton_shim.notebook.rest import Rest
+    from baton_shim.notebook.status import Transfer
+    from baton_shim.state import Table
+
+
+class Home:
+    def __init__(self, shell: Any, socket_path: str, modules: LocalModules, fitting: Fitting) -> None:
+        self.shell = shell
+        self.modules = modules
+        self.link = Link(socket_path)
+        self.link.hello()
+        self.calls = 0
+        self.session = 0
+        """Counts the object tables, so that a stand-in knows whether its session still lives."""
+        self.shared: set[str] = set()
+        """Names that the session has heard of."""
+        self.budget = budget()
+        self.quiet = False
+        """Whether all cells are, without `--quiet`."""
+        self.cells = 0
+        """How many have run in the present session."""
+        self.where: tuple[str, int] | None = None
+        """Host and process of the session, as it said."""
+        self.beside = Uses()
+        """What runs in the session beside its cells."""
+        self.transfer: Transfer | None = None
+        self.unreleased: dict[int, list[Any]] = {}
+        """What the proxy may still be reading, by call: it must not be freed."""
+        self.displays_after: list[tuple[str, str]] = []
+        self._summaries: list[dict[str, Any]] = []
+        self._in_cell = False
+        """What the session showed after the cell, for after its value or error here."""
+        self.surroundings = Surroundings()
+        self._table: Table | None = None
+        self._turn = threading.RLock()
+        self.busy = False
+        """Whether a `%%gpu` cell runs."""
+        self._shown: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
+        by_reference(shell)
+        with fitting.part("'cuda' is there in %%gpu cells only"):
+            SWITCH.begin(session=False)
+        with fitting.part("no hints stand below ordinary cells"):
+            WATCH.begin(shell)
+        with fitting.part("errors of %%gpu cells show the wrong lines"):
+            seam_traceback(shell)
+        with fitting.part("handlers of set_custom_exc see the wrong lines of %%gpu cells"):
+            seam_custom_handler(shell)
+        with fitting.part("%debug shows the wrong lines after a %%gpu cell"):
+            seam_debugger(shell)
+        self._seam_display()
+
+    @functools.cached_property
+    def comms(self) -> HomeComms:
+        from baton_shim.base.comms import HomeComms
+
+        _ = self.rest  # what that puts around the kernel's handlers is inside of what this puts there
+        return HomeComms(self.shell.kernel)
+
+    @functools.cached_property
+    def rest(self) -> Rest:
+        from baton_shim.notebook.rest import Rest
+
+        return Rest(self)
+
+    @functools.cached_property
+    def again(self) -> Again:
+        from baton_shim.notebook.again import Again
+
+        return Again()
+
+    def show_again(self, number: int | None) -> None:
+        """For `%gpu_output`. `number`: that of an `In[N]`; `None` means the last `%%gpu` cell."""
+        from baton_shim.notebook.call import proxy_gone
+
+        with self._turn:
+            try:
+                self.again.show(self, number)
+            except LinkClosed:
+                raise proxy_gone() from None
+
+    @property
+    def namespace(self) -> dict[str, Any]:
+        namespace: dict[str, Any] = self.shell.user_ns
+        return namespace
+
+    @property
+    def table(self) -> Table:
+        if self._table is None:
+            from baton_shim.state import Table
+
+            self._table = Table(self.namespace, self.modules.land)
+            self.session += 1
+            self.shared.clear()
+            self.surroundings.restart()
+            self.modules.restart()
+            self.cells = 0
+            self.where = None
+            self.beside = Uses()
+        return self._table
+
+    def void(self, worker: str | None = None) -> None:
+        """The two ends may differ: the next message starts a new table, and so a new session."""
+        table, self._table = self._table, None
+        if table is None:
+            return
+        session = f"the session on {worker}" if worker else "its session"
+        if lost := table.end_session(session):
+            whose = f"The session on {worker}" if worker else "Your session"
+            again = "the cell that made it" if len(lost) == 1 else "the cells that made them"
+            sys.stderr.write(
+                f"warning: {whose} ended, and with it what only it held: {', '.join(lost)}\n"
+                f"Your other variables are safe. To have {'it' if len(lost) == 1 else 'them'} again, run {again}\n"
+            )
+            sys.stderr.flush()
+
+    @property
+    def warm(self) -> bool:
+        """Whether a session holds what the table says; it may have been ended meanwhile."""
+        return self._table is not None and self._table.messages > 0
+
+    def run_cell(self, body: str, options: Options) -> Any:
+        from baton_shim.notebook.cell import cell_number
+
+        WATCH.cell_leaves()
+        while not self._turn.acquire(timeout=0.1):  # a cell of a subshell; an interrupt gets through between two tries
+            pass
+        self.busy = True
+        self.comms.cell_begins()
+        first, result, raised = self.calls + 1, None, None
+        try:
+            result = self._run(body, options)
+        except BaseException as error:
+            raised = error
+            raise
+        finally:
+            self.busy = False
+            calls = range(first, self.calls + 1)
+            self.again.note(cell_number(self.shell), calls, result, raised, list(self.displays_after))
+            del raised  # it and its traceback would hold each other
+            self.rest.listen()
+            self.comms.cell_ends()
+            self._turn.release()
+        if result is None:
+            return None
+        self._shown = result
+        return result[0]
+
+    def _run(self, body: str, options: Options) -> Any:
+        from baton_shim.notebook.call import Call
+
+        if self.modules.packages.came_here():
+            self.void()  # what stayed in the session for lack of a package may come home from the next one
+        while True:
+            with contextlib.suppress(LinkClosed):  # which the call finds as well
+                self.rest.poll()
+            if not self.warm or not options.returns or not self.rest.due:
+                self.rest.bring()  # a new table has everything in it
+            call = Call(self, body, options)
+            result = call.run()
+            if not call.wants_rest:
+                return result
+
+    def overdue(self, message: Message) -> None:
+        """Something of an earlier call."""
+        call = message.body.get("call", 0)
+        if message.name in ("rest", "rest_lost"):
+            self.rest.take(message)
+            return
+        if message.name == "session_ended" and not self.busy:
+            self.void(message.body["worker"])
+        if message.name == "released":
+            self.released(call)
+        elif message.name in ("finished", "failed"):
+            self.unreleased.pop(call, None)
+            if message.body.get("delta") is not None:
+                self.link.send("applied", call=call, error="The notebook no longer waits for this cell")
+        message.close()
+
+    def released(self, call: int) -> None:
+        for earlier in [number for number in self.unreleased if number < call]:
+            del self.unreleased[earlier]  # the proxy reads for one call at a time
+        tables = self.unreleased.get(call, [])
+        if tables:
+            tables.pop(0).release()
+
+    def forget_results(self, cells: Iterable[int]) -> None:
+        """Of cells that were taken back."""
+        namespace = self.namespace
+        for number in cells:
+            found = namespace.get("_oh", {}).pop(number, self)
+            namespace.pop(f"_{number}", None)
+            for name in ("_", "__", "___"):
+                if namespace.get(name) is found:
+                    namespace[name] = ""
+
+    def _seam_display(self) -> None:
+        """A value that comes home is shown as the session formatted it, where its libraries and settings are."""
+        formatter = self.shell.display_formatter
+        format_here = formatter.format
+
+        @functools.wraps(format_here)
+        def format(value: Any, *arguments: Any, **options: Any) -> Any:  # noqa: A001
+            shown, self._shown = self._shown, None
+            if shown is not None and shown[0] is value:
+                return shown[1], shown[2]
+            return format_here(value, *arguments, **options)
+
+        formatter.format = format
+        self.shell.events.register("post_execute", self._show_displays_after)
+        self.shell.events.register("post_run_cell", self._cell_ended)
+        self.shell.events.register("pre_run_cell", self._cell_begins)
+
+    def summarise(self, line: dict[str, Any]) -> None:
+        """Show the line that says where a cell ran below all that the cell shows."""
+        self._summaries.append(line)
+        if not self._in_cell:  # a callback of a widget
+            self._show_summaries()
+
+    def _show_summaries(self) -> None:
+        lines, self._summaries = self._summaries, []
+        if lines:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        for line in lines:
+            outputs.publish_past_capture(self.shell, line)
+
+    def _cell_begins(self, cell: Any) -> None:
+        self._in_cell = True
+        self.surroundings.hooks.patches.expect(cell.raw_cell or "", self.namespace)
+
+    def _show_displays_after(self) -> None:
+        shown, self.displays_after = self.displays_after, []
+        for kind, content in shown:
+            outputs.publish(self.shell, {"kind": kind, "content": content})
+
+    def _cell_ended(self, *result: object) -> None:
+        self._in_cell, self._shown = False, None
+        self._show_summaries()
+
+
+def budget() -> tuple[int, ...]:
+    """A `state.Budget`: what comes with a cell, instead of following. The tests let everything follow."""
+    text = os.environ.pop("BATON_CELL_BYTES", "")
+    return (int(text), int(text)) if text.isdigit() else ()
+
+
+def seam_traceback(shell: Any) -> None:
+    """The session's lines for every kind of exception; IPython's own `_render_traceback_` leaves some kinds out."""
+    show_here = shell.showtraceback
+
+    @functools.wraps(show_here)
+    def showtraceback(exc_tuple: Any = None, *arguments: Any, **options: Any) -> None:
+        from baton_shim.state import errors
+
+        error = exc_tuple[1] if exc_tuple else sys.exc_info()[1] or getattr(sys, "last_value", None)
+        lines = errors.rendered(error) if isinstance(error, BaseException) else None
+        if lines is None or isinstance(error, UsageError):  # which IPython shows as one line on stderr
+            if error is not None:
+                frames.hide(error)
+            show_here(exc_tuple, *arguments, **options)
+        else:
+            kind, error, _ = shell._get_exc_info(exc_tuple)
+            if (trace := errors.trace_of(error)) is not None:
+                sys.last_traceback = trace
+            shell._showtraceback(kind, error, lines)
+
+    shell.showtraceback = showtraceback
+
+
+def seam_custom_handler(shell: Any) -> None:
+    """What the student gave to `set_custom_exc` sees the session's frames instead of Baton's."""
+    set_here = shell.set_custom_exc
+
+    @functools.wraps(set_here)
+    def set_custom_exc(exc_tuple: Any, handler: Any) -> None:
+        set_here(exc_tuple, handler)
+        handle = shell.CustomTB
+
+        def handle_in_cell(kind: Any, error: Any, trace: Any, tb_offset: Any = None) -> Any:
+            from baton_shim.state import errors
+
+            return handle(kind, error, errors.trace_of(error) or trace, tb_offset)
+
+        shell.CustomTB = handle_in_cell
+
+    shell.set_custom_exc = set_custom_exc

@@ -1,0 +1,84 @@
+"""What a cell brings home besides its variables: value, exception, payloads, its source.
+
+**Invariant:** runs after the change was applied; nothing here may undo or fail it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from baton_shim.base.closure import Uses
+from baton_shim.state import errors
+from baton_shim.surroundings import warn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from baton_shim.notebook.cell import NotebookCell
+    from baton_shim.notebook.home import Home
+
+Result = tuple[Any, dict[str, Any], dict[str, Any]]
+
+
+class Landed(NamedTuple):
+    result: Result | None
+    error: bytes | None
+    raised: Any
+    """The error itself, where it travelled as such."""
+
+
+def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
+    home.displays_after += extra["displays_after"]
+    if "lost" in extra:
+        home.void()
+        raise errors.GpuServiceError(
+            f"The cell ran, but what it changed could not leave the GPU machine ({extra['lost']})"
+        )
+    home.shared |= set(extra["names"])
+    home.cells += 1
+    home.where = extra["where"]
+    home.beside = Uses(extra["beside"])
+    for line in home.surroundings.land(extra["around"]) + home.surroundings.figures.land(extra["figures"]):
+        warn(line)
+    home.surroundings.handlers.land(extra["handlers"])
+    home.surroundings.hooks.land(extra["hooks"])
+    if extra["custom_handler"] is not None:
+        home.shell.set_custom_exc(*extra["custom_handler"])
+    home.comms.land(extra["comms"])
+    remember_source(home.shell, extra["file"], cell.number, cell.code, cell.transform)
+    for payload in extra["payload"]:
+        if payload.get("source") != "ask_exit":
+            home.shell.payload_manager.write_payload(payload)
+    return Landed(result_of(extra), extra["error"], extra["raised"])
+
+
+def result_of(extra: dict[str, Any]) -> Result | None:
+    """A value that had to stay is a stand-in, which is the value again in the session's next cells."""
+    if extra["bundle"] is None:
+        return None
+    data, metadata = extra["bundle"]
+    return extra["value"], data, metadata
+
+
+def exception_of(outcome: str, error: dict[str, Any] | None, landed: Landed | None, home: Home) -> BaseException:
+    """What the cell raised, to be raised here, with the session's traceback."""
+    if outcome == "timed_out" and error is not None:
+        return errors.with_lines(errors.stand_in(error["name"], error["value"], TimeoutError), error["traceback"])
+    if outcome == "cancelled" or error is None:
+        lines = error["traceback"] if error else []
+        return errors.with_lines(KeyboardInterrupt(), lines or ["KeyboardInterrupt"])
+    raised, description = (landed.raised, landed.error) if landed else (None, None)
+    if not isinstance(raised, BaseException):
+        raised = errors.rebuild(description or b"", error["name"], error["value"], home.namespace)
+    return errors.with_lines(raised, error["traceback"])
+
+
+def remember_source(shell: Any, file_name: str, number: int, source: str, transform: Callable[[str], str]) -> None:
+    """Lets tracebacks and `inspect` here show functions that the cell defined."""
+    import linecache
+
+    lines = [line + "\n" for line in transform(source).splitlines()]
+    linecache.cache[file_name] = (len(source), None, lines, file_name)
+    numbers: dict[str, int] | None = getattr(shell.compile, "_filename_map", None)
+    if numbers is not None:
+        numbers[file_name] = number

@@ -1,0 +1,185 @@
+"""`%%gpu`, as IPython sees it: the cell magic, a line magic that explains it, and a transformer that finds it.
+
+**Invariant:** importing and registering is cheap and silent; everything else is loaded with the first `%%gpu` cell.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import no_var_expand
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from baton_shim.base.source import GPU_LINE
+from baton_shim.notebook.options import Options, gpu_bytes, milliseconds, names
+
+if TYPE_CHECKING:
+    from baton_shim.base.fitting import Fitting
+    from baton_shim.notebook.home import Home
+
+CONFIG = re.compile(r"notices=(?P<notices>quiet|normal)|virtual=(?P<virtual>on|off)")
+WORDS = {
+    "gpu_config": ("notices=quiet", "notices=normal", "virtual=on", "virtual=off"),
+    "gpu_reset": ("--lose",),
+}
+"""What may stand behind the line magics."""
+EXPLANATION = (
+    "Put %%gpu (two percent signs) on the first line of a cell: the whole cell then runs on a GPU, with your "
+    "variables, and what it changes is here when it ends. '%%gpu?' shows the options"
+)
+NO_PROXY = (
+    "This kernel was started without Baton, so there is no GPU to send the cell to\n"
+    "hint: select the kernel 'Python (shared GPU)' (Kernel > Change Kernel…)"
+)
+
+
+def register(shell: Any, home: Home | None, why_not: str, fitting: Fitting) -> None:
+    """Adds the magics; without a `home` they say `why_not`."""
+
+    @magic_arguments()  # type: ignore[untyped-decorator]
+    @argument(  # type: ignore[untyped-decorator]
+        "--quiet", action="store_true", help="show neither the place in the queue nor where the cell ran"
+    )
+    @argument(  # type: ignore[untyped-decorator]
+        "--timeout", metavar="DURATION", help="stop the cell after this time of running, as in 90s, 5m or 1h30m"
+    )
+    @argument(  # type: ignore[untyped-decorator]
+        "--mem", metavar="SIZE", help="how much of the GPU's memory the session may have during the cell, as in 8G"
+    )
+    @argument(  # type: ignore[untyped-decorator]
+        "--priority", choices=("normal", "low"), default="normal", help="low: batch work that lets others go first"
+    )
+    @argument(  # type: ignore[untyped-decorator]
+        "--keep", nargs="+", metavar="NAMES", help="take these variables along, though the cell does not show a use"
+    )
+    @argument(  # type: ignore[untyped-decorator]
+        "--drop", nargs="+", metavar="NAMES", help="leave these variables where they are, in both directions"
+    )
+    @argument(  # type: ignore[untyped-decorator]
+        "--no-return",
+        action="store_true",
+        help="bring home nothing but the output; the next cell starts from the notebook's variables again",
+    )
+    @no_var_expand  # type: ignore[untyped-decorator]
+    def gpu(line: str, cell: str) -> Any:
+        """Run this cell on a GPU, with the notebook's variables.
+
+        The cell works as if it ran here: it sees the variables, and what it creates, changes or deletes is so in the
+        notebook afterwards. Only while the cell runs does it hold a GPU. Interrupt works as for every cell.
+        """
+        options = parse_argstring(gpu, line)
+        if home is None:
+            raise UsageError(why_not)
+        return home.run_cell(
+            cell,
+            Options(
+                quiet=options.quiet or home.quiet,
+                keep=names(options.keep, "--keep"),
+                drop=names(options.drop, "--drop"),
+                returns=not options.no_return,
+                timeout_ms=milliseconds(options.timeout),
+                gpu_memory_bytes=gpu_bytes(options.mem),
+                priority=options.priority,
+            ),
+        )
+
+    @no_var_expand  # type: ignore[untyped-decorator]
+    def explain(line: str) -> None:
+        """Say how `%%gpu` is written."""
+        if line.strip():
+            raise UsageError(f"%gpu runs nothing. {EXPLANATION}")
+        print(EXPLANATION)
+
+    @no_var_expand  # type: ignore[untyped-decorator]
+    def misplaced(line: str) -> None:
+        """`%%gpu` below other code."""
+        raise UsageError(
+            "%%gpu stands below other code; only comments, blank lines and other cell magics may stand above it\n"
+            "hint: make it the first line of its cell"
+        )
+
+    shell.register_magic_function(gpu, "cell", "gpu")
+    shell.register_magic_function(explain, "line", "gpu")
+    shell.register_magic_function(misplaced, "line", "%gpu")
+    register_beside(shell, home, why_not)
+    with fitting.part("Tab offers no options of %%gpu"):
+        from baton_shim.notebook import completion
+
+        completion.register(shell, gpu.parser, WORDS)
+    if hoist not in shell.input_transformers_cleanup:
+        shell.input_transformers_cleanup.append(hoist)
+
+
+def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
+    """The line magics about the session."""
+
+    def needed() -> Home:
+        if home is None:
+            raise UsageError(why_not)
+        return home
+
+    def status(line: str) -> None:
+        """Say which session runs this notebook's `%%gpu` cells, what it holds, and what the last cell moved."""
+        from baton_shim.notebook.status import text
+
+        print(text(needed()))
+
+    def output(line: str) -> None:
+        """Show once more what the last `%%gpu` cell showed, or that of In[N]: `%gpu_output N`.
+
+        For a cell whose output came while the notebook's page was closed.
+        """
+        home, number = needed(), line.strip()
+        if number and not number.isdecimal():
+            raise UsageError(f"%gpu_output {number}: not a number\nhint: write %gpu_output 3 for what In[3] showed")
+        home.show_again(int(number) if number else None)
+
+    def reset(line: str) -> None:
+        """Drop the session: the next `%%gpu` cell starts from the notebook's variables.
+
+        What is not here yet comes first. `--lose` gives it up: the variables are as before the cells that made it.
+        """
+        home = needed()
+        if line.strip() not in ("", "--lose"):
+            raise UsageError(f"%gpu_reset {line.strip()}: unknown\nhint: write %gpu_reset or %gpu_reset --lose")
+        if line.strip():
+            home.rest.give_up()
+        home.rest.bring()
+        home.void()
+        print("The next %%gpu cell starts a new session from the notebook's variables")
+
+    def config(line: str) -> None:
+        """Set what holds for this notebook: notices=quiet or normal, virtual=on or off."""
+        from baton_shim.virtual import SWITCH
+
+        home = needed()
+        for part in line.split():
+            found = CONFIG.fullmatch(part)
+            if not found:
+                known = "notices=quiet or notices=normal, virtual=on or virtual=off"
+                raise UsageError(f"%gpu_config {part}: unknown\nhint: write {known}")
+            if found["notices"]:
+                home.quiet = found["notices"] == "quiet"
+            else:
+                SWITCH.turn(found["virtual"] == "on")
+        print(f"notices={'quiet' if home.quiet else 'normal'} virtual={'on' if SWITCH.on else 'off'}")
+
+    magics = {"gpu_status": status, "gpu_output": output, "gpu_reset": reset, "gpu_config": config}
+    for name, function in magics.items():
+        shell.register_magic_function(function, "line", name)
+
+
+def hoist(lines: list[str]) -> list[str]:
+    """Makes a `%%gpu` that stands after comments or blank lines the first line.
+
+    Above it nothing but comments and blank lines is allowed, so it can neither be inside of a string nor below code.
+    """
+    for number, line in enumerate(lines):
+        text = line.strip()
+        if GPU_LINE.match(line):
+            return lines if number == 0 else [line.lstrip(), *lines[:number], *lines[number + 1 :]]
+        if text and not text.startswith("#"):
+            return lines
+    return lines

@@ -1,0 +1,71 @@
+"""What a session publishes while the notebook kernel captures output, and its questions to the student.
+
+**Invariant:** everything goes through the objects that a cell without Baton would use.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from baton_shim.base.interrupts import Interrupts
+
+
+def captured(shell: Any) -> bool:
+    """Whether output that goes past this kernel would escape from `%%capture`, `redirect_stdout` or a hook."""
+    from ipykernel.iostream import OutStream
+    from IPython.core.displaypub import CapturingDisplayPublisher
+
+    publisher = shell.display_pub
+    streams = (sys.stdout, sys.stderr)
+    return (
+        isinstance(publisher, CapturingDisplayPublisher)
+        or any(not isinstance(stream, OutStream) for stream in streams)
+        or any(getattr(place, "_hooks", None) for place in (publisher, *streams))
+    )
+
+
+def publish(shell: Any, output: dict[str, Any]) -> None:
+    kind = output["kind"]
+    content = json.loads(output["content"])
+    if kind == "stream":
+        stream = sys.stderr if content["name"] == "stderr" else sys.stdout
+        stream.write(content["text"])
+    elif kind in ("display_data", "update_display_data"):
+        shell.display_pub.publish(
+            content["data"],
+            content.get("metadata"),
+            transient=content.get("transient"),
+            update=kind == "update_display_data",
+        )
+    elif kind == "clear_output":
+        shell.display_pub.clear_output(wait=content.get("wait", False))
+    else:  # comm messages: nothing captures them
+        publish_past_capture(shell, output)
+
+
+def publish_past_capture(shell: Any, output: dict[str, Any]) -> None:
+    kernel = shell.kernel
+    kernel.session.send(
+        kernel.iopub_socket,
+        output["kind"],
+        json.loads(output["content"]),
+        parent=kernel.get_parent("shell"),
+        metadata=json.loads(output["metadata"] or b"{}"),
+        buffers=output["buffers"],
+    )
+
+
+def ask(shell: Any, prompt: str, password: bool, interrupts: Interrupts) -> str | None:
+    """What the student typed; an end of file as Jupyter writes it; None after an interrupt."""
+    kernel = shell.kernel
+    try:
+        with interrupts.raising():
+            answer: str = kernel.getpass(prompt) if password else kernel.raw_input(prompt)
+            return answer
+    except EOFError:
+        return "\x04"
+    except KeyboardInterrupt:
+        interrupts.count += 1
+        return None

@@ -1,0 +1,282 @@
+"""What `%%gpu` cells left in their session: it follows, and is here before code of the notebook runs.
+
+An ordinary cell, a widget's callback and a front-end's expressions wait for all of it: what they reach, by an
+attribute, a closure or a view of the same memory, no look at their text can tell. The next `%%gpu` cell does not wait.
+
+It comes even if a later `%%gpu` cell is stopped, fails or takes the session with it. Until all is here, everything that
+the cells changed can be taken back. That happens when their worker is lost first; then the next cell of any kind says
+so, once, and runs on the values that there are.
+
+**Invariant:** code of the student's never sees memory whose bytes are not here.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import functools
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import InputRejected
+
+from baton_shim.base.beside import runs_beside
+from baton_shim.base.interrupts import Interrupts
+from baton_shim.base.link import LinkClosed, Message
+from baton_shim.base.source import GPU_LINE
+from baton_shim.notebook.status import size
+from baton_shim.state import errors
+
+if TYPE_CHECKING:
+    from baton_shim.notebook.home import Home
+    from baton_shim.state import Table
+
+TICK_SECONDS = 1.0
+SAID_AFTER_SECONDS = 1.0
+"""A shorter wait is not worth a line."""
+MOST_KEPT_BYTES = 64 << 20
+"""What is kept to take cells back may take this much; then a cell brings everything home."""
+MOST_NAMES = 10
+COMMS = ("comm_open", "comm_msg", "comm_close")
+OWN_MAGICS = ("gpu_status", "gpu_output", "gpu_reset", "gpu_config")
+
+
+class NotYetHere(KeyboardInterrupt, InputRejected):  # type: ignore[misc]
+    """The student did not want to wait."""
+
+
+NotYetHere.__name__ = NotYetHere.__qualname__ = "KeyboardInterrupt"
+
+
+class Rest:
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._table: Table | None = None
+        self._call = 0
+        self._cells: list[int] = []
+        """The execution counts of those whose bytes are missing."""
+        self._undo: list[Callable[[], None]] = []
+        self.loss: list[str] = []
+        """What the next cell is to say of cells that were taken back."""
+        self._later: Message | None = None
+        """Came while a call ran that went on from what is not here, or when this machine had no room for it."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._seam(home.shell)
+
+    @property
+    def due(self) -> bool:
+        return self._table is not None
+
+    def bytes(self) -> int:
+        return self._table.away.bytes() if self._table is not None else 0
+
+    def cells(self) -> str:
+        return " and ".join(f"In[{number}]" for number in self._cells)
+
+    def may_grow(self) -> bool:
+        """Whether a cell may leave memory in its session: nothing here looks at it by itself, and not much is kept."""
+        kept = self._table.away.kept_bytes() if self._table is not None else 0
+        return kept < MOST_KEPT_BYTES and not runs_beside(self._home.shell)
+
+    # ---- what a call says ----
+
+    def applied(self, table: Table, call: int, cell: int, undo: Callable[[], None]) -> None:
+        """A cell's change is here, apart from the bytes that it left out."""
+        if not table.away.numbers:
+            self._settled()
+            return
+        self._table, self._call = table, call
+        self._cells.append(cell)
+        self._undo.append(undo)
+
+    def take(self, message: Message) -> None:
+        """What the proxy says between two calls."""
+        if self._table is None or message.body["call"] != self._call:
+            message.close()
+            return
+        trouble = None
+        if message.name == "rest_lost":
+            self._lose(message.body["error"]["value"])
+            message.close()
+            return
+        try:
+            assert message.file_descriptor is not None
+            self._table.complete(message.body["delta"], message.file_descriptor)
+        except (OSError, MemoryError):  # of this machine, which may have room soon
+            self.keep(message)
+            return
+        except Exception as error:  # bytes that fit nothing here
+            trouble = f"{type(error).__name__}: {errors.short(error)}"
+            self._lose(f"What followed could not be put in its place ({trouble})")
+        else:
+            self._settled()
+        message.close()
+        self._home.link.send("applied", call=message.body["call"], error=trouble)
+
+    def give_up(self) -> None:
+        """The student does not want to wait for it at all."""
+        if self.due:
+            call = self._call
+            self._lose("They were given up before they were here")
+            with contextlib.suppress(LinkClosed):
+                self._home.link.send("applied", call=call, error="The notebook gave it up")
+
+    def _settled(self) -> None:
+        self._table = None
+        self._cells.clear()
+        self._undo.clear()
+
+    def _lose(self, reason: str) -> None:
+        assert self._table is not None
+        names = [name for name in self._table.away.names() if not name.startswith("_")]
+        for undo in reversed(self._undo):
+            undo()
+        self._table.roll_back()
+        self._home.void()
+        self._home.forget_results(self._cells)
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        which = f"Your variables {', '.join(names[:MOST_NAMES])}{more}" if names else "Your variables"
+        self.loss += [
+            f"warning: The results of {self.cells()} are lost: {reason}",
+            f"{which} are as they were before In[{self._cells[0]}]. Run {self.cells()} again",
+        ]
+        self._settled()
+
+    # ---- waiting ----
+
+    def bring(self) -> None:
+        """Returns when everything is here or lost. Raises `NotYetHere` when the student interrupts."""
+        if self.due:
+            with Interrupts() as interrupts:
+                self._wait(interrupts)
+        if self.loss:
+            sys.stderr.write("".join(f"{line}\n" for line in self.loss))
+            sys.stderr.flush()
+            self.loss.clear()
+
+    def poll(self) -> None:
+        """What is here already."""
+        self._take_later()
+        while (message := self._home.link.receive(timeout=0)) is not None:
+            self._home.overdue(message)
+
+    def keep(self, message: Message) -> None:
+        """For the next look."""
+        if self._later is not None:
+            self._later.close()
+        self._later = message
+
+    def _take_later(self) -> None:
+        message, self._later = self._later, None
+        if message is not None:
+            self.take(message)
+
+    def _wait(self, interrupts: Interrupts) -> None:
+        began, said = time.monotonic(), False
+        while self.due:
+            self._take_later()
+            if not self.due:
+                return
+            try:
+                message = self._home.link.receive(interrupts, TICK_SECONDS)
+            except LinkClosed:
+                self._lose("Baton's proxy, which connects this kernel with the GPU machines, is gone")
+                return
+            if message is not None:
+                self._home.overdue(message)
+            elif interrupts.count:
+                lines = [
+                    f"KeyboardInterrupt: {size(self.bytes())} of what {self.cells()} made are not here yet",
+                    "This cell has not run; what is missing goes on coming. '%gpu_reset --lose' gives it up",
+                ]
+                raise errors.with_lines(NotYetHere(), lines)
+            if self.due and not said and time.monotonic() - began > SAID_AFTER_SECONDS:
+                said = True
+                sys.stderr.write(f"Waiting for {size(self.bytes())} of what {self.cells()} made on the GPU machine\n")
+                sys.stderr.flush()
+
+    # ---- while the kernel has nothing to do ----
+
+    def listen(self) -> None:
+        """After a cell: what the proxy says from now on is heard while the kernel is idle, as output of that cell."""
+        try:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._home.link.fileno(), self._readable)
+        except (RuntimeError, NotImplementedError):  # a cell of another thread: the next cell brings it
+            self._loop = None
+
+    def _quiet(self) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.remove_reader(self._home.link.fileno())
+        self._loop = None
+
+    def _readable(self) -> None:
+        """The kernel is between two cells, or a cell of this kernel's loop awaits."""
+        if self._home.busy:
+            self._quiet()
+            return
+        try:
+            self.poll()
+        except LinkClosed:
+            self._quiet()
+
+    # ---- before code of the student's runs ----
+
+    def _seam(self, shell: Any) -> None:
+        shell.ast_transformers.insert(0, Barrier(self))
+        evaluate = shell.user_expressions
+
+        @functools.wraps(evaluate)
+        def user_expressions(expressions: dict[str, str]) -> Any:
+            if expressions:
+                self.bring()
+            return evaluate(expressions)
+
+        shell.user_expressions = user_expressions
+        handlers = getattr(getattr(shell, "kernel", None), "shell_handlers", {})
+        for name in COMMS:
+            if name in handlers:
+                handlers[name] = self._after_rest(handlers[name])
+
+    def _after_rest(self, handle: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(handle)
+        def handle_later(*arguments: Any) -> Any:
+            self.bring()
+            return handle(*arguments)
+
+        return handle_later
+
+
+class Barrier(ast.NodeTransformer):
+    """Sees each cell before it runs; changes nothing."""
+
+    def __init__(self, rest: Rest) -> None:
+        self._rest = rest
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        if not needs_nothing(node):
+            self._rest.bring()
+        return node
+
+
+def needs_nothing(cell: ast.AST) -> bool:
+    """Whether a cell consists of Baton's own magics."""
+    statements = getattr(cell, "body", None)
+    if not isinstance(statements, list):
+        return False
+    return all(isinstance(one, ast.Expr) and is_own_magic(one.value) for one in statements)
+
+
+def is_own_magic(call: ast.expr) -> bool:
+    if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+        return False
+    texts = [one.value for one in call.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+    if call.func.attr == "run_line_magic":
+        return texts[:1] != [] and texts[0] in OWN_MAGICS
+    if call.func.attr != "run_cell_magic" or len(texts) != 3:
+        return False
+    name, _, body = texts
+    return name == "gpu" or (name in ("time", "capture") and GPU_LINE.match(body) is not None)

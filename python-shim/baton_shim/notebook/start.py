@@ -1,0 +1,79 @@
+"""The notebook kernel, which knows `%%gpu`.
+
+Forked by `baton_shim.__main__`, or started as `python -m baton_shim.notebook.start -f inner.json …`.
+
+**Invariant:** nothing of Baton is in the history, in the count or on iopub before the first `%%gpu` cell.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from baton_shim.base.launch import SHIM_SOCKET, end_with_parent, leave_notebook_folder, run_kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+def main() -> None:
+    leave_notebook_folder()
+    run(lambda: None)
+
+
+def forked(words: int) -> None:
+    """Loads its libraries while the proxy starts, which then says on this pipe what it has to know."""
+    os.environ["JPY_PARENT_PID"] = str(os.getppid())
+    run(lambda: be_told(words))
+
+
+def run(prepare: Callable[[], None]) -> None:
+    end_with_parent("SIGTERM")
+    from baton_shim.base.fitting import Fitting
+    from baton_shim.base.local_modules import LocalModules
+    from baton_shim.base.packages import Packages
+
+    fitting = Fitting()
+    modules = LocalModules(Packages())
+    with fitting.part("changes of your own .py files do not reach %%gpu cells"):
+        modules.watch()
+
+    def shell_ready(shell: Any) -> None:
+        with fitting.part("an interrupt between two cells may lose a cell's reply"):
+            from baton_shim.base.interrupts import Aim, send_whole
+
+            # A plain kernel waits for its output thread before it replies, and an interrupt strikes there. This one
+            # waits only if something was printed, so the reply is the first moment for the control thread and its
+            # interrupt.
+            send_whole(shell.kernel.session)
+            Aim(shell.kernel)
+        socket_path, home = os.environ.pop(SHIM_SOCKET, None), None
+        with fitting.part("%%gpu cells do not run"):
+            from baton_shim.notebook.home import Home
+
+            home = Home(shell, socket_path, modules, fitting) if socket_path else None
+        with fitting.part("%%gpu is unknown"):
+            from baton_shim.notebook.magic import NO_PROXY, register
+
+            register(shell, home, fitting.text() if socket_path and home is None else NO_PROXY, fitting)
+        fitting.tell(shell)
+
+    run_kernel(shell_ready, lambda app: prepare())
+
+
+def be_told(words: int) -> None:
+    """The environment, then the arguments, each with a zero behind it and one between the two."""
+    with open(words, "rb") as pipe:
+        environment, end, arguments = pipe.read().partition(b"\0\0")
+    if not end:  # the proxy did not get as far, and has said why
+        sys.exit(1)
+    for entry in environment.split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        os.environb[name] = value
+    sys.argv[1:] = map(os.fsdecode, arguments.split(b"\0")[:-1])
+
+
+if __name__ == "__main__":
+    main()

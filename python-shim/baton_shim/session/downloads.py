@@ -1,0 +1,32 @@
+"""What a cell is told whose download failed because nothing of the network could be reached.
+
+Libraries put the failure of the system into errors of their own, some as text only; so the texts are looked for.
+
+**Invariant:** pure.
+"""
+
+from __future__ import annotations
+
+import re
+
+from baton_shim.state import errors
+
+HINT = (
+    "this GPU machine may have no internet: download the data in an ordinary cell, as files beside your notebook "
+    "are there in %%gpu cells, or ask your course staff to publish it or to put it into a shared folder"
+)
+UNREACHABLE = re.compile(
+    r"Temporary failure in name resolution|Name or service not known|No address associated with hostname"
+    r"|Network is unreachable|No route to host|Couldn't reach .+ on the Hub"
+)
+CODES = {"wget": (4,), "curl": (6, 7, 28)}
+"""With these the programs say that they could not connect."""
+
+
+def hint_for_error(error: BaseException) -> str | None:
+    return HINT if any(UNREACHABLE.search(errors.short(link)) for link in errors.linked(error)) else None
+
+
+def hint_for_command(command: str, exit_code: object) -> str | None:
+    words = re.split(r"[\s;&|]+", command)
+    return HINT if any(exit_code in CODES.get(word, ()) for word in words) else None

@@ -1,0 +1,20 @@
+"""What a cell is told that looks for a file which stayed beside the notebook because it is hidden."""
+
+from __future__ import annotations
+
+from baton_shim.base import mirror
+from baton_shim.state import errors
+
+HIDDEN = (
+    "hidden files and folders do not travel to GPU machines: if {0!r} is beside your notebook and the cell needs it, "
+    "add the line '!{0}' to the file .batonignore there"
+)
+
+
+def hint_for_error(error: BaseException) -> str | None:
+    for link in errors.linked(error):
+        if isinstance(link, FileNotFoundError) and isinstance(link.filename, str):
+            hidden = mirror.hidden_part(link.filename)
+            if hidden is not None:
+                return HIDDEN.format(hidden)
+    return None

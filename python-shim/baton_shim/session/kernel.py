@@ -1,0 +1,407 @@
+"""The kernel of a session.
+
+Over the private socket. In: `Run`, a cell with the state that it needs, and `Begin`. Out: what the cell publishes, and
+what it changed. Nobody uses the kernel's ZeroMQ sockets.
+
+**Invariant:** a cell runs only after its state was applied and it was told to begin, and only once; the state leaves
+the process only between `Finished` and `Released`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import platform
+import sys
+import threading
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from ipykernel.ipkernel import IPythonKernel
+from IPython.core.error import StdinNotImplementedError
+from traitlets import Type
+
+from baton_shim.base import wire
+from baton_shim.base.beside import names_beside
+from baton_shim.base.comms import SessionComms
+from baton_shim.base.frames import hide_from_tracebacks
+from baton_shim.base.here import by_reference
+from baton_shim.base.interrupts import Interrupts
+from baton_shim.base.link import Link, LinkClosed, Message
+from baton_shim.session.name_faults import NameFaults, watch_main
+from baton_shim.session.publisher import Publisher
+from baton_shim.session.shell import SessionShell
+from baton_shim.state import errors
+from baton_shim.state.session_names import SessionNames
+from baton_shim.surroundings import Departing, Surroundings, warn
+from baton_shim.virtual import SWITCH
+
+if TYPE_CHECKING:
+    from baton_shim.base.local_modules import LocalModules
+    from baton_shim.state import Snapshot, Table
+
+
+class SessionKernel(IPythonKernel):  # type: ignore[misc]
+    shell_class = Type(SessionShell)
+    _interrupts: Interrupts
+
+    def join(self, link: Link, modules: LocalModules) -> None:
+        """The socket to the worker; called once, before the first cell."""
+        from baton_shim.state import Table
+
+        by_reference(self.shell)
+        hide_from_tracebacks()
+        SWITCH.begin(session=True)
+        self._link = link
+        self._modules = modules
+        self._table: Table = Table(self.shell.user_ns, modules.land, modules.packages.missing)
+        self._names = SessionNames(self.shell.user_ns)
+        self._turn = threading.Lock()  # of the cell and its threads, to speak with the notebook
+        self._faults = NameFaults(self.shell.user_ns, self._names, self._turn, self._ask_for_names)
+        watch_main(self.shell.user_module, self._faults)
+        self.shell.faults = self._faults
+        self.shell.custom_handler = None
+        self._surroundings = Surroundings()
+        self._comms = SessionComms(self)
+        self._troubles: list[str] = []
+        self._question = 0
+        self._context = contextvars.copy_context()
+        self._message_id = ""
+        self._file = ""
+
+    def try_a_cell(self) -> None:
+        """Raises what would stop a student's cell or what it leaves. The session is of no use afterwards."""
+        self.shell.run_cell("found = sum(range(10))", store_history=False).raise_error()
+        self._table.snapshot(["found"])
+
+    def start(self) -> None:
+        super().start()
+        self._publisher = Publisher(self._link, self.iopub_thread)
+        self._loop: asyncio.AbstractEventLoop = self.io_loop.asyncio_loop
+        self._listen()
+        overlay = self._modules.packages.overlay
+        self._link.hello(overlay.worker_python if overlay else sys.executable)
+
+    def _listen(self) -> None:
+        self._loop.add_reader(self._link, self._on_readable)
+
+    def _on_readable(self) -> None:
+        """While a cell runs, the cell listens."""
+        self._loop.remove_reader(self._link)
+        self._serving = self._loop.create_task(self._serve(), context=self._context)  # what a cell sets, the next finds
+
+    async def _serve(self) -> None:
+        try:
+            while (message := self._link.receive(timeout=0)) is not None:
+                if message.name == "run":
+                    await self._run_cell(message)
+                else:  # one that is late
+                    message.close()
+        except LinkClosed:
+            os._exit(1)  # nobody is left who could use this session
+        except BaseException:
+            traceback.print_exc(file=sys.__stderr__)
+            os._exit(1)  # what it holds cannot be known any more
+        self._listen()
+
+    async def _run_cell(self, message: Message) -> None:
+        cell = message.body
+        self._message_id = cell["message_id"]
+        request = self.session.msg("execute_request", {key: cell[key] for key in ("code", "silent", "allow_stdin")})
+        request["header"]["msg_id"] = request["msg_id"] = self._message_id
+        self.set_parent([], request, channel="shell")
+        with Interrupts() as self._interrupts:
+            prepared = self._apply(message)
+            if isinstance(prepared, BaseException):
+                self._refuse(prepared)
+                return
+            self._wait_for_begin()
+            self._link.send("started", message_id=self._message_id)
+            self._surroundings.hooks.patches.expect(cell["code"], self.shell.user_ns)
+            self._faults.open(prepared["dynamic"])
+            reply = await self._run(cell["code"], cell["silent"], cell["allow_stdin"])
+            self._faults.close()
+            self._surroundings.hooks.patches.read(cell["code"], self.shell.user_ns)
+            self._finish(reply, prepared)
+
+    def _wait_for_begin(self) -> None:
+        """The broker may still give the cell to another worker."""
+        while (message := self._receive()).name != "begin" or message.body["message_id"] != self._message_id:
+            message.close()
+
+    def _receive(self) -> Message:
+        """The next message; interrupts stay counted. An answer that no `input()` waits for any more is dropped."""
+        while True:
+            message = self._link.receive()
+            if message is not None and message.name != "input":
+                return message
+
+    def _apply(self, message: Message) -> dict[str, Any] | BaseException:
+        shell = self.shell
+        shell.execution_count = message.body["execution_count"]
+        try:
+            self._names.whole()
+            assert message.file_descriptor is not None
+            extra: Any = self._table.apply(message.body["delta"], message.file_descriptor)
+            self._troubles = self._surroundings.land(extra["around"])
+            self._troubles += self._surroundings.figures.land(extra["figures"])
+            self._surroundings.handlers.land(extra["handlers"])
+            self._surroundings.hooks.land(extra["hooks"])
+            self._surroundings.hooks.patches.hear(extra["patched"])
+            self._surroundings.settle(self._table.rebuilt)
+            self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")))
+            if isinstance(last := extra["last_error"], BaseException):
+                sys.last_type, sys.last_value, sys.last_traceback = type(last), last, last.__traceback__
+        except BaseException as error:  # whatever the student's own classes raise while they are rebuilt
+            return error
+        finally:
+            message.close()
+        self._troubles = self._modules.packages.take_troubles() + self._troubles
+        self._remember_sources(extra)
+        prepared: dict[str, Any] = extra
+        return prepared
+
+    def _remember_sources(self, extra: dict[str, Any]) -> None:
+        for file_name, (number, source) in extra["sources"].items():
+            remember_source(self.shell, file_name, number, source)
+
+    def _ask_for_names(self, names: list[str]) -> None:
+        """What was changed here up to now stays as it is; only what the cell lacks comes."""
+        count = self._interrupts.count
+        with self._interrupts.held():
+            self._link.send("names_wanted", message_id=self._message_id, names=names)
+            message = self._receive()
+            bound = self._names.bound()
+            try:
+                assert message.file_descriptor is not None
+                extra: Any = self._table.apply(message.body["delta"], message.file_descriptor, bound_stays=True)
+            except BaseException as error:  # the student's own classes; the two tables no longer agree
+                self._refuse(error)
+                raise
+            finally:
+                message.close()
+            self._names.came(extra["names"], names, extra["refused"], bound)
+            if extra["dynamic"]:
+                self._faults.watch_text()
+            self._remember_sources(extra)
+        if self._interrupts.count > count and threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+
+    def _refuse(self, error: BaseException) -> None:
+        self._link.send(
+            "refused", message_id=self._message_id, error=refusal_of(error, self._modules.packages.may_install)
+        )
+
+    async def _run(self, code: str, silent: bool, allow_stdin: bool) -> dict[str, Any]:
+        shell = self.shell
+        shell.displayhook.take()
+        shell.last_execution_result = None
+        shell.displayhook.cell = None
+        for line in self._modules.packages.take_notes():
+            sys.stdout.write(f"{line}\n")
+        for line in self._troubles:
+            warn(line)
+        ticking = asyncio.ensure_future(tick())
+        try:
+            with self._interrupts.raising():
+                if self._interrupts.count:
+                    raise KeyboardInterrupt
+                # No history here: prompts, In and Out belong to the notebook kernel.
+                reply: dict[str, Any] = await self.do_execute(
+                    code, silent, store_history=False, allow_stdin=allow_stdin
+                )
+        except BaseException as error:  # an interrupt between the cell and the machinery around it
+            shell.showtraceback((type(error), error, error.__traceback__), running_compiled_code=True)
+            reply = error_reply(shell, type(error).__name__, str(error))
+            shell.last_execution_result = None
+        finally:
+            ticking.cancel()
+        self._file = shell.compile.get_code_name(code, shell.displayhook.cell or "", shell.execution_count)
+        return reply
+
+    def _finish(self, reply: dict[str, Any], prepared: dict[str, Any]) -> None:
+        outcome, error, raised = self._outcome(reply)
+        self.shell.last_execution_result = None  # it holds the value
+        result = self.shell.displayhook.take()
+        names, gone = self._names.changed(prepared["stores"], prepared["drop"])
+        around = self._surroundings.depart()
+        if not prepared["returns"]:
+            if result is not None:
+                self.shell.display_pub.publish(result.data, result.metadata)
+            names, gone, result, around = [], [], None, Departing({}, {})
+        extra: dict[str, Any] = {
+            "names": names,
+            "error": errors.describe(raised) if raised is not None else None,
+            "raised": raised if self._travels_itself(raised) else None,
+            "payload": reply.get("payload", []),
+            "bundle": (result.data, result.metadata) if result else None,
+            "file": self._file,
+            "around": around.changes,
+            "figures": self._surroundings.figures.depart() if prepared["returns"] else None,
+            "handlers": self._surroundings.handlers.depart(self.shell.user_ns) if prepared["returns"] else None,
+            "hooks": self._surroundings.hooks.depart() if prepared["returns"] else None,
+            "comms": self._comms.depart() if prepared["returns"] else None,
+            "custom_handler": self.shell.custom_handler if prepared["returns"] else None,
+            "displays_after": self.shell.take_displays_after(),
+            "beside": sorted(names_beside(self.shell)),
+            "where": (platform.node(), os.getpid()),
+        }
+        self.shell.custom_handler = None
+        if result:
+            extra["value"] = result.value
+        snapshot = self._snapshot(names, gone, extra, prepared)
+        self._publisher.end()
+        self._link.send(
+            "finished",
+            message_id=self._message_id,
+            outcome=outcome,
+            error=error,
+            state=snapshot.as_wire(),
+            away_bytes=snapshot.away_bytes,
+            keeps=self._table.keeps(),
+        )
+        self._names.went_home(names, gone)
+        self._surroundings.departed(around)
+        while self._receive().name != "released":
+            pass
+        self._table.release()
+        if snapshot.away_bytes:
+            self._settle()
+
+    def _settle(self) -> None:
+        """What the message left out stays readable, whatever the next cell does to it."""
+        from baton_shim.state.keeper import keep
+
+        rest = self._table.rest()
+        process = keep(rest.segments)
+        self._link.send("settled", message_id=self._message_id, state=rest.as_wire(), keeper=process)
+
+    def _snapshot(self, names: list[str], gone: list[str], extra: dict[str, Any], prepared: dict[str, Any]) -> Snapshot:
+        from baton_shim.state import Budget
+
+        budget = Budget(*prepared["budget"]) if prepared.get("budget") is not None else None
+        try:
+            modules = self._modules.depart()
+            snapshot = self._table.snapshot(
+                names, extra=extra, deleted=gone, partings=prepared["returns"], modules=modules, budget=budget
+            )
+            self._modules.departed()
+            return snapshot
+        except Exception as error:  # what single values refuse stays here; this is more
+            if extra.pop("comms", None):  # a widget may reach what no variable does
+                return self._snapshot(names, gone, extra | {"comms": None}, prepared)
+            lost = f"{type(error).__name__}: {errors.short(error)}"
+            nothing: dict[str, Any] = {"names": [], "raised": None, "payload": [], "bundle": None, "file": ""}
+            nothing |= {key: extra[key] for key in ("error", "displays_after")}
+            return self._table.snapshot([], extra=nothing | {"lost": lost}, partings=False)
+
+    def _travels_itself(self, error: BaseException | None) -> bool:
+        """An error that a variable has, too, is the same one in the notebook. Libraries that it is of, or that the
+        object of an AttributeError is of, may be missing there.
+        """
+        if error is None or self._table.knows(error):
+            return error is not None
+        own = ("builtins", "__main__")
+        return all(type(link).__module__ in own and not hasattr(link, "obj") for link in errors.linked(error))
+
+    def _outcome(self, reply: dict[str, Any]) -> tuple[str, dict[str, Any] | None, BaseException | None]:
+        if reply["status"] == "ok":
+            return "ok", None, None
+        ended = self.shell.last_execution_result
+        error = (ended.error_before_exec or ended.error_in_exec) if ended else None
+        remote = wire.remote_error(reply["ename"], reply["evalue"], list(reply.get("traceback") or []))
+        forget_frames(error, self.shell.user_ns)
+        cancelled = reply["ename"] in ("KeyboardInterrupt", "CancelledError")
+        return ("cancelled" if cancelled else "error"), remote, error
+
+    def raw_input(self, prompt: str = "") -> str:
+        return self._ask(str(prompt), password=False)
+
+    def getpass(self, prompt: str = "", stream: object = None, **options: object) -> str:
+        return self._ask(str(prompt), password=True)
+
+    def _ask(self, prompt: str, password: bool) -> str:
+        if not self._allow_stdin:
+            what = "getpass" if password else "raw_input"
+            raise StdinNotImplementedError(f"{what} was called, but this frontend does not support input requests.")
+        self._publisher.end()
+        if threading.current_thread() is not threading.main_thread():
+            raise StdinNotImplementedError("input() works in the cell itself only, not in its threads")
+        with self._turn, self._interrupts.held():
+            value = self._answer(prompt, password)
+        if value is None:
+            raise KeyboardInterrupt("Interrupted by user")
+        if value == "\x04":
+            raise EOFError
+        return value
+
+    def _answer(self, prompt: str, password: bool) -> str | None:
+        """What was typed; None when the student interrupted instead."""
+        self._question += 1
+        self._link.send(
+            "input_wanted", message_id=self._message_id, question=self._question, prompt=prompt, password=password
+        )
+        count = self._interrupts.count
+        while True:
+            message = self._link.receive(self._interrupts)
+            if message is None:
+                if self._interrupts.count > count:
+                    return None
+            elif message.name == "input" and message.body["question"] == self._question:
+                value: str | None = message.body["value"]
+                return value
+            else:  # one that is late, too
+                message.close()
+
+
+async def tick() -> None:
+    """ipykernel's handler cancels a cell that awaits in the loop's next turn, and wakes no loop that sleeps."""
+    while True:
+        await asyncio.sleep(0.05)
+
+
+def error_reply(shell: SessionShell, name: str, value: str) -> dict[str, Any]:
+    return {
+        "status": "error",
+        "ename": name,
+        "evalue": value,
+        "traceback": getattr(shell, "_last_traceback", None) or [],
+        "execution_count": shell.execution_count,
+        "user_expressions": {},
+        "payload": [],
+    }
+
+
+def refusal_of(error: BaseException, may_install: bool) -> dict[str, Any]:
+    """Why the state could not be set up, for the student."""
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = error.name.partition(".")[0]
+        install = f"install it in a %%gpu cell without variables: %pip install {package}"
+        return wire.remote_error(
+            "ModuleNotFoundError",
+            f"Package '{package}' is used here but is not installed on the GPU machine",
+            hint=install if may_install else "ask your course staff to install it",
+        )
+    if type(error).__name__ == "TableBroken":
+        return wire.remote_error("StateRefused", errors.short(error))
+    text = f"{type(error).__name__}: {errors.short(error)}"
+    return wire.remote_error("StateRefused", f"What the cell needs could not be set up on the GPU machine ({text})")
+
+
+def remember_source(shell: SessionShell, file_name: str, number: int, source: str) -> None:
+    """Lets tracebacks and `inspect` show a cell of the other kernel as `Cell In[number]`."""
+    import linecache
+
+    lines = [line + "\n" for line in source.splitlines()]
+    linecache.cache[file_name] = (len(source), None, lines, file_name)
+    shell.compile._filename_map[file_name] = number
+
+
+def forget_frames(error: BaseException | None, namespace: dict[str, Any]) -> None:
+    """The frames of a failed cell hold its arrays; nobody debugs them here."""
+    from baton_shim.state.kinds import traces
+
+    sys.last_type = sys.last_value = sys.last_traceback = None
+    for link in errors.linked(error):
+        link.__traceback__ = traces.without_variables(link.__traceback__, namespace)

@@ -1,0 +1,70 @@
+"""What a session publishes: over the private socket to its worker, instead of over iopub, where nobody listens.
+
+ipykernel's output thread stays the only one that writes outputs, so those of threads and child processes come in the
+order in which they come in any kernel.
+
+**Invariant:** what was published before `end` is on the socket before what is sent there after it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jupyter_client.session import DELIM
+
+from baton_shim.base.link import Link, LinkClosed
+
+# What the notebook kernel says itself, or what only a kernel's own clients want to know.
+_NOT_SENT = frozenset("status execute_input execute_result error iopub_welcome shutdown_reply debug_event".split())
+
+
+class Publisher:
+    """Takes the place of the output thread's socket, and notes whether the thread may have something to do."""
+
+    def __init__(self, link: Link, thread: Any) -> None:
+        self._link = link
+        self._socket = thread.socket
+        self._schedule: Callable[[Callable[[], object]], None] = thread.schedule
+        self._busy = False
+        self._has_forked = False  # children give the thread their outputs past `schedule`
+        os.register_at_fork(after_in_parent=self._note_fork)
+        thread.schedule = self._schedule_and_note
+        thread.socket = self
+
+    def end(self) -> None:
+        """Returns once everything that was published is on its way."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if self._busy or self._has_forked:
+            self._busy = False
+            reached = threading.Event()
+            self._schedule(reached.set)
+            reached.wait()
+
+    def send_multipart(self, parts: Sequence[Any], *_: object, **__: object) -> None:
+        """In the output thread. The parts: topic, delimiter, signature, four texts of JSON, buffers."""
+        parts = [bytes(part) for part in parts]
+        header, _parent, metadata, content, *buffers = parts[parts.index(DELIM) + 2 :]
+        kind = json.loads(header)["msg_type"]
+        if kind in _NOT_SENT:
+            return
+        output = {"kind": kind, "content": content, "metadata": metadata, "buffers": buffers}
+        try:
+            self._link.send("published", listen=False, output=output)
+        except LinkClosed:
+            pass  # the session ends with its worker
+
+    def _schedule_and_note(self, work: Callable[[], object]) -> None:
+        self._busy = True
+        self._schedule(work)
+
+    def _note_fork(self) -> None:
+        self._has_forked = True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._socket, name)

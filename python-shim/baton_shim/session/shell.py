@@ -1,0 +1,213 @@
+"""The shell of a session: IPython as in any kernel, but result and error of a cell are kept for the way home.
+
+The notebook kernel makes `execute_result`, `error`, `Out`, history and prompts of them; streams and displays go out
+on the session's iopub as usual.
+
+**Invariant:** the shell publishes neither a result nor an error itself.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ipykernel.displayhook import ZMQShellDisplayHook
+from ipykernel.jsonutil import encode_images, json_clean
+from ipykernel.zmqshell import ZMQInteractiveShell
+from IPython.core.error import UsageError
+from IPython.core.events import EventManager
+from IPython.core.magic import line_magic, magics_class
+from IPython.core.magics.namespace import NamespaceMagics
+from traitlets import Type
+
+from baton_shim.base import frames
+from baton_shim.base.originals import of_notebook
+from baton_shim.base.source import as_written
+from baton_shim.session import downloads, hidden_files
+
+if TYPE_CHECKING:
+    from baton_shim.session.name_faults import NameFaults
+
+# They look into the namespace itself.
+NEED_ALL_NAMES = frozenset("psearch reset reset_selective store".split())
+# The notebook has the history.
+OF_HISTORY = frozenset("history hist recall rep rerun macro save pastebin notebook".split())
+
+
+class Result(NamedTuple):
+    value: Any
+    data: dict[str, Any]
+    metadata: dict[str, Any]
+
+
+class SessionDisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
+    """Formats where the object lives and keeps both; several results in one cell are displayed, except the last."""
+
+    result: Result | None = None
+    cell: str | None = None
+    """The transformed source that runs, for the semicolon at its end."""
+
+    def __call__(self, result: Any = None) -> None:
+        self.check_for_underscore()
+        if result is None or self.semicolon_at_end_of_expression(self.cell or ""):
+            return
+        if self.result is not None:
+            self.shell.display_pub.publish(self.result.data, self.result.metadata)
+        data, metadata = self.compute_format_data(result)
+        self.fill_exec_result(result)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        shown = Result(result, json_clean(encode_images(data)), json_clean(metadata or {}))
+        if self.shell.cells_running > 1:  # of a cell that the cell runs
+            self.shell.display_pub.publish(shown.data, shown.metadata)
+        else:
+            self.result = shown
+
+    def take(self) -> Result | None:
+        result, self.result = self.result, None
+        return result
+
+
+@magics_class
+class SessionNamespaceMagics(NamespaceMagics):  # type: ignore[misc]
+    """`%who` lists the notebook's names; for their types it needs what they stand for."""
+
+    @line_magic  # type: ignore[untyped-decorator]
+    def who_ls(self, parameter_s: str = "") -> list[str]:
+        elsewhere: set[str] = set()
+        if parameter_s.strip():
+            self.shell.faults.bring_all()
+        else:
+            elsewhere = {name for name in self.shell.faults.elsewhere() if not name.startswith("_")}
+        return sorted(elsewhere.union(super().who_ls(parameter_s)))
+
+    @line_magic  # type: ignore[untyped-decorator]
+    def who(self, parameter_s: str = "") -> None:
+        super().who(parameter_s)
+
+    @line_magic  # type: ignore[untyped-decorator]
+    def whos(self, parameter_s: str = "") -> None:
+        self.shell.faults.bring_all()
+        super().whos(parameter_s)
+
+
+class SessionEvents(EventManager):  # type: ignore[misc]
+    """Callbacks of the notebook wait for the cell's end in the notebook, and so does what callbacks after the cell show
+    here, such as matplotlib's figures: the notebook shows the cell's value or error first.
+    """
+
+    def trigger(self, event: str, *arguments: Any, **named: Any) -> None:
+        everyone = self.callbacks[event]
+        self.callbacks[event] = [one for one in everyone if not of_notebook(one)]
+        kept = event in ("post_execute", "post_run_cell") and not self.shell.cells_running
+        if kept:
+            self.shell.display_pub.register_hook(self.shell.keep_display)
+        try:
+            super().trigger(event, *arguments, **named)
+        finally:
+            self.callbacks[event] = everyone
+            if kept:
+                self.shell.display_pub.unregister_hook(self.shell.keep_display)
+
+
+class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
+    displayhook_class = Type(SessionDisplayHook)
+    faults: NameFaults
+    custom_handler: tuple[Any, Any] | None = None
+    """What the cell gave to `set_custom_exc`, for the notebook, where an error ends the cell."""
+    cells_running = 0
+    """The cell, and what it runs as a cell itself."""
+    _cell_source = ""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._displays_after: list[tuple[str, str]] = []
+        super().__init__(*arguments, **options)
+
+    async def run_cell_async(self, *arguments: Any, **options: Any) -> Any:
+        self.cells_running += 1
+        try:
+            return await super().run_cell_async(*arguments, **options)
+        finally:
+            self.cells_running -= 1
+
+    def keep_display(self, message: dict[str, Any]) -> None:
+        self._displays_after.append((message["msg_type"], json.dumps(message["content"])))
+
+    def take_displays_after(self) -> list[tuple[str, str]]:
+        """What was shown after the cell: the kind and content of each message."""
+        shown, self._displays_after = self._displays_after, []
+        return shown
+
+    def init_events(self) -> None:
+        super().init_events()
+        self.events.__class__ = SessionEvents
+
+    def init_magics(self) -> None:
+        super().init_magics()
+        self.register_magics(SessionNamespaceMagics)
+
+    def set_custom_exc(self, exc_tuple: Any, handler: Any) -> None:
+        super().set_custom_exc(exc_tuple, handler)
+        self.custom_exceptions, self.custom_handler = (), (exc_tuple, handler)
+
+    def transform_cell(self, raw_cell: str) -> str:
+        """ipykernel asks for the cell itself, to see whether it awaits; then IPython does, and for what magics run."""
+        known: str | None = self.displayhook.cell
+        if known is not None and raw_cell == self._cell_source:
+            return known
+        transformed: str = super().transform_cell(raw_cell)
+        if known is None:
+            self._cell_source, self.displayhook.cell = raw_cell, transformed
+        return transformed
+
+    def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
+        if magic_name in OF_HISTORY:
+            raise UsageError(f"%{magic_name} reads the notebook's history\nhint: write it in a cell without %%gpu")
+        if magic_name in NEED_ALL_NAMES:
+            self.faults.bring_all()
+        return super().run_line_magic(magic_name, line, _stack_depth + 1)
+
+    def system(self, cmd: str) -> None:
+        super().system(cmd)
+        hint = downloads.hint_for_command(cmd, self.user_ns.get("_exit_code"))
+        if hint is not None:
+            sys.stderr.write(f"hint: {hint}\n")
+
+    def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
+        from baton_shim.state import StayedError
+
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if isinstance(evalue, StayedError):
+            stb = [*stb, f"hint: {evalue.hint}"]
+        elif (hint := downloads.hint_for_error(evalue) or hidden_files.hint_for_error(evalue)) is not None:
+            stb = [*stb, f"hint: {hint}"]
+        self._last_traceback = [as_written(lines) for lines in stb]
+
+    def showtraceback(self, exc_tuple: Any = None, *arguments: Any, **options: Any) -> None:
+        """What ends the cell goes home with it. What is shown besides, as by `%tb` or for a `_repr_html_` that failed,
+        stands where it is shown.
+        """
+        try:
+            kind, error, trace = self._get_exc_info(exc_tuple)
+        except ValueError:
+            super().showtraceback(exc_tuple, *arguments, **options)  # says that there is none
+            return
+        frames.hide(error)
+        if isinstance(error, BaseExceptionGroup):  # which IPython would print to stderr
+            while trace is not None and trace.tb_frame.f_code.co_filename not in self.compile._filename_map:
+                trace = trace.tb_next  # IPython's own frames
+            lines = "".join(traceback.format_exception(kind, error, trace)).splitlines()
+            self._showtraceback(kind, error, lines)
+        else:
+            super().showtraceback(exc_tuple, *arguments, **options)
+        if not options.get("running_compiled_code") and not options.get("exception_only"):
+            sys.stderr.write(f"{self.InteractiveTB.stb2text(self._last_traceback)}\n")
+
+    def show_usage_error(self, exc: BaseException) -> None:
+        """The notebook kernel prints it."""
+
+    def ask_exit(self) -> None:
+        sys.stderr.write("exit() and quit() in a %%gpu cell end neither the notebook nor its session\n")
