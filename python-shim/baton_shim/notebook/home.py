@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from baton_shim.base import frames
+from baton_shim.base import compat, frames
 from baton_shim.base.closure import Uses
+from baton_shim.base.compat import FIT
 from baton_shim.base.here import by_reference
 from baton_shim.base.link import Link, LinkClosed
 from baton_shim.notebook import outputs
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from baton_shim.base.comms import HomeComms
-    from baton_shim.base.fitting import Fitting
     from baton_shim.base.link import Message
     from baton_shim.base.local_modules import LocalModules
     from baton_shim.notebook.again import Again
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Home:
-    def __init__(self, shell: Any, socket_path: str, modules: LocalModules, fitting: Fitting) -> None:
+    def __init__(self, shell: Any, socket_path: str, modules: LocalModules) -> None:
         self.shell = shell
         self.modules = modules
         self.link = Link(socket_path)
@@ -75,16 +75,11 @@ class Home:
         """Whether a `%%gpu` cell runs."""
         self._shown: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         by_reference(shell)
-        with fitting.part("'cuda' is there in %%gpu cells only"):
-            SWITCH.begin(session=False)
-        with fitting.part("no hints stand below ordinary cells"):
-            WATCH.begin(shell)
-        with fitting.part("errors of %%gpu cells show the wrong lines"):
-            seam_traceback(shell)
-        with fitting.part("handlers of set_custom_exc see the wrong lines of %%gpu cells"):
-            seam_custom_handler(shell)
-        with fitting.part("%debug shows the wrong lines after a %%gpu cell"):
-            seam_debugger(shell)
+        FIT.attach(compat.SWITCHING, SWITCH.begin)
+        FIT.attach(compat.HINTS, WATCH.begin, shell)
+        FIT.attach(compat.TRACEBACKS, seam_traceback, shell)
+        FIT.attach(compat.HANDLERS, seam_custom_handler, shell)
+        FIT.attach(compat.DEBUGGER, seam_debugger, shell)
         self._seam_display()
 
     @functools.cached_property

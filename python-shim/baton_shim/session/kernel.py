@@ -25,6 +25,7 @@ from traitlets import Type
 from baton_shim.base import wire
 from baton_shim.base.beside import names_beside
 from baton_shim.base.comms import SessionComms
+from baton_shim.base.compat import FIT
 from baton_shim.base.frames import hide_from_tracebacks
 from baton_shim.base.here import by_reference
 from baton_shim.base.interrupts import Interrupts
@@ -95,7 +96,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         try:
             while (message := self._link.receive(timeout=0)) is not None:
                 if message.name == "run":
-                    await self._run_cell(message)
+                    await self._serve_cell(message)
                 else:  # one that is late
                     message.close()
         except LinkClosed:
@@ -105,7 +106,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             os._exit(1)  # what it holds cannot be known any more
         self._listen()
 
-    async def _run_cell(self, message: Message) -> None:
+    async def _serve_cell(self, message: Message) -> None:
         cell = message.body
         self._message_id = cell["message_id"]
         request = self.session.msg("execute_request", {key: cell[key] for key in ("code", "silent", "allow_stdin")})
@@ -158,6 +159,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         finally:
             message.close()
         self._troubles = self._modules.packages.take_troubles() + self._troubles
+        for line in FIT.news():  # the notebook kernel tells the student of its own versions
+            sys.__stderr__.write(f"{line}\n")  # type: ignore[union-attr]
         self._remember_sources(extra)
         prepared: dict[str, Any] = extra
         return prepared

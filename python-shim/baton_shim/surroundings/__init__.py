@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from baton_shim.base.compat import FIT
 from baton_shim.surroundings.gpus import GPUS
 from baton_shim.surroundings.handlers import Handlers
 from baton_shim.surroundings.hooks import Hooks
@@ -99,7 +100,7 @@ class Surroundings:
         return Departing(changes, known)
 
     def _say_that_it_stays(self, kind: Kind, error: Exception) -> None:
-        if kind.name not in self._told:
+        if kind.name not in self._told and kind.module.partition(".")[0] not in FIT.unfit:
             self._told.add(kind.name)
             warn(f"{kind.title} cannot be told to the other kernel ({type(error).__name__}: {error})")
 
