@@ -61,6 +61,7 @@ MAGICS = Part("%%gpu is unknown", (f"{_SHELL}.input_transformers_cleanup",))
 OPTIONS = Part("Tab offers no options of %%gpu", ("IPython.core.completer:context_matcher",))
 SWITCHING = Part("'cuda' is there in %%gpu cells only")
 HINTS = Part("no hints stand below ordinary cells")
+PAGES = Part("a page that was closed while a %%gpu cell ran shows its output only with %gpu_output")
 TRACEBACKS = Part(
     "errors of %%gpu cells show the wrong lines",
     (f"{_SHELL}.showtraceback", f"{_SHELL}._showtraceback", f"{_SHELL}._get_exc_info"),
