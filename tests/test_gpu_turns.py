@@ -156,7 +156,7 @@ def test_each_notebook_has_most_of_the_card_and_finds_it_as_it_left_it(notebook:
     for number, kernel in enumerate(kernels, 1):
         result = kernel.gpu(f"print(card.values(address, {count}))").ok()
         assert result.stdout == f"{{{number}}}\n"
-        assert "had the GPU" in result.notices[-1]
+        assert "held the GPU for" in result.notices[-1]
 
 
 FIRST, SECOND = (f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(2))

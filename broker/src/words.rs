@@ -187,7 +187,7 @@ pub(crate) fn why(waiting: &Waiting) -> String {
     match &waiting.reason {
         WaitingReason::InLine => "in line".to_owned(),
         WaitingReason::BehindDeadline { course } => {
-            format!("{course} has a deadline and goes first")
+            format!("{course} has a deadline and runs first")
         }
         WaitingReason::OwnJobRuns { notebook } => {
             format!("another cell of the same person runs ({notebook})")
@@ -201,7 +201,7 @@ pub(crate) fn why(waiting: &Waiting) -> String {
         WaitingReason::Held { why } => format!("staff hold it back: {why}"),
         WaitingReason::BehindMoved {} => "staff moved another cell to the front".to_owned(),
         WaitingReason::OwnSession { worker } => {
-            format!("its session on {worker} holds what no other can have, and {worker} is busy")
+            format!("its session on {worker} holds objects that cannot move, and {worker} is busy")
         }
     }
 }

@@ -192,7 +192,7 @@ impl Away {
                     });
                 }
                 Err(error) if is_lasting(&error) => {
-                    tracing::warn!(%error, "What a cell left in its session is lost");
+                    tracing::warn!(%error, "Deferred state is lost");
                     self.stage = Stage::Over;
                     self.word.lost(notice::rest_unreadable(&error));
                     return None;
