@@ -134,7 +134,7 @@ def test_a_renewed_certificate_is_used_and_ends_no_cell(
     kernel.client.input("go on")
     assert cell.finish().ok().value == "'go on'"
     # Neither end had to connect again.
-    assert "connection to the broker is gone" not in encrypted.log("worker-0")
+    assert "connection to the broker was lost" not in encrypted.log("worker-0")
 
 
 class Hub(BaseHTTPRequestHandler):

@@ -100,7 +100,7 @@ def test_what_no_cell_deleted_stays(service: Service, new_kernel: Callable[..., 
         (mirror_of(service) / str(number)).unlink()
     kernel.client.input("go")
     result = cell.finish().ok()
-    assert "nothing shows that the cell deleted them: '10', '11', '12' and 1 more. They stay here" in result.stderr
+    assert "nothing shows that the cell deleted them: '10', '11', '12' and 1 more. They remain here" in result.stderr
     del before["0"]
     before["1"] = "new"
     assert contents(work) == before

@@ -285,7 +285,7 @@ pub(super) fn say_stopped(event: &mut JobEvent, words: &str, ran: bool) {
         *outcome = Outcome::Refused;
         *error = Some(stopped_before_it_ran(words));
     } else if let Some(error) = error {
-        let line = format!("{words}; what it did up to there is in your notebook");
+        let line = format!("{words}. Its changes so far are in your notebook");
         error.traceback.push(line);
     }
 }

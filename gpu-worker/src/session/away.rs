@@ -198,7 +198,7 @@ impl Away {
                     return None;
                 }
                 Err(error) => {
-                    tracing::info!(%error, "What a cell left in its session could not be sent yet");
+                    tracing::info!(%error, "Deferred state could not be sent yet");
                     self.stage = Stage::Ready(snapshot);
                     tokio::time::sleep(self.backoff.next_delay()).await;
                 }
