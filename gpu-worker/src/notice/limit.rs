@@ -117,7 +117,7 @@ mod tests {
         );
         assert_eq!(
             more_time(bounded(300), "wait"),
-            "wait; no cell of this course may take longer"
+            "wait; no cell of this course may run longer"
         );
         let error = stopped_in_time(unbounded(300), None);
         assert_eq!(

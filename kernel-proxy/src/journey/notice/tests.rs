@@ -143,7 +143,7 @@ fn every_reason_has_its_words() {
             }),
             ..place(WaitingReason::InLine)
         },
-        "Waiting for a GPU: 3rd to 5th in line. No estimate yet: too little is known about the cells ahead. Two people with less recent use came",
+        "Waiting for a GPU: 3rd to 5th in line. No estimate yet: too little is known about the cells ahead. Two people with less recent use moved ahead",
     );
     check(
         place(WaitingReason::OwnJobRuns {
