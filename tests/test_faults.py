@@ -341,7 +341,9 @@ def test_a_worker_tries_a_cell_before_it_connects(
     python.chmod(0o755)
     service.start_broker()
     worker = service.begin_worker(BATON_WORKER_PYTHON=str(python))
-    wait_until(lambda: "Sessions do not start here, so this worker accepts no cells" in service.log(worker), "it says so")
+    wait_until(
+        lambda: "Sessions do not start here, so this worker accepts no cells" in service.log(worker), "it says so"
+    )
     assert told in service.log(worker)
     assert json.loads(service.answers("/v1/workers"))["items"] == []
     cell = service.kernel(new_kernel).begin("%%gpu\nran = True")

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from comm.base_comm import BaseComm
+
+from baton_shim.base.undoing import OnUndo, refill
 
 KEPT_MESSAGES = 1000
 """For one running cell; what comes after these is lost, as a message to an unknown comm is."""
@@ -21,26 +24,36 @@ KEPT_MESSAGES = 1000
 class SessionComms:
     """What is open in the session and what the notebook knows of it."""
 
+    name, title = "comms", "Comms and widgets"
+
     def __init__(self, kernel: Any) -> None:
         self._manager = kernel.comm_manager
         self._closed: list[str] = []
+        self._next: dict[str, Any] = {}
         self._told: set[str] = set()
         self._targets = dict(self._manager.targets)
         self._manager.unregister_comm = self._unregister
         keep_open()
 
-    def depart(self) -> dict[str, Any] | None:
-        """None where the cell did nothing of the kind."""
+    def look(self) -> dict[str, Any] | None:
+        """What cells did of the kind."""
         comms, targets = self._manager.comms, self._manager.targets
         opened = {comm_id: comm for comm_id, comm in comms.items() if comm_id not in self._told}
         served = {name: call for name, call in targets.items() if self._targets.get(name) is not call}
         served = {name: call for name, call in served.items() if getattr(call, "__module__", "") == "__main__"}
-        closed, self._closed = self._closed, []
-        if not (opened or closed or served):
-            return None
-        self._told.update(opened)
-        self._targets.update(served)
-        return {"opened": opened, "closed": closed, "targets": served}
+        self._next = {"opened": opened, "closed": list(self._closed), "targets": served}
+        return self._next if any(self._next.values()) else None
+
+    def commit(self) -> None:
+        self._told.update(self._next["opened"])
+        self._targets.update(self._next["targets"])
+        del self._closed[: len(self._next["closed"])]
+
+    def apply(self, said: dict[str, Any], undo: OnUndo) -> None:
+        """The notebook says nothing of the kind."""
+
+    def restart(self) -> None:
+        """The notebook is the same one as long as this session is."""
 
     def _unregister(self, comm: Any) -> None:
         """Also one that the notebook opened, which is not registered here."""
@@ -51,6 +64,8 @@ class SessionComms:
 
 class HomeComms:
     """The notebook kernel's comms."""
+
+    name, title = "comms", "Comms and widgets"
 
     def __init__(self, kernel: Any) -> None:
         self._manager = kernel.comm_manager
@@ -63,9 +78,15 @@ class HomeComms:
     def cell_begins(self) -> None:
         self._waiting = True
 
-    def land(self, said: dict[str, Any] | None) -> None:
-        if said is None:
-            return
+    def look(self) -> None:
+        """Comms of the notebook stay here, where clients reach them."""
+
+    def commit(self) -> None:
+        pass
+
+    def apply(self, said: dict[str, Any], undo: OnUndo) -> None:
+        for table in (self._manager.comms, self._manager.targets, widgets()):
+            undo(partial(refill, table, dict(table)))
         for comm in said["opened"].values():
             self._manager.register_comm(comm)
             widgets()[comm.comm_id] = listener(comm)
@@ -73,6 +94,9 @@ class HomeComms:
             self._manager.comms.pop(comm_id, None)
             widgets().pop(comm_id, None)
         self._manager.targets.update(said["targets"])
+
+    def restart(self) -> None:
+        pass
 
     def cell_ends(self) -> None:
         """Delivers what came for comms of the cell while it ran."""

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 from baton_shim.base import late
 from baton_shim.base.mirror import to_here, to_home
 from baton_shim.base.packages import Installed, Packages
+from baton_shim.base.undoing import OnUndo
 
 AUTORELOAD = "IPython.extensions.autoreload"
 INSTALLED = (os.path.dirname(os.__file__) + os.sep, "/site-packages/", "/dist-packages/")
@@ -67,34 +68,38 @@ class LocalModules(MetaPathFinder):
         self._told.clear()
         self.packages.restart()
 
-    def depart(self) -> bytes | None:
-        """What the other end has to know before it reads anything else. Call `departed` once it is on its way."""
+    def look(self) -> bytes | None:
+        """What the other end has to know before it reads anything else."""
         self._see_autoreload()
         self._news = {name: loaded for name, loaded in self.loaded.items() if self._told.get(name) != loaded}
-        packages = self.packages.depart()
+        packages = self.packages.look()
         if packages is None and not self._news:
             return None
         return pickle.dumps(
             (packages and tuple(packages), {name: tuple(loaded) for name, loaded in self._news.items()})
         )
 
-    def departed(self) -> None:
-        self.packages.departed()
+    def commit(self) -> None:
+        """The last look is on its way."""
+        self.packages.commit()
         self._told.update(self._news)
 
-    def land(self, news: bytes) -> None:
+    def apply(self, news: bytes, undo: OnUndo) -> None:
         """Raises what a module raises that has to be reloaded here."""
         packages, modules = pickle.loads(news)
         if packages is not None:
-            self.packages.land(Installed(*packages))
+            self.packages.apply(Installed(*packages), undo)
+        undo(partial(vars(self).update, {name: dict(vars(self)[name]) for name in ("loaded", "_told", "_given")}))
         for name, fields in modules.items():
             given = Loaded(*fields)
             here = self.loaded.get(name)
             if name not in sys.modules:
                 self._give(name, given)
             elif here is not None and (given.source != here.source or name in self._told):
+                module = sys.modules[name]
+                undo(partial(self._put_back, module, dict(vars(module)), here if given.in_place else None))
                 self._give(name, given)
-                self._reload(sys.modules[name], given.in_place)
+                self._reload(module, given.in_place)
             if name in self.loaded:
                 self._told[name] = self.loaded[name]
 
@@ -155,6 +160,16 @@ class LocalModules(MetaPathFinder):
         loader = GivenLoader(name, place, given.source)
         folders = [os.path.dirname(place)] if given.package else None
         return spec_from_file_location(name, place, loader=loader, submodule_search_locations=folders)
+
+    def _put_back(self, module: ModuleType, content: dict[str, Any], in_place: Loaded | None) -> None:
+        """As it was before it was reloaded. `in_place`: what it had been executed from, where that changed what others
+        hold.
+        """
+        if in_place is not None:
+            self._give(module.__name__, in_place)
+            self._reload(module, in_place=True)
+        vars(module).clear()
+        vars(module).update(content)
 
     def _reload(self, module: ModuleType, in_place: bool) -> None:
         if in_place:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from typing import NamedTuple
 
 TYPE_CHECKING = False
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from importlib.metadata import Distribution
     from typing import Any
+
+    from baton_shim.base.undoing import OnUndo
 
 FOLDER = "BATON_PACKAGES_FOLDER"
 """Where the worker wants the overlay."""
@@ -182,17 +185,20 @@ class Packages:
         """The other end is a process that has just begun."""
         self._told = None
 
-    def depart(self) -> Installed | None:
-        """What the other end lacks. Call `departed` once it is on its way."""
+    def look(self) -> Installed | None:
+        """What the other end lacks."""
         self._news = (
             self._look(self.overlay) if self.overlay is not None else self._known._replace(notebook=shared(sys.path))
         )
         return self._news if self._news != self._told else None
 
-    def departed(self) -> None:
+    def commit(self) -> None:
+        """The last look is on its way."""
         self._told = self._news
 
-    def land(self, news: Installed) -> None:
+    def apply(self, news: Installed, undo: OnUndo) -> None:
+        """Raises nothing: what cannot be installed again is among the `troubles`."""
+        undo(partial(vars(self).update, {"_known": self._known, "_told": self._told}))
         notebook = news.notebook if self.overlay is not None else self._known.notebook
         self._known = self._told = news._replace(notebook=notebook)
         if self.overlay is not None:

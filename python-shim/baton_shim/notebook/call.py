@@ -20,8 +20,10 @@ from baton_shim.notebook.debugging import warn_of_breakpoints
 from baton_shim.notebook.departure import Departure, depart, supply
 from baton_shim.state import errors
 from baton_shim.state.errors import GpuServiceError, StateRefused
+from baton_shim.surroundings import warn
 
 if TYPE_CHECKING:
+    from baton_shim.base.undoing import OnUndo
     from baton_shim.notebook.home import Home
     from baton_shim.notebook.options import Options
 
@@ -213,9 +215,14 @@ class Call:
             self.home.void()
             return None
         table = self.home.table
+        troubles: list[str] = []
+
+        def besides(extra: dict[str, Any], undo: OnUndo) -> None:
+            troubles.extend(self.home.surroundings.apply(extra, undo))
+
         try:
             assert end.file_descriptor is not None
-            extra: Any = table.apply(end.body["delta"], end.file_descriptor)
+            extra: Any = table.apply(end.body["delta"], end.file_descriptor, besides=besides)
         except BaseException as error:  # whatever the student's own classes raise while they are rebuilt
             self.home.void()
             text = f"{type(error).__name__}: {errors.short(error)}"
@@ -229,8 +236,9 @@ class Call:
         self.home.link.send("applied", call=self.number, error=None)
         if self.home.transfer is not None:
             self.home.transfer.returned(end.body["delta"], extra["names"])
-        undo = self.home.surroundings.way_back(extra.get("around") or {})
-        self.home.rest.applied(table, self.number, self.cell.number, undo)
+        self.home.rest.applied(table, self.number, self.cell.number)
+        for line in troubles:
+            warn(line)
         landed = landing.land(self.home, self.cell, extra)
         if not self.options.returns:
             self.home.void()  # the session has gone on without the notebook

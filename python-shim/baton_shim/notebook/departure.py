@@ -49,20 +49,16 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     if missing:
         raise UsageError(f"--keep {','.join(missing)}: the notebook has no such variable")
     visible = analysis.visible_names(namespace, home.shell.user_ns_hidden)
-    hooked = home.surroundings.hooks
-    hooked.patches.read_new(home.shell.history_manager.input_hist_raw, namespace)
-    hooks = hooked.depart()
-    last_error = getattr(sys, "last_value", None) if found.last_error else None
-    needed = analysis.needed(found, namespace, visible, (last_error, home.beside, *objects(hooks)))
     table = home.table
+    surroundings = home.surroundings
+    surroundings.patches.read_new(home.shell.history_manager.input_hist_raw, namespace)
+    around = surroundings.look()
+    last_error = getattr(sys, "last_value", None) if found.last_error else None
+    needed = analysis.needed(found, namespace, visible, (last_error, home.beside, *objects(around.parts.get("hooks"))))
     names = (needed.names | options.keep) - options.drop
     wished = set(needed.wished) - names - options.drop
     certain = (needed.certain | options.keep) - options.drop
     gone = {name for name in home.shared if name not in namespace and name not in options.drop}
-    around = home.surroundings.depart()
-    figures = home.surroundings.figures.depart()
-    handlers = home.surroundings.handlers.depart(namespace)
-    modules = home.modules.depart()
     while True:
         extra: dict[str, Any] = {
             "names": sorted(names | wished),
@@ -71,18 +67,15 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "stores": sorted(name for name in needed.stores if of_ipython(name)),
             "sources": sources(home.shell, needed.files),
             "last_error": last_error,
-            "around": around.changes,
-            "figures": figures,
-            "handlers": handlers,
-            "hooks": hooks,
-            "patched": hooked.patches.named(),
+            **around.parts,
+            "patched": surroundings.patches.named(),
             "drop": sorted(options.drop),
             "returns": options.returns,
             "budget": [*home.budget] if options.returns and home.rest.may_grow() else None,
         }
         try:
             snapshot = table.snapshot(
-                extra["names"], certain=certain, extra=extra, deleted=sorted(gone), modules=modules
+                extra["names"], certain=certain, extra=extra, deleted=sorted(gone), modules=around.modules
             )
             break
         except Refused as refused:
@@ -94,8 +87,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             home.void()
             text = f"{type(error).__name__}: {short(error)}"
             raise StateRefused(f"What the cell needs could not be packed ({text})") from None
-    home.surroundings.departed(around)
-    home.modules.departed()
+    surroundings.commit(around)
     home.transfer = Transfer()
     home.transfer.left(snapshot, extra["names"], home.shared, options.keep)
     home.shared -= gone

@@ -70,7 +70,7 @@ class Home:
         self._summaries: list[dict[str, Any]] = []
         self._in_cell = False
         """What the session showed after the cell, for after its value or error here."""
-        self.surroundings = Surroundings()
+        self.surroundings = Surroundings(shell.user_ns, modules)
         self._table: Table | None = None
         self.turn = threading.RLock()
         self.busy = False
@@ -91,7 +91,9 @@ class Home:
         from baton_shim.base.comms import HomeComms
 
         _ = self.rest  # what that puts around the kernel's handlers is inside of what this puts there
-        return HomeComms(self.shell.kernel)
+        comms = HomeComms(self.shell.kernel)
+        self.surroundings.add(comms)
+        return comms
 
     @functools.cached_property
     def rest(self) -> Rest:
@@ -135,11 +137,10 @@ class Home:
         if self._table is None:
             from baton_shim.state import Table
 
-            self._table = Table(self.namespace, self.modules.land)
+            self._table = Table(self.namespace, self.modules.apply)
             self.session += 1
             self.shared.clear()
             self.surroundings.restart()
-            self.modules.restart()
             self.cells = 0
             self.where = None
             self.beside = Uses()
@@ -285,7 +286,7 @@ class Home:
 
     def _cell_begins(self, cell: Any) -> None:
         self._in_cell = True
-        self.surroundings.hooks.patches.expect(cell.raw_cell or "", self.namespace)
+        self.surroundings.patches.expect(cell.raw_cell or "", self.namespace)
 
     def _show_displays_after(self) -> None:
         shown, self.displays_after = self.displays_after, []

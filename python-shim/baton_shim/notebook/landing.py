@@ -1,4 +1,4 @@
-"""What a cell brings home besides its variables: value, exception, payloads, its source.
+"""What a cell brings home besides its change: value, exception, payloads, its source.
 
 **Invariant:** runs after the change was applied; nothing here may undo or fail it.
 """
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from baton_shim.base.closure import Uses
 from baton_shim.state import errors
-from baton_shim.surroundings import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,13 +37,6 @@ def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
     home.cells += 1
     home.where = extra["where"]
     home.beside = Uses(extra["beside"])
-    for line in home.surroundings.land(extra["around"]) + home.surroundings.figures.land(extra["figures"]):
-        warn(line)
-    home.surroundings.handlers.land(extra["handlers"])
-    home.surroundings.hooks.land(extra["hooks"])
-    if extra["custom_handler"] is not None:
-        home.shell.set_custom_exc(*extra["custom_handler"])
-    home.comms.land(extra["comms"])
     remember_source(home.shell, extra["file"], cell.number, cell.code, cell.transform)
     for payload in extra["payload"]:
         if payload.get("source") != "ask_exit":

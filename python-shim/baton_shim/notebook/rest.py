@@ -58,7 +58,6 @@ class Rest:
         self._call = 0
         self._cells: list[int] = []
         """The execution counts of those whose bytes are missing."""
-        self._undo: list[Callable[[], None]] = []
         self.loss: list[str] = []
         """What the next cell is to say of cells that were taken back."""
         self._later: Message | None = None
@@ -83,14 +82,13 @@ class Rest:
 
     # ---- what a call says ----
 
-    def applied(self, table: Table, call: int, cell: int, undo: Callable[[], None]) -> None:
+    def applied(self, table: Table, call: int, cell: int) -> None:
         """A cell's change is here, apart from the bytes that it left out."""
         if not table.away.numbers:
             self._settled()
             return
         self._table, self._call = table, call
         self._cells.append(cell)
-        self._undo.append(undo)
 
     def take(self, message: Message) -> None:
         """What the proxy says between two calls."""
@@ -127,13 +125,10 @@ class Rest:
     def _settled(self) -> None:
         self._table = None
         self._cells.clear()
-        self._undo.clear()
 
     def _lose(self, reason: str) -> None:
         assert self._table is not None
         names = [name for name in self._table.away.names() if not name.startswith("_")]
-        for undo in reversed(self._undo):
-            undo()
         self._table.roll_back()
         self._home.void()
         self._home.forget_results(self._cells)

@@ -35,11 +35,12 @@ from baton_shim.session.publisher import Publisher
 from baton_shim.session.shell import SessionShell
 from baton_shim.state import errors
 from baton_shim.state.session_names import SessionNames
-from baton_shim.surroundings import Departing, Surroundings, warn
+from baton_shim.surroundings import Difference, Surroundings, warn
 from baton_shim.virtual import SWITCH
 
 if TYPE_CHECKING:
     from baton_shim.base.local_modules import LocalModules
+    from baton_shim.base.undoing import OnUndo
     from baton_shim.state import Snapshot, Table
 
 
@@ -56,15 +57,15 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         SWITCH.begin(session=True)
         self._link = link
         self._modules = modules
-        self._table: Table = Table(self.shell.user_ns, modules.land, modules.packages.missing)
+        self._table: Table = Table(self.shell.user_ns, modules.apply, modules.packages.missing)
         self._names = SessionNames(self.shell.user_ns)
         self._turn = threading.Lock()  # of the cell and its threads, to speak with the notebook
         self._faults = NameFaults(self.shell.user_ns, self._names, self._turn, self._ask_for_names)
         watch_main(self.shell.user_module, self._faults)
         self.shell.faults = self._faults
         self.shell.custom_handler = None
-        self._surroundings = Surroundings()
-        self._comms = SessionComms(self)
+        self._surroundings = Surroundings(self.shell.user_ns, modules)
+        self._surroundings.add(SessionComms(self))
         self._troubles: list[str] = []
         self._question = 0
         self._context = contextvars.copy_context()
@@ -119,11 +120,11 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 return
             self._wait_for_begin()
             self._link.send("started", message_id=self._message_id)
-            self._surroundings.hooks.patches.expect(cell["code"], self.shell.user_ns)
+            self._surroundings.patches.expect(cell["code"], self.shell.user_ns)
             self._faults.open(prepared["dynamic"])
             reply = await self._run(cell["code"], cell["silent"], cell["allow_stdin"])
             self._faults.close()
-            self._surroundings.hooks.patches.read(cell["code"], self.shell.user_ns)
+            self._surroundings.patches.read(cell["code"], self.shell.user_ns)
             self._finish(reply, prepared)
 
     def _wait_for_begin(self) -> None:
@@ -144,13 +145,9 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         try:
             self._names.whole()
             assert message.file_descriptor is not None
-            extra: Any = self._table.apply(message.body["delta"], message.file_descriptor)
-            self._troubles = self._surroundings.land(extra["around"])
-            self._troubles += self._surroundings.figures.land(extra["figures"])
-            self._surroundings.handlers.land(extra["handlers"])
-            self._surroundings.hooks.land(extra["hooks"])
-            self._surroundings.hooks.patches.hear(extra["patched"])
-            self._surroundings.settle(self._table.rebuilt)
+            extra: Any = self._table.apply(message.body["delta"], message.file_descriptor, besides=self._apply_besides)
+            self._surroundings.patches.hear(extra["patched"])
+            self._surroundings.settings.settle(self._table.rebuilt)
             self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")))
             if isinstance(last := extra["last_error"], BaseException):
                 sys.last_type, sys.last_value, sys.last_traceback = type(last), last, last.__traceback__
@@ -164,6 +161,9 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._remember_sources(extra)
         prepared: dict[str, Any] = extra
         return prepared
+
+    def _apply_besides(self, extra: dict[str, Any], undo: OnUndo) -> None:
+        self._troubles = self._surroundings.apply(extra, undo)
 
     def _remember_sources(self, extra: dict[str, Any]) -> None:
         for file_name, (number, source) in extra["sources"].items():
@@ -228,11 +228,11 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self.shell.last_execution_result = None  # it holds the value
         result = self.shell.displayhook.take()
         names, gone = self._names.changed(prepared["stores"], prepared["drop"])
-        around = self._surroundings.depart()
+        around = self._surroundings.look()
         if not prepared["returns"]:
             if result is not None:
                 self.shell.display_pub.publish(result.data, result.metadata)
-            names, gone, result, around = [], [], None, Departing({}, {})
+            names, gone, result, around = [], [], None, around._replace(parts={})
         extra: dict[str, Any] = {
             "names": names,
             "error": errors.describe(raised) if raised is not None else None,
@@ -240,20 +240,13 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             "payload": reply.get("payload", []),
             "bundle": (result.data, result.metadata) if result else None,
             "file": self._file,
-            "around": around.changes,
-            "figures": self._surroundings.figures.depart() if prepared["returns"] else None,
-            "handlers": self._surroundings.handlers.depart(self.shell.user_ns) if prepared["returns"] else None,
-            "hooks": self._surroundings.hooks.depart() if prepared["returns"] else None,
-            "comms": self._comms.depart() if prepared["returns"] else None,
-            "custom_handler": self.shell.custom_handler if prepared["returns"] else None,
             "displays_after": self.shell.take_displays_after(),
             "beside": sorted(names_beside(self.shell)),
             "where": (platform.node(), os.getpid()),
         }
-        self.shell.custom_handler = None
         if result:
             extra["value"] = result.value
-        snapshot = self._snapshot(names, gone, extra, prepared)
+        snapshot = self._snapshot(names, gone, extra, around, prepared)
         self._publisher.end()
         self._link.send(
             "finished",
@@ -265,7 +258,6 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             keeps=self._table.keeps(),
         )
         self._names.went_home(names, gone)
-        self._surroundings.departed(around)
         while self._receive().name != "released":
             pass
         self._table.release()
@@ -280,24 +272,30 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         process = keep(rest.segments)
         self._link.send("settled", message_id=self._message_id, state=rest.as_wire(), keeper=process)
 
-    def _snapshot(self, names: list[str], gone: list[str], extra: dict[str, Any], prepared: dict[str, Any]) -> Snapshot:
+    def _snapshot(
+        self, names: list[str], gone: list[str], extra: dict[str, Any], around: Difference, prepared: dict[str, Any]
+    ) -> Snapshot:
         from baton_shim.state import Budget
 
         budget = Budget(*prepared["budget"]) if prepared.get("budget") is not None else None
         try:
-            modules = self._modules.depart()
             snapshot = self._table.snapshot(
-                names, extra=extra, deleted=gone, partings=prepared["returns"], modules=modules, budget=budget
+                names,
+                extra=extra | around.parts,
+                deleted=gone,
+                partings=prepared["returns"],
+                modules=around.modules,
+                budget=budget,
             )
-            self._modules.departed()
-            return snapshot
         except Exception as error:  # what single values refuse stays here; this is more
-            if extra.pop("comms", None):  # a widget may reach what no variable does
-                return self._snapshot(names, gone, extra | {"comms": None}, prepared)
+            if around.parts.pop("comms", None):  # a widget may reach what no variable does
+                return self._snapshot(names, gone, extra, around, prepared)
             lost = f"{type(error).__name__}: {errors.short(error)}"
             nothing: dict[str, Any] = {"names": [], "raised": None, "payload": [], "bundle": None, "file": ""}
             nothing |= {key: extra[key] for key in ("error", "displays_after")}
             return self._table.snapshot([], extra=nothing | {"lost": lost}, partings=False)
+        self._surroundings.commit(around)
+        return snapshot
 
     def _travels_itself(self, error: BaseException | None) -> bool:
         """An error that a variable has, too, is the same one in the notebook. Libraries that it is of, or that the

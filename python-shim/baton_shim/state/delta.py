@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
+from baton_shim.base.undoing import Action, take_back
 from baton_shim.state import memory
 from baton_shim.state.kinds import Kind
 from baton_shim.state.refusal import TableBroken
@@ -32,6 +33,7 @@ class Undo:
         self._bytes: list[tuple[int, bytes, Any]] = []  # where, what was there, and what keeps the place
         self._names: list[tuple[dict[str, Any], str, Any]] = []
         self._patches: list[tuple[Kind, Any, Any]] = []
+        self._besides: list[Action] = []
         self._received: list[int] = []
         self._next_segment = segments.next_number
 
@@ -60,14 +62,20 @@ class Undo:
         self.patched.append(number)
         self._patches.append((kind, obj, kind.content(obj, kind.read(obj))))
 
+    def add(self, action: Action) -> None:
+        """What takes back a change of something that is no variable."""
+        self._besides.append(action)
+
     def forget(self) -> None:
         """All went well."""
+        self._besides.clear()
         self._patches.clear()
         self._bytes.clear()
         self._names.clear()
         self.bound.clear()
 
     def run(self) -> None:
+        take_back(self._besides)
         for namespace, name, before in reversed(self._names):
             if before is _NOTHING:
                 namespace.pop(name, None)

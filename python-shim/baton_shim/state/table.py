@@ -19,9 +19,10 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
+from baton_shim.base.undoing import OnUndo
 from baton_shim.state.away import Away, Budget
 from baton_shim.state.bindings import Bindings
-from baton_shim.state.collector import uncollected
+from baton_shim.state.collector import collector_paused, uncollected
 from baton_shim.state.cycles import Pace, unreachable
 from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.delta import Undo, read_segments
@@ -57,12 +58,12 @@ class Table:
     def __init__(
         self,
         namespace: dict[str, Any],
-        load_modules: Callable[[bytes], None] | None = None,
+        load_modules: Callable[[bytes, OnUndo], object] | None = None,
         missing: Mapping[str, str] | None = None,
     ) -> None:
         """`missing`: modules that the other end lacks, each with its package; it may change between messages."""
         self.namespace = namespace
-        self._load_modules = load_modules or (lambda modules: None)
+        self._load_modules = load_modules or (lambda modules, undo: None)
         self.messages = 0
         self.broken = False
         self.rebuilt = False
@@ -434,10 +435,17 @@ class Table:
 
     # ---- receiving ----
 
-    @uncollected
-    def apply(self, delta: Mapping[str, Any], file_descriptor: int, *, bound_stays: bool = False) -> object:
+    def apply(
+        self,
+        delta: Mapping[str, Any],
+        file_descriptor: int,
+        *,
+        bound_stays: bool = False,
+        besides: Callable[[Any, OnUndo], object] = lambda extra, undo: None,
+    ) -> object:
         """Do what the other end's snapshot says. Returns its `extra`. With `bound_stays`, a name that stands for
-        something here goes on doing so.
+        something here goes on doing so. `besides` gets the `extra` and does the rest of what belongs to the message,
+        before names are bound; what it gives to the undo is taken back together with the message.
 
         On an error everything is as it was before; but not the bytes of arrays in a session, which ends then.
         """
@@ -452,28 +460,11 @@ class Table:
             raise TableBroken(f"Message {delta['messages']} came where message {self.messages} was expected")
         self._here.home = self._home
         undo = self._undo = Undo(self._segments, of_memory=self._home)
-
-        def bind(names: dict[str, Any]) -> None:
-            self._bind(names, undo, bound_stays)
-
         self._here.used.clear()
         try:
-            stream = read_segments(delta, file_descriptor, self._segments, undo)
-            self._segments.bring_up(part["number"] for part in delta["segments"] if part["patches"])
-            header, body, buffers = split(stream)
-            self._check(header)
-            self.away.expect(header.away, undo)
-            if header.modules is not None:
-                self._load_modules(header.modules)
-            containers: dict[str, type] = {"list": list, "dict": dict, "set": set}
-            self._reserved = [containers[name]() for name in header.reserved]
-            self.rebuilt = not header.plain
-            if header.plain:
-                message: Any = ((), {}, pickle.loads(body))
-                fresh: list[Any] = []
-            else:
-                message, fresh = self._numbering.load(body, buffers, self._reserved, header.count_after, bind)
-            self._kinds.settle()
+            with collector_paused():
+                header, (_, rebound, extra), fresh = self._decode(delta, file_descriptor, undo, bound_stays)
+            besides(extra, undo.add)
         except BaseException:
             self.broken = True
             undo.run()
@@ -482,9 +473,9 @@ class Table:
             raise
         finally:
             self._undo = None
-        _, rebound, extra = message
         old = [self._numbering.objects[n] for n in header.replaced if self._home and n not in self._numbering.dropped]
-        self._commit(header, fresh, rebound, undo, bound_stays)
+        with collector_paused():
+            self._commit(header, fresh, rebound, undo, bound_stays)
         tell_of_stale_holders(old, self.namespace, self._kinds)
         self._views.drop_segments(delta["dropped_segments"])
         self._segments.settle_rest()
@@ -494,6 +485,32 @@ class Table:
         else:
             undo.forget()
         return extra
+
+    def _decode(
+        self, delta: Mapping[str, Any], file_descriptor: int, undo: Undo, bound_stays: bool
+    ) -> tuple[Header, Any, list[Any]]:
+        """The message's header, its content, and the objects that are new here."""
+        stream = read_segments(delta, file_descriptor, self._segments, undo)
+        self._segments.bring_up(part["number"] for part in delta["segments"] if part["patches"])
+        header, body, buffers = split(stream)
+        self._check(header)
+        self.away.expect(header.away, undo)
+        if header.modules is not None:
+            self._load_modules(header.modules, undo.add)
+        containers: dict[str, type] = {"list": list, "dict": dict, "set": set}
+        self._reserved = [containers[name]() for name in header.reserved]
+        self.rebuilt = not header.plain
+        if header.plain:
+            message: Any = ((), {}, pickle.loads(body))
+            fresh: list[Any] = []
+        else:
+
+            def bind(names: dict[str, Any]) -> None:
+                self._bind(names, undo, bound_stays)
+
+            message, fresh = self._numbering.load(body, buffers, self._reserved, header.count_after, bind)
+        self._kinds.settle()
+        return header, message, fresh
 
     def _commit(self, header: Header, fresh: list[Any], rebound: dict[str, Any], undo: Undo, bound_stays: bool) -> None:
         numbering = self._numbering

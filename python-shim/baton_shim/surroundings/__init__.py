@@ -1,185 +1,98 @@
-"""What a cell depends on besides its names: random state, settings, environment, folder, warnings, logging, figures.
+"""What a cell depends on besides its variables: settings, figures, loggers, hooks, comms, modules.
 
-Each end remembers how the other one was left (`_known`), looks at what it has now, and says the differences. They
-travel inside the table's message, each kind as bytes of its own, so that one that fails costs nothing but itself.
-
-**Invariant:** never imports a library that is not imported here. What arrives for one waits until it is.
+They are parts of one transaction (`part.py`). What they `look` up travels in a message of the object table, counts for
+this end with that message, and is taken back at the other end together with the variables of the message.
 """
 
 from __future__ import annotations
 
 import functools
-import pickle
-import sys
-from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from baton_shim.base.compat import FIT
-from baton_shim.surroundings.gpus import GPUS
-from baton_shim.surroundings.handlers import Handlers
-from baton_shim.surroundings.hooks import Hooks
-from baton_shim.surroundings.imports import IMPORTS
-from baton_shim.surroundings.ipython import IPYTHON
+from baton_shim.base.undoing import Action, OnUndo, take_back
 from baton_shim.surroundings.jaxes import JAX
-from baton_shim.surroundings.kind import Kind
-from baton_shim.surroundings.notices import NOTICES
-from baton_shim.surroundings.process import PROCESS
+from baton_shim.surroundings.part import Part, warn
+from baton_shim.surroundings.patches import Patches
 from baton_shim.surroundings.registered import REGISTERED
+from baton_shim.surroundings.settings import Settings
 
 if TYPE_CHECKING:
-    from baton_shim.surroundings.figures import Figures
+    from collections.abc import Mapping
 
-Changes = dict[str, list[bytes]]
-_WAITING = object()
-
-
-# Of Python and IPython themselves. How these are when a kernel starts must be known.
-AT_START: tuple[Kind, ...] = (*PROCESS, *NOTICES, *GPUS, *IPYTHON, IMPORTS)
+    from baton_shim.base.local_modules import LocalModules
 
 
-@functools.cache
-def kinds() -> tuple[Kind, ...]:
-    from baton_shim.surroundings.libraries import LIBRARIES
-    from baton_shim.surroundings.plots import PLOTS
-    from baton_shim.surroundings.randomness import RANDOMNESS
-
-    return (*AT_START, *LIBRARIES, *PLOTS, *RANDOMNESS)
-
-
-class Departing(NamedTuple):
-    changes: Changes
-    known: dict[str, Any]
-    """How this end is, for those kinds."""
+class Difference(NamedTuple):
+    modules: bytes | None
+    """What the other end has to know before it reads anything else."""
+    parts: dict[str, Any]
+    """By the name of their part. Objects among it are objects of the notebook like any other."""
 
 
 class Surroundings:
-    def __init__(self) -> None:
+    """One end's view of both."""
+
+    def __init__(self, namespace: Mapping[str, Any], modules: LocalModules) -> None:
         JAX.watch()
         REGISTERED.watch()
-        self._start = {kind.name: kind.fresh() for kind in AT_START}
-        self._known: dict[str, Any] = dict(self._start)
-        self._waiting: Changes = {}
-        self._told: set[str] = set()  # of these kinds it was said that they stay
-        self._modules = 0  # so many were imported at the last look
-        self.handlers = Handlers()
-        self.hooks = Hooks()
+        self.namespace = namespace
+        self.modules = modules
+        self.settings = Settings()
+        self.patches = Patches()
+        self._more: list[Part] = []
+
+    @functools.cached_property
+    def _parts(self) -> list[Part]:
+        from baton_shim.surroundings.figures import Figures
+        from baton_shim.surroundings.handlers import Handlers
+        from baton_shim.surroundings.hooks import Hooks
+        from baton_shim.surroundings.ipython import ErrorHandler
+
+        return [self.settings, Figures(), Handlers(self.namespace), Hooks(self.patches), ErrorHandler(), *self._more]
+
+    def add(self, part: Part) -> None:
+        """Before the first look."""
+        self._more.append(part)
 
     def restart(self) -> None:
         """The other end is a process that has just begun."""
-        self._known = dict(self._start)
-        vars(self).pop("figures", None)
+        self.modules.restart()
+        for part in self._parts:
+            part.restart()
 
-    @functools.cached_property
-    def figures(self) -> Figures:
-        from baton_shim.surroundings.figures import Figures
+    def look(self) -> Difference:
+        """What the other end lacks. Nothing has changed if it does not travel."""
+        found = ((part.name, part.look()) for part in self._parts)
+        return Difference(self.modules.look(), {name: one for name, one in found if one is not None})
 
-        return Figures()
+    def commit(self, difference: Difference) -> None:
+        """It is on its way, in a message of the object table."""
+        self.modules.commit()
+        for part in self._parts:
+            if part.name in difference.parts:
+                part.commit()
 
-    def depart(self) -> Departing:
-        """What the other end lacks. Call `departed` once it is on its way."""
-        changes: Changes = {}
-        known: dict[str, Any] = {}
-        self._modules = len(sys.modules)
-        for kind in kinds():
-            if not kind.is_here():
-                if kind.name in self._waiting and kind.name not in self._known:
-                    changes[kind.name] = list(self._waiting[kind.name])
-                    known[kind.name] = _WAITING
-                continue
-            try:
-                before = self._before(kind)
-                now = kind.look()
-                if now == before:
-                    continue
-                changes[kind.name] = [pickle.dumps(kind.difference(before, now), protocol=5)]
-            except Exception as error:  # a value that does not pickle, a library that was patched
-                self._say_that_it_stays(kind, error)
-                continue
-            known[kind.name] = now
-        return Departing(changes, known)
+    def apply(self, said: Mapping[str, Any], undo: OnUndo) -> list[str]:
+        """Does what the other end said in the `parts`. Returns a line for each thing that could not be done.
 
-    def _say_that_it_stays(self, kind: Kind, error: Exception) -> None:
-        if kind.name not in self._told and kind.module.partition(".")[0] not in FIT.unfit:
-            self._told.add(kind.name)
-            warn(f"{kind.title} cannot be told to the other kernel ({type(error).__name__}: {error})")
-
-    def departed(self, departing: Departing) -> None:
-        self._known.update(departing.known)
-
-    def settle(self, rebuilt: bool) -> None:
-        """What is here now is so at the other end, too: what was imported to set up the state, and what code of the
-        student's has done to it while objects were `rebuilt`.
+        A part that fails is as it was before, and costs nothing but itself.
         """
-        if rebuilt or len(sys.modules) != self._modules:
-            self.departed(self.depart())
-
-    def land(self, changes: Changes) -> list[str]:
-        """Does what the other end said. Returns a line for each kind that could not be brought up to date."""
         troubles: list[str] = []
-        for kind in kinds():
-            differences = changes.get(kind.name)
-            if not differences:
+        for part in self._parts:
+            if part.name not in said:
                 continue
-            if kind.is_here():
-                troubles += self._apply(kind, differences)
+            done: list[Action] = []
+            try:
+                troubles += part.apply(said[part.name], done.append) or []
+            except Exception as error:  # whatever a library raises that is another version here
+                take_back(done)
+                troubles.append(f"{part.title} could not be brought up to date ({type(error).__name__}: {error})")
+            except BaseException:
+                take_back(done)
+                raise
             else:
-                self._wait(kind, differences)
+                undo(functools.partial(take_back, done))
         return troubles
 
-    def way_back(self, changes: Changes) -> Callable[[], None]:
-        """What takes back the landing of these, which is about to happen."""
-        before: dict[Kind, Any] = {}
-        for kind in kinds():
-            if kind.name in changes and kind.is_here():
-                with suppress(Exception):  # as in `depart`
-                    before[kind] = kind.look()
-        waiting = dict(self._waiting)
 
-        def undo() -> None:
-            for kind, then in before.items():
-                with suppress(Exception):
-                    kind.apply(pickle.loads(pickle.dumps(kind.difference(kind.look(), then), protocol=5)))
-            self._waiting = waiting
-
-        return undo
-
-    def _before(self, kind: Kind) -> Any:
-        if kind.name not in self._known:
-            self._known[kind.name] = kind.fresh()
-        return self._known[kind.name]
-
-    def _apply(self, kind: Kind, differences: list[bytes]) -> list[str]:
-        troubles = []
-        try:
-            for difference in differences:
-                troubles += kind.apply(pickle.loads(difference)) or []
-        except Exception as error:  # whatever a library raises that is another version here
-            troubles.append(f"{kind.title} could not be brought up to date ({type(error).__name__}: {error})")
-        try:
-            self._known[kind.name] = kind.look()
-        except Exception:  # then it is not looked at again before it can be
-            self._known.pop(kind.name, None)
-        return troubles
-
-    def _wait(self, kind: Kind, differences: list[bytes]) -> None:
-        """Until something here imports the library."""
-        if kind.name not in self._waiting:
-            from baton_shim.base import late
-
-            late.when_imported(kind.module, lambda: self._arrived(kind))
-        earlier = [] if kind.whole else self._waiting.get(kind.name, [])
-        self._waiting[kind.name] = [*earlier, *differences]
-        self._known[kind.name] = _WAITING
-
-    def _arrived(self, kind: Kind) -> None:
-        for line in self._apply(kind, self._waiting.pop(kind.name, [])):
-            warn(line)
-
-
-def warn(line: str) -> None:
-    """Below the cell, where its own warnings are."""
-    sys.stderr.write(f"warning: {line}\n")
-
-
-__all__ = ["Changes", "Departing", "Surroundings", "kinds", "warn"]
+__all__ = ["Difference", "Surroundings", "warn"]

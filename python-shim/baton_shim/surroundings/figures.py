@@ -8,31 +8,39 @@ They are objects of the notebook like any other, so they travel in the table's m
 from __future__ import annotations
 
 import sys
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from baton_shim.base.undoing import OnUndo
 
 
 class Figures:
     """One end's view of what both ends have open."""
 
+    name, title = "figures", "The figures of pyplot"
+
     def __init__(self) -> None:
+        self._any = self._next = False
+
+    def restart(self) -> None:
         self._any = False
 
-    def depart(self) -> list[tuple[int, Any]] | None:
-        """All of them, the current one last; None where the other end has nothing to do."""
+    def look(self) -> list[tuple[int, Any]] | None:
+        """All of them, the current one last."""
         found = open_figures()
-        before, self._any = self._any, bool(found)
-        return found if found or before else None
+        self._next = bool(found)
+        return found if found or self._any else None
 
-    def land(self, figures: Any) -> list[str]:
-        if not isinstance(figures, list):
-            return []
-        try:
+    def commit(self) -> None:
+        self._any = self._next
+
+    def apply(self, figures: Any, undo: OnUndo) -> None:
+        if isinstance(figures, list):
+            undo(partial(register, open_figures()))
+            self._any = True
             register(figures)
-        except Exception as error:  # a backend that cannot show them here
-            return [f"The figures of pyplot could not be brought up to date ({type(error).__name__}: {error})"]
-        finally:
             self._any = bool(open_figures())
-        return []
 
 
 def open_figures() -> list[tuple[int, Any]]:
@@ -63,4 +71,4 @@ def register(figures: list[tuple[int, Any]]) -> None:
             manager = backend.new_figure_manager_given_figure(number, figure)
         manager.num = number
         figure.number = number
-        Gcf.set_active(manager)
+        Gcf._set_new_active_manager(manager)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from baton_shim.base.originals import of_notebook
+
+if TYPE_CHECKING:
+    from baton_shim.base.undoing import OnUndo
 
 _OF_NUMPY = ("formatter", "override_repr")
 FLOATS = "display.float_format"
@@ -26,9 +30,16 @@ def formats() -> Iterator[tuple[Key, Any]]:
         yield ("pandas", FLOATS), one
 
 
-def give_formats(before: Iterable[Key], now: Mapping[Key, Any]) -> None:
-    gone = set(before).intersection(dict(formats())) - now.keys()
-    for (library, name), one in {**dict.fromkeys(gone), **now}.items():
+def give_formats(before: Iterable[Key], now: Mapping[Key, Any], undo: OnUndo) -> None:
+    here = dict(formats())
+    gone = set(before).intersection(here) - now.keys()
+    given = {**dict.fromkeys(gone), **now}
+    undo(partial(set_formats, {key: here.get(key) for key in given}))
+    set_formats(given)
+
+
+def set_formats(given: Mapping[Key, Any]) -> None:
+    for (library, name), one in given.items():
         if library == "numpy":
             sys.modules["numpy"].set_printoptions(**{name: one})
         else:

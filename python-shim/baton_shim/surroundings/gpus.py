@@ -6,46 +6,25 @@ import sys
 from typing import Any
 
 from baton_shim.base.gpu_facts import ASKING
-from baton_shim.surroundings.kind import Kind
+from baton_shim.surroundings.kind import Kind, rows
 from baton_shim.virtual import SWITCH
 from baton_shim.virtual.gpu import KNOWN, TYPICAL, UNKNOWN, Gpu
 
 
-class VirtualCuda(Kind):
-    name, title, whole = "virtual", "Virtual CUDA", True
-
-    def look(self) -> bool:
-        return SWITCH.on
-
-    def fresh(self) -> bool:
-        return True
-
-    def apply(self, difference: Any) -> None:
-        SWITCH.turn(difference)
-
-
-class GpuModel(Kind):
+def gpu_model(_: Any) -> Gpu | None:
     """What virtual CUDA says of its GPU: as the session's is, from what its driver or the session's torch says."""
+    torch: Any = sys.modules.get("torch")
+    found = ASKING.answer()
+    if SWITCH.real and torch is not None and torch.cuda.is_initialized():
+        properties = torch.cuda.get_device_properties(0)
+        found = {name: plain(getattr(properties, name)) for name in (*OF_ALL, *TYPICAL) if hasattr(properties, name)}
+    if found is not None:
+        KNOWN.gpu = as_found(found)
+    return None if KNOWN.gpu is UNKNOWN else KNOWN.gpu
 
-    name, title, whole = "gpu", "The description of the GPU", True
 
-    def look(self) -> Gpu | None:
-        torch: Any = sys.modules.get("torch")
-        found = ASKING.answer()
-        if SWITCH.real and torch is not None and torch.cuda.is_initialized():
-            properties = torch.cuda.get_device_properties(0)
-            found = {
-                name: plain(getattr(properties, name)) for name in (*OF_ALL, *TYPICAL) if hasattr(properties, name)
-            }
-        if found is not None:
-            KNOWN.gpu = as_found(found)
-        return None if KNOWN.gpu is UNKNOWN else KNOWN.gpu
-
-    def fresh(self) -> None:
-        return None
-
-    def apply(self, difference: Any) -> None:
-        KNOWN.gpu = difference
+def give_gpu_model(_: Any, model: Gpu | None) -> None:
+    KNOWN.gpu = UNKNOWN if model is None else model
 
 
 OF_ALL = ("name", "total_memory", "major", "minor", "multi_processor_count")
@@ -62,4 +41,7 @@ def plain(value: Any) -> int | str:
     return value if isinstance(value, (int, str)) else str(value)
 
 
-GPUS: tuple[Kind, ...] = (VirtualCuda(), GpuModel())
+GPUS: tuple[Kind, ...] = (
+    *rows("Virtual CUDA", "baton_shim.virtual", ("on", lambda _: SWITCH.on, lambda _, on: SWITCH.turn(on), True)),
+    *rows("The description of the GPU", "baton_shim.virtual", ("gpu", gpu_model, give_gpu_model, None)),
+)

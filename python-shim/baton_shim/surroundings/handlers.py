@@ -13,9 +13,13 @@ import io
 import logging
 import sys
 from collections.abc import Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from baton_shim.surroundings.notices import plain_handler
+
+if TYPE_CHECKING:
+    from baton_shim.base.undoing import OnUndo
 
 Hung = dict[str, list[Any]]
 """Handlers and filters, by the name of their logger."""
@@ -24,29 +28,43 @@ Hung = dict[str, list[Any]]
 class Handlers:
     """One end's view of what hangs in both."""
 
-    def __init__(self) -> None:
-        self._known: Hung = {}
+    name, title = "handlers", "The handlers of loggers"
 
-    def depart(self, namespace: Mapping[str, Any]) -> Hung | None:
-        """All that travels; None where the other end has nothing to do."""
-        before, self._known = self._known, {}
-        named = set(map(id, namespace.values()))
+    def __init__(self, namespace: Mapping[str, Any]) -> None:
+        self._namespace = namespace
+        self._known: Hung = {}
+        self._next: Hung = {}
+
+    def restart(self) -> None:
+        """What came from the other end is the notebook's, whatever became of that."""
+
+    def look(self) -> Hung | None:
+        """All that travels."""
+        self._next = {}
+        named = set(map(id, self._namespace.values()))
         for name, logger in loggers():
             of_notebook = id(logger) in named and not of_library(name)
-            known = before.get(name, ())
+            known = self._known.get(name, ())
             for part in (*logger.handlers, *logger.filters):
                 chosen = of_notebook or id(part) in named or part in known or of_main(part)
                 if chosen and can_travel(part) and (name or not is_plain(part)):
-                    self._known.setdefault(name, []).append(part)
-        return {**{name: [] for name in before}, **self._known} or None
+                    self._next.setdefault(name, []).append(part)
+        return {**{name: [] for name in self._known}, **self._next} or None
 
-    def land(self, hung: Hung | None) -> None:
-        for name, parts in (hung or {}).items():
+    def commit(self) -> None:
+        self._known = self._next
+
+    def apply(self, hung: Hung, undo: OnUndo) -> None:
+        # After a failure only the other end may have these.
+        undo(partial(setattr, self, "_known", {**{name: [] for name in hung}, **self._known}))
+        for name, parts in hung.items():
             logger, known = logging.getLogger(name), self._known.pop(name, [])
-            handlers = [part for part in parts if isinstance(part, logging.Handler)]
-            filters = [part for part in parts if not isinstance(part, logging.Handler)]
-            logger.handlers[:] = [one for one in logger.handlers if one not in known and one not in parts] + handlers
-            logger.filters[:] = [one for one in logger.filters if one not in known and one not in parts] + filters
+            handlers: Any = [part for part in parts if isinstance(part, logging.Handler)]
+            filters: Any = [part for part in parts if not isinstance(part, logging.Handler)]
+            here: list[Any]
+            for here, now in ((logger.handlers, handlers), (logger.filters, filters)):
+                undo(partial(here.__setitem__, slice(None), list(here)))
+                here[:] = [one for one in here if one not in known and one not in parts] + now
             if parts:
                 self._known[name] = parts
 

@@ -18,18 +18,25 @@ import signal
 import sys
 import types
 from collections.abc import Iterable, Iterator
+from functools import partial
 from operator import is_
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from baton_shim.base.originals import of_notebook
+from baton_shim.base.undoing import refill
 from baton_shim.surroundings.formats import formats, give_formats
 from baton_shim.surroundings.ipython import shell
 from baton_shim.surroundings.jaxes import JAX
 from baton_shim.surroundings.patches import Patches
 from baton_shim.surroundings.registered import REGISTERED
 
-Hung = dict[str, list[tuple[Any, Any]]]
+if TYPE_CHECKING:
+    from baton_shim.base.undoing import OnUndo
+
+Entries = list[tuple[Any, Any]]
+Hung = dict[str, Entries]
 """Keys and objects, by where they hang. In lists, which have no keys, it is None."""
+_MISSING = object()
 NODES = "nodes"
 ACCESSORS = "accessors"
 PATCHES = "patches"
@@ -44,54 +51,75 @@ WITH_ACCESSORS = {"pandas": ("DataFrame", "Series", "Index"), "polars": ("DataFr
 class Hooks:
     """One end's view of what hangs in both."""
 
-    def __init__(self) -> None:
+    name, title = "hooks", "What the notebook hung on IPython and libraries"
+
+    def __init__(self, patches: Patches) -> None:
         self._known: Hung = {}
+        self._next: Hung = {}
         self._sieves: dict[str, Sieve] = collections.defaultdict(Sieve)
-        self.patches = Patches()
+        self._patches = patches
 
-    def depart(self) -> Hung | None:
-        """All that travels; None where the other end has nothing to do."""
-        before, self._known = self._known, self._hung()
-        return {**{place: [] for place in before}, **self._known} or None
+    def restart(self) -> None:
+        """What came from the other end is the notebook's, whatever became of that."""
 
-    def land(self, found: Hung | None) -> None:
+    def look(self) -> Hung | None:
+        """All that travels."""
+        self._next = self._hung()
+        return {**{place: [] for place in self._known}, **self._next} or None
+
+    def commit(self) -> None:
+        self._known = self._next
+
+    def apply(self, found: Hung, undo: OnUndo) -> None:
         from baton_shim.state import Stayed
 
-        for place, entries in (found or {}).items():
+        # After a failure only the other end may have these.
+        undo(partial(setattr, self, "_known", {**{place: [] for place in found}, **self._known}))
+        for place, entries in found.items():
             known = self._known.pop(place, [])
             if place != PATCHES:  # there a stand-in explains itself
                 entries = [(key, one) for key, one in entries if type(one) is not Stayed]
-            if place == NODES:
-                for _, node in entries:
-                    JAX.register(*node)
-            elif place == CALLS:
-                REGISTERED.land(entries)
-            elif place == FORMATS:
-                give_formats(dict(known), dict(entries))
-            elif place == PATCHES:
-                self.patches.land(known, entries)
-            elif place == ACCESSORS:
-                give_accessors(dict(known), dict(entries))
-            elif place == DECIMAL:
-                for _, context in entries:
-                    importlib.import_module("decimal").setcontext(context)
-            elif place == NUMPY:
-                importlib.import_module("numpy").seterrcall(entries[0][1] if entries else None)
-            elif place == SIGNALS:
-                handle(dict(known), dict(entries))
-            elif place in tables():
-                bring_up(tables()[place], dict(known), dict(entries))
+            if place in tables():
+                bring_up(tables()[place], dict(known), dict(entries), undo)
             elif place in lists():
-                replace(lists()[place], [one for _, one in known], [one for _, one in entries])
+                replace(lists()[place], [one for _, one in known], [one for _, one in entries], undo)
+            else:
+                self._give(place, known, entries, undo)
             if entries:
                 self._known[place] = entries
+
+    def _give(self, place: str, known: Entries, entries: Entries, undo: OnUndo) -> None:
+        if place == NODES:
+            for _, node in entries:
+                JAX.register(*node)
+        elif place == CALLS:
+            REGISTERED.apply(entries, undo)
+        elif place == FORMATS:
+            give_formats(dict(known), dict(entries), undo)
+        elif place == PATCHES:
+            self._patches.apply(known, entries, undo)
+        elif place == ACCESSORS:
+            give_accessors(dict(known), dict(entries), undo)
+        elif place == DECIMAL:
+            decimal: Any = importlib.import_module("decimal")
+            for _, context in entries:
+                undo(partial(decimal.setcontext, decimal.getcontext()))
+                decimal.setcontext(context)
+        elif place == NUMPY:
+            numpy: Any = importlib.import_module("numpy")
+            undo(partial(numpy.seterrcall, numpy.geterrcall()))
+            numpy.seterrcall(entries[0][1] if entries else None)
+        elif place == SIGNALS:
+            for number, one in {**{number: signal.SIG_DFL for number, _ in known}, **dict(entries)}.items():
+                undo(partial(signal.signal, number, handler_of(number)))
+                signal.signal(number, one)
 
     def _hung(self) -> Hung:
         found = hung()
         for place, table in tables().items():
             if entries := self._sieves[place].of_notebook(table):
                 found[place] = entries
-        if patches := self.patches.look():
+        if patches := self._patches.look():
             found[PATCHES] = patches
         if "decimal" in sys.modules and (DECIMAL in self._known or not is_usual_context()):
             found[DECIMAL] = [(None, sys.modules["decimal"].getcontext())]
@@ -164,13 +192,21 @@ def accessors() -> Iterator[tuple[tuple[str, str, str], Any]]:
                     yield (module, kind, name), one
 
 
-def give_accessors(before: dict[tuple[str, str, str], Any], now: dict[tuple[str, str, str], Any]) -> None:
-    for module, kind, name in before.keys() - now.keys():
-        owner = getattr(importlib.import_module(module), kind)
+def give_accessors(before: dict[tuple[str, str, str], Any], now: dict[tuple[str, str, str], Any], undo: OnUndo) -> None:
+    for place in before.keys() - now.keys():
+        set_accessor(place, _MISSING, undo)
+    for place, one in now.items():
+        set_accessor(place, one, undo)
+
+
+def set_accessor(place: tuple[str, str, str], one: Any, undo: OnUndo) -> None:
+    module, kind, name = place
+    owner: Any = getattr(importlib.import_module(module), kind)
+    undo(partial(set_accessor, place, vars(owner).get(name, _MISSING), lambda action: None))
+    if one is _MISSING:
         owner._accessors.discard(name)
         delattr(owner, name)
-    for (module, kind, name), one in now.items():
-        owner = getattr(importlib.import_module(module), kind)
+    else:
         owner._accessors.add(name)
         setattr(owner, name, one)
 
@@ -185,23 +221,20 @@ def objects(found: Hung | None) -> list[object]:
     return [one for entries in (found or {}).values() for _, one in entries]
 
 
-def handle(before: dict[int, Any], now: dict[int, Any]) -> None:
-    for number, one in {**dict.fromkeys(before, signal.SIG_DFL), **now}.items():
-        signal.signal(number, one)
-
-
-def bring_up(table: dict[Any, Any], before: dict[Any, Any], now: dict[Any, Any]) -> None:
+def bring_up(table: dict[Any, Any], before: dict[Any, Any], now: dict[Any, Any], undo: OnUndo) -> None:
+    undo(partial(refill, table, dict(table)))
     for key, one in before.items():
         if key not in now and table.get(key) is one:
             del table[key]
     table.update(now)
 
 
-def replace(entries: list[Any], before: Iterable[Any], now: list[Any]) -> None:
+def replace(entries: list[Any], before: Iterable[Any], now: list[Any], undo: OnUndo) -> None:
     """In their order, behind those of libraries."""
     theirs = set(map(id, (*before, *now)))
     present = [one for one in entries if id(one) in theirs]
     if list(map(id, present)) != list(map(id, now)):
+        undo(partial(entries.__setitem__, slice(None), list(entries)))
         entries[:] = [one for one in entries if id(one) not in theirs] + now
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -22,9 +23,7 @@ IMPORT = re.compile(r"^[ \t]*(?:import[ \t]+([^\n#;]+)|from[ \t]+([\w.]+)[ \t]+i
 PART = re.compile(r"\w+(?:\.\w+)+")
 
 
-class Imports(Kind):
-    name, title = "imports", "A part of a package"
-
+class Imports:
     def __init__(self) -> None:
         self._named: set[str] = set()
         self._found: frozenset[str] = frozenset()
@@ -35,19 +34,16 @@ class Imports(Kind):
         for match in IMPORT.finditer(text):
             self._named.update(PART.findall(match[1] or match[2]))
 
-    def look(self) -> frozenset[str]:
+    def look(self, _: Any) -> frozenset[str]:
         seen = len(self._named), len(sys.modules)
         if seen != self._seen:
             self._seen = seen
             self._found |= {name for name in self._named if name in sys.modules}
         return self._found
 
-    def difference(self, before: Any, now: Any) -> Any:
-        return sorted(now - before)
-
-    def apply(self, difference: Any) -> None:
-        self._found |= set(difference)
-        for name in difference:
+    def apply(self, _: Any, names: Iterable[str]) -> None:
+        self._found |= set(names)
+        for name in names:
             package = name.partition(".")[0]
             if package in sys.modules:
                 bring(name)
@@ -61,3 +57,8 @@ def bring(name: str) -> None:
 
 
 IMPORTS = Imports()
+IMPORTED = Kind(
+    *("imports", "A part of a package", "sys", IMPORTS.look, IMPORTS.apply),
+    difference=lambda before, now: sorted(now - before),
+    whole=False,
+)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from baton_shim.surroundings.kind import Kind, Settings
+from baton_shim.surroundings.kind import Kind, entries, rows
+
+if TYPE_CHECKING:
+    from baton_shim.base.undoing import OnUndo
 
 
 def shell() -> Any:
@@ -14,106 +18,91 @@ def shell() -> Any:
     return found.InteractiveShell._instance if found else None
 
 
-class Extensions(Settings):
+def load(_: Any, name: str, loaded: bool) -> None:
     """One that is not installed at the other end stays where it is."""
-
-    name, title = "extensions", "IPython's extensions"
-
-    def is_here(self) -> bool:
-        return shell() is not None
-
-    def look(self) -> dict[str, bool]:
-        return dict.fromkeys(shell().extension_manager.loaded, True)
-
-    def fresh(self) -> dict[str, bool]:
-        return {"storemagic": True}
-
-    def set(self, name: str, value: Any) -> None:
-        try:
-            shell().extension_manager.load_extension(name)
-        except ModuleNotFoundError as error:
-            if error.name != name.partition(".")[0]:
-                raise
-
-    def unset(self, name: str) -> None:
-        shell().extension_manager.unload_extension(name)
+    try:
+        shell().extension_manager.load_extension(name)
+    except ModuleNotFoundError as error:
+        if error.name != name.partition(".")[0]:
+            raise
 
 
-class Aliases(Settings):
-    name, title = "aliases", "Aliases"
+def usual_aliases(_: Any) -> dict[str, str]:
+    from IPython.core.alias import default_aliases
 
-    def is_here(self) -> bool:
-        return shell() is not None
-
-    def look(self) -> dict[str, str]:
-        return dict(shell().alias_manager.aliases)
-
-    def fresh(self) -> dict[str, str]:
-        from IPython.core.alias import default_aliases
-
-        return dict(default_aliases())
-
-    def set(self, name: str, value: str) -> None:
-        shell().alias_manager.define_alias(name, value)
-
-    def unset(self, name: str) -> None:
-        shell().alias_manager.undefine_alias(name)
+    return dict(default_aliases())
 
 
-class Debugger(Kind):
-    name, title, whole = "pdb", "%pdb", True
+def of_plain_text(name: str, fresh: object) -> tuple[Any, ...]:
+    def plain() -> Any:
+        return shell().display_formatter.formatters["text/plain"]
 
-    def is_here(self) -> bool:
-        return shell() is not None
-
-    def look(self) -> bool:
-        return bool(shell().call_pdb)
-
-    def fresh(self) -> bool:
-        return False
-
-    def apply(self, difference: bool) -> None:
-        shell().call_pdb = difference
+    return name, lambda _: getattr(plain(), name), lambda _, value: setattr(plain(), name, value), fresh
 
 
-class Showing(Settings):
-    """Which values of a cell are shown, and how values and errors are written: `%pprint`, `%precision`, `%xmode`."""
+def of_shell(name: str, fresh: object) -> tuple[Any, ...]:
+    return name, lambda _: getattr(shell(), name), lambda _, value: setattr(shell(), name, value), fresh
 
-    name, title = "showing", "How IPython shows values"
 
-    def is_here(self) -> bool:
-        return shell() is not None
+MODULE = "IPython.core.interactiveshell"
 
-    def look(self) -> dict[str, Any]:
+IPYTHON: tuple[Kind, ...] = (
+    entries(
+        *(
+            "extensions",
+            "IPython's extensions",
+            MODULE,
+            lambda _: dict.fromkeys(shell().extension_manager.loaded, True),
+        ),
+        *(load, lambda _, name: shell().extension_manager.unload_extension(name)),
+        fresh={"storemagic": True},
+    ),
+    entries(
+        *("aliases", "Aliases", MODULE, lambda _: dict(shell().alias_manager.aliases)),
+        lambda _, name, value: shell().alias_manager.define_alias(name, value),
+        lambda _, name: shell().alias_manager.undefine_alias(name),
+        fresh=usual_aliases,
+    ),
+    # Which values of a cell are shown, and how values and errors are written: `%pprint`, `%precision`, `%xmode`.
+    *rows(
+        "How IPython shows values",
+        MODULE,
+        of_shell("call_pdb", False),
+        of_shell("ast_node_interactivity", "last_expr"),
+        of_shell("automagic", True),
+        (
+            "errors",
+            lambda _: shell().InteractiveTB.mode,
+            lambda _, mode: shell().InteractiveTB.set_mode(mode=mode),
+            "Context",
+        ),
+        of_plain_text("float_precision", ""),  # comes first, because it sets the other
+        of_plain_text("float_format", "%r"),
+        of_plain_text("pprint", True),
+        of_plain_text("verbose", False),
+        of_plain_text("max_width", 79),
+        of_plain_text("max_seq_length", 1000),
+        of_plain_text("newline", "\n"),
+    ),
+)
+
+
+class ErrorHandler:
+    """What a cell of the session gave to `set_custom_exc`. Errors of cells are handled in the notebook."""
+
+    name, title = "error_handler", "The handler of errors"
+
+    def look(self) -> tuple[Any, Any] | None:
+        found: tuple[Any, Any] | None = getattr(shell(), "custom_handler", None)
+        return found
+
+    def commit(self) -> None:
+        shell().custom_handler = None
+
+    def apply(self, difference: Any, undo: OnUndo) -> None:
         this = shell()
-        plain = this.display_formatter.formatters["text/plain"]
-        found: dict[str, Any] = {name: getattr(plain, name) for name in OF_PLAIN_TEXT}
-        found |= {"automagic": this.automagic, "errors": this.InteractiveTB.mode}
-        return {"interactivity": this.ast_node_interactivity, **found}
+        undo(partial(vars(this).update, {name: getattr(this, name) for name in ("CustomTB", "custom_exceptions")}))
+        this.set_custom_exc(*difference)
 
-    def fresh(self) -> dict[str, Any]:
-        return {"interactivity": "last_expr", "automagic": True, "errors": "Context", **OF_PLAIN_TEXT}
-
-    def set(self, name: str, value: Any) -> None:
-        if name == "interactivity":
-            shell().ast_node_interactivity = value
-        elif name == "automagic":
-            shell().automagic = value
-        elif name == "errors":
-            shell().InteractiveTB.set_mode(mode=value)
-        else:
-            setattr(shell().display_formatter.formatters["text/plain"], name, value)
-
-
-# `float_precision` comes first, because it sets the other.
-OF_PLAIN_TEXT = {
-    "float_precision": "",
-    "float_format": "%r",
-    "pprint": True,
-    "verbose": False,
-    "max_width": 79,
-    "max_seq_length": 1000,
-    "newline": "\n",
-}
-
-IPYTHON: tuple[Kind, ...] = (Extensions(), Aliases(), Debugger(), Showing())
+    def restart(self) -> None:
+        pass

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from baton_shim.base import late
-from baton_shim.surroundings.kind import Settings, each
+from baton_shim.surroundings.kind import entries
 
 OF_THE_MACHINE = re.compile(
     r"jax_(?:platforms?|platform_name|backend_target|num_cpu_devices|logging_level|pjrt_.*|cpu_.*|cuda_.*|rocm_.*|"
@@ -28,10 +28,8 @@ Node = tuple[str, tuple[Any, ...], dict[str, Any]]
 """The function that registered a class, with its arguments."""
 
 
-class JaxSettings(Settings):
+class Jax:
     """JAX does not tell its defaults, so they are noted when it is imported."""
-
-    name, title, module = "jax", "A setting of JAX", "jax"
 
     def __init__(self) -> None:
         self._at_import: dict[str, Any] = {}
@@ -43,7 +41,7 @@ class JaxSettings(Settings):
         late.when_imported("jax", self._imported)
 
     def _imported(self) -> None:
-        self._at_import = self.look()
+        self._at_import = settings(sys.modules["jax"])
         for name in REGISTER:
             self._note(name)
 
@@ -77,16 +75,12 @@ class JaxSettings(Settings):
             with suppress(ValueError):  # a library has done so when the class was made here
                 getattr(jax.tree_util, name)(*arguments, **named)
 
-    def look(self) -> dict[str, Any]:
-        values: dict[str, Any] = sys.modules["jax"].config.values
-        return {name: value for name, value in values.items() if travels(name, value)}
-
-    def fresh(self) -> dict[str, Any]:
+    def fresh(self, _: Any) -> dict[str, Any]:
         return self._at_import
 
-    def apply(self, difference: Any) -> list[str] | None:
-        new, _ = difference
-        return each(new.items(), lambda item: sys.modules["jax"].config.update(*item), self.title)
+
+def settings(jax: Any) -> dict[str, Any]:
+    return {name: value for name, value in jax.config.values.items() if travels(name, value)}
 
 
 def travels(name: str, value: Any) -> bool:
@@ -94,4 +88,8 @@ def travels(name: str, value: Any) -> bool:
     return plain and OF_THE_MACHINE.fullmatch(name) is None
 
 
-JAX = JaxSettings()
+JAX = Jax()
+JAX_SETTINGS = entries(
+    *("jax", "A setting of JAX", "jax", settings, lambda jax, name, value: jax.config.update(name, value)),
+    fresh=JAX.fresh,
+)

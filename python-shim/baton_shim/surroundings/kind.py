@@ -1,63 +1,54 @@
-"""One kind of surrounding, how differences of dictionaries and lists are written.
+"""One kind of setting: a row of a table. And how differences of dictionaries and lists are written.
 
-**Invariant:** `look` changes nothing, imports nothing, and returns something that compares by value and does not
-change afterwards.
+A row says which module it is about, how to read the setting, how to set it, and how it is in a process that has
+just imported the module.
+
+**Invariant:** reading changes nothing, imports nothing, and gives something that compares by value and does not change
+afterwards.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
+
+Troubles = list[str] | None
+"""Lines for what could not be done."""
 
 
-class Kind:
-    name = ""
-    title = ""
+AS_NOW: Any = object()
+
+
+class Kind(NamedTuple):
+    name: str
+    title: str
     """What it is, for a warning."""
-    module = ""
-    """The library that must have been imported; empty for a part of Python itself."""
-    whole = False
-    """A difference says everything; earlier ones do not matter."""
+    module: str
+    """It must have been imported, and is the first argument of all functions."""
+    get: Callable[[Any], Any]
+    set: Callable[[Any, Any], Troubles]
+    """Takes a difference."""
+    fresh: Any = AS_NOW
+    """The value in a process that has just imported the module, or a function that finds it; None: not known."""
+    difference: Callable[[Any, Any], Any] = lambda before, now: now
+    whole: bool = True
+    """Whether a difference says everything, so that earlier ones do not matter."""
 
     def is_here(self) -> bool:
-        return not self.module or sys.modules.get(self.module) is not None
+        return sys.modules.get(self.module) is not None
 
     def look(self) -> Any:
         """How this process is now."""
-        raise NotImplementedError
+        return self.get(sys.modules[self.module])
 
-    def fresh(self) -> Any:
-        """How a process is that has just begun, or has just imported the library."""
-        return self.look()
+    def at_first(self) -> Any:
+        if self.fresh is AS_NOW:
+            return self.look()
+        return self.fresh(sys.modules[self.module]) if callable(self.fresh) else self.fresh
 
-    def difference(self, before: Any, now: Any) -> Any:
-        return now
-
-    def apply(self, difference: Any) -> list[str] | None:
-        """Lines for what could not be done."""
-        raise NotImplementedError
-
-
-class Settings(Kind):
-    """A kind whose state is a dictionary of independent settings."""
-
-    def difference(self, before: Any, now: Any) -> Any:
-        return changed(before, now)
-
-    def apply(self, difference: Any) -> list[str] | None:
-        new, gone = difference
-        for name, value in new.items():
-            self.set(name, value)
-        for name in gone:
-            self.unset(name)
-        return None
-
-    def set(self, name: Any, value: Any) -> None:
-        raise NotImplementedError
-
-    def unset(self, name: Any) -> None:
-        """Back to what it is in a process that has just begun."""
+    def apply(self, difference: Any) -> Troubles:
+        return self.set(sys.modules[self.module], difference)
 
 
 _MISSING = object()
@@ -67,6 +58,43 @@ def changed(before: Mapping[Any, Any], now: Mapping[Any, Any]) -> tuple[dict[Any
     """New or changed entries, and names that are gone."""
     new = {name: value for name, value in now.items() if before.get(name, _MISSING) != value}
     return new, [name for name in before if name not in now]
+
+
+def rows(title: str, module: str, *settings: tuple[Any, ...]) -> tuple[Kind, ...]:
+    """Single values, each as its name, how to get it, how to set it, and what it is at first (without: as it is now).
+    In place of a function a text names one of the module.
+    """
+    return tuple(
+        Kind(f"{module}.{name}", title, module, function(get), function(set_it), *fresh)
+        for name, get, set_it, *fresh in settings
+    )
+
+
+def function(found: Any) -> Callable[..., Any]:
+    return (lambda module, *value: getattr(module, found)(*value)) if isinstance(found, str) else found
+
+
+def entries(
+    name: str,
+    title: str,
+    module: str,
+    get: Callable[[Any], Any],
+    set_one: Callable[[Any, Any, Any], object],
+    unset: Callable[[Any, Any], object] = lambda module, name: None,
+    *,
+    fresh: Any = AS_NOW,
+    difference: Callable[[Any, Any], Any] = changed,
+) -> Kind:
+    """A dictionary of independent settings. `set_one` takes the name and value of one; `unset` a name, and makes it
+    what it is in a process that has just begun.
+    """
+
+    def apply(found: Any, difference: Any) -> list[str]:
+        new, gone = difference
+        troubles = each(new.items(), lambda entry: set_one(found, *entry), title)
+        return troubles + each(gone, lambda name: unset(found, name), title)
+
+    return Kind(name, title, module, get, apply, fresh, difference, whole=False)
 
 
 def edits(before: Iterable[Hashable], now: Iterable[Hashable]) -> tuple[list[Any], list[tuple[Any, Any]]]:
@@ -97,7 +125,7 @@ def edited(here: Iterable[Any], edit: tuple[list[Any], list[tuple[Any, Any]]]) -
     return result
 
 
-def each(items: Iterable[Any], act: Callable[[Any], None], title: str) -> list[str]:
+def each(items: Iterable[Any], act: Callable[[Any], object], title: str) -> list[str]:
     """Does it for each; a line for each that fails."""
     troubles = []
     for item in items:

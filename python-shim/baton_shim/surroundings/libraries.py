@@ -1,4 +1,4 @@
-"""Settings of numpy, pandas, scikit-learn, mpmath, sympy and torch."""
+"""Settings of numpy, pandas, polars, mpmath, sympy, scikit-learn and torch."""
 
 from __future__ import annotations
 
@@ -7,51 +7,33 @@ import sys
 from typing import Any
 
 from baton_shim.surroundings.formats import FLOATS, is_of_notebook
-from baton_shim.surroundings.jaxes import JAX
-from baton_shim.surroundings.kind import Kind, Settings, each
+from baton_shim.surroundings.jaxes import JAX_SETTINGS
+from baton_shim.surroundings.kind import Kind, entries, rows
 
 
-class NumpyErrors(Settings):
-    name, title, module = "numpy.seterr", "numpy's handling of floating-point errors", "numpy"
-
-    def look(self) -> dict[str, Any]:
-        numpy: Any = sys.modules["numpy"]
-        return {**numpy.geterr(), "buffer": numpy.getbufsize()}
-
-    def fresh(self) -> dict[str, Any]:
-        return {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn", "buffer": 8192}
-
-    def set(self, name: str, value: Any) -> None:
-        numpy: Any = sys.modules["numpy"]
-        numpy.setbufsize(value) if name == "buffer" else numpy.seterr(**{name: value})
+def numpy_errors(numpy: Any) -> dict[str, Any]:
+    return {**numpy.geterr(), "buffer": numpy.getbufsize()}
 
 
-class NumpyPrinting(Kind):
-    name, title, module, whole = "numpy.set_printoptions", "numpy's print options", "numpy", True
-
-    def look(self) -> Any:
-        options = sys.modules["numpy"].get_printoptions()
-        if options.get("formatter") is None and options.get("override_repr") is None:
-            return options
-        return {name: value for name, value in options.items() if not is_of_notebook(value)}
-
-    def fresh(self) -> Any:
-        return None
-
-    def apply(self, difference: Any) -> None:
-        sys.modules["numpy"].set_printoptions(**difference)
+def give_numpy_error(numpy: Any, name: str, value: Any) -> None:
+    numpy.setbufsize(value) if name == "buffer" else numpy.seterr(**{name: value})
 
 
-class PandasOptions(Settings):
+def numpy_printing(numpy: Any) -> dict[str, Any]:
+    options: dict[str, Any] = numpy.get_printoptions()
+    if options.get("formatter") is None and options.get("override_repr") is None:
+        return options
+    return {name: value for name, value in options.items() if not is_of_notebook(value)}
+
+
+class PandasOptions:
     """Those that differ from the library's own; the library itself is asked for nothing, since that warns."""
-
-    name, title, module = "pandas.options", "An option of pandas", "pandas"
 
     def __init__(self) -> None:
         self._seen: dict[str, Any] | None = None
         self._found: dict[str, Any] = {}
 
-    def look(self) -> dict[str, Any]:
+    def look(self, _: Any) -> dict[str, Any]:
         config: Any = sys.modules["pandas._config.config"]
         if self._seen != config._global_config:
             self._seen = copied(config._global_config)
@@ -59,15 +41,6 @@ class PandasOptions(Settings):
             changed = {name: value for option, name, value in options if option and value != option.defval}
             self._found = {name: one for name, one in changed.items() if name != FLOATS or not is_of_notebook(one)}
         return self._found
-
-    def fresh(self) -> dict[str, Any]:
-        return {}
-
-    def apply(self, difference: Any) -> list[str] | None:
-        new, gone = difference
-        pandas = sys.modules["pandas"]
-        troubles = each(new.items(), lambda item: pandas.set_option(*item), self.title)
-        return troubles + each(gone, lambda name: pandas.reset_option(name), self.title)
 
 
 def copied(tree: dict[str, Any]) -> dict[str, Any]:
@@ -82,121 +55,20 @@ def flat(tree: dict[str, Any], above: str = "") -> Any:
             yield above + name, value
 
 
-class SklearnSettings(Settings):
-    name, title, module = "sklearn", "A setting of scikit-learn", "sklearn._config"
-
-    def look(self) -> dict[str, Any]:
-        found: dict[str, Any] = sys.modules["sklearn._config"].get_config()
-        return found
-
-    def fresh(self) -> dict[str, Any]:
-        return dict(sys.modules["sklearn._config"]._global_config)  # each thread changes a copy
-
-    def apply(self, difference: Any) -> list[str] | None:
-        new, _ = difference
-        config = sys.modules["sklearn._config"]
-        return each(new.items(), lambda item: config.set_config(**dict([item])), self.title)
-
-
-class PolarsPrinting(Settings):
+def polars_printing(config: Any) -> dict[str, Any]:
     """What `polars.Config` keeps in the library. The rest of it is in the environment."""
-
-    name, title, module = "polars", "How polars prints numbers", "polars.config"
-
-    def look(self) -> dict[str, Any]:
-        direct = getattr(sys.modules["polars.config"], "_POLARS_CFG_DIRECT_VARS", {})
-        return {name: find() for name, find in direct.items()}
-
-    def fresh(self) -> dict[str, Any]:
-        return {}
-
-    def set(self, name: str, value: Any) -> None:
-        getattr(sys.modules["polars.config"].Config, name)(value)
+    return {name: find() for name, find in getattr(config, "_POLARS_CFG_DIRECT_VARS", {}).items()}
 
 
-class MpmathPrecision(Kind):
-    name, title, module, whole = "mpmath", "The precision of mpmath", "mpmath", True
-
-    def look(self) -> int:
-        found: int = sys.modules["mpmath"].mp.prec
-        return found
-
-    def fresh(self) -> int:
-        return 53
-
-    def apply(self, difference: int) -> None:
-        sys.modules["mpmath"].mp.prec = difference
+def torch_device(torch: Any) -> str:
+    here = getattr(torch, "get_default_device", None)  # torch 2.3 and newer
+    return str(here()) if here else "cpu"
 
 
-class SympyPrinting(Settings):
-    name, title, module = "sympy", "How sympy prints", "sympy.printing.printer"
-
-    def look(self) -> dict[str, Any]:
-        return dict(sys.modules["sympy.printing.printer"].Printer._global_settings)
-
-    def fresh(self) -> dict[str, Any]:
-        return {}
-
-    def set(self, name: str, value: Any) -> None:
-        sys.modules["sympy.printing.printer"].Printer.set_global_settings(**{name: value})
-
-
-class TorchSettings(Settings):
-    name, title, module = "torch", "A setting of torch", "torch"
-
-    def look(self) -> dict[str, Any]:
-        torch: Any = sys.modules["torch"]
-        threads = torch.get_num_threads()
-        device_here = getattr(torch, "get_default_device", None)  # torch 2.3 and newer
-        return {
-            "device": str(device_here()) if device_here else "cpu",
-            "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
-            "grad": torch.is_grad_enabled(),
-            "deterministic": (
-                torch.are_deterministic_algorithms_enabled(),
-                torch.is_deterministic_algorithms_warn_only_enabled(),
-            ),
-            "threads": None if threads in machine_threads() else threads,
-            "cudnn": (torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic),
-            "precision": torch.get_float32_matmul_precision(),
-            "printing": dict(vars(torch._tensor_str.PRINT_OPTS)),
-            "anomaly": (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-        }
-
-    def fresh(self) -> dict[str, Any]:
-        printing = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80, "sci_mode": None}
-        return {
-            "device": "cpu",
-            "dtype": "float32",
-            "grad": True,
-            "deterministic": (False, False),
-            "threads": None,
-            "cudnn": (False, False),
-            "precision": "highest",
-            "printing": printing,
-            "anomaly": (False, True),
-        }
-
-    def set(self, name: str, value: Any) -> None:
-        torch: Any = sys.modules["torch"]
-        if name == "device":
-            torch.set_default_device(None if value == "cpu" else value)
-        elif name == "dtype":
-            torch.set_default_dtype(getattr(torch, value))
-        elif name == "grad":
-            torch.set_grad_enabled(value)
-        elif name == "deterministic":
-            torch.use_deterministic_algorithms(value[0], warn_only=value[1])
-        elif name == "threads":
-            torch.set_num_threads(value or max(machine_threads()))
-        elif name == "cudnn":
-            torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = value
-        elif name == "precision":
-            torch.set_float32_matmul_precision(value)
-        elif name == "printing":
-            vars(torch._tensor_str.PRINT_OPTS).update(value)
-        elif name == "anomaly":
-            torch.set_anomaly_enabled(*value)
+def torch_threads(torch: Any) -> int | None:
+    """None where torch takes as many as it does by itself."""
+    found: int = torch.get_num_threads()
+    return None if found in machine_threads() else found
 
 
 def machine_threads() -> tuple[int, ...]:
@@ -206,7 +78,85 @@ def machine_threads() -> tuple[int, ...]:
     return (int(asked),) if asked.isdigit() else (cores, max(1, cores // 2))
 
 
+def torch_determinism(torch: Any) -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def torch_cudnn(torch: Any) -> tuple[bool, bool]:
+    return torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic
+
+
+def give_torch_cudnn(torch: Any, value: tuple[bool, bool]) -> None:
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = value
+
+
+PRINTING = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80, "sci_mode": None}
+NUMPY_ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn", "buffer": 8192}
+
 LIBRARIES: tuple[Kind, ...] = (
-    *(NumpyErrors(), NumpyPrinting(), PandasOptions()),
-    *(PolarsPrinting(), MpmathPrecision(), SympyPrinting(), SklearnSettings(), TorchSettings(), JAX),
+    entries(
+        *("numpy.seterr", "numpy's handling of floating-point errors", "numpy", numpy_errors, give_numpy_error),
+        fresh=NUMPY_ERRORS,
+    ),
+    *rows(
+        *("numpy's print options", "numpy"),
+        ("printing", numpy_printing, lambda numpy, options: numpy.set_printoptions(**options), None),
+    ),
+    entries(
+        *("pandas.options", "An option of pandas", "pandas", PandasOptions().look),
+        lambda pandas, name, value: pandas.set_option(name, value),
+        lambda pandas, name: pandas.reset_option(name),
+        fresh={},
+    ),
+    entries(
+        *("polars", "How polars prints numbers", "polars.config", polars_printing),
+        lambda config, name, value: getattr(config.Config, name)(value),
+        fresh={},
+    ),
+    *rows(
+        *("The precision of mpmath", "mpmath"),
+        ("precision", lambda mpmath: mpmath.mp.prec, lambda mpmath, bits: setattr(mpmath.mp, "prec", bits), 53),
+    ),
+    entries(
+        *("sympy", "How sympy prints", "sympy.printing.printer", lambda sympy: dict(sympy.Printer._global_settings)),
+        lambda sympy, name, value: sympy.Printer.set_global_settings(**{name: value}),
+        fresh={},
+    ),
+    entries(
+        *("sklearn", "A setting of scikit-learn", "sklearn._config", lambda config: config.get_config()),
+        lambda config, name, value: config.set_config(**{name: value}),
+        fresh=lambda config: dict(config._global_config),  # each thread changes a copy
+    ),
+    *rows(
+        *("A setting of torch", "torch"),
+        ("device", torch_device, lambda torch, name: torch.set_default_device(None if name == "cpu" else name), "cpu"),
+        (
+            "dtype",
+            lambda torch: str(torch.get_default_dtype()).removeprefix("torch."),
+            lambda torch, name: torch.set_default_dtype(getattr(torch, name)),
+            "float32",
+        ),
+        ("grad", "is_grad_enabled", "set_grad_enabled", True),
+        (
+            *("deterministic", torch_determinism),
+            lambda torch, value: torch.use_deterministic_algorithms(value[0], warn_only=value[1]),
+            (False, False),
+        ),
+        ("threads", torch_threads, lambda torch, count: torch.set_num_threads(count or max(machine_threads())), None),
+        ("cudnn", torch_cudnn, give_torch_cudnn, (False, False)),
+        ("precision", "get_float32_matmul_precision", "set_float32_matmul_precision", "highest"),
+        (
+            "printing",
+            lambda torch: dict(vars(torch._tensor_str.PRINT_OPTS)),
+            lambda torch, options: vars(torch._tensor_str.PRINT_OPTS).update(options),
+            PRINTING,
+        ),
+        (
+            "anomaly",
+            lambda torch: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+            lambda torch, value: torch.set_anomaly_enabled(*value),
+            (False, True),
+        ),
+    ),
+    JAX_SETTINGS,
 )

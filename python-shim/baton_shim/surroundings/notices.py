@@ -9,36 +9,30 @@ import warnings
 from functools import partial
 from typing import Any
 
-from baton_shim.surroundings.kind import Kind, Settings, edited, edits
+from baton_shim.surroundings.kind import Kind, edited, edits, entries
 
 
-class WarningFilters(Kind):
+def filters(_: Any) -> list[Any]:
+    return [plainly(entry) for entry in warnings.filters]
+
+
+def give_filters(_: Any, difference: Any) -> None:
     """As plain values. A filter for a category that is not imported here comes into force when it is."""
+    real = {plainly(entry): entry for entry in warnings.filters}
+    found = []
+    before = None
+    for plain in edited(real, difference):
+        entry = real.get(plain) or make(plain)
+        if entry is not None:
+            found.append(entry)
+        elif plain[2][0] not in sys.modules:
+            from baton_shim.base import late
 
-    name, title = "warnings", "The filters of warnings"
-
-    def look(self) -> list[Any]:
-        return [plainly(entry) for entry in warnings.filters]
-
-    def difference(self, before: Any, now: Any) -> Any:
-        return edits(before, now)
-
-    def apply(self, difference: Any) -> None:
-        real = {plainly(entry): entry for entry in warnings.filters}
-        filters = []
-        before = None
-        for plain in edited(real, difference):
-            entry = real.get(plain) or make(plain)
-            if entry is not None:
-                filters.append(entry)
-            elif plain[2][0] not in sys.modules:
-                from baton_shim.base import late
-
-                later: Any = ([], [(plain, before)])
-                late.when_imported(plain[2][0], partial(self.apply, later))
-            before = plain
-        warnings.resetwarnings()  # which also makes Python forget what it has shown
-        warnings.filters[:] = filters  # type: ignore[index]
+            later: Any = ([], [(plain, before)])
+            late.when_imported(plain[2][0], partial(give_filters, _, later))
+        before = plain
+    warnings.resetwarnings()  # which also makes Python forget what it has shown
+    warnings.filters[:] = found  # type: ignore[index]
 
 
 def make(plain: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -62,38 +56,32 @@ def pattern(found: Any) -> Any:
     return re.compile(found[0], found[1] & ~re.UNICODE) if isinstance(found, tuple) else found
 
 
-class Loggers(Settings):
-    """Levels, what is disabled, and the plain handlers that `logging.basicConfig` gives to the root."""
-
-    name, title, module = "logging", "Logging", ""
-
-    def look(self) -> dict[str, Any]:
-        root = logging.root
-        found: dict[str, Any] = {"": (root.level, root.disabled, plain_handlers()), "*": root.manager.disable}
-        loggers: dict[str, Any] = root.manager.loggerDict  # large libraries have hundreds
-        for name, logger in loggers.items():
-            if type(logger) is not logging.PlaceHolder and (logger.level or logger.disabled or not logger.propagate):
-                found[name] = (logger.level, logger.disabled, logger.propagate)
-        return found
-
-    def set(self, name: str, value: Any) -> None:
-        if name == "*":
-            logging.disable(value)
-        elif name:
-            logger = logging.getLogger(name)
-            logger.setLevel(value[0])
-            logger.disabled, logger.propagate = value[1:]
-        else:
-            logging.root.setLevel(value[0])
-            logging.root.disabled = value[1]
-            if value[2] != plain_handlers():
-                set_handlers(value[2])
-
-    def unset(self, name: str) -> None:
-        self.set(name, ORDINARY)
-
-
 ORDINARY = (logging.NOTSET, False, True)
+
+
+def levels(_: Any) -> dict[str, Any]:
+    """Levels, what is disabled, and the plain handlers that `logging.basicConfig` gives to the root."""
+    root = logging.root
+    found: dict[str, Any] = {"": (root.level, root.disabled, plain_handlers()), "*": root.manager.disable}
+    loggers: dict[str, Any] = root.manager.loggerDict  # large libraries have hundreds
+    for name, logger in loggers.items():
+        if type(logger) is not logging.PlaceHolder and (logger.level or logger.disabled or not logger.propagate):
+            found[name] = (logger.level, logger.disabled, logger.propagate)
+    return found
+
+
+def give_level(_: Any, name: str, value: Any = ORDINARY) -> None:
+    if name == "*":
+        logging.disable(value)
+    elif name:
+        logger = logging.getLogger(name)
+        logger.setLevel(value[0])
+        logger.disabled, logger.propagate = value[1:]
+    else:
+        logging.root.setLevel(value[0])
+        logging.root.disabled = value[1]
+        if value[2] != plain_handlers():
+            set_handlers(value[2])
 
 
 def plain_handlers() -> tuple[Any, ...]:
@@ -125,4 +113,7 @@ def set_handlers(wanted: tuple[Any, ...]) -> None:
         logging.root.addHandler(handler)
 
 
-NOTICES: tuple[Kind, ...] = (WarningFilters(), Loggers())
+NOTICES: tuple[Kind, ...] = (
+    Kind("warnings", "The filters of warnings", "warnings", filters, give_filters, difference=edits, whole=False),
+    entries("logging", "Logging", "logging", levels, give_level, give_level),
+)

@@ -12,16 +12,22 @@ belong to a generic function of a library.
 from __future__ import annotations
 
 import abc
+import gc
 import re
 import sys
 import types
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from baton_shim.base import late, originals
 from baton_shim.base.originals import ASSIGNED, BEFORE, Place
+from baton_shim.base.undoing import refill
 from baton_shim.surroundings.imports import IMPORTS
+
+if TYPE_CHECKING:
+    from baton_shim.base.undoing import OnUndo
 
 _ASSIGNED = r"\s*[-+*/%@&|^<>]{0,2}=(?!=)"
 PATH = re.compile(rf"(?<![\w.'\"])([^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:({_ASSIGNED})|(\s*\[[^\n]{{1,200}}?\]{_ASSIGNED}))?")
@@ -106,8 +112,9 @@ class Patches:
         """A library's own functions and classes are none where they belong, but for one that was put back here."""
         return not is_own(key, one) or (key in self._before and one is not self._before[key])
 
-    def land(self, before: Iterable[tuple[Key, Any]], now: list[tuple[Key, Any]]) -> None:
+    def apply(self, before: Iterable[tuple[Key, Any]], now: list[tuple[Key, Any]], undo: OnUndo) -> None:
         known, staying = dict(before), {key for key, _ in now}
+        undo(partial(self._restore, dict(self._before), dict(self._waiting)))
         for key, one in [*((key, self._put_back(key)) for key in known.keys() - staying), *now]:
             owner = owner_of(key[0], key[1])
             if owner is None:
@@ -115,19 +122,21 @@ class Patches:
                 continue
             if key[2] == _REGISTERED:
                 for arguments in one if one is not _MISSING else ():
-                    owner.register(*arguments)
+                    register(owner, arguments, undo)
                 continue
             if key[2] == _ITEMS:
+                undo(partial(refill, owner, dict(owner)))
                 bring_up(owner, known.get(key, ()), one if one is not _MISSING else ())
                 continue
             present = value_of(owner, key[2])
             if key in staying - known.keys():
                 self._before.setdefault(key, present)
                 self._keep(key, present)
-            if one is not _MISSING:
-                setattr(owner, key[2], one)
-            elif present is not _MISSING:
-                delattr(owner, key[2])
+            undo(partial(set_value, owner, key[2], present))
+            set_value(owner, key[2], one)
+
+    def _restore(self, before: dict[Key, Any], waiting: dict[Key, Any]) -> None:
+        self._before, self._waiting = before, waiting
 
     def _put_back(self, key: Key) -> Any:
         return self._before.pop(key, BEFORE.get(place_of(key), _MISSING))
@@ -143,7 +152,7 @@ class Patches:
 
     def _arrived(self, key: Key) -> None:
         if key in self._waiting:
-            self.land((), [(key, self._waiting.pop(key))])
+            self.apply((), [(key, self._waiting.pop(key))], lambda action: None)
 
 
 def owners(text: str, namespace: Mapping[str, Any]) -> Iterator[Owner]:
@@ -228,6 +237,29 @@ def value_of(owner: Any, attribute: str) -> Any:
     if isinstance(owner, type) or type(owner) is types.ModuleType:
         return vars(owner).get(attribute, _MISSING)
     return getattr(owner, attribute, _MISSING)
+
+
+def set_value(owner: Any, attribute: str, one: Any) -> None:
+    if one is not _MISSING:
+        setattr(owner, attribute, one)
+    elif value_of(owner, attribute) is not _MISSING:
+        delattr(owner, attribute)
+
+
+def register(owner: Any, arguments: tuple[Any, ...], undo: OnUndo) -> None:
+    """With an abstract class, which forgets its own only with them, or with a generic function."""
+    if hasattr(owner, "registry"):
+        undo(partial(put_back, owner, arguments[0], owner.registry.get(arguments[0])))
+    owner.register(*arguments)
+
+
+def put_back(generic: Any, kind: type, function: Any) -> None:
+    """A generic function shows its registry, but not for writing."""
+    if function is not None:
+        generic.register(kind, function)
+    else:
+        gc.get_referents(generic.registry)[0].pop(kind, None)
+        generic._clear_cache()
 
 
 def patched(owner: Owner) -> Iterator[tuple[Key, Any]]:

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from baton_shim.surroundings.ipython import shell
-from baton_shim.surroundings.kind import Kind, Settings, each
+from baton_shim.surroundings.kind import Kind, changed, entries, rows
 
 # What has to do with windows, programs and folders of one machine, or with the kernel that shows the figures.
 OF_THE_MACHINE = re.compile(
@@ -18,29 +18,21 @@ OF_THE_MACHINE = re.compile(
 )
 
 
-class Parameters(Settings):
-    name, title, module = "matplotlib.rcParams", "A parameter of matplotlib", "matplotlib"
-
+class Parameters:
     def __init__(self) -> None:
         self._seen: dict[str, Any] = {}
 
-    def look(self) -> dict[str, Any]:
+    def look(self, matplotlib: Any) -> dict[str, Any]:
         """Past the class's own methods, which are slow and warn of what is deprecated."""
-        parameters = sys.modules["matplotlib"].rcParams
-        if not dict.__eq__(self._seen, parameters):
-            self._seen = dict(dict.items(parameters))
+        if not dict.__eq__(self._seen, matplotlib.rcParams):
+            self._seen = dict(dict.items(matplotlib.rcParams))
         return self._seen
 
-    def fresh(self) -> dict[str, Any]:
-        return dict(dict.items(sys.modules["matplotlib"].rcParamsDefault))
 
-    def difference(self, before: Any, now: Any) -> Any:
-        new, _ = super().difference(before, now)
-        return {name: value for name, value in new.items() if not OF_THE_MACHINE.fullmatch(name)}
-
-    def apply(self, difference: Any) -> list[str] | None:
-        parameters = sys.modules["matplotlib"].rcParams
-        return each(difference.items(), lambda item: parameters.__setitem__(*item), self.title)
+def of_everywhere(before: Any, now: Any) -> Any:
+    """Parameters have a value always."""
+    new, _ = changed(before, now)
+    return {name: value for name, value in new.items() if not OF_THE_MACHINE.fullmatch(name)}, []
 
 
 INLINE = "module://matplotlib_inline.backend_inline"
@@ -50,91 +42,50 @@ PORTABLE = ("inline", "agg", "svg", "pdf", "ps", "cairo", "template")
 STAND_IN = "agg"
 
 
-class Backend(Kind):
+def backend(matplotlib: Any) -> str | None:
     """Who draws: inline shows and closes figures at the end of a cell, the others keep them."""
+    chosen = dict.get(matplotlib.rcParams, "backend")  # not yet chosen: another kind of object
+    return named(chosen) if isinstance(chosen, str) else None
 
-    name, title, module, whole = "matplotlib.backend", "matplotlib's backend", "matplotlib", True
 
-    def look(self) -> str | None:
-        chosen = dict.get(sys.modules["matplotlib"].rcParams, "backend")  # not yet chosen: another kind of object
-        return named(chosen) if isinstance(chosen, str) else None
-
-    def fresh(self) -> str | None:
-        return named(os.environ.get("MPLBACKEND"))
-
-    def apply(self, difference: Any) -> None:
-        if difference not in PORTABLE:
-            if difference is None or not in_session():
-                return
-            difference = STAND_IN
-        if difference == self.look():
+def give_backend(matplotlib: Any, wanted: str | None) -> None:
+    if wanted not in PORTABLE:
+        if wanted is None or not in_session():
             return
-        if "matplotlib.pyplot" in sys.modules:
-            shown = bool(figure_printers())
-            shell().enable_matplotlib(difference)  # as %matplotlib, which also takes care of what inline began
-            show_figures(shown)  # `matplotlib.use` leaves that
-        else:
-            sys.modules["matplotlib"].use(INLINE if difference == "inline" else difference)
+        wanted = STAND_IN
+    if wanted == backend(matplotlib):
+        return
+    if "matplotlib.pyplot" in sys.modules:
+        shown = bool(figure_printers())
+        shell().enable_matplotlib(wanted)  # as %matplotlib, which also takes care of what inline began
+        show_figures(shown)  # `matplotlib.use` leaves that
+    else:
+        matplotlib.use(INLINE if wanted == "inline" else wanted)
 
 
-class Interactive(Kind):
-    """`plt.ioff()`: no figure is shown that nobody asks for."""
-
-    name, title, module, whole = "matplotlib.interactive", "matplotlib's interactive mode", "matplotlib.pyplot", True
-
-    def look(self) -> bool:
-        return bool(sys.modules["matplotlib"].is_interactive())
-
-    def fresh(self) -> None:
-        return None
-
-    def apply(self, difference: bool) -> None:
-        sys.modules["matplotlib"].interactive(difference)
+def is_interactive(_: Any) -> bool:
+    return bool(sys.modules["matplotlib"].is_interactive())
 
 
 FORMATS = {"image/png": "png", "image/jpeg": "jpeg", "image/svg+xml": "svg", "application/pdf": "pdf"}
 
 
-class FigureFormats(Settings):
+def figure_formats(config: Any) -> dict[str, Any]:
     """How inline figures are shown, by `%config InlineBackend` or `set_matplotlib_formats`."""
-
-    name, title, module = "inline", "A setting of inline figures", "matplotlib_inline.config"
-
-    def look(self) -> dict[str, Any]:
-        backend = sys.modules["matplotlib_inline.config"].InlineBackend
-        chosen = backend.instance() if backend.initialized() else backend()
-        formats, options = set(chosen.figure_formats), dict(chosen.print_figure_kwargs)
-        shown = figure_printers()
-        if shown:
-            formats = {name for name, _ in shown.values()}
-            (options, *_) = (options for _, options in shown.values())
-        return {"formats": formats, "options": options, "close": chosen.close_figures}
-
-    def fresh(self) -> dict[str, Any]:
-        return {"formats": {"png"}, "options": {"bbox_inches": "tight"}, "close": True}
-
-    def apply(self, difference: Any) -> list[str] | None:
-        new, _ = difference
-        backend = sys.modules["matplotlib_inline.config"].InlineBackend.instance()
-        names = {"formats": "figure_formats", "options": "print_figure_kwargs", "close": "close_figures"}
-        troubles = each(new.items(), lambda item: setattr(backend, names[item[0]], item[1]), self.title)
-        backend._update_figure_formatters()  # where `set_matplotlib_formats` has passed these settings over
-        return troubles
+    inline = config.InlineBackend
+    chosen = inline.instance() if inline.initialized() else inline()
+    formats, options = set(chosen.figure_formats), dict(chosen.print_figure_kwargs)
+    shown = figure_printers()
+    if shown:
+        formats = {name for name, _ in shown.values()}
+        (options, *_) = (options for _, options in shown.values())
+    return {"figure_formats": formats, "print_figure_kwargs": options, "close_figures": chosen.close_figures}
 
 
-class ShownFigures(Kind):
-    """Whether a figure that is a cell's value is shown as an image: from the first that inline makes."""
-
-    name, title, module, whole = "figures shown", "That figures are shown", "matplotlib.figure", True
-
-    def look(self) -> bool:
-        return bool(figure_printers())
-
-    def fresh(self) -> None:
-        return None
-
-    def apply(self, difference: bool) -> None:
-        show_figures(difference)
+def give_figure_format(config: Any, name: str, value: Any) -> None:
+    inline = config.InlineBackend.instance()
+    setattr(inline, name, value)
+    inline._update_figure_formatters()  # where `set_matplotlib_formats` has passed these settings over
 
 
 def show_figures(shown: bool) -> None:
@@ -169,4 +120,29 @@ def named(backend: str | None) -> str | None:
     return "inline" if backend == INLINE else backend and backend.lower()
 
 
-PLOTS: tuple[Kind, ...] = (Parameters(), Backend(), Interactive(), FigureFormats(), ShownFigures())
+PLOTS: tuple[Kind, ...] = (
+    entries(
+        *("matplotlib.rcParams", "A parameter of matplotlib", "matplotlib", Parameters().look),
+        lambda matplotlib, name, value: matplotlib.rcParams.__setitem__(name, value),
+        fresh=lambda matplotlib: dict(dict.items(matplotlib.rcParamsDefault)),
+        difference=of_everywhere,
+    ),
+    *rows(
+        *("matplotlib's backend", "matplotlib"),
+        ("backend", backend, give_backend, lambda _: named(os.environ.get("MPLBACKEND"))),
+    ),
+    # `plt.ioff()`: no figure is shown that nobody asks for.
+    *rows(
+        *("matplotlib's interactive mode", "matplotlib.pyplot"),
+        ("interactive", is_interactive, lambda _, on: sys.modules["matplotlib"].interactive(on), None),
+    ),
+    entries(
+        *("inline", "A setting of inline figures", "matplotlib_inline.config", figure_formats, give_figure_format),
+        fresh={"figure_formats": {"png"}, "print_figure_kwargs": {"bbox_inches": "tight"}, "close_figures": True},
+    ),
+    # Whether a figure that is a cell's value is shown as an image: from the first that inline makes.
+    *rows(
+        *("That figures are shown", "matplotlib.figure"),
+        ("shown", lambda _: bool(figure_printers()), lambda _, shown: show_figures(shown), None),
+    ),
+)

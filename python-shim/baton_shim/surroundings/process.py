@@ -6,13 +6,12 @@ import gc
 import locale
 import os
 import re
-import socket
 import sys
 import time
 from typing import Any
 
 from baton_shim.base.mirror import to_here, to_home
-from baton_shim.surroundings.kind import Kind, Settings, edited, edits
+from baton_shim.surroundings.kind import Kind, changed, edited, edits, rows
 
 # Each machine, login and service has its own of these; a change of one stays where it was made.
 OF_THE_MACHINE = re.compile(
@@ -24,126 +23,88 @@ OF_THE_MACHINE = re.compile(
 )
 
 
-class Environment(Settings):
-    name, title = "environment", "The environment"
+def environment(_: Any) -> dict[Any, Any]:
+    return dict(vars(os.environ)["_data"])  # as bytes: decoding a hundred of them takes longer than all the rest
 
-    def look(self) -> dict[Any, Any]:
-        return dict(vars(os.environ)["_data"])  # as bytes: decoding a hundred of them takes longer than all the rest
 
-    def difference(self, before: Any, now: Any) -> Any:
-        new, gone = super().difference(before, now)
-        return {name: new[name] for name in new if travels(name)}, [name for name in gone if travels(name)]
-
-    def set(self, name: Any, value: Any) -> None:
-        os.environb[name] = value
-
-    def unset(self, name: Any) -> None:
-        os.environb.pop(name, None)
-
-    def apply(self, difference: Any) -> list[str] | None:
-        super().apply(difference)
-        new, gone = difference
-        if "polars.config" in sys.modules and any(name.startswith(b"POLARS_") for name in (*new, *gone)):
-            reread = getattr(sys.modules["polars.config"].plr, "config_reload_env_vars", None)  # polars 2 keeps them
-            if reread is not None:
-                reread()
-        return None
+def of_everywhere(before: Any, now: Any) -> Any:
+    new, gone = changed(before, now)
+    return {name: new[name] for name in new if travels(name)}, [name for name in gone if travels(name)]
 
 
 def travels(name: bytes) -> bool:
     return OF_THE_MACHINE.fullmatch(os.fsdecode(name)) is None
 
 
-class Folder(Kind):
-    name, title, whole = "folder", "The working directory", True
+def give_environment(_: Any, difference: Any) -> None:
+    new, gone = difference
+    for name, value in new.items():
+        os.environb[name] = value
+    for name in gone:
+        os.environb.pop(name, None)
+    if "polars.config" in sys.modules and any(name.startswith(b"POLARS_") for name in (*new, *gone)):
+        reread = getattr(sys.modules["polars.config"].plr, "config_reload_env_vars", None)  # polars 2 keeps them
+        if reread is not None:
+            reread()
 
-    def look(self) -> str | None:
-        try:
-            return os.getcwd()
-        except OSError:  # it was deleted
-            return None
 
-    def apply(self, difference: Any) -> list[str] | None:
-        if difference is None or difference == self.look():
-            return None
-        try:
-            os.chdir(difference)
-        except OSError as error:
-            return [f"The working directory stays {self.look()!r}, because {difference!r}: {error.strerror}"]
+def folder(_: Any) -> str | None:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted
         return None
 
 
-class SearchPath(Kind):
-    name, title = "sys.path", "sys.path"
-
-    def look(self) -> list[Any]:
-        return [to_home(entry) for entry in sys.path]
-
-    def difference(self, before: Any, now: Any) -> Any:
-        return edits(before, now)
-
-    def apply(self, difference: Any) -> None:
-        sys.path[:] = [to_here(entry) for entry in edited(self.look(), difference)]
-
-
-class Arguments(Kind):
-    """A session has the notebook kernel's own from its first cell on."""
-
-    name, title, whole = "sys.argv", "sys.argv", True
-
-    def look(self) -> list[Any]:
-        return list(sys.argv)
-
-    def fresh(self) -> None:
+def go_to(_: Any, wanted: str | None) -> list[str] | None:
+    here = folder(_)
+    if wanted is None or wanted == here:
         return None
-
-    def apply(self, difference: Any) -> None:
-        sys.argv[:] = difference
-
-
-class Interpreter(Settings):
-    """And the collector of garbage, the time that sockets wait, and the time zone."""
-
-    name, title = "interpreter", "The interpreter's limits"
-
-    def look(self) -> dict[str, Any]:
-        return {
-            "recursion": sys.getrecursionlimit(),
-            "digits": sys.get_int_max_str_digits(),
-            "switches": sys.getswitchinterval(),
-            "collector": gc.isenabled(),
-            "thresholds": gc.get_threshold(),
-            "timeout": socket.getdefaulttimeout(),
-            "zone": (*time.tzname, time.timezone),
-        }
-
-    def set(self, name: str, value: Any) -> None:
-        if name == "collector":
-            (gc.enable if value else gc.disable)()
-        elif name == "thresholds":
-            gc.set_threshold(*value)
-        elif name == "zone":
-            time.tzset()  # of the environment, which is here
-        else:
-            OF_PYTHON[name](value)
+    try:
+        os.chdir(wanted)
+    except OSError as error:
+        return [f"The working directory stays {here!r}, because {wanted!r}: {error.strerror}"]
+    return None
 
 
-OF_PYTHON: dict[str, Any] = {
-    "recursion": sys.setrecursionlimit,
-    "digits": sys.set_int_max_str_digits,
-    "switches": sys.setswitchinterval,
-    "timeout": socket.setdefaulttimeout,
-}
+def search_path(_: Any) -> list[Any]:
+    return [to_home(entry) for entry in sys.path]
 
 
-class Locale(Kind):
-    name, title, whole = "locale", "The locale", True
-
-    def look(self) -> str:
-        return locale.setlocale(locale.LC_ALL)
-
-    def apply(self, difference: Any) -> None:
-        locale.setlocale(locale.LC_ALL, difference)
+def give_search_path(_: Any, difference: Any) -> None:
+    sys.path[:] = [to_here(entry) for entry in edited(search_path(_), difference)]
 
 
-PROCESS: tuple[Kind, ...] = (Environment(), Folder(), SearchPath(), Arguments(), Interpreter(), Locale())
+def give_arguments(_: Any, arguments: list[str]) -> None:
+    sys.argv[:] = arguments
+
+
+def set_locale(_: Any, name: str) -> None:
+    locale.setlocale(locale.LC_ALL, name)
+
+
+LIMITS = "The interpreter's limits"
+
+PROCESS: tuple[Kind, ...] = (
+    Kind("environment", "The environment", "os", environment, give_environment, difference=of_everywhere, whole=False),
+    Kind("folder", "The working directory", "os", folder, go_to),
+    Kind("sys.path", "sys.path", "sys", search_path, give_search_path, difference=edits, whole=False),
+    # A session has the notebook kernel's own arguments from its first cell on.
+    Kind("sys.argv", "sys.argv", "sys", lambda _: [*sys.argv], give_arguments, None),
+    *rows(
+        LIMITS,
+        "sys",
+        ("recursion", "getrecursionlimit", "setrecursionlimit"),
+        ("digits", "get_int_max_str_digits", "set_int_max_str_digits"),
+        ("switches", "getswitchinterval", "setswitchinterval"),
+    ),
+    *rows(
+        LIMITS,
+        "gc",
+        ("collector", "isenabled", lambda _, on: gc.enable() if on else gc.disable()),
+        ("thresholds", "get_threshold", lambda _, thresholds: gc.set_threshold(*thresholds)),
+    ),
+    *rows(LIMITS, "socket", ("timeout", "getdefaulttimeout", "setdefaulttimeout")),
+    # The zone is that of the environment, which comes first.
+    *rows(LIMITS, "time", ("zone", lambda _: (*time.tzname, time.timezone), lambda _, zone: time.tzset())),
+    *rows("The locale", "locale", ("all", lambda _: locale.setlocale(locale.LC_ALL), set_locale)),
+)

@@ -13,11 +13,14 @@ import functools
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from baton_shim.base import late
+
+if TYPE_CHECKING:
+    from baton_shim.base.undoing import OnUndo
 
 # By module: the functions, or methods of classes. A `*` marks those of which each first argument is a thing of its own.
 NOTED = {
@@ -45,6 +48,8 @@ NOTED = {
         *("preferred_linalg_library", "preferred_blas_library"),
     ),
 }
+
+RETURN_THE_PREVIOUS = ("umask", "stack_size", "field_size_limit")
 
 Key = tuple[str, str, str]
 """Which call of all, module, and function."""
@@ -91,14 +96,21 @@ class Registered:
             del self.calls[known]
         self.calls[key] = arguments
 
-    def land(self, calls: Iterable[tuple[Key, Arguments]]) -> None:
+    def apply(self, calls: Iterable[tuple[Key, Arguments]], undo: OnUndo) -> None:
+        before = dict(self.calls)
+        undo(functools.partial(setattr, self, "calls", before))
         for key, arguments in calls:
             if key not in self.calls:
                 self._note(key, arguments)
                 if key[1] in sys.modules:
-                    make(key, arguments)
+                    previous = make(key, arguments)
+                    undo(functools.partial(unmake, key, arguments, before, previous))
                 else:
-                    late.when_imported(key[1], functools.partial(make, key, arguments))
+                    late.when_imported(key[1], functools.partial(self._arrived, key))
+
+    def _arrived(self, key: Key) -> None:
+        if key in self.calls:
+            make(key, self.calls[key])
 
 
 def thing_of(key: Key, arguments: Arguments) -> tuple[Any, ...]:
@@ -112,11 +124,28 @@ def thing_of(key: Key, arguments: Arguments) -> tuple[Any, ...]:
     return module, kind, name.removeprefix("un"), texts or id(values[0])
 
 
-def make(key: Key, arguments: Arguments) -> None:
+def make(key: Key, arguments: Arguments) -> Any:
     positional, named = arguments
     function = found_in(key[1], key[2].split("."))
     with suppress(Exception):  # what is unregistered may never have been registered here
-        getattr(function, "__wrapped__", function)(*positional, **named)
+        return getattr(function, "__wrapped__", function)(*positional, **named)
+
+
+def unmake(key: Key, arguments: Arguments, before: Mapping[Key, Arguments], previous: Any) -> None:
+    """By the earlier call about the same thing, by the function that is the opposite, or by the previous value."""
+    thing = thing_of(key, arguments)
+    for known, others in before.items():
+        if thing_of(known, others) == thing:
+            make(known, others)
+            return
+    number, module, place = key
+    kind, dot, name = place.rpartition(".")
+    opposite = f"{kind}{dot}un{name}"
+    if f"{opposite}*" in NOTED[module]:
+        registry, first = arguments[0][: bool(kind)], (*arguments[0], *arguments[1].values())[bool(kind)]
+        make((number, module, opposite), ((*registry, arguments[1].get("name", getattr(first, "name", first))), {}))
+    elif place in RETURN_THE_PREVIOUS:
+        make(key, ((previous,), {}))
 
 
 def found_in(module: str, path: Iterable[str]) -> Any:

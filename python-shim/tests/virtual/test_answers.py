@@ -12,7 +12,7 @@ import pytest
 import torch
 from baton_shim.base.gpu_facts import ASKING
 from baton_shim.state import StayedError
-from baton_shim.surroundings.gpus import GpuModel
+from baton_shim.surroundings.gpus import give_gpu_model, gpu_model
 from baton_shim.virtual import hint
 from baton_shim.virtual.gpu import KNOWN, TYPICAL, UNKNOWN, Gpu
 from baton_shim.virtual.hint import WATCH, word_about, word_for
@@ -22,7 +22,7 @@ H100 = Gpu("NVIDIA H100 80GB HBM3", 85_045_739_520, (9, 0), 132)
 
 @pytest.fixture
 def after_a_cell_on_an_h100(virtual: None) -> Iterator[None]:
-    GpuModel().apply(H100)
+    give_gpu_model(None, H100)
     yield
     KNOWN.gpu = UNKNOWN
 
@@ -37,7 +37,7 @@ def test_the_virtual_gpu_is_like_the_one_that_was_last_seen() -> None:
     assert total == properties.total_memory == H100.memory_bytes
     held = torch.ones(1 << 20, device="cuda")
     assert torch.cuda.mem_get_info() == (before - held.nbytes, total)
-    assert GpuModel().look() == H100, "the next session hears of it, too"
+    assert gpu_model(None) == H100, "the next session hears of it, too"
     assert str(properties).startswith("_CudaDeviceProperties(name='NVIDIA H100 80GB HBM3', major=9, minor=0, total_mem")
 
 
@@ -67,7 +67,7 @@ def test_a_session_knows_its_gpu_before_anything_there_uses_it(
     ASKING.begin()
     assert ASKING._process is not None
     assert ASKING._process.wait(10) == (1 if code else 0)
-    seen = GpuModel().look()
+    seen = gpu_model(None)
     if code:
         assert seen is None
         return
@@ -100,7 +100,7 @@ def test_what_only_a_gpu_has_is_said_to_need_one(call: Callable[[], object]) -> 
 
 
 def test_before_that_nothing_is_said_to_a_session() -> None:
-    assert GpuModel().look() is None
+    assert gpu_model(None) is None
 
 
 # the module that defines the exception, what is said

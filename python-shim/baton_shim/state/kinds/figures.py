@@ -31,6 +31,7 @@ class FigureKind(ReducedKind):
 
     def set_state(self, obj: Any, content: Any) -> None:
         state, canvas = content
+        state.pop("_restore_to_pylab", None)  # the surroundings say which figures pyplot knows
         obj.__setstate__(state)
         if canvas is not None and type(obj.canvas) is imported("matplotlib.backend_bases", "FigureCanvasBase"):
             canvas(obj)
@@ -39,7 +40,7 @@ class FigureKind(ReducedKind):
         way, form = content
         canvas = obj.canvas
         if way == "state":
-            form.pop("_restore_to_pylab", None)  # which figures pyplot knows is told apart
+            form.pop("_restore_to_pylab", None)
         super().apply(obj, content)
         obj.set_canvas(canvas)
         obj._set_dpi(obj._original_dpi * canvas.device_pixel_ratio, forward=False)

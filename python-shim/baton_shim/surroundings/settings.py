@@ -1,0 +1,147 @@
+"""Settings: what a cell depends on that is a plain value, such as random state, options, environment and folder.
+
+Each kind travels as bytes of its own, so that one that fails costs nothing but itself.
+
+**Invariant:** never imports a library that is not imported here. What arrives for one waits until it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import sys
+from contextlib import suppress
+from typing import Any
+
+from baton_shim.base.compat import FIT
+from baton_shim.base.undoing import OnUndo
+from baton_shim.surroundings.gpus import GPUS
+from baton_shim.surroundings.imports import IMPORTED
+from baton_shim.surroundings.ipython import IPYTHON
+from baton_shim.surroundings.kind import Kind
+from baton_shim.surroundings.notices import NOTICES
+from baton_shim.surroundings.part import warn
+from baton_shim.surroundings.process import PROCESS
+
+Changes = dict[str, list[bytes]]
+"""Differences by the name of their kind."""
+_WAITING = object()
+
+# Of Python and IPython themselves. How these are when a kernel starts must be known.
+AT_START: tuple[Kind, ...] = (*PROCESS, *NOTICES, *GPUS, *IPYTHON, IMPORTED)
+
+
+@functools.cache
+def kinds() -> tuple[Kind, ...]:
+    from baton_shim.surroundings.libraries import LIBRARIES
+    from baton_shim.surroundings.plots import PLOTS
+    from baton_shim.surroundings.randomness import RANDOMNESS
+
+    return (*AT_START, *LIBRARIES, *PLOTS, *RANDOMNESS)
+
+
+class Settings:
+    name, title = "settings", "Settings"
+
+    def __init__(self) -> None:
+        self._start = {kind.name: kind.at_first() for kind in AT_START}
+        self._known: dict[str, Any] = dict(self._start)
+        self._next: dict[str, Any] = {}
+        self._waiting: Changes = {}
+        self._told: set[str] = set()  # of these kinds it was said that they stay
+        self._modules = 0  # so many were imported at the last look
+
+    def restart(self) -> None:
+        self._known = dict(self._start)
+
+    def look(self) -> Changes | None:
+        changes: Changes = {}
+        self._next = {}
+        self._modules = len(sys.modules)
+        for kind in kinds():
+            name = kind.name
+            if not kind.is_here():
+                if name in self._waiting and name not in self._known:
+                    changes[name] = list(self._waiting[name])
+                    self._next[name] = _WAITING
+                continue
+            try:
+                before = self._before(kind)
+                now = kind.look()
+                if now == before:
+                    continue
+                changes[name] = [pickle.dumps(kind.difference(before, now), protocol=5)]
+            except Exception as error:  # a value that does not pickle, a library that was patched
+                self._say_that_it_stays(kind, error)
+                continue
+            self._next[name] = now
+        return changes or None
+
+    def commit(self) -> None:
+        self._known |= self._next
+
+    def settle(self, rebuilt: bool) -> None:
+        """What is here now is so at the other end, too: what was imported to set up the state, and what code of the
+        student's has done to it while objects were `rebuilt`.
+        """
+        if rebuilt or len(sys.modules) != self._modules:
+            self.look()
+            self.commit()
+
+    def apply(self, changes: Changes, undo: OnUndo) -> list[str]:
+        troubles: list[str] = []
+        undo(functools.partial(setattr, self, "_waiting", dict(self._waiting)))
+        for kind in kinds():
+            differences = changes.get(kind.name)
+            if not differences:
+                continue
+            if kind.is_here():
+                with suppress(Exception):  # as in `look`
+                    undo(functools.partial(put_back, kind, kind.look()))
+                troubles += self._apply(kind, differences)
+            else:
+                self._wait(kind, differences)
+        return troubles
+
+    def _say_that_it_stays(self, kind: Kind, error: Exception) -> None:
+        if kind.name not in self._told and kind.module.partition(".")[0] not in FIT.unfit:
+            self._told.add(kind.name)
+            warn(f"{kind.title} cannot be told to the other kernel ({type(error).__name__}: {error})")
+
+    def _before(self, kind: Kind) -> Any:
+        if kind.name not in self._known:
+            self._known[kind.name] = kind.at_first()
+        return self._known[kind.name]
+
+    def _apply(self, kind: Kind, differences: list[bytes]) -> list[str]:
+        troubles = []
+        try:
+            for difference in differences:
+                troubles += kind.apply(pickle.loads(difference)) or []
+        except Exception as error:  # whatever a library raises that is another version here
+            troubles.append(f"{kind.title} could not be brought up to date ({type(error).__name__}: {error})")
+        try:
+            self._known[kind.name] = kind.look()
+        except Exception:  # then it is not looked at again before it can be
+            self._known.pop(kind.name, None)
+        return troubles
+
+    def _wait(self, kind: Kind, differences: list[bytes]) -> None:
+        """Until something here imports the library."""
+        if kind.name not in self._waiting:
+            from baton_shim.base import late
+
+            late.when_imported(kind.module, lambda: self._arrived(kind))
+        earlier = [] if kind.whole else self._waiting.get(kind.name, [])
+        self._waiting[kind.name] = [*earlier, *differences]
+        self._known[kind.name] = _WAITING
+
+    def _arrived(self, kind: Kind) -> None:
+        for line in self._apply(kind, self._waiting.pop(kind.name, [])):
+            warn(line)
+
+
+def put_back(kind: Kind, before: Any) -> None:
+    now = kind.look()
+    if now != before:
+        kind.apply(kind.difference(now, before))
