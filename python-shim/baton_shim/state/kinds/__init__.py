@@ -57,6 +57,7 @@ from baton_shim.state.kinds.jax import (
     is_source_type,
 )
 from baton_shim.state.kinds.leaves import LeafKind, is_leaf
+from baton_shim.state.kinds.matches import MatchKind
 from baton_shim.state.kinds.reduced import DecimalContextKind, ReducedKind
 from baton_shim.state.kinds.references import (
     DICT_ITERATORS,
@@ -121,6 +122,7 @@ class Kinds:
         self.typing, self.singleton = TypingKind(here), SingletonKind(here)
         self.c_data, self.decimal_context = CDataKind(here), DecimalContextKind(here)
         self.iterator, self.stayed, self.archive = IteratorKind(here), StayedKind(here), ArchiveKind(here)
+        self.match = MatchKind(here)
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
             list: self.list,
@@ -133,6 +135,7 @@ class Kinds:
             functools._lru_cache_wrapper: self.cached,
             Stayed: self.stayed,
             decimal.Context: self.decimal_context,
+            re.Match: self.match,
             **dict.fromkeys(_REFERENCES, self.reference),
             **dict.fromkeys(DICT_ITERATORS, self.dict_iterator),
             **dict.fromkeys(LIST_ITERATORS, self.list_iterator),
