@@ -64,6 +64,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "names": sorted(names | wished),
             "notebook": "\0".join(sorted(visible - options.drop)),
             "dynamic": needed.dynamic,
+            "deleted": sorted(needed.deleted - names - options.drop),
             "stores": sorted(name for name in needed.stores if of_ipython(name)),
             "sources": sources(home.shell, needed.files),
             "last_error": last_error,

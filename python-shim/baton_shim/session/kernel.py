@@ -148,7 +148,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             extra: Any = self._table.apply(message.body["delta"], message.file_descriptor, besides=self._apply_besides)
             self._surroundings.patches.hear(extra["patched"])
             self._surroundings.settings.settle(self._table.rebuilt)
-            self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")))
+            self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")), extra["deleted"])
             if isinstance(last := extra["last_error"], BaseException):
                 sys.last_type, sys.last_value, sys.last_traceback = type(last), last, last.__traceback__
         except BaseException as error:  # whatever the student's own classes raise while they are rebuilt
