@@ -32,7 +32,9 @@ help:
 	@echo "make demo      build, install into .venv, run an example notebook on a GPU service of its own"
 	@echo "make lab       the same, then open JupyterLab on the examples"
 	@echo "make test      everything that must pass"
-	@echo "make lint      formatting, clippy, ruff, mypy"
+	@echo "make check     lint and unit tests: what to run while you work"
+	@echo "make lint      formatting, clippy, ruff, mypy, spelling"
+	@echo "make deny      licences, duplicates and sources of the crates"
 	@echo "make test-older-torch  virtual CUDA and moving tensors with older versions of PyTorch"
 	@echo "make bench     measure, into benches/results/"
 	@echo "make test-gpu  the checks that need an NVIDIA GPU"
@@ -121,6 +123,22 @@ lint: $(VENV)/.requirements-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/typos
+
+# What needs no server, browser or framework, and of the Rust tests what takes seconds.
+.PHONY: check
+check: lint $(VENV)/.requirements-test
+	if cargo nextest --version >/dev/null 2>&1; \
+	then cargo nextest run --workspace --locked --lib --bins -E 'not test(exploration)'; \
+	else cargo test --quiet --workspace --locked --lib --bins -- --skip exploration; fi
+	$(BIN)/pytest -q -n 2 tests/test_repository.py \
+		$(foreach name,analysis completion first_uses link options source,python-shim/tests/shim/test_$(name).py) \
+		$(foreach name,errors in_place keeper names singletons,python-shim/tests/state/test_$(name).py)
+
+# Licences, duplicates and sources of the crates; needs `cargo install cargo-deny`.
+.PHONY: deny
+deny:
+	cargo deny --all-features check licenses bans sources
 
 .PHONY: bench
 bench:

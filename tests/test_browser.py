@@ -135,6 +135,70 @@ def test_a_reload_while_a_gpu_cell_runs(
     second.screenshot(path=artefacts / "second-tab.png", full_page=True)
 
 
+def test_a_tab_that_was_closed_while_gpu_cells_ran(
+    address: str, browser: Browser, page: Page, place: Place, artefacts: Path
+) -> None:
+    """Opened again while the cell runs, the page follows it, and one that is opened after its end shows all the same.
+
+    What was shown meanwhile is under its cell with its number, and in the notebook's file, also for the next cell,
+    which was waiting when the tab was closed.
+    """
+    shown, go, end = (place.work / name for name in ("shown", "go", "end"))
+    cells = [
+        "%%gpu\nimport os, time\nprint('before', flush=True)\n"
+        f"while not os.path.exists({str(shown)!r}):\n    time.sleep(0.05)\n"
+        f"print('unseen', flush=True)\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.05)\n"
+        f"print('after', flush=True)\nwhile not os.path.exists({str(end)!r}):\n    time.sleep(0.05)\n'value'",
+        "%%gpu\nprint('second')\n1 / 0",
+    ]
+    write_notebook(place, "closed.ipynb", cells)
+    page.goto(f"{address}lab/workspaces/closed/tree/closed.ipynb")
+    wait_until(lambda: has_kernel(address, "closed.ipynb"), "the page is connected to its kernel", seconds=60)
+    first = run_cell(page, 0)
+    expect(first.get_by_text("before")).to_be_visible()
+    run_cell(page, 1)
+    page.close()
+    shown.touch()
+
+    second = browser.new_page(viewport={"width": 1280, "height": 1180})
+    second.set_default_timeout(PATIENCE)
+    second.goto(f"{address}lab/workspaces/closed/tree/closed.ipynb")
+    expect(prompt(second, 0)).to_have_text("[*]:")
+    go.touch()
+    expect(output_of(second, 0)).to_contain_text("after")
+    end.touch()
+    check_closed_cells(second)
+    second.screenshot(path=artefacts / "closed-tab.png", full_page=True)
+    wait_until(lambda: "ZeroDivisionError" in saved(place, "closed.ipynb"), "the output is in the file")
+    cells_saved = nbformat.reads(saved(place, "closed.ipynb"), as_version=4).cells
+    assert [cell.execution_count for cell in cells_saved] == [1, 2]
+    second.close()
+
+    third = browser.new_page()
+    third.goto(f"{address}lab/workspaces/closed/tree/closed.ipynb")
+    check_closed_cells(third)
+
+
+def check_closed_cells(page: Page) -> None:
+    expect(prompt(page, 1)).to_have_text("[2]:")
+    expect(prompt(page, 0)).to_have_text("[1]:")
+    expect(output_of(page, 0)).to_contain_text(re.compile(r"^before\s*unseen\s*after.*'value'.* cpu-\d+", re.DOTALL))
+    expect(output_of(page, 0).get_by_text("before")).to_have_count(1)
+    expect(output_of(page, 1)).to_contain_text(re.compile("second.*ZeroDivisionError", re.DOTALL))
+
+
+def prompt(page: Page, number: int) -> Locator:
+    return page.locator(".jp-CodeCell").nth(number).locator(".jp-InputPrompt")
+
+
+def output_of(page: Page, number: int) -> Locator:
+    return page.locator(".jp-CodeCell").nth(number).locator(".jp-OutputArea")
+
+
+def saved(place: Place, notebook: str) -> str:
+    return (place.folder / "notebooks" / notebook).read_text()
+
+
 @pytest.mark.parametrize("front", ["lab/workspaces/{name}/tree", "notebooks"], ids=["lab", "notebook"])
 def test_the_toolbar_widgets_and_the_debugger(
     address: str, page: Page, place: Place, artefacts: Path, front: str, request: pytest.FixtureRequest

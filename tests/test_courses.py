@@ -180,7 +180,7 @@ def test_a_stranger_is_told_so(course: Course) -> None:
     stranger = course.notebook("nobody", BATON_TOKEN_FILE=str(file))
     stranger.run("x = 1").ok()
     refused = stranger.gpu("x = 2", seconds=30)
-    assert "does not serve this notebook" in refused.plain_traceback
+    assert "This notebook cannot use the GPU service" in refused.plain_traceback
     assert "ask your course staff for the token" in refused.plain_traceback
     assert stranger.evaluate("x") == 1
 
@@ -226,7 +226,10 @@ def test_one_notebook_too_many_says_so_and_runs_later(course: Course) -> None:
     first.gpu("1").ok()
     second.run("x = 1").ok()
     refused = second.gpu("x = 2", seconds=30).plain_traceback
-    assert "does not serve this notebook: You have as many notebooks and live pages connected" in refused
+    assert (
+        "This notebook cannot use the GPU service: You have reached this broker's limit of connected notebooks and live pages"
+        in refused
+    )
     assert "Your variables are as they were before the cell" in refused
     assert "hint: shut down notebooks that you do not use, then run the cell again" in refused
     assert second.evaluate("x") == 1

@@ -71,10 +71,10 @@ def test_commands_speak_over_tls(encrypted: Service) -> None:
 
 
 PROBLEMS: dict[str, tuple[Callable[[Tls], None], str, str]] = {
-    "expired": (Tls.show_expired, "its certificate has expired", "check this machine's clock, too"),
+    "expired": (Tls.show_expired, "its certificate has expired", "also check this machine's clock"),
     "foreign": (
         Tls.show_foreign,
-        "its certificate comes from an authority that this machine does not know",
+        "its certificate is from an authority that this machine does not trust",
         "set `ca_file` (BATON_CA_FILE) to the authority's certificate",
     ),
     "wrong host": (
@@ -118,7 +118,7 @@ def test_a_plain_address_of_an_encrypted_broker_is_told(encrypted: Service, new_
 
 def test_an_encrypted_address_of_a_plain_broker_is_told(plain: Service, new_kernel: Callable[..., Kernel]) -> None:
     plain.address = plain.address.replace("http", "https")
-    check_told(plain, new_kernel, "it answers without encryption", "begin `broker_address`")
+    check_told(plain, new_kernel, "it does not use encryption", "begin `broker_address`")
 
 
 def test_a_renewed_certificate_is_used_and_ends_no_cell(
@@ -134,7 +134,7 @@ def test_a_renewed_certificate_is_used_and_ends_no_cell(
     kernel.client.input("go on")
     assert cell.finish().ok().value == "'go on'"
     # Neither end had to connect again.
-    assert "connection to the broker is gone" not in encrypted.log("worker-0")
+    assert "connection to the broker was lost" not in encrypted.log("worker-0")
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -173,7 +173,7 @@ def test_a_hub_is_asked_over_tls(service: Service, tls: Tls, hub: tuple[str, ssl
     context.load_cert_chain(tls.certificate, tls.key)
     refused = ask()
     assert refused.returncode == 1
-    what = "There is no safe connection to the JupyterHub, so nobody can be recognised: its certificate has expired"
+    what = "There is no safe connection to the JupyterHub, so no one can be identified: its certificate has expired"
     assert what in refused.stderr
     assert what in service.log("broker")
     tls.show(HERE)
@@ -185,7 +185,7 @@ def test_a_broker_that_others_reach_needs_a_certificate(place: Place, tls: Tls, 
     arguments = ["broker", "--listen", "0.0.0.0:0", "--state-folder", str(tmp_path)]
     said = run_binary(place, *arguments)
     assert said.returncode == 1
-    assert "Others can reach 0.0.0.0:0, and nothing encrypts what is said there" in said.stderr
+    assert "0.0.0.0:0 is reachable from other machines without encryption" in said.stderr
     assert "hint: set broker.tls_certificate and broker.tls_key" in said.stderr
     said = run_binary(place, *arguments, "--tls-certificate", str(tls.certificate))
     assert "broker.tls_certificate is set, and broker.tls_key is not" in said.stderr

@@ -176,7 +176,7 @@ def test_too_large_a_file_is_not_opened(kernel: Kernel, folder: Path) -> None:
         file.truncate(3 << 20)
     result = kernel.gpu("name = 'huge'\ntry: open(name + '.bin')\nexcept OSError as error: found = error.strerror")
     assert kernel.evaluate("found") == "File too large"
-    assert "'huge.bin' (3.0 MiB) could not be opened" in result.ok().stderr
+    assert "'huge.bin' (3.0 MiB) is larger than the limit of" in result.ok().stderr
 
 
 def test_both_versions_stay_when_two_write(kernel: Kernel, folder: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_notebook_in_the_home_folder_says_what_stays(service: Service, new_ker
     lines = [line for line in first.stderr.splitlines() if "home folder" in line]
     assert len(lines) == 1
     assert ".batonignore" in lines[0]
-    assert "do not travel" in lines[0]
+    assert "are not copied to the GPU machine" in lines[0]
     assert "home folder" not in kernel.gpu("1").ok().stderr
 
 
@@ -378,11 +378,11 @@ def test_a_notebook_folder_that_is_gone_is_unknown_and_takes_nothing(
         folder.mkdir()
     result = kernel.gpu("import os\nfound = open('a').read()\nopen('b', 'w').write('new')").ok()
     assert kernel.evaluate("found") == "text"
-    assert "warning: Not all files can be seen here" in result.stderr
-    assert "warning: What the cell did to files could not be done here" in result.stderr
+    assert "warning: Some files cannot be read here" in result.stderr
+    assert "warning: The cell's file changes could not be applied here" in result.stderr
     result = kernel.gpu("open('b').read()").ok()
     assert result.value == "'new'"
-    assert "Not all files" not in result.stderr
+    assert "Some files cannot be read" not in result.stderr
     assert list(folder.iterdir()) == [] if replaced else not folder.exists()
 
 

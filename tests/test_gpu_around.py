@@ -24,8 +24,8 @@ def test_a_limit_keeps_what_was_done(kernel: Kernel) -> None:
     result = kernel.run("%%gpu --timeout 1s\nwhile True:\n    steps.append(1)\n    time.sleep(0.2)")
     assert result.reply["ename"] == "CellTimeout"
     said = result.plain_traceback
-    assert "Stopped after 1 s, the limit of this cell; what it did up to there is in your notebook" in said
-    assert "hint: go on from there in another cell, or ask for more with %%gpu --timeout 2s" in said
+    assert "Stopped after 1 s, the limit of this cell. Its changes so far are in your notebook" in said
+    assert "hint: continue from there in another cell, or ask for more with %%gpu --timeout 2s" in said
     done = kernel.evaluate("len(steps)")
     assert done > 0
     assert kernel.gpu("steps.append(2); len(steps)").ok().value == str(done + 1)

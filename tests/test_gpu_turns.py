@@ -156,7 +156,7 @@ def test_each_notebook_has_most_of_the_card_and_finds_it_as_it_left_it(notebook:
     for number, kernel in enumerate(kernels, 1):
         result = kernel.gpu(f"print(card.values(address, {count}))").ok()
         assert result.stdout == f"{{{number}}}\n"
-        assert "had the GPU" in result.notices[-1]
+        assert "held the GPU for" in result.notices[-1]
 
 
 FIRST, SECOND = (f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(2))
@@ -167,7 +167,7 @@ SHOW_GPU = "import os\nprint(os.environ.get('CUDA_VISIBLE_DEVICES'))"
 def test_a_session_has_one_of_several_gpus_and_waits_for_nobody_on_another(
     service: Service, notebook: Callable[[], Kernel]
 ) -> None:
-    assert "Sessions take turns on each of 2 GPUs" in service.log("worker-0")
+    assert "Sessions time-share each of 2 GPUs" in service.log("worker-0")
     first, second = notebook(), notebook()
     assert first.gpu(SHOW_GPU).ok().stdout == f"{FIRST}\n"
     endless = first.begin(
@@ -184,7 +184,7 @@ def test_a_session_has_one_of_several_gpus_and_waits_for_nobody_on_another(
 
 @pytest.mark.parametrize("cards", [[CARD_MIB, 4]])
 def test_a_gpu_on_which_turns_fail_is_left_out(service: Service, notebook: Callable[[], Kernel]) -> None:
-    said = f"Sessions take no turns on {SECOND}, because two programs that tried it failed: cuMemAlloc answered 2"
+    said = f"Sessions do not time-share {SECOND}, because two test programs failed: cuMemAlloc answered 2"
     assert said in service.log("worker-0")
     for kernel in (notebook(), notebook()):
         assert kernel.gpu(SHOW_GPU).ok().stdout == f"{FIRST}\n"
@@ -220,7 +220,7 @@ def test_a_notebook_without_a_cell_makes_room_when_contexts_fill_the_card(
     assert kernels[1].gpu("print(card.values(address, 1 << 19), kept)").ok().stdout == "{0} ['as it was']\n"
     first = kernels[0].gpu("print(card.module, kept)").ok()
     assert first.stdout == f"{session} ['as it was']\n"
-    could_not = "could not come back" in first.stderr
+    could_not = "could not return" in first.stderr
     assert could_not == ("Restore" in faults)
     if session == SAME:
         assert kernels[0].gpu("print(card.values(address, 1 << 19))").ok().stdout == "{0}\n"
@@ -256,7 +256,7 @@ def test_a_cell_that_waits_until_its_session_can_come_back_is_interrupted(
     ("faults", "found"),
     [
         ("", None),
-        ("cuMemcpyDtoHAsync_v2:1:0", "what came back from the GPU is not what should be there"),
+        ("cuMemcpyDtoHAsync_v2:1:0", "the GPU returned wrong data"),
         ("cuMemcpyDtoHAsync_v2:1:999", "cuMemcpyDtoH answered 802"),
         ("cuModuleLoadData:1:222", "cuModuleLoadData answered 222"),
     ],
@@ -266,9 +266,9 @@ def test_a_worker_tries_turns_before_its_sessions_take_them(
     service: Service, machine: Path, notebook: Callable[[], Kernel], found: str | None
 ) -> None:
     log = service.log("worker-0")
-    assert ("Sessions take turns on this machine's GPU" in log) is (found is None)
+    assert ("Sessions time-share this machine's GPU" in log) is (found is None)
     if found is not None:
-        said = "Sessions take no turns on this machine's GPU, because two programs that tried it failed"
+        said = "Sessions do not time-share this machine's GPU, because two test programs failed"
         assert f"{said}: {found}" in log
     kernel = notebook()
     result = kernel.gpu("import os\nprint('interposer' in os.environ.get('LD_PRELOAD', ''))").ok()
@@ -359,7 +359,7 @@ def test_sessions_are_told_where_the_server_of_mps_is_and_its_end_is_said(
     another = service.kernel(new_kernel)
     cell = another.begin("%%gpu\n1 + 1", stop_on_error=False)
     ended.wait(timeout=30)
-    assert f"no server of MPS listens in {pipes}: start it with `nvidia-cuda-mps-control -d`" in service.log("worker-0")
+    assert f"no MPS server listens in {pipes}: start it with `nvidia-cuda-mps-control -d`" in service.log("worker-0")
     # The cell is run by the next worker, or said to have come to nothing.
     with listen(pipes):
         service.start_worker(**mps)

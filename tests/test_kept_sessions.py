@@ -46,7 +46,7 @@ def test_a_cell_waits_for_the_session_with_its_generator(service: Service, new_k
     occupying = occupy(other, go_on)
     service.start_worker(slots=1)
     waiting = mine.begin("%%gpu\nnext(numbers)")
-    wait_until(lambda: "its session on worker-0 holds what no other can have" in service.answers("/"), "it waits")
+    wait_until(lambda: "its session on worker-0 holds objects that cannot move" in service.answers("/"), "it waits")
     go_on.touch()
     occupying.finish().ok()
     assert waiting.finish().ok().value == "1"

@@ -100,7 +100,7 @@ def test_what_no_cell_deleted_stays(service: Service, new_kernel: Callable[..., 
         (mirror_of(service) / str(number)).unlink()
     kernel.client.input("go")
     result = cell.finish().ok()
-    assert "nothing shows that the cell deleted them: '10', '11', '12' and 1 more. They stay here" in result.stderr
+    assert "nothing shows that the cell deleted them: '10', '11', '12' and 1 more. They remain here" in result.stderr
     del before["0"]
     before["1"] = "new"
     assert contents(work) == before
@@ -191,7 +191,7 @@ def test_what_a_cell_took_away_is_there_when_its_variables_cannot_come_home(
         REFUSED + "import os\nos.remove('a'); open('b', 'w').write('lost'); open('c', 'w').write('lost')"
     )
     assert "could not be brought home" in result.plain_traceback
-    assert "Files that the cell wrote stay" not in result.stderr
+    assert "Changes to files are not undone" not in result.stderr
     assert contents(work) == before
     assert "No %%gpu cell" in baton_files(service, "list")
 
@@ -204,7 +204,7 @@ REFUSES = (
     "    def __setstate__(self, state):\n        if os.getpid() == home: raise ValueError('not here')\n"
 )
 REFUSED = "made = Refuses()\n"
-STAY = "warning: Files that the cell wrote stay: it worked in the notebook's folder itself"
+STAY = "warning: Changes to files are not undone: the cell worked in the notebook's folder itself"
 ENDS = {
     "the session dies": "import os; os._exit(1)",
     "the change is refused": REFUSED,

@@ -39,7 +39,7 @@ def run_shell(line: str, replacements: dict[str, str]) -> None:
 
 STARTED = {
     "baton-broker": "The broker listens on",
-    "baton-chunks": "Chunks are taken and given on",
+    "baton-chunks": "Serving chunks on",
     # The worker of this test finds no broker, and goes on looking for one.
     "baton-worker": "cannot be reached",
 }

@@ -108,7 +108,7 @@ def imported_layers(node: ast.AST) -> set[str]:
         modules = [one.name for one in node.names]
     else:
         return set()
-    return {(module.split(".") + ["baton_shim"])[1] for module in modules if module.split(".")[0] == "baton_shim"}
+    return {[*module.split("."), "baton_shim"][1] for module in modules if module.split(".")[0] == "baton_shim"}
 
 
 def test_runtime_requirements_agree() -> None:

@@ -333,7 +333,7 @@ def test_a_session_is_not_ended_for_idleness_before(service: Service, open_noteb
     notebook = open_notebook()
     notebook.step("time.sleep(1)")
     notebook.check(1)
-    wait_until(lambda: "it was idle for long" in service.log("worker-0"), "the session ends then")
+    wait_until(lambda: "it was idle too long" in service.log("worker-0"), "the session ends then")
 
 
 def test_an_interrupted_wait_loses_nothing(running: Service, open_notebook: Callable[..., Notebook]) -> None:

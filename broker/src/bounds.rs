@@ -20,7 +20,7 @@ pub(crate) fn check_hello(hello: &WorkerHello, most_slots: u32) -> Result<(), Re
     let out_of_bounds = |reason: String| Err(Refusal::OutOfBounds { reason });
     if hello.slots > most_slots {
         return out_of_bounds(format!(
-            "The worker offers {} slots, and this broker takes at most {most_slots} of one worker\nhint: lower worker.slots, or raise broker.worker_slots",
+            "The worker offers {} slots; this broker accepts at most {most_slots} from one worker\nhint: lower worker.slots, or raise broker.worker_slots",
             hello.slots
         ));
     }

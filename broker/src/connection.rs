@@ -118,7 +118,7 @@ pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_s
             };
             if let Err(refusal) = may_enter(own, &hello, most_slots) {
                 tracing::warn!(
-                    "The worker {} is refused: {refusal}",
+                    "Refused the worker {}: {refusal}",
                     own.unwrap_or("without a token of its own")
                 );
                 return refuse(opened.socket, &ToWorker::Refused(refusal)).await;
@@ -298,7 +298,7 @@ async fn read<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>
             // A ping in the middle of a message comes here anew; without one, the silence ends it.
             _ = looks.tick(), if meter.is_in_message() => {
                 if watch.is_too_slow(meter, Instant::now()) {
-                    tracing::warn!("A peer is disconnected: its message takes too long");
+                    tracing::warn!("Disconnected a client: its message took too long");
                     return Ending::Silent;
                 }
                 continue;
@@ -317,7 +317,7 @@ async fn read<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>
                     watch.finished();
                 }
                 Err(error) => {
-                    tracing::warn!("A peer is disconnected: {error}");
+                    tracing::warn!("Disconnected a client: {error}");
                     return Ending::Silent;
                 }
             },

@@ -249,7 +249,7 @@ impl DeadlineSection {
 pub(crate) fn milliseconds(text: &str) -> anyhow::Result<u64> {
     let duration: SignedDuration = text
         .parse()
-        .with_context(|| format!("{text:?} is no duration such as 30s, 10m or 2h"))?;
+        .with_context(|| format!("{text:?} is not a duration such as 30s, 10m or 2h"))?;
     let milliseconds = u64::try_from(duration.as_millis()).ok();
     milliseconds
         .filter(|number| *number > 0)

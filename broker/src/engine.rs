@@ -119,7 +119,7 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
                 if said != words {
                     tracing::error!(
                         error = &error as &dyn std::error::Error,
-                        "The jobs cannot be read: {words}. This is tried again and again"
+                        "Failed to read the jobs: {words}. Retrying until it works"
                     );
                     said = words;
                 }
@@ -147,7 +147,7 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
                 engine.standing.send_replace(Standing::Unknown);
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
-                    "A change could not be stored: {error}. All connections are closed and the jobs read again"
+                    "Failed to store a change: {error}. Closing all connections and reading the jobs again"
                 );
                 pause = PAUSE;
             }
@@ -335,7 +335,7 @@ async fn send(
         Action::Relay { from, to, message } => {
             if !connections.try_relay(to, &message) {
                 tracing::warn!(
-                    "A worker has more from notebooks than it reads; the sender's connection is closed"
+                    "A worker does not read its notebooks' messages fast enough; closing the sender's connection"
                 );
                 connections.close(from);
             }
@@ -416,7 +416,7 @@ impl Connections {
 
     fn send(&self, connection: ConnectionId, message: &impl serde::Serialize) {
         if !self.try_send(connection, message) {
-            tracing::warn!("A peer does not read what it is sent; its connection is closed");
+            tracing::warn!("A client stopped reading; closing its connection");
             self.close(connection);
         }
     }
@@ -451,7 +451,7 @@ impl Connections {
                 let events = match store.events(job, through).await {
                     Ok(events) => events,
                     Err(error) => {
-                        tracing::error!(job.id = %job, "The events of job {job} cannot be read: {error}");
+                        tracing::error!(job.id = %job, "Failed to read the events of job {job}: {error}");
                         outgoing.close.cancel();
                         return;
                     }

@@ -61,7 +61,7 @@ impl Journal {
             }
             Write::GiveUp { job, outcome } => {
                 let outcome = outcome.name();
-                info!(job.id = %job, outcome, "The notebook did not take what the cell did");
+                info!(job.id = %job, outcome, "The notebook rejected the cell's result");
             }
             _ => {}
         }

@@ -38,7 +38,7 @@ pub(crate) fn stand_by(engine: &Engine, leader: Option<String>) {
     engine.standing.send_if_modified(|known| {
         let changed = *known != standing;
         if changed && let Standing::StandsBy { leader } = &standing {
-            tracing::info!("This broker stands by; the one at {leader} leads");
+            tracing::info!("This broker is a follower; {leader} is the leader");
         }
         *known = standing;
         changed

@@ -131,8 +131,9 @@ pub async fn run(
         .or_else(|| forward::address(&config.listen, &address));
     let own_address = match &config.database {
         Database::Sqlite(_) => own_address.unwrap_or_default(),
-        Database::Postgres(_) => own_address
-            .context("Other brokers cannot reach this one at every address: set broker.advertise to its HOST:PORT")?,
+        Database::Postgres(_) => own_address.context(
+            "Other brokers need one address of this broker: set broker.advertise to its HOST:PORT",
+        )?,
     };
     let standing = watch::Sender::new(Standing::Unknown);
     let metrics = Arc::<Metrics>::default();
@@ -195,9 +196,9 @@ pub async fn run(
     ready(address);
     let ended = tokio::select! {
         () = shutdown => Ok(()),
-        ended = engine::run(engine, stop.clone()) => ended.context("The jobs cannot be read"),
+        ended = engine::run(engine, stop.clone()) => ended.context("Failed to read the jobs"),
         () = serve(listener, certificate, shared, &standing, stop.clone()) => Ok(()),
-        ended = serve_dashboard(config.dashboard, on_dashboard, &standing, stop.clone()) => ended.context("The dashboard can no longer be shown"),
+        ended = serve_dashboard(config.dashboard, on_dashboard, &standing, stop.clone()) => ended.context("The dashboard has stopped"),
         () = keep(people.as_deref()) => Ok(()),
         () = keep(courses.as_ref()) => Ok(()),
         () = count_chunks(Arc::clone(&chunks), standing.subscribe()) => Ok(()),
@@ -211,7 +212,7 @@ pub async fn run(
         .await
         .is_err()
     {
-        tracing::warn!("Some peers did not hear that the broker ends");
+        tracing::warn!("Shutdown timed out with connections still open");
     }
     store
         .close()
@@ -234,7 +235,7 @@ async fn count_chunks(chunks: Arc<ChunkDirectory>, mut standing: watch::Receiver
         let chunks = Arc::clone(&chunks);
         let counted = tokio::task::spawn_blocking(move || chunks.list().map(drop));
         if let Ok(Err(error)) = counted.await {
-            tracing::error!("The chunks cannot be counted: {error}");
+            tracing::error!("Failed to count the chunks: {error}");
         }
     }
 }
@@ -276,7 +277,9 @@ async fn serve(
         Listener::Tcp(listener) => {
             let listener = listener.tap_io(|stream| {
                 if let Err(error) = stream.set_nodelay(true) {
-                    tracing::debug!("A connection keeps its delay: {error}");
+                    tracing::debug!(
+                        "Failed to turn off Nagle's algorithm for a connection: {error}"
+                    );
                 }
             });
             let gate = Gate::new(listener, standing, stop.clone());

@@ -38,9 +38,9 @@ pub(crate) fn ensure_private(
 ) -> anyhow::Result<()> {
     anyhow::ensure!(
         encrypted || behind_tls_proxy || address.ip().is_loopback(),
-        "Others can reach {address}, and nothing encrypts what is said there: tokens, code and variables\n\
-         hint: set broker.tls_certificate and broker.tls_key; or broker.behind_tls_proxy = true where a proxy with TLS \
-         stands in front, or the network itself is encrypted; or listen on 127.0.0.1"
+        "{address} is reachable from other machines without encryption; tokens, code and variables would be readable\n\
+         hint: set broker.tls_certificate and broker.tls_key; or broker.behind_tls_proxy = true behind a proxy \
+         with TLS or in an encrypted network; or listen on 127.0.0.1"
     );
     Ok(())
 }
@@ -61,7 +61,7 @@ pub(crate) async fn bind(
         Listen::Tcp(address) => {
             anyhow::ensure!(
                 has_token || address.ip().is_loopback(),
-                "Others can reach {address}, and whoever reaches the broker runs code on its workers: set a token, or listen on 127.0.0.1"
+                "{address} is reachable from other machines, and anyone who connects can run code on the workers: set a token, or listen on 127.0.0.1"
             );
             if !has_token {
                 tracing::warn!(
@@ -82,7 +82,7 @@ pub(crate) async fn bind(
 /// Bound inside a private folder and then moved, so that there is no moment at which others could connect.
 fn bind_private(path: &Path) -> anyhow::Result<UnixListener> {
     if UnixStream::connect(path).is_ok() {
-        anyhow::bail!("Another broker listens there");
+        anyhow::bail!("Another broker is listening there");
     }
     let folder = path.parent().context("The socket has no folder")?;
     fs::DirBuilder::new()

@@ -154,7 +154,7 @@ impl Metrics {
         let one = |value| [(String::new(), value)];
         text.gauge(
             "baton_places",
-            "Cells that open workers run at once.",
+            "Slots of all open workers: how many cells they can run at once.",
             &one(present.open_slots()),
         );
         let gpus = present.workers.iter().flat_map(|worker| {
@@ -172,12 +172,12 @@ impl Metrics {
         if !gpus.is_empty() {
             text.gauge(
                 "baton_gpu_utilisation_percent",
-                "How much of the last moment each GPU computed.",
+                "How busy each GPU was in the last moment.",
                 &of_gpus(|gpu| gpu.utilisation_percent.map(u64::from)),
             );
             text.gauge(
                 "baton_gpu_memory_used_bytes",
-                "Memory that is in use on each GPU.",
+                "Memory in use on each GPU.",
                 &of_gpus(|gpu| Some(gpu.memory_used_bytes)),
             );
             text.gauge(
@@ -188,7 +188,7 @@ impl Metrics {
         }
         text.gauge(
             "baton_desired_workers",
-            "Workers with which those who wait now would wait a minute.",
+            "Number of workers with which the cells that wait now would wait one minute.",
             &one(crate::scale::desired_workers(present)),
         );
         let named = courses.iter().take(MOST_COURSES);
@@ -212,43 +212,43 @@ impl Metrics {
         let outcomes: Vec<(String, u64)> = outcomes.collect();
         text.counter(
             "baton_jobs_finished_total",
-            "Cells that ended, by how they did.",
+            "Finished cells by outcome.",
             &outcomes,
         );
         text.histogram(
             "baton_job_wait_seconds",
-            "From submission to start.",
+            "Time from submission to start.",
             &self.waits,
         );
-        text.histogram("baton_job_run_seconds", "What cells ran.", &self.runs);
+        text.histogram("baton_job_run_seconds", "Run time of cells.", &self.runs);
         text.seconds(
             "baton_gpu_seconds_total",
-            "GPU time that was charged.",
+            "Charged GPU time.",
             load(&self.gpu_ms),
             1e3,
         );
         let count = one(load(&self.transactions));
         text.counter(
             "baton_transactions_total",
-            "Transactions of the queue.",
+            "Database transactions of the queue.",
             &count,
         );
         text.seconds(
             "baton_transaction_seconds_total",
-            "Time that the queue's transactions took.",
+            "Time spent in database transactions of the queue.",
             load(&self.transactions_us),
             1e6,
         );
         let failed = one(load(&self.failed_transactions));
         text.counter(
             "baton_transactions_failed_total",
-            "Transactions that failed.",
+            "Failed database transactions.",
             &failed,
         );
         let limited = one(load(&self.limited));
         text.counter(
             "baton_requests_limited_total",
-            "Requests above the rate of their token.",
+            "Requests refused because of the rate limit of their token.",
             &limited,
         );
         text.0

@@ -31,7 +31,7 @@ pub(crate) async fn run(inbox: mpsc::Sender<Event>, store: Store) {
             slots: present.open_slots(),
         };
         if let Err(error) = store.look(look).await {
-            tracing::error!("The page's past cannot be stored: {error}");
+            tracing::error!("Failed to store the history of the page: {error}");
         }
     }
 }

@@ -141,14 +141,17 @@ impl People {
             );
             anyhow::ensure!(
                 people.values().all(|other: &Person| other.name != name),
-                "{name} is there twice"
+                "{name} is listed twice"
             );
             anyhow::ensure!(
                 !person.worker || !person.admin && person.courses.is_empty(),
-                "{name} is a worker, and workers are in no course and no admins"
+                "{name} is a worker; a worker cannot be in a course or an admin"
             );
             let before = people.insert(person.token_hash.clone(), person);
-            anyhow::ensure!(before.is_none(), "{name} has the token of somebody else");
+            anyhow::ensure!(
+                before.is_none(),
+                "{name} has the same token as another person"
+            );
         }
         Ok(Self(people))
     }
@@ -387,11 +390,11 @@ mod tests {
         let unknown = ada().entry() + "colour = 1\n";
         let both = ada().entry() + "worker = true\n";
         for (text, why) in [
-            (twice, "there twice"),
-            (same_token, "token of somebody else"),
+            (twice, "listed twice"),
+            (same_token, "the same token as another person"),
             (plain, "hexadecimal"),
             (unknown, "list of [[person]]"),
-            (both, "in no course"),
+            (both, "cannot be in a course"),
         ] {
             let error = People::parse(&text).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");

@@ -24,17 +24,17 @@ const LONGEST_METADATA: usize = 64 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Unwelcome {
     /// A worker may have these chunks of another person, or of another size.
-    #[error("The broker does not have everything that this cell needs from this notebook")]
+    #[error("The broker does not have all of this cell's variables")]
     Foreign,
     #[error(
-        "The code of this cell has {}, and a cell may have {} at most",
+        "The code of this cell has {}; the limit is {}",
         crate::words::bytes(*bytes as u64), crate::words::bytes(LONGEST_CODE as u64)
     )]
     Code { bytes: usize },
-    #[error("The paths and names that come with this cell are too long")]
+    #[error("The paths and names of this cell are too long")]
     Metadata,
     #[error(
-        "Your cells and variables take {} on the broker, and you may store {}",
+        "Your cells and variables take {} on the broker; your limit is {}",
         crate::words::bytes(*would_be_bytes), crate::words::bytes(*limit_bytes)
     )]
     Quota {
@@ -47,9 +47,7 @@ impl Unwelcome {
     pub(crate) fn hint(&self) -> &'static str {
         match self {
             Self::Foreign => "run the cell again",
-            Self::Code { .. } => {
-                "put data into a file beside the notebook, and read it in the cell"
-            }
+            Self::Code { .. } => "put data into a file beside the notebook and read it in the cell",
             Self::Metadata => "move the notebook to a folder with a shorter path",
             Self::Quota { .. } => {
                 "wait until your other cells have ended, or shut down notebooks that you do not use"
@@ -86,7 +84,7 @@ impl Screen {
             Verdict::Wait(wait) => sleep(wait).await,
             Verdict::TooMuch => {
                 tracing::warn!(
-                    "A notebook of {} is disconnected: it sends messages without end",
+                    "Disconnected a notebook of {}: it sends too many messages",
                     self.account.owner
                 );
                 return None;
@@ -96,7 +94,7 @@ impl Screen {
             Ok(None) => Some(Event::FromProxy(connection, message)),
             Ok(Some(why)) => Some(Event::Unwelcome(connection, message, why)),
             Err(error) => {
-                tracing::error!("A notebook is disconnected: {error}");
+                tracing::error!("Disconnected a notebook: {error}");
                 None
             }
         }

@@ -47,14 +47,14 @@ pub(crate) async fn round(
         return;
     }
     if !*adopted && let Err(error) = adopt(store, chunks, now_ms).await {
-        tracing::error!("The chunks that are there could not be counted in: {error:#}");
+        tracing::error!("Failed to count the stored chunks: {error:#}");
         return;
     }
     *adopted = true;
     match sweep(store, chunks, terms, now_ms).await {
         Ok(0) | Err(StoreError::NotLeading) => {}
-        Ok(deleted) => tracing::info!(chunks.deleted = deleted, "{deleted} chunks deleted"),
-        Err(error) => tracing::error!("Nothing could be swept: {error}"),
+        Ok(deleted) => tracing::info!(chunks.deleted = deleted, "Deleted {deleted} chunks"),
+        Err(error) => tracing::error!("Failed to delete unused chunks: {error}"),
     }
 }
 

@@ -71,7 +71,7 @@ impl Certificate {
         if !Arc::ptr_eq(&chain, &used.chain) || !Arc::ptr_eq(&key, &used.key) {
             match certified(&chain, &key) {
                 Ok(certified) => used.certified = certified,
-                Err(error) => tracing::warn!("The certificate before goes on: {error:#}"),
+                Err(error) => tracing::warn!("Keeping the previous certificate: {error:#}"),
             }
             (used.chain, used.key) = (chain, key);
         }
@@ -81,18 +81,18 @@ impl Certificate {
 
 fn read_chain(path: &Path) -> anyhow::Result<Chain> {
     let chain = CertificateDer::pem_slice_iter(&fs::read(path)?).collect::<Result<Chain, _>>()?;
-    anyhow::ensure!(!chain.is_empty(), "There is no certificate in it");
+    anyhow::ensure!(!chain.is_empty(), "It contains no certificate");
     Ok(chain)
 }
 
 fn read_key(path: &Path) -> anyhow::Result<PrivateKeyDer<'static>> {
-    PrivateKeyDer::from_pem_slice(&fs::read(path)?).context("There is no private key in it")
+    PrivateKeyDer::from_pem_slice(&fs::read(path)?).context("It contains no private key")
 }
 
 fn certified(chain: &Chain, key: &PrivateKeyDer<'static>) -> anyhow::Result<Arc<CertifiedKey>> {
     CertifiedKey::from_der(chain.clone(), key.clone_key(), &provider())
         .map(Arc::new)
-        .context("The certificate and the key of broker.tls_certificate and broker.tls_key do not fit each other")
+        .context("broker.tls_certificate and broker.tls_key do not match")
 }
 
 impl fmt::Debug for Certificate {

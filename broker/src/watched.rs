@@ -71,10 +71,10 @@ impl<T> Watched<T> {
         match (self.read)(&self.path) {
             Ok(content) => {
                 self.newest.send_replace(Arc::new(content));
-                tracing::info!("{} was read again", self.path.display());
+                tracing::info!("{} was reloaded", self.path.display());
             }
             Err(error) => tracing::error!(
-                "{} cannot be used, and what it said before goes on: {error:#}",
+                "{} cannot be used; keeping its previous contents: {error:#}",
                 self.path.display()
             ),
         }

@@ -179,7 +179,10 @@ fn decapitalised(sentence: &str) -> String {
 }
 
 pub(crate) fn reason(waiting: Option<&Waiting>) -> String {
-    waiting.map_or_else(|| "it is being put into the line".to_owned(), self::waiting)
+    waiting.map_or_else(
+        || "it is being added to the queue".to_owned(),
+        self::waiting,
+    )
 }
 
 /// The rule alone.
@@ -187,7 +190,7 @@ pub(crate) fn why(waiting: &Waiting) -> String {
     match &waiting.reason {
         WaitingReason::InLine => "in line".to_owned(),
         WaitingReason::BehindDeadline { course } => {
-            format!("{course} has a deadline and goes first")
+            format!("{course} has a deadline and runs first")
         }
         WaitingReason::OwnJobRuns { notebook } => {
             format!("another cell of the same person runs ({notebook})")
@@ -201,7 +204,7 @@ pub(crate) fn why(waiting: &Waiting) -> String {
         WaitingReason::Held { why } => format!("staff hold it back: {why}"),
         WaitingReason::BehindMoved {} => "staff moved another cell to the front".to_owned(),
         WaitingReason::OwnSession { worker } => {
-            format!("its session on {worker} holds what no other can have, and {worker} is busy")
+            format!("its session on {worker} holds objects that cannot move, and {worker} is busy")
         }
     }
 }
@@ -228,15 +231,18 @@ pub(crate) fn explanation(job: &Job, now_ms: i64) -> String {
     let worker = job.worker.as_deref().unwrap_or("a worker");
     match (job.state, &job.waiting) {
         (JobState::Queued, Some(waiting)) => format!("It waits: {}", waiting.sentence),
-        (JobState::Queued, None) => "It waits to be put into the line".to_owned(),
-        (JobState::Assigned, _) => format!("Its state is on the way to {worker}"),
+        (JobState::Queued, None) => "It waits to be added to the queue".to_owned(),
+        (JobState::Assigned, _) => format!("Its state is being sent to {worker}"),
         (JobState::Started, _) => {
             let since = job.started_ms.map_or(0, |started| now_ms - started);
             let most = job.timeout_ms.map_or_else(String::new, |most| {
                 let most = i64::try_from(most).unwrap_or(i64::MAX);
                 format!(" of at most {}", duration(most))
             });
-            format!("It runs on {worker} for {}{most}", duration(since))
+            format!(
+                "It has been running on {worker} for {}{most}",
+                duration(since)
+            )
         }
         (JobState::Finished, _) => format!("It is over: {}", outcome(job.outcome).1),
     }

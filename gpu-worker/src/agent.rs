@@ -123,7 +123,7 @@ impl Agent {
             };
             match event {
                 Event::Broker(message) => {
-                    match message.context("The broker does not take this worker")? {
+                    match message.context("The broker does not accept this worker")? {
                         LineEvent::Opened => agent.line.send_hello(&agent.hello()).await,
                         LineEvent::Message(message) => agent.on_broker(*message).await?,
                     }
@@ -139,7 +139,7 @@ impl Agent {
                 Event::GpuWanted => agent.make_room().await,
                 Event::GpuLost(reason) => {
                     tracing::error!(
-                        "The GPU is lost: {reason}. This worker takes no more cells and ends"
+                        "The GPU is lost: {reason}. This worker accepts no more cells and exits"
                     );
                     lost = Some(reason);
                     agent.finish_cells(Some(LOST_GPU_GRACE)).await;
@@ -150,9 +150,7 @@ impl Agent {
                 }
                 Event::Stop(Stop::Now) => agent.end_cells().await,
                 Event::LeaveDue if agent.leave.is_last() => {
-                    tracing::warn!(
-                        "Not everything that cells made has reached the broker: what is missing is lost"
-                    );
+                    tracing::warn!("Some results did not reach the broker and are lost");
                     break;
                 }
                 Event::LeaveDue => agent.end_cells().await,
@@ -214,7 +212,7 @@ impl Agent {
             ToWorker::Refused(refusal @ Refusal::WorkerConnected { .. })
                 if self.may_be_its_predecessor() =>
             {
-                tracing::warn!("The broker does not take this worker yet: {refusal}");
+                tracing::warn!("The broker does not accept this worker yet: {refusal}");
             }
             ToWorker::Refused(refusal) => {
                 return Err(anyhow::Error::new(refusal).context("The broker refuses this worker"));
@@ -419,7 +417,7 @@ async fn until_a_session_starts(context: Arc<Context>, mut pause: Duration) {
         match context.try_a_session().await {
             Ok(()) => return,
             Err(error) => tracing::error!(
-                "Sessions do not start here, so this worker takes no cells: {}",
+                "Sessions do not start here, so this worker accepts no cells: {}",
                 notice::not_started(&error).value
             ),
         }

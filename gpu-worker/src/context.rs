@@ -51,11 +51,11 @@ pub(crate) enum MoveError {
     Folder(#[from] FolderError),
     #[error("{reason}")]
     AtHome { reason: String },
-    #[error("The notebook answered something else than what it was asked")]
+    #[error("The notebook sent an unexpected answer")]
     Answer,
     #[error("The notebook's memory can no longer be reached")]
     Unreachable,
-    #[error("Work on the state was given up")]
+    #[error("The transfer of the state was aborted")]
     Join(#[from] JoinError),
 }
 

@@ -100,7 +100,8 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
         .context("Failed to open the worker's cache")?;
     mirror::remove_leftovers(&config.mirrors);
     packages::remove_leftovers(&config.mirrors);
-    let lane = ChunkLane::new(&config.dial).context("Failed to prepare the way to the broker")?;
+    let lane =
+        ChunkLane::new(&config.dial).context("Failed to prepare the connection to the broker")?;
     let lane = lane.with_patience(config.patience);
     let visible = std::env::var(CUDA_VISIBLE_DEVICES).ok();
     let reading = gpu::monitor(MONITORING.as_ref(), visible).await;

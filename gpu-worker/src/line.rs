@@ -133,7 +133,7 @@ impl Line {
             Err(error @ LinkError::Unauthorized { .. }) => Err(error),
             Err(error) => {
                 if !std::mem::replace(&mut self.told, true) {
-                    tracing::warn!(%error, "No connection to the broker yet; trying on");
+                    tracing::warn!(%error, "No connection to the broker yet; retrying");
                 }
                 self.pause();
                 Ok(false)
@@ -142,7 +142,7 @@ impl Line {
     }
 
     fn broke(&mut self, reason: &str) {
-        tracing::warn!(reason, "The connection to the broker is gone");
+        tracing::warn!(reason, "The connection to the broker was lost");
         if let State::Open {
             since,
             welcomed: true,

@@ -90,7 +90,7 @@ async fn vacate(mut session: Option<Session>, notebook: NotebookId) -> Option<Se
     } else {
         "ends"
     };
-    tracing::info!(%notebook, "The session of notebook {notebook} {what}: others need its part of the GPU");
+    tracing::info!(%notebook, "The session of notebook {notebook} {what}: other sessions need its part of the GPU");
     session.filter(|_| stays)
 }
 

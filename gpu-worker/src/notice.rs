@@ -36,15 +36,13 @@ fn error(name: &str, what_happened: &str, hint: &str) -> RemoteError {
 
 /// The session ended before everything that its last cell made had left it.
 pub(crate) fn rest_lost() -> RemoteError {
-    rest_error(
-        "The Python process on the GPU machine ended before everything that the cell made was here",
-    )
+    rest_error("The Python process on the GPU machine ended before all results had arrived")
 }
 
 pub(crate) fn rest_unreadable(problem: &(dyn std::error::Error + 'static)) -> RemoteError {
     let why = chain(problem);
     rest_error(&format!(
-        "Not everything that the cell made could leave the GPU machine: {why}"
+        "Some results could not be sent from the GPU machine: {why}"
     ))
 }
 
@@ -103,14 +101,14 @@ pub(crate) fn out_of_memory(memory_bytes: u64, limit_bytes: u64) -> RemoteError 
             bytes(memory_bytes),
             bytes(limit_bytes)
         ),
-        "work on a smaller part of the data at a time, or delete what is no longer needed with del",
+        "use a smaller part of the data at a time, or delete variables that you no longer need with del",
     )
 }
 
 pub(crate) fn cancelled() -> RemoteError {
     error(
         "KeyboardInterrupt",
-        "The cell was interrupted before its changes could come back",
+        "The cell was interrupted before its changes could be returned",
         "run the cell again",
     )
 }
@@ -118,12 +116,12 @@ pub(crate) fn cancelled() -> RemoteError {
 pub(crate) fn shutting_down() -> RemoteError {
     error(
         "WorkerLost",
-        "The worker was stopped before the cell had ended",
+        "The worker was stopped while the cell ran",
         "run the cell again: another worker takes it",
     )
 }
 
-/// The session could not be given the cell, or its answer made no sense.
+/// The cell could not be sent to its session, or its answer made no sense.
 pub(crate) fn session_failed(what_happened: &str) -> RemoteError {
     error("SessionFailed", what_happened, "run the cell again")
 }
@@ -133,7 +131,7 @@ pub(crate) fn state_lost(problem: &(dyn std::error::Error + 'static)) -> RemoteE
     error(
         "StateLost",
         &format!(
-            "The cell's variables could not be moved: {}",
+            "The variables of this cell could not be transferred: {}",
             chain(problem)
         ),
         "run the cell again",
@@ -144,7 +142,7 @@ pub(crate) fn state_too_large(state_bytes: usize) -> RemoteError {
     error(
         "StateTooLarge",
         &format!(
-            "The cell changed so many small objects that their list alone has {}",
+            "The cell changed so many small objects that their list alone takes {}",
             bytes(state_bytes as u64)
         ),
         "keep many small arrays in one large array, or delete those that are no longer needed",
@@ -180,7 +178,7 @@ pub(crate) fn why_not_started(problem: &StartError) -> (String, String) {
         StartError::Spawn { python, .. } => (
             &[][..],
             format!(
-                "check that {} is there on the worker's machine",
+                "check that {} exists on the worker's machine",
                 python.display()
             ),
         ),
@@ -191,7 +189,7 @@ pub(crate) fn why_not_started(problem: &StartError) -> (String, String) {
                 python.display()
             ),
         ),
-        _ => (&[][..], "tell whoever runs the worker".to_owned()),
+        _ => (&[][..], "tell the operator of the worker".to_owned()),
     };
     let mut what_happened = format!("The session could not start: {}", chain(problem));
     for line in lines {

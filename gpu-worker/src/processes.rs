@@ -60,7 +60,7 @@ pub(crate) fn end_children(processes: Vec<Pid>) {
         }
     };
     if let Err(error) = std::thread::Builder::new().spawn(wait) {
-        tracing::warn!(%error, "Ended processes stay as zombies");
+        tracing::warn!(%error, "Ended processes remain as zombies");
     }
 }
 

@@ -16,7 +16,7 @@ pub struct Status {
 impl fmt::Display for Status {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.trying {
-            return formatter.write_str("Trying whether sessions start here");
+            return formatter.write_str("Testing whether sessions start here");
         }
         formatter.write_str(match (self.leaving, self.connected) {
             (false, true) => "Connected to the broker",

@@ -68,7 +68,7 @@ pub(crate) async fn supervise(
     tokio::select! {
         status = kernel.wait() => return status,
         _ = signals.terminations.recv() => {}
-        () = parent_gone(signals.parent) => tracing::info!("The process that started this kernel is gone: ending"),
+        () = parent_gone(signals.parent) => tracing::info!("The process that started this kernel is gone: exiting"),
     }
     terminate(kernel_pid);
     if let Ok(status) = tokio::time::timeout(GRACE, kernel.wait()).await {

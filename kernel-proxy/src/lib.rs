@@ -129,6 +129,6 @@ fn never_ready(python: &Path, module: &str, code: i32) -> anyhow::Error {
     let python = python.display();
     anyhow::anyhow!(
         "The notebook kernel ended with exit code {code} before it was ready\n\
-         hint: `{python} -c \"import ipykernel\"` and `{python} -m {module} --version` have to work"
+         hint: `{python} -c \"import ipykernel\"` and `{python} -m {module} --version` must both work"
     )
 }

@@ -11,7 +11,6 @@ from baton_shim.base.version import __version__ as __version__
 
 def load_ipython_extension(shell: object) -> None:
     """`%load_ext baton_shim` in a kernel that Baton did not start: `%%gpu` exists and says what is missing."""
-    from baton_shim.base.fitting import Fitting
     from baton_shim.notebook.magic import NO_PROXY, register
 
-    register(shell, None, NO_PROXY, Fitting())
+    register(shell, None, NO_PROXY)

@@ -39,7 +39,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
         let ready = |address| {
-            println!("Chunks are taken and given on {scheme}://{address}");
+            println!("Serving chunks on {scheme}://{address}");
             notify::serves(&format!("Listening on {address}"));
         };
         let end = async {

@@ -64,7 +64,7 @@ fn what_a_broker_says_to_a_person() {
     );
     fails(
         ask(&["explain", "train"]),
-        "ends_with is the end of a job's hexadecimal digits\nhint: ",
+        "`ends_with` must be the last hexadecimal digits of a job\nhint: ",
     );
     fails(
         home.run(&["jobs", "--broker", &address]),

@@ -73,7 +73,7 @@ fn chunks_have_a_process_of_their_own_beside_a_broker() {
         without.stderr
     );
     let mut chunks = home.start(&[&start[..], &["--token-file", &token_file]].concat());
-    let door = chunks.line("Chunks are taken and given on ");
+    let door = chunks.line("Serving chunks on ");
     assert!(
         door.starts_with("http://127.0.0.1:") && door != address,
         "{door}"

@@ -146,12 +146,15 @@ fn a_way_to_share_that_the_machine_does_not_have_is_refused() {
     for (mode, reason) in [
         (
             "mps",
-            "no server of MPS listens in /nowhere: start it with `nvidia-cuda-mps-control -d`",
+            "no MPS server listens in /nowhere: start it with `nvidia-cuda-mps-control -d`",
         ),
-        ("mig", "there is no slice: make some with `nvidia-smi mig`"),
+        (
+            "mig",
+            "there is no slice: create some with `nvidia-smi mig`",
+        ),
         (
             "exclusive",
-            "no GPU was found: see what `nvidia-smi -L` says",
+            "no GPU was found: see the output of `nvidia-smi -L`",
         ),
         ("fair", "turns, mps, mig, exclusive or open"),
     ] {

@@ -93,6 +93,7 @@ class Describer:
         yield (classmethod, staticmethod), lambda path, obj: self.parts(path, obj, kind_of(obj), {"func": obj.__func__})
         yield weakref.ref, lambda path, obj: self.parts(path, obj, "weakref", {"target": obj()})
         yield DICT_VIEWS, self.dict_view
+        yield re.Match, lambda path, obj: f"match {obj.re} {obj.regs} {obj.pos} {obj.endpos} {obj.string!r}"
         yield WRITTEN, lambda path, obj: f"{kind_of(obj)} {obj!r}"
         yield ITERATORS, self.iterator
         yield weakref.WeakSet, lambda path, obj: self.below(f"{path}.elements", set(obj)) or "WeakSet"

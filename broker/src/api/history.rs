@@ -42,7 +42,11 @@ pub(super) async fn history(
 ) -> Result<Json<History>, ApiError> {
     let days = match asked.days.unwrap_or(USUAL_DAYS) {
         days @ 1..=MOST_DAYS => days,
-        _ => return Err(ApiError::Query(format!("days is from 1 to {MOST_DAYS}"))),
+        _ => {
+            return Err(ApiError::Query(format!(
+                "`days` must be from 1 to {MOST_DAYS}"
+            )));
+        }
     };
     past(&shared, &caller.identity, asked.course, days)
         .await

@@ -139,7 +139,7 @@ fn digits(text: String) -> Result<String, ApiError> {
         Ok(digits)
     } else {
         Err(ApiError::Query(
-            "ends_with is the end of a job's hexadecimal digits".to_owned(),
+            "`ends_with` must be the last hexadecimal digits of a job".to_owned(),
         ))
     }
 }

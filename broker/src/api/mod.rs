@@ -44,9 +44,9 @@ use utoipa_axum::{
     info(
         title = "Baton",
         version = "1",
-        description = "Who runs and who waits, why and how long, and who used how much. \
-                       Everybody sees their own jobs, staff those of their courses, admins all. \
-                       Names that end with _ms are milliseconds, and points in time are milliseconds since 1970.",
+        description = "Which jobs run and wait, why, for how long, and how much each person used. People see \
+                       their own jobs, staff see those of their courses, and admins see all. Names that end with \
+                       _ms are milliseconds; points in time are milliseconds since 1970.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     components(schemas(Problem)),
@@ -59,7 +59,7 @@ struct Document;
 #[derive(IntoResponses)]
 #[response(
     status = "default",
-    description = "What was wrong, and what to do",
+    description = "What went wrong, and what to do",
     content_type = "application/problem+json"
 )]
 #[expect(dead_code, reason = "a description is never made")]

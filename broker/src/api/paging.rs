@@ -10,7 +10,7 @@ const MOST: u32 = 500;
 pub(super) fn size(limit: Option<u32>) -> Result<u32, ApiError> {
     match limit.unwrap_or(USUAL) {
         size @ 1..=MOST => Ok(size),
-        _ => Err(ApiError::Query(format!("limit is from 1 to {MOST}"))),
+        _ => Err(ApiError::Query(format!("`limit` must be from 1 to {MOST}"))),
     }
 }
 
@@ -36,5 +36,5 @@ pub(super) fn whole<Item>(items: Vec<Item>) -> Page<Item> {
 }
 
 pub(super) fn wrong_cursor() -> ApiError {
-    ApiError::Query("after is not what an earlier answer gave as next".to_owned())
+    ApiError::Query("`after` must be the `next` of an earlier answer".to_owned())
 }

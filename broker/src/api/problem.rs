@@ -14,52 +14,54 @@ pub(crate) enum ApiError {
     Token,
     #[error("This address is for programs, not for web pages")]
     WebPage,
-    #[error("Workers need a worker's token, or the broker's own: they are given everybody's cells")]
+    #[error(
+        "Workers need a worker's token, or the broker's own: they receive the cells of all people"
+    )]
     NotAWorker,
-    #[error("This is the token of a worker: it lets workers in, and nobody else")]
+    #[error("This is a worker's token: only workers can use it")]
     NotAPerson,
-    #[error("What estimates are made of is for the staff of a course, and for admins")]
+    #[error("Only course staff and admins can read the data behind estimates")]
     NotStaff,
     #[error("{0}")]
     Query(String),
     #[error("{0}")]
     NotDone(#[from] NotDone),
-    #[error("The request's body is not what this address takes: {0}")]
+    #[error("The request's body is not valid here: {0}")]
     Body(String),
     #[error(
-        "This form is not one of your own pages, or you have signed in anew since you opened it"
+        "This form is not from one of your own pages, or you have signed in again since you opened it"
     )]
     Form,
-    #[error("The request's body is larger than what this address takes")]
+    #[error("The request's body is too large for this address")]
     TooLarge,
-    #[error("Your token asks more often than this broker allows")]
+    #[error("Your token sends more requests than this broker allows")]
     TooOften,
     #[error(
-        "You have as many notebooks and live pages connected as this broker takes of one person ({most})"
+        "You have reached this broker's limit of connected notebooks and live pages for one person ({most})"
     )]
     TooManyConnections { most: u32 },
-    #[error("Only admins and the broker's own token read this")]
+    #[error("Only admins and the broker's own token can read this")]
     AdminsOnly,
-    #[error("{missing} of its chunks are not here, or not yours")]
+    #[error("{missing} of its chunks are missing here or not yours")]
     ChunksMissing { missing: usize },
     #[error(
-        "The course has {} in public, and a course may have {}",
+        "The course has {} of public files; the limit of a course is {}",
         crate::words::bytes(*public_bytes), crate::words::bytes(*limit_bytes)
     )]
     PublicLimit { public_bytes: u64, limit_bytes: u64 },
     #[error("The course has no public file {name}")]
     UnknownFile { name: String },
-    #[error("There is no cell {job} that you may see")]
+    #[error("There is no cell {job} that you can see")]
     UnknownJob { job: String },
     #[error("There is nothing at this address")]
     UnknownPath,
-    #[error("This address does not take this method")]
+    #[error("This address does not support this method")]
     Method,
     #[error("The broker's database does not answer")]
     Store(#[from] StoreError),
     #[error(transparent)]
     Hub(#[from] HubError),
-    #[error("The broker is ending")]
+    #[error("The broker is shutting down")]
     Ending,
     #[error("The broker can open no more files or connections")]
     NoDescriptors,
@@ -138,28 +140,28 @@ impl ApiError {
     fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Token => Some(
-                "ask your course staff, or whoever runs the broker, for yours (`baton people rotate NAME` makes a new one), and set BATON_TOKEN or `token_file`; programs send it as Authorization: Bearer TOKEN",
+                "ask your course staff or the operator of the broker for your token (`baton people rotate NAME` makes a new one), then set BATON_TOKEN or `token_file`; programs send it as Authorization: Bearer TOKEN",
             ),
             Self::UnknownJob { .. } | Self::NotDone(NotDone::UnknownJob(_)) => {
-                Some("`baton jobs` and the first page of the dashboard list those that you may see")
+                Some("`baton jobs` and the first page of the dashboard list those that you can see")
             }
-            Self::UnknownFile { .. } => Some("`baton publish COURSE --list` names them"),
-            Self::ChunksMissing { .. } => Some("bring them first, as `baton publish` does"),
-            Self::PublicLimit { .. } => Some("withdraw what is not needed any more"),
+            Self::UnknownFile { .. } => Some("`baton publish COURSE --list` lists them"),
+            Self::ChunksMissing { .. } => Some("upload them first, as `baton publish` does"),
+            Self::PublicLimit { .. } => Some("withdraw files that you no longer need"),
             Self::NotDone(not_done) => Some(hint_of(not_done)),
             Self::Query(_) | Self::Body(_) | Self::UnknownPath | Self::Method => {
-                Some("/v1/openapi.json says what can be asked")
+                Some("see /v1/openapi.json")
             }
-            Self::Store(_) => Some("the broker's log says more"),
-            Self::Hub(_) => Some("try again in a minute, or tell whoever runs the JupyterHub"),
+            Self::Store(_) => Some("see the broker's log"),
+            Self::Hub(_) => Some("try again in a minute, or tell the operator of the JupyterHub"),
             Self::Ending => Some("try again in a second"),
-            Self::NoDescriptors => Some("tell whoever runs the broker"),
-            Self::Form => Some("open the page again and repeat it"),
-            Self::TooOften => Some("ask again in a second"),
-            Self::TooManyConnections { .. } => {
-                Some("shut down notebooks that you do not use; this one then connects by itself")
-            }
-            Self::AdminsOnly => Some("ask whoever runs the broker"),
+            Self::NoDescriptors => Some("tell the operator of the broker"),
+            Self::Form => Some("open the page again and repeat the action"),
+            Self::TooOften => Some("try again in a second"),
+            Self::TooManyConnections { .. } => Some(
+                "shut down notebooks that you do not use; this one then connects automatically",
+            ),
+            Self::AdminsOnly => Some("ask the operator of the broker"),
             Self::NotAWorker => Some("`baton people add NAME --worker` makes one"),
             Self::NotAPerson => Some("use a token of your own"),
             Self::WebPage | Self::NotStaff | Self::TooLarge => None,
@@ -183,18 +185,18 @@ fn kind_of(not_done: &NotDone) -> &'static str {
 fn hint_of(not_done: &NotDone) -> &'static str {
     match not_done {
         NotDone::UnknownJob(_) => {
-            "`baton jobs` and the first page of the dashboard list those that you may see"
+            "`baton jobs` and the first page of the dashboard list those that you can see"
         }
-        NotDone::UnknownWorker(_) => "`baton workers` and the page Workers list them",
+        NotDone::UnknownWorker(_) => "`baton workers` and the Workers page list them",
         NotDone::UnknownCourse(_) => {
-            "`baton courses` and the page Courses list those that you may see"
+            "`baton courses` and the Courses page list those that you can see"
         }
         NotDone::StaffOnly => "ask the staff of the course",
-        NotDone::AdminsOnly => "ask whoever runs the broker",
-        NotDone::Over => "nothing is left to do",
+        NotDone::AdminsOnly => "ask the operator of the broker",
+        NotDone::Over => "there is nothing left to do",
         NotDone::NotWaiting => "it can be cancelled",
         NotDone::Leaving(_) => "start the worker again on its machine",
-        NotDone::Wrong(_) => "put it right and try again",
+        NotDone::Wrong(_) => "correct it and try again",
     }
 }
 
@@ -206,7 +208,7 @@ impl IntoResponse for ApiError {
             _ => None,
         };
         if let Some(error) = logged {
-            tracing::error!(error, "A question cannot be answered: {error}");
+            tracing::error!(error, "A request failed: {error}");
         }
         let status = self.status();
         let problem = Problem {

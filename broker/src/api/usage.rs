@@ -83,7 +83,7 @@ fn usage(row: UsageRow) -> Usage {
 const FIRST: Date = Date::constant(1970, 1, 1);
 
 fn number_of(day: &str) -> Result<i64, ApiError> {
-    let wrong = || ApiError::Query(format!("{day:?} is no day such as 2026-11-16"));
+    let wrong = || ApiError::Query(format!("{day:?} is not a day such as 2026-11-16"));
     let date: Date = day.parse().map_err(|_| wrong())?;
     let since = FIRST.until((Unit::Day, date)).map_err(|_| wrong())?;
     Ok(since.get_days().into())

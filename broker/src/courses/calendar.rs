@@ -50,7 +50,7 @@ const WEEKDAYS: [(&str, Weekday); 7] = [
 impl Reset {
     /// `04:00` or `Mon 04:00`.
     pub(super) fn parse(text: &str, zone: &TimeZone) -> anyhow::Result<Self> {
-        let wrong = || format!("{text:?} is neither like \"04:00\" nor like \"Mon 04:00\"");
+        let wrong = || format!("{text:?} is not a time such as \"04:00\" or \"Mon 04:00\"");
         let (weekday, time) = match text.split_once(' ') {
             Some((day, time)) => {
                 let known = WEEKDAYS.iter().find(|(name, _)| *name == day);

@@ -110,7 +110,7 @@ pub(crate) fn check(change: &CourseChange) -> Result<(), Wrong> {
     }
     for deadline in change.deadlines.iter().flatten() {
         if deadline.until_ms <= deadline.from_ms {
-            let says = "must each count from a time before they end";
+            let says = "must each begin to count before they end";
             return Err(Wrong::new("deadlines", says));
         }
         if !(1.0..=LARGEST_WEIGHT).contains(&deadline.weight) {

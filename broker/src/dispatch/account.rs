@@ -135,7 +135,7 @@ fn too_long(course: &str, asked_ms: u64, longest_ms: u64) -> RemoteError {
     RemoteError {
         name: "TimeLimitRefused".to_owned(),
         value: format!(
-            "This cell asks for {}, and {} lets a cell run for at most {}. {SAFE}",
+            "This cell asks for {}, but {} lets a cell run for at most {}. {SAFE}",
             said(asked_ms),
             called(course),
             said(longest_ms),
@@ -156,7 +156,7 @@ fn used_up(course: &str, budget: &Budget) -> RemoteError {
     RemoteError {
         name: "BudgetUsedUp".to_owned(),
         value: format!(
-            "Your GPU time in {} is used up: {} of {} {period}. It begins anew on {}. {SAFE}",
+            "Your GPU time in {} is used up: {} of {} {period}. It is renewed on {}. {SAFE}",
             called(course),
             said(budget.left.of_ms),
             said(budget.left.of_ms),

@@ -61,11 +61,11 @@ impl Command {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NotDone {
-    #[error("There is no cell {0} that you may see")]
+    #[error("There is no cell {0} that you can see")]
     UnknownJob(JobId),
     #[error("There is no worker {0}")]
     UnknownWorker(String),
-    #[error("There is no course {0} that you may see")]
+    #[error("There is no course {0} that you can see")]
     UnknownCourse(String),
     #[error("Only staff of its course may do this")]
     StaffOnly,
@@ -75,7 +75,7 @@ pub(crate) enum NotDone {
     Over,
     #[error("The cell no longer waits")]
     NotWaiting,
-    #[error("{0} is leaving: it was told to stop on its own machine")]
+    #[error("{0} is shutting down: it was stopped on its own machine")]
     Leaving(String),
     #[error(transparent)]
     Wrong(#[from] Wrong),
@@ -285,7 +285,7 @@ pub(super) fn say_stopped(event: &mut JobEvent, words: &str, ran: bool) {
         *outcome = Outcome::Refused;
         *error = Some(stopped_before_it_ran(words));
     } else if let Some(error) = error {
-        let line = format!("{words}; what it did up to there is in your notebook");
+        let line = format!("{words}. Its changes so far are in your notebook");
         error.traceback.push(line);
     }
 }

@@ -93,15 +93,16 @@ impl Dispatch {
     }
 
     fn run_forgotten(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
-        tracing::error!(job.id = %id, "The database lost its last changes, among them those of job {id}, which is not run again");
+        tracing::error!(job.id = %id, "The database lost its latest changes, including those of job {id}, which will not run again");
         let error = RemoteError {
             name: "GpuServiceError".to_owned(),
-            value: "The GPU service lost its last records, for example in a power failure, and does not know whether \
-                    this cell ran. It is not run again by itself. Your variables are as they were before the cell"
+            value: "The GPU service lost its latest records, for example in a power failure, and cannot tell \
+                    whether this cell ran. It will not run again automatically. Your \
+                    variables are as they were before the cell"
                 .to_owned(),
             traceback: Vec::new(),
             hint: Some(format!(
-                "look at what the cell writes or sends, then run it again, or show a TA job {id}"
+                "check what the cell wrote or sent, then run it again, or show a TA job {id}"
             )),
         };
         self.finish(id, Outcome::WorkerLost, Some(error), now, actions);

@@ -119,7 +119,7 @@ fn a_cell_begins_at_most_once_when_lines_break() {
 }
 
 #[test]
-fn a_cell_begins_at_most_once_when_the_proxys_line_breaks() {
+fn a_cell_begins_at_most_once_when_the_connection_of_the_proxy_breaks() {
     check_all(Faults {
         breaks: 1,
         proxy_breaks: 1,

@@ -86,7 +86,7 @@ impl Dispatch {
         }
         self.sessions_end(id, |_| true, actions);
         if let Some(worker) = self.workers.remove(&id) {
-            tracing::warn!(worker.name = %worker.name, "Worker {} did not come back", worker.name);
+            tracing::warn!(worker.name = %worker.name, "Worker {} did not reconnect", worker.name);
             if self.jobs.values().any(|job| job.owes_from(id)) {
                 let deadline = now.instant + DEFERRED_GRACES * self.graces.worker;
                 self.missed.insert(
@@ -170,7 +170,7 @@ impl Dispatch {
         job.fencing += 1;
         let error = RemoteError {
             name: "WorkerLost".to_owned(),
-            value: format!("{worker} was lost before everything that the cell made was here"),
+            value: format!("The connection to {worker} was lost before all results had arrived"),
             traceback: Vec::new(),
             hint: Some(format!("run the cell again, or show a TA job {id}")),
         };

@@ -21,7 +21,7 @@ const MOST_RANGES: usize = 500;
 
 /// For pages: nobody who hears it waits for the job.
 const UNCERTAIN: &str =
-    "the broker was restarted, and the notebook has not asked for this cell again yet";
+    "the broker was restarted, and the notebook has not resubmitted this cell yet";
 
 /// Where a job stands that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]

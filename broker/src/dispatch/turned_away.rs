@@ -43,7 +43,7 @@ impl Dispatch {
         let error = RemoteError {
             name: "TooManyCells".to_owned(),
             value: format!(
-                "{MOST_OF_NOTEBOOK} cells of this notebook wait or run, and more are not taken. {SAFE}"
+                "{MOST_OF_NOTEBOOK} cells of this notebook are waiting or running, which is the limit. {SAFE}"
             ),
             traceback: Vec::new(),
             hint: Some("run this cell again when some of them have ended".to_owned()),

@@ -216,7 +216,7 @@ impl Dispatch {
         let name = name.unwrap_or_default();
         tracing::warn!(
             worker.name = name,
-            "Worker {name} reports a {what} that no machine has, which is ignored"
+            "Ignoring an impossible {what} from worker {name}"
         );
     }
 
@@ -231,7 +231,7 @@ impl Dispatch {
         let cut = cut_usage(usage, u64::try_from(wall_ms).unwrap_or(0), devices);
         if cut.is_some() {
             let name = worker.map(|worker| &*worker.name).unwrap_or_default();
-            tracing::warn!(job.id = %id, worker.name = name, "Worker {name} reports {} ms of GPU time for a cell that ran for {wall_ms} ms; it is charged no more than that", usage.run_ms);
+            tracing::warn!(job.id = %id, worker.name = name, "Worker {name} reports {} ms of GPU time for a cell that ran for {wall_ms} ms; the cell is charged for its run time", usage.run_ms);
         }
         cut.unwrap_or(usage)
     }

@@ -107,7 +107,7 @@ pub async fn serve_chunks(
         .layer(middleware::from_fn(headers::secure));
     let stop = CancellationToken::new();
     let _stop_when_dropped = stop.clone().drop_guard();
-    tracing::info!("Chunks are taken and given on {address}");
+    tracing::info!("Serving chunks on {address}");
     ready(address);
     let serve = async {
         match certificate {
@@ -132,7 +132,7 @@ async fn keep_counted(chunks: Arc<ChunkDirectory>) {
         let chunks = Arc::clone(&chunks);
         let counted = tokio::task::spawn_blocking(move || chunks.list().map(drop));
         if let Ok(Err(error)) = counted.await {
-            tracing::error!("The chunks cannot be counted: {error}");
+            tracing::error!("Failed to count the chunks: {error}");
         }
     }
 }

@@ -61,24 +61,24 @@ pub(super) fn routes() -> Router<Shared> {
 pub(super) enum ChunkError {
     #[error("The list of chunks cannot be read")]
     List(#[from] baton_protocol::DecodeError),
-    #[error("Chunk {hash} is not here")]
+    #[error("Chunk {hash} is missing here")]
     Unknown { hash: ChunkHash },
     #[error("A chunk has at most {CHUNK_BYTES} bytes, not {bytes}")]
     TooLarge { bytes: usize },
-    #[error("A request brings at most {MOST_CHUNKS} chunks")]
+    #[error("A request has at most {MOST_CHUNKS} chunks")]
     TooMany,
     #[error("The request ended inside a chunk")]
     Cut,
-    #[error("Nobody is named whose chunks these are")]
+    #[error("Missing `owner` or `notebook` parameter")]
     Nobody,
     #[error(transparent)]
     NotInCourse(#[from] Refusal),
-    #[error("Only a worker may speak for a notebook")]
+    #[error("Only a worker may use the `notebook` parameter")]
     NotAWorker,
     #[error("This worker has no job of notebook {notebook}")]
     NoJob { notebook: NotebookId },
     #[error(
-        "{owner} has {} there, and a person may have {}. What no cell needs any more goes after some minutes",
+        "Quota exceeded: {owner} uses {} of {}. Unused data is deleted within minutes",
         crate::words::bytes(*held_bytes), crate::words::bytes(*limit_bytes)
     )]
     Quota {
@@ -92,9 +92,9 @@ pub(super) enum ChunkError {
     Blob(#[from] BlobError),
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("The broker is ending")]
+    #[error("The broker is shutting down")]
     Ending,
-    #[error("Your notebooks ask for chunks more often than this broker allows")]
+    #[error("Your notebooks send more requests for chunks than this broker allows")]
     TooOften,
     #[error("{text}")]
     OfBroker { status: StatusCode, text: String },

@@ -22,13 +22,16 @@ pub(super) fn routes() -> Router<Shared> {
 /// The database answers and the loop runs.
 async fn ready(State(mut shared): State<Shared>) -> (StatusCode, &'static str) {
     if shared.inbox.is_closed() || shared.stop.is_cancelled() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the broker is ending\n");
+        return (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the broker is shutting down\n",
+        );
     }
     let leads = shared
         .standing
         .wait_for(|standing| *standing == Standing::Leads);
     if timeout(PATIENCE, leads).await.is_err() {
-        let text = "the database does not answer, or another broker uses it\n";
+        let text = "the database does not answer, or another broker is using it\n";
         return (StatusCode::SERVICE_UNAVAILABLE, text);
     }
     match shared.store.answers().await {

@@ -135,7 +135,7 @@ impl Inner {
         match self.book(counted) {
             true => Ok(()),
             false => Err(io::Error::other(
-                "Too many bytes are on their way in messages that are not whole",
+                "Too many bytes are pending in incomplete messages",
             )),
         }
     }

@@ -65,7 +65,7 @@ pub(crate) async fn serve<L: Listener<Addr: Remote>>(
         let service = match has_headroom {
             true => router.clone(),
             false => {
-                tracing::error!("{}: a connection is refused", ApiError::NoDescriptors);
+                tracing::error!("{}: refusing a connection", ApiError::NoDescriptors);
                 refusing.clone()
             }
         };
@@ -74,7 +74,7 @@ pub(crate) async fn serve<L: Listener<Addr: Remote>>(
         let stop = stop.clone();
         tokio::spawn(async move {
             let Some(guest) = all_guests.enter(address).await else {
-                tracing::warn!("A connection from an address with too many is closed");
+                tracing::warn!("Closing a connection: its address has too many");
                 return;
             };
             let meter = Meter::default();

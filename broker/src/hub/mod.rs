@@ -55,13 +55,13 @@ pub struct HubConfig {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum HubError {
-    #[error("There is no safe connection to the JupyterHub, so nobody can be recognised: {0}")]
+    #[error("There is no safe connection to the JupyterHub, so no one can be identified: {0}")]
     Unsafe(TlsProblem),
-    #[error("The JupyterHub does not answer, so nobody can be recognised")]
+    #[error("The JupyterHub does not answer, so no one can be identified")]
     Silent(#[source] reqwest::Error),
-    #[error("The JupyterHub answered with status {0}, so nobody can be recognised")]
+    #[error("The JupyterHub answered with status {0}, so no one can be identified")]
     Status(StatusCode),
-    #[error("The answer of the JupyterHub cannot be read")]
+    #[error("The JupyterHub's response cannot be read")]
     Answer(#[from] serde_json::Error),
 }
 

@@ -148,7 +148,7 @@ async fn carry_out(shared: &Shared, caller: &Caller, fields: &Fields) -> Result<
             (Command::ChangeCourse { course, change }, then)
         }
         other => {
-            let says = format!("{other:?} is not known");
+            let says = format!("{other:?} is unknown");
             return Err(NotDone::from(Wrong::new("action", says)).into());
         }
     };

@@ -36,7 +36,7 @@ pub(super) async fn look(shared: &Shared, caller: &Caller) -> Result<Facts, ApiE
 /// A stream that cannot go on ends, and its page asks again.
 pub(super) fn some<T>(found: Result<Option<T>, ApiError>) -> Option<T> {
     found.unwrap_or_else(|error| {
-        tracing::error!("A page cannot be kept up to date: {error}");
+        tracing::error!("Failed to update a page: {error}");
         None
     })
 }

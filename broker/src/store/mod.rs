@@ -64,25 +64,25 @@ pub(crate) enum StoreError {
     Database(#[from] sqlx::Error),
     #[error("The database refused a change")]
     Sqlite(#[from] rusqlite::Error),
-    #[error("The database could not be brought to this version's shape")]
+    #[error("Failed to migrate the database to this version")]
     Migrate(#[from] MigrateError),
-    #[error("Job {job} is not in the state that this change starts from")]
+    #[error("Job {job} is not in the state that this change requires")]
     Conflict { job: JobId },
-    #[error("The database holds a record that cannot be read")]
+    #[error("The database contains a record that cannot be read")]
     Decode(#[from] DecodeError),
-    #[error("The database holds {what} that is not valid")]
+    #[error("The database contains {what} that is not valid")]
     Damaged { what: &'static str },
     #[error(transparent)]
     Address(#[from] DatabaseError),
     #[error("PostgreSQL on {server} cannot be reached: {source}")]
     Unreachable { server: String, source: sqlx::Error },
-    #[error("This is PostgreSQL {version}, and the broker needs {oldest} or later")]
+    #[error("This is PostgreSQL {version}; the broker needs {oldest} or later")]
     OldServer { version: i32, oldest: i32 },
     #[error("The database did not answer within {} s", after.as_secs())]
     Silent { after: Duration },
-    #[error("Another broker leads")]
+    #[error("Another broker is the leader")]
     Standby { leader: Option<String> },
-    #[error("This broker has lost the database, or another one leads")]
+    #[error("This broker has lost its connection to the database, or another broker is the leader")]
     NotLeading,
     #[error("Failed to create {}", path.display())]
     Create {
@@ -115,7 +115,7 @@ impl StoreError {
     pub(crate) fn shortage(&self) -> Option<&'static str> {
         const DISK: &str = "The broker's disk is full";
         const FILES: &str = "The broker can open no more files or connections";
-        const READ_ONLY: &str = "The broker's disk takes no changes";
+        const READ_ONLY: &str = "The broker's disk is read-only";
         match self {
             Self::Sqlite(rusqlite::Error::SqliteFailure(error, _)) => match error.code {
                 ErrorCode::DiskFull => Some(DISK),

@@ -133,7 +133,7 @@ impl SqliteStore {
             let mut folder = self.folder.lock().await;
             // Waits for no reader and holds up no writer.
             if let Err(error) = folder.execute("PRAGMA wal_checkpoint(PASSIVE)").await {
-                tracing::warn!("The database's log could not be folded: {error}");
+                tracing::warn!("Failed to checkpoint the database's log: {error}");
             }
         }
     }

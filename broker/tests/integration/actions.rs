@@ -322,7 +322,7 @@ async fn a_running_job_is_interrupted() {
     assert_eq!(outcome, Outcome::Cancelled);
     assert_eq!(
         error.unwrap().traceback[1],
-        "tia stopped this cell (it loops); what it did up to there is in your notebook"
+        "tia stopped this cell (it loops). Its changes so far are in your notebook"
     );
 }
 

@@ -172,20 +172,20 @@ async fn refusals_say_what_to_do() {
     for (path, status, detail) in [
         ("/v1/nothing", 404, "nothing at this address"),
         ("/v1/jobs/7f3a", 404, "no cell 7f3a"),
-        (&format!("/v1/jobs/{job}"), 404, "that you may see"),
+        (&format!("/v1/jobs/{job}"), 404, "that you can see"),
         (
             &format!("/v1/jobs/{job}/explanation"),
             404,
-            "that you may see",
+            "that you can see",
         ),
         ("/v1/jobs?colour=red", 400, "colour"),
         ("/v1/jobs?state=asleep", 400, "asleep"),
         ("/v1/jobs?limit=0", 400, "from 1 to 500"),
         ("/v1/jobs?limit=501", 400, "from 1 to 500"),
-        ("/v1/jobs?after=yesterday", 400, "after is not"),
+        ("/v1/jobs?after=yesterday", 400, "`after` must be"),
         ("/v1/jobs?ends_with=xyz", 400, "hexadecimal"),
         ("/v1/usage?from=monday", 400, "no day"),
-        ("/v1/usage?after=monday", 400, "after is not"),
+        ("/v1/usage?after=monday", 400, "`after` must be"),
     ] {
         let problem = problem(answer(&broker, "ada-token", path).await).await;
         assert_eq!(problem.status, status, "{path}");
@@ -281,7 +281,9 @@ async fn an_explanation_says_who_is_ahead_and_why() {
     };
     let running = explain(running).await;
     assert!(
-        running.sentence.starts_with("It runs on cpu-0 for ")
+        running
+            .sentence
+            .starts_with("It has been running on cpu-0 for ")
             && running.sentence.ends_with(" of at most 5 min 0 s"),
         "{}",
         running.sentence

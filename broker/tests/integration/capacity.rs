@@ -78,7 +78,7 @@ async fn students_are_refused_and_staff_ask_for_their_courses() {
     let (status, page) = get(&broker, "ada-token", "/capacity").await;
     assert_eq!(status, 403);
     assert!(
-        page.contains("for the staff of a course, and for admins"),
+        page.contains("Only course staff and admins can read"),
         "{page}"
     );
 }

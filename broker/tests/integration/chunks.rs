@@ -280,7 +280,7 @@ async fn one_person_cannot_fill_the_store() {
     ada.put(&chunks[..3]).await.unwrap();
     match ada.put(&chunks[3..]).await {
         Err(LinkError::StoreFull { text }) => {
-            let said = "ada has 3.0 MiB there, and a person may have 3.0 MiB";
+            let said = "Quota exceeded: ada uses 3.0 MiB of 3.0 MiB";
             assert!(text.starts_with(said), "{text}");
         }
         other => panic!("{other:?}"),

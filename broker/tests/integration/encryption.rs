@@ -284,7 +284,8 @@ async fn a_port_that_others_reach_is_encrypted_or_said_to_be() {
     let ended = baton_broker::run(config(), |_| {}, std::future::pending()).await;
     let error = ended.unwrap_err().to_string();
     assert!(
-        error.contains("Others can reach 0.0.0.0:0") && error.contains("broker.behind_tls_proxy"),
+        error.contains("0.0.0.0:0 is reachable from other machines")
+            && error.contains("broker.behind_tls_proxy"),
         "{error}"
     );
     let listener = ChunkListener {
@@ -312,5 +313,5 @@ async fn a_port_that_others_reach_is_encrypted_or_said_to_be() {
         ..files
     });
     let ended = baton_broker::run(half, |_| {}, std::future::pending()).await;
-    assert!(format!("{:#}", ended.unwrap_err()).contains("There is no private key in it"));
+    assert!(format!("{:#}", ended.unwrap_err()).contains("It contains no private key"));
 }

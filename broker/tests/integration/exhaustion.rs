@@ -48,10 +48,7 @@ async fn a_cell_larger_than_any_program_is_not_stored() {
     for _ in 0..3 {
         let huge = with_code(mallory.notebook, 20 << 20);
         let why = refused(&mut mallory, huge).await;
-        assert!(
-            why.contains("20.0 MiB, and a cell may have 1.0 MiB"),
-            "{why}"
-        );
+        assert!(why.contains("20.0 MiB; the limit is 1.0 MiB"), "{why}");
     }
     let mut wordy = submission(mallory.notebook);
     wordy.cell.folder = "/long".repeat(100_000);
@@ -68,7 +65,7 @@ async fn a_cell_larger_than_any_program_is_not_stored() {
     }
     let third = with_code(mallory.notebook, 1 << 20);
     let why = refused(&mut mallory, third).await;
-    assert!(why.contains("you may store 3.0 MiB"), "{why}");
+    assert!(why.contains("your limit is 3.0 MiB"), "{why}");
     let bytes = bytes::Bytes::from(vec![7; 1 << 20]);
     let lane = ChunkLane::new(&broker.dial_as("mallory")).unwrap();
     let full = lane
@@ -106,7 +103,10 @@ async fn a_manifest_says_the_sizes_that_its_chunks_have() {
             ..submission(mallory.notebook)
         };
         let why = refused(&mut mallory, lies).await;
-        assert!(why.contains("does not have everything"), "{why}");
+        assert!(
+            why.contains("does not have all of this cell's variables"),
+            "{why}"
+        );
         running.goes_on("a manifest that lies").await;
     }
     running.ends().await;

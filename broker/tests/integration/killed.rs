@@ -197,7 +197,7 @@ async fn a_start_that_the_database_lost_ends_the_job_and_the_student_is_told() {
         panic!("{events:?}");
     };
     assert!(
-        error.value.contains("does not know whether this cell ran"),
+        error.value.contains("cannot tell whether this cell ran"),
         "{error:?}"
     );
     proxy.say(FromProxy::Applied { job }).await;

@@ -66,7 +66,7 @@ impl Asker {
             let body = answer.bytes().await.unwrap();
             let problem: Problem = serde_json::from_slice(&body).unwrap();
             assert_eq!(problem.kind, "urn:baton:too-often");
-            assert_eq!(problem.hint.unwrap(), "ask again in a second");
+            assert_eq!(problem.hint.unwrap(), "try again in a second");
             return;
         }
         panic!("nothing was refused");
@@ -151,7 +151,9 @@ async fn a_person_has_so_many_connections_and_no_more() {
     match connect::<ToProxy, FromProxy>(&ada, "/v1/proxy").await.err() {
         Some(error @ LinkError::TooMuch { .. }) => {
             let said = error.to_string();
-            assert!(said.starts_with("You have as many notebooks and live pages connected"));
+            assert!(said.starts_with(
+                "You have reached this broker's limit of connected notebooks and live pages"
+            ));
             assert!(said.contains("hint: shut down notebooks"), "{said}");
         }
         other => panic!("{other:?}"),

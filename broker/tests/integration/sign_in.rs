@@ -145,7 +145,13 @@ async fn people_sign_in_on_a_page_and_go_on_where_they_were() {
 
     let worker = browser.sign_in("gpu-1-token").await;
     assert_eq!(worker.status(), 403);
-    assert!(worker.text().await.unwrap().contains("token of a worker"));
+    assert!(
+        worker
+            .text()
+            .await
+            .unwrap()
+            .contains("This is a worker's token")
+    );
     let wrong = browser.sign_in("ada-tokem").await;
     assert_eq!(wrong.status(), 401);
     let wrong = wrong.text().await.unwrap();

@@ -49,11 +49,11 @@ pub enum BlobError {
     #[error("This machine has no memory left for the state")]
     MemoryFull,
     /// By what its manifest says: nothing was taken for it yet.
-    #[error("The state says that it has {bytes} bytes, and there is room for {limit_bytes}")]
+    #[error("The state has {bytes} bytes; there is room for {limit_bytes}")]
     NoRoom { bytes: u64, limit_bytes: u64 },
     #[error("The received state contradicts itself: {0}")]
     Bundle(&'static str),
-    #[error("Moving the state was given up")]
+    #[error("The transfer of the state was aborted")]
     Cancelled,
     /// Nothing more can be stored. Without a limit it is the disk that is full.
     #[error(

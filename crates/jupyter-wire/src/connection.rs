@@ -95,7 +95,7 @@ pub enum ConnectionError {
     NotAnObject(#[source] Option<serde_json::Error>),
     #[error("It has no usable field {0:?}")]
     Field(String),
-    #[error("It asks for the transport {0:?}; tcp and ipc are known")]
+    #[error("It asks for the transport {0:?}; only tcp and ipc are supported")]
     Transport(String),
     #[error(
         "It asks for CurveZMQ encryption ({0}), which cannot pass through Baton\n\

@@ -30,7 +30,7 @@ pub enum FolderError {
         source: std::io::Error,
     },
     #[error(
-        "No folder is short enough for sockets; tried {tried:?}\n\
+        "No folder has a path short enough for sockets; tried {tried:?}\n\
          hint: set XDG_RUNTIME_DIR to a folder with a short path"
     )]
     PathsTooLong { tried: Vec<PathBuf> },

@@ -17,7 +17,7 @@ const PROTOCOL_VERSION: &str = "5.3";
 const EMPTY_OBJECT: Bytes = Bytes::from_static(b"{}");
 
 #[derive(Debug, thiserror::Error)]
-#[error("Messages signed by {0:?} are unknown; hmac-sha256 and hmac-sha512 are known")]
+#[error("The signature scheme {0:?} is not supported; hmac-sha256 and hmac-sha512 are")]
 pub struct UnknownScheme(String);
 
 /// Signs with one kernel's key.

@@ -58,7 +58,7 @@ impl ShimListener {
             }
             tracing::warn!(
                 ?peer,
-                "A process that is not the kernel tried the kernel's private socket"
+                "A process other than the kernel tried to open the kernel's private socket"
             );
         }
     }

@@ -16,7 +16,7 @@ pub enum FilesError {
         #[source]
         source: io::Error,
     },
-    #[error("The folder {} is gone, or another one took its place", path.display())]
+    #[error("The folder {} is gone or was replaced by another one", path.display())]
     FolderGone { path: PathBuf },
     #[error("{} is on another file system than its folder was", path.display())]
     OtherFileSystem { path: PathBuf },
@@ -30,7 +30,7 @@ pub enum FilesError {
     Link(#[from] LinkError),
     #[error(transparent)]
     Decode(#[from] DecodeError),
-    #[error("The work on files broke off")]
+    #[error("The work on files was aborted")]
     Join(#[from] tokio::task::JoinError),
 }
 

@@ -258,7 +258,7 @@ impl TrashEntry {
         let lock = File::from(folder.readable()?);
         // Some file systems know no locks.
         if let Err(error) = lock.try_lock() {
-            tracing::debug!(%error, "A trash folder is not locked");
+            tracing::debug!(%error, "Failed to lock a trash folder");
         }
         Ok(Self {
             place,

@@ -53,18 +53,18 @@ pub enum Refusal {
         courses: Vec<String>,
     },
     #[error(
-        "You are in several courses and the notebook does not say which one it is for: {}",
+        "You are in several courses, and the notebook does not name one of them: {}",
         listed(courses)
     )]
     WhichCourse { courses: Vec<String> },
     #[error("This notebook belongs to another person")]
     NotYours {},
     #[error(
-        "The token is the worker {token}'s, and this worker says that it is {said}\nhint: leave worker.name out, or use the token that was made for {said}"
+        "The token belongs to the worker {token}, but this worker calls itself {said}\nhint: leave worker.name out, or use the token that was made for {said}"
     )]
     NotYourName { token: String, said: String },
     #[error(
-        "Another worker with the token of {name} is connected, or was a moment ago\nhint: each worker needs a token of its own: baton people add NAME --worker"
+        "Another worker with the token of {name} is connected or was connected a moment ago\nhint: each worker needs a token of its own: baton people add NAME --worker"
     )]
     WorkerConnected { name: String },
     #[error("A later connection of the worker {name} replaced this one")]

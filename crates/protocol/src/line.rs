@@ -31,20 +31,28 @@ impl fmt::Display for MovedBack {
             count => format!("{} people", counted(count)),
         };
         match self.because {
-            AheadBecause::UsedLess => write!(text, "{people} with less recent use came"),
-            AheadBecause::Deadline => write!(text, "{people} came whose course has a deadline"),
+            AheadBecause::UsedLess => write!(text, "{people} with less recent use moved ahead"),
+            AheadBecause::Deadline => write!(
+                text,
+                "{people} moved ahead because their course has a deadline"
+            ),
             AheadBecause::MovedToFront => {
-                write!(text, "{people} may go first: course staff decided so")
+                write!(text, "{people} moved ahead at the request of course staff")
             }
             AheadBecause::LowPriority => {
-                write!(text, "{people} came, and this cell has low priority")
+                write!(
+                    text,
+                    "{people} moved ahead because this cell has low priority"
+                )
             }
             AheadBecause::WaitedLonger => {
-                write!(text, "{people} came back to the line who had waited longer")
+                write!(text, "{people} who had waited longer returned to the queue")
             }
-            AheadBecause::Held => write!(text, "{people} passed while this cell was held back"),
+            AheadBecause::Held => {
+                write!(text, "{people} moved ahead while this cell was held back")
+            }
             AheadBecause::CoursePaused => {
-                write!(text, "{people} passed while the course was paused")
+                write!(text, "{people} moved ahead while the course was paused")
             }
         }
     }
@@ -88,8 +96,8 @@ mod tests {
             let because = AheadBecause::UsedLess;
             MovedBack { people, because }.to_string()
         };
-        assert_eq!(said(1), "One person with less recent use came");
-        assert_eq!(said(2), "Two people with less recent use came");
-        assert_eq!(said(14), "14 people with less recent use came");
+        assert_eq!(said(1), "One person with less recent use moved ahead");
+        assert_eq!(said(2), "Two people with less recent use moved ahead");
+        assert_eq!(said(14), "14 people with less recent use moved ahead");
     }
 }

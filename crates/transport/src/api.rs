@@ -78,7 +78,7 @@ impl Api {
         body: &Body,
     ) -> Result<Answer, LinkError> {
         let body = serde_json::to_vec(body)
-            .map_err(|_| LinkError::Answer("what was to be sent is no JSON"))?;
+            .map_err(|_| LinkError::Answer("the request cannot be encoded as JSON"))?;
         let request = self
             .request(Method::POST, path)
             .header(CONTENT_TYPE, "application/json")
@@ -93,8 +93,7 @@ impl Api {
     ) -> Result<Answer, LinkError> {
         let response = self.send(request, path).await?;
         let body = response.bytes().await.map_err(|error| self.broke(error))?;
-        serde_json::from_slice(&body)
-            .map_err(|_| LinkError::Answer("it is not the JSON that was asked for"))
+        serde_json::from_slice(&body).map_err(|_| LinkError::Answer("it is not the expected JSON"))
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {

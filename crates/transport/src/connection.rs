@@ -64,7 +64,7 @@ async fn connect_once<Incoming, Outgoing>(
     let url = dial.url(path).replacen("http", "ws", 1);
     let uri = url
         .parse()
-        .map_err(|_| LinkError::Answer("its address is no URL"))?;
+        .map_err(|_| LinkError::Answer("its address is not a URL"))?;
     let mut request = ClientRequestBuilder::new(uri);
     if let Some(authorization) = authorization {
         request = request.with_header("Authorization", authorization);

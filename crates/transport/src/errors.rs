@@ -29,9 +29,9 @@ pub enum LinkError {
     #[error("The broker at {address} does not accept this token")]
     Unauthorized { address: BrokerAddress },
     /// What a notebook server's token was exchanged for does not count any more; the next attempt exchanges it again.
-    #[error("The broker at {address} has forgotten this notebook's token")]
+    #[error("The broker at {address} no longer knows this notebook's token")]
     Forgotten { address: BrokerAddress },
-    #[error("There is no {path} at {address}: this is no broker, or one of another version")]
+    #[error("There is no {path} at {address}: it is not a Baton broker, or it has another version")]
     NotFound {
         address: BrokerAddress,
         path: String,
@@ -40,7 +40,7 @@ pub enum LinkError {
     #[error("The broker cannot store more: {text}")]
     StoreFull { text: String },
     /// The broker does not have a chunk that was asked for.
-    #[error("The broker does not have a chunk that is needed")]
+    #[error("The broker does not have a required chunk")]
     UnknownChunk,
     /// The question was wrong, or nothing fits it.
     #[error("{}{}", problem.detail, hint(problem))]
@@ -55,7 +55,7 @@ pub enum LinkError {
     Status { status: u16, text: String },
     #[error("A message of {bytes} bytes is too large to be sent")]
     TooLarge { bytes: usize },
-    #[error("The broker's answer makes no sense: {0}")]
+    #[error("The broker sent an invalid response: {0}")]
     Answer(&'static str),
     #[error(transparent)]
     Decode(#[from] DecodeError),
@@ -66,7 +66,7 @@ pub enum LinkError {
         source: Source,
     },
     /// The one who receives chunks could not use one.
-    #[error("A chunk that arrived could not be used")]
+    #[error("A received chunk could not be used")]
     Receiver(#[source] Source),
 }
 

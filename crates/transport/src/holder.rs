@@ -126,7 +126,7 @@ async fn serve(listener: UnixListener, entries: Arc<Entries>) {
                 Ok((stream, _)) if is_trusted(&stream) => {
                     connections.spawn(answer(stream, entries.clone()));
                 }
-                Ok(_) => tracing::warn!("Somebody else's process tried the socket of this notebook's state"),
+                Ok(_) => tracing::warn!("A process of another user tried to open the socket of this notebook's state"),
                 Err(error) => {
                     tracing::warn!(%error, "The socket of this notebook's state failed");
                     // Without descriptors for instance; those of the others may become free.
@@ -148,7 +148,7 @@ fn is_trusted(stream: &UnixStream) -> bool {
 
 async fn answer(stream: UnixStream, entries: Arc<Entries>) {
     if let Err(error) = answer_one(stream, &entries).await {
-        tracing::warn!(%error, "A worker could not be given state");
+        tracing::warn!(%error, "Failed to give a worker state");
     }
 }
 
@@ -176,7 +176,7 @@ async fn answer_one(stream: UnixStream, entries: &Entries) -> Result<(), FrameEr
             let taken = match received {
                 Some(Ok(bundle)) => entries.put_result(key, result, bundle),
                 Some(Err(error)) => {
-                    tracing::warn!(%error, "A worker's result is of no use");
+                    tracing::warn!(%error, "Ignored an invalid result of a worker");
                     false
                 }
                 None => false,

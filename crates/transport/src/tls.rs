@@ -105,17 +105,16 @@ impl fmt::Display for TlsProblem {
         match self {
             Self::Expired => formatter.write_str("its certificate has expired"),
             Self::NotYetValid => formatter.write_str("its certificate is not valid yet"),
-            Self::UnknownAuthority => formatter.write_str(
-                "its certificate comes from an authority that this machine does not know",
-            ),
+            Self::UnknownAuthority => formatter
+                .write_str("its certificate is from an authority that this machine does not trust"),
             Self::OtherName(names) if names.is_empty() => {
-                formatter.write_str("its certificate is for another name")
+                formatter.write_str("its certificate is for another host name")
             }
             Self::OtherName(names) => {
                 write!(formatter, "its certificate is for {}", names.join(", "))
             }
             Self::Revoked => formatter.write_str("its certificate was revoked"),
-            Self::NotEncrypted => formatter.write_str("it answers without encryption"),
+            Self::NotEncrypted => formatter.write_str("it does not use encryption"),
             Self::Other(words) => formatter.write_str(words),
         }
     }
@@ -127,16 +126,16 @@ impl TlsProblem {
     pub fn hint(&self) -> &'static str {
         match self {
             Self::Expired | Self::NotYetValid => {
-                "whoever runs the broker has to renew it; check this machine's clock, too"
+                "the operator of the broker must renew it; also check this machine's clock"
             }
             Self::UnknownAuthority => {
-                "set `ca_file` (BATON_CA_FILE) to the authority's certificate; whoever runs the broker has it"
+                "set `ca_file` (BATON_CA_FILE) to the authority's certificate, which the operator of the broker has"
             }
             Self::OtherName(_) => "use that name in `broker_address` (BATON_BROKER_ADDRESS)",
             Self::NotEncrypted => {
-                "begin `broker_address` (BATON_BROKER_ADDRESS) with http:// if that is meant to be so, or give the broker a certificate"
+                "begin `broker_address` (BATON_BROKER_ADDRESS) with http:// if that is intended, or give the broker a certificate"
             }
-            Self::Revoked | Self::Other(_) => "ask whoever runs the broker",
+            Self::Revoked | Self::Other(_) => "ask the operator of the broker",
         }
     }
 }

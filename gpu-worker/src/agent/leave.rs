@@ -76,7 +76,7 @@ impl Agent {
     /// Ends the cells that run.
     pub(super) async fn end_cells(&mut self) {
         self.finish_cells(Some(Duration::ZERO)).await;
-        tracing::info!("Leaving: running cells are ended");
+        tracing::info!("Leaving: stopping the running cells");
         self.context.stopping.cancel();
         let owes = self.notebooks.values().any(|entry| entry.owes);
         let grace = if owes { HANDOVER_GRACE } else { LAST_WORD };

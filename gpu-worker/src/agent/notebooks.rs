@@ -103,7 +103,7 @@ impl Agent {
             .filter(|(_, entry)| entry.warm && entry.is_idle());
         let first = idle.min_by_key(|(_, entry)| (entry.keeps, entry.last_used));
         if let Some(notebook) = first.map(|(notebook, _)| *notebook) {
-            tracing::info!(%notebook, "The session of notebook {notebook} ends: another waits for its GPU");
+            tracing::info!(%notebook, "The session of notebook {notebook} ends: another session needs its GPU");
             self.notebooks.remove(&notebook);
         }
         self.say_sessions(&before).await;
@@ -115,7 +115,7 @@ impl Agent {
         self.notebooks.retain(|notebook, entry| {
             let keep = !entry.is_idle() || now.duration_since(entry.last_used) < idle;
             if !keep && entry.warm {
-                tracing::info!(%notebook, "The session of notebook {notebook} ends: it was idle for long");
+                tracing::info!(%notebook, "The session of notebook {notebook} ends: it was idle too long");
             }
             keep
         });

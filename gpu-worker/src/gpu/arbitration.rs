@@ -287,7 +287,7 @@ impl Arbitration {
         self.note(number, |usage| usage.ended = Some(reason));
         if let Some(process) = self.processes.get(&number) {
             let process = process.process;
-            tracing::warn!("Process {process} is ended: {}", why(reason));
+            tracing::warn!("Killing process {process}: {}", why(reason));
             if process.as_raw() > 0 {
                 let _ = kill(process, Signal::SIGKILL);
             }
@@ -330,8 +330,8 @@ impl Arbitration {
 
 fn why(reason: EndReason) -> &'static str {
     match reason {
-        EndReason::Kept => "it kept the GPU, or its memory there, from others",
-        EndReason::NoRoom => "its memory does not fit on the GPU any more",
+        EndReason::Kept => "it did not give up the GPU or its memory there",
+        EndReason::NoRoom => "its memory no longer fits on the GPU",
     }
 }
 

@@ -139,9 +139,7 @@ impl Gpu {
         let (unheard, mut heard) = mpsc::channel(1);
         self.order(Order::Limit(token, bytes, unheard));
         if timeout(HEARING, heard.recv()).await.is_err() {
-            tracing::warn!(
-                "A process of a session does not hear how much GPU memory it may allocate"
-            );
+            tracing::warn!("Failed to send a session its GPU memory limit");
         }
     }
 

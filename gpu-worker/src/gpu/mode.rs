@@ -47,16 +47,18 @@ pub(crate) enum ModeError {
     #[error(transparent)]
     Turns(#[from] shared::OpenError),
     #[error(
-        "worker.gpu_mode is mps, and no server of MPS listens in {folder}: start it with \
-         `nvidia-cuda-mps-control -d`, or say where it is with {MPS_PIPES}"
+        "worker.gpu_mode is mps, but no MPS server listens in {folder}: start it with \
+         `nvidia-cuda-mps-control -d`, or set {MPS_PIPES} to its folder"
     )]
     NoMps { folder: PathBuf },
     #[error(
-        "worker.gpu_mode is mig, and there is no slice: make some with `nvidia-smi mig`, or name them in \
+        "worker.gpu_mode is mig, but there is no slice: create some with `nvidia-smi mig`, or name them in \
          {CUDA_VISIBLE_DEVICES}"
     )]
     NoSlice,
-    #[error("worker.gpu_mode is exclusive, and no GPU was found: see what `nvidia-smi -L` says")]
+    #[error(
+        "worker.gpu_mode is exclusive, but no GPU was found: see the output of `nvidia-smi -L`"
+    )]
     NoGpu,
 }
 

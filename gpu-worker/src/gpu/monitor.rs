@@ -96,7 +96,7 @@ pub async fn monitor(library: &OsStr, visible: Option<String>) -> watch::Receive
         .await
         .is_err()
     {
-        tracing::warn!("The GPUs' driver does not say what there is");
+        tracing::warn!("NVML reports no GPU information");
     }
     reading
 }
@@ -172,7 +172,7 @@ fn names(
     let nvml = match Nvml::builder().lib_path(library).init() {
         Ok(nvml) => nvml,
         Err(error) => {
-            tracing::warn!("The GPUs' driver does not say what there is: {error}");
+            tracing::warn!("NVML reports no GPU information: {error}");
             return Vec::new();
         }
     };

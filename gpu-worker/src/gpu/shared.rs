@@ -22,7 +22,7 @@ use super::{
 
 pub(super) const PRELOAD: &str = "LD_PRELOAD";
 
-const NO_ROOM: &str = "others make no room";
+const NO_ROOM: &str = "other sessions make no room";
 
 /// Sessions share memory; libraries that take most of it at once are told not to.
 const THRIFT: [(&str, &str); 2] = [
@@ -157,7 +157,7 @@ impl Membership {
             return false;
         };
         if let Err(error) = sleeper.sleep(process.pid).await {
-            tracing::warn!("A session could not be taken off the GPU: {error}");
+            tracing::warn!("Failed to move a session off the GPU: {error}");
             return false;
         }
         self.asleep = Some(process);

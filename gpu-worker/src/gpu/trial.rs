@@ -41,7 +41,7 @@ pub(super) enum TrialError {
     Start(#[from] io::Error),
     #[error(transparent)]
     Program(#[from] ProgramError),
-    #[error("a program's memory stayed on the GPU when another needed the room")]
+    #[error("a program's memory stayed on the GPU although another program needed the room")]
     Stayed,
     #[error("it did not end within {} s", PATIENCE.as_secs())]
     Endless,
@@ -93,7 +93,7 @@ async fn take_turns(
         Ok(()) => Ok(Some(sleeper)),
         Err(error) => {
             tracing::info!(
-                "Contexts stay on this machine's GPU while their sessions live: {error}"
+                "CUDA contexts stay on this machine's GPU while their sessions live: {error}"
             );
             Ok(None)
         }
@@ -106,7 +106,9 @@ async fn sleep(sleeper: &Sleeper, member: &mut Member) -> Result<(), TrialError>
     sleeper.sleep(process).await?;
     match sleeper.wake(process).await? {
         Woken::Yes => member.compute().await,
-        Woken::Full => Err(ProgramError::Wrong("there was no room to come back".to_owned()).into()),
+        Woken::Full => {
+            Err(ProgramError::Wrong("there was no room to return to the GPU".to_owned()).into())
+        }
     }
 }
 

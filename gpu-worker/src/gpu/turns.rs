@@ -45,7 +45,7 @@ impl Turns {
         let interposer = baton_interposer::install(gpus[0].folder())?;
         if let Some(complaint) = complaint(&interposer).await {
             tracing::warn!(
-                "Sessions use the GPU without taking turns, because programs cannot load {}: {complaint}",
+                "Sessions use the GPU without time-sharing, because programs cannot load {}: {complaint}",
                 interposer.display()
             );
             return Ok(None);
@@ -55,8 +55,8 @@ impl Turns {
         }
         match gpus.len() {
             0 => return Ok(None),
-            1 => tracing::info!("Sessions take turns on this machine's GPU"),
-            count => tracing::info!("Sessions take turns on each of {count} GPUs"),
+            1 => tracing::info!("Sessions time-share this machine's GPU"),
+            count => tracing::info!("Sessions time-share each of {count} GPUs"),
         }
         Ok(Some(Self { gpus }))
     }
@@ -115,7 +115,7 @@ async fn try_out(
                 right.push(gpu);
             }
             Err(error) => tracing::warn!(
-                "Sessions take no turns on {}, because two programs that tried it failed: {error}",
+                "Sessions do not time-share {}, because two test programs failed: {error}",
                 gpu.name().unwrap_or("this machine's GPU")
             ),
         }

@@ -68,8 +68,8 @@ pub(crate) async fn run_cell(
     }
     let told = tokio::select! {
         told = tell(&mut session, &cell, state.delta, state.file.as_fd()) => told.map_err(|error| {
-            tracing::warn!(%error, "A session could not be told its cell");
-            let error = notice::session_failed("The session could not be given the cell");
+            tracing::warn!(%error, "Failed to send a session its cell");
+            let error = notice::session_failed("The cell could not be sent to its session");
             Ending::without_state(Outcome::WorkerLost, error)
         }),
         () = cancel_ignored(context, order) => {
@@ -236,7 +236,7 @@ impl Run<'_> {
                 for output in self.session.remains().await {
                     self.batcher.push(output);
                 }
-                tracing::warn!(?death.status, "A session died while it had a cell");
+                tracing::warn!(?death.status, "A session died while it ran a cell");
                 let error = notice::session_died(&death, self.memory_bytes);
                 return Some(Ending::without_state(Outcome::WorkerLost, error));
             }

@@ -47,7 +47,7 @@ pub(crate) async fn open(context: &Context, state: State) -> Option<(Source, Way
     match bundle {
         Ok(bundle) => Some((Source::Memory(bundle), Way::Memory { holder, key })),
         Err(error) => {
-            say(&error, "its state comes");
+            say(&error, "its state moves");
             None
         }
     }
@@ -146,7 +146,7 @@ pub(crate) async fn send_home(
                     return Ok((state, ledger));
                 }
                 Err(error) => {
-                    say(&error, "the result goes");
+                    say(&error, "the result moves");
                     changes
                 }
             }

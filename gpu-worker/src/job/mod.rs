@@ -92,7 +92,7 @@ impl LastWord {
 impl Drop for LastWord {
     fn drop(&mut self) {
         if !self.said && !self.revoked.is_cancelled() {
-            let error = notice::session_failed("The worker failed while it had the cell");
+            let error = notice::session_failed("The worker failed while it ran the cell");
             self.say(Ending::without_state(Outcome::WorkerLost, error));
         }
     }
@@ -251,7 +251,7 @@ async fn wake_and_prepare<'context>(
     if let Some(asleep) = session
         && let Err(error) = asleep.wake().await
     {
-        tracing::warn!("A session could not come back to the GPU: {error}");
+        tracing::warn!("A session could not return to the GPU: {error}");
         order.warnings.push(notice::gpu_not_back());
         *session = None;
     }

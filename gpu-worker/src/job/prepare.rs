@@ -174,7 +174,7 @@ async fn start_session(context: &Arc<Context>, order: &mut Order) -> Result<Sess
         match started {
             Ok(session) => return Ok(session),
             Err(error) if !is_second && error.may_pass() => {
-                tracing::warn!(%error, "A session could not start and is tried once more");
+                tracing::warn!(%error, "A session could not start; trying once more");
                 is_second = true;
             }
             Err(error) => {

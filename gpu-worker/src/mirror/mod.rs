@@ -195,7 +195,7 @@ impl SessionMirror {
         if let Some(watch) = watch {
             let Some(opened) = watch.opened().await else {
                 tracing::warn!(
-                    "This system does not tell what a session does to files: they are copied before each cell"
+                    "This system cannot observe file accesses; files are copied before each cell"
                 );
                 return;
             };

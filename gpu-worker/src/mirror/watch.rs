@@ -120,7 +120,7 @@ fn listen(listener: &Arc<OwnedFd>, mirror: &Mutex<Mirror>, opens: &mpsc::Unbound
             Ok(Some(notification)) => notification,
             Ok(None) => continue,
             Err(error) => {
-                tracing::warn!(%error, "What a session opens is no longer seen");
+                tracing::warn!(%error, "File accesses of a session are no longer observed");
                 return;
             }
         };

@@ -10,8 +10,8 @@ use super::{bytes, chain, error};
 /// A file of a mirror does not go home.
 pub(crate) fn file_too_large(path: &RelativePath, file_bytes: u64, limit_bytes: u64) -> String {
     format!(
-        "'{path}' ({}) stays on the GPU machine: the files of a cell may have {} together (worker.files_limit); \
-         write less, or copy what you need of it into a variable while this session lives",
+        "'{path}' ({}) stays on the GPU machine: the files of one cell may have {} in total \
+         (worker.files_limit); write less, or read what you need into a variable in the next %%gpu cell",
         bytes(file_bytes),
         bytes(limit_bytes)
     )
@@ -19,8 +19,8 @@ pub(crate) fn file_too_large(path: &RelativePath, file_bytes: u64, limit_bytes: 
 
 pub(crate) fn file_not_opened(path: &RelativePath, file_bytes: u64, limit_bytes: u64) -> String {
     format!(
-        "'{path}' ({}) could not be opened: a file that a cell opens may have {} (worker.files_limit); \
-         read it in an ordinary cell, and use what you need of it",
+        "'{path}' ({}) is larger than the limit of {} for files that a cell opens (worker.files_limit); read it \
+         in an ordinary cell, and use what you need of it",
         bytes(file_bytes),
         bytes(limit_bytes)
     )
@@ -37,7 +37,7 @@ pub(crate) fn files_not_copied(limit_bytes: u64) -> String {
 
 pub(crate) fn folder_cut(folder: &Path) -> String {
     format!(
-        "'{}' holds more files than a %%gpu cell sees; those in the deepest folders are not there",
+        "'{}' has too many files for a %%gpu cell; those in the deepest folders are missing there",
         folder.display()
     )
 }
@@ -82,7 +82,7 @@ pub(crate) fn files_missing(missing: &[RelativePath]) -> Option<String> {
     (!missing.is_empty()).then(|| {
         format!(
             "Files are missing from the copy of the notebook's folder on the GPU machine, and nothing shows that the \
-             cell deleted them: {}{more}. They stay here; delete them in an ordinary cell if they are to go",
+             cell deleted them: {}{more}. They remain here; to delete them, use an ordinary cell",
             names.join(", ")
         )
     })
@@ -93,9 +93,9 @@ pub(crate) fn files_not_collected(problem: &(dyn std::error::Error + 'static)) -
     error(
         "FilesLost",
         &format!(
-            "The cell ran, but the files that it changed could not be brought here: {}. No file was changed here",
+            "The cell ran, but its file changes could not be returned: {}. No file was changed here",
             chain(problem)
         ),
-        "run the cell again; if it happens again, tell your course staff",
+        "run the cell again; if it fails again, tell your course staff",
     )
 }

@@ -8,8 +8,8 @@ use super::error;
 pub(crate) fn kept_the_gpu() -> RemoteError {
     error(
         "GpuKept",
-        "The cell was ended because work on the GPU, or a move of its memory, did not end when others had their turn",
-        "look for a kernel that never ends; many short kernels instead of a very long one share the GPU well",
+        "The cell was stopped: its work on the GPU did not pause for other sessions",
+        "look for a CUDA kernel that never ends; split a very long kernel into many short ones",
     )
 }
 
@@ -17,16 +17,15 @@ pub(crate) fn kept_the_gpu() -> RemoteError {
 pub(crate) fn no_room_on_the_gpu() -> RemoteError {
     error(
         "GpuFull",
-        "The cell was ended because what its session has on the GPU does not fit there any more: other sessions and \
-         programs take the rest",
-        "run it again with less on the GPU at a time, or when others are done",
+        "The cell was stopped: its GPU memory no longer fits beside other sessions and programs",
+        "run it again with less memory on the GPU, or later",
     )
 }
 
 /// `--mem` without turns.
 pub(crate) fn no_gpu_limit(bytes: u64) -> String {
     format!(
-        "--mem {} limits nothing here: sessions on this machine do not take turns on a GPU",
+        "--mem {} has no effect here: sessions on this machine do not time-share a GPU",
         super::bytes(bytes)
     )
 }
@@ -34,14 +33,14 @@ pub(crate) fn no_gpu_limit(bytes: u64) -> String {
 /// The driver's error `code` stays for as long as the process lives.
 pub(crate) fn gpu_fault(code: u32) -> String {
     format!(
-        "the GPU reported an error after which this session cannot use it any more (CUDA error {code}); the next %%gpu \
+        "the GPU reported an error, and this session can no longer use it (CUDA error {code}); the next %%gpu \
          cell starts a new session with your notebook's variables"
     )
 }
 
 /// While it had no cell, it made room for others.
 pub(crate) fn gpu_not_back() -> String {
-    "the session made room on the GPU for others and could not come back; this cell runs in a new session with your \
+    "the session made room on the GPU for others and could not return; this cell runs in a new session with your \
      notebook's variables"
         .to_owned()
 }

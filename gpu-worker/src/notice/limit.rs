@@ -25,10 +25,10 @@ pub(crate) fn timed_out(limit: Limit) -> RemoteError {
 /// The limit passed and the cell ended with its state. `interrupt` is how the session tells of it.
 pub(crate) fn stopped_in_time(limit: Limit, interrupt: Option<RemoteError>) -> RemoteError {
     let value = format!(
-        "{}; what it did up to there is in your notebook",
+        "{}. Its changes so far are in your notebook",
         stopped_after(limit)
     );
-    let hint = more_time(limit, "go on from there in another cell");
+    let hint = more_time(limit, "continue from there in another cell");
     let mut traceback = interrupt.map_or_else(Vec::new, |interrupt| interrupt.traceback);
     traceback.push(format!("CellTimeout: {value}"));
     traceback.push(format!("hint: {hint}"));
@@ -51,7 +51,7 @@ fn more_time(limit: Limit, otherwise: &str) -> String {
     let twice = limit.time.saturating_mul(2);
     let most = limit.longest.map_or(twice, |longest| twice.min(longest));
     if most <= limit.time {
-        return format!("{otherwise}; no cell of this course may take longer");
+        return format!("{otherwise}; no cell of this course may run longer");
     }
     let twice = most.as_secs().max(1);
     let wanted = match (twice % 3600, twice % 60) {
@@ -117,14 +117,14 @@ mod tests {
         );
         assert_eq!(
             more_time(bounded(300), "wait"),
-            "wait; no cell of this course may take longer"
+            "wait; no cell of this course may run longer"
         );
         let error = stopped_in_time(unbounded(300), None);
         assert_eq!(
             error.traceback,
             [
-                "CellTimeout: Stopped after 5 min, the limit of this cell; what it did up to there is in your notebook",
-                "hint: go on from there in another cell, or ask for more with %%gpu --timeout 10m",
+                "CellTimeout: Stopped after 5 min, the limit of this cell. Its changes so far are in your notebook",
+                "hint: continue from there in another cell, or ask for more with %%gpu --timeout 10m",
             ]
         );
     }

@@ -192,13 +192,13 @@ impl Away {
                     });
                 }
                 Err(error) if is_lasting(&error) => {
-                    tracing::warn!(%error, "What a cell left in its session is lost");
+                    tracing::warn!(%error, "Deferred state is lost");
                     self.stage = Stage::Over;
                     self.word.lost(notice::rest_unreadable(&error));
                     return None;
                 }
                 Err(error) => {
-                    tracing::info!(%error, "What a cell left in its session could not be sent yet");
+                    tracing::info!(%error, "Deferred state could not be sent yet");
                     self.stage = Stage::Ready(snapshot);
                     tokio::time::sleep(self.backoff.next_delay()).await;
                 }

@@ -30,7 +30,7 @@ impl Keepers {
         let process = Pid::from_raw(i32::try_from(process).ok()?);
         let ours = parent_of(process) == Some(std::process::id());
         if !ours || !processes::is_marked(process, mark) {
-            tracing::warn!(%process, "A session named a keeper that is not its own");
+            tracing::warn!(%process, "A session named a keeper process that does not belong to it");
             return None;
         }
         let kept = Arc::new(Kept { process });

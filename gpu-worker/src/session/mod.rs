@@ -194,7 +194,7 @@ impl Session {
     /// A connection that broke is seen when it is listened to.
     pub(crate) async fn answer(&mut self, message: ToSession) {
         if let Err(error) = self.shim.send(&message).await {
-            tracing::warn!(%error, "A session takes no messages");
+            tracing::warn!(%error, "A session does not accept messages");
         }
     }
 

@@ -66,11 +66,11 @@ pub(crate) enum StartError {
     Folder(#[from] FolderError),
     #[error("Failed to write into the session's private folder")]
     Library(#[source] std::io::Error),
-    #[error("It could not be given its part of the GPU")]
+    #[error("The session could not get its part of the GPU")]
     Gpu(#[source] std::io::Error),
     #[error(transparent)]
     Connection(#[from] ConnectionError),
-    #[error("Failed to watch what the session opens")]
+    #[error("Failed to watch the files that the session opens")]
     Watch(#[source] std::io::Error),
     #[error("Failed to start {python}")]
     Spawn {
@@ -91,7 +91,7 @@ pub(crate) enum StartError {
     },
     #[error("{python} has baton_shim {found}, this worker needs {}", env!("CARGO_PKG_VERSION"))]
     Version { python: PathBuf, found: String },
-    #[error("The session closed its connection before it said hello")]
+    #[error("The session closed its connection before its first message")]
     NoHello,
     #[error(transparent)]
     Shim(#[from] ShimError),

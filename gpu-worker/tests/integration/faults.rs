@@ -350,7 +350,7 @@ async fn a_chunk_that_nobody_has_is_an_error_without_state() {
     let ran = worker.run(submission).await;
     assert_eq!((ran.outcome, &ran.state), (Outcome::WorkerLost, &None));
     assert!(
-        ran.error_text().contains("does not have a chunk"),
+        ran.error_text().contains("does not have a required chunk"),
         "{}",
         ran.error_text()
     );

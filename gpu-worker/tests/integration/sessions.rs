@@ -169,7 +169,7 @@ async fn check_stopped(mut worker: Worker, job: JobId) {
     assert_eq!(ran.outcome, Outcome::WorkerLost);
     assert_eq!(
         ran.error_text(),
-        "The worker was stopped before the cell had ended. \
+        "The worker was stopped while the cell ran. \
          Your variables are as they were before the cell"
     );
     worker.gone().await.unwrap();

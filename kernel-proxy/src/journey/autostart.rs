@@ -42,7 +42,7 @@ pub(super) async fn dial_or_start(choice: &BrokerChoice) -> Result<Dial, NoBroke
         BrokerChoice::Configured(dial) => Ok(dial.clone()),
         BrokerChoice::Misconfigured(reason) => Err(NoBroker::Ever(Obstacle {
             reason: reason.clone(),
-            hint: "mend the configuration (`baton config show` checks it), then restart the kernel",
+            hint: "correct the configuration (`baton config show` checks it), then restart the kernel",
         })),
         BrokerChoice::OfThisUser {
             runtime_folder,
@@ -52,7 +52,7 @@ pub(super) async fn dial_or_start(choice: &BrokerChoice) -> Result<Dial, NoBroke
             if !accepts(&socket).await {
                 let Some(command) = start_command else {
                     return Err(NoBroker::Ever(Obstacle {
-                        reason: "no broker is configured, and starting one is switched off".into(),
+                        reason: "no broker is configured, and `autostart` is off".into(),
                         hint: "run `baton up` in a terminal, or ask your course staff for the broker's address",
                     }));
                 };

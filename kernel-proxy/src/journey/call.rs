@@ -135,7 +135,7 @@ impl Journey {
         worker: String,
         writer: &mut ShimWriter,
     ) -> Result<(), FrameError> {
-        tracing::info!("The session on {worker} ended, and with it what no other can have");
+        tracing::info!("The session on {worker} ended, and the objects that only it held are lost");
         self.home = None;
         writer.send(&ToNotebook::SessionEnded { worker }).await
     }

@@ -9,8 +9,7 @@ use super::link::describe;
 use super::moving::MovingError;
 
 const SAFE: &str = "Your variables are as they were before the cell";
-const AGAIN: &str =
-    "run the cell again; if it happens again, `baton doctor` in a terminal says more";
+const AGAIN: &str = "run the cell again; if it fails again, run `baton doctor` in a terminal";
 
 /// How a call ends that brings nothing home.
 #[derive(Debug)]
@@ -45,7 +44,7 @@ impl Failure {
     pub(super) fn refused(obstacle: &Obstacle, job: JobId) -> Self {
         Self::service(
             format!(
-                "The GPU service does not serve this notebook: {}. {SAFE}",
+                "This notebook cannot use the GPU service: {}. {SAFE}",
                 obstacle.reason
             ),
             obstacle.hint,
@@ -55,7 +54,7 @@ impl Failure {
 
     pub(super) fn unable(reason: &str, job: JobId) -> Self {
         Self::service(
-            format!("{reason}, so this cell was not taken. {SAFE}; ordinary cells work"),
+            format!("{reason}, so this cell did not run. {SAFE}; ordinary cells work"),
             "run the cell again later, and tell your course staff",
             job,
         )
@@ -72,7 +71,7 @@ impl Failure {
     /// The shim's answer does not continue what the session holds.
     pub(super) fn out_of_step(job: JobId) -> Self {
         Self::service(
-            format!("The notebook and the cell's session no longer hold the same. {SAFE}"),
+            format!("The notebook and its session are out of step. {SAFE}"),
             AGAIN,
             job,
         )
@@ -83,20 +82,20 @@ impl Failure {
             MovingError::Link(LinkError::StoreFull { .. })
             | MovingError::Blob(BlobError::Full { .. }) => Self::service(
                 format!(
-                    "The GPU service has no room left for what this cell needs ({}). {SAFE}",
+                    "The GPU service has no room for the variables of this cell ({}). {SAFE}",
                     describe(error)
                 ),
                 "delete large variables that the cell does not need, or tell your course staff",
                 job,
             ),
             MovingError::Blob(error @ BlobError::MemoryFull) => Self::service(
-                format!("{error} that this cell needs. {SAFE}"),
+                format!("{error} of this cell. {SAFE}"),
                 "delete large variables that the cell does not need",
                 job,
             ),
             _ => Self::service(
                 format!(
-                    "What the cell needs could not be moved ({}). {SAFE}",
+                    "The variables of this cell could not be sent ({}). {SAFE}",
                     describe(error)
                 ),
                 AGAIN,

@@ -119,7 +119,7 @@ impl HomeFiles {
             self.answers.spawn(async move {
                 let answer = answer(&root, &shared, &wanted, &lane).await;
                 let answer = answer.unwrap_or_else(|error| {
-                    tracing::warn!(%error, "A question about files could not be answered");
+                    tracing::warn!(%error, "Failed to answer a request about files");
                     let reason = super::link::describe(&error);
                     small_parcel(&FilesAnswer::Failed { reason })
                 });
@@ -174,7 +174,7 @@ impl HomeFiles {
     pub(super) async fn keep(&mut self, committed: Committed) {
         // Dropping it removes a folder.
         if let Err(error) = spawn_blocking(move || drop(committed)).await {
-            tracing::error!(%error, "The place where files arrived is still there");
+            tracing::error!(%error, "Failed to remove the folder of arriving files");
         }
         let Some((_, root)) = &self.folder else {
             return;
@@ -185,7 +185,7 @@ impl HomeFiles {
         if self.tidying.is_empty() {
             self.tidying.spawn_blocking(move || {
                 if let Err(error) = trash.tidy(limits) {
-                    tracing::warn!(%error, "The trash beside the notebook could not be tidied");
+                    tracing::warn!(%error, "Failed to clean up the trash beside the notebook");
                 }
             });
         }
@@ -292,7 +292,7 @@ impl Proof {
 impl Drop for Proof {
     fn drop(&mut self) {
         if let Err(error) = self.0.remove_file() {
-            tracing::warn!(%error, "A file that proves which folder this is stays beside the notebook");
+            tracing::warn!(%error, "Failed to remove the file that identifies the notebook's folder");
         }
     }
 }
@@ -308,7 +308,7 @@ async fn look(
     let mut shared = lock(shared);
     shared.note(&seen.errors);
     for line in &seen.broken_rules {
-        shared.say_once(format!("A line of .batonignore says nothing: '{line}'"));
+        shared.say_once(format!("This line of .batonignore has no effect: '{line}'"));
     }
     if is_home_folder(root) && !seen.left_out.is_empty() && !shared.home_was_said {
         shared.home_was_said = true;
@@ -333,8 +333,8 @@ fn home_folder(left_out: &[RelativePath]) -> String {
     };
     names.truncate(NAMED);
     format!(
-        "The notebook is in your home folder; hidden files there ({}{more}) do not travel to the GPU machine. To let \
-         one travel, add a line such as '!.config' to .batonignore beside the notebook",
+        "The notebook is in your home folder; hidden files there ({}{more}) are not copied to the GPU machine. \
+         To copy one, add a line such as '!.config' to .batonignore beside the notebook",
         names.join(", ")
     )
 }
@@ -345,7 +345,7 @@ impl Shared {
         let is_denied = |error: &&FilesError| matches!(error, FilesError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied);
         for error in errors.iter().filter(|error| !is_denied(error)) {
             let note = format!(
-                "Not all files can be seen here ({}); %%gpu cells see those as they were seen last",
+                "Some files cannot be read here ({}); %%gpu cells see their last known state",
                 super::link::describe(error)
             );
             self.say_once(note);

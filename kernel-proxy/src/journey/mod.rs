@@ -122,7 +122,7 @@ async fn serve_connection(
             },
             FromNotebook::OutputWanted { call } => journey.show_again(call, writer).await?,
             FromNotebook::Applied { call, error } => journey.rest_applied(call, error).await,
-            late => tracing::debug!(?late, "A message of a call that is over"),
+            late => tracing::debug!(?late, "Ignored a message of a finished call"),
         }
     }
 }
@@ -132,7 +132,8 @@ fn greet(journey: &mut Journey, hello: Hello) {
     if hello.version != expected {
         tracing::warn!(
             shim.version = %hello.version,
-            "The Python package baton_shim is {}, the program is {expected}: install them together",
+            "The Python package baton_shim has version {}, this program has version {expected}: \
+             install the same version of both",
             hello.version
         );
     }

@@ -28,9 +28,9 @@ pub(super) enum MovingError {
     Link(#[from] LinkError),
     #[error(transparent)]
     Files(#[from] FilesError),
-    #[error("the work on the state broke off")]
+    #[error("the transfer of the state broke off")]
     Join(#[from] tokio::task::JoinError),
-    #[error("the worker's result is not where it should be")]
+    #[error("the worker's result is missing")]
     NoResult,
 }
 
@@ -91,7 +91,7 @@ impl Moving {
     /// A worker cannot reach this process, so nothing is offered to one again.
     pub(super) fn use_chunks(&mut self) {
         if self.memory.take().is_some() {
-            tracing::info!("The worker is on another machine: state goes through the broker");
+            tracing::info!("The worker is on another machine: state moves through the broker");
         }
     }
 

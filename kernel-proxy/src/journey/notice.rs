@@ -62,7 +62,7 @@ impl Waiting {
             Self::Connecting => {
                 "Waiting for the GPU service to answer. Your variables are safe".to_owned()
             }
-            Self::Moving => "Sending what the cell needs".to_owned(),
+            Self::Moving => "Sending the cell's variables".to_owned(),
             Self::Queued { place, since } => place.text(now.saturating_sub(*since)),
             Self::Starting { worker: None } => "Starting".to_owned(),
             Self::Starting {
@@ -95,18 +95,18 @@ impl Place {
                 format!("Waiting for your other %%gpu cell ({notebook}) to finish")
             }
             WaitingReason::BehindDeadline { course } => format!(
-                "{for_one}: {}. {course} has a deadline and goes first",
+                "{for_one}: {}. {course} has a deadline and runs first",
                 self.in_line(passed)
             ),
             WaitingReason::Held { why } => {
                 format!("{for_one}: your course staff hold this cell back ({why})")
             }
             WaitingReason::BehindMoved {} => format!(
-                "{for_one}: {}. Your course staff let another cell go first",
+                "{for_one}: {}. Your course staff moved another cell to the front",
                 self.in_line(passed)
             ),
             WaitingReason::OwnSession { worker } => format!(
-                "Waiting for {worker}, where your session holds what no other can have: {}",
+                "Waiting for {worker}, because your session there holds objects that cannot move: {}",
                 self.in_line(passed)
             ),
             WaitingReason::InLine => format!("{for_one}: {}", self.in_line(passed)),
@@ -133,7 +133,7 @@ impl Place {
                 }
             }
             None => {
-                format!("{place}. Too little is known of the runs ahead for an estimate")
+                format!("{place}. No estimate yet: too little is known about the cells ahead")
             }
         };
         match self.moved_back {
@@ -350,12 +350,12 @@ fn peak(usage: Usage) -> Option<(u64, &'static str)> {
 /// What the cell had of a GPU that sessions share.
 fn turns(gpu: GpuUsage) -> String {
     let mut text = format!(
-        ", had the GPU {}",
+        ", held the GPU for {}",
         seconds(Duration::from_millis(gpu.held_ms))
     );
     if gpu.waited_ms >= 100 {
         let waited = seconds(Duration::from_millis(gpu.waited_ms));
-        text.push_str(&format!(" and waited {waited} for its turns"));
+        text.push_str(&format!(" and waited {waited} for it"));
     }
     text
 }

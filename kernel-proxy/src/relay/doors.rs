@@ -128,7 +128,7 @@ impl Connections {
             .await
             .is_err()
         {
-            tracing::info!("Some clients did not read to the end");
+            tracing::info!("Some clients did not read all of their output");
         }
     }
 }
@@ -186,7 +186,7 @@ impl Lobby {
             match accepted {
                 Ok((client, _)) => {
                     if let Err(error) = client.set_nodelay(true) {
-                        tracing::debug!(%error, "A client left at once");
+                        tracing::debug!(%error, "A client disconnected immediately");
                     }
                     self.let_in(client);
                 }

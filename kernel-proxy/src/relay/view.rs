@@ -63,9 +63,9 @@ impl Default for Limits {
 pub(super) enum ViewError {
     #[error("The connection broke")]
     Io(#[from] std::io::Error),
-    #[error("Bytes came that are not ZMTP")]
+    #[error("Received bytes that are not ZMTP")]
     Wire(#[from] WireError),
-    #[error("The client has read nothing for {seconds} s while {queued_bytes} bytes waited for it")]
+    #[error("The client has read nothing for {seconds} s; {queued_bytes} bytes are queued for it")]
     Standstill { seconds: u64, queued_bytes: usize },
 }
 
@@ -314,7 +314,7 @@ impl<'a> View<'a> {
         tracing::warn!(
             queued_bytes.before = before,
             queued_bytes.after = after,
-            "A client reads its output too slowly and does not get all of it"
+            "A client reads its output too slowly; some of it is left out"
         );
     }
 

@@ -161,8 +161,6 @@ class Aim:
         self._came = False
         self._keep = self._note  # one object, to be recognised
         self._kernel = kernel
-        if "saved_sigint_handler" not in type(kernel).post_handler_hook.__code__.co_names:
-            raise AttributeError("ipykernel restores no 'saved_sigint_handler' after a request")
         shell, handlers = kernel.shell, kernel.shell_handlers
         for name, handler in handlers.items():
             if name != "execute_request":

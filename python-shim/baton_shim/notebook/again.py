@@ -1,6 +1,6 @@
-"""`%gpu_output`: what a `%%gpu` cell showed, once more, for a page that was not open meanwhile.
+"""What the last `%%gpu` cells showed, once more: for `%gpu_output`, and for a page that was not open meanwhile.
 
-What the session published the proxy keeps for a while; a cell's value, its error and what IPython shows after the cell
+The proxy keeps what the session published for a while. A cell's value, its error and what IPython shows after the cell
 came through this kernel and are kept here.
 
 **Invariant:** bounded: the oldest cells go first.
@@ -9,7 +9,9 @@ came through this kernel and are kept here.
 from __future__ import annotations
 
 import json
+import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,6 @@ from baton_shim.state import errors
 
 if TYPE_CHECKING:
     from baton_shim.notebook.home import Home
-    from baton_shim.notebook.landing import Result
 
 MOST_CELLS = 32
 MOST_BYTES = 16 << 20
@@ -33,9 +34,16 @@ class Cell:
     number: int
     calls: range
     """Those that were made for it. All but the last one ran anew."""
+    request: dict[str, Any]
+    """The front-end's `execute_request`."""
     value: tuple[dict[str, Any], dict[str, Any]] | None
     error: dict[str, Any] | None
     after: list[tuple[str, str]]
+    """What IPython shows after the cell, with its contents as JSON."""
+    summaries: list[dict[str, Any]]
+    """The lines that say where it ran."""
+    ended: float = field(default_factory=time.time)
+    """In seconds since the epoch."""
 
     def bytes(self) -> int:
         shown = self.value[0].values() if self.value else ()
@@ -46,16 +54,8 @@ class Cell:
 class Again:
     cells: deque[Cell] = field(default_factory=deque)
 
-    def note(
-        self,
-        number: int,
-        calls: range,
-        result: Result | None,
-        error: BaseException | None,
-        after: list[tuple[str, str]],
-    ) -> None:
-        value = result[1:] if result is not None else None
-        self.cells.append(Cell(number, calls, value, described(error), after))
+    def note(self, cell: Cell) -> None:
+        self.cells.append(cell)
         while len(self.cells) > 1 and (len(self.cells) > MOST_CELLS or self._bytes() > MOST_BYTES):
             self.cells.popleft()
 
@@ -68,40 +68,51 @@ class Again:
             kept = ", ".join(f"In[{kept}]" for kept in sorted({cell.number for cell in self.cells}))
             raise UsageError(f"In[{number}] is none of the last %%gpu cells\nhint: these are {kept}")
         for cell in cells:
-            self._show(home, cell)
+            for kind, content in shown(home, cell):
+                # A later cell has no value of an earlier one, so that is displayed.
+                kind = "display_data" if kind == "execute_result" else kind
+                message = {"kind": kind, "content": json.dumps(content)}
+                outputs.publish(home.shell, {"metadata": b"", "buffers": [], **message})
 
     def _bytes(self) -> int:
         return sum(cell.bytes() for cell in self.cells)
 
-    def _show(self, home: Home, cell: Cell) -> None:
-        for call in cell.calls:
-            self._show_published(home, cell, call)
-        if cell.value is not None:
-            home.shell.display_pub.publish(*cell.value)
-        if cell.error is not None:
-            error = {"kind": "error", "content": json.dumps(cell.error), "metadata": b"", "buffers": []}
-            outputs.publish(home.shell, error)
-        for kind, content in cell.after:
-            outputs.publish(home.shell, {"kind": kind, "content": content})
 
-    def _show_published(self, home: Home, cell: Cell, call: int) -> None:
-        """What the session published, which the proxy says output by output."""
-        with Interrupts() as interrupts:
-            home.link.send("output_wanted", call=call)
-            while True:
-                message = home.link.receive(interrupts, TICK_SECONDS)
-                if message is None:
-                    continue
-                if message.name == "publish":
-                    outputs.publish(home.shell, message.body["output"])
-                elif message.name == "output_given":
-                    break
-                else:
-                    home.overdue(message)
-        if missing := message.body["missing"]:
-            print(f"({missing} earlier outputs of In[{cell.number}] are no longer kept)")
-        if interrupts.count:
-            raise KeyboardInterrupt
+def shown(home: Home, cell: Cell) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Everything that the cell showed, as types and contents of iopub messages, in order."""
+    for call in cell.calls:
+        yield from published(home, cell, call)
+    if cell.value is not None:
+        data, metadata = cell.value
+        yield "execute_result", {"data": data, "metadata": metadata, "execution_count": cell.number}
+    if cell.error is not None:
+        yield "error", cell.error
+    for kind, content in cell.after:
+        yield kind, json.loads(content)
+
+
+def published(home: Home, cell: Cell, call: int) -> list[tuple[str, dict[str, Any]]]:
+    """What the session published, which the proxy says output by output. Raises `LinkClosed` without a proxy."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    with Interrupts() as interrupts:
+        home.link.send("output_wanted", call=call)
+        while True:
+            message = home.link.receive(interrupts, TICK_SECONDS)
+            if message is None:
+                continue
+            if message.name == "publish":
+                output = message.body["output"]
+                found.append((output["kind"], json.loads(output["content"])))
+            elif message.name == "output_given":
+                break
+            else:
+                home.overdue(message)
+    if missing := message.body["missing"]:
+        text = f"({missing} earlier outputs of In[{cell.number}] are no longer kept)\n"
+        found.insert(0, ("stream", {"name": "stdout", "text": text}))
+    if interrupts.count:
+        raise KeyboardInterrupt
+    return found
 
 
 def described(error: BaseException | None) -> dict[str, Any] | None:

@@ -53,7 +53,9 @@ Transform = Callable[[str], str]
 @dataclass
 class CellNames:
     loads: set[str] = field(default_factory=set)
-    """Names that may be read, or deleted, before the cell has bound them."""
+    """Names that may be read before the cell has bound them."""
+    deletes: set[str] = field(default_factory=set)
+    """Names that may be deleted, by `del` or at the end of `except ... as name`."""
     certain: set[str] = field(default_factory=set)
     """Of these, names that the cell reads first whatever happens in it."""
     stores: set[str] = field(default_factory=set)
@@ -76,6 +78,8 @@ class Needed:
     """Names that exist and that the code may use: they travel if they can."""
     certain: frozenset[str]
     """Of `names`, those that the cell surely uses: what cannot travel stops it before it runs."""
+    deleted: frozenset[str]
+    """Names that exist, which the cell may delete and cannot read: that they exist is all that it needs."""
     stores: frozenset[str]
     files: frozenset[str]
     """File names of the code of the functions that were followed."""
@@ -90,17 +94,20 @@ def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str], bes
     around = reach((), namespace, beside)
     wished = ((cell.hinted | around.names) & visible) - direct
     reached = reach(direct | wished, namespace)
-    if cell.everything or reached.everything:
-        wished |= of_student(visible) - direct
+    dynamic = cell.dynamic or reached.dynamic or not LOOK_UP.isdisjoint(cell.loads)
+    everything = cell.everything or reached.everything
+    if everything or dynamic:
+        wished |= ((of_student(visible) if everything else set()) | (cell.deletes & visible)) - direct
         reached = reach(direct | wished, namespace)
     called = reached.names & visible
     return Needed(
         names=frozenset(direct | called),
         wished=frozenset(wished - direct - called),
         certain=frozenset((direct & cell.certain) - reached.binds),
+        deleted=frozenset((cell.deletes & visible) - direct - called - wished),
         stores=frozenset(cell.stores),
         files=frozenset(reached.files | around.files),
-        dynamic=cell.dynamic or reached.dynamic or not LOOK_UP.isdisjoint(cell.loads),
+        dynamic=dynamic or reached.dynamic,
     )
 
 
@@ -144,12 +151,10 @@ def add_tree(tree: ast.Module, transform: Transform, names: CellNames) -> FirstU
     uses = FirstUses(tree, code_names(code).stores)
     names.loads |= found.loads - uses.overwritten()
     names.stores |= found.stores
-    names.hinted |= found.deletes  # the end of `except … as name`, where it comes to that
+    names.deletes |= found.deletes
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             add_call(node, transform, names)
-        elif isinstance(node, ast.Delete):
-            names.loads |= found.deletes & {target.id for target in ast.walk(node) if isinstance(target, ast.Name)}
         elif isinstance(node, ast.Attribute):
             names.everything |= node.attr in NAMESPACES
             names.last_error |= node.attr in LAST_ERROR

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from IPython.core.error import UsageError
 
 from baton_shim.base.closure import reach
+from baton_shim.base.compat import FIT
 from baton_shim.notebook import analysis
 from baton_shim.notebook.status import Transfer
 from baton_shim.state.errors import StateRefused, short
 from baton_shim.state.session_names import of_ipython
+from baton_shim.surroundings import warn
 from baton_shim.surroundings.hooks import objects
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     from baton_shim.state import Refused
 
     namespace = home.namespace
+    for line in FIT.news():
+        warn(line)
     missing = sorted(name for name in options.keep if name not in namespace)
     if missing:
         raise UsageError(f"--keep {','.join(missing)}: the notebook has no such variable")
@@ -60,6 +64,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "names": sorted(names | wished),
             "notebook": "\0".join(sorted(visible - options.drop)),
             "dynamic": needed.dynamic,
+            "deleted": sorted(needed.deleted - names - options.drop),
             "stores": sorted(name for name in needed.stores if of_ipython(name)),
             "sources": sources(home.shell, needed.files),
             "last_error": last_error,

@@ -56,8 +56,8 @@ class FirstUses(ast.NodeVisitor):
         self._run(tree.body)
 
     def overwritten(self) -> set[str]:
-        """Names that the cell binds before anything of it can read them."""
-        return self.stored - self.read - self.deleted
+        """Names that the cell binds, or deletes, before anything of it can read them."""
+        return (self.stored | self.deleted) - self.read
 
     def visit(self, node: ast.AST) -> None:
         kind = type(node).__name__

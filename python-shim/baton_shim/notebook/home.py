@@ -17,24 +17,26 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 
-from baton_shim.base import frames
+from baton_shim.base import compat, frames
 from baton_shim.base.closure import Uses
+from baton_shim.base.compat import FIT
 from baton_shim.base.here import by_reference
 from baton_shim.base.link import Link, LinkClosed
 from baton_shim.notebook import outputs
 from baton_shim.notebook.debugging import seam_debugger
+from baton_shim.notebook.pages import Pages
 from baton_shim.surroundings import Surroundings
 from baton_shim.virtual import SWITCH
 from baton_shim.virtual.hint import WATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from baton_shim.base.comms import HomeComms
-    from baton_shim.base.fitting import Fitting
     from baton_shim.base.link import Message
     from baton_shim.base.local_modules import LocalModules
     from baton_shim.notebook.again import Again
+    from baton_shim.notebook.landing import Result
     from baton_shim.notebook.options import Options
     from baton_shim.notebook.rest import Rest
     from baton_shim.notebook.status import Transfer
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Home:
-    def __init__(self, shell: Any, socket_path: str, modules: LocalModules, fitting: Fitting) -> None:
+    def __init__(self, shell: Any, socket_path: str, modules: LocalModules) -> None:
         self.shell = shell
         self.modules = modules
         self.link = Link(socket_path)
@@ -70,21 +72,18 @@ class Home:
         """What the session showed after the cell, for after its value or error here."""
         self.surroundings = Surroundings(shell.user_ns, modules)
         self._table: Table | None = None
-        self._turn = threading.RLock()
+        self.turn = threading.RLock()
         self.busy = False
         """Whether a `%%gpu` cell runs."""
+        self.pages = Pages(self)
         self._shown: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         by_reference(shell)
-        with fitting.part("'cuda' is there in %%gpu cells only"):
-            SWITCH.begin(session=False)
-        with fitting.part("no hints stand below ordinary cells"):
-            WATCH.begin(shell)
-        with fitting.part("errors of %%gpu cells show the wrong lines"):
-            seam_traceback(shell)
-        with fitting.part("handlers of set_custom_exc see the wrong lines of %%gpu cells"):
-            seam_custom_handler(shell)
-        with fitting.part("%debug shows the wrong lines after a %%gpu cell"):
-            seam_debugger(shell)
+        FIT.attach(compat.SWITCHING, SWITCH.begin)
+        FIT.attach(compat.HINTS, WATCH.begin, shell)
+        FIT.attach(compat.PAGES, self.pages.listen)
+        FIT.attach(compat.TRACEBACKS, seam_traceback, shell)
+        FIT.attach(compat.HANDLERS, seam_custom_handler, shell)
+        FIT.attach(compat.DEBUGGER, seam_debugger, shell)
         self._seam_display()
 
     @functools.cached_property
@@ -108,11 +107,21 @@ class Home:
 
         return Again()
 
+    @contextlib.contextmanager
+    def between_cells(self) -> Iterator[bool]:
+        """Whether no `%%gpu` cell runs, nor begins inside of this block. Never waits."""
+        free = self.turn.acquire(blocking=False)
+        try:
+            yield free and not self.busy
+        finally:
+            if free:
+                self.turn.release()
+
     def show_again(self, number: int | None) -> None:
         """For `%gpu_output`. `number`: that of an `In[N]`; `None` means the last `%%gpu` cell."""
         from baton_shim.notebook.call import proxy_gone
 
-        with self._turn:
+        with self.turn:
             try:
                 self.again.show(self, number)
             except LinkClosed:
@@ -161,10 +170,11 @@ class Home:
         from baton_shim.notebook.cell import cell_number
 
         WATCH.cell_leaves()
-        while not self._turn.acquire(timeout=0.1):  # a cell of a subshell; an interrupt gets through between two tries
+        while not self.turn.acquire(timeout=0.1):  # a cell of a subshell; an interrupt gets through between two tries
             pass
         self.busy = True
         self.comms.cell_begins()
+        self.pages.cell_begins(cell_number(self.shell))
         first, result, raised = self.calls + 1, None, None
         try:
             result = self._run(body, options)
@@ -174,15 +184,26 @@ class Home:
         finally:
             self.busy = False
             calls = range(first, self.calls + 1)
-            self.again.note(cell_number(self.shell), calls, result, raised, list(self.displays_after))
+            self._note(calls, result, raised)
             del raised  # it and its traceback would hold each other
             self.rest.listen()
             self.comms.cell_ends()
-            self._turn.release()
+            self.turn.release()
         if result is None:
             return None
         self._shown = result
         return result[0]
+
+    def _note(self, calls: range, result: Result | None, error: BaseException | None) -> None:
+        """For pages that are not open now."""
+        from baton_shim.notebook.again import Cell, described
+        from baton_shim.notebook.cell import cell_number
+
+        value = result[1:] if result is not None else None
+        request = self.shell.kernel.get_parent("shell")
+        number, after = cell_number(self.shell), list(self.displays_after)
+        self.again.note(Cell(number, calls, request, value, described(error), after, list(self._summaries)))
+        self.pages.cell_ends()
 
     def _run(self, body: str, options: Options) -> Any:
         from baton_shim.notebook.call import Call

@@ -12,11 +12,12 @@ from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
+from baton_shim.base import compat
+from baton_shim.base.compat import FIT
 from baton_shim.base.source import GPU_LINE
 from baton_shim.notebook.options import Options, gpu_bytes, milliseconds, names
 
 if TYPE_CHECKING:
-    from baton_shim.base.fitting import Fitting
     from baton_shim.notebook.home import Home
 
 CONFIG = re.compile(r"notices=(?P<notices>quiet|normal)|virtual=(?P<virtual>on|off)")
@@ -35,7 +36,7 @@ NO_PROXY = (
 )
 
 
-def register(shell: Any, home: Home | None, why_not: str, fitting: Fitting) -> None:
+def register(shell: Any, home: Home | None, why_not: str) -> None:
     """Adds the magics; without a `home` they say `why_not`."""
 
     @magic_arguments()  # type: ignore[untyped-decorator]
@@ -104,12 +105,15 @@ def register(shell: Any, home: Home | None, why_not: str, fitting: Fitting) -> N
     shell.register_magic_function(explain, "line", "gpu")
     shell.register_magic_function(misplaced, "line", "%gpu")
     register_beside(shell, home, why_not)
-    with fitting.part("Tab offers no options of %%gpu"):
-        from baton_shim.notebook import completion
-
-        completion.register(shell, gpu.parser, WORDS)
+    FIT.attach(compat.OPTIONS, complete, shell, gpu.parser)
     if hoist not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(hoist)
+
+
+def complete(shell: Any, parser: Any) -> None:
+    from baton_shim.notebook import completion
+
+    completion.register(shell, parser, WORDS)
 
 
 def register_beside(shell: Any, home: Home | None, why_not: str) -> None:

@@ -143,9 +143,12 @@ class Rest:
     # ---- waiting ----
 
     def bring(self) -> None:
-        """Returns when everything is here or lost. Raises `NotYetHere` when the student interrupts."""
+        """Returns when everything is here or lost. Raises `NotYetHere` when the student interrupts.
+
+        On the thread of a subshell this also waits for the `%%gpu` cell that runs, which alone may receive meanwhile.
+        """
         if self.due:
-            with Interrupts() as interrupts:
+            with self._home.turn, Interrupts() as interrupts:
                 self._wait(interrupts)
         if self.loss:
             sys.stderr.write("".join(f"{line}\n" for line in self.loss))

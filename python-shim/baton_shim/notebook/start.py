@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from baton_shim.base.local_modules import LocalModules
+    from baton_shim.notebook.home import Home
+
 
 def main() -> None:
     leave_notebook_folder()
@@ -31,36 +34,46 @@ def forked(words: int) -> None:
 
 def run(prepare: Callable[[], None]) -> None:
     end_with_parent("SIGTERM")
-    from baton_shim.base.fitting import Fitting
+    from baton_shim.base import compat
+    from baton_shim.base.compat import FIT
     from baton_shim.base.local_modules import LocalModules
     from baton_shim.base.packages import Packages
 
-    fitting = Fitting()
     modules = LocalModules(Packages())
-    with fitting.part("changes of your own .py files do not reach %%gpu cells"):
-        modules.watch()
+    FIT.attach(compat.OWN_MODULES, modules.watch)
 
     def shell_ready(shell: Any) -> None:
-        with fitting.part("an interrupt between two cells may lose a cell's reply"):
-            from baton_shim.base.interrupts import Aim, send_whole
-
-            # A plain kernel waits for its output thread before it replies, and an interrupt strikes there. This one
-            # waits only if something was printed, so the reply is the first moment for the control thread and its
-            # interrupt.
-            send_whole(shell.kernel.session)
-            Aim(shell.kernel)
+        FIT.attach(compat.INTERRUPTS, aim_interrupts, shell.kernel)
         socket_path, home = os.environ.pop(SHIM_SOCKET, None), None
-        with fitting.part("%%gpu cells do not run"):
-            from baton_shim.notebook.home import Home
-
-            home = Home(shell, socket_path, modules, fitting) if socket_path else None
-        with fitting.part("%%gpu is unknown"):
-            from baton_shim.notebook.magic import NO_PROXY, register
-
-            register(shell, home, fitting.text() if socket_path and home is None else NO_PROXY, fitting)
-        fitting.tell(shell)
+        if socket_path:
+            home = FIT.attach(compat.CELLS, make_home, shell, socket_path, modules)
+        FIT.attach(compat.MAGICS, give_magics, shell, home, bool(socket_path))
+        FIT.tell(shell)
 
     run_kernel(shell_ready, lambda app: prepare())
+
+
+def aim_interrupts(kernel: Any) -> None:
+    from baton_shim.base.interrupts import Aim, send_whole
+
+    # A plain kernel waits for its output thread before it replies, and an interrupt strikes there. This one waits only
+    # if something was printed, so the reply is the first moment for the control thread and its interrupt.
+    send_whole(kernel.session)
+    Aim(kernel)
+
+
+def make_home(shell: Any, socket_path: str, modules: LocalModules) -> Home:
+    from baton_shim.notebook.home import Home
+
+    return Home(shell, socket_path, modules)
+
+
+def give_magics(shell: Any, home: Home | None, expected: bool) -> None:
+    """`expected`: whether a `home` was tried."""
+    from baton_shim.base.compat import FIT
+    from baton_shim.notebook.magic import NO_PROXY, register
+
+    register(shell, home, FIT.text() if expected and home is None else NO_PROXY)
 
 
 def be_told(words: int) -> None:

@@ -25,6 +25,7 @@ from traitlets import Type
 from baton_shim.base import wire
 from baton_shim.base.beside import names_beside
 from baton_shim.base.comms import SessionComms
+from baton_shim.base.compat import FIT
 from baton_shim.base.frames import hide_from_tracebacks
 from baton_shim.base.here import by_reference
 from baton_shim.base.interrupts import Interrupts
@@ -96,7 +97,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         try:
             while (message := self._link.receive(timeout=0)) is not None:
                 if message.name == "run":
-                    await self._run_cell(message)
+                    await self._serve_cell(message)
                 else:  # one that is late
                     message.close()
         except LinkClosed:
@@ -106,7 +107,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             os._exit(1)  # what it holds cannot be known any more
         self._listen()
 
-    async def _run_cell(self, message: Message) -> None:
+    async def _serve_cell(self, message: Message) -> None:
         cell = message.body
         self._message_id = cell["message_id"]
         request = self.session.msg("execute_request", {key: cell[key] for key in ("code", "silent", "allow_stdin")})
@@ -147,7 +148,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             extra: Any = self._table.apply(message.body["delta"], message.file_descriptor, besides=self._apply_besides)
             self._surroundings.patches.hear(extra["patched"])
             self._surroundings.settings.settle(self._table.rebuilt)
-            self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")))
+            self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")), extra["deleted"])
             if isinstance(last := extra["last_error"], BaseException):
                 sys.last_type, sys.last_value, sys.last_traceback = type(last), last, last.__traceback__
         except BaseException as error:  # whatever the student's own classes raise while they are rebuilt
@@ -155,6 +156,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         finally:
             message.close()
         self._troubles = self._modules.packages.take_troubles() + self._troubles
+        for line in FIT.news():  # the notebook kernel tells the student of its own versions
+            sys.__stderr__.write(f"{line}\n")  # type: ignore[union-attr]
         self._remember_sources(extra)
         prepared: dict[str, Any] = extra
         return prepared

@@ -20,7 +20,7 @@ from jupyter_client.session import DELIM
 from baton_shim.base.link import Link, LinkClosed
 
 # What the notebook kernel says itself, or what only a kernel's own clients want to know.
-_NOT_SENT = frozenset("status execute_input execute_result error iopub_welcome shutdown_reply debug_event".split())
+_NOT_SENT = frozenset("status execute_input execute_result iopub_welcome shutdown_reply debug_event".split())
 
 
 class Publisher:

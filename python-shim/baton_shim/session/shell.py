@@ -3,7 +3,7 @@
 The notebook kernel makes `execute_result`, `error`, `Out`, history and prompts of them; streams and displays go out
 on the session's iopub as usual.
 
-**Invariant:** the shell publishes neither a result nor an error itself.
+**Invariant:** the shell publishes neither the cell's result nor the error that ends it.
 """
 
 from __future__ import annotations
@@ -204,10 +204,14 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         else:
             super().showtraceback(exc_tuple, *arguments, **options)
         if not options.get("running_compiled_code") and not options.get("exception_only"):
-            sys.stderr.write(f"{self.InteractiveTB.stb2text(self._last_traceback)}\n")
+            super()._showtraceback(kind, error, self._last_traceback)
 
     def show_usage_error(self, exc: BaseException) -> None:
         """The notebook kernel prints it."""
 
     def ask_exit(self) -> None:
         sys.stderr.write("exit() and quit() in a %%gpu cell end neither the notebook nor its session\n")
+
+
+# Programs ask for these names to find out whether they run in a notebook.
+SessionShell.__name__, SessionShell.__module__ = ZMQInteractiveShell.__name__, ZMQInteractiveShell.__module__

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import _thread
 import io
-import re
 import socket
 import sys
 import threading
@@ -173,7 +172,6 @@ _BY_TYPE: dict[type, tuple[str, str]] = {
     types.TracebackType: ("is a traceback", "keep its text: traceback.format_exc()"),
     _thread.LockType: ("is a lock", "create it inside the cell"),
     _thread.RLock: ("is a lock", "create it inside the cell"),
-    re.Match: ("is a match object", "keep the groups that you need: match.groups()"),
     memoryview: ("is a view of memory", "use the object behind it"),
 }
 

@@ -32,6 +32,8 @@ class SessionNames:
         self._sent: set[str] = set()
         self._before: dict[str, Any] = {}
         self._stand_ins: dict[str, Any] = {}
+        self._marks: dict[str, object] = {}
+        """What is bound to names of the notebook that the cell may only delete."""
         self._refused: dict[str, tuple[str, str | None]] = {}
         """Names that were asked for and cannot come, each with the reason and a hint."""
         self.missing: set[str] = set()
@@ -47,14 +49,18 @@ class SessionNames:
                 del self._namespace[name]
         self._stand_ins.clear()
 
-    def begin(self, sent: Iterable[str], notebook: Iterable[str]) -> None:
-        """Right after the message: `sent` are the names that the cell may use, `notebook` those that there are."""
+    def begin(self, sent: Iterable[str], notebook: Iterable[str], deleted: Iterable[str]) -> None:
+        """Right after the message: `sent` are the names that the cell may use, `notebook` those that there are, and
+        `deleted` those that it may delete and does not read.
+        """
         self._sent = set(sent)
         self._refused.clear()
         self._known |= self._sent
         for name in self._known - self._sent:
             if name in self._namespace:
                 self._aside[name] = self._namespace.pop(name)
+        self._marks = {name: object() for name in deleted}
+        self._namespace.update(self._marks)
         self.missing = set(notebook).difference(self._sent, self._namespace)
         self._before = dict(self._namespace)
 
@@ -105,6 +111,9 @@ class SessionNames:
         `stored` are IPython's own names that the cell's code assigns, `dropped` those that stay here in any case.
         """
         namespace, before = self._namespace, self._before
+        for name, mark in self._marks.items():
+            if namespace.get(name) is mark:
+                del namespace[name], before[name]
         own = set(stored)
         missing = object()
         bound = {name for name, value in namespace.items() if before.get(name, missing) is not value}

@@ -13,6 +13,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
+from baton_shim.base.compat import FIT
 from baton_shim.base.undoing import OnUndo
 from baton_shim.surroundings.gpus import GPUS
 from baton_shim.surroundings.imports import IMPORTED
@@ -103,7 +104,7 @@ class Settings:
         return troubles
 
     def _say_that_it_stays(self, kind: Kind, error: Exception) -> None:
-        if kind.name not in self._told:
+        if kind.name not in self._told and kind.module.partition(".")[0] not in FIT.unfit:
             self._told.add(kind.name)
             warn(f"{kind.title} cannot be told to the other kernel ({type(error).__name__}: {error})")
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from functools import partial
 
 from baton_shim.base import late
+from baton_shim.base.compat import VIRTUAL, require
 from baton_shim.virtual.patches import Patches
 
 VARIABLE = "BATON_VIRTUAL_CUDA"
@@ -35,7 +36,7 @@ class Switch:
         self._session = False
         self._patches: dict[str, Patches] = {}
 
-    def begin(self, *, session: bool) -> None:
+    def begin(self, session: bool = False) -> None:
         """Once, when a kernel starts."""
         self._session = session
         if not session:  # a worker's environment is not the student's
@@ -71,6 +72,7 @@ class Switch:
             return
         patches = Patches()
         try:
+            require(VIRTUAL[library])
             install: Callable[[Patches], None] = importlib.import_module(LIBRARIES[library]).install
             install(patches)
         except Exception as error:  # a version that differs from all known ones: then as without virtual CUDA

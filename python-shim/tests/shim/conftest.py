@@ -28,7 +28,7 @@ from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 
 PATIENCE = 30.0
-OUTPUTS = {"stream", "display_data", "update_display_data", "clear_output"}
+OUTPUTS = {"stream", "display_data", "update_display_data", "clear_output", "error"}
 
 
 class Socket:

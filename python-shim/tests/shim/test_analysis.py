@@ -34,7 +34,7 @@ def check(source: str, needed: str, wished: str = "", definitions: str = "") -> 
         ("a = 1", ""),
         ("a = 1\nb = a", ""),
         ("a += 1", "a"),
-        ("del a", "a"),
+        ("del a", ""),
         ("a.x = b", "a b"),
         ("a[b] = c", "a b c"),
         ("print(missing)", ""),

@@ -59,6 +59,19 @@ def test_deleted_names(baton: Baton) -> None:
     assert baton.run("%%gpu\nx").error == "NameError: name 'x' is not defined"
 
 
+def test_what_a_cell_only_deletes_does_not_travel(baton: Baton) -> None:
+    baton.run("import numpy as np\nbig = np.zeros(300_000); steps = (n for n in [1])\nother = big[:2]; kept = [3]")
+    assert baton.run("%%gpu\ndel big, steps\nif kept: pass\nelse: del kept").reply["status"] == "ok"
+    assert baton.mover.bytes_moved == 0
+    assert baton.value("[name in globals() for name in ('big', 'steps')], kept") == "([False, False], [3])"
+    assert baton.run("big").error == baton.run("%%gpu\nbig").error == "NameError: name 'big' is not defined"
+    assert baton.run("%%gpu\ndel big").error == "NameError: name 'big' is not defined"
+    baton.run("%%gpu\nother, kept")
+    baton.run("%%gpu\n1 / 0\ndel other")
+    assert baton.run("%%gpu\ndel kept; other.sum()").result == baton.value("other.sum()") == "np.float64(0.0)"
+    assert baton.value("'kept' in globals()") == "False"
+
+
 def test_unknown_name(baton: Baton) -> None:
     assert baton.run("%%gpu\nnobody + 1").error == "NameError: name 'nobody' is not defined"
 

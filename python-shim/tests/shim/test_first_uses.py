@@ -49,8 +49,12 @@ transform = TransformerManager().transform_cell
         ("match a:\n    case [b, *c]: b, c\n    case {'d': 1, **d}: d", "a", "a"),
         ("match a:\n    case b if c: b", "a c", "a"),
         ("b += 1", "b", "b"),
-        ("del b", "b", ""),
-        ("b = 1\ndel b", "b", ""),
+        ("del b", "", ""),
+        ("b = 1\ndel b", "", ""),
+        ("del b\nb", "b", ""),
+        ("del b\neval(a)", "a b", ""),
+        ("%time del b", "b", ""),
+        ("try: a\nexcept OSError as b: b", "a", "a"),
         ("try: a\nexcept OSError as b: b\nb", "a b", "a"),
         ("[b for b in a]", "a", "a"),
         ("[c for b in a]", "a c", "a"),
@@ -188,12 +192,16 @@ def test_a_cell_runs_the_same_with_the_names_that_it_needs_alone(source: str) ->
     plain, home = notebook(), notebook()
     error = run(source, plain)
     found = needed_by(source, home)
-    session = {name: home[name] for name in found.names | found.wished}
+    marks = {name: object() for name in found.deleted}
+    session = {name: home[name] for name in found.names | found.wished} | marks
     for value in session.values():
         if isinstance(value, types.FunctionType):
             session[value.__name__] = types.FunctionType(value.__code__, session, value.__name__)
     before = set(session)
     assert run(source, session) == error
+    for name in [name for name, mark in marks.items() if session.get(name) is mark]:
+        del session[name]
+        before.discard(name)
     for name in before - session.keys():
         del home[name]
     home.update((name, value) for name, value in session.items() if not name.startswith("__"))

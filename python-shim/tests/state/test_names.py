@@ -134,7 +134,7 @@ def test_cached_functions(pair: Pair) -> None:
         ("import threading; x = threading.Thread()", "is a thread"),
         ("import socket; x = socket.socket()", "is a network connection"),
         ("import sqlite3; x = sqlite3.connect(':memory:')", "is a database connection"),
-        ("import re; x = re.match('a', 'a')", "is a match object"),
+        ("import re; b = bytearray(b'a'); x = re.match(b'a', b); b[0] = 98", "searching again does not find it"),
         ("class C:\n  def __reduce__(self): raise ValueError('no way')\nx = C()", "cannot be pickled (no way)"),
         ("from unittest import mock; x = mock.MagicMock(spec=list)", "is a mock"),
         ("import concurrent.futures as f; x = f.ThreadPoolExecutor(1)", "is a pool of workers"),

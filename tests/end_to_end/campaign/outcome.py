@@ -14,7 +14,7 @@ NOT_RUN = re.compile(r"[Tt]his cell has not run")
 TAKEN_BACK = re.compile(r"(?:So what|The results of) In\[(\d+)\].* lost")
 HALF_FORMATTED = "Unexpected exception formatting exception. Falling back to standard exception\n"
 """What IPython prints when stop is pressed while it formats an exception, in any kernel."""
-FILES_STAY = re.compile(r"^warning: .*(could not be done here|stays on the GPU machine)", re.MULTILINE)
+FILES_STAY = re.compile(r"^warning: .*(could not be applied here|stays on the GPU machine)", re.MULTILINE)
 """The notebook's folder did not take what the cell did to files."""
 RESOURCE_ERRORS = ("OSError", "MemoryError", "BlockingIOError", "PermissionError", "FileNotFoundError")
 """What a cell's own code may raise while a disk is full, or descriptors or memory are short."""

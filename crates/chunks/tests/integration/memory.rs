@@ -48,7 +48,7 @@ impl Drop for Python {
 }
 
 #[test]
-fn a_childs_memory_is_read_where_it_lies() {
+fn memory_of_a_child_is_read_where_it_lies() {
     let python = Python::start();
     let mut bytes = vec![0; 256 * 12_000];
     memory::read(python.pid(), python.address, &mut bytes).unwrap();

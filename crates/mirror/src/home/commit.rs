@@ -108,7 +108,7 @@ impl Drop for Staging {
     fn drop(&mut self) {
         if let Err(error) = self.place.remove_tree() {
             let name = self.place.name().display();
-            tracing::warn!(%error, "A folder for arriving files stays: {name}");
+            tracing::warn!(%error, "Failed to remove a folder of arriving files: {name}");
         }
     }
 }
@@ -134,7 +134,7 @@ impl Committed {
     pub fn undo(mut self) {
         for step in self.undo.drain(..).rev() {
             if let Err(error) = step.run() {
-                tracing::error!(%error, "A file could not be put back: {step:?}");
+                tracing::error!(%error, "Failed to restore a file: {step:?}");
             }
         }
     }
@@ -253,7 +253,7 @@ impl Commit {
         }
         for (path, base, mode) in modes {
             let set = self.set_mode(&path, &base, mode);
-            self.note(&path, set, "got other permissions by the cell");
+            self.note(&path, set, "got other permissions from the cell");
         }
     }
 
@@ -261,8 +261,8 @@ impl Commit {
         let why = match done {
             Ok(()) => return,
             Err(Not::Changed) => "something else changed it here meanwhile".to_owned(),
-            Err(Not::Travels) => "files of that name do not travel".to_owned(),
-            Err(Not::Io(error)) => format!("here that failed: {error}"),
+            Err(Not::Travels) => "files of that name are not copied".to_owned(),
+            Err(Not::Io(error)) => format!("doing the same here failed: {error}"),
         };
         self.notes.push(format!(
             "'{path}' {what}, but {why}; it stays here as it was"
@@ -346,7 +346,7 @@ impl Commit {
         if !is_free {
             let why = match over {
                 Some(_) => "and something else changed it here meanwhile",
-                None => "which did not see that there is one here",
+                None => "which did not know about the file here",
             };
             return self.place_beside(path, &place, arrived, why);
         }

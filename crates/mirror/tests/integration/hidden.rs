@@ -113,7 +113,7 @@ fn a_hidden_file_that_did_not_travel_is_not_replaced() {
     });
     assert_eq!(notes.len(), 2, "{notes:?}");
     assert!(
-        notes[0].contains("which did not see that there is one here"),
+        notes[0].contains("which did not know about the file here"),
         "{notes:?}"
     );
     let after = tree(&pair.home);

@@ -24,13 +24,13 @@ pub enum Unreachable {
     OtherHost,
     #[error("Its socket cannot be used")]
     Socket(#[source] std::io::Error),
-    #[error("Its socket belongs to somebody else")]
+    #[error("Its socket belongs to another user")]
     OtherUser,
     #[error(transparent)]
     Frame(#[from] FrameError),
     #[error("It does not answer")]
     Silent,
-    #[error("It does not have what was asked for, or no longer")]
+    #[error("It does not have the requested state, or no longer has it")]
     Unknown,
     #[error(transparent)]
     Blob(#[from] BlobError),

@@ -54,7 +54,7 @@ pub(super) fn start(process: &'static Process) {
     });
     if let Err(error) = started {
         process.gate.give_up();
-        eprintln!("Baton: this process uses the GPU without taking turns: {error}");
+        eprintln!("Baton: this process uses the GPU without time-sharing: {error}");
     }
 }
 
@@ -112,7 +112,7 @@ fn run(process: &'static Process, introduction: &Introduction, mut frames: Frame
                     let reason = end.err().map(|error| error.to_string());
                     let reason = reason.unwrap_or_default();
                     eprintln!(
-                        "Baton: this process may not use the GPU any more, its worker is gone: {reason}"
+                        "Baton: this process can no longer use the GPU, because its worker is gone: {reason}"
                     );
                     return;
                 }

@@ -22,14 +22,12 @@ impl Arbitration {
             outgoing,
         } = arrival;
         let Some(session) = self.sessions.get(&hello.token) else {
-            tracing::warn!(
-                "Process {process} wants to use the GPU for a session that there is not"
-            );
+            tracing::warn!("Process {process} wants to use the GPU for an unknown session");
             return;
         };
         if (self.monitored.as_ref()).is_some_and(|gpu| gpu.is_another(hello.device)) {
             tracing::warn!(
-                "Process {process} uses another GPU than its session has, and takes no turns there"
+                "Process {process} uses a GPU that is not its session's, without time-sharing"
             );
             return;
         }

@@ -13,7 +13,7 @@ use super::{
 /// What it says when its numbers are what they should be.
 pub(super) const RIGHT: &str = "right";
 
-const WRONG: &str = "what came back from the GPU is not what should be there";
+const WRONG: &str = "the GPU returned wrong data";
 
 /// Adds `value` to each of `count` numbers. A driver translates it for any GPU from Maxwell on.
 const ADD: &std::ffi::CStr = c"

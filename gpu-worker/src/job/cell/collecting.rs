@@ -54,7 +54,7 @@ async fn send_patiently(
             Some(changes) if error.may_pass() && began.elapsed() < patience => changes,
             _ => return Err(error),
         };
-        tracing::warn!(%error, "What a cell changed could not be sent yet");
+        tracing::warn!(%error, "The changes of a cell could not be sent yet");
         tokio::time::sleep(backoff.next_delay()).await;
     }
 }
@@ -72,7 +72,8 @@ impl Run<'_> {
     ) -> Option<Ending> {
         let base = self.version;
         if state.messages != base.messages {
-            let error = notice::session_failed("The session counted its messages differently");
+            let error =
+                notice::session_failed("The session and the worker count messages differently");
             return Some(Ending::without_state(Outcome::WorkerLost, error));
         }
         let changes = Changes {
@@ -127,7 +128,7 @@ impl Run<'_> {
         let ((state, ledger), (files, notes)) = match collected {
             Ok(collected) => collected,
             Err((told, error)) => {
-                tracing::warn!(%error, "What a cell left could not be collected");
+                tracing::warn!(%error, "Deferred state could not be collected");
                 return Some(Ending::without_state(Outcome::WorkerLost, told));
             }
         };

@@ -54,7 +54,7 @@ impl Run<'_> {
         } = match fetched {
             Ok(assembled) => assembled,
             Err(error) => {
-                tracing::warn!(%error, "Names that a cell looked up could not be brought");
+                tracing::warn!(%error, "Failed to fetch names that a cell looked up");
                 let error = notice::state_lost(&error);
                 return Some(Ending::without_state(Outcome::WorkerLost, error));
             }
@@ -67,7 +67,7 @@ impl Run<'_> {
         };
         // A connection that broke is seen when the session is listened to.
         if let Err(error) = self.session.shim.send_with_file(&names, file.as_fd()).await {
-            tracing::warn!(%error, "A session could not be told the names that it looked up");
+            tracing::warn!(%error, "Failed to send a session the names that it looked up");
         }
         None
     }

@@ -202,7 +202,7 @@ impl<'a> Call<'a> {
             }
             Some(FromNotebook::GiveUp { call }) if call == self.number => Some(Stop::GivenUp),
             Some(late) => {
-                tracing::debug!(?late, "A message out of turn");
+                tracing::debug!(?late, "Ignored an unexpected message");
                 None
             }
         }

@@ -12,7 +12,7 @@ use crate::journey::files::is_much;
 use crate::journey::link::{Lanes, describe};
 
 const FILES_STAY: &str =
-    "Files that the cell wrote stay: it worked in the notebook's folder itself";
+    "Changes to files are not undone: the cell worked in the notebook's folder itself";
 
 impl Journey {
     pub(super) async fn notebook_folder(
@@ -93,19 +93,20 @@ pub(super) async fn undo_files(committed: Option<Committed>) {
     if let Some(committed) = committed
         && let Err(error) = tokio::task::spawn_blocking(move || committed.undo()).await
     {
-        tracing::error!(%error, "The files of a cell could not be put back");
+        tracing::error!(%error, "Failed to restore the files from before a cell");
     }
 }
 
 fn much_deleted(files: usize) -> String {
     format!(
-        "The cell deleted {files} files in the notebook's folder; `baton files restore` in a terminal brings them back"
+        "The cell deleted {files} files in the notebook's folder; run `baton files restore` in a \
+         terminal to restore them"
     )
 }
 
 fn not_here(error: &FilesError) -> String {
     format!(
-        "What the cell did to files could not be done here ({}); they are so on the GPU machine only, while this \
+        "The cell's file changes could not be applied here ({}); they exist only on the GPU machine, while this \
          session lives",
         describe(error)
     )

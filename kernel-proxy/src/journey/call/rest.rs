@@ -79,7 +79,7 @@ pub(super) async fn next(late: &mut Option<Late>, link: &mut Link) {
                     Err(error) => {
                         tracing::info!(
                             error = describe(&error),
-                            "What a cell left could not be fetched yet"
+                            "Deferred state could not be fetched yet"
                         );
                         tokio::time::sleep(late.backoff.next_delay()).await;
                         if error.is_transient() {
@@ -117,7 +117,7 @@ impl Journey {
                 self.late = Some(late);
             }
             Stage::Lost(error) => {
-                tracing::warn!(job.id = %late.job, error = %error.value, "What a cell left in its session is lost");
+                tracing::warn!(job.id = %late.job, error = %error.value, "Deferred state is lost");
                 self.home = None;
                 self.link.applied(late.job).await;
                 writer.send(&ToNotebook::RestLost { call, error }).await?;
@@ -133,7 +133,7 @@ impl Journey {
             return;
         };
         if let Some(error) = &error {
-            tracing::warn!(job.id = %late.job, error, "What a cell left in its session could not be applied");
+            tracing::warn!(job.id = %late.job, error, "Deferred state could not be applied");
         }
         let fits = |home: &Home| home.version == late.home.version;
         self.home = match (self.home.take().filter(fits), late.stage) {
@@ -176,5 +176,5 @@ impl Journey {
 }
 
 fn lost() -> RemoteError {
-    Failure::rest_lost("The GPU machine no longer has what the cell made")
+    Failure::rest_lost("The GPU machine no longer has the cell's results")
 }

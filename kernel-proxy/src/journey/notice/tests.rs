@@ -132,7 +132,7 @@ fn every_reason_has_its_words() {
     let why = || "back at two".to_owned();
     check(
         place(WaitingReason::InLine),
-        "Waiting for a GPU: 3rd in line. Too little is known of the runs ahead for an estimate",
+        "Waiting for a GPU: 3rd in line. No estimate yet: too little is known about the cells ahead",
     );
     check(
         Place {
@@ -143,7 +143,7 @@ fn every_reason_has_its_words() {
             }),
             ..place(WaitingReason::InLine)
         },
-        "Waiting for a GPU: 3rd to 5th in line. Too little is known of the runs ahead for an estimate. Two people with less recent use came",
+        "Waiting for a GPU: 3rd to 5th in line. No estimate yet: too little is known about the cells ahead. Two people with less recent use moved ahead",
     );
     check(
         place(WaitingReason::OwnJobRuns {
@@ -155,7 +155,7 @@ fn every_reason_has_its_words() {
         place(WaitingReason::BehindDeadline {
             course: "ml101".into(),
         }),
-        "Waiting for a GPU: 3rd in line. Too little is known of the runs ahead for an estimate. ml101 has a deadline and goes first",
+        "Waiting for a GPU: 3rd in line. No estimate yet: too little is known about the cells ahead. ml101 has a deadline and runs first",
     );
     check(
         place(WaitingReason::Held { why: why() }),
@@ -163,7 +163,7 @@ fn every_reason_has_its_words() {
     );
     check(
         place(WaitingReason::BehindMoved {}),
-        "Waiting for a GPU: 3rd in line. Too little is known of the runs ahead for an estimate. Your course staff let another cell go first",
+        "Waiting for a GPU: 3rd in line. No estimate yet: too little is known about the cells ahead. Your course staff moved another cell to the front",
     );
     check(
         place(WaitingReason::NoWorker),
@@ -215,7 +215,7 @@ fn the_summary_says_what_is_known() {
     slow.starts(at(2.4));
     assert_eq!(
         slow.summary(at(60.0), used).unwrap(),
-        "GPU: 41.0 s on gpu-2, waited 0.3 s, started in 2.1 s, peak 1.0 GiB of GPU memory, had the GPU 30.0 s and waited 2.0 s for its turns"
+        "GPU: 41.0 s on gpu-2, waited 0.3 s, started in 2.1 s, peak 1.0 GiB of GPU memory, held the GPU for 30.0 s and waited 2.0 s for it"
     );
 }
 

@@ -48,8 +48,16 @@ from baton_shim.state.kinds.instances import (
     slot_names,
 )
 from baton_shim.state.kinds.iterators import IteratorKind, is_iterator_type
-from baton_shim.state.kinds.jax import JaxArrayKind, JittedKind, is_jax_array_type, is_jitted_type
+from baton_shim.state.kinds.jax import (
+    JaxArrayKind,
+    JittedKind,
+    SourceKind,
+    is_jax_array_type,
+    is_jitted_type,
+    is_source_type,
+)
 from baton_shim.state.kinds.leaves import LeafKind, is_leaf
+from baton_shim.state.kinds.matches import MatchKind
 from baton_shim.state.kinds.reduced import DecimalContextKind, ReducedKind
 from baton_shim.state.kinds.references import (
     DICT_ITERATORS,
@@ -109,11 +117,12 @@ class Kinds:
         self.figure, self.registry, self.image = FigureKind(here), RegistryKind(here), ImageKind(here)
         self.dtype, self.list_iterator = TypeKind(here), ListIteratorKind(here)
         self.series_manager, self.jitted = SeriesManagerKind(here), JittedKind(here)
-        self.traits, self.jax_array = TraitsKind(here), JaxArrayKind(here)
+        self.traits, self.jax_array, self.source = TraitsKind(here), JaxArrayKind(here), SourceKind(here)
         self.search_tree, self.decision_tree = SearchTreeKind(here), DecisionTreeKind(here)
         self.typing, self.singleton = TypingKind(here), SingletonKind(here)
         self.c_data, self.decimal_context = CDataKind(here), DecimalContextKind(here)
         self.iterator, self.stayed, self.archive = IteratorKind(here), StayedKind(here), ArchiveKind(here)
+        self.match = MatchKind(here)
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
             list: self.list,
@@ -126,6 +135,7 @@ class Kinds:
             functools._lru_cache_wrapper: self.cached,
             Stayed: self.stayed,
             decimal.Context: self.decimal_context,
+            re.Match: self.match,
             **dict.fromkeys(_REFERENCES, self.reference),
             **dict.fromkeys(DICT_ITERATORS, self.dict_iterator),
             **dict.fromkeys(LIST_ITERATORS, self.list_iterator),
@@ -210,6 +220,8 @@ class Kinds:
             return self.jitted
         if is_jax_array_type(kind):
             return self.jax_array
+        if is_source_type(kind):
+            return self.source
         if is_archive_type(kind):
             return self.archive
         if is_search_tree_type(kind):

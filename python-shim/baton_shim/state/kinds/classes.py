@@ -57,7 +57,8 @@ def class_form(form: Any, kind: Any) -> Any:
     if metaclass.__module__ == "__main__":
         return skeleton, arguments, (attributes, slot_state), None, None, set_class
     own = any(_with_own_hook(kind.__mro__[1:]))
-    return skeleton if own else function, arguments, (attributes, slot_state), *form[3:]
+    setter = set_class_with_properties if any(type(value) is property for value in attributes.values()) else form[5]
+    return skeleton if own else function, arguments, (attributes, slot_state), None, None, setter
 
 
 def skeleton(metaclass: Any, name: str, bases: Any, keywords: dict[str, Any], tracked: Any, _: Any) -> Any:
@@ -106,6 +107,19 @@ def set_class(kind: Any, state: Any) -> Any:
             type.__setattr__(kind, name, value)
     for registered in attributes.get("_abc_impl", ()):
         kind.register(registered)
+    return name_properties(kind, attributes)
+
+
+def set_class_with_properties(kind: Any, state: Any) -> Any:
+    cloudpickle.cloudpickle._class_setstate(kind, state)
+    return name_properties(kind, state[0])
+
+
+def name_properties(kind: Any, attributes: dict[str, Any]) -> Any:
+    """For their errors: a property learns its name where its class is made."""
+    for name, value in attributes.items():
+        if type(value) is property:
+            value.__set_name__(kind, name)  # type: ignore[attr-defined]
     return kind
 
 

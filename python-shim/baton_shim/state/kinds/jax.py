@@ -1,12 +1,13 @@
-"""Objects of JAX. Functions that `jax.jit` made: it makes them anew of the function and the options; and arrays."""
+"""Objects of JAX: functions that `jax.jit` made, arrays, and where in the source an operation of a program is from."""
 
 from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Iterable
 from typing import Any
 
-from baton_shim.state.kinds.base import Here, imported
+from baton_shim.state.kinds.base import Fixed, Here, State, imported
 from baton_shim.state.kinds.frames import WholeKind
 from baton_shim.state.kinds.instances import found_by
 from baton_shim.state.kinds.reduced import ReducedForm, ReducedKind, reduced_form
@@ -63,3 +64,19 @@ class JaxArrayKind(ReducedKind):
 
 def is_jax_array_type(kind: type) -> bool:
     return kind is imported("jaxlib._jax", "ArrayImpl") and hasattr(sys.modules.get(_CONFIG), "enable_x64")
+
+
+class SourceKind(Fixed):
+    """Where an operation was written is a traceback of its process, which JAX uses for its messages; None is none."""
+
+    name = "JAX source"
+
+    def parts(self, obj: Any, state: State) -> Iterable[Any]:
+        return (obj.name_stack,)
+
+    def reduce(self, obj: Any) -> Any:
+        return type(obj), (None, obj.name_stack)
+
+
+def is_source_type(kind: type) -> bool:
+    return kind is imported("jax._src.source_info_util", "SourceInfo")

@@ -14,7 +14,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from baton_shim.state.kinds.base import Here, Kind
+from baton_shim.state.kinds.base import Here, Kind, imported
 
 _TYPES = {
     "builtins": ("object",),  # a mark that is compared by identity
@@ -52,13 +52,18 @@ def of_interpreter() -> list[Any]:
 
 
 def may_be_singleton(kind: type) -> bool:
-    return kind.__name__ in _TYPES.get(kind.__module__, ())
+    return kind.__name__ in _TYPES.get(kind.__module__, ()) or is_scattered(kind)
+
+
+def is_scattered(kind: type) -> bool:
+    """Whether any module may have some of this kind: marks, and JAX's primitives, which JAX looks up by identity."""
+    return kind is object or issubclass(kind, imported("jax._src.core", "Primitive"))
 
 
 def place_of(obj: Any) -> tuple[str, str] | None:
-    """The module that has it, which is its class's or one above that, and the name there. A mark's may be any."""
-    if type(obj) is object:
-        return MARKS.place_of(obj)
+    """The module that has it, which is its class's or one above that, and the name there."""
+    if is_scattered(type(obj)):
+        return SCATTERED.place_of(obj)
     for module in modules_above(type(obj).__module__):
         for name, value in tuple(vars(sys.modules[module]).items()):
             if value is obj:
@@ -73,8 +78,8 @@ def modules_above(name: str) -> Iterator[str]:
         name = name.rpartition(".")[0]
 
 
-class Marks:
-    """Objects of no class but `object` that modules have, such as `functools._initial_missing`."""
+class Scattered:
+    """Where they are: `functools._initial_missing`, `jax.lax.sin_p`."""
 
     def __init__(self) -> None:
         self._looked_at = 0
@@ -91,13 +96,13 @@ class Marks:
                 for name, held in modules
                 if name != "__main__"
                 for attribute, value in tuple(held.items())
-                if type(value) is object
+                if is_scattered(type(value))
             }
         module, name = self._places.get(id(obj), ("", ""))
         return (module, name) if getattr(sys.modules.get(module), name, None) is obj else None
 
 
-MARKS = Marks()
+SCATTERED = Scattered()
 
 
 class SingletonKind(Kind):

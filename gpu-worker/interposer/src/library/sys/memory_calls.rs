@@ -288,7 +288,7 @@ fn refusing(address: u64, what: &'static str, driver: impl FnOnce() -> Code) -> 
         return NOT_SUPPORTED;
     }
     eprintln!(
-        "Baton: memory of a GPU that is shared can not be {what}: it moves between the GPU and the host"
+        "Baton: memory of a shared GPU cannot be {what}, because it moves between the GPU and the host"
     );
     NOT_SUPPORTED
 }

@@ -1,0 +1,363 @@
+"""What Baton touches of other packages beyond their documentation, in one list: private names, replaced functions.
+
+A `Part` of Baton says which places it needs and what is lost without them. Parts that attach to IPython and ipykernel
+are checked when the kernel starts; the first cell has one line about those that do not fit, and the log the whole
+errors. Parts of `%%gpu` cells are checked with the first of them that finds the library imported, in both kernels.
+
+A place is written `module:path`. An attribute that a class sets on its instances only must be mentioned by a method of
+that class, or by the function that stands before it in the path.
+
+**Invariant:** whatever these packages have moved, the kernel starts, and what cells do without that part is untouched.
+`tests/test_compat.py` holds that the list is complete, and that nothing is in it that the package does not use.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, NamedTuple, TypeVar
+
+UPDATE = "hint: update it with: python -m pip install --upgrade baton-jupyter"
+
+Result = TypeVar("Result")
+
+
+class Part(NamedTuple):
+    without: str
+    """What the student has to do without, in a few words. Empty where Baton knows another way."""
+    needs: tuple[str, ...] = ()
+
+
+_SHELL = "IPython.core.interactiveshell:InteractiveShell"
+_KERNEL = "ipykernel.kernelbase:Kernel"
+_TENSOR = "torch:Tensor"
+
+# ---- parts that attach when a notebook kernel starts
+
+OWN_MODULES = Part("changes of your own .py files do not reach %%gpu cells")
+INTERRUPTS = Part(
+    "an interrupt between two cells may lose a cell's reply",
+    (
+        "jupyter_client.session:Session.send",
+        f"{_SHELL}.run_code",
+        f"{_SHELL}.user_expressions",
+        "IPython.core.events:EventManager.trigger",
+        f"{_KERNEL}.pre_handler_hook",
+        f"{_KERNEL}.post_handler_hook.saved_sigint_handler",
+        f"{_KERNEL}.shell_handlers",
+    ),
+)
+CELLS = Part(
+    "%%gpu cells do not run",
+    (
+        "IPython.core.formatters:DisplayFormatter.format",
+        f"{_SHELL}._instance",
+        f"{_KERNEL}.get_parent",
+    ),
+)
+MAGICS = Part("%%gpu is unknown", (f"{_SHELL}.input_transformers_cleanup",))
+OPTIONS = Part("Tab offers no options of %%gpu", ("IPython.core.completer:context_matcher",))
+SWITCHING = Part("'cuda' is there in %%gpu cells only")
+HINTS = Part("no hints stand below ordinary cells")
+PAGES = Part("a page that was closed while a %%gpu cell ran shows its output only with %gpu_output")
+TRACEBACKS = Part(
+    "errors of %%gpu cells show the wrong lines",
+    (f"{_SHELL}.showtraceback", f"{_SHELL}._showtraceback", f"{_SHELL}._get_exc_info"),
+)
+HANDLERS = Part(
+    "handlers of set_custom_exc see the wrong lines of %%gpu cells",
+    (f"{_SHELL}.set_custom_exc", f"{_SHELL}.set_custom_exc.CustomTB"),
+)
+DEBUGGER = Part("%debug shows the wrong lines after a %%gpu cell", (f"{_SHELL}.debugger",))
+# ---- parts for libraries
+
+VIRTUAL = {
+    "torch": Part(
+        "torch has no virtual GPU",
+        (
+            "torch:_C.DisableTorchFunction",
+            "torch:_C.Generator",
+            "torch:_C._get_function_stack_at",
+            "torch:_C._nn._parse_to",
+            "torch:_C._set_sdp_use_math",
+            "torch:_pack_padded_sequence",
+            "torch:_tensor_str._str",
+            "torch:_utils._rebuild_tensor",
+            "torch:serialization._package_registry",
+            "torch:storage._StorageBase.cuda",
+            "torch:nn.parameter.UninitializedTensorMixin._allowed_methods",
+            "torch:jit._builtins._builtin_table",
+            "torch:jit._builtins._register_builtin",
+            "torch.utils._device:_device_constructors",
+            "torch.utils._python_dispatch:TorchDispatchMode",
+            "torch:amp.autocast_mode.autocast.__init__._enabled",
+            "torch:amp.autocast_mode.autocast.__init__._cache_enabled",
+            "torch.optim.optimizer:Optimizer._optimizer_step_pre_hooks",
+            "torch.optim.optimizer:Optimizer._optimizer_step_post_hooks",
+            "torch.optim.optimizer:_global_optimizer_pre_hooks",
+            "torch.optim.optimizer:_global_optimizer_post_hooks",
+            f"{_TENSOR}._reduce_ex_internal",
+        ),
+    ),
+    "jax": Part("jax has no virtual GPU", ("jax:_src.xla_bridge.backends", "jax:_src.xla_bridge.get_backend")),
+    "tensorflow": Part("tensorflow has no virtual GPU"),
+}
+"""By library; each is checked before virtual CUDA changes it."""
+
+OF_CELLS = (
+    Part(
+        "tracebacks show functions of other cells without their numbers",
+        ("IPython.core.compilerop:CachingCompiler._filename_map",),
+    ),
+    Part(
+        "%%capture and hooks miss the output of %%gpu cells",
+        ("ipykernel.zmqshell:ZMQDisplayPublisher._hooks", "ipykernel.iostream:OutStream._hooks"),
+    ),
+    Part(
+        "widgets of %%gpu cells do not answer",
+        (
+            "comm.base_comm:BaseComm.__del__",
+            "comm.base_comm:BaseComm._msg_callback",
+            "comm.base_comm:CommManager.unregister_comm",
+            "ipywidgets.widgets.widget:_instances",
+        ),
+    ),
+    Part(
+        "input() or the output of %%gpu cells does not work",
+        (
+            "ipykernel.kernelapp:IPKernelApp.init_shell",
+            "ipykernel.iostream:IOPubThread.schedule",
+            "ipykernel.iostream:IOPubThread.socket",
+            f"{_KERNEL}._allow_stdin",
+        ),
+    ),
+    Part(
+        "",  # cells take longer, or a hint is missing
+        (
+            "ipykernel.iostream:OutStream._flush_pending",
+            "ipykernel.iostream:OutStream._subprocess_flush_pending",
+            f"{_KERNEL}._execute_sleep",
+            f"{_SHELL}.system._exit_code",
+        ),
+    ),
+    Part(
+        "",  # of some versions of torch
+        (
+            "torch:_C._dispatch_has_kernel_for_dispatch_key",
+            "torch:_C._is_torch_function_enabled",
+            "torch:_C._len_torch_function_stack",
+            "torch:_C._pop_torch_function_stack",
+            "torch:_C._push_on_torch_function_stack",
+            "torch:_amp_foreach_non_finite_check_and_unscale_",
+            "torch:_amp_update_scale_",
+            "torch._streambase:_EventBase",
+            "torch._streambase:_StreamBase",
+            "torch:_trilinear",
+            "torch:_foreach_copy_",
+            "torch:_pad_packed_sequence",
+            "torch:_standard_gamma",
+            "torch:_sample_dirichlet",
+            "torch:_has_compatible_shallow_copy_type",
+            "torch:autograd._engine_run_backward",
+            "torch:autograd.Variable._execution_engine",
+            "torch:cuda._exchange_device",
+            "torch:cuda._maybe_exchange_device",
+            "torch:cuda._initialized",
+            "torch:cuda._is_compiled",
+            "torch:cuda.memory._record_memory_history",
+            "torch:cuda.memory._dump_snapshot",
+            "torch:cuda.memory._snapshot",
+            "torch:_utils._get_obj_state",
+            "torch:UntypedStorage._new_shared",
+            "torch:storage.TypedStorage._untyped_storage",
+            "torch.nn.attention:_sdpa_kernel",
+            "torch.utils.checkpoint:_allowed_determinism_checks_to_fns",
+            "torch._dynamo:disable",
+            "torch:_ops.OpOverload._schema",
+        ),
+    ),
+    Part(
+        "tensors do not go along with %%gpu cells",
+        (f"{_TENSOR}._backward_hooks", f"{_TENSOR}._make_subclass", f"{_TENSOR}._neg_view"),
+    ),
+    Part(
+        "optimizers of torch call no hooks after %%gpu cells", ("torch.optim.optimizer:Optimizer._patch_step_function",)
+    ),
+    Part("errors of a tensor's graph that stayed behind do not say so", ("torch:autograd.Function._backward_cls",)),
+    Part("torch's print options do not go along with %%gpu cells", ("torch:_tensor_str.PRINT_OPTS",)),
+    Part(
+        "a loader of torch that cannot go along is not named",
+        (
+            "torch.utils.data.dataloader:_SingleProcessDataLoaderIter",
+            "torch.utils.data.dataloader:_MultiProcessingDataLoaderIter",
+        ),
+    ),
+    Part(
+        "jitted functions of JAX lose their attributes in %%gpu cells",
+        (
+            "jax:_src.pjit._cpp_pjit",
+            "jax:_src.pjit._cpp_pjit._fun",
+            "jax:_src.pjit._cpp_pjit._jit_info",
+            "jaxlib._jax:PjitFunction",
+        ),
+    ),
+    Part(
+        "classes that are registered with jax.tree_util are unknown in %%gpu cells",
+        ("jax:_src.tree_util.register_pytree_node",),
+    ),
+    Part("settings of JAX that a variable holds do not go along", ("jax:_src.config",)),
+    Part("functions with derivatives of their own do not go along", ("jax:_src.custom_derivatives",)),
+    Part(
+        "figures do not go along with %%gpu cells",
+        (
+            "matplotlib.figure:Figure._original_dpi",
+            "matplotlib.figure:Figure._set_dpi",
+            "matplotlib.figure:Figure.__getstate__._restore_to_pylab",
+            "matplotlib.cbook:CallbackRegistry._cid_gen",
+            "matplotlib.cbook:CallbackRegistry._func_cid_map",
+            "matplotlib.cbook:CallbackRegistry._pickled_cids",
+            "matplotlib._pylab_helpers:Gcf.figs",
+            "matplotlib.pyplot:_get_backend_mod",
+        ),
+    ),
+    Part(
+        "formats of inline figures do not go along with %%gpu cells",
+        ("matplotlib_inline.config:InlineBackend._update_figure_formatters",),
+    ),
+    Part(
+        "options of pandas do not go along with %%gpu cells",
+        ("pandas:_config.config._global_config", "pandas:_config.config._registered_options"),
+    ),
+    Part("accessors of pandas do not go along with %%gpu cells", ("pandas:DataFrame._accessors",)),
+    Part(
+        "frames that share memory do not go along with %%gpu cells",
+        (
+            "pandas:_libs.internals.BlockValuesRefs.referenced_blocks",
+            "pandas:Index._cache",
+            "pandas:Index._references",
+        ),
+    ),
+    Part("saved arrays that are open do not go along", ("numpy.lib._npyio_impl:NpzFile",)),
+    Part("trees of scipy lose their form in %%gpu cells", ("scipy.spatial._ckdtree:cKDTree",)),
+    Part("trees of scikit-learn are sent with each cell", ("sklearn.tree._tree:Tree",)),
+    Part("settings of scikit-learn do not go along with %%gpu cells", ("sklearn._config:_global_config",)),
+    Part(
+        "settings of sympy do not go along with %%gpu cells",
+        ("sympy.printing.printer:Printer._global_settings", "sympy.core._print_helpers:Printable"),
+    ),
+    Part("how polars prints does not go along with %%gpu cells", ("polars.config:_POLARS_CFG_DIRECT_VARS",)),
+    Part(
+        "functions and classes of the notebook do not go along with %%gpu cells",
+        (
+            "cloudpickle.cloudpickle:_class_setstate",
+            "cloudpickle.cloudpickle:_lookup_class_or_track",
+            "cloudpickle.cloudpickle:_should_pickle_by_reference",
+        ),
+    ),
+    Part(
+        "objects with traits lose their observers in %%gpu cells", ("traitlets.traitlets:HasTraits._trait_notifiers",)
+    ),
+    Part(
+        "edits that %autoreload brings in do not reach %%gpu cells",
+        ("IPython.extensions.autoreload:AutoreloadMagics._reloader",),
+    ),
+)
+
+
+class Fit:
+    """Which parts do not fit the packages that are installed for this kernel."""
+
+    def __init__(self) -> None:
+        self.missing: list[str] = []
+        """What the student has to do without since the kernel's start, and why."""
+        self.unfit: set[str] = set()
+        """Libraries of which a part was said not to fit."""
+        self._unchecked: dict[str, list[tuple[Part, str]]] = {}
+        for part in OF_CELLS:
+            for place in part.needs if part.without else ():
+                self._unchecked.setdefault(place.partition(":")[0], []).append((part, place))
+
+    def attach(self, part: Part, action: Callable[..., Result], *arguments: Any) -> Result | None:
+        """Calls `action`, which attaches the part, and gives what it returns; None where that does not work here."""
+        try:
+            require(part)
+            return action(*arguments)
+        except Exception as error:
+            traceback.print_exc(file=sys.__stderr__)
+            self.missing.append(f"{part.without} ({type(error).__name__}: {error})")
+            return None
+
+    def text(self) -> str:
+        return f"{does_not_fit(('IPython', 'ipykernel'), self.missing)}\n{UPDATE}"
+
+    def tell(self, shell: Any) -> None:
+        """Writes the line with the next cell, because no client shows what a kernel writes before."""
+        if not self.missing:
+            return
+
+        def say() -> None:
+            shell.events.unregister("pre_execute", say)
+            sys.stderr.write(f"warning: {self.text()}\n")
+
+        shell.events.register("pre_execute", say)
+
+    def news(self) -> list[str]:
+        """A line for each library that was imported since the last look and of which something does not fit."""
+        arrived = [module for module in self._unchecked if is_whole(module)]
+        lost: dict[str, dict[str, str]] = {}
+        for module in arrived:
+            for part, place in self._unchecked.pop(module):
+                if not is_there(place):
+                    lost.setdefault(module.partition(".")[0], {}).setdefault(part.without, place)
+        self.unfit.update(lost)
+        return [
+            does_not_fit((library,), [f"{without} ({place} is gone)" for without, place in parts.items()])
+            for library, parts in lost.items()
+        ]
+
+
+def require(part: Part) -> None:
+    """Raises AttributeError for the first place that is gone."""
+    for place in part.needs:
+        if not is_there(place):
+            raise AttributeError(f"{place} is gone")
+
+
+def is_whole(module: str) -> bool:
+    """Whether it is imported, and its import is over."""
+    found = sys.modules.get(module)
+    return found is not None and not getattr(getattr(found, "__spec__", None), "_initializing", False)
+
+
+def is_there(place: str) -> bool:
+    """Also where the module is not imported: then nothing can be said against it."""
+    module, _, path = place.partition(":")
+    found: Any = sys.modules.get(module)
+    if found is None:
+        return True
+    for name in path.split("."):
+        if not hasattr(found, name):
+            return mentions(found, name)
+        found = getattr(found, name)
+    return True
+
+
+def mentions(owner: Any, name: str) -> bool:
+    """Whether this function, or a method of this class, uses an attribute or a text of this name."""
+    if isinstance(owner, type):
+        return any(mentions(one, name) for kind in owner.__mro__ for one in vars(kind).values() if is_function(one))
+    return is_function(owner) and name in (*owner.__code__.co_names, *owner.__code__.co_consts)
+
+
+def is_function(one: Any) -> bool:
+    return isinstance(one, FunctionType)
+
+
+def does_not_fit(libraries: tuple[str, ...], parts: list[str]) -> str:
+    versions = (f"{name} {getattr(sys.modules.get(name), '__version__', '')}".rstrip() for name in libraries)
+    return f"Baton does not fit the installed {' and '.join(versions)}: {'; '.join(parts)}"
+
+
+FIT = Fit()
