@@ -65,6 +65,65 @@ def test_what_lost_cells_hung_is_taken_back(baton_away: Baton) -> None:
     assert baton.run(f"%%gpu\n{LOOK}").result == held(1)
 
 
+# What a cell does, and what shows it.
+CHANGES = [
+    ("mine = decimal.Context(prec=4); decimal.setcontext(mine)", "decimal.getcontext().prec"),
+    (
+        "np.set_printoptions(precision=2, formatter={'int': lambda value: 'n'})",
+        "str(np.array([1 / 3])), str(np.ones(1, int))",
+    ),
+    ("calls = np.seterrcall(lambda *arguments: None)", "np.geterrcall()"),
+    ("np.random.seed(5); random.seed(5)", "np.random.get_state()[1].sum(), random.getstate()"),
+    ("os.environ['COURSE'] = 'lost'; gone = os.environ.pop('TERM_OF_COURSE')", "sorted(os.environ.items())"),
+    (
+        "sys.path.append('/lost'); warnings.simplefilter('error'); sys.setrecursionlimit(1234)",
+        "sys.path, warnings.filters",
+    ),
+    ("log.setLevel('DEBUG'); log.addFilter(lambda record: True)", "log.level, log.filters"),
+    ("previous = os.umask(0o27); csv.register_dialect('lost', delimiter=';')", "csv.list_dialects()"),
+    ("csv.register_dialect('kept', delimiter=';')", "csv.get_dialect('kept').delimiter"),
+    ("previous = signal.signal(signal.SIGUSR1, lambda number, frame: None)", "signal.getsignal(signal.SIGUSR1)"),
+    ("gc.callbacks.append(lambda phase, info: None); gc.disable()", "gc.callbacks, gc.isenabled()"),
+    ("tarfile.ENCODING = 'lost'; reprlib.aRepr.maxlist = 2", "tarfile.ENCODING, reprlib.aRepr.maxlist"),
+    ("json.encoder.ESCAPE_DCT['e'] = 'E'", "json.encoder.ESCAPE_DCT.get('e')"),
+    (
+        "@pkgutil.iter_importer_modules.register(int)\ndef modules(finder, prefix=''): return ['lost']",
+        "[kind.__name__ for kind in pkgutil.iter_importer_modules.registry]",
+    ),
+    ("%xmode Plain", "get_ipython().InteractiveTB.mode"),
+    ("get_ipython().set_custom_exc((ValueError,), lambda *arguments: None)", "get_ipython().custom_exceptions"),
+    (
+        "get_ipython().events.register('pre_run_cell', lambda info: None)",
+        "get_ipython().events.callbacks['pre_run_cell']",
+    ),
+    (
+        "pathlib.Path('helper.py').write_text('value = 2  # changed'); _ = importlib.reload(helper)",
+        "helper.value, helper.other()",
+    ),
+]
+
+
+def test_a_lost_cell_takes_back_whatever_it_did(baton_away: Baton) -> None:
+    baton = baton_away
+    (baton.folder / "helper.py").write_text("value = 1\ndef other(): return value")
+    modules = "csv, decimal, gc, helper, importlib, json, logging, os, pathlib, pkgutil, random, reprlib, signal, sys, tarfile"
+    baton.run(f"import {modules}, warnings, numpy as np\nx, log = np.zeros(1000), logging.getLogger('course')")
+    baton.run("os.environ['TERM_OF_COURSE'] = 'one'; csv.register_dialect('kept', delimiter=',')")
+    look = "\n".join(f"print([{shows}])" for _, shows in CHANGES)
+    before = baton.run(look).text().splitlines()
+    assert baton.run("%%gpu\npass").reply["status"] == "ok"
+    baton.follow.clear()
+    cell = baton.run("%%gpu\nx += 1\n" + "\n".join(change for change, _ in CHANGES))
+    assert cell.reply["status"] == "ok", cell.traceback
+    baton.lose_session()
+    assert "are lost" in baton.run("pass").text("stderr")
+    after = baton.run(look)
+    assert after.reply["status"] == "ok", after.traceback
+    seen = zip(CHANGES, after.text().splitlines(), before, strict=True)
+    assert [(change, now, then) for (change, _), now, then in seen if now != then] == []
+    assert baton.value("open('/proc/self/status').read().split('Umask:')[1].split()[0]") != "'0027'"
+
+
 # ---- any sequence of changes and failures, compared with a model ----
 
 FAULT = """
