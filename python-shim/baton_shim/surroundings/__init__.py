@@ -39,7 +39,6 @@ class Surroundings:
         self.modules = modules
         self.settings = Settings()
         self.patches = Patches()
-        self._more: list[Part] = []
 
     @functools.cached_property
     def _parts(self) -> list[Part]:
@@ -48,11 +47,10 @@ class Surroundings:
         from baton_shim.surroundings.hooks import Hooks
         from baton_shim.surroundings.ipython import ErrorHandler
 
-        return [self.settings, Figures(), Handlers(self.namespace), Hooks(self.patches), ErrorHandler(), *self._more]
+        return [self.settings, Figures(), Handlers(self.namespace), Hooks(self.patches), ErrorHandler()]
 
     def add(self, part: Part) -> None:
-        """Before the first look."""
-        self._more.append(part)
+        self._parts.append(part)
 
     def restart(self) -> None:
         """The other end is a process that has just begun."""

@@ -119,7 +119,8 @@ def thing_of(key: Key, arguments: Arguments) -> tuple[Any, ...]:
     kind, _, name = place.rpartition(".")
     if f"{place}*" not in NOTED[module]:
         return module, place
-    values = (*arguments[0], *arguments[1].values())[1 if kind else 0 :]  # less the registry itself
+    positional, named = arguments
+    values = positional[1 if kind else 0 :] or tuple(named.values())  # less the registry itself
     texts = tuple(itertools.takewhile(lambda value: isinstance(value, str), values))
     return module, kind, name.removeprefix("un"), texts or id(values[0])
 
