@@ -103,7 +103,7 @@ def test_a_course_with_limits_and_a_budget(course: Course) -> None:
     refused = ada.run("%%gpu --timeout 10m\nvalues.append(3)")
     assert refused.error is not None
     text = refused.plain_traceback
-    assert "asks for 10 min, and ml101 lets a cell run for at most 2 min" in text
+    assert "asks for 10 min, but ml101 lets a cell run for at most 2 min" in text
     assert "Your variables are as they were before the cell" in text
     assert "hint: write %%gpu --timeout 2m" in text
     assert ada.run("%%gpu --timeout 2m --priority low\nvalues").ok().value == "[1, 2]"

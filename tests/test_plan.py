@@ -132,8 +132,8 @@ def test_the_capacity_page_holds_the_course_against_its_prediction(course: Servi
     page = course.answers("/capacity")
     for expected in (
         "in the last hour",
-        "so many are predicted to wait",
-        "What the last hour",
+        "If no one leaves, expect to wait",
+        "The waits of the last hour",
         "With 2 GPUs it is",
         "predicted, times as they were",
         "with 1 GPU more",
