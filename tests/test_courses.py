@@ -215,7 +215,7 @@ def test_data_that_staff_published_is_brought_by_nobody_else(course: Course) -> 
     assert len(large_chunks() - there) == 3
     listed = json.loads(course.says("publish", "ml101", "--list", "--json", name="ada"))
     assert [file["name"] for file in listed] == ["data.npy"]
-    assert course.says("publish", "ml101", "--withdraw", "data.npy", name="tia") == "Nothing is public\n"
+    assert course.says("publish", "ml101", "--withdraw", "data.npy", name="tia") == "There are no public files\n"
     assert [act["action"] for act in course.asks("audit", "--json")] == ["withdraw", "publish"]
 
 

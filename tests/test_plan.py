@@ -148,7 +148,7 @@ def test_a_broker_without_a_past_says_what_to_do() -> None:
     try:
         service.start_broker()
         for arguments, sentence in (
-            ([], "hint: say it with --gpus"),
+            ([], "hint: give it with --gpus"),
             (["--gpus", "1"], "The history holds no cells yet"),
         ):
             said = run_binary(service.place, "plan", "--from-broker", *arguments, **service.environment)
@@ -160,7 +160,7 @@ def test_a_broker_without_a_past_says_what_to_do() -> None:
         said = run_binary(service.place, "plan", "--from-broker", "--gpus", "1", **service.environment)
         assert said.returncode == 1
         assert "Only 1 cell of the history ran to its end, and an estimate needs at least 20" in said.stderr
-        assert "hint: look at more --days" in said.stderr
+        assert "hint: use more --days" in said.stderr
     finally:
         assert not service.close()
 

@@ -63,7 +63,7 @@ fn what_has_no_answer_is_said() {
     };
     check(
         &["--exclusive"],
-        "all the others wait for ever\nhint: say how long people stay",
+        "all other people wait for ever\nhint: say how long people stay",
     );
     check(&["--edit", "0s"], "A time of zero has no rate");
     check(&["--edit", "soon"], "expected a duration such as");
