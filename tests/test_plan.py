@@ -149,7 +149,7 @@ def test_a_broker_without_a_past_says_what_to_do() -> None:
         service.start_broker()
         for arguments, sentence in (
             ([], "hint: give it with --gpus"),
-            (["--gpus", "1"], "The history holds no cells yet"),
+            (["--gpus", "1"], "The history has no cells yet"),
         ):
             said = run_binary(service.place, "plan", "--from-broker", *arguments, **service.environment)
             assert said.returncode == 1

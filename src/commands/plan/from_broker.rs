@@ -93,7 +93,7 @@ impl Told {
                 if *places == 1 { "cell" } else { "cells" },
             ),
             format!(
-                "Everybody edits {} between cells of {}, on average; a hand-over takes {}.",
+                "A person edits for {} between cells of {}, on average; a hand-over takes {}.",
                 duration(1.0 / rates.submission),
                 duration(1.0 / rates.execution),
                 duration(1.0 / rates.hand_over),
@@ -101,7 +101,7 @@ impl Told {
         ];
         if rates.departure > 0.0 {
             told.push(format!(
-                "Who edits leaves after {} and comes back {} later.",
+                "A person stays for {} and is away for {}.",
                 duration(1.0 / rates.departure),
                 duration(1.0 / rates.arrival)
             ));
