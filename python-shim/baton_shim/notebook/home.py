@@ -75,9 +75,9 @@ class Home:
         """Whether a `%%gpu` cell runs."""
         self._shown: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         by_reference(shell)
-        with fitting.part("'cuda' is there in %%gpu cells only"):
+        with fitting.part("'cuda' exists only in %%gpu cells"):
             SWITCH.begin(session=False)
-        with fitting.part("no hints stand below ordinary cells"):
+        with fitting.part("ordinary cells show no hints"):
             WATCH.begin(shell)
         with fitting.part("errors of %%gpu cells show the wrong lines"):
             seam_traceback(shell)
@@ -146,7 +146,7 @@ class Home:
             whose = f"The session on {worker}" if worker else "Your session"
             again = "the cell that made it" if len(lost) == 1 else "the cells that made them"
             sys.stderr.write(
-                f"warning: {whose} ended, and with it what only it held: {', '.join(lost)}\n"
+                f"warning: {whose} ended. Lost with it: {', '.join(lost)}\n"
                 f"Your other variables are safe. To have {'it' if len(lost) == 1 else 'them'} again, run {again}\n"
             )
             sys.stderr.flush()

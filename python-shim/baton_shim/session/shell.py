@@ -210,4 +210,4 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         """The notebook kernel prints it."""
 
     def ask_exit(self) -> None:
-        sys.stderr.write("exit() and quit() in a %%gpu cell end neither the notebook nor its session\n")
+        sys.stderr.write("exit() and quit() in a %%gpu cell do not end the notebook or its session\n")

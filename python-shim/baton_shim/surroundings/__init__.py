@@ -101,7 +101,7 @@ class Surroundings:
     def _say_that_it_stays(self, kind: Kind, error: Exception) -> None:
         if kind.name not in self._told:
             self._told.add(kind.name)
-            warn(f"{kind.title} cannot be told to the other kernel ({type(error).__name__}: {error})")
+            warn(f"{kind.title} could not be sent to the other kernel ({type(error).__name__}: {error})")
 
     def departed(self, departing: Departing) -> None:
         self._known.update(departing.known)
@@ -154,7 +154,7 @@ class Surroundings:
             for difference in differences:
                 troubles += kind.apply(pickle.loads(difference)) or []
         except Exception as error:  # whatever a library raises that is another version here
-            troubles.append(f"{kind.title} could not be brought up to date ({type(error).__name__}: {error})")
+            troubles.append(f"{kind.title} could not be updated ({type(error).__name__}: {error})")
         try:
             self._known[kind.name] = kind.look()
         except Exception:  # then it is not looked at again before it can be

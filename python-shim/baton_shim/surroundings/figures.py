@@ -29,7 +29,7 @@ class Figures:
         try:
             register(figures)
         except Exception as error:  # a backend that cannot show them here
-            return [f"The figures of pyplot could not be brought up to date ({type(error).__name__}: {error})"]
+            return [f"The figures of pyplot could not be updated ({type(error).__name__}: {error})"]
         finally:
             self._any = bool(open_figures())
         return []
