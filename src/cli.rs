@@ -30,7 +30,7 @@ pub(crate) fn command() -> Command {
                 .about("Run broker and worker for this user on this machine")
                 .arg(switch(
                     DETACHED,
-                    "Start it in the background, say where it runs, and return",
+                    "Start in the background, print where it runs, and return",
                 ))
                 .arg(
                     switch(
@@ -44,28 +44,27 @@ pub(crate) fn command() -> Command {
             Command::new("broker").about("Run the broker: queue, history and dashboard"),
         ))
         .subcommand(with_flags(Command::new("chunks").about(
-            "Take and give variables on their way, in a process beside the broker",
+            "Serve the chunks of variables, in a process beside the broker",
         )))
         .subcommand(with_flags(
             Command::new("worker").about("Run cells on this machine for a broker"),
         ))
         .subcommand(
             Command::new(sleep::COMMAND)
-                .about("Take sessions' processes off the GPU for a worker")
+                .about("Move processes of sessions off the GPU for a worker")
                 .hide(true),
         )
         .subcommand(
             Command::new(trial::COMMAND)
-                .about("Compute on the GPU for a worker that tries turns")
+                .about("Compute on the GPU for a worker that tests time-sharing")
                 .hide(true),
         )
         .subcommand(
             Command::new("config")
-                .about("Look at the configuration")
+                .about("Show the configuration")
                 .subcommand_required(true)
                 .subcommand(
-                    Command::new("show")
-                        .about("Print every setting, its value and where that came from"),
+                    Command::new("show").about("Print every setting, its value and its origin"),
                 )
                 .subcommand(Command::new("reference").about("Print the reference of all settings")),
         )
@@ -74,13 +73,13 @@ pub(crate) fn command() -> Command {
         .subcommand(files::files())
         .subcommand(with_flags(
             Command::new("doctor")
-                .about("Check this machine, and say how to mend what is wrong")
+                .about("Check this machine and explain how to fix problems")
                 .arg(python_argument("The Python in which notebooks run"))
                 .arg(switch("json", "Print JSON")),
         ))
         .subcommand(with_flags(
             Command::new("status")
-                .about("Say whether the broker is well and what it does")
+                .about("Show whether the broker works and what it runs")
                 .arg(switch("json", "Print JSON")),
         ))
         .subcommands(questions())
@@ -96,12 +95,12 @@ fn questions() -> [Command; 5] {
         Arg::new(name).long(name).value_name("NAME").help(help)
     };
     let states = ["queued", "assigned", "started", "finished", "unfinished"];
-    let person = || filter("person", "Only of this person");
+    let person = || filter("person", "Only for this person");
     let course = || filter("course", "Only for this course");
     let questions =
         [
             Command::new("jobs")
-                .about("List jobs, the newest first")
+                .about("List jobs, newest first")
                 .arg(
                     Arg::new("state")
                         .long("state")
@@ -110,15 +109,15 @@ fn questions() -> [Command; 5] {
                         .help("Only in this state"),
                 )
                 .args([person(), course()])
-                .arg(number("limit", "20", "How many at most")),
-            Command::new("workers").about("List workers and what they do"),
-            Command::new("courses").about("List courses and what they may use"),
+                .arg(number("limit", "20", "The largest number of entries")),
+            Command::new("workers").about("List workers and what they run"),
+            Command::new("courses").about("List courses and their limits"),
             Command::new("usage")
-                .about("Say who used how much GPU time")
+                .about("Show how much GPU time each person used")
                 .args([person(), course()])
-                .arg(number("days", "7", "Of so many days, with today")),
+                .arg(number("days", "7", "For this many days, including today")),
             Command::new("explain")
-                .about("Say why a job is where it is")
+                .about("Explain why a job is where it is")
                 .arg(Arg::new("job").value_name("JOB").required(true).help(
                     "The last digits of the job, as errors, pages and `baton jobs` show them",
                 )),
@@ -138,7 +137,7 @@ fn number(name: &'static str, default: &'static str, help: &'static str) -> Arg 
 /// Only for the help: what follows `kernel` is read in `commands::kernel`.
 fn kernel() -> Command {
     Command::new("kernel")
-        .about("Be a Jupyter kernel; Jupyter starts this")
+        .about("Run as a Jupyter kernel; started by Jupyter")
         .arg(
             Arg::new("connection-file")
                 .short('f')
@@ -150,7 +149,7 @@ fn kernel() -> Command {
             Arg::new("arguments")
                 .num_args(0..)
                 .value_name("ARGUMENTS")
-                .help("Everything else goes to the notebook kernel untouched"),
+                .help("All other arguments go to the notebook kernel unchanged"),
         )
 }
 
@@ -161,7 +160,7 @@ pub(crate) fn asks_for_help(arguments: &[OsString]) -> bool {
 
 fn install() -> Command {
     Command::new("install")
-        .about("Make Jupyter offer the kernel \"Python (shared GPU)\"")
+        .about("Install the kernel \"Python (shared GPU)\" for Jupyter")
         .arg(switch("user", "For this user (the default)"))
         .arg(switch("system", "For all users of this machine"))
         .arg(switch(
@@ -187,26 +186,27 @@ fn people() -> Command {
     };
     let name = || Arg::new("name").value_name("NAME").required(true);
     let expires = || {
-        Arg::new("expires").long("expires").value_name("WHEN").help(
-            "The token opens nothing from then on: 30d, or a time such as 2027-02-28T18:00:00Z",
-        )
+        Arg::new("expires")
+            .long("expires")
+            .value_name("WHEN")
+            .help("When the token expires: 30d, or a time such as 2027-02-28T18:00:00Z")
     };
     let add = Command::new("add")
         .about("Make a token for a person or a worker, and print it")
         .arg(name())
-        .arg(courses(
-            "course",
-            "A course of which the person is a student",
+        .arg(courses("course", "A course that the person takes"))
+        .arg(courses("staff-of", "A course that the person is staff of"))
+        .arg(switch(
+            "admin",
+            "The person is an admin and can see everything",
         ))
-        .arg(courses("staff-of", "A course of whose staff the person is"))
-        .arg(switch("admin", "The person sees everything"))
         .arg(
-            switch("worker", "It is no person but a worker")
+            switch("worker", "The token is for a worker, not for a person")
                 .conflicts_with_all(["course", "staff-of", "admin"]),
         )
         .arg(expires());
     let import = Command::new("import")
-        .about("Add everybody of a roster, and print their tokens as CSV")
+        .about("Add all people of a roster, and print their tokens as CSV")
         .arg(
             Arg::new("roster")
                 .value_name("ROSTER.csv")
@@ -218,20 +218,20 @@ fn people() -> Command {
             Arg::new("course")
                 .long("course")
                 .value_name("COURSE")
-                .help("The course of lines that name none"),
+                .help("The course for lines without a course"),
         )
         .arg(expires());
-    let list = Command::new("list").about("List people and workers, and what they are");
+    let list = Command::new("list").about("List people and workers with their roles");
     let remove = Command::new("remove")
-        .about("Take people or workers out: their tokens open nothing any more")
+        .about("Remove people or workers: their tokens stop working")
         .arg(name().num_args(1..));
     let rotate = Command::new("rotate")
-        .about("Give a person or a worker another token in place of the old one, and print it")
+        .about("Replace the token of a person or a worker, and print the new one")
         .arg(name())
         .arg(expires());
     let with_file = |command: Command| command.args(flags_of("people").filter_map(flag));
     Command::new("people")
-        .about("Say who may use the broker, where no Hub does")
+        .about("Manage who may use the broker, without a Hub")
         .subcommand_required(true)
         .subcommands([add, import, list, remove, rotate].map(with_file))
 }

@@ -21,6 +21,6 @@ pub(crate) fn to_stderr(surroundings: &Surroundings, default: &str) {
         .with_ansi(std::io::stderr().is_terminal())
         .init();
     if wrong {
-        tracing::warn!("BATON_LOG is not understood; logging at {default}");
+        tracing::warn!("BATON_LOG is not valid; logging at {default}");
     }
 }

@@ -19,6 +19,6 @@ pub(crate) fn ends() {
 
 fn tell(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        tracing::warn!("systemd cannot be told: {error}");
+        tracing::warn!("Failed to notify systemd: {error}");
     }
 }

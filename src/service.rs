@@ -219,7 +219,7 @@ pub(crate) fn check_private(path: &Path) -> anyhow::Result<()> {
     let metadata = fs::symlink_metadata(path)
         .with_context(|| format!("Failed to look at {}", path.display()))?;
     let shown = path.display();
-    anyhow::ensure!(metadata.is_dir(), "{shown} is no folder");
+    anyhow::ensure!(metadata.is_dir(), "{shown} is not a folder");
     anyhow::ensure!(
         metadata.uid() == Uid::effective().as_raw(),
         "{shown} belongs to another user\nhint: name another folder with BATON_RUNTIME_FOLDER"

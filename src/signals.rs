@@ -26,7 +26,7 @@ impl EndSignals {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.hangup.recv() => "SIGHUP",
         };
-        tracing::info!("Ending because of {name}");
+        tracing::info!("Stopping because of {name}");
     }
 
     /// The terminal from which this program was started may go.
@@ -38,6 +38,6 @@ impl EndSignals {
                 _ = self.hangup.recv() => {}
             }
         };
-        tracing::info!("Ending because of {name}");
+        tracing::info!("Stopping because of {name}");
     }
 }

@@ -103,7 +103,7 @@ def test_a_course_with_limits_and_a_budget(course: Course) -> None:
     refused = ada.run("%%gpu --timeout 10m\nvalues.append(3)")
     assert refused.error is not None
     text = refused.plain_traceback
-    assert "asks for 10 min, and ml101 lets a cell run for at most 2 min" in text
+    assert "asks for 10 min, but ml101 lets a cell run for at most 2 min" in text
     assert "Your variables are as they were before the cell" in text
     assert "hint: write %%gpu --timeout 2m" in text
     assert ada.run("%%gpu --timeout 2m --priority low\nvalues").ok().value == "[1, 2]"
@@ -215,7 +215,7 @@ def test_data_that_staff_published_is_brought_by_nobody_else(course: Course) -> 
     assert len(large_chunks() - there) == 3
     listed = json.loads(course.says("publish", "ml101", "--list", "--json", name="ada"))
     assert [file["name"] for file in listed] == ["data.npy"]
-    assert course.says("publish", "ml101", "--withdraw", "data.npy", name="tia") == "Nothing is public\n"
+    assert course.says("publish", "ml101", "--withdraw", "data.npy", name="tia") == "There are no public files\n"
     assert [act["action"] for act in course.asks("audit", "--json")] == ["withdraw", "publish"]
 
 

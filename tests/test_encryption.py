@@ -188,4 +188,4 @@ def test_a_broker_that_others_reach_needs_a_certificate(place: Place, tls: Tls, 
     assert "0.0.0.0:0 is reachable from other machines without encryption" in said.stderr
     assert "hint: set broker.tls_certificate and broker.tls_key" in said.stderr
     said = run_binary(place, *arguments, "--tls-certificate", str(tls.certificate))
-    assert "broker.tls_certificate is set, and broker.tls_key is not" in said.stderr
+    assert "broker.tls_certificate is set, but broker.tls_key is not" in said.stderr

@@ -430,7 +430,7 @@ def test_a_full_disk_for_the_result(service: Service, new_kernel: Callable[..., 
     cell = kernel.begin("values", stop_on_error=False)
     cell.wait_for(lambda result: "Waiting for 30.5 MiB" in result.stderr, "the cell waits for room")
     kernel.interrupt()
-    assert "'%gpu_reset --lose' gives it up" in cell.finish().plain_traceback
+    assert "'%gpu_reset --lose' gives them up" in cell.finish().plain_traceback
     kernel.run("%gpu_reset --lose").ok()
     assert kernel.run("values").ok().value == "[1, 2]"
     assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"

@@ -14,7 +14,7 @@ NewKernel = Callable[..., Kernel]
 
 MAKE = "numbers = (n * n for n in range(5))\nopen_file = open('/dev/null')\nfirst = next(numbers)\nkept = [1, 2]"
 LOST = (
-    "warning: The session on worker-0 ended, and with it what only it held: "
+    "warning: The session on worker-0 ended. Lost with it: "
     "'numbers' (a generator), 'open_file' (an open file ('/dev/null'))\n"
     "Your other variables are safe. To have them again, run the cells that made them\n"
 )
@@ -118,7 +118,5 @@ def test_the_end_of_a_session_without_such_things_is_nobodys_business(service: S
 def test_giving_up_the_session_names_what_goes_with_it(kernel: Kernel) -> None:
     kernel.gpu(MAKE).ok()
     said = kernel.run("%gpu_reset").ok()
-    assert said.stderr.startswith(
-        "warning: Your session ended, and with it what only it held: 'numbers' (a generator), 'open_file'"
-    )
+    assert said.stderr.startswith("warning: Your session ended. Lost with it: 'numbers' (a generator), 'open_file'")
     assert kernel.run("%gpu_reset").ok().stderr == ""

@@ -190,7 +190,7 @@ def test_what_a_cell_took_away_is_there_when_its_variables_cannot_come_home(
     result = kernel.gpu(
         REFUSED + "import os\nos.remove('a'); open('b', 'w').write('lost'); open('c', 'w').write('lost')"
     )
-    assert "could not be brought home" in result.plain_traceback
+    assert "its changes could not be returned" in result.plain_traceback
     assert "Changes to files are not undone" not in result.stderr
     assert contents(work) == before
     assert "No %%gpu cell" in baton_files(service, "list")

@@ -58,7 +58,7 @@ def test_earlier_cells_by_their_number(kernel: Kernel) -> None:
     kernel.gpu("print('two')").ok()
     assert kernel.run(f"%gpu_output {number}").ok().stdout == "one\n"
     assert kernel.run("%gpu_output").ok().stdout == "two\n"
-    assert "is none of the last %%gpu cells" in str(kernel.run("%gpu_output 9999").reply)
+    assert "is not one of the last %%gpu cells" in str(kernel.run("%gpu_output 9999").reply)
     assert "not a number" in str(kernel.run("%gpu_output last").reply)
 
 

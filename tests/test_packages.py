@@ -94,7 +94,7 @@ def test_an_object_of_a_package_ends_with_its_session_and_an_import_does_not(ker
     install = f"!pip install -q --no-index --find-links {wheels} baton_trial"
     kernel.gpu(f"{install}\nimport baton_trial\nThing = baton_trial.Thing\nthing = Thing()").ok()
     lost = "'thing' (of the package 'baton-trial', which this notebook's ordinary cells lack)"
-    ended = f"warning: Your session ended, and with it what only it held: {lost}\n"
+    ended = f"warning: Your session ended. Lost with it: {lost}\n"
     assert kernel.run("%gpu_reset").ok().stderr.startswith(ended)
 
 

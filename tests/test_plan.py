@@ -132,8 +132,8 @@ def test_the_capacity_page_holds_the_course_against_its_prediction(course: Servi
     page = course.answers("/capacity")
     for expected in (
         "in the last hour",
-        "so many are predicted to wait",
-        "What the last hour",
+        "If no one leaves, expect to wait",
+        "The waits of the last hour",
         "With 2 GPUs it is",
         "predicted, times as they were",
         "with 1 GPU more",
@@ -148,8 +148,8 @@ def test_a_broker_without_a_past_says_what_to_do() -> None:
     try:
         service.start_broker()
         for arguments, sentence in (
-            ([], "hint: say it with --gpus"),
-            (["--gpus", "1"], "The history holds no cells yet"),
+            ([], "hint: give it with --gpus"),
+            (["--gpus", "1"], "The history has no cells yet"),
         ):
             said = run_binary(service.place, "plan", "--from-broker", *arguments, **service.environment)
             assert said.returncode == 1
@@ -160,7 +160,7 @@ def test_a_broker_without_a_past_says_what_to_do() -> None:
         said = run_binary(service.place, "plan", "--from-broker", "--gpus", "1", **service.environment)
         assert said.returncode == 1
         assert "Only 1 cell of the history ran to its end, and an estimate needs at least 20" in said.stderr
-        assert "hint: look at more --days" in said.stderr
+        assert "hint: use more --days" in said.stderr
     finally:
         assert not service.close()
 

@@ -133,7 +133,7 @@ def test_it_follows(running: Service, open_notebook: Callable[..., Notebook], la
     notebook = open_notebook(lane)
     notebook.step()
     status = notebook.kernel.run("%gpu_status").ok().stdout
-    assert "Not here yet: 7.6 MiB of what In[2] made" in status
+    assert "Not here yet: 7.6 MiB of the results of In[2]" in status
     notebook.let_go()
     notebook.check(1)
     assert "Not here yet" not in notebook.kernel.run("%gpu_status").ok().stdout
@@ -165,7 +165,7 @@ def test_a_broker_that_lacks_room_or_descriptors_for_a_while(
     with trouble(running):
         notebook.let_go()
         wait_until(lambda: "could not be sent yet" in running.log("worker-0"), "the worker has tried")
-        assert "Not here yet: 7.6 MiB of what In[3] made" in notebook.kernel.run("%gpu_status").ok().stdout
+        assert "Not here yet: 7.6 MiB of the results of In[3]" in notebook.kernel.run("%gpu_status").ok().stdout
     notebook.check(1)
     notebook.kernel.gpu(STEP, seconds=60).ok()
     notebook.check(2)
@@ -224,7 +224,7 @@ def test_what_could_not_be_sent_yet_survives_a_stopped_cell(
     with broken_store(running):
         notebook.step("pass")
         notebook.stop_twice()
-        assert "Not here yet: 7.6 MiB of what " in kernel.run("%gpu_status").ok().stdout
+        assert "Not here yet: 7.6 MiB of the results of " in kernel.run("%gpu_status").ok().stdout
     notebook.check(1)
 
 
@@ -340,7 +340,7 @@ def test_an_interrupted_wait_loses_nothing(running: Service, open_notebook: Call
     notebook = open_notebook()
     notebook.step()
     cell = notebook.kernel.begin("print('ran')", stop_on_error=False)
-    cell.wait_for(lambda result: "Waiting for 7.6 MiB of what In[2] made" in result.stderr, "the cell waits")
+    cell.wait_for(lambda result: "Waiting for 7.6 MiB of the results of In[2]" in result.stderr, "the cell waits")
     notebook.kernel.interrupt()
     result = cell.finish()
     assert result.error is not None

@@ -40,7 +40,7 @@ pub(crate) struct Course {
     pub(crate) message: Option<String>,
     pub(crate) budget: Option<Budget>,
     pub(crate) deadlines: Vec<Deadline>,
-    /// Staff may read what its students' cells print; otherwise only the owner may.
+    /// Staff can read the output of students' cells; otherwise only the owner may.
     pub(crate) staff_see_outputs: bool,
 }
 

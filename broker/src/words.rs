@@ -244,6 +244,6 @@ pub(crate) fn explanation(job: &Job, now_ms: i64) -> String {
                 duration(since)
             )
         }
-        (JobState::Finished, _) => format!("It is over: {}", outcome(job.outcome).1),
+        (JobState::Finished, _) => format!("It has ended: {}", outcome(job.outcome).1),
     }
 }

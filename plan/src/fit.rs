@@ -73,7 +73,7 @@ pub struct Fit {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TooLittle {
-    #[error("The history holds no cells yet, so nothing can be estimated from it")]
+    #[error("The history has no cells yet, so there is nothing to estimate from")]
     Nothing,
     #[error(
         "Only {} of the history ran to {} end, and an estimate needs at least {FEWEST}",
@@ -82,7 +82,7 @@ pub enum TooLittle {
     )]
     Few { cells: usize },
     #[error(
-        "Nobody in the history submitted a second cell soon after the first, so nothing is known of the time between cells"
+        "No one in the history submitted a second cell soon after the first, so the time between cells is unknown"
     )]
     NoEdits,
 }

@@ -29,7 +29,7 @@ def main() -> None:
         sys.stderr.write(
             "The program 'baton' was not found beside this Python or on PATH\n"
             "hint: install it again with 'pip install --force-reinstall baton-jupyter', "
-            "or say where it is with BATON_BINARY\n"
+            "or set BATON_BINARY to its path\n"
         )
         sys.exit(1)
     command = [binary, "kernel", "--python", sys.executable]

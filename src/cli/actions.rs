@@ -22,58 +22,58 @@ pub(super) fn actions() -> [Command; 8] {
     };
     let actions = [
         Command::new("cancel")
-            .about("Stop a job: your own, or one of a course of whose staff you are")
+            .about("Stop a job: your own, or one of a course that you are staff of")
             .arg(job())
-            .arg(why("Why; its owner reads it")),
+            .arg(why("The reason; the owner of the job reads it")),
         Command::new("hold")
-            .about("Hold a waiting job back")
+            .about("Put a waiting job on hold")
             .arg(job())
-            .arg(why("Why; its owner reads it").required(true)),
+            .arg(why("The reason; the owner of the job reads it").required(true)),
         Command::new("release")
-            .about("Let a job go that is held back")
+            .about("Release a job that is on hold")
             .arg(job()),
         Command::new("front")
-            .about("Let a waiting job go first")
+            .about("Move a waiting job to the front")
             .arg(job())
-            .arg(why("Why; it is recorded").required(true)),
+            .arg(why("The reason; it is recorded").required(true)),
         Command::new("drain")
-            .about("Let a worker take nothing new; what it runs goes on")
+            .about("Drain a worker: it accepts no new jobs and finishes the running ones")
             .arg(worker())
-            .arg(why("Why; those who wait read it").required(true)),
+            .arg(why("The reason; waiting people read it").required(true)),
         Command::new("resume")
-            .about("Let a worker take jobs again")
+            .about("Let a worker accept jobs again")
             .arg(worker()),
         course(),
         Command::new("audit")
-            .about("Say who of the staff did what")
+            .about("List the actions of staff")
             .arg(
                 Arg::new("course")
                     .long("course")
                     .value_name("NAME")
                     .help("Only for this course"),
             )
-            .arg(number("limit", "20", "How many at most")),
+            .arg(number("limit", "20", "The largest number of entries")),
     ];
     actions.map(|action| with_flags(action.arg(switch("json", "Print JSON"))))
 }
 
 pub(super) fn publish() -> Command {
     let publish = Command::new("publish")
-        .about("Make data public in a course of whose staff you are, so that its cells need not bring it")
+        .about("Make data public in a course that you are staff of, so that its cells need not upload it")
         .arg(Arg::new("course").value_name("COURSE").required(true))
         .arg(
             Arg::new("files")
                 .value_name("FILE")
                 .num_args(1..)
                 .value_parser(value_parser!(PathBuf))
-                .help("In place of one of the same name"),
+                .help("Replace a file of the same name"),
         )
-        .arg(switch("list", "List what is public"))
+        .arg(switch("list", "List public files"))
         .arg(
             Arg::new("withdraw")
                 .long("withdraw")
                 .value_name("NAME")
-                .help("Make this file public no longer"),
+                .help("Withdraw this public file"),
         )
         .arg(switch("json", "Print JSON"))
         .group(
@@ -98,54 +98,54 @@ fn course() -> Command {
         })
     };
     Command::new("course")
-        .about("Change what a course may use; what is not named stays as it is")
+        .about("Change the settings of a course; others stay unchanged")
         .arg(Arg::new("course").value_name("COURSE").required(true))
         .arg(
-            option("weight", "NUMBER", "Twice the weight is twice the share")
+            option("weight", "NUMBER", "Twice the weight means twice the share")
                 .value_parser(value_parser!(f64)),
         )
         .arg(time(
             "limit",
-            "How long a cell may run that asks for nothing, or none",
+            "The time limit of cells without --timeout, or none",
         ))
-        .arg(time("longest", "How long a cell may ask for, or none"))
+        .arg(time("longest", "The longest time limit that a cell may ask for, or none"))
         .arg(option(
             "deadline",
             "WHEN",
-            "Its cells go first before this time, such as 2026-11-20T23:59; instead of all others",
+            "The course has priority until this time, such as 2026-11-20T23:59; replaces all other deadlines",
         ))
         .arg(
             option(
                 "deadline-weight",
                 "NUMBER",
-                "By how much the deadline multiplies the weight",
+                "The factor by which the deadline multiplies the weight",
             )
             .value_parser(value_parser!(f64))
             .default_value("3"),
         )
         .arg(
-            option("before", "TIME", "How long before the deadline it counts")
+            option("before", "TIME", "How long before the deadline the priority begins")
                 .value_parser(Duration::from_text)
                 .default_value("24h"),
         )
-        .arg(switch("no-deadline", "No deadline counts any more"))
+        .arg(switch("no-deadline", "Remove all deadlines"))
         .arg(option(
             "pause",
             "WHY",
-            "Start none of its cells; those who wait read why",
+            "Pause the course: its cells do not start, and waiting people read this reason",
         ))
-        .arg(switch("unpause", "Start its cells again"))
+        .arg(switch("unpause", "End the pause"))
         .arg(option(
             "message",
             "TEXT",
-            "What those who wait read besides",
+            "A message for waiting people",
         ))
-        .arg(switch("no-message", "Nothing besides"))
+        .arg(switch("no-message", "Remove the message"))
         .arg(
             option(
                 "staff-see-outputs",
                 "YES",
-                "Whether staff may read what its students' cells print",
+                "Whether staff can read the output of students' cells",
             )
             .value_parser(value_parser!(bool))
             .action(ArgAction::Set),

@@ -15,23 +15,23 @@ pub(super) fn files() -> Command {
         )
     };
     Command::new("files")
-        .about("Bring back files that %%gpu cells deleted or replaced")
+        .about("Restore files that %%gpu cells deleted or replaced")
         .subcommand_required(true)
         .arg_required_else_help(true)
         .subcommand(
             Command::new("list")
-                .about("List the files that can be brought back, the newest first")
+                .about("List the files that can be restored, newest first")
                 .arg(folder())
                 .arg(switch("json", "Print JSON")),
         )
         .subcommand(
             Command::new("restore")
-                .about("Bring files back")
+                .about("Restore files")
                 .long_about(
                     "Bring files back.\n\n\
-                     With PATH, the newest version of that file, or of every file in that folder, takes its place. \
-                     What is there now goes to the trash.\n\n\
-                     Without PATH, every file that was deleted and is still missing comes back.",
+                     With PATH, restore the newest version of that file, or of every file in that folder. What \
+                     is there now goes to the trash.\n\n\
+                     Without PATH, restore every file that was deleted and is still missing.",
                 )
                 .arg(
                     Arg::new("paths")

@@ -39,9 +39,9 @@ pub(super) fn plan() -> Command {
             .help(help)
     };
     let plan = Command::new("plan")
-        .about("Say how many people share GPUs well, and how long each of them waits")
-        .arg(count("users", "People; the table goes up to them").default_value("40"))
-        .arg(count("gpus", "GPUs; the table goes up to them, above 9 in steps").default_value("1"))
+        .about("Compute how many people can share GPUs, and how long they wait")
+        .arg(count("users", "The largest number of people in the table").default_value("40"))
+        .arg(count("gpus", "The largest number of GPUs in the table (above 9 in steps)").default_value("1"))
         .arg(time(
             "edit",
             Some("2m"),
@@ -51,26 +51,26 @@ pub(super) fn plan() -> Command {
         .arg(time(
             "hand-over",
             Some("500ms"),
-            "Mean time in which a GPU goes to the next person",
+            "Mean time to hand a GPU over to the next person",
         ))
         .arg(time(
             "stay",
             None,
-            "Mean time until somebody who edits goes away; for ever if not given",
+            "How long a person stays on average (default: for ever)",
         ))
         .arg(time(
             "away",
             Some("1h"),
-            "Mean time until somebody who went comes back",
+            "How long a person is away on average",
         ))
         .arg(time(
             "wait",
             Some("30s"),
-            "The wait that 99 of 100 cells may have at most",
+            "The longest wait that is acceptable for 99 of 100 cells",
         ))
         .arg(switch(
             "exclusive",
-            "Everybody keeps a GPU from coming to going; the waits are for that GPU",
+            "Each person keeps a GPU for their whole visit",
         ))
         .arg(
             switch(
@@ -82,7 +82,7 @@ pub(super) fn plan() -> Command {
         .arg(
             switch(
                 "policies",
-                "Simulate so many people and GPUs, and compare the ways to share them",
+                "Simulate this many people and GPUs, and compare ways to share them",
             )
             .conflicts_with_all([
                 "run", "hand-over", "stay", "away", "wait", "exclusive", "from-broker", "report",
@@ -100,7 +100,7 @@ pub(super) fn plan() -> Command {
         .arg(
             count(
                 "slots",
-                "Cells that take turns on a GPU, for --policies; others wait in line; all if not given",
+                "Cells that time-share one GPU, for --policies; others wait in the queue (default: all)",
             )
             .requires("policies"),
         )
@@ -108,7 +108,7 @@ pub(super) fn plan() -> Command {
             time(
                 "cold",
                 Some("5s"),
-                "Time in which a session begins on another GPU, for --policies",
+                "Time to start a session on another GPU, for --policies",
             )
             .requires("policies"),
         )
@@ -125,7 +125,7 @@ pub(super) fn plan() -> Command {
         .arg(size(
             "link",
             "25GB",
-            "What moves between GPU and host in a second, for --policies",
+            "Bytes that move between GPU and host in one second, for --policies",
         ))
         .arg(
             Arg::new("seed")
@@ -134,12 +134,12 @@ pub(super) fn plan() -> Command {
                 .value_parser(value_parser!(u64))
                 .default_value("1")
                 .requires("policies")
-                .help("Another number is another class, for --policies"),
+                .help("The seed of the simulation, for --policies"),
         )
         .arg(
             switch(
                 "from-broker",
-                "Estimate everything from the broker's history, and predict the course",
+                "Estimate all values from the broker's history, and predict the course",
             )
             .conflicts_with_all([
                 "users", "edit", "run", "hand-over", "stay", "away", "wait", "exclusive", "latency",
@@ -152,7 +152,7 @@ pub(super) fn plan() -> Command {
                 .value_parser(value_parser!(u32).range(1..=366))
                 .default_value("7")
                 .requires("from-broker")
-                .help("How many days of history --from-broker looks at"),
+                .help("How many days of history --from-broker uses"),
         )
         .arg(
             Arg::new("course")
@@ -164,7 +164,7 @@ pub(super) fn plan() -> Command {
         .arg(path_argument(
             "latency",
             "FILE",
-            "What `baton bench latency --json` printed, instead of --hand-over and --cold",
+            "The output of `baton bench latency --json`, instead of --hand-over and --cold",
         ))
         .arg(path_argument(
             "report",
@@ -192,7 +192,7 @@ pub(super) fn bench() -> Command {
                 .value_name("NUMBER")
                 .value_parser(value_parser!(u16).range(1..))
                 .default_value("5")
-                .help("How often a warm cell runs; medians are printed"),
+                .help("How many times a warm cell runs; medians are printed"),
         )
         .arg(python_argument("The Python in which notebooks run"))
         .arg(switch("json", "Print JSON; times are in seconds"))

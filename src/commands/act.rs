@@ -84,7 +84,7 @@ fn change(matches: &ArgMatches) -> anyhow::Result<CourseChange> {
     };
     anyhow::ensure!(
         change != CourseChange::default(),
-        "Nothing is to be changed\nhint: baton course --help lists what can be"
+        "There is nothing to change\nhint: baton course --help lists the settings"
     );
     Ok(change)
 }
@@ -98,7 +98,7 @@ fn deadlines(matches: &ArgMatches) -> anyhow::Result<Option<Vec<Deadline>>> {
     };
     let until: DateTime = when
         .parse()
-        .with_context(|| format!("{when:?} is no time such as 2026-11-20T23:59"))?;
+        .with_context(|| format!("{when:?} is not a time such as 2026-11-20T23:59"))?;
     let until_ms = TimeZone::system().to_timestamp(until)?.as_millisecond();
     let before: &Duration = matches.get_one("before").expect("it has a default");
     let before_ms = i64::try_from(before.as_millis()).context("That is too long before")?;

@@ -78,10 +78,10 @@ pub(crate) fn tls_files(settings: &Settings) -> anyhow::Result<Option<TlsFiles>>
         (Some(certificate), Some(key)) => Ok(Some(TlsFiles { certificate, key })),
         (None, None) => Ok(None),
         (Some(_), None) => {
-            anyhow::bail!("broker.tls_certificate is set, and broker.tls_key is not")
+            anyhow::bail!("broker.tls_certificate is set, but broker.tls_key is not")
         }
         (None, Some(_)) => {
-            anyhow::bail!("broker.tls_key is set, and broker.tls_certificate is not")
+            anyhow::bail!("broker.tls_key is set, but broker.tls_certificate is not")
         }
     }
 }
@@ -91,7 +91,7 @@ fn hub(settings: &Settings) -> anyhow::Result<Option<HubConfig>> {
         return Ok(None);
     };
     let token = settings.hub_service_token()?.context(
-        "The JupyterHub is named, but not the token of the broker as its service\nhint: set broker.hub.token_file",
+        "The broker's token as a service of the JupyterHub is missing\nhint: set broker.hub.token_file",
     )?;
     Ok(Some(HubConfig {
         api_url: api_url.0,
@@ -110,7 +110,7 @@ fn allow_many_connections() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
     if let Err(error) = raised {
-        tracing::warn!("The broker takes no more connections than usual: {error}");
+        tracing::warn!("Failed to raise the limit of connections: {error}");
     }
 }
 

@@ -12,12 +12,10 @@ use crate::{notify, runtime, settings::Settings, signals::EndSignals};
 
 pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let Some(BrokerAddress::Http(broker)) = settings.broker_address.clone() else {
-        anyhow::bail!(
-            "It is not known whom to ask\nhint: --broker https://HOST:PORT of the broker"
-        );
+        anyhow::bail!("No broker is configured\nhint: give --broker https://HOST:PORT");
     };
     let token = settings.token_text()?.context(
-        "The broker's own token is missing\nhint: --token-file of the broker, which says at its start where it is",
+        "The broker's own token is missing\nhint: give --token-file; the broker prints the file's path at its start",
     )?;
     let chunks = settings.broker_chunks.clone();
     let config = ChunkListener {

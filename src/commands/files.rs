@@ -142,10 +142,10 @@ fn restore(folder: &Path, trash: &Trash, chosen: &[&Kept]) -> anyhow::Result<Exi
         match kept.restore(folder, trash) {
             Ok(()) => {
                 let when = time(kept.at_ms);
-                println!("Brought back '{}', {} {when}", kept.path, kept.was);
+                println!("Restored '{}', {} {when}", kept.path, kept.was);
             }
             Err(error) => {
-                eprintln!("Failed to bring back '{}': {error}", kept.path);
+                eprintln!("Failed to restore '{}': {error}", kept.path);
                 all = ExitCode::FAILURE;
             }
         }

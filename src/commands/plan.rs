@@ -62,7 +62,7 @@ pub(crate) fn main(
     if matches.get_flag("states") {
         let states = states::solve(&question.rates, question.users).with_context(|| {
             format!(
-                "There are too many states of {} people to list\nhint: --states lists those of up to {} people, for example --users 2",
+                "The states of {} people are too many to list\nhint: --states lists those of up to {} people, for example --users 2",
                 question.users,
                 states::MAX_PEOPLE
             )
@@ -152,7 +152,7 @@ impl Latency {
             .with_context(|| format!("Failed to read {}", path.display()))?;
         let measured: Self = serde_json::from_str(&text).with_context(|| {
             format!(
-                "{} does not say what a hand-over takes\nhint: baton bench latency --json > {0}",
+                "{} does not contain the hand-over time\nhint: baton bench latency --json > {0}",
                 path.display()
             )
         })?;
@@ -192,7 +192,7 @@ impl Question {
     fn solve(&self, users: usize, gpus: usize, effort: Effort) -> anyhow::Result<Solution> {
         if self.exclusive {
             let answer = exclusive::solve(&self.rates, users, gpus).context(
-                "With exclusive GPUs and people who never leave, all the others wait for ever\nhint: say how long people stay, for example --stay 90m",
+                "With exclusive GPUs and people who never leave, all other people wait for ever\nhint: say how long people stay, for example --stay 90m",
             )?;
             return Ok(Solution::Exact(answer));
         }

@@ -181,7 +181,7 @@ async fn idle(mut activity: watch::Receiver<Activity>, idle_exit: Option<Duratio
             Ok(Ok(_)) => {}
             Ok(Err(_)) => return,
             Err(_) => {
-                tracing::info!("Ending because nobody needs this service");
+                tracing::info!("Stopping: the service was idle for long");
                 return;
             }
         }

@@ -69,30 +69,30 @@ macro_rules! settings {
 }
 
 settings! {
-    #[doc = "Where the broker is. Without it, a broker is started for this user on this machine by the first `%%gpu` cell."]
+    #[doc = "The broker's address. Without it, the first `%%gpu` cell starts a broker for this user on this machine."]
     broker_address: Option<BrokerAddress> = "broker_address",
     flag: Some(("broker", &["worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "plan", "bench latency"])),
     default: Nothing { described: "the broker of this user on this machine" };
 
-    #[doc = "A file with the certificates (PEM) of authorities, such as the university's own, that count besides those that the system trusts: for a broker and a JupyterHub whose addresses begin with `https`."]
+    #[doc = "A file with certificates (PEM) of authorities, such as the university's own, to trust in addition to the system's. They apply to a broker and a JupyterHub whose addresses begin with `https`."]
     ca_file: Option<PathBuf> = "ca_file",
     flag: Some(("ca-file", &["broker", "worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "plan", "bench latency"])),
-    default: Nothing { described: "none: what the system trusts" };
+    default: Nothing { described: "none: the authorities that the system trusts" };
 
-    #[doc = "The secret that broker, workers and notebooks share. Never in the configuration file: use `token_file`."]
+    #[doc = "The secret that broker, workers and notebooks share. It cannot be in the configuration file: use `token_file`."]
     token: Option<String> = "token",
     flag: None,
-    default: Nothing { described: "what `token_file` holds" }, secret: true;
+    default: Nothing { described: "the contents of `token_file`" }, secret: true;
 
     #[doc = "A file that holds the secret that broker, workers and notebooks share."]
     token_file: Option<PathBuf> = "token_file",
     flag: Some(("token-file", &["broker", "worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "plan", "bench latency"])),
     default: Computed {
         text: |surroundings| surroundings.credential("token"),
-        described: "`$CREDENTIALS_DIRECTORY/token` where `LoadCredential=token:FILE` of systemd gives one; for a broker that listens on TCP, `token` in `state_folder`, made at the first start",
+        described: "`$CREDENTIALS_DIRECTORY/token` with `LoadCredential=token:FILE` of systemd; for a broker that listens on TCP, `token` in `state_folder`, created at the first start",
     };
 
-    #[doc = "The token of JupyterHub with which notebooks, and commands in a terminal of JupyterLab, say whose they are where no other token is set. It is sent to the broker that `broker_address` names, and to no other."]
+    #[doc = "The JupyterHub token with which notebooks, and commands in a terminal of JupyterLab, identify their person if no other token is set. It is sent only to the broker that `broker_address` names."]
     hub_token: Option<String> = "hub_token",
     flag: None,
     default: Computed {
@@ -100,7 +100,7 @@ settings! {
         described: "`$JUPYTERHUB_API_TOKEN` in a notebook server of JupyterHub",
     }, secret: true;
 
-    #[doc = "The course that `%%gpu` cells are for. A person of one course need not say it."]
+    #[doc = "The course of `%%gpu` cells. A person in only one course does not need it."]
     course: Option<String> = "course",
     flag: None,
     default: Nothing { described: "the only course of the person" };
@@ -110,32 +110,32 @@ settings! {
     flag: None,
     default: Text("true");
 
-    #[doc = "How state moves between notebook and worker: `auto` goes past the broker where both are on one machine, `http` always through it."]
+    #[doc = "How state moves between notebook and worker: with `auto`, directly if both are on one machine, otherwise through the broker; with `http`, always through the broker."]
     lane: LaneChoice = "lane",
     flag: Some(("lane", &["worker", "up"])),
     default: Text("auto");
 
-    #[doc = "How long a `%%gpu` cell, and what it has made, wait for a broker that is away or has no room. An interrupt ends the wait."]
+    #[doc = "How long a `%%gpu` cell and its results wait while the broker is unreachable or has no room. An interrupt ends the wait."]
     broker_patience: Duration = "broker_patience",
     flag: Some(("broker-patience", &["worker", "up"])),
     default: Text("10m");
 
-    #[doc = "Whether `cuda` is there in ordinary cells, too, where it is virtual and computes on the CPU."]
+    #[doc = "Whether `cuda` also exists in ordinary cells, where it is virtual and computes on the CPU."]
     virtual_cuda: bool = "virtual_cuda",
     flag: None,
     default: Text("true");
 
-    #[doc = "How much is kept of the files that `%%gpu` cells deleted or replaced beside a notebook; the oldest go first. `baton files restore` brings them back."]
+    #[doc = "The size limit of the trash: the files beside a notebook that `%%gpu` cells deleted or replaced. The oldest are removed first. `baton files restore` restores them."]
     trash_limit: Size = "trash.limit",
     flag: None,
     default: Text("1GiB");
 
-    #[doc = "How long they are kept."]
+    #[doc = "How long files stay in the trash."]
     trash_age: Duration = "trash.age",
     flag: None,
     default: Text("7d");
 
-    #[doc = "Where the broker of this user has its socket, its lock, its token and its log. Only this user may enter it."]
+    #[doc = "The folder in which the broker of this user keeps its socket, lock, token and log. Only this user may enter it."]
     runtime_folder: PathBuf = "runtime_folder",
     flag: Some(("runtime-folder", &["up", "worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "plan", "bench latency"])),
     default: Computed {
@@ -143,7 +143,7 @@ settings! {
         described: "`$XDG_RUNTIME_DIR/baton`, else `/tmp/baton-UID`",
     };
 
-    #[doc = "Where a broker keeps its database and its chunks, and a worker its mirrors of notebooks' folders, unless they are named themselves."]
+    #[doc = "The folder for a broker's database and chunks and for a worker's mirrors, unless their own settings name other places."]
     state_folder: PathBuf = "state_folder",
     flag: Some(("state-folder", &["broker", "chunks", "worker", "up"])),
     default: Computed {
@@ -156,42 +156,42 @@ settings! {
     flag: Some(("listen", &["broker"])),
     default: Text("127.0.0.1:8470");
 
-    #[doc = "The certificate (PEM) with which the broker encrypts, and `baton chunks`, too: its own, then those of the authorities between. It is read again when it changes."]
+    #[doc = "The TLS certificate (PEM) of the broker and of `baton chunks`: their own certificate, then those of intermediate authorities. It is reloaded when it changes."]
     broker_tls_certificate: Option<PathBuf> = "broker.tls_certificate",
     flag: Some(("tls-certificate", &["broker", "chunks"])),
     default: Nothing { described: "none: no encryption" };
 
-    #[doc = "The private key (PEM) of that certificate. Only the broker's user may be able to read it."]
+    #[doc = "The private key (PEM) of that certificate. Only the broker's user may have access to it."]
     broker_tls_key: Option<PathBuf> = "broker.tls_key",
     flag: Some(("tls-key", &["broker", "chunks"])),
     default: Nothing { described: "none" };
 
-    #[doc = "Whether others reach the broker, and `baton chunks`, through a proxy of yours with TLS, or over a network that is encrypted itself. Without this and without a certificate it listens on this machine only."]
+    #[doc = "Whether clients reach the broker and `baton chunks` through your own proxy with TLS or over an encrypted network. Without this and without a certificate they listen only on this machine."]
     broker_behind_tls_proxy: bool = "broker.behind_tls_proxy",
     flag: Some(("behind-tls-proxy", &["broker", "chunks"])),
     default: Text("false");
 
-    #[doc = "The path below which the broker is served besides at the root, such as `/services/baton`, for a proxy in front that keeps it."]
+    #[doc = "An additional path at which the broker is served, such as `/services/baton`, for a proxy that does not remove it."]
     broker_url_prefix: Option<UrlPrefix> = "broker.url_prefix",
     flag: Some(("url-prefix", &["broker"])),
-    default: Nothing { described: "none: a proxy in front takes its prefix away" };
+    default: Nothing { described: "none: a proxy removes its prefix" };
 
-    #[doc = "How many requests of pages and API the token of a person may make in a second; four times as many at once."]
+    #[doc = "How many requests for pages and the API the token of a person may send per second. Bursts may be four times as large."]
     broker_request_rate: u32 = "broker.request_rate",
     flag: Some(("request-rate", &["broker"])),
     default: Text("50");
 
-    #[doc = "How many requests about chunks the notebooks of a person may make in a second; four times as many at once. One that names more than 32 chunks counts as several."]
+    #[doc = "How many requests for chunks the notebooks of a person may send per second. Bursts may be four times as large. A request with more than 32 chunks counts as several."]
     broker_chunk_request_rate: u32 = "broker.chunk_request_rate",
     flag: Some(("chunk-request-rate", &["broker"])),
     default: Text("500");
 
-    #[doc = "How many notebooks and live pages of one person may be connected."]
+    #[doc = "How many notebooks and live pages of one person may be connected at the same time."]
     broker_person_connection_limit: u32 = "broker.person_connection_limit",
     flag: Some(("person-connection-limit", &["broker"])),
     default: Text("100");
 
-    #[doc = "Where the broker keeps its jobs: an SQLite file, or PostgreSQL as `postgres://USER@HOST/DATABASE`, on which a second broker takes over when the first one dies. The password may stand in `PGPASSWORD` instead."]
+    #[doc = "Where the broker keeps its jobs: an SQLite file, or PostgreSQL as `postgres://USER@HOST/DATABASE`, on which a second broker takes over when the first one dies. The password may be in `PGPASSWORD`."]
     broker_database: Option<Database> = "broker.database",
     flag: Some(("database", &["broker"])),
     default: Nothing { described: "`broker.db` in `state_folder`" };
@@ -199,58 +199,58 @@ settings! {
     #[doc = "The `HOST:PORT` at which other brokers on the same PostgreSQL reach this one."]
     broker_advertise: Option<String> = "broker.advertise",
     flag: Some(("advertise", &["broker"])),
-    default: Nothing { described: "where it listens" };
+    default: Nothing { described: "the address on which it listens" };
 
     #[doc = "The folder in which the broker keeps chunks of state."]
     broker_chunks: Option<PathBuf> = "broker.chunks",
     flag: Some(("chunks", &["broker", "chunks"])),
     default: Nothing { described: "`chunks` in `state_folder`" };
 
-    #[doc = "The address and port on which `baton chunks` takes and gives the bytes of chunks, for a proxy in front of it and the broker."]
+    #[doc = "The address and port on which `baton chunks` serves the bytes of chunks, for a proxy in front of it and the broker."]
     broker_chunk_listen: SocketAddr = "broker.chunk_listen",
     flag: Some(("listen", &["chunks"])),
     default: Text("127.0.0.1:8471");
 
-    #[doc = "How much the broker stores in chunks at most; more is refused."]
+    #[doc = "How many bytes of chunks the broker stores. More are refused."]
     broker_chunk_limit: Size = "broker.chunk_limit",
     flag: Some(("chunk-limit", &["broker", "chunks", "up"])),
     default: Text("64GiB");
 
-    #[doc = "How much of that may be one person's; more of theirs is refused."]
+    #[doc = "How many bytes of chunks one person may store on the broker. More are refused."]
     broker_person_chunk_limit: Size = "broker.person_chunk_limit",
     flag: Some(("person-chunk-limit", &["broker"])),
     default: Text("16GiB");
 
-    #[doc = "The file that says who has which token and which role in which course; `baton people add` writes it. Only its owner may be able to read it."]
+    #[doc = "The file with the tokens of people and their roles in courses, written by `baton people add`. Only its owner may have access to it."]
     broker_people_file: Option<PathBuf> = "broker.people_file",
     flag: Some(("people-file", &["broker", "people"])),
-    default: Nothing { described: "none: whoever has the broker's token may do everything" };
+    default: Nothing { described: "none: every person uses the broker's token and may do everything" };
 
-    #[doc = "The API of the JupyterHub whose people may come in with the tokens that the Hub gave them."]
+    #[doc = "The API of the JupyterHub whose users can sign in with the tokens that the Hub gave them."]
     broker_hub_api_url: Option<HttpUrl> = "broker.hub.api_url",
     flag: Some(("hub-api-url", &["broker"])),
     default: Computed {
         text: |surroundings| surroundings.of_hub_service("JUPYTERHUB_API_URL"),
-        described: "`$JUPYTERHUB_API_URL` where the Hub itself starts the broker; otherwise none",
+        described: "`$JUPYTERHUB_API_URL` if the Hub itself starts the broker; otherwise none",
     };
 
-    #[doc = "The API token that the Hub has for the broker as its service. Never in the configuration file: use `broker.hub.token_file`."]
+    #[doc = "The broker's API token as a service of the Hub. It cannot be in the configuration file: use `broker.hub.token_file`."]
     broker_hub_token: Option<String> = "broker.hub.token",
     flag: None,
     default: Computed {
         text: |surroundings| surroundings.of_hub_service("JUPYTERHUB_API_TOKEN"),
-        described: "what `broker.hub.token_file` holds; `$JUPYTERHUB_API_TOKEN` where the Hub itself starts the broker",
+        described: "the contents of `broker.hub.token_file`; `$JUPYTERHUB_API_TOKEN` if the Hub itself starts the broker",
     }, secret: true;
 
-    #[doc = "A file that holds the API token that the Hub has for the broker as its service."]
+    #[doc = "A file that holds the broker's API token as a service of the Hub."]
     broker_hub_token_file: Option<PathBuf> = "broker.hub.token_file",
     flag: Some(("hub-token-file", &["broker"])),
     default: Computed {
         text: |surroundings| surroundings.credential("hub-token"),
-        described: "`$CREDENTIALS_DIRECTORY/hub-token` where `LoadCredential=hub-token:FILE` of systemd gives one",
+        described: "`$CREDENTIALS_DIRECTORY/hub-token` with `LoadCredential=hub-token:FILE` of systemd",
     };
 
-    #[doc = "The name of that service. The pages are served below `/services/NAME` then, unless `broker.url_prefix` says otherwise."]
+    #[doc = "The name of that service. The pages are then served below `/services/NAME`, unless `broker.url_prefix` names another path."]
     broker_hub_service: String = "broker.hub.service",
     flag: Some(("hub-service", &["broker"])),
     default: Computed {
@@ -258,63 +258,63 @@ settings! {
             name if name.is_empty() => "baton".to_owned(),
             name => name,
         },
-        described: "`baton`; `$JUPYTERHUB_SERVICE_NAME` where the Hub itself starts the broker",
+        described: "`baton`; `$JUPYTERHUB_SERVICE_NAME` if the Hub itself starts the broker",
     };
 
-    #[doc = "The Hub's groups of a course's students: the name of the group, with `{course}` where the name of the course stands."]
+    #[doc = "The Hub groups that contain the students of courses: the group's name, with `{course}` in place of the course's name."]
     broker_hub_student_groups: GroupPattern = "broker.hub.student_groups",
     flag: Some(("hub-student-groups", &["broker"])),
     default: Text("{course}");
 
-    #[doc = "The same of a course's staff, which goes before."]
+    #[doc = "The same for the staff of courses. A person in both groups is staff."]
     broker_hub_staff_groups: GroupPattern = "broker.hub.staff_groups",
     flag: Some(("hub-staff-groups", &["broker"])),
     default: Text("{course}-staff");
 
-    #[doc = "How long an answer of the Hub counts: so long after the Hub has withdrawn a token it still opens the door."]
+    #[doc = "How long an answer of the Hub is valid. A token that the Hub has revoked keeps working for this long."]
     broker_hub_remembered: Duration = "broker.hub.remembered",
     flag: Some(("hub-remembered", &["broker"])),
     default: Text("60s");
 
-    #[doc = "The Hub's API as browsers reach it, for a Hub that has other hosts for its services."]
+    #[doc = "The Hub's address for browsers, for a Hub whose services have other hosts."]
     broker_hub_public_api_url: Option<PublicUrl> = "broker.hub.public_api_url",
     flag: Some(("hub-public-api-url", &["broker"])),
     default: Nothing { described: "on the host of the pages" };
 
-    #[doc = "Where the Hub sends people back to after they signed in: the `oauth_redirect_uri` of the service."]
+    #[doc = "The address to which the Hub returns people after they sign in: the `oauth_redirect_uri` of the service."]
     broker_hub_callback_url: Option<PublicUrl> = "broker.hub.callback_url",
     flag: Some(("hub-callback-url", &["broker"])),
     default: Nothing { described: "`oauth_callback` below the prefix of the pages" };
 
-    #[doc = "The file that says what each course may use: weight, time limits, budget, deadlines, pause. It is read again when it changes."]
+    #[doc = "The file with the settings of courses: weight, time limits, budget, deadlines, pause. It is reloaded when it changes."]
     broker_courses_file: Option<PathBuf> = "broker.courses_file",
     flag: Some(("courses-file", &["broker"])),
-    default: Nothing { described: "none: nobody is limited, and all weigh the same" };
+    default: Nothing { described: "none: no limits, and equal weights" };
 
-    #[doc = "How many cells at once one worker may offer to run (`worker.slots`); a worker that offers more is refused."]
+    #[doc = "The largest number of slots (`worker.slots`) that one worker may offer. A worker that offers more is refused."]
     broker_worker_slots: u32 = "broker.worker_slots",
     flag: Some(("worker-slots", &["broker"])),
     default: Text("64");
 
-    #[doc = "How long a worker may be out of sight before its running cells count as lost."]
+    #[doc = "How long a worker may be disconnected before its running cells count as lost."]
     broker_worker_grace: Duration = "broker.worker_grace",
     flag: Some(("worker-grace", &["broker"])),
     default: Text("5s");
 
-    #[doc = "How long a notebook whose connection was closed, as by a kernel that was killed, may take to connect again before its cells are stopped. One that falls silent, as behind a cut network, has 30 seconds from when the broker notices, which takes 45. More is better where a server between notebooks and broker may be restarted."]
+    #[doc = "How long a notebook may take to reconnect after its connection was closed, for example because its kernel was killed. Then its cells are stopped. If the connection falls silent, as in a network failure, the broker notices after 45 seconds, and the notebook then has 30 seconds. Use a larger value if a server between notebooks and broker may be restarted."]
     broker_proxy_grace: Duration = "broker.proxy_grace",
     flag: Some(("proxy-grace", &["broker"])),
     default: Text("5s");
 
-    #[doc = "How the worker is called in notebooks and on the dashboard. A worker with a token of its own has the name that its token was made for, and is refused with another one."]
+    #[doc = "The worker's name in notebooks and on the dashboard. A worker with its own token must use the name for which the token was made; another name is refused."]
     worker_name: Option<String> = "worker.name",
     flag: Some(("name", &["worker"])),
-    default: Nothing { described: "the name of its token; with the broker's own token the kind of its device and a number" };
+    default: Nothing { described: "the name of its token; with the broker's own token, the kind of its device and a number" };
 
-    #[doc = "How many cells the worker runs at once."]
+    #[doc = "The number of slots: how many cells the worker runs at the same time."]
     worker_slots: Option<u32> = "worker.slots",
     flag: Some(("slots", &["worker", "up"])),
-    default: Nothing { described: "2 for each GPU on which sessions take turns, 1 for each GPU or slice that a session has for itself, 2 otherwise" };
+    default: Nothing { described: "2 for each time-shared GPU, 1 for each GPU or slice that belongs to one session, 2 otherwise" };
 
     #[doc = "The Python in which the worker runs cells."]
     worker_python: Option<PathBuf> = "worker.python",
@@ -329,12 +329,12 @@ settings! {
         described: "`$XDG_CACHE_HOME/baton/chunks`, else `~/.cache/baton/chunks`",
     };
 
-    #[doc = "How much the worker keeps in its cache; what was not used for longest goes first."]
+    #[doc = "The size of the worker's cache. The least recently used chunks are removed first."]
     worker_cache_limit: Size = "worker.cache_limit",
     flag: Some(("cache-limit", &["worker", "up"])),
     default: Text("32GiB");
 
-    #[doc = "How long a session stays warm without a cell."]
+    #[doc = "How long a session stays warm without running a cell."]
     worker_session_idle: Duration = "worker.session_idle",
     flag: Some(("session-idle", &["worker", "up"])),
     default: Text("30m");
@@ -344,55 +344,55 @@ settings! {
     flag: Some(("session-memory", &["worker", "up"])),
     default: Nothing { described: "no limit" };
 
-    #[doc = "Names of environment variables that sessions inherit from the worker besides the usual ones, such as `[\"HTTPS_PROXY\", \"COURSE_*\"]`. Everything else stays with the worker: cells can read what they inherit, so name no secret."]
+    #[doc = "Names of environment variables that sessions inherit from the worker in addition to the usual ones, such as `[\"HTTPS_PROXY\", \"COURSE_*\"]`. Sessions do not see other variables. Cells can read these, so do not name a secret."]
     worker_session_environment: VariableNames = "worker.session_environment",
     flag: Some(("session-environment", &["worker", "up"])),
     default: Text("[]");
 
-    #[doc = "How sessions reach the files of a notebook's folder: `auto` works in the folder itself where this machine sees it, else in a mirror whose files come when they are opened; `mirror` always does that; `copy` fetches all files before the cell runs."]
+    #[doc = "How sessions reach the files of a notebook's folder: `auto` works in the folder itself if this machine sees it, otherwise in a mirror whose files arrive when they are opened; `mirror` always uses a mirror; `copy` fetches all files before the cell runs."]
     worker_files: FilesChoice = "worker.files",
     flag: Some(("files", &["worker", "up"])),
     default: Text("auto");
 
-    #[doc = "Whether `pip install` and `uv pip install` in a `%%gpu` cell install packages, for the sessions of its notebook only. Otherwise they are refused with a hint."]
+    #[doc = "Whether `pip install` and `uv pip install` in a `%%gpu` cell install packages, only for the sessions of its notebook. Otherwise they are refused with a hint."]
     worker_install_packages: bool = "worker.install_packages",
     flag: Some(("install-packages", &["worker", "up"])),
     default: Text("true");
 
-    #[doc = "How much a cell may bring home in files that it wrote in a mirror, and how large a file may be that it opens there."]
+    #[doc = "The limit for files in a mirror: the total size of the files that one cell writes, and the size of each file that it opens."]
     worker_files_limit: Size = "worker.files_limit",
     flag: Some(("files-limit", &["worker", "up"])),
     default: Text("4GiB");
 
-    #[doc = "The folder in which the worker keeps mirrors of notebooks' folders and the packages that cells install, each as long as its session. Nothing else may tidy it up. A disk of the machine's own is best."]
+    #[doc = "The folder in which the worker keeps mirrors of notebooks' folders and the packages that cells install, each for as long as its session lives. No other program may clean it up. Use a local disk."]
     worker_mirrors: Option<PathBuf> = "worker.mirrors",
     flag: Some(("mirrors", &["worker", "up"])),
     default: Nothing { described: "`mirrors` in `state_folder`" };
 
-    #[doc = "How sessions share a GPU: `turns` lets them compute one after the other, each with its whole memory; `mps` side by side, through NVIDIA's server; `mig` gives each session a slice, `exclusive` a whole GPU; `open` leaves it to the driver."]
+    #[doc = "How sessions share a GPU: with `turns` they time-share it, each with its whole memory; with `mps` they compute side by side through NVIDIA's MPS; `mig` gives each session a slice, `exclusive` a whole GPU; `open` leaves it to the driver."]
     worker_gpu_mode: GpuMode = "worker.gpu_mode",
     flag: Some(("gpu-mode", &["worker", "up"])),
     default: Text("turns");
 
-    #[doc = "How much of a GPU's memory a session may allocate, where sessions take turns (`mps`: one process of it)."]
+    #[doc = "How much of a GPU's memory a session may allocate on a time-shared GPU (with `mps`: each process of the session)."]
     worker_gpu_memory: Option<Size> = "worker.gpu_memory",
     flag: Some(("gpu-memory", &["worker", "up"])),
-    default: Nothing { described: "as much as the GPU has" };
+    default: Nothing { described: "all of the GPU's memory" };
 
     #[doc = "How long an interrupted cell may take to end before its session is killed."]
     worker_cancel_grace: Duration = "worker.cancel_grace",
     flag: Some(("cancel-grace", &["worker", "up"])),
     default: Text("10s");
 
-    #[doc = "How long running cells may go on when the worker is asked to stop (SIGTERM or Ctrl-C); then they are ended, as a second request does at once."]
+    #[doc = "How long running cells may continue after the worker is asked to stop (SIGTERM or Ctrl-C). Then they are stopped. A second request stops them at once."]
     worker_stop_grace: Option<Duration> = "worker.stop_grace",
     flag: Some(("stop-grace", &["worker", "up"])),
     default: Nothing { described: "each cell until its own time limit; 10s for `baton up`" };
 
-    #[doc = "After how long without notebooks and cells `baton up` ends by itself."]
+    #[doc = "How long `baton up` keeps running without notebooks and cells."]
     up_idle_exit: Option<Duration> = "up.idle_exit",
     flag: Some(("idle-exit", &["up"])),
-    default: Nothing { described: "it stays until it is stopped; 10m when a cell started it" };
+    default: Nothing { described: "until it is stopped; 10m if a cell started it" };
 
     #[doc = "The address and port of this machine on which `baton up` shows its dashboard; `off` for none."]
     up_dashboard: Dashboard = "up.dashboard",

@@ -9,28 +9,28 @@ const HEAD: &str = "\
 
 <!-- Made of the table in src/settings/mod.rs by `baton config reference`; do not edit. -->
 
-Nothing has to be configured.
-What is configured comes from, in this order: a flag, the environment, the configuration file, the default.
+Baton works without configuration.
+Settings are read in this order: flag, environment, configuration file, default.
 
-The configuration file of a user is `$XDG_CONFIG_HOME/baton/config.toml` (`~/.config/baton/config.toml`), that of a machine `/etc/baton/config.toml`.
-A key in the user's file goes before the same key in the machine's.
-With `BATON_CONFIG` only the file that it names is read.
+A user's configuration file is `$XDG_CONFIG_HOME/baton/config.toml` (`~/.config/baton/config.toml`), a machine's is `/etc/baton/config.toml`.
+A key in the user's file overrides the same key in the machine's.
+If `BATON_CONFIG` names a file, only that file is read.
 An unknown key is an error.
-`baton config show` prints every value that counts and where it came from.
+`baton config show` prints every value in effect and its origin.
 
-A key with a dot stands in a section: `worker.slots` is `slots` below `[worker]`.
+A key with a dot belongs to a section: `worker.slots` is `slots` below `[worker]`.
 Durations are written as `500ms`, `30s`, `10m`, `2h`, sizes as `500MB`, `64GiB`.
 ";
 
 const TAIL: &str = "\
-## Other variables of the environment
+## Other environment variables
 
 | variable | meaning |
 | --- | --- |
 | `BATON_CONFIG` | The only configuration file that is read. |
 | `BATON_LOG` | What is logged to stderr, for example `info` or `baton_broker=debug`. |
 | `BATON_DISABLE` | With `1` the kernel \"Python (shared GPU)\" is the plain Python kernel. |
-| `BATON_BINARY` | The program `baton` that the kernel starts, where it is not beside Python. |
+| `BATON_BINARY` | The program `baton` that the kernel starts, if it is not beside Python. |
 ";
 
 pub(crate) fn reference() -> String {

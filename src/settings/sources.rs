@@ -35,8 +35,8 @@ pub(crate) enum SettingsError {
         known: String,
     },
     #[error(
-        "{key} is a secret and does not belong into {}\n\
-         hint: put it into a file of its own and name that with {key}_file", path.display()
+        "{key} is a secret and must not be in {}\n\
+         hint: put it into its own file, and name the file with {key}_file", path.display()
     )]
     Secret { path: PathBuf, key: &'static str },
     #[error("Wrong value for {key} from {origin}: expected {expected}, found {found:?}")]

@@ -42,7 +42,7 @@ fn what_a_broker_says_to_a_person() {
         (["jobs"].as_slice(), "No jobs\n"),
         (&["jobs", "--json", "--state", "queued"], "[]\n"),
         (&["workers"], "No worker is connected\n"),
-        (&["usage"], "Nobody has used a GPU in 7 days\n"),
+        (&["usage"], "No one has used a GPU in 7 days\n"),
         (&["usage", "--json", "--person", "ada lovelace"], "[]\n"),
         (
             &["courses"],
@@ -60,7 +60,7 @@ fn what_a_broker_says_to_a_person() {
     };
     fails(
         ask(&["explain", "7f3a"]),
-        "There is no cell that ends with 7f3a and that you may see\nhint: ",
+        "There is no cell that ends with 7f3a and that you can see\nhint: ",
     );
     fails(
         ask(&["explain", "train"]),
@@ -75,13 +75,13 @@ fn what_a_broker_says_to_a_person() {
             ["course", "ml101", "--weight", "2"].as_slice(),
             "Only staff of its course may do this\nhint: ",
         ),
-        (&["course", "ml101"], "Nothing is to be changed\nhint: "),
+        (&["course", "ml101"], "There is nothing to change\nhint: "),
         (&["drain", "gpu-2", "--reason", "a new fan"], "Only admins"),
         (&["audit"], ""),
     ] {
         let said = ask(act);
         match why {
-            "" => assert_eq!(said.stdout, "Nobody has done anything\n"),
+            "" => assert_eq!(said.stdout, "No actions yet\n"),
             why => fails(said, why),
         }
     }

@@ -178,6 +178,6 @@ fn help_says_default_and_environment_of_every_flag() {
     let said = Home::new().run(&["worker", "--help"]);
     assert!(said.stdout.contains("--slots"));
     assert!(said.stdout.contains("BATON_WORKER_SLOTS"));
-    assert!(said.stdout.contains("[default: 2 for each GPU"));
+    assert!(said.stdout.contains("[default: 2 for each time-shared GPU"));
     assert!(said.stdout.contains("[default: 32GiB]"));
 }

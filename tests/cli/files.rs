@@ -50,7 +50,7 @@ fn what_cells_deleted_or_replaced_comes_back() {
     assert!(
         restored
             .stdout
-            .contains("Brought back 'data/a.csv', deleted 2024-11-23 16:41:00\n")
+            .contains("Restored 'data/a.csv', deleted 2024-11-23 16:41:00\n")
     );
     assert_eq!(
         (text("data/a.csv"), text("data/b.csv")),
@@ -91,7 +91,7 @@ fn what_is_not_there_is_said() {
     let help = run_in(&home, "course", &["restore", "--help"]);
     assert!(
         help.stdout
-            .contains("Without PATH, every file that was deleted")
+            .contains("Without PATH, restore every file that was deleted")
     );
     let missing = run_in(&home, "course", &["list", "--folder", "nowhere"]);
     assert!(

@@ -160,7 +160,8 @@ fn a_roster_is_imported_as_often_as_it_grows() {
         said.stdout
     );
     assert!(
-        said.stderr.contains("2 people were added, and 1 got"),
+        said.stderr
+            .contains("Added 2 people, and changed the course or role of 1"),
         "{}",
         said.stderr
     );

@@ -13,8 +13,8 @@ fn people_are_told_how_many_a_gpu_serves() {
     ]);
     assert!(said.status.success(), "{}", said.stderr);
     for expected in [
-        "Everybody edits 2 min between cells of 30 s, on average; a hand-over takes 500 ms.",
-        "Who edits leaves after 90 min and comes back 60 min later.",
+        "A person edits for 2 min between cells of 30 s, on average; a hand-over takes 500 ms.",
+        "A person stays for 90 min and is away for 60 min.",
         "With 1 GPU, 1 person never waits; 2 people wait 4.2 s on average, and 1 in 100 longer than 78 s; the ",
         "With 2 GPUs, 6 people wait 2.9 s on average, and 1 in 100 longer than 50 s; 7 people wait",
     ] {
@@ -63,7 +63,7 @@ fn what_has_no_answer_is_said() {
     };
     check(
         &["--exclusive"],
-        "all the others wait for ever\nhint: say how long people stay",
+        "all other people wait for ever\nhint: say how long people stay",
     );
     check(&["--edit", "0s"], "A time of zero has no rate");
     check(&["--edit", "soon"], "expected a duration such as");
@@ -124,7 +124,7 @@ fn the_ways_to_share_gpus_are_compared() {
     let said = plan(&[&class[..], &["--gpus", "2", "--slots", "3"]].concat());
     assert!(
         said.stdout.contains(
-            "12 people share 2 GPUs; cells compute 10 s on average. 3 take turns on each GPU."
+            "12 people share 2 GPUs; cells compute 10 s on average. 3 time-share each GPU."
         ),
         "{}",
         said.stdout

@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent
 ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 FILE_OF_CELL = re.compile(r"/tmp/ipykernel_\d+/\d+\.py")
 IN_PLACE = "# %%gpu"
-WAITING = re.compile(r"^Waiting for .* made on the GPU machine\n", re.MULTILINE)
+WAITING = re.compile(r"^Waiting for .* of the results of .* from the GPU machine\n", re.MULTILINE)
 SECONDS_TO_LOAD = ("cuda", "jax", "matplotlib", "sklearn", "sympy", "torch")
 # The same order of a set of texts in every process.
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}

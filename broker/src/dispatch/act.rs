@@ -71,7 +71,7 @@ pub(crate) enum NotDone {
     StaffOnly,
     #[error("Only admins may do this: workers serve all courses")]
     AdminsOnly,
-    #[error("The cell is over")]
+    #[error("The cell has ended")]
     Over,
     #[error("The cell no longer waits")]
     NotWaiting,

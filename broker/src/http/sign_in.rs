@@ -31,7 +31,7 @@ const STATE_COOKIE: &str = "baton_sign_in";
 /// How long a person may take to give the Hub a password.
 const STATE: Duration = Duration::from_secs(600);
 
-const WRONG: &str = "This broker does not know that token. It may have been replaced: ask the person who gave it to you";
+const WRONG: &str = "This broker does not know that token. It may have been replaced; ask the person who gave it to you";
 
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
@@ -184,7 +184,7 @@ async fn come_back(
         Some((state, page)) if is_same(&answer.state, state) => plain(page),
         _ => {
             return Ok(refused(
-                "This sign-in was not begun in this browser, or too long ago",
+                "This sign-in began in another browser or too long ago",
             ));
         }
     };
@@ -245,7 +245,7 @@ pub(crate) async fn sign_out(
 }
 
 async fn signed_out() -> Response {
-    let text = "The next person who opens these pages here is asked to sign in. If that is with a JupyterHub, sign out there, too: it would let this browser in again";
+    let text = "The next person who opens these pages here must sign in. If you signed in with a JupyterHub, also sign out there, or it will let this browser in again";
     let body = html! {
         p { (text) "." }
         p { a href="./" { "Sign in" } }
@@ -273,7 +273,7 @@ fn field(status: StatusCode, page: &str, wrong: Option<&str>) -> Response {
             @if let Some(wrong) = wrong { p.problem role="alert" { (wrong) "." } }
             button type="submit" { "Sign in" }
             p.quiet #about {
-                "Your teacher gave you the token, or " code { "baton people add" } " printed it. The broker's own is in the file that the broker named when it started."
+                "Your teacher gave you the token, or " code { "baton people add" } " printed it. The broker's own token is in the file that the broker named at its start."
             }
         }
     };

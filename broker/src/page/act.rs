@@ -174,7 +174,7 @@ pub(super) fn refused(problem: &Problem, caller: &Caller) -> Response {
                 h1 { "Not done" }
                 p { (problem.detail) "." }
                 @if let Some(hint) = &problem.hint { p.quiet { (words::capital(hint)) "." } }
-                p { a href="./" { "Back to what runs now" } }
+                p { a href="./" { "Back to the first page" } }
             }
         },
     };

@@ -43,7 +43,7 @@ pub(super) async fn show(
         title: "Audit".to_owned(),
         live: None,
         main: html! {
-            div.head { h1 { "Audit" } p.quiet { "Who did what in your courses, the newest first" } }
+            div.head { h1 { "Audit" } p.quiet { "Actions by staff in your courses, newest first" } }
             section.card { (table(&rows, &caller, &Zone::of(&shared))) }
             @if let Some(next) = next { p { a href={ "audit?before=" (next) } { "Older" } } }
         },
@@ -53,10 +53,8 @@ pub(super) async fn show(
 
 fn table(rows: &[AuditRow], caller: &Caller, zone: &Zone) -> Markup {
     let empty = match caller.identity.is_staff() {
-        true => {
-            "Nothing has been done in your courses yet. When staff cancel, hold, move or change something, it stands here."
-        }
-        false => "Only the staff of a course see what is done in it.",
+        true => "No actions yet. Cancels, holds, moves and changes by staff appear here.",
+        false => "Only the staff of a course can see its actions.",
     };
     html! {
         div.scroll tabindex="0" role="region" aria-label="Audit" { table {

@@ -52,12 +52,12 @@ fn content(history: &History) -> Markup {
     let cells: Vec<PastCell> = history.cells.iter().map(PastCell::from).collect();
     let places = history.slots as usize;
     if places == 0 {
-        return html! { section.card { "No worker is connected, so there is no capacity to speak of." } };
+        return html! { section.card { "No worker is connected, so there is no capacity." } };
     }
     let fit = match fit(&cells, places, now) {
         Ok(fit) => fit,
         Err(too_little) => {
-            return html! { section.card { (too_little) ". The page fills as the course goes on." } };
+            return html! { section.card { (too_little) ". Come back when more cells have run." } };
         }
     };
     let here = people_here(&cells, now);
@@ -68,7 +68,7 @@ fn content(history: &History) -> Markup {
     html! {
         section.card { (now_part(here, &lately, expected.as_ref())) }
         section.card {
-            h2 { "The last " (DAYS) " days, and what they let expect" }
+            h2 { "The last " (DAYS) " days, and a prediction" }
             @for sentence in capacity.sentences() { p { (sentence) } }
             (table(&capacity.rows()))
         }
@@ -122,23 +122,23 @@ fn now_part(here: usize, lately: &Lately, expected: Option<&Forecast>) -> Markup
     html! {
         p.now {
             @match lately.waits.len() {
-                0 => "No cell came in the last hour.",
+                0 => "No cells in the last hour.",
                 count => {
-                    (count) @if count == 1 { " cell" } @else { " cells" } " came in the last hour and waited "
+                    (count) @if count == 1 { " cell" } @else { " cells" } " of the last hour waited "
                     (duration(lately.mean())) " on average."
                 },
             }
         }
         @if let Some(expected) = expected {
             p {
-                (here) @if here == 1 { " person is" } @else { " people are" } " here. As long as nobody of them leaves, so many are predicted to wait "
+                (here) @if here == 1 { " person is" } @else { " people are" } " here. If no one leaves, expect to wait "
                 (duration(expected.wait)) " on average, and 1 in 10 longer than " (duration(expected.waits[1])) ". "
                 @if lately.waits.is_empty() {}
                 @else if lately.is_worse_than(expected) {
-                    strong { "More cells than that wait longer: this is not bad luck." }
-                    " The course asks for more than in the days before, or a worker is missing."
+                    strong { "More cells than that waited longer, which chance does not explain." }
+                    " Demand is higher than in the last days, or a worker is missing."
                 }
-                @else { "What the last hour's cells waited is within chance." }
+                @else { "The waits of the last hour are within chance." }
             }
         }
     }
@@ -146,8 +146,8 @@ fn now_part(here: usize, lately: &Lately, expected: Option<&Forecast>) -> Markup
 
 fn table(rows: &[Row]) -> Markup {
     html! {
-        div.scroll tabindex="0" role="region" aria-label="As it was, and as it would be" { table {
-            caption { "As it was, and as it would be" }
+        div.scroll tabindex="0" role="region" aria-label="Past and predicted waits" { table {
+            caption { "Past and predicted waits" }
             thead { tr {
                 th scope="col" { "Case" }
                 @for title in ["Start within 1 s", "Mean wait", "p50", "p90", "p99", "Slots busy", "Cells per hour"] {

@@ -25,7 +25,7 @@ pub(super) fn day(spans: &[Span], now_ms: i64, zone: &Zone) -> Markup {
     let waiting = line(|span| span.waiting as f64);
     let slots = line(|span| span.slots as f64);
     html! {
-        svg.chart viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label="Cells that waited and ran in the last 24 hours; the table below says the same" {
+        svg.chart viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label="Waiting and running cells of the last 24 hours; the table below has the same data" {
             @for share in [0.0, 0.5, 1.0] {
                 line.grid x1=(LEFT) x2=(WIDTH) y1=(y(top * share)) y2=(y(top * share)) {}
                 text x=(LEFT - 6.0) y=(y(top * share) + 4.0) text-anchor="end" { (top * share) }
@@ -131,7 +131,7 @@ pub(super) fn days(days: &[(String, u64)]) -> Markup {
     let top = days.iter().map(|(_, ms)| *ms).max().unwrap_or(0).max(1) as f64;
     let each = WIDTH / days.len().max(1) as f64;
     html! {
-        svg.chart viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label="GPU time by day; the table says the same" {
+        svg.chart viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } role="img" aria-label="GPU time by day; the table has the same data" {
             line.grid x1="0" x2=(WIDTH) y1=(HEIGHT - BOTTOM) y2=(HEIGHT - BOTTOM) {}
             @for (index, (day, ms)) in days.iter().enumerate() {
                 @let height = (HEIGHT - BOTTOM - 18.0) * *ms as f64 / top;

@@ -38,7 +38,7 @@ pub(super) async fn list(
         title: "Courses".to_owned(),
         live: None,
         main: html! {
-            div.head { h1 { "Courses" } p.quiet { "What each may use, and what it does" } }
+            div.head { h1 { "Courses" } p.quiet { "Limits and current use" } }
             section.card { (table(&courses)) }
         },
     };
@@ -56,7 +56,7 @@ fn table(courses: &[Course]) -> Markup {
                 th.number scope="col" { "Waiting" }
                 th.number scope="col" { "Weight" }
                 th.number scope="col" { "Time limit" }
-                th scope="col" { "Message to those who wait" }
+                th scope="col" { "Message to waiting students" }
             } }
             tbody {
                 @for course in courses {
@@ -70,7 +70,7 @@ fn table(courses: &[Course]) -> Markup {
                         td.words { (course.message.as_deref().unwrap_or("–")) }
                     }
                 }
-                @if courses.is_empty() { tr { td.empty colspan="7" { "No course is known. The courses file names them, and so do the people's roles." } } }
+                @if courses.is_empty() { tr { td.empty colspan="7" { "No courses yet. They come from the courses file and from the roles of people." } } }
             }
         } }
     }
@@ -155,23 +155,23 @@ fn form(course: &Course, zone: &Zone, caller: &Caller, refused: Option<&Refused>
             form.fields method="post" action="act" {
                 (form_key(caller))
                 input type="hidden" name="course" value=(course.course);
-                label.wide { "Message to those who wait" small { "One line; they read it in their notebook." } (complaint("message"))
+                label.wide { "Message to waiting students" small { "One line. They read it in their notebook." } (complaint("message"))
                     input name="message" maxlength="500" value=(shown("message", course.message.clone().unwrap_or_default())) autocomplete="off" autofocus[wrong("message")]; }
-                label.wide { "Pause, because" small { "Fill this in to pause the course: none of its cells starts, and those who wait read why." } (complaint("paused"))
+                label.wide { "Pause, because" small { "Fill this in to pause the course. Its cells do not start, and waiting students read the reason." } (complaint("paused"))
                     input name="paused" maxlength="500" value=(shown("paused", course.paused.clone().unwrap_or_default())) autocomplete="off" autofocus[wrong("paused")]; }
-                label { "Weight" small { "Twice the weight is twice the share." } (complaint("weight"))
+                label { "Weight" small { "Twice the weight means twice the share." } (complaint("weight"))
                     input name="weight" type="number" min="0.1" max="1000" step="any" required value=(shown("weight", course.weight.to_string())) autofocus[wrong("weight")]; }
-                label { "Time limit" small { "Of a cell that asks for nothing: 5m, 1h, or empty for none." } (complaint("timeout"))
+                label { "Time limit" small { "For cells without --timeout: 5m, 1h, or empty for none." } (complaint("timeout"))
                     input name="timeout" value=(shown("timeout", text(course.timeout_ms))) autocomplete="off" autofocus[wrong("timeout")]; }
-                label { "Longest time limit" small { "What a cell may ask for; empty for any." } (complaint("longest"))
+                label { "Longest time limit" small { "The most that a cell can ask for with --timeout. Empty for no limit." } (complaint("longest"))
                     input name="longest" value=(shown("longest", text(course.longest_timeout_ms))) autocomplete="off" autofocus[wrong("longest")]; }
-                label { "Deadline" small { "In " (zone.name_in_forms()) ". Before it, its cells go first." } (complaint("until"))
+                label { "Deadline" small { "In " (zone.name_in_forms()) ". Until then, cells of this course have priority." } (complaint("until"))
                     input name="until" type="datetime-local" value=(shown("until", until)) autofocus[wrong("until")]; }
-                label { "Deadline counts" small { "From this many hours before it." } (complaint("hours"))
+                label { "Deadline counts" small { "From this many hours before the deadline." } (complaint("hours"))
                     input name="hours" type="number" min="1" max="1000" value=(shown("hours", hours.to_string())) autofocus[wrong("hours")]; }
-                label { "Weight of the deadline" small { "It multiplies the weight." } (complaint("boost"))
+                label { "Weight of the deadline" small { "The weight is multiplied by this number." } (complaint("boost"))
                     input name="boost" type="number" min="1" max="1000" step="any" value=(shown("boost", deadline.map_or(3.0, |deadline| deadline.weight).to_string())) autofocus[wrong("boost")]; }
-                label."check wide" { input name="staff_see_outputs" type="checkbox" value="yes" checked[refused.map_or(course.staff_see_outputs, |refused| refused.field("staff_see_outputs") == "yes")]; "Staff may read what its students' cells print" }
+                label."check wide" { input name="staff_see_outputs" type="checkbox" value="yes" checked[refused.map_or(course.staff_see_outputs, |refused| refused.field("staff_see_outputs") == "yes")]; "Staff can read the output of students' cells" }
                 div."buttons wide" { button.first name="action" value="change_course" { "Save" } }
             }
         }

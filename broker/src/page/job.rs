@@ -211,7 +211,7 @@ fn error(job: &JobFacts) -> Markup {
         section."card problem" {
             h2 { (error.name) }
             @if error.value.is_empty() && traceback.is_empty() {
-                p.quiet { "Its words and its traceback are for the owner of the notebook." }
+                p.quiet { "Only the owner of the notebook can read the message and traceback." }
             }
             @if traceback.is_empty() { p { (error.value) } } @else { pre tabindex="0" { (traceback.join("\n")) } }
             @if let Some(hint) = error.hint.as_ref().filter(|_| traceback.is_empty()) { p.quiet { "hint: " (hint) } }
@@ -222,16 +222,16 @@ fn error(job: &JobFacts) -> Markup {
 fn output(job: &JobFacts) -> Markup {
     match &job.output {
         None => {
-            html! { p.quiet { "What a cell prints is for the owner of its notebook. The course can let its staff read it." } }
+            html! { p.quiet { "Only the owner of the notebook can read the output. A course can allow its staff to read it." } }
         }
         Some(text) if !text.is_empty() => html! {
             pre tabindex="0" { (text) }
             @if job.detail.row.phase == Phase::Finished {
-                p.quiet { "Only the last of what it printed is kept here, for a day after its end." }
+                p.quiet { "Only the end of the output is kept here, for a day after the cell ends." }
             }
         },
         Some(_) if job.detail.row.phase == Phase::Finished => {
-            html! { p.quiet { "Nothing that it printed is kept here. The last of what a cell prints is kept for a day after its end." } }
+            html! { p.quiet { "No output is kept here. The end of a cell's output is kept for a day after it ends." } }
         }
         Some(_) => html! { p.quiet { "Nothing yet." } },
     }
@@ -252,12 +252,12 @@ fn facts_of(job: &JobFacts) -> Markup {
             dt { "Worker" } dd { (row.worker_name.as_deref().unwrap_or("–")) }
             dt { "Time limit" } dd { (row.timeout_ms.map_or_else(|| "none".to_owned(), words::span)) }
             dt { "State sent" } dd { (bytes(detail.sent_bytes)) }
-            dt { "State brought back" } dd { (bytes(detail.returned_bytes)) }
+            dt { "State returned" } dd { (bytes(detail.returned_bytes)) }
             @if let Some(gpu) = &detail.gpu {
-                dt { "Had the GPU for" } dd { (words::exact(gpu.held_ms.cast_signed())) }
-                dt { "Waited for its turns" } dd { (words::exact(gpu.waited_ms.cast_signed())) }
-                dt { "Came back to the GPU" } dd { (gpu.swaps) @if gpu.swaps == 1 { " time" } @else { " times" } }
-                dt { "Most memory on the GPU" } dd { (words::bytes(gpu.peak_memory_bytes)) }
+                dt { "Held the GPU for" } dd { (words::exact(gpu.held_ms.cast_signed())) }
+                dt { "Waited for the GPU" } dd { (words::exact(gpu.waited_ms.cast_signed())) }
+                dt { "Returned to the GPU" } dd { (gpu.swaps) @if gpu.swaps == 1 { " time" } @else { " times" } }
+                dt { "Peak GPU memory" } dd { (words::bytes(gpu.peak_memory_bytes)) }
             }
             dt { "Job" } dd { code { (row.job) } }
         }
@@ -274,7 +274,7 @@ fn memory(job: &JobFacts) -> Markup {
         @else {
             p.quiet {
                 @match job.detail.row.peak_memory_bytes {
-                    Some(peak) if peak > 0 => { "At most " (words::bytes(peak)) ". It ran too briefly for a curve." }
+                    Some(peak) if peak > 0 => { "At most " (words::bytes(peak)) ". The run was too short for a curve." }
                     _ => "Not measured yet.",
                 }
             }
@@ -294,7 +294,7 @@ fn acts(
             form.act method="post" action="act" {
                 (form_key(caller))
                 input type="hidden" name="job" value=(job.detail.row.job);
-                label { "Reason" small { "The owner reads it; it is recorded." } (complaint(refused, "reason")) input name="reason" maxlength="500" autocomplete="off" value=(value(refused, "reason", "")) autofocus[is_wrong(refused, "reason")]; }
+                label { "Reason" small { "The owner reads it, and it is recorded." } (complaint(refused, "reason")) input name="reason" maxlength="500" autocomplete="off" value=(value(refused, "reason", "")) autofocus[is_wrong(refused, "reason")]; }
                 (complaint(refused, "action"))
                 (place(fragments, "acts"))
             }
@@ -309,7 +309,7 @@ fn buttons(job: &JobFacts) -> Markup {
     let held = job.live.as_ref().is_some_and(|live| live.held);
     let cancelled = job.live.as_ref().is_some_and(|live| live.cancel_wanted);
     html! {
-        @if phase == Phase::Finished { p."quiet over" { "The cell is over." } }
+        @if phase == Phase::Finished { p."quiet over" { "The cell has ended." } }
         @else if cancelled { p."quiet over" { "The cell is being cancelled." } }
         @else {
             div.buttons {

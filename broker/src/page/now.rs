@@ -264,7 +264,7 @@ fn queue(facts: &Facts) -> Markup {
             tbody {
                 @for job in &facts.waiting { (queue_row(job, facts)) }
                 @if facts.present.waiting == 0 {
-                    tr { td.empty colspan="7" { "No one is waiting. A cell with " code { "%%gpu" } " on top will appear here." } }
+                    tr { td.empty colspan="7" { "No one is waiting. A cell with " code { "%%gpu" } " on its first line will appear here." } }
                 }
                 @if others > 0 {
                     tr { td."quiet" colspan="7" {
@@ -331,8 +331,8 @@ fn day_table(facts: &Facts) -> Markup {
 
 fn finished(facts: &Facts, caller: &Caller) -> Markup {
     let empty = match caller.identity.sees_only() {
-        None => "Nothing has run yet. The last twenty cells will stay here.",
-        Some(_) => "No cell that you may see has ended yet. The last twenty will stay here.",
+        None => "Nothing has run yet. The last twenty cells will appear here.",
+        Some(_) => "No cell that you can see has ended yet. The last twenty will appear here.",
     };
     html! {
         div.scroll tabindex="0" role="region" aria-label="Last cells" { table {

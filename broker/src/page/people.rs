@@ -132,20 +132,20 @@ fn main(
                 } } }
             }
             section.card {
-                h2 { "In all" }
+                h2 { "Total" }
                 dl.facts {
                     dt { "GPU time" } dd.big { (words::span(used)) }
                     dt { "Cells" } dd.big { (cells) }
-                    dt { "Half waited at most" } dd.big { (words::percentile(waits, 50)) }
-                    dt { "99 of 100 waited at most" } dd.big { (words::percentile(waits, 99)) }
+                    dt { "Median wait" } dd.big { (words::percentile(waits, 50)) }
+                    dt { "99th percentile of waits" } dd.big { (words::percentile(waits, 99)) }
                 }
                 @if run_now > 0 {
-                    p."quiet small" { "With " (words::count(usize::try_from(run_now).unwrap_or(usize::MAX), "cell that runs", "cells that run")) " now, up to this moment. The CSV has finished cells only." }
+                    p."quiet small" { "With " (words::count(usize::try_from(run_now).unwrap_or(usize::MAX), "running cell", "running cells")) ", up to now. The CSV contains only finished cells." }
                 }
             }
         }
         section.card { div.scroll tabindex="0" role="region" aria-label="Use by person" { table {
-            caption { "By person, the largest first" }
+            caption { "By person, largest first" }
             thead { tr {
                 th scope="col" { "Person" }
                 th scope="col" { "Course" }
@@ -167,7 +167,7 @@ fn main(
                         td.number { (words::percentile(&sum.waits_ms, 99)) }
                     }
                 }
-                @if sums.is_empty() { tr { td.empty colspan="7" { "Nobody has used a GPU in this time." } } }
+                @if sums.is_empty() { tr { td.empty colspan="7" { "No one used a GPU in this time." } } }
             }
         } } }
     }

@@ -19,7 +19,7 @@ pub(super) fn page(facts: &Facts, caller: &Caller, refused: Option<&Refused>) ->
             div.head { h1 { "Workers" } p.quiet { "Machines that run cells" } }
             section.card { (place(&fragments, "workers")) }
             @if caller.identity.may_steer_workers() { (acts(&facts.present.workers, caller, refused)) }
-            @else { p.quiet { "Admins drain workers, because they serve all courses." } }
+            @else { p.quiet { "Only admins can drain workers, because workers serve all courses." } }
         },
     }
 }
@@ -91,10 +91,10 @@ fn acts(workers: &[WorkerView], caller: &Caller, refused: Option<&Refused>) -> M
                     input type="hidden" name="worker" value=(worker.name);
                     (complaint(refused, "action"))
                     @if worker.paused.is_some() {
-                        p.quiet { "It takes nothing new." }
+                        p.quiet { "It accepts no new cells." }
                         div.buttons { button.first name="action" value="resume" { "Resume " (worker.name) } }
                     } @else {
-                        label { "Reason" small { "Those who wait read it; what runs goes on." } (complaint(refused, "reason")) input name="reason" maxlength="500" required autocomplete="off" value=(value(refused, "reason", "")) autofocus[is_wrong(refused, "reason")]; }
+                        label { "Reason" small { "Waiting students read this. Running cells continue." } (complaint(refused, "reason")) input name="reason" maxlength="500" required autocomplete="off" value=(value(refused, "reason", "")) autofocus[is_wrong(refused, "reason")]; }
                         div.buttons { button name="action" value="drain" { "Drain " (worker.name) } }
                     }
                 }

@@ -355,7 +355,7 @@ async fn a_form_that_lacks_something_comes_back_and_says_what() {
     let cancel = [("job", id.as_str()), ("action", "cancel")];
     let (status, text) = again(&tia, &page, &cancel).await;
     assert_eq!(status, 409);
-    assert!(text.contains(&complaint("The cell is over.")), "{text}");
+    assert!(text.contains(&complaint("The cell has ended.")), "{text}");
     assert!(!text.contains("value=\"cancel\""), "{text}");
 }
 
@@ -386,7 +386,7 @@ async fn a_page_that_stays_open_offers_nothing_for_a_cell_that_is_over() {
     worker
         .report(job, fencing, 2, vec![finished(Outcome::Ok)])
         .await;
-    hear_until("The cell is over.").await;
+    hear_until("The cell has ended.").await;
 }
 
 #[tokio::test]

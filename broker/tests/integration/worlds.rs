@@ -432,7 +432,7 @@ fn check_finished(page: &str, seen: &Counted) {
     let found = rows(page, "Last cells");
     if ended.is_empty() {
         assert!(
-            found[0][0].starts_with("No cell that you may see has ended yet"),
+            found[0][0].starts_with("No cell that you can see has ended yet"),
             "{found:?}"
         );
         return;
@@ -532,9 +532,9 @@ fn check_people(page: &str, used: &[Usage], seen: &Counted) {
         let account = (job.person.clone(), course(job.course.as_ref()));
         *cells.entry(account).or_default() += 1;
     }
-    let found = rows(page, "By person, the largest first");
+    let found = rows(page, "By person, largest first");
     if cells.is_empty() {
-        assert_eq!(found.concat(), ["Nobody has used a GPU in this time."]);
+        assert_eq!(found.concat(), ["No one used a GPU in this time."]);
         return;
     }
     let found: BTreeSet<_> = columns(&found, [0, 1, 4]).into_iter().collect();
@@ -548,10 +548,10 @@ fn check_people(page: &str, used: &[Usage], seen: &Counted) {
         "{sum}"
     );
     let now = match seen.in_state(JobState::Started).count() {
-        0 => "In allGPU time",
-        1 => "With 1 cell that runs now",
+        0 => "TotalGPU time",
+        1 => "With 1 running cell, up to now",
         _ => &format!(
-            "With {} cells that run now",
+            "With {} running cells, up to now",
             seen.in_state(JobState::Started).count()
         ),
     };
@@ -563,8 +563,8 @@ fn check_audit(page: &str, acts: &[Act], token: &str) {
     if acts.is_empty() {
         let staff = [ADMIN, STAFF].contains(&token);
         let said = match staff {
-            true => "Nothing has been done in your courses yet",
-            false => "Only the staff of a course see what is done in it",
+            true => "No actions yet",
+            false => "Only the staff of a course can see its actions",
         };
         assert!(found[0][0].starts_with(said), "{found:?}");
         return;

@@ -230,7 +230,7 @@ pub struct Course {
     /// The GPU time of each person in a period, and what is left of the caller's.
     pub budget: Option<Budget>,
     pub deadlines: Vec<Deadline>,
-    /// Staff may read what its students' cells print.
+    /// Staff can read the output of students' cells.
     pub staff_see_outputs: bool,
     pub running: u32,
     pub waiting: u32,

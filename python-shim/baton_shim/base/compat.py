@@ -59,8 +59,8 @@ CELLS = Part(
 )
 MAGICS = Part("%%gpu is unknown", (f"{_SHELL}.input_transformers_cleanup",))
 OPTIONS = Part("Tab offers no options of %%gpu", ("IPython.core.completer:context_matcher",))
-SWITCHING = Part("'cuda' is there in %%gpu cells only")
-HINTS = Part("no hints stand below ordinary cells")
+SWITCHING = Part("'cuda' exists only in %%gpu cells")
+HINTS = Part("ordinary cells show no hints")
 PAGES = Part("a page that was closed while a %%gpu cell ran shows its output only with %gpu_output")
 TRACEBACKS = Part(
     "errors of %%gpu cells show the wrong lines",

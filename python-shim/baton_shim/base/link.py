@@ -88,7 +88,7 @@ class Link:
                 if listen:
                     self._read()
             except (BrokenPipeError, ConnectionResetError) as error:
-                raise LinkClosed("The process that started this kernel is gone") from error
+                raise LinkClosed("The process that started this kernel has ended") from error
 
     def receive(self, interrupts: Interrupts | None = None, timeout: float | None = None) -> Message | None:
         """The next message, or None when the time is over or an interrupt came first."""
@@ -125,7 +125,7 @@ class Link:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 self._files += struct.unpack(f"{len(content) // 4}i", content[: len(content) // 4 * 4])
         if not data:
-            raise LinkClosed("The process that started this kernel is gone")
+            raise LinkClosed("The process that started this kernel has ended")
         self._buffer += data
 
     def _take(self) -> Message | None:
@@ -133,7 +133,7 @@ class Link:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
         if length > _LARGEST_FRAME_BYTES:
-            raise LinkClosed(f"A message of {length} bytes was announced")
+            raise LinkClosed(f"The other end announced a message of {length} bytes")
         end = _LENGTH.size + length
         if len(self._buffer) < end:
             return None

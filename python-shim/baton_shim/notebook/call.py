@@ -228,8 +228,8 @@ class Call:
             text = f"{type(error).__name__}: {errors.short(error)}"
             self.home.link.send("applied", call=self.number, error=text)
             raise GpuServiceError(
-                f"The cell ran, but what it changed could not be brought home ({text})",
-                "run it again; if this persists, move what the message names into a cell of its own",
+                f"The cell ran, but its changes could not be returned ({text})",
+                "run it again; if it fails again, move the object that the message names into its own cell",
             ) from error
         finally:
             end.close()
@@ -255,10 +255,10 @@ class Call:
 
 
 def proxy_gone() -> GpuServiceError:
-    what = "Baton's proxy, which connects this kernel with the GPU machines, is gone"
+    what = "Baton's proxy, which connects this kernel with the GPU machines, has ended"
     return GpuServiceError(what, "restart the kernel")
 
 
 def given_up() -> BaseException:
-    lines = ["KeyboardInterrupt: the cell was interrupted before its changes could come back", errors.SAFE]
+    lines = ["KeyboardInterrupt: the cell was interrupted before its changes could be returned", errors.SAFE]
     return errors.with_lines(KeyboardInterrupt(), lines)

@@ -87,7 +87,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
         except Exception as error:  # whatever a library's own pickling raises
             home.void()
             text = f"{type(error).__name__}: {short(error)}"
-            raise StateRefused(f"What the cell needs could not be packed ({text})") from None
+            raise StateRefused(f"The variables of this cell could not be packed ({text})") from None
     surroundings.commit(around)
     home.transfer = Transfer()
     home.transfer.left(snapshot, extra["names"], home.shared, options.keep)
@@ -126,7 +126,7 @@ def supply(home: Home, departure: Departure, asked: Iterable[str], options: Opti
         except Exception as error:  # whatever a library's own pickling raises
             if not names:
                 text = f"{type(error).__name__}: {short(error)}"
-                raise StateRefused(f"What the cell needs could not be packed ({text})") from None
+                raise StateRefused(f"The variables of this cell could not be packed ({text})") from None
             culprits = wished or names
             text, hint = f"could not be packed ({type(error).__name__}: {short(error)})", None
         refused.update((name, (text, hint)) for name in culprits & names)

@@ -156,7 +156,7 @@ class Home:
             whose = f"The session on {worker}" if worker else "Your session"
             again = "the cell that made it" if len(lost) == 1 else "the cells that made them"
             sys.stderr.write(
-                f"warning: {whose} ended, and with it what only it held: {', '.join(lost)}\n"
+                f"warning: {whose} ended. Lost with it: {', '.join(lost)}\n"
                 f"Your other variables are safe. To have {'it' if len(lost) == 1 else 'them'} again, run {again}\n"
             )
             sys.stderr.flush()

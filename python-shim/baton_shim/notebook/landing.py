@@ -31,7 +31,7 @@ def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
     if "lost" in extra:
         home.void()
         raise errors.GpuServiceError(
-            f"The cell ran, but what it changed could not leave the GPU machine ({extra['lost']})"
+            f"The cell ran, but its changes could not be sent from the GPU machine ({extra['lost']})"
         )
     home.shared |= set(extra["names"])
     home.cells += 1

@@ -200,8 +200,8 @@ def text(rows: list[dict[str, Any]]) -> str:
     seconds = hand_over(rows)
     lines += [
         "",
-        "Cold is the first cell of a notebook, with its session's start; of the others, medians are shown.",
-        "What a cell adds is its total without its run.",
+        "Cold: the first cell of a notebook, including the start of its session. All other rows show medians.",
+        "What a cell adds: its total time without its run time.",
         f"hint: baton plan --hand-over {max(round(seconds * 1000), 1)}ms",
     ]
     return "\n".join(lines)

@@ -28,7 +28,7 @@ WORDS = {
 """What may stand behind the line magics."""
 EXPLANATION = (
     "Put %%gpu (two percent signs) on the first line of a cell: the whole cell then runs on a GPU, with your "
-    "variables, and what it changes is here when it ends. '%%gpu?' shows the options"
+    "variables, and its changes are here when it ends. '%%gpu?' shows the options"
 )
 NO_PROXY = (
     "This kernel was started without Baton, so there is no GPU to send the cell to\n"
@@ -41,27 +41,27 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
 
     @magic_arguments()  # type: ignore[untyped-decorator]
     @argument(  # type: ignore[untyped-decorator]
-        "--quiet", action="store_true", help="show neither the place in the queue nor where the cell ran"
+        "--quiet", action="store_true", help="hide the queue position and the worker of the cell"
     )
     @argument(  # type: ignore[untyped-decorator]
-        "--timeout", metavar="DURATION", help="stop the cell after this time of running, as in 90s, 5m or 1h30m"
+        "--timeout", metavar="DURATION", help="stop the cell after it has run for this time, such as 90s, 5m or 1h30m"
     )
     @argument(  # type: ignore[untyped-decorator]
-        "--mem", metavar="SIZE", help="how much of the GPU's memory the session may have during the cell, as in 8G"
+        "--mem", metavar="SIZE", help="how much GPU memory the session may use during the cell, such as 8G"
     )
     @argument(  # type: ignore[untyped-decorator]
-        "--priority", choices=("normal", "low"), default="normal", help="low: batch work that lets others go first"
+        "--priority", choices=("normal", "low"), default="normal", help="low: batch work; other cells run first"
     )
     @argument(  # type: ignore[untyped-decorator]
-        "--keep", nargs="+", metavar="NAMES", help="take these variables along, though the cell does not show a use"
+        "--keep", nargs="+", metavar="NAMES", help="also send these variables, although the code does not show a use"
     )
     @argument(  # type: ignore[untyped-decorator]
-        "--drop", nargs="+", metavar="NAMES", help="leave these variables where they are, in both directions"
+        "--drop", nargs="+", metavar="NAMES", help="do not send or return these variables"
     )
     @argument(  # type: ignore[untyped-decorator]
         "--no-return",
         action="store_true",
-        help="bring home nothing but the output; the next cell starts from the notebook's variables again",
+        help="return only the output; the next cell starts again from the notebook's variables",
     )
     @no_var_expand  # type: ignore[untyped-decorator]
     def gpu(line: str, cell: str) -> Any:
@@ -90,14 +90,14 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
     def explain(line: str) -> None:
         """Say how `%%gpu` is written."""
         if line.strip():
-            raise UsageError(f"%gpu runs nothing. {EXPLANATION}")
+            raise UsageError(f"%gpu does not run anything. {EXPLANATION}")
         print(EXPLANATION)
 
     @no_var_expand  # type: ignore[untyped-decorator]
     def misplaced(line: str) -> None:
         """`%%gpu` below other code."""
         raise UsageError(
-            "%%gpu stands below other code; only comments, blank lines and other cell magics may stand above it\n"
+            "%%gpu must be on the first line; only comments, blank lines and other cell magics may come before it\n"
             "hint: make it the first line of its cell"
         )
 

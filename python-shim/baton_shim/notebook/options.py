@@ -38,7 +38,7 @@ def names(given: Iterable[str] | None, option: str) -> frozenset[str]:
     found = [name for part in given or () for name in part.split(",") if name]
     for name in found:
         if not name.isidentifier():
-            raise UsageError(f"{option} {name}: that is no name of a variable\nhint: write {option} model,history")
+            raise UsageError(f"{option} {name}: that is not the name of a variable\nhint: write {option} model,history")
     return frozenset(found)
 
 
@@ -50,7 +50,7 @@ def milliseconds(text: str | None) -> int | None:
         total = round(sum(float(number) * UNITS[unit] for number, unit in parts))
         if 0 < total <= LONGEST_MS:
             return total
-    raise UsageError(f"--timeout {text}: that is no duration\nhint: write it as 90s, 5m or 1h30m")
+    raise UsageError(f"--timeout {text}: that is not a duration\nhint: write it as 90s, 5m or 1h30m")
 
 
 def gpu_bytes(text: str | None) -> int | None:
@@ -61,4 +61,4 @@ def gpu_bytes(text: str | None) -> int | None:
     total = round(float(size[1]) * 2 ** POWERS[size[2].upper()]) if size else 0
     if 0 < total < 2**63:
         return total
-    raise UsageError(f"--mem {text}: that is no size\nhint: write it as 8G or 500M")
+    raise UsageError(f"--mem {text}: that is not a size\nhint: write it as 8G or 500M")

@@ -108,7 +108,7 @@ class Rest:
             return
         except Exception as error:  # bytes that fit nothing here
             trouble = f"{type(error).__name__}: {errors.short(error)}"
-            self._lose(f"What followed could not be put in its place ({trouble})")
+            self._lose(f"Deferred results could not be applied ({trouble})")
         else:
             self._settled()
         message.close()
@@ -118,7 +118,7 @@ class Rest:
         """The student does not want to wait for it at all."""
         if self.due:
             call = self._call
-            self._lose("They were given up before they were here")
+            self._lose("They were given up before they had arrived")
             with contextlib.suppress(LinkClosed):
                 self._home.link.send("applied", call=call, error="The notebook gave it up")
 
@@ -181,19 +181,20 @@ class Rest:
             try:
                 message = self._home.link.receive(interrupts, TICK_SECONDS)
             except LinkClosed:
-                self._lose("Baton's proxy, which connects this kernel with the GPU machines, is gone")
+                self._lose("Baton's proxy, which connects this kernel with the GPU machines, has ended")
                 return
             if message is not None:
                 self._home.overdue(message)
             elif interrupts.count:
                 lines = [
-                    f"KeyboardInterrupt: {size(self.bytes())} of what {self.cells()} made are not here yet",
-                    "This cell has not run; what is missing goes on coming. '%gpu_reset --lose' gives it up",
+                    f"KeyboardInterrupt: {size(self.bytes())} of the results of {self.cells()} have not arrived yet",
+                    "This cell did not run. Missing results keep arriving; '%gpu_reset --lose' gives them up",
                 ]
                 raise errors.with_lines(NotYetHere(), lines)
             if self.due and not said and time.monotonic() - began > SAID_AFTER_SECONDS:
                 said = True
-                sys.stderr.write(f"Waiting for {size(self.bytes())} of what {self.cells()} made on the GPU machine\n")
+                what = f"{size(self.bytes())} of the results of {self.cells()}"
+                sys.stderr.write(f"Waiting for {what} from the GPU machine\n")
                 sys.stderr.flush()
 
     # ---- while the kernel has nothing to do ----

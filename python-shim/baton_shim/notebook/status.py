@@ -30,7 +30,7 @@ class Transfer:
     memory_home: int = 0
 
     def left(self, snapshot: Snapshot, names: Iterable[str], known: set[str], keep: Iterable[str]) -> None:
-        again = "the session had it; what changed in it went"
+        again = "the session had it; only the changes were sent"
         self.reasons = {name: again if name in known else "new to the session" for name in names}
         self.reasons.update((name, "--keep") for name in keep if name in self.reasons and name not in known)
         self.objects_there = len(snapshot.stream)
@@ -65,8 +65,8 @@ def session(home: Home) -> list[str]:
 def missing(home: Home) -> list[str]:
     if not home.rest.due:
         return list(home.rest.loss)
-    what = f"{size(home.rest.bytes())} of what {home.rest.cells()} made"
-    return [f"Not here yet: {what}; it is on its way, and the next ordinary cell waits for it"]
+    what = f"{size(home.rest.bytes())} of the results of {home.rest.cells()}"
+    return [f"Not here yet: {what}. The next ordinary cell waits for them"]
 
 
 def transfer(home: Home) -> list[str]:

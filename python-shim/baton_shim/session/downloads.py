@@ -12,8 +12,8 @@ import re
 from baton_shim.state import errors
 
 HINT = (
-    "this GPU machine may have no internet: download the data in an ordinary cell, as files beside your notebook "
-    "are there in %%gpu cells, or ask your course staff to publish it or to put it into a shared folder"
+    "this GPU machine may have no internet: download the data in an ordinary cell, because %%gpu cells see "
+    "the files beside your notebook, or ask your course staff to publish it or to put it into a shared folder"
 )
 UNREACHABLE = re.compile(
     r"Temporary failure in name resolution|Name or service not known|No address associated with hostname"

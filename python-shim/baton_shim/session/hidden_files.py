@@ -6,7 +6,7 @@ from baton_shim.base import mirror
 from baton_shim.state import errors
 
 HIDDEN = (
-    "hidden files and folders do not travel to GPU machines: if {0!r} is beside your notebook and the cell needs it, "
+    "hidden files and folders are not copied to GPU machines: if {0!r} is beside your notebook and the cell needs it, "
     "add the line '!{0}' to the file .batonignore there"
 )
 

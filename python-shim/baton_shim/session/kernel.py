@@ -387,7 +387,8 @@ def refusal_of(error: BaseException, may_install: bool) -> dict[str, Any]:
     if type(error).__name__ == "TableBroken":
         return wire.remote_error("StateRefused", errors.short(error))
     text = f"{type(error).__name__}: {errors.short(error)}"
-    return wire.remote_error("StateRefused", f"What the cell needs could not be set up on the GPU machine ({text})")
+    what = f"The variables of this cell could not be restored on the GPU machine ({text})"
+    return wire.remote_error("StateRefused", what)
 
 
 def remember_source(shell: SessionShell, file_name: str, number: int, source: str) -> None:

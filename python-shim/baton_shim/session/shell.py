@@ -210,7 +210,7 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         """The notebook kernel prints it."""
 
     def ask_exit(self) -> None:
-        sys.stderr.write("exit() and quit() in a %%gpu cell end neither the notebook nor its session\n")
+        sys.stderr.write("exit() and quit() in a %%gpu cell do not end the notebook or its session\n")
 
 
 # Programs ask for these names to find out whether they run in a notebook.

@@ -114,7 +114,7 @@ class Away:
 
     def arrive(self, delta: Mapping[str, Any], file_descriptor: int) -> None:
         if not self.numbers or delta["messages"] != self._messages:
-            raise TableBroken("Bytes came that nothing waits for")
+            raise TableBroken("Received deferred bytes that nothing waits for")
         write_segments(delta, file_descriptor, self._segments, self.numbers)
         self.forget()
 

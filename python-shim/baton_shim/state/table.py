@@ -457,7 +457,7 @@ class Table:
             self.messages += 1
         if delta["messages"] != self.messages:
             self.broken = True
-            raise TableBroken(f"Message {delta['messages']} came where message {self.messages} was expected")
+            raise TableBroken(f"Message {delta['messages']} came instead of message {self.messages}")
         self._here.home = self._home
         undo = self._undo = Undo(self._segments, of_memory=self._home)
         self._here.used.clear()
@@ -582,4 +582,4 @@ class Table:
 
     def _check_usable(self) -> None:
         if self.broken:
-            raise TableBroken("This object table has failed before; a new one is needed")
+            raise TableBroken("This object table has failed; a new one is needed")

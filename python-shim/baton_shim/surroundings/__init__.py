@@ -84,7 +84,7 @@ class Surroundings:
                 troubles += part.apply(said[part.name], done.append) or []
             except Exception as error:  # whatever a library raises that is another version here
                 take_back(done)
-                troubles.append(f"{part.title} could not be brought up to date ({type(error).__name__}: {error})")
+                troubles.append(f"{part.title} could not be updated ({type(error).__name__}: {error})")
             except BaseException:
                 take_back(done)
                 raise

@@ -106,7 +106,7 @@ class Settings:
     def _say_that_it_stays(self, kind: Kind, error: Exception) -> None:
         if kind.name not in self._told and kind.module.partition(".")[0] not in FIT.unfit:
             self._told.add(kind.name)
-            warn(f"{kind.title} cannot be told to the other kernel ({type(error).__name__}: {error})")
+            warn(f"{kind.title} could not be sent to the other kernel ({type(error).__name__}: {error})")
 
     def _before(self, kind: Kind) -> Any:
         if kind.name not in self._known:
@@ -119,7 +119,7 @@ class Settings:
             for difference in differences:
                 troubles += kind.apply(pickle.loads(difference)) or []
         except Exception as error:  # whatever a library raises that is another version here
-            troubles.append(f"{kind.title} could not be brought up to date ({type(error).__name__}: {error})")
+            troubles.append(f"{kind.title} could not be updated ({type(error).__name__}: {error})")
         try:
             self._known[kind.name] = kind.look()
         except Exception:  # then it is not looked at again before it can be

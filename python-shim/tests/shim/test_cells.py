@@ -183,7 +183,7 @@ def test_a_syntax_error_needs_no_gpu(baton: Baton) -> None:
 def test_exit_ends_neither_kernel(baton: Baton) -> None:
     cell = baton.run("%%gpu\nexit()")
     assert cell.reply["status"] == "ok"
-    assert "end neither the notebook nor its session" in cell.text("stderr")
+    assert "do not end the notebook or its session" in cell.text("stderr")
     assert baton.run("%%gpu\n1").result == "1"
 
 

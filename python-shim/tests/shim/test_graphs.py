@@ -13,10 +13,8 @@ MODEL = (
     "import torch\ntorch.manual_seed(0)\nnet = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())\n"
     "out = net(torch.ones(4, 3))\nheld = torch.nn.Linear(2, 1)"
 )
-WHERE = ("stayed in your notebook; go on with it in ordinary", "lives on the GPU machine; go on with it in %%gpu")
-NO_GRADIENT = (
-    "The parameters behind it got no gradient from this backward(): their .grad is what it was before, or None"
-)
+WHERE = ("stayed in your notebook; continue with it in ordinary", "lives on the GPU machine; continue with it in %%gpu")
+NO_GRADIENT = "The parameters behind it got no gradient from this backward(): their .grad is unchanged, or None"
 NEEDS = {
     "backward": ("out.sum().backward()", NO_GRADIENT),
     "a layer more": ("held(out).mean().backward()", NO_GRADIENT),

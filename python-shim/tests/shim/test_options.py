@@ -29,7 +29,7 @@ def test_what_is_no_duration(text: str) -> None:
 
 def test_names_and_sizes() -> None:
     assert names(["a,b", "c"], "--keep") == {"a", "b", "c"}
-    with pytest.raises(UsageError, match=r"--keep a\.b: that is no name"):
+    with pytest.raises(UsageError, match=r"--keep a\.b: that is not the name"):
         names(["a.b"], "--keep")
     assert [size(count) for count in (0, 1023, 1536, 200 << 20, 3 << 40)] == [
         "0 B",

@@ -25,7 +25,7 @@ def test_the_next_gpu_cell_does_not_wait(baton: Baton) -> None:
         assert cell.text() == f"{number + 1}.0 {number}\n"
     before = baton.mover.bytes_moved
     assert (
-        "Not here yet: 7.8 KiB of what In[2] and In[3] and In[4] and In[5] and In[6] made"
+        "Not here yet: 7.8 KiB of the results of In[2] and In[3] and In[4] and In[5] and In[6]"
         in baton.run("%gpu_status").text()
     )
     baton.follow.set()
@@ -93,7 +93,7 @@ def test_a_reset_brings_everything_first_unless_it_shall_not(baton: Baton) -> No
     baton.run("%%gpu\nx += 1")
     cell = baton.run("%gpu_reset --lose")
     assert cell.text("stderr").startswith(
-        "warning: The results of In[7] are lost: They were given up before they were here"
+        "warning: The results of In[7] are lost: They were given up before they had arrived"
     )
     assert baton.run("float(x.sum())").result == "2000.0"
 

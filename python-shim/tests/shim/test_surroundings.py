@@ -157,7 +157,7 @@ def test_options(baton: Baton) -> None:
 def test_misplaced_magics_explain_themselves(baton: Baton) -> None:
     assert "first line of a cell" in baton.run("%gpu").text()
     assert "first line of a cell" in baton.run("%gpu x = 1").text("stderr")
-    assert "below other code" in baton.run("x = 1\n%%gpu\ny = 2").text("stderr")
+    assert "must be on the first line" in baton.run("x = 1\n%%gpu\ny = 2").text("stderr")
 
 
 def test_what_the_proxy_hears(baton: Baton) -> None:

@@ -241,9 +241,7 @@ def fail_in_one_part(baton: Baton, number: int, model: Model) -> Model:
     """It costs nothing but itself."""
     baton.run("fault.fail_next(ValueError)")
     cell = baton.run(f"%%gpu\nchange({number})")
-    assert "warning: The handlers of loggers could not be brought up to date (ValueError: injected)" in cell.text(
-        "stderr"
-    )
+    assert "warning: The handlers of loggers could not be updated (ValueError: injected)" in cell.text("stderr")
     return model.change(number)._replace(handlers=model.handlers)
 
 

@@ -476,7 +476,7 @@ def test_an_iterator_through_what_stays_stays_with_it(pair: Pair) -> None:
     assert pair.remote(there, "x") == {"error": None}
     (first, *others) = pair.namespace["y"]
     assert first == ("a", 1)
-    assert ["is a generator" in others[0], "is a search that goes on" in others[1]] == [True, True]
+    assert ["is a generator" in others[0], "is a running search" in others[1]] == [True, True]
     assert next(pair.namespace["x"][0]) == "0"
 
 

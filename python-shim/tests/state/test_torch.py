@@ -118,8 +118,8 @@ def test_what_needs_a_graph_of_the_notebook_raises(pair: Pair, case: str) -> Non
     outcome = pair.remote(NEEDS_GRAPH[case], "y", "x", "torch")
     assert isinstance(outcome["error"], StayedError)
     text = str(outcome["error"])
-    assert text.startswith("The computation graph of this tensor stayed in your notebook; go on with it in ordinary")
-    assert text.endswith("their .grad is what it was before, or None") == ("backward" in NEEDS_GRAPH[case])
+    assert text.startswith("The computation graph of this tensor stayed in your notebook; continue with it in ordinary")
+    assert text.endswith("their .grad is unchanged, or None") == ("backward" in NEEDS_GRAPH[case])
 
 
 OTHER_TENSORS: dict[str, str] = {
@@ -165,7 +165,7 @@ def test_a_graph_stays_and_its_values_come_home(pair: Pair, case: str) -> None:
     home = pair.namespace
     look = "(y.tolist(), y.stride(), y.requires_grad, y.is_leaf, y.retains_grad and y.grad, y.detach().sum().item())"
     assert repr(eval(look, home)) == repr(eval(look, expected))
-    with pytest.raises(StayedError, match="lives on the GPU machine; go on with it in %%gpu cells"):
+    with pytest.raises(StayedError, match="lives on the GPU machine; continue with it in %%gpu cells"):
         home["y"].sum().backward()
     assert pair.remote("weight.grad = None; y.sum().backward()", "weight", "y") == {"error": None}
     assert home["weight"].grad.sum() > 0
@@ -226,7 +226,7 @@ def test_a_loss_of_the_notebook_has_its_graph_there(pair: Pair) -> None:
     pair.local("import torch\nweight = torch.ones(2, requires_grad=True); loss = (weight * 2).sum()")
     outcome = pair.remote("value = loss.item(); loss.backward()", "loss", "weight")
     assert pair.namespace["value"] == 4
-    assert "stayed in your notebook; go on with it in ordinary cells" in str(outcome["error"])
+    assert "stayed in your notebook; continue with it in ordinary cells" in str(outcome["error"])
     pair.local("loss.backward()")
     assert pair.namespace["weight"].grad.tolist() == [2, 2]
 

@@ -30,14 +30,12 @@ pub(crate) fn main(
 pub(super) fn client(settings: &Settings) -> anyhow::Result<Api> {
     let dial = service::dial(settings)?;
     let how = match settings.autostart {
-        true => {
-            "the first %%gpu cell of a notebook starts broker and worker, and so does `baton up`"
-        }
+        true => "the first %%gpu cell of a notebook or `baton up` starts a broker and a worker",
         false => "name the course's broker with BATON_BROKER_ADDRESS, or start one with `baton up`",
     };
     anyhow::ensure!(
         !service::is_yet_to_start(settings),
-        "Nothing runs yet: no broker is configured, and you have started none\nhint: {how}"
+        "Nothing runs yet: no broker is configured, and you have not started one\nhint: {how}"
     );
     Ok(Api::new(&dial)?)
 }
@@ -138,10 +136,10 @@ pub(super) async fn find(api: &Api, end: &str) -> anyhow::Result<Job> {
     let mut jobs: Vec<Job> = list(api, "/v1/jobs", query, 2).await?;
     anyhow::ensure!(
         jobs.len() < 2,
-        "Several cells end with {end}\nhint: give more of it; `baton jobs` shows the ends"
+        "Several cells end with {end}\nhint: give more digits; `baton jobs` shows them"
     );
     jobs.pop().with_context(|| {
-        format!("There is no cell that ends with {end} and that you may see\nhint: `baton jobs` lists those that you may see")
+        format!("There is no cell that ends with {end} and that you can see\nhint: `baton jobs` lists those that you can see")
     })
 }
 

@@ -107,7 +107,7 @@ pub(in crate::commands) fn acts(acts: &[Act]) -> String {
         ]
     });
     let titles = ["WHEN (UTC)", "WHO", "WHAT", "COURSE", "OF", "WHY"];
-    table(titles, rows, "Nobody has done anything")
+    table(titles, rows, "No actions yet")
 }
 
 pub(in crate::commands) fn public_files(files: &[PublicFile]) -> String {
@@ -120,7 +120,7 @@ pub(in crate::commands) fn public_files(files: &[PublicFile]) -> String {
         ]
     });
     let titles = ["FILE", "SIZE", "WHO", "WHEN (UTC)"];
-    table(titles, rows, "Nothing is public")
+    table(titles, rows, "There are no public files")
 }
 
 /// The sums of each person in each course, the largest first.
@@ -143,7 +143,7 @@ pub(super) fn usage(rows: &[Usage], days: u32) -> String {
         ]
     });
     let titles = ["PERSON", "COURSE", "GPU TIME", "CELLS"];
-    let nothing = format!("Nobody has used a GPU in {days} days");
+    let nothing = format!("No one has used a GPU in {days} days");
     table(titles, rows, &nothing)
 }
 
@@ -163,7 +163,7 @@ pub(super) fn explanation(explanation: &Explanation, now_ms: i64) -> String {
         let estimate = waiting.estimate.as_ref();
         lines.push(match estimate {
             Some(estimate) => format!("It is likely to start in {}.", range(estimate)),
-            None => "Too little is known of the runs ahead for an estimate.".to_owned(),
+            None => "No estimate yet: too little is known about the cells ahead.".to_owned(),
         });
         let waited = duration(now_ms - job.submitted_ms);
         lines.push(format!("It has waited for {waited}."));
@@ -187,7 +187,7 @@ fn facts(line: &Line) -> Vec<String> {
         boost => format!(", times {boost} because a deadline is near"),
     };
     facts.push(format!(
-        "Its person has used {} of GPU time of late (half of it counts after {}); the course has weight {}{boost}.",
+        "Its person recently used {} of GPU time (half of it counts after {}); the course has weight {}{boost}.",
         positive(standing.used_ms),
         positive(standing.half_life_ms),
         standing.weight
@@ -205,7 +205,7 @@ fn ahead(ahead: &Ahead) -> String {
         AheadBecause::CoursePaused => "the course of this one is paused",
         AheadBecause::Deadline => "a deadline is near",
         AheadBecause::LowPriority => "this one has low priority",
-        AheadBecause::UsedLess => "less GPU time was used of late",
+        AheadBecause::UsedLess => "other people recently used less GPU time",
         AheadBecause::WaitedLonger => "it came earlier",
     };
     match ahead.jobs {

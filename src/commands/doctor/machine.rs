@@ -95,7 +95,7 @@ fn disk(folder: &Path, variable: &str) -> Finding {
             Finding::Good(what)
         }
         Err(error) => Finding::wrong(
-            format!("Failed to see how much is free for {shown}: {error}"),
+            format!("Failed to determine the free space of {shown}: {error}"),
             elsewhere,
         ),
     }

@@ -96,7 +96,7 @@ fn kernelspec(surroundings: &Surroundings, python: &Python) -> Finding {
             format!("{shown} names a Python that is not there"),
             "baton install",
         ),
-        None => Finding::wrong(format!("{shown} cannot be understood"), "baton install"),
+        None => Finding::wrong(format!("{shown} is not valid"), "baton install"),
     }
 }
 

@@ -34,7 +34,7 @@ pub(super) fn broker(settings: &Settings) -> Finding {
             "The broker at {address} answers, version {version}"
         )),
         Ok(Ok(Accepted::Worker)) => Finding::Good(format!(
-            "The broker at {address} answers, and takes this token as a worker's"
+            "The broker at {address} answers, and accepts this token as a worker's"
         )),
         Ok(Err((what, fix))) => Finding::wrong(what, fix),
         Err(error) => Finding::wrong(format!("Failed to dial the broker: {error}"), "try again"),
@@ -89,7 +89,7 @@ async fn say_hello(
         Ok(Ok(Some(ToProxy::Refused(refusal)))) => Err((refusal.to_string(), fix_of(&refusal))),
         Ok(Err(error)) => Err(failed(error)),
         Ok(Ok(_)) => Err((
-            "The broker does not welcome this program".to_owned(),
+            "The broker does not accept this program".to_owned(),
             restart,
         )),
         Err(_) => Err((dial_silent(dial), restart)),
@@ -117,7 +117,7 @@ fn fix_of(refusal: &Refusal) -> &'static str {
 }
 
 fn dial_silent(dial: &Dial) -> String {
-    format!("The broker at {} says nothing", dial.address)
+    format!("The broker at {} does not answer", dial.address)
 }
 
 fn not_started(settings: &Settings) -> Finding {

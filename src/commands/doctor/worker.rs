@@ -51,7 +51,7 @@ fn gpus() -> Finding {
     match gpu::gpus(MONITORING.as_ref(), visible.as_deref()).len() {
         0 => Finding::wrong(
             "This machine has a GPU that a worker cannot use",
-            "see what `nvidia-smi` says, and what CUDA_VISIBLE_DEVICES hides",
+            "check the output of `nvidia-smi` and the value of CUDA_VISIBLE_DEVICES",
         ),
         1 => Finding::Good("A worker here has 1 GPU".to_owned()),
         count => Finding::Good(format!("A worker here has {count} GPUs")),

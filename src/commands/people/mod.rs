@@ -87,7 +87,7 @@ fn import(mut file: PeopleFile, matches: &ArgMatches) -> anyhow::Result<ExitCode
         printed.write_record(token)?;
     }
     printed.flush()?;
-    eprintln!("{added} people were added, and {changed} got another course or role");
+    eprintln!("Added {added} people, and changed the course or role of {changed}");
     if added > 0 {
         eprintln!(
             "Their tokens are above, shown once: give each person only their own line, and keep no copy"
@@ -107,7 +107,10 @@ fn list(people: &People) -> anyhow::Result<ExitCode> {
         });
         [person.name.clone(), what(person), expires]
     });
-    print!("{}", table(["NAME", "IS", "EXPIRES"], rows, "Nobody yet"));
+    print!(
+        "{}",
+        table(["NAME", "IS", "EXPIRES"], rows, "No people yet")
+    );
     Ok(ExitCode::SUCCESS)
 }
 
@@ -118,7 +121,7 @@ fn remove(mut file: PeopleFile, matches: &ArgMatches) -> anyhow::Result<ExitCode
     }
     file.write()?;
     for name in names {
-        eprintln!("{name} was removed: the token opens nothing any more");
+        eprintln!("{name} was removed: the token no longer works");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -136,7 +139,7 @@ fn show_token(name: &str, token: &str, is_worker: bool) {
     println!("{token}");
     let reader = if is_worker { "the worker's user" } else { name };
     eprintln!(
-        "This is the token of {name}, shown once: it belongs into a file that only {reader} can read, named with BATON_TOKEN_FILE"
+        "This is the token of {name}, shown once: put it into a file that only {reader} can read, and name the file with BATON_TOKEN_FILE"
     );
 }
 

@@ -26,11 +26,11 @@ pub(super) fn read(
     let has_names = reader.headers()?.iter().any(|title| title == "name");
     anyhow::ensure!(
         has_names,
-        "Its first line names no column `name`\nhint: the columns are name, course and role (student or staff); others are skipped"
+        "Its first line has no column `name`\nhint: the columns are name, course and role (student or staff); others are skipped"
     );
     let mut people: BTreeMap<String, BTreeMap<String, Role>> = BTreeMap::new();
     for (number, line) in reader.deserialize().enumerate() {
-        let at = || format!("Line {} makes no sense", number + 2);
+        let at = || format!("Line {} is not valid", number + 2);
         let line: Line = line.with_context(at)?;
         anyhow::ensure!(!line.name.is_empty(), "{}: it has no name", at());
         let named = line.course.as_deref().filter(|course| !course.is_empty());

@@ -33,7 +33,7 @@ pub(super) fn ask(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<T
     let (gpus, places) = places(&history, matches)?;
     let cells: Vec<_> = history.cells.iter().map(PastCell::from).collect();
     let fit = fit(&cells, places, seconds(history.now_ms)).context(
-        "The broker's history is too short\nhint: look at more --days, or say --edit and --run instead of --from-broker",
+        "The broker's history is too short\nhint: use more --days, or --edit and --run instead of --from-broker",
     )?;
     Ok(Told {
         days,
@@ -51,7 +51,7 @@ fn places(history: &History, matches: &ArgMatches) -> anyhow::Result<(usize, usi
     anyhow::ensure!(
         history.slots > 0,
         "No worker is connected, so it is not known how many GPUs there are\n\
-         hint: say it with --gpus, for GPUs that run one cell at a time"
+         hint: give it with --gpus, for GPUs that run one cell at a time"
     );
     Ok((history.gpus as usize, history.slots as usize))
 }
@@ -93,7 +93,7 @@ impl Told {
                 if *places == 1 { "cell" } else { "cells" },
             ),
             format!(
-                "Everybody edits {} between cells of {}, on average; a hand-over takes {}.",
+                "A person edits for {} between cells of {}, on average; a hand-over takes {}.",
                 duration(1.0 / rates.submission),
                 duration(1.0 / rates.execution),
                 duration(1.0 / rates.hand_over),
@@ -101,7 +101,7 @@ impl Told {
         ];
         if rates.departure > 0.0 {
             told.push(format!(
-                "Who edits leaves after {} and comes back {} later.",
+                "A person stays for {} and is away for {}.",
                 duration(1.0 / rates.departure),
                 duration(1.0 / rates.arrival)
             ));

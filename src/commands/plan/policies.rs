@@ -87,7 +87,7 @@ fn read(matches: &ArgMatches) -> anyhow::Result<Class> {
 fn text(class: &Class, runs: Runs, length: Length, told: &[(&str, Shared)]) -> String {
     let mut out = format!(
         "{} people share {}; cells compute {} on average.{}\n\
-         Simulated: {} courses of {}; ± says how sure a number is, in 99 of 100 cases.\n\n\
+         Simulated: {} courses of {}; ± is half the 99 % confidence interval.\n\n\
          {:<26}{:>22}{:>9}{:>9}{:>9}{:>12}{:>10}{:>8}{:>8}\n",
         class.people,
         gpus(class.gpus),
@@ -122,7 +122,7 @@ fn text(class: &Class, runs: Runs, length: Length, told: &[(&str, Shared)]) -> S
     }
     out.push_str(
         "\nShort cells compute up to 5 s, and long ones over 60 s. Times are from submission to end; 2x means twice as \
-         long as alone on the GPU.\nMoved are cells that began on another GPU than the last one of their notebook.\n",
+         long as alone on the GPU.\nMoved cells ran on another GPU than the previous cell of their notebook.\n",
     );
     out
 }
@@ -139,7 +139,7 @@ fn turns(class: &Class) -> String {
     if class.slots as usize >= class.people {
         return String::new();
     }
-    format!(" {} take turns on each GPU.", class.slots)
+    format!(" {} time-share each GPU.", class.slots)
 }
 
 fn row((name, shared): &(&str, Shared)) -> Json {

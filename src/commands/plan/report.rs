@@ -48,7 +48,7 @@ fn cells(answer: &Forecast) -> [String; 9] {
 fn assumptions(question: &Question) -> Vec<String> {
     let rates = &question.rates;
     let mut told = vec![format!(
-        "Everybody edits {} between cells of {}, on average; a hand-over takes {}.",
+        "A person edits for {} between cells of {}, on average; a hand-over takes {}.",
         duration(1.0 / rates.submission),
         duration(1.0 / rates.execution),
         duration(1.0 / rates.hand_over),
@@ -58,15 +58,10 @@ fn assumptions(question: &Question) -> Vec<String> {
             duration(1.0 / rates.departure),
             duration(1.0 / rates.arrival),
         );
-        told.push(format!(
-            "Who edits leaves after {stay} and comes back {away} later."
-        ));
+        told.push(format!("A person stays for {stay} and is away for {away}."));
     }
     if question.exclusive {
-        told.push(
-            "A GPU belongs to one person from coming to going; the waits are those for it."
-                .to_owned(),
-        );
+        told.push("Each person keeps a GPU for a whole visit; waits are for a GPU.".to_owned());
     }
     told
 }
@@ -77,7 +72,7 @@ fn sentences(question: &Question, answers: &[Forecast], most: &[Most]) -> Vec<St
     let simulated = answers.iter().filter(is_simulated).count();
     if simulated > 0 {
         told.push(format!(
-            "{simulated} of the {} rows are simulated, because their chain is too large to be solved exactly; they are good to a few per cent.",
+            "{simulated} of the {} rows are simulated, because their chain is too large for an exact solution; they are accurate to a few per cent.",
             answers.len()
         ));
     }
@@ -87,13 +82,16 @@ fn sentences(question: &Question, answers: &[Forecast], most: &[Most]) -> Vec<St
 fn sentence(most: &Most, question: &Question) -> String {
     let gpus = gpus(most.gpus);
     let minutes = |beyond: usize| match most.minutes {
-        Some(people) if people > beyond => format!("; the {} makes it minutes", nth(people)),
+        Some(people) if people > beyond => format!(
+            "; from the {} on, the mean wait is a minute or more",
+            nth(people)
+        ),
         _ => String::new(),
     };
     let served = match &most.served {
         None => {
             return format!(
-                "With {gpus}, nobody is served within {}.",
+                "With {gpus}, no one is served within {}.",
                 duration(question.limit)
             );
         }
@@ -104,7 +102,7 @@ fn sentence(most: &Most, question: &Question) -> String {
         Some(answer) => format!("{} people wait {}", answer.people, mean_and_longest(answer)),
     };
     match &most.over {
-        None => format!("With {gpus}, {served}; more were not looked at."),
+        None => format!("With {gpus}, {served}; larger numbers were not computed."),
         Some(answer) => format!(
             "With {gpus}, {served}; {} people wait {}{}.",
             answer.people,

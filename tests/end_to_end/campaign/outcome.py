@@ -10,7 +10,7 @@ from end_to_end.campaign.cells import CellPlan
 from end_to_end.results import Result
 
 SAFE = "Your variables are as they were before the cell"
-NOT_RUN = re.compile(r"[Tt]his cell has not run")
+NOT_RUN = re.compile(r"This cell did not run\. Missing results")
 TAKEN_BACK = re.compile(r"(?:So what|The results of) In\[(\d+)\].* lost")
 HALF_FORMATTED = "Unexpected exception formatting exception. Falling back to standard exception\n"
 """What IPython prints when stop is pressed while it formats an exception, in any kernel."""

@@ -13,9 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 from baton_shim.state.refusal import StayedError, where_it_stayed
 
 ONE_CELL = "put the forward pass and its backward() into one cell"
-NO_GRADIENT = (
-    "The parameters behind it got no gradient from this backward(): their .grad is what it was before, or None"
-)
+NO_GRADIENT = "The parameters behind it got no gradient from this backward(): their .grad is unchanged, or None"
 _HOOK = "baton changed elsewhere"
 
 
@@ -59,7 +57,7 @@ def leave_graph(tensor: Any, graph: Graph, home: bool) -> None:
     if graph.home == home:
         text = "The computation graph of this tensor is lost; compute it again"
     else:
-        text = f"The computation graph of this tensor {where_it_stayed(graph.home)}; go on with it in "
+        text = f"The computation graph of this tensor {where_it_stayed(graph.home)}; continue with it in "
         text += f"{_cells(graph.home)} cells"
     module = sys.modules["torch"]
     with module.inference_mode(False), module.enable_grad():

@@ -27,7 +27,7 @@ _SHOWN = (
     "co_filename co_name co_qualname co_firstlineno co_argcount co_posonlyargcount co_kwonlyargcount co_varnames"
 ).split()
 _MORE_ARGUMENTS = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
-_VARIABLES = "this variable belongs to a frame, which stayed in the other kernel"
+_VARIABLES = "this variable belongs to a frame, which is in the other kernel"
 
 
 def places(trace: types.TracebackType | None) -> tuple[Place, ...]:
