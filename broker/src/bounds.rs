@@ -13,6 +13,8 @@ use baton_protocol::{
 const MOST_DEVICES: usize = 64;
 const LONGEST_NAME: usize = 200;
 const MOST_MEMORY_BYTES: u64 = 1 << 50;
+/// In characters.
+const LONGEST_REASON: usize = 500;
 /// Sessions or assignments of one worker.
 const MOST_NOTEBOOKS: usize = 10_000;
 
@@ -75,6 +77,12 @@ pub(crate) fn is_possible_load(memory: (u64, u64), gpus: &[GpuLoad]) -> bool {
 
 pub(crate) fn is_possible_sessions(count: usize) -> bool {
     count <= MOST_NOTEBOOKS
+}
+
+/// Why no session starts on a worker, for pages and the line under a cell: on one line.
+pub(crate) fn cut_reason(why: impl AsRef<str>) -> String {
+    let lines: Vec<&str> = why.as_ref().lines().map(str::trim).collect();
+    lines.join(" ").chars().take(LONGEST_REASON).collect()
 }
 
 /// No cell has computed for longer than the broker knows it to run, on each of the worker's devices at most.

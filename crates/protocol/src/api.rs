@@ -84,7 +84,9 @@ pub enum WaitingRule {
     OwnJobRuns,
     /// None is connected.
     NoWorker,
-    WorkersPaused,
+    WorkersDrained,
+    /// No worker that is connected can start sessions.
+    WorkersFail,
     CoursePaused,
     /// Staff hold it back.
     Held,

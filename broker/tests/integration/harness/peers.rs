@@ -223,6 +223,7 @@ impl FakeWorker {
             keeping: Vec::new(),
             assignments: held.to_vec(),
             acknowledged: acknowledged.to_vec(),
+            failing: None,
         };
         Self::enter(dial, id, hello).await
     }
@@ -239,6 +240,7 @@ impl FakeWorker {
             keeping: Vec::new(),
             assignments: Vec::new(),
             acknowledged: Vec::new(),
+            failing: None,
         };
         Self::enter(dial, id, hello).await
     }
