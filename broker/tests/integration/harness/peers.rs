@@ -245,6 +245,24 @@ impl FakeWorker {
         Self::enter(dial, id, hello).await
     }
 
+    /// Sessions do not start there.
+    pub(crate) async fn failing(dial: &Dial, why: &str) -> Self {
+        let id = WorkerId::random();
+        let hello = FromWorker::Hello {
+            protocol_version: PROTOCOL_VERSION,
+            worker: id,
+            name: String::new(),
+            devices: devices(),
+            slots: 1,
+            sessions: Vec::new(),
+            keeping: Vec::new(),
+            assignments: Vec::new(),
+            acknowledged: Vec::new(),
+            failing: Some(why.to_owned()),
+        };
+        Self::enter(dial, id, hello).await
+    }
+
     async fn enter(dial: &Dial, id: WorkerId, hello: FromWorker) -> Self {
         let mut connection = within("a dial", baton_transport::connect(dial, "/v1/worker"))
             .await
