@@ -3,7 +3,7 @@
 use crate::harness::{Broker, FakeProxy, FakeWorker, finished, started};
 use baton_protocol::{
     JobEvent, Outcome, RemoteError,
-    proxy::{FromProxy, WaitingReason},
+    proxy::{FromProxy, ToProxy, WaitingReason},
     worker::{FromWorker, ToWorker},
 };
 
@@ -240,11 +240,16 @@ async fn a_worker_whose_trial_failed_takes_nothing_until_it_passes() {
         other => panic!("{other:?}"),
     };
     assert_eq!(why(proxy.place(job).await.1), "no disk");
-    let again = "x".repeat(2000);
-    worker.say(FromWorker::Failing { why: again }).await;
-    assert_eq!(why(proxy.place(job).await.1), "x".repeat(500));
+    let long = "A traceback\n".to_owned() + &"x".repeat(2000) + "\nImportError: torch";
+    worker.say(FromWorker::Failing { why: long }).await;
+    let told = why(proxy.place(job).await.1);
+    assert!(
+        told.starts_with("A traceback xx") && told.ends_with("xx ImportError: torch"),
+        "{told}"
+    );
+    assert_eq!(told.chars().count(), 503);
     let page = broker.get("/workers").await;
-    assert!(page.contains("failing") && page.contains("xxx"), "{page}");
+    assert!(page.contains("failing") && page.contains(&told), "{page}");
     worker.say(FromWorker::Recovered {}).await;
     assert_eq!(worker.run_to_end().await, job);
 }
