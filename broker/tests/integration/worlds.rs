@@ -279,7 +279,7 @@ impl Counted {
             self.workers.len(),
             slots - busy,
             if slots == 1 { "" } else { "s" },
-            in_state(WorkerState::Paused).count()
+            in_state(WorkerState::Drained).count()
         )
     }
 }
@@ -546,7 +546,7 @@ fn check_workers(page: &str, all: &Counted) {
         .map(|worker| {
             let state = match worker.state {
                 WorkerState::Connected => "● connected",
-                WorkerState::Paused => "◇ drained",
+                WorkerState::Drained => "◇ drained",
                 other => panic!("{other:?}"),
             };
             [
