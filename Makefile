@@ -41,6 +41,7 @@ help:
 	@echo "make bench-gpu what needs one, measured into benches/results/"
 	@echo "make gpu-first-day  on a GPU for the first time: at most nine minutes, one report in benches/results/"
 	@echo "make gpu-kit   pack what that needs for a machine without compiler or network, into dist/gpu-kit"
+	@echo "make labextension  build the extension of JupyterLab anew, into kernelspec/"
 	@echo "make clean     remove .venv and target/"
 
 .PHONY: demo
@@ -67,7 +68,7 @@ test-rust: $(VENV)/.requirements-test $(VENV)/.requirements-cuda $(INSTALLED)
 # Two at a time, which share nothing but processors; those of one file are one user's, in order, and so each library
 # that takes seconds to load is loaded by one of the two.
 .PHONY: test-python
-test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(VENV)/.hub $(INSTALLED)
+test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(VENV)/.hub $(VENV)/.labextension $(INSTALLED)
 	scripts/install-system-packages network
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile python-shim/tests
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile tests
@@ -153,6 +154,11 @@ bench-installed: $(VENV)/.requirements-test $(INSTALLED)
 clean:
 	rm -rf $(VENV) target tests/artefacts .mypy_cache .ruff_cache .hypothesis
 
+# After a change in labextension/. What it makes is checked in, so that `pip install` from source needs no Node.
+.PHONY: labextension
+labextension: $(VENV)/.labextension
+	scripts/build-labextension
+
 .PHONY: browser
 browser:
 	scripts/install-system-packages browser qt
@@ -204,6 +210,14 @@ $(VENV)/.hub: requirements/hub/package.json requirements/hub/package-lock.json $
 	mkdir -p $(VENV)/hub
 	cp requirements/hub/*.json $(VENV)/hub
 	$(BIN)/npm ci --prefix $(VENV)/hub --silent --ignore-scripts --no-audit --no-fund
+	touch $@
+
+# What builds the extension of JupyterLab. No script of a package is run.
+$(VENV)/.labextension: labextension/package.json labextension/package-lock.json $(VENV)/.requirements-hub
+	rm -rf $(VENV)/labextension
+	mkdir -p $(VENV)/labextension
+	cp labextension/package.json labextension/package-lock.json $(VENV)/labextension
+	$(BIN)/npm ci --prefix $(VENV)/labextension --silent --ignore-scripts --no-audit --no-fund
 	touch $@
 
 $(VENV)/.requirements-%: requirements/%.txt | $(BIN)/python

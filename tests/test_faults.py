@@ -315,13 +315,13 @@ def test_the_only_worker_cannot_start_sessions(
     broken.touch()
     kernel = service.kernel(new_kernel)
     kernel.run("values = [1, 2]").ok()
-    for _ in range(2):
-        result = kernel.gpu("values.append('lost')")
-        check_lost(result, kernel)
-        assert "no libpython" in result.plain_traceback
-        assert "hint: " in result.plain_traceback
+    cell = kernel.begin("%%gpu\nvalues.append(3)\nvalues")
+    cell.wait_for(lambda result: "no libpython" in str(result.published), "the line says why the cell waits")
+    (job,) = service.jobs()
+    assert job["waiting"]["rule"] == "workers_fail"
+    assert "no libpython" in job["waiting"]["sentence"]
     broken.unlink()
-    assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
+    assert cell.finish().ok().value == "[1, 2, 3]"
 
 
 @pytest.mark.parametrize(
@@ -331,9 +331,10 @@ def test_the_only_worker_cannot_start_sessions(
         pytest.param("echo 'raise ImportError(\"no cells\")' > $0.d/cloudpickle.py", "no cells", id="no cell runs"),
     ],
 )
-def test_a_worker_tries_a_cell_before_it_connects(
+def test_a_worker_tries_a_cell_before_it_takes_any(
     service: Service, new_kernel: Callable[..., Kernel], tmp_path: Path, trouble: str, told: str
 ) -> None:
+    """Staff see why it takes none, also after the broker has started anew."""
     python = tmp_path / "python"
     start = f"export PYTHONPATH={python}.d; mkdir -p $PYTHONPATH; rm -f $PYTHONPATH/*.py"
     end = f'exec {sys.executable} "$@"'
@@ -345,11 +346,27 @@ def test_a_worker_tries_a_cell_before_it_connects(
         lambda: "Sessions do not start here, so this worker accepts no cells" in service.log(worker), "it says so"
     )
     assert told in service.log(worker)
-    assert json.loads(service.answers("/v1/workers"))["items"] == []
+    check_failing(service, worker, told)
     cell = service.kernel(new_kernel).begin("%%gpu\nran = True")
+    cell.wait_for(lambda result: told in str(result.published), "the line says why the cell waits")
+    service.kill("broker")
+    service.start_broker()
+    check_failing(service, worker, told)
     python.write_text(f"#!/bin/sh\n{start}\n{end}\n")
     cell.finish().ok()
     assert state_of(service, worker) == "connected"
+
+
+def check_failing(service: Service, worker: str, told: str) -> None:
+    def workers() -> list[dict[str, str]]:
+        answer = service.answers("/v1/workers") or '{"items": []}'
+        return [each for each in json.loads(answer)["items"] if each["state"] == "failing"]
+
+    wait_until(workers, "the worker is there")
+    (found,) = workers()
+    assert found["name"] == worker
+    assert told in found["reason"]
+    assert told in service.answers("/workers")
 
 
 def test_ordinary_cells_need_no_broker(running: Service, notebook: Kernel) -> None:

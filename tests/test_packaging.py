@@ -17,6 +17,7 @@ from jupyter_client.kernelspec import KernelSpecManager
 from PIL import Image
 
 ROOT = Path(__file__).parent.parent
+EXTENSION = ROOT / "kernelspec/data/share/jupyter/labextensions/baton-jupyter"
 
 # When sources changed since the installation, making the wheel compiles.
 pytestmark = pytest.mark.timeout(450)
@@ -52,6 +53,30 @@ def test_the_wheel_carries_nothing_else(wheel: zipfile.ZipFile) -> None:
     first = {name.split("/")[0].split("-")[0] for name in wheel.namelist()}
     assert first == {"baton_shim", "baton_jupyter"}
     assert not [name for name in wheel.namelist() if "test" in name or name.endswith((".pyc", ".rs"))]
+
+
+def test_the_wheel_carries_the_extension_of_jupyterlab(wheel: zipfile.ZipFile) -> None:
+    prefix = "/data/share/jupyter/labextensions/baton-jupyter/"
+    names = {name.split(prefix)[1]: name for name in wheel.namelist() if prefix in name}
+    package = json.loads(wheel.read(names["package.json"]))
+    assert package["jupyterlab"]["_build"]["load"] in names
+    assert {name: wheel.read(path) for name, path in names.items()} == files_of(EXTENSION)
+
+
+def test_the_extension_is_the_build_of_its_source(tmp_path: Path) -> None:
+    """It is checked in, so that an installation from source needs no Node."""
+    subprocess.run([ROOT / "scripts/build-labextension", tmp_path], env=OUTER_ENVIRONMENT, check=True, timeout=100)
+    built = files_of(tmp_path / EXTENSION.relative_to(ROOT / "kernelspec"))
+    assert built == files_of(EXTENSION), "run: make labextension"
+
+
+def test_the_extension_has_the_version_of_the_package(place: Place) -> None:
+    package = json.loads((EXTENSION / "package.json").read_text())
+    assert (package["name"], package["version"]) == ("baton-jupyter", run_binary(place, "--version").stdout.split()[-1])
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_the_version_is_the_programs(wheel: zipfile.ZipFile, place: Place) -> None:

@@ -1,4 +1,4 @@
-"""What a kernel tells a page that opens about `%%gpu` cells of an earlier page; JupyterLab's side is in test_browser.py."""
+"""What a kernel tells a page that opens about `%%gpu` cells of an earlier page. For JupyterLab see test_browser.py."""
 
 from __future__ import annotations
 

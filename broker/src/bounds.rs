@@ -13,6 +13,8 @@ use baton_protocol::{
 const MOST_DEVICES: usize = 64;
 const LONGEST_NAME: usize = 200;
 const MOST_MEMORY_BYTES: u64 = 1 << 50;
+/// In characters.
+const LONGEST_REASON: usize = 500;
 /// Sessions or assignments of one worker.
 const MOST_NOTEBOOKS: usize = 10_000;
 
@@ -75,6 +77,19 @@ pub(crate) fn is_possible_load(memory: (u64, u64), gpus: &[GpuLoad]) -> bool {
 
 pub(crate) fn is_possible_sessions(count: usize) -> bool {
     count <= MOST_NOTEBOOKS
+}
+
+/// Why no session starts on a worker, for pages and the line under a cell: on one line. Of a long one, as with a
+/// traceback, the beginning and the end.
+pub(crate) fn cut_reason(why: impl AsRef<str>) -> String {
+    let lines: Vec<&str> = why.as_ref().lines().map(str::trim).collect();
+    let characters: Vec<char> = lines.join(" ").chars().collect();
+    if characters.len() <= LONGEST_REASON {
+        return characters.into_iter().collect();
+    }
+    let (first, _) = characters.split_at(LONGEST_REASON / 2);
+    let (_, last) = characters.split_at(characters.len() - LONGEST_REASON / 2);
+    first.iter().chain(&[' ', '…', ' ']).chain(last).collect()
 }
 
 /// No cell has computed for longer than the broker knows it to run, on each of the worker's devices at most.

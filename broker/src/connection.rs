@@ -103,6 +103,7 @@ pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_s
             keeping,
             assignments,
             acknowledged,
+            failing,
         }) => {
             let own = identity.worker();
             let hello = WorkerHello {
@@ -115,6 +116,7 @@ pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_s
                 keeping,
                 assignments,
                 acknowledged,
+                failing,
             };
             if let Err(refusal) = may_enter(own, &hello, most_slots) {
                 tracing::warn!(
@@ -225,6 +227,7 @@ impl Versioned for FromWorker {
             keeping: Vec::new(),
             assignments: Vec::new(),
             acknowledged: Vec::new(),
+            failing: None,
         }
     }
 }

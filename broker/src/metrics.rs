@@ -135,7 +135,7 @@ impl Metrics {
                 ),
                 (
                     "state=\"drained\"".to_owned(),
-                    workers(|worker| worker.state() == WorkerState::Paused),
+                    workers(|worker| worker.state() == WorkerState::Drained),
                 ),
                 (
                     "state=\"failing\"".to_owned(),

@@ -200,6 +200,9 @@ pub(crate) fn why(waiting: &Waiting) -> String {
             Some(why) => format!("the workers are drained: {why}"),
             None => "the workers are drained".to_owned(),
         },
+        WaitingReason::WorkersFail { worker, why } => {
+            format!("no session starts on {worker}: {why}")
+        }
         WaitingReason::CoursePaused { why } => format!("the course is paused: {why}"),
         WaitingReason::Held { why } => format!("staff hold it back: {why}"),
         WaitingReason::BehindMoved {} => "staff moved another cell to the front".to_owned(),

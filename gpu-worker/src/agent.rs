@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use baton_protocol::worker::{Acknowledged, Device, FromWorker, ToWorker};
-use baton_protocol::{JobEvent, JobId, NotebookId, Refusal, WorkerId};
+use baton_protocol::{JobEvent, JobId, NotebookId, Outcome, Refusal, WorkerId};
 use baton_transport::LinkError;
 use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
@@ -59,7 +59,9 @@ pub(crate) struct Agent {
     task_count: u64,
     /// Nothing new is taken.
     leave: Leave,
-    /// Sessions do not start here: until one does.
+    /// Sessions do not start here: why.
+    failing: Option<String>,
+    /// Runs until a session starts.
     trial: Option<BoxFuture<'static, ()>>,
     /// Since when the broker has said that another process is this worker.
     refused_since: Option<Instant>,
@@ -85,6 +87,7 @@ impl Agent {
     pub(crate) async fn run(
         context: Arc<Context>,
         devices: Vec<Device>,
+        failing: Option<String>,
         mut stop: watch::Receiver<Stop>,
     ) -> anyhow::Result<()> {
         let mut reading = context.reading.clone();
@@ -101,10 +104,14 @@ impl Agent {
             tasks: JoinSet::new(),
             task_count: 0,
             leave: Leave::default(),
+            failing,
             trial: None,
             refused_since: None,
             reports,
         };
+        if agent.failing.is_some() {
+            agent.try_sessions(TRIAL_PAUSE);
+        }
         let mut load = tokio::time::interval(LOAD_INTERVAL);
         load.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut lost = None;
@@ -132,9 +139,11 @@ impl Agent {
                 Event::LoadDue => agent.say_load().await,
                 Event::CullDue => agent.cull().await,
                 Event::Recovered => {
-                    tracing::info!("Sessions start here again");
                     agent.trial = None;
-                    agent.line.send(&FromWorker::Recovered {}).await;
+                    if agent.failing.take().is_some() {
+                        tracing::info!("Sessions start here again");
+                        agent.line.send(&FromWorker::Recovered {}).await;
+                    }
                 }
                 Event::GpuWanted => agent.make_room().await,
                 Event::GpuLost(reason) => {
@@ -190,6 +199,7 @@ impl Agent {
                 })
                 .filter(|known| known.number > 0)
                 .collect(),
+            failing: self.failing.clone(),
         }
     }
 
@@ -299,15 +309,27 @@ impl Agent {
                 fencing,
                 event,
             } => {
-                if matches!(*event, JobEvent::NotStarted { .. }) {
-                    let context = Arc::clone(&self.context);
-                    self.trial.get_or_insert_with(|| {
-                        Box::pin(until_a_session_starts(context, TRIAL_PAUSE))
-                    });
+                match &*event {
+                    JobEvent::NotStarted { error } => {
+                        self.failing = Some(error.value.clone());
+                        self.try_sessions(TRIAL_PAUSE);
+                    }
+                    // Its session died, or the worker could not serve it: is it the worker?
+                    JobEvent::Finished {
+                        outcome: Outcome::WorkerLost,
+                        ..
+                    } => self.try_sessions(Duration::ZERO),
+                    _ => {}
                 }
                 let assignment = self.assignments.get_mut(&job);
                 if let Some(assignment) = assignment.filter(|held| held.fencing == fencing) {
                     assignment.outbox.push(*event);
+                }
+            }
+            Report::TrialFailed(why) => {
+                if self.failing.as_ref() != Some(&why) {
+                    self.failing = Some(why.clone());
+                    self.line.send(&FromWorker::Failing { why }).await;
                 }
             }
             Report::Notebook {
@@ -331,6 +353,12 @@ impl Agent {
                 self.make_room().await;
             }
         }
+    }
+
+    fn try_sessions(&mut self, pause: Duration) {
+        let (context, reports) = (Arc::clone(&self.context), self.reports.clone());
+        self.trial
+            .get_or_insert_with(|| Box::pin(until_a_session_starts(context, reports, pause)));
     }
 
     async fn say_load(&mut self) {
@@ -397,30 +425,42 @@ async fn passed(trial: &mut Option<BoxFuture<'static, ()>>) {
     }
 }
 
-/// Whether sessions start here and run a cell; `false` when the worker was asked to stop meanwhile. Before that the
-/// broker does not know this worker, so no cell comes to it that would fail.
-pub(crate) async fn is_ready(context: &Arc<Context>, stop: &mut watch::Receiver<Stop>) -> bool {
+/// Whether sessions start here and run a cell, before a cell can come that would fail: `Some(None)`, or why they do not;
+/// `None` when the worker was asked to stop meanwhile.
+pub(crate) async fn first_trial(
+    context: &Arc<Context>,
+    stop: &mut watch::Receiver<Stop>,
+) -> Option<Option<String>> {
     context
         .config
         .status
         .send_modify(|status| status.trying = true);
     let asked = async { while asked(stop).await == Stop::No {} };
     tokio::select! {
-        () = until_a_session_starts(Arc::clone(context), Duration::ZERO) => true,
-        () = asked => false,
+        why = why_no_session_starts(context) => Some(why),
+        () = asked => None,
     }
 }
 
-async fn until_a_session_starts(context: Arc<Context>, mut pause: Duration) {
+async fn until_a_session_starts(
+    context: Arc<Context>,
+    reports: mpsc::UnboundedSender<Report>,
+    mut pause: Duration,
+) {
     loop {
         tokio::time::sleep(pause).await;
-        match context.try_a_session().await {
-            Ok(()) => return,
-            Err(error) => tracing::error!(
-                "Sessions do not start here, so this worker accepts no cells: {}",
-                notice::not_started(&error).value
-            ),
+        match why_no_session_starts(&context).await {
+            None => return,
+            // Without a receiver the agent is at its end.
+            Some(why) => drop(reports.send(Report::TrialFailed(why))),
         }
         pause = (2 * pause).clamp(TRIAL_PAUSE, LONGEST_TRIAL_PAUSE);
     }
+}
+
+async fn why_no_session_starts(context: &Context) -> Option<String> {
+    let error = context.try_a_session().await.err()?;
+    let why = notice::not_started(&error).value;
+    tracing::error!("Sessions do not start here, so this worker accepts no cells: {why}");
+    Some(why)
 }

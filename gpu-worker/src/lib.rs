@@ -131,10 +131,10 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
         reading,
     };
     let context = Arc::new(context);
-    if !agent::is_ready(&context, &mut stop).await {
-        return Ok(());
+    match agent::first_trial(&context, &mut stop).await {
+        Some(failing) => Agent::run(context, devices, failing, stop).await,
+        None => Ok(()),
     }
-    Agent::run(context, devices, stop).await
 }
 
 /// Starts a session of this Python as a worker does, but off the GPU, which others may be using; lets it run a cell of

@@ -3,6 +3,8 @@
 use baton_protocol::{FencingNumber, JobEvent, JobId, NotebookId};
 
 pub(crate) enum Report {
+    /// A session that the worker started for itself ran no cell: why.
+    TrialFailed(String),
     Job {
         job: JobId,
         fencing: FencingNumber,

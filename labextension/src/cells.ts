@@ -38,14 +38,12 @@ export function place(panel: NotebookPanel, complete: Complete): void {
     return;
   }
   const { context } = panel;
-  const unchanged = !context.model.dirty;
   // The student ran it in this kernel, which is what makes JupyterLab trust the output of a cell.
   cell.trusted = true;
   cell.outputs.fromJSON(complete.outputs);
   cell.executionCount = complete.execution_count;
   cell.executionState = 'idle';
-  // What the student has changed in this page is saved as ever.
-  if (unchanged && !context.model.readOnly && context.contentsModel?.writable) {
+  if (!context.model.readOnly && context.contentsModel?.writable) {
     void context.save();
   }
 }

@@ -69,13 +69,13 @@ pub(crate) async fn past(
     let filter = HistoryFilter { courses, since_ms };
     let rows = shared.store.history(&filter, MOST_CELLS).await?;
     let workers = ask(shared, Event::Overview).await?.workers;
-    let connected = || workers.iter().filter(|worker| worker.connected);
-    let gpus: usize = connected().map(|worker| worker.devices.len().max(1)).sum();
+    let open = || workers.iter().filter(|worker| worker.is_open());
+    let gpus: usize = open().map(|worker| worker.devices.len().max(1)).sum();
     Ok(History {
         cells: cells(rows),
         now_ms,
         gpus: u32::try_from(gpus).unwrap_or(u32::MAX),
-        slots: connected().map(|worker| worker.slots).sum(),
+        slots: open().map(|worker| worker.slots).sum(),
     })
 }
 

@@ -127,9 +127,8 @@ impl Dispatch {
         }
     }
 
-    /// One that cannot start sessions is open only where no other is: then its reason reaches the student.
+    /// One that cannot start sessions is not open: cells wait until its trial passes, or for another worker.
     pub(super) fn connected_workers(&self) -> Vec<order::Worker> {
-        let any_sound = self.any_sound_worker();
         self.workers
             .iter()
             .filter(|(_, worker)| worker.connection.is_some() && !worker.draining)
@@ -138,7 +137,7 @@ impl Dispatch {
                 slots: worker.slots,
                 warm: self.current(*id, &worker.warm),
                 keeping: self.current(*id, &worker.keeping),
-                open: !self.is_paused(worker) && (worker.failing.is_none() || !any_sound),
+                open: !self.is_paused(worker) && worker.failing.is_none(),
             })
             .collect()
     }
@@ -150,14 +149,6 @@ impl Dispatch {
             ran_on.is_none_or(|on| on == worker)
         };
         sessions.iter().filter(is_current).copied().collect()
-    }
-
-    /// A worker that takes cells and can start sessions.
-    pub(super) fn any_sound_worker(&self) -> bool {
-        self.workers.values().any(|worker| {
-            let is_there = worker.connection.is_some() && !worker.draining;
-            is_there && worker.failing.is_none() && !self.is_paused(worker)
-        })
     }
 
     fn is_paused(&self, worker: &Worker) -> bool {
@@ -256,9 +247,7 @@ impl Dispatch {
             Reason::CoursePaused => WaitingReason::CoursePaused {
                 why: course.paused.clone().unwrap_or_default(),
             },
-            Reason::WorkersPaused => WaitingReason::WorkersPaused {
-                why: self.why_workers_are_paused(),
-            },
+            Reason::WorkersClosed => self.why_workers_are_closed(),
             Reason::OwnJobRuns(other) => WaitingReason::OwnJobRuns {
                 notebook: of(&other).map_or_else(String::new, |other| other.notebook_name.clone()),
             },
@@ -287,18 +276,29 @@ impl Dispatch {
         self.workers.is_empty() || of(someone_is_there)
     }
 
-    fn why_workers_are_paused(&self) -> Option<String> {
-        let mut workers: Vec<&str> = self
+    /// Staff's reason, or else why no session starts on the first of them by name.
+    fn why_workers_are_closed(&self) -> WaitingReason {
+        let mut workers: Vec<&Worker> = self
             .workers
             .values()
             .filter(|worker| worker.connection.is_some())
-            .map(|worker| worker.name.as_str())
             .collect();
-        workers.sort_unstable();
-        let mut reasons = workers
-            .into_iter()
-            .filter_map(|name| self.courses.worker_paused(name));
-        reasons.next().map(str::to_owned)
+        workers.sort_unstable_by_key(|worker| &worker.name);
+        let drained = |worker: &&Worker| self.courses.worker_paused(&worker.name);
+        let failing = |worker: &&Worker| {
+            let why = worker.failing.clone()?;
+            Some(WaitingReason::WorkersFail {
+                worker: worker.name.clone(),
+                why,
+            })
+        };
+        let said = workers.iter().find_map(drained);
+        match workers.iter().find_map(failing) {
+            Some(failing) if said.is_none() => failing,
+            _ => WaitingReason::WorkersPaused {
+                why: said.map(str::to_owned),
+            },
+        }
     }
 
     /// Says to the proxy where its job stands, if that differs from what was said last; at most once a second.

@@ -95,7 +95,7 @@ impl WorkerView {
         match (&self.paused, &self.failing) {
             _ if !self.connected => WorkerState::Away,
             _ if self.draining => WorkerState::Leaving,
-            (Some(_), _) => WorkerState::Paused,
+            (Some(_), _) => WorkerState::Drained,
             (None, Some(_)) => WorkerState::Failing,
             (None, None) => WorkerState::Connected,
         }

@@ -227,6 +227,7 @@ impl World {
             keeping: Vec::new(),
             assignments: side.held.iter().map(|(job, held)| (*job, held.0)).collect(),
             acknowledged: Vec::new(),
+            failing: None,
         };
         self.dispatch.worker_came(connection, hello, now, actions);
     }

@@ -6,7 +6,7 @@ use super::{
     job::{End, phase_after},
 };
 use crate::{
-    bounds::{cut_usage, is_possible_load, is_possible_sessions},
+    bounds::{cut_reason, cut_usage, is_possible_load, is_possible_sessions},
     store::Write,
 };
 use baton_protocol::{
@@ -30,6 +30,7 @@ pub(crate) struct WorkerHello {
     pub(crate) keeping: Vec<NotebookId>,
     pub(crate) assignments: Vec<(JobId, FencingNumber)>,
     pub(crate) acknowledged: Vec<Acknowledged>,
+    pub(crate) failing: Option<String>,
 }
 
 impl Dispatch {
@@ -69,7 +70,7 @@ impl Dispatch {
             warm: HashSet::new(),
             keeping: HashSet::new(),
             draining: false,
-            failing: None,
+            failing: hello.failing.map(cut_reason),
             memory: None,
             gpus: Vec::new(),
             connection: Some(connection),
@@ -185,6 +186,7 @@ impl Dispatch {
                     }
                 }
             }
+            FromWorker::Failing { why } => self.no_session_starts(id, why),
             FromWorker::Recovered {} => self.session_starts(id),
             FromWorker::Drain {} => self.worker_drains(id, now, actions),
         }
@@ -472,25 +474,27 @@ impl Dispatch {
         }
     }
 
-    /// Its worker cannot start a session: another one may, and where there is none the student is told.
+    /// Its worker cannot start a session: another one may, or this one later.
     fn not_started(&mut self, id: JobId, error: RemoteError, now: Now, actions: &mut Vec<Action>) {
         let Some(job) = self.jobs.get(&id) else {
             return;
         };
-        if let Some(worker) = job.worker.and_then(|id| self.workers.get_mut(&id)) {
-            tracing::warn!(
-                worker = worker.name,
-                why = error.value,
-                "A worker cannot start sessions"
-            );
-            worker.failing = Some(error.value.clone());
+        let cancelled = job.cancel_wanted;
+        if let Some(worker) = job.worker {
+            self.no_session_starts(worker, error.value);
         }
-        if job.cancel_wanted {
+        if cancelled {
             self.finish_cancelled(id, now, actions);
-        } else if self.any_sound_worker() {
-            self.requeue(id, actions);
         } else {
-            self.finish(id, Outcome::Refused, Some(error), now, actions);
+            self.requeue(id, actions);
+        }
+    }
+
+    fn no_session_starts(&mut self, worker: WorkerId, why: String) {
+        if let Some(worker) = self.workers.get_mut(&worker) {
+            tracing::warn!(worker = worker.name, why, "A worker cannot start sessions");
+            worker.failing = Some(cut_reason(why));
+            self.disordered = true;
         }
     }
 

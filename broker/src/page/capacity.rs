@@ -52,7 +52,7 @@ fn content(history: &History) -> Markup {
     let cells: Vec<PastCell> = history.cells.iter().map(PastCell::from).collect();
     let places = history.slots as usize;
     if places == 0 {
-        return html! { section.card { "No worker is connected, so there is no capacity." } };
+        return html! { section.card { "No connected worker accepts cells, so there is no capacity." } };
     }
     let fit = match fit(&cells, places, now) {
         Ok(fit) => fit,

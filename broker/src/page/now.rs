@@ -62,7 +62,7 @@ fn sentence(facts: &Facts) -> Markup {
         let workers = present.workers.iter();
         workers.filter(|worker| worker.state() == state).count()
     };
-    let (drained, away) = (in_state(WorkerState::Paused), in_state(WorkerState::Away));
+    let (drained, away) = (in_state(WorkerState::Drained), in_state(WorkerState::Away));
     let run = present.running - present.starting;
     let wait = present.waiting - present.held_back;
     html! {
@@ -231,7 +231,7 @@ pub(super) fn worker_state(worker: &WorkerView) -> Markup {
     let (class, mark, state) = match worker.state() {
         WorkerState::Away => ("bad", "▲", "away"),
         WorkerState::Leaving => ("busy", "◐", "leaving"),
-        WorkerState::Paused => ("busy", "◇", "drained"),
+        WorkerState::Drained => ("busy", "◇", "drained"),
         WorkerState::Failing => ("bad", "▲", "failing"),
         WorkerState::Connected => ("good", "●", "connected"),
     };

@@ -46,7 +46,7 @@ fn worker_line(worker: &WorkerView) -> String {
     let state = match worker.state() {
         WorkerState::Away => "away",
         WorkerState::Leaving => "leaving",
-        WorkerState::Paused => "drained",
+        WorkerState::Drained => "drained",
         WorkerState::Failing => "failing",
         WorkerState::Connected => "connected",
     };

@@ -47,7 +47,7 @@ fn table(workers: &[WorkerView]) -> Markup {
                     tr {
                         th scope="row" { (worker.name) }
                         td { (worker_state(worker)) }
-                        td.words { (worker.paused.as_deref().unwrap_or("–")) }
+                        td.words { (worker.reason().unwrap_or("–")) }
                         td { (devices(worker)) }
                         td.number { (worker.jobs) " of " (worker.slots) }
                         td.number { (worker.sessions) }

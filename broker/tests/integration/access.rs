@@ -144,6 +144,7 @@ async fn another_version_is_refused_with_both_numbers() {
         keeping: Vec::new(),
         assignments: Vec::new(),
         acknowledged: Vec::new(),
+        failing: None,
     };
     worker.send(&hello).await.unwrap();
     let answer = within("a refusal", worker.receive()).await.unwrap();

@@ -337,7 +337,7 @@ async fn a_drained_worker_ends_what_it_has() {
     let drained: Worker = serde_json::from_value(drained).unwrap();
     assert_eq!(
         (drained.state, drained.reason.as_deref()),
-        (WorkerState::Paused, Some("a new fan"))
+        (WorkerState::Drained, Some("a new fan"))
     );
     let job = bob.submit().await;
     let why = Some("a new fan".to_owned());
@@ -511,7 +511,7 @@ async fn what_was_done_outlives_the_broker() {
     let _worker = FakeWorker::new(&broker.dial).await;
     let workers: Vec<Worker> = every(&broker, "sesame", "/v1/workers?").await;
     let states: Vec<WorkerState> = workers.iter().map(|worker| worker.state).collect();
-    assert!(states.contains(&WorkerState::Paused), "{workers:?}");
+    assert!(states.contains(&WorkerState::Drained), "{workers:?}");
     let courses: Vec<Course> = every(&broker, "sesame", "/v1/courses?").await;
     assert_eq!(courses[0].boost, 2.0);
     let acts: Vec<Act> = every(&broker, "sesame", "/v1/audit?limit=500").await;

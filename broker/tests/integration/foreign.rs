@@ -251,8 +251,9 @@ fn number_of_worker(message: &FromWorker) -> usize {
         FromWorker::Sessions { .. } => 2,
         FromWorker::Load { .. } => 3,
         // Name nothing.
-        FromWorker::Recovered {} => 4,
-        FromWorker::Drain {} => 5,
+        FromWorker::Failing { .. } => 4,
+        FromWorker::Recovered {} => 5,
+        FromWorker::Drain {} => 6,
     }
 }
 
@@ -281,6 +282,9 @@ fn worker_messages(ids: &Ids) -> Vec<FromWorker> {
             memory_total_bytes: 1,
             jobs: vec![(job, u64::MAX)],
             gpus: Vec::new(),
+        },
+        FromWorker::Failing {
+            why: "no disk".to_owned(),
         },
         FromWorker::Recovered {},
         FromWorker::Drain {},

@@ -3,7 +3,7 @@
 use crate::harness::{Broker, FakeProxy, FakeWorker, finished, started};
 use baton_protocol::{
     JobEvent, Outcome, RemoteError,
-    proxy::{FromProxy, WaitingReason},
+    proxy::{FromProxy, ToProxy, WaitingReason},
     worker::{FromWorker, ToWorker},
 };
 
@@ -195,7 +195,7 @@ async fn a_job_that_its_worker_cannot_start_goes_to_another_one() {
 }
 
 #[tokio::test]
-async fn a_job_that_no_worker_can_start_is_refused_with_the_reason() {
+async fn a_job_that_no_worker_can_start_waits_with_the_reason() {
     let broker = Broker::start().await;
     let mut workers = [
         FakeWorker::new(&broker.dial).await,
@@ -215,16 +215,41 @@ async fn a_job_that_no_worker_can_start_is_refused_with_the_reason() {
     second
         .report(job, fencing, 1, vec![not_started("no memory")])
         .await;
-    let events = proxy.events_after(job, 0).await;
-    let Some(JobEvent::Finished { outcome, error, .. }) = events.last() else {
-        panic!("{events:?}");
+    let why = loop {
+        if let ToProxy::Place {
+            waiting: WaitingReason::WorkersFail { why, .. },
+            ..
+        } = proxy.next().await
+        {
+            break why;
+        }
     };
-    let why = error.as_ref().map(|error| error.value.as_str());
-    assert_eq!((*outcome, why), (Outcome::Refused, Some("no memory")));
-    // Where nobody else takes cells, they hear of the next one too, and may have recovered.
-    let next = proxy.submit().await;
-    tokio::select! {
-        ran = first.run_to_end() => assert_eq!(ran, next),
-        ran = second.run_to_end() => assert_eq!(ran, next),
-    }
+    assert!(["no disk", "no memory"].contains(&why.as_str()), "{why}");
+    first.say(FromWorker::Recovered {}).await;
+    assert_eq!(first.run_to_end().await, job);
+}
+
+#[tokio::test]
+async fn a_worker_whose_trial_failed_takes_nothing_until_it_passes() {
+    let broker = Broker::start().await;
+    let mut worker = FakeWorker::failing(&broker.dial, "no\n  disk").await;
+    let mut proxy = FakeProxy::new(&broker.dial).await;
+    let job = proxy.submit().await;
+    let why = |reason: WaitingReason| match reason {
+        WaitingReason::WorkersFail { why, .. } => why,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(why(proxy.place(job).await.1), "no disk");
+    let long = "A traceback\n".to_owned() + &"x".repeat(2000) + "\nImportError: torch";
+    worker.say(FromWorker::Failing { why: long }).await;
+    let told = why(proxy.place(job).await.1);
+    assert!(
+        told.starts_with("A traceback xx") && told.ends_with("xx ImportError: torch"),
+        "{told}"
+    );
+    assert_eq!(told.chars().count(), 503);
+    let page = broker.get("/workers").await;
+    assert!(page.contains("failing") && page.contains(&told), "{page}");
+    worker.say(FromWorker::Recovered {}).await;
+    assert_eq!(worker.run_to_end().await, job);
 }

@@ -34,6 +34,7 @@ fn hello(life: WorkerId, name: &str, slots: u32, devices: Vec<Device>) -> FromWo
         keeping: Vec::new(),
         assignments: Vec::new(),
         acknowledged: Vec::new(),
+        failing: None,
     }
 }
 

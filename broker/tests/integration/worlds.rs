@@ -96,7 +96,7 @@ struct Made {
     proxies: Vec<FakeProxy>,
     /// The numbers of people that are not yet given.
     next: u32,
-    _workers: Vec<FakeWorker>,
+    workers: Vec<FakeWorker>,
 }
 
 impl Made {
@@ -115,7 +115,7 @@ impl Made {
             broker,
             proxies: Vec::new(),
             next: 0,
-            _workers: Vec::new(),
+            workers: Vec::new(),
         };
         for _ in 0..world.finished {
             let job = made.submit("ml").await;
@@ -127,11 +127,11 @@ impl Made {
         let why = json!({"reason": "A new fan"});
         done(&made.broker, ADMIN, "/v1/workers/gpu-b/drain", why).await;
         made.fill(&mut first, world.running, world.starting).await;
-        made._workers.extend([first, drained]);
+        made.workers.extend([first, drained]);
         if world.running_there > 0 {
             let mut second = FakeWorker::named(&dial, "gpu-c", world.running_there).await;
             made.fill(&mut second, world.running_there, 0).await;
-            made._workers.push(second);
+            made.workers.push(second);
         }
         for number in 0..world.held + world.waiting_ml {
             let job = made.submit("ml").await;
@@ -279,7 +279,7 @@ impl Counted {
             self.workers.len(),
             slots - busy,
             if slots == 1 { "" } else { "s" },
-            in_state(WorkerState::Paused).count()
+            in_state(WorkerState::Drained).count()
         )
     }
 }
@@ -477,6 +477,68 @@ async fn the_other_pages_count_what_the_api_has() {
     }
 }
 
+#[tokio::test]
+async fn the_capacity_page_counts_what_the_api_has() {
+    for world in WORLDS {
+        let made = Made::of(world).await;
+        for token in [ADMIN, STAFF] {
+            let seen = Counted::by(&made.broker, token).await;
+            let page = words(&made.page(token, "/capacity").await);
+            let expected = match seen.in_state(JobState::Finished).count() {
+                1 => "Only 1 cell of the history ran to its end".to_owned(),
+                ended => format!("Only {ended} cells of the history ran to their end"),
+            };
+            assert!(page.contains(&expected), "{expected}\n{page}");
+        }
+    }
+    for (people, cells_each) in [(3, 7), (4, 8)] {
+        check_capacity(people, cells_each).await;
+    }
+}
+
+/// Of a course that has worked for a while, with one worker that takes cells and one that is drained.
+async fn check_capacity(people: u32, cells_each: u32) {
+    let idle = World {
+        running: 0,
+        starting: 0,
+        free: 1,
+        running_there: 0,
+        waiting_ml: 0,
+        waiting_vision: 0,
+        held: 0,
+        paused: 0,
+        finished: 0,
+        drained_slots: 5,
+    };
+    let mut made = Made::of(idle).await;
+    for person in 0..people {
+        let dial = made.broker.dial_as(&format!("ml-{person}-token"));
+        let mut proxy = FakeProxy::new(&dial).await;
+        for _ in 0..cells_each {
+            let job = proxy.submit().await;
+            assert_eq!(made.workers[0].run_to_end().await, job);
+            proxy.events_after(job, 0).await;
+        }
+    }
+    let seen = Counted::by(&made.broker, STAFF).await;
+    let takes_cells = |worker: &&Worker| worker.state == WorkerState::Connected;
+    let gpus: usize = seen
+        .workers
+        .iter()
+        .filter(takes_cells)
+        .map(|worker| worker.devices.len())
+        .sum();
+    let here: BTreeSet<_> = seen.jobs.iter().map(|job| &job.person).collect();
+    let page = words(&made.page(STAFF, "/capacity").await);
+    for expected in [
+        format!("{} cells came in the last hour and waited", seen.jobs.len()),
+        format!("{} people are here.", here.len()),
+        format!("With {gpus} GPU, {} people are predicted", here.len()),
+    ] {
+        assert!(page.contains(&expected), "{expected}\n{page}");
+    }
+}
+
 fn check_workers(page: &str, all: &Counted) {
     let expected: Vec<_> = all
         .workers
@@ -484,7 +546,7 @@ fn check_workers(page: &str, all: &Counted) {
         .map(|worker| {
             let state = match worker.state {
                 WorkerState::Connected => "● connected",
-                WorkerState::Paused => "◇ drained",
+                WorkerState::Drained => "◇ drained",
                 other => panic!("{other:?}"),
             };
             [

@@ -84,7 +84,9 @@ pub enum WaitingRule {
     OwnJobRuns,
     /// None is connected.
     NoWorker,
-    WorkersPaused,
+    WorkersDrained,
+    /// No worker that is connected can start sessions.
+    WorkersFail,
     CoursePaused,
     /// Staff hold it back.
     Held,
@@ -202,10 +204,10 @@ pub struct Gpu {
 #[serde(rename_all = "snake_case")]
 pub enum WorkerState {
     Connected,
-    /// Sessions do not start there: it gets cells only where no other worker takes any.
+    /// Sessions do not start there: it takes no cells until a trial passes.
     Failing,
-    /// Takes nothing new.
-    Paused,
+    /// Staff want it to take nothing new.
+    Drained,
     /// Ends its jobs, then goes.
     Leaving,
     /// Not connected; its jobs are not yet given up.

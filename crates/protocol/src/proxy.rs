@@ -137,6 +137,8 @@ pub enum WaitingReason {
     NoWorker,
     /// The workers that are connected take nothing new; staff may have said why.
     WorkersPaused { why: Option<String> },
+    /// No worker that is connected can start sessions; why one of them cannot.
+    WorkersFail { worker: String, why: String },
     /// Staff paused the course and said why.
     CoursePaused { why: String },
     /// Staff hold this job back and said why.

@@ -34,6 +34,9 @@ pub enum FromWorker {
         /// What the broker has acknowledged of them; nothing where one is missing.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         acknowledged: Vec<Acknowledged>,
+        /// Sessions do not start here: why.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        failing: Option<String>,
     },
     /// Events `first`, `first + 1`, … of this assignment.
     Events {
@@ -58,7 +61,9 @@ pub enum FromWorker {
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         gpus: Vec<GpuLoad>,
     },
-    /// After [`JobEvent::NotStarted`]: sessions start here again.
+    /// Sessions do not start here, as a trial has found: assign nothing until `Recovered`.
+    Failing { why: String },
+    /// Sessions start here again.
     Recovered {},
     /// Assign nothing more; the worker leaves when its jobs are done. Those whose `Started` did not come before this
     /// go to other workers.

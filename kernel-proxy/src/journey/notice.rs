@@ -88,6 +88,9 @@ impl Place {
             WaitingReason::WorkersPaused { why: Some(why) } => {
                 format!("{for_one}: the {worker}s are drained ({why})")
             }
+            WaitingReason::WorkersFail { worker: name, why } => {
+                format!("{for_one}: no session starts on {name} ({why})")
+            }
             WaitingReason::CoursePaused { why } => {
                 format!("{for_one}: your course is paused ({why})")
             }

@@ -35,7 +35,7 @@ class FileOutputs:
             if not content.get("wait"):
                 self._clear()
         elif kind == "update_display_data":
-            for output in self._displays.get(display, []):
+            for output in self._displays.get(str(display), []):
                 output.update({key: content[key] for key in KEYS["display_data"]})
         elif kind == "stream":
             self._clear()

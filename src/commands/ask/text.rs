@@ -39,7 +39,7 @@ pub(in crate::commands) fn workers(workers: &[Worker]) -> String {
         let state = match worker.state {
             WorkerState::Connected => "connected",
             WorkerState::Failing => "failing",
-            WorkerState::Paused => "drained",
+            WorkerState::Drained => "drained",
             WorkerState::Leaving => "leaving",
             WorkerState::Away => "away",
         };

@@ -469,6 +469,7 @@ impl World {
                 })
                 .into_iter()
                 .collect(),
+            failing: None,
         }
     }
 

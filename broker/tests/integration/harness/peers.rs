@@ -223,6 +223,7 @@ impl FakeWorker {
             keeping: Vec::new(),
             assignments: held.to_vec(),
             acknowledged: acknowledged.to_vec(),
+            failing: None,
         };
         Self::enter(dial, id, hello).await
     }
@@ -239,6 +240,25 @@ impl FakeWorker {
             keeping: Vec::new(),
             assignments: Vec::new(),
             acknowledged: Vec::new(),
+            failing: None,
+        };
+        Self::enter(dial, id, hello).await
+    }
+
+    /// Sessions do not start there.
+    pub(crate) async fn failing(dial: &Dial, why: &str) -> Self {
+        let id = WorkerId::random();
+        let hello = FromWorker::Hello {
+            protocol_version: PROTOCOL_VERSION,
+            worker: id,
+            name: String::new(),
+            devices: devices(),
+            slots: 1,
+            sessions: Vec::new(),
+            keeping: Vec::new(),
+            assignments: Vec::new(),
+            acknowledged: Vec::new(),
+            failing: Some(why.to_owned()),
         };
         Self::enter(dial, id, hello).await
     }

@@ -70,7 +70,7 @@ impl<'jobs> Line<'jobs> {
             }
             None if self.workers.is_empty() => Taken::Not(Reason::NoWorker),
             None if self.workers.iter().all(|worker| !worker.open) => {
-                Taken::Not(Reason::WorkersPaused)
+                Taken::Not(Reason::WorkersClosed)
             }
             None => Taken::Not(Reason::InLine),
         }

@@ -108,7 +108,8 @@ pub enum Reason {
     /// This job of the same notebook or of the same person runs.
     OwnJobRuns(JobId),
     NoWorker,
-    WorkersPaused,
+    /// None is open.
+    WorkersClosed,
     /// A job that came later is ahead because of its course's deadline.
     BehindDeadline(JobId),
     /// A job that staff moved to the front is ahead.

@@ -243,7 +243,7 @@ proptest! {
                     prop_assert!(other.owner == job.owner);
                 }
                 Reason::NoWorker => prop_assert!(workers.is_empty()),
-                Reason::WorkersPaused => prop_assert!(workers.iter().all(|worker| !worker.open)),
+                Reason::WorkersClosed => prop_assert!(workers.iter().all(|worker| !worker.open)),
                 Reason::BehindDeadline(other) => {
                     let ahead = of(&jobs, other);
                     prop_assert!(other > *id && ahead.standing.boost > 1.0);

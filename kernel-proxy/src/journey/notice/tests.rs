@@ -181,6 +181,13 @@ fn every_reason_has_its_words() {
         "Waiting for a GPU: the GPU workers are drained (back at two)",
     );
     check(
+        place(WaitingReason::WorkersFail {
+            worker: "gpu-2".to_owned(),
+            why: "no disk".to_owned(),
+        }),
+        "Waiting for a GPU: no session starts on gpu-2 (no disk)",
+    );
+    check(
         Place {
             message: Some("Ask in room 5".to_owned()),
             ..place(WaitingReason::CoursePaused { why: why() })

@@ -1,0 +1,2 @@
+// Numbers in the order of use: the usual ones depend on the folder in which the extension is built.
+module.exports = { optimization: { moduleIds: 'natural', chunkIds: 'natural' } };
