@@ -24,7 +24,7 @@ class MatchKind(Fixed):
 
     def reduce(self, obj: re.Match[Any]) -> Any:
         for number, candidate in enumerate(candidates(obj.re, obj.string, obj.pos, obj.endpos)):
-            if candidate is not None and candidate.regs == obj.regs:  # type: ignore[attr-defined]
+            if candidate is not None and candidate.regs == obj.regs:
                 return self._anchors[0], (obj.re, obj.string, obj.pos, obj.endpos, number)
         raise TypeError("searching again does not find it; keep the groups that you need: match.groups()")
 
