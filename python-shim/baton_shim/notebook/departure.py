@@ -10,7 +10,7 @@ from __future__ import annotations
 import linecache
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from IPython.core.error import UsageError
@@ -86,14 +86,31 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             wished.discard(name)  # only what the cell surely uses may stop it
         except Exception as error:  # whatever a library's own pickling raises
             home.void()
-            text = f"{type(error).__name__}: {short(error)}"
-            raise StateRefused(f"The variables of this cell could not be packed ({text})") from None
+            said = f"{UNNAMED} could not be packed ({type(error).__name__}: {short(error)})"
+            raise named_refusal(said, extra["names"], namespace) from None
     surroundings.commit(around)
     home.transfer = Transfer()
     home.transfer.left(snapshot, extra["names"], home.shared, options.keep)
     home.shared -= gone
     home.shared |= set(extra["names"])
     return Departure(table, snapshot, set(extra["names"]))
+
+
+UNNAMED = "What the cell needs"
+
+
+def named_refusal(said: str, names: Iterable[str], namespace: Mapping[str, Any]) -> StateRefused:
+    """For an error of packing or rebuilding, which says nothing of the variable: the one that fails alike by itself."""
+    import cloudpickle
+
+    for name in sorted(names):
+        try:
+            cloudpickle.loads(cloudpickle.dumps(namespace.get(name)))
+        except Exception as error:  # whatever the class's own code raises
+            if f"({type(error).__name__}: {short(error)})" in said:
+                hint = f"create it inside the cell, or leave it out: %%gpu --drop {name}"
+                return StateRefused(said.replace(UNNAMED, f"'{name}'"), hint)
+    return StateRefused(said)
 
 
 def supply(home: Home, departure: Departure, asked: Iterable[str], options: Options) -> Snapshot:

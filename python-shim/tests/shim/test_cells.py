@@ -218,6 +218,23 @@ def test_state_that_cannot_travel_is_named(baton: Baton) -> None:
     assert baton.run("%%gpu\nx").result == "1"
 
 
+LIARS = {
+    "new": "class H:\n    def __new__(cls, a): return object.__new__(cls)\n    def __getnewargs__(self): return ()\nx = H(1)",
+    "set": "class H:\n    def __setstate__(self, state): raise ValueError('no state')\nx = H(); x.a = 1",
+    "reduce": "def f(): raise KeyError('built')\nclass H:\n    def __reduce__(self): return f, ()\nx = H()",
+}
+
+
+@pytest.mark.parametrize("code", LIARS.values(), ids=LIARS)
+def test_what_cannot_be_rebuilt_is_named(baton: Baton, code: str) -> None:
+    baton.run(f"{code}\nheld = [x]; other = [1]")
+    for name in ("x", "held"):
+        cell = baton.run(f"%%gpu\nother.append({name})")
+        assert cell.error.startswith(f"StateRefused: '{name}' could not be set up on the GPU machine ("), cell.error
+        assert f"hint: create it inside the cell, or leave it out: %%gpu --drop {name}" in cell.traceback
+    assert baton.run("%%gpu\nother.append(2); other").result == "[1, 2]"
+
+
 BOUND_ANEW = [
     # What an ordinary cell left, the cell that binds it anew, and its value.
     ("f = open('a.txt', 'w'); f.write('old'); f.flush()", "with open('a.txt') as f: text = f.read()\ntext", "'old'"),

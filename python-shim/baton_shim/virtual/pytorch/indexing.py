@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from baton_shim.virtual.label import LABEL, Label
 from baton_shim.virtual.pytorch.labels import Tensor, on_cuda, put
 from baton_shim.virtual.pytorch.mode import VirtualCuda, mixed
 from baton_shim.virtual.pytorch.rules import Args, Kwargs, present, rule
@@ -18,7 +19,12 @@ def get_item(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> An
     source, index = args
     if not mode.holds(source):
         refuse_from_cuda(index)
-    return put(function(source, index), mode.holds(source)) if mode.holds(source) else function(source, index)
+        return function(source, index)
+    result = function(source, index)
+    if type(result) is Tensor and type(found := getattr(source, LABEL, None)) is Label:
+        result._baton_cuda = found
+        return result
+    return put(result, True)
 
 
 def refuse_from_cuda(index: Any) -> None:
@@ -30,12 +36,14 @@ def refuse_from_cuda(index: Any) -> None:
 
 @rule(Tensor.__setitem__)
 def set_item(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> None:
-    if not mode.holds(args[0]):
-        refuse_from_cuda(args[1])
-    apart = isinstance(args[2], Tensor) and args[2].dim() > 0 and mode.holds(args[0]) != mode.holds(args[2])
-    if apart and selects(args[1]):  # a slice is copied to from the other device, too
+    target, index, value = args
+    cuda = mode.holds(target)
+    if not cuda:
+        refuse_from_cuda(index)
+    apart = isinstance(value, Tensor) and mode.holds(value) != cuda and value.dim() > 0
+    if apart and selects(index):  # a slice is copied to from the other device, too
         raise mixed(function)
-    function(*args)
+    function(target, index, value)
 
 
 def selects(index: Any) -> bool:

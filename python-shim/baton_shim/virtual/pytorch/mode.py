@@ -35,6 +35,7 @@ WRITES: set[Any] = set()
 FACTORIES: set[Any] = set()
 """Calls that make a tensor on the default device."""
 PINNED = "_baton_pinned"
+NUMBERS = frozenset({int, float, bool, type(None), torch.dtype})
 
 
 class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
@@ -57,6 +58,8 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
             return self.compute_with(function, args, kwargs)
         label, cpu = None, False
         for part in args:
+            if type(part) in NUMBERS:
+                continue
             found = getattr(part, LABEL, None)
             if type(found) is Label:
                 label = found
@@ -77,8 +80,8 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
         except RuntimeError as error:
             raise_in_words_of_a_gpu(error)
             raise
-        WATCH.seconds += perf_counter() - began
-        if WATCH.seconds > WATCH.limit:
+        WATCH.seconds = seconds = WATCH.seconds + perf_counter() - began
+        if seconds > WATCH.limit:
             WATCH.computed_for_long()
         if type(result) is Tensor:
             result._baton_cuda = label
