@@ -248,7 +248,7 @@ impl Arbitration {
                 self.tell(session, ToSession::Grant { epoch });
             }
             Action::Drop { session, epoch, .. } => self.tell(session, ToSession::Drop { epoch }),
-            Action::SwapOut(session) => self.tell(session, ToSession::SwapOut),
+            Action::SwapOut { session, bytes } => self.tell(session, ToSession::SwapOut { bytes }),
             Action::SwapIn(session) => self.tell(session, ToSession::SwapIn),
             Action::Grow { session, .. } if self.answer_room(session, true) => {}
             Action::Refuse { session, .. } if self.answer_room(session, false) => {}

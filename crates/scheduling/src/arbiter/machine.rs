@@ -20,7 +20,7 @@ pub struct Arbiter {
     pub(crate) moved_out: Duration,
     pub(crate) shortage: Shortage,
     accounts: Accounts,
-    epoch: Epoch,
+    pub(crate) epoch: Epoch,
     /// Seconds that the lowest level has not had of its share.
     owed: f64,
     /// It was a whole slice, and is not paid yet.
@@ -161,6 +161,7 @@ impl Arbiter {
             | Event::CellStarted(id)
             | Event::CellEnded(id)
             | Event::Wanted(id)
+            | Event::PartLeft { session: id, .. }
             | Event::SwappedOut(id)
             | Event::SwappedIn(id)
             | Event::NotSwappedIn(id)
@@ -183,9 +184,10 @@ impl Arbiter {
                     Event::CellEnded(_) => session.end_cell(),
                     Event::Wanted(_) => session.want(now),
                     Event::Yielded { epoch, .. } => session.give_back(epoch, now),
-                    Event::Shrank { bytes, .. } => {
-                        session.bytes = session.bytes.saturating_sub(bytes);
-                    }
+                    Event::Shrank {
+                        bytes, away_bytes, ..
+                    } => session.shrink(bytes, away_bytes),
+                    Event::PartLeft { bytes, .. } => session.leave_in_part(bytes),
                     Event::SwappedOut(_) => *moved_out += session.leave(now),
                     Event::SwappedIn(_) => session.arrive(now, std::mem::take(moved_out)),
                     _ => session.stay_away(retry_at),

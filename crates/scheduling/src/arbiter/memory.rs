@@ -53,7 +53,7 @@ impl Arbiter {
             let bytes = one.growing_bytes;
             if one.is_away() || (one.is_resident() && bytes <= free) {
                 self.sessions.change(session, |one| {
-                    one.bytes += bytes;
+                    one.grow(bytes);
                     one.growing_bytes = 0;
                 });
                 actions.push(Action::Grow { session, bytes });
@@ -73,11 +73,14 @@ impl Arbiter {
                 .change(id, |session| session.residency = coming);
             actions.push(Action::SwapIn(id));
         }
-        if !is_leaving && let Some(id) = self.next_to_leave() {
-            let leaving = Residency::Leaving { since };
-            self.sessions
-                .change(id, |session| session.residency = leaving);
-            actions.push(Action::SwapOut(id));
+        if !is_leaving && let Some((id, bytes)) = self.next_to_leave() {
+            let leave = |session: &mut Session| {
+                session.begin_to_leave(bytes, since);
+                session.bytes_leaving()
+            };
+            if let Some(bytes) = self.sessions.change(id, leave) {
+                actions.push(Action::SwapOut { session: id, bytes });
+            }
         }
     }
 
@@ -114,7 +117,7 @@ impl Arbiter {
             .sessions
             .iter()
             .filter(|(id, session)| makes_way(**id, session));
-        self.room_with_leaving() + possible.map(|(_, session)| session.bytes).sum::<u64>()
+        self.room_with_leaving() + possible.map(|(_, one)| one.bytes_there()).sum::<u64>()
     }
 
     /// What stays on the GPU, whoever computes.
@@ -147,7 +150,7 @@ impl Arbiter {
             return None;
         }
         let free = self.free_bytes();
-        let is_ready = |session: &Session| session.is_away() && session.bytes <= free;
+        let is_ready = |session: &Session| session.is_away() && session.away_bytes <= free;
         if let Some(id) = self.needy() {
             return is_ready(&self.sessions[&id]).then_some(id);
         }
@@ -159,26 +162,50 @@ impl Arbiter {
         expected.map(|(id, _)| *id)
     }
 
-    fn next_to_leave(&self) -> Option<SessionId> {
+    /// And how many of its bytes: what is needed, or all where nobody waits for them.
+    fn next_to_leave(&self) -> Option<(SessionId, u64)> {
         let is_chosen = |one: &Session| one.release == Release::Chosen && may_leave(one);
         if self.sessions.sums().chosen > 0
             && let Some(id) = self.victim(|_, one| is_chosen(one))
         {
-            return Some(id);
+            return Some((id, u64::MAX));
         }
         if let Some(needy) = self.needy() {
-            let short = bytes_needed(&self.sessions[&needy]) > self.room_with_leaving();
-            return (short && self.fits_beside_holders(needy))
-                .then(|| self.victim(|id, session| self.makes_way(id, session, needy)))?;
+            let needed = bytes_needed(&self.sessions[&needy]);
+            let short = needed.saturating_sub(self.room_with_leaving());
+            if short == 0 || !self.fits_beside_holders(needy) {
+                return None;
+            }
+            let victim = self.victim(|id, session| self.makes_way(id, session, needy))?;
+            return Some((victim, short));
+        }
+        if let Some(seed) = self.settings.torture {
+            return self.victim_of_torture(seed);
         }
         if !self.lacks_reserve() {
             return None;
         }
-        self.victim(|_, session| {
+        let asleep = self.victim(|_, session| {
             self.sleeps_at(session).is_some_and(|time| time <= self.now)
                 && may_leave(session)
                 && self.host_has_room_for(session)
-        })
+        })?;
+        Some((asleep, u64::MAX))
+    }
+
+    /// Any session that rests, and any part of what it has. Chosen as if at random, by the seed and by how many leases
+    /// there were.
+    fn victim_of_torture(&self, seed: u64) -> Option<(SessionId, u64)> {
+        let restful = self
+            .sessions
+            .iter()
+            .filter(|(_, one)| may_leave(one) && !one.fresh);
+        let restful: Vec<(SessionId, u64)> =
+            restful.map(|(id, one)| (*id, one.bytes_there())).collect();
+        let mut number = (seed ^ self.epoch).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        number ^= number >> 29;
+        let (id, bytes) = *restful.get(number as usize % restful.len().max(1))?;
+        Some((id, (number >> 8) % bytes + 1))
     }
 
     /// Beside the others' memory that is on the host, or was: its place there stays.
@@ -188,8 +215,11 @@ impl Arbiter {
             .values()
             .filter(|other| !std::ptr::eq(*other, session));
         let held: u64 = others
-            .filter(|other| other.has_left || !other.is_resident())
-            .map(|other| other.bytes)
+            .map(|other| {
+                other
+                    .host_bytes
+                    .max(other.away_bytes + other.bytes_leaving())
+            })
             .sum();
         held + session.bytes <= self.settings.memory.host_bytes
     }
@@ -241,12 +271,13 @@ impl Arbiter {
 }
 
 fn may_leave(session: &Session) -> bool {
-    session.is_resident() && !session.computes() && session.bytes > 0
+    let rests = session.is_resident() || session.is_away();
+    rests && !session.computes() && session.bytes_there() > 0
 }
 
 fn bytes_needed(session: &Session) -> u64 {
     if session.is_away() {
-        session.bytes
+        session.away_bytes
     } else {
         session.growing_bytes
     }

@@ -60,11 +60,18 @@ pub enum Event {
         session: SessionId,
         bytes: u64,
     },
-    /// It freed.
+    /// It freed. Of these bytes `away_bytes` were on the host.
     Shrank {
         session: SessionId,
         bytes: u64,
+        away_bytes: u64,
     },
+    /// A part of what is to leave has left; the driver has these bytes back.
+    PartLeft {
+        session: SessionId,
+        bytes: u64,
+    },
+    /// All has left that was to leave.
     SwappedOut(SessionId),
     SwappedIn(SessionId),
     /// Its memory did not come.
@@ -96,7 +103,12 @@ pub enum Action {
         epoch: Epoch,
         deadline: Duration,
     },
-    SwapOut(SessionId),
+    /// At least so many bytes are to leave the GPU.
+    SwapOut {
+        session: SessionId,
+        bytes: u64,
+    },
+    /// All that is on the host is to come back.
     SwapIn(SessionId),
     /// The allocation is made, on the GPU or, for who is not resident, on paper until the next swap-in.
     Grow {

@@ -30,6 +30,8 @@ pub struct Settings {
     pub retry: Duration,
     /// How long the driver may take until it has the memory of a process that ended.
     pub late: Duration,
+    /// For tests of moves: with a seed, each session that rests loses some of its memory to the host, needed or not.
+    pub torture: Option<u64>,
     pub memory: Memory,
 }
 
@@ -60,6 +62,7 @@ impl Settings {
             sleeps_after: Duration::from_secs(300),
             retry: Duration::from_secs(1),
             late: Duration::from_secs(5),
+            torture: None,
             memory,
         }
     }

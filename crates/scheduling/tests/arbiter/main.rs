@@ -6,6 +6,7 @@ mod world;
 
 use std::time::Duration;
 
+use baton_scheduling::arbiter::{Action, Arbiter, Event, Memory, Settings};
 use proptest::prelude::*;
 use world::{Cell, GB, Script, World};
 
@@ -235,10 +236,28 @@ fn who_does_not_move_its_memory_is_ended() {
     assert!((slowest..slowest + 33.0).contains(&waited), "{waited}");
 }
 
+fn leaves(session: u64, bytes: u64) -> Action {
+    Action::SwapOut { session, bytes }
+}
+
+#[test]
+fn no_more_leaves_the_gpu_than_is_needed_and_no_more_comes_back() {
+    let mut settings = World::with_memory(80 * GB, 200 * GB).settings;
+    settings.memory.reserve_bytes = 0;
+    let mut world = World::new(settings);
+    for session in 1..=2 {
+        let edit = 10.0 * session as f64;
+        let cells = [cell(edit, 1.0, 50 * GB), cell(30.0, 1.0, 0)];
+        world.add(session, script(session, &cells));
+    }
+    world.run();
+    // The second lacks 20 GB; then each of the first ones' 20 GB comes back for as much of the other's.
+    assert_eq!(world.told.responses.len(), 4);
+    assert_eq!(world.told.moved_bytes, (20 + 3 * 20 + 20) * GB);
+}
+
 #[test]
 fn sessions_that_sleep_make_room_before_anybody_asks() {
-    use baton_scheduling::arbiter::{Action, Arbiter, Event, Memory, Settings};
-
     let mut arbiter = Arbiter::new(Settings::new(Memory {
         usable_bytes: 80 * GB,
         reserve_bytes: 8 * GB,
@@ -261,7 +280,7 @@ fn sessions_that_sleep_make_room_before_anybody_asks() {
     assert_eq!(arbiter.handle(Event::Expected(1), seconds(60.0)), []);
     let asleep = seconds(300.0);
     assert_eq!(arbiter.wake_at(), Some(asleep));
-    assert_eq!(arbiter.handle(Event::Woke, asleep), [Action::SwapOut(2)]);
+    assert_eq!(arbiter.handle(Event::Woke, asleep), [leaves(2, 38 * GB)]);
     assert_eq!(arbiter.handle(Event::SwappedOut(2), seconds(301.0)), []);
     assert_eq!(arbiter.bytes_on_gpu(), 39 * GB);
     assert_eq!(
@@ -272,8 +291,6 @@ fn sessions_that_sleep_make_room_before_anybody_asks() {
 
 #[test]
 fn sessions_that_sleep_stay_where_the_host_has_no_room_for_them() {
-    use baton_scheduling::arbiter::{Action, Arbiter, Event, Memory, Settings};
-
     let mut arbiter = Arbiter::new(Settings::new(Memory {
         usable_bytes: 80 * GB,
         reserve_bytes: 50 * GB,
@@ -290,7 +307,7 @@ fn sessions_that_sleep_stay_where_the_host_has_no_room_for_them() {
         arbiter.handle(Event::Grew { session, bytes }, Duration::ZERO);
     }
     let asleep = seconds(300.0);
-    assert_eq!(arbiter.handle(Event::Woke, asleep), [Action::SwapOut(1)]);
+    assert_eq!(arbiter.handle(Event::Woke, asleep), [leaves(1, 20 * GB)]);
     assert_eq!(arbiter.handle(Event::SwappedOut(1), asleep), []);
     // What it left on the host stays there after its way back.
     assert_eq!(
@@ -300,7 +317,7 @@ fn sessions_that_sleep_stay_where_the_host_has_no_room_for_them() {
     assert_eq!(arbiter.handle(Event::SwappedIn(1), asleep), []);
     assert_eq!(
         arbiter.handle(Event::CellEnded(1), asleep),
-        [Action::SwapOut(1)]
+        [leaves(1, 20 * GB)]
     );
 }
 
@@ -341,11 +358,13 @@ proptest! {
         context in prop_oneof![Just(0), 1..2 * GB],
         share in prop_oneof![Just(0.0), Just(0.1), Just(0.3)],
         together in 1..4usize,
+        torture in proptest::option::weighted(0.2, any::<u64>()),
     ) {
         let mut world = World::with_memory(usable * GB, host * GB);
         let mut settings = world.settings.clone();
         settings.guaranteed_share = share;
         settings.together = together;
+        settings.torture = torture;
         world = World::new(settings).with_contexts_of(context);
         if let Some(one_in) = in_the_way {
             world = world.sometimes_in_the_way(one_in);

@@ -47,9 +47,23 @@ struct Session {
     is_resident: bool,
     moves: bool,
     bytes: u64,
+    /// Of those, on the host.
+    away: u64,
+    /// Granted and not found; the arbiter has not heard of that.
+    not_found: u64,
     gone: bool,
     /// When it began to wait, for the longest wait.
     waits_since: Duration,
+}
+
+impl Session {
+    /// Bytes on the GPU, or on their way there.
+    fn bytes_there(&self) -> u64 {
+        match self.moves && self.is_resident {
+            true => self.bytes,
+            false => self.bytes - self.away,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -63,7 +77,8 @@ enum Happening {
     CellBegins(SessionId),
     CellDone(SessionId, u64),
     Rests(SessionId, Epoch),
-    MovedOut(SessionId),
+    /// So many bytes, and whether these were the last.
+    MovedOut(SessionId, u64, bool),
     MovedIn(SessionId),
     Wants(SessionId),
     Fails(SessionId),
@@ -222,12 +237,17 @@ impl World {
                 }
             }
             Happening::Rests(id, epoch) => self.rest(id, epoch),
-            Happening::MovedOut(id) => {
+            Happening::MovedOut(id, bytes, is_last) => {
                 let session = self.sessions.get_mut(&id).expect("it is known");
                 if !session.gone {
-                    (session.moves, session.is_resident) = (false, false);
-                    self.told.moved_bytes += session.bytes;
-                    self.tell(Event::SwappedOut(id));
+                    session.moves = !is_last;
+                    let bytes = bytes.min(session.bytes_there());
+                    session.away += bytes;
+                    self.told.moved_bytes += bytes;
+                    self.tell(Event::PartLeft { session: id, bytes });
+                    if is_last {
+                        self.tell(Event::SwappedOut(id));
+                    }
                 }
             }
             Happening::MovedIn(id) => self.move_in(id),
@@ -239,7 +259,9 @@ impl World {
                 }
             }
             Happening::FindsFull(session, needed_bytes, free_bytes) => {
-                if !self.sessions[&session].gone {
+                let one = self.sessions.get_mut(&session).expect("it is known");
+                one.not_found = 0;
+                if !one.gone {
                     self.tell(Event::Full {
                         session,
                         needed_bytes,
@@ -343,14 +365,15 @@ impl World {
             self.tell(Event::NotSwappedIn(id));
         } else if session.bytes > free {
             session.is_resident = false;
-            let needed_bytes = session.bytes;
+            let needed_bytes = session.away;
+            let free_bytes = (free + session.away).saturating_sub(session.bytes);
             self.tell(Event::Full {
                 session: id,
                 needed_bytes,
-                free_bytes: free,
+                free_bytes,
             });
         } else {
-            self.told.moved_bytes += session.bytes;
+            self.told.moved_bytes += std::mem::take(&mut session.away);
             self.tell(Event::SwappedIn(id));
         }
     }
@@ -358,8 +381,11 @@ impl World {
     /// Of the GPU, without what `id` has or is about to have.
     fn free_bytes(&self, id: SessionId) -> u64 {
         let of_others = |(other, session): (&SessionId, &Session)| {
-            let is_there = *other != id && session.is_resident;
-            if is_there { session.bytes } else { 0 }
+            if *other == id {
+                0
+            } else {
+                session.bytes_there()
+            }
         };
         let contexts = self.sessions.values().filter(|one| one.has_context);
         let used: u64 = self.sessions.iter().map(of_others).sum::<u64>()
@@ -374,9 +400,11 @@ impl World {
         session.has_context = true;
         if !session.is_resident || session.bytes + bytes <= free {
             session.bytes += bytes;
+            session.away += if session.is_resident { 0 } else { bytes };
             self.enter(self.now, Happening::Wants(id));
             return;
         }
+        session.not_found = bytes;
         let free_bytes = free - session.bytes.min(free);
         // What else the arbiter decided is told before.
         self.enter(self.now, Happening::FindsFull(id, bytes, free_bytes));
@@ -445,19 +473,23 @@ impl World {
                 self.enter(self.now + self.drain, Happening::Rests(id, epoch));
                 self.reschedule();
             }
-            Action::SwapOut(id) | Action::SwapIn(id) => {
+            Action::SwapOut { session: id, bytes } => {
                 let session = self.sessions.get_mut(&id).expect("it is known");
-                let time = Duration::from_secs_f64(session.bytes as f64 / self.bandwidth);
-                let comes = matches!(action, Action::SwapIn(_));
-                session.moves = true;
-                session.is_resident = true;
-                let happening = if comes {
-                    Happening::MovedIn(id)
-                } else {
-                    Happening::MovedOut(id)
-                };
+                (session.moves, session.is_resident) = (true, false);
+                let parts = [bytes / 2, bytes - bytes / 2];
                 if !session.script.is_stuck {
-                    self.enter(self.now + time, happening);
+                    let (half, whole) = (self.time_of(parts[0]), self.time_of(bytes));
+                    self.enter(half, Happening::MovedOut(id, parts[0], false));
+                    self.enter(whole, Happening::MovedOut(id, parts[1], true));
+                }
+            }
+            Action::SwapIn(id) => {
+                let session = self.sessions.get_mut(&id).expect("it is known");
+                (session.moves, session.is_resident) = (true, true);
+                let (bytes, is_stuck) = (session.away, session.script.is_stuck);
+                if !is_stuck {
+                    let time = self.time_of(bytes);
+                    self.enter(time, Happening::MovedIn(id));
                 }
             }
             Action::Grow { session: id, bytes } => self.grow(id, bytes),
@@ -513,25 +545,29 @@ impl World {
                     "{action:?} after {event:?}, and nobody else wants the GPU"
                 );
             }
-            Action::SwapOut(id) => {
+            Action::SwapOut { session: id, bytes } => {
                 let session = about(id);
-                assert!(session.is_resident && !session.moves && session.lease.is_none());
-                assert!(!session.sleeps);
+                assert!(!session.moves && session.lease.is_none() && !session.sleeps);
+                assert!(bytes > 0 && bytes <= session.bytes_there() + session.not_found);
             }
             Action::SwapIn(id) => assert!(!about(id).is_resident && !about(id).sleeps),
             Action::Release(id) => {
                 let session = about(id);
                 assert!(session.has_context && !session.has_cell && session.lease.is_none());
-                assert!(!session.moves && (!session.is_resident || session.bytes == 0));
+                assert!(!session.moves && session.bytes_there() == 0);
             }
             Action::Grow { .. } | Action::Refuse { .. } | Action::End { .. } => {}
         }
     }
 
     fn check_memory(&self) {
-        let resident = self.sessions.values().filter(|session| session.is_resident);
-        let bytes: u64 = resident.map(|session| session.bytes).sum();
+        let bytes: u64 = self.sessions.values().map(Session::bytes_there).sum();
         assert!(bytes <= self.settings.memory.usable_bytes);
+    }
+
+    /// When a move of so many bytes ends that begins now.
+    fn time_of(&self, bytes: u64) -> Duration {
+        self.now + Duration::from_secs_f64(bytes as f64 / self.bandwidth)
     }
 
     // ---- time

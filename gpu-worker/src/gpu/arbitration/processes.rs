@@ -105,10 +105,15 @@ impl Arbitration {
                     self.handle(Event::Grew { session, bytes });
                 }
             }
-            FromSession::Shrank { bytes } => {
+            FromSession::Shrank { bytes, away_bytes } => {
                 process.bytes = process.bytes.saturating_sub(bytes);
-                self.handle(Event::Shrank { session, bytes });
+                self.handle(Event::Shrank {
+                    session,
+                    bytes,
+                    away_bytes,
+                });
             }
+            FromSession::Left { bytes } => self.handle(Event::PartLeft { session, bytes }),
             FromSession::Fixed { bytes } => self.set_fixed(number, bytes),
             FromSession::SwappedOut { bytes, nanoseconds } => {
                 self.note(number, |usage| usage.moved(bytes, nanoseconds));
