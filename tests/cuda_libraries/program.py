@@ -6,16 +6,20 @@ copies, and says whether it is as it was left. Every line that it prints is `rig
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
 
 MIB = 1 << 20
+# The direction of a copy.
+ON_DEVICE = 3
 
 
 def numbers(count: int, seed: int) -> Any:
@@ -31,7 +35,7 @@ def hold(mebibytes: int, seed: int) -> tuple[Any, Any]:
 def sizes(count: int) -> Iterator[int]:
     """Of small, middling and large tensors, `count` numbers together."""
     while count > 0:
-        for size in (100, 60_000, 1_200_000, 9_000_000):
+        for size in (100, 60_000, 700_000, 2_000_000):
             yield min(size, count)
             count -= size
             if count <= 0:
@@ -55,9 +59,8 @@ def memory(mebibytes: int, rounds: int, seed: int) -> None:
     for turn in range(rounds):
         sys.stdin.readline()
         check(left, there)
-        copies = [torch.empty_like(one).copy_(one) for one in there[turn % 4 :: 4]]
-        check(left[turn % 4 :: 4], copies)
-        del copies
+        for one, other in zip(left[turn % 4 :: 4], there[turn % 4 :: 4], strict=True):
+            check([one], [torch.empty_like(other).copy_(other)])
         if turn % 3 == 2:
             torch.cuda.empty_cache()
 
@@ -110,18 +113,31 @@ def loader(mebibytes: int, rounds: int, seed: int) -> None:
 
 
 def graphs(mebibytes: int, rounds: int, seed: int) -> None:
-    """A copy that was captured copies after its memory moved."""
+    """A copy that was captured copies after its memory moved. PyTorch has no graphs with CUDA 10, its runtime has."""
     left, there = hold(mebibytes, seed)
     source, target = there[3], torch.empty_like(there[3])
-    graph = torch.cuda.CUDAGraph()
+    (library,) = Path(torch.__file__).parent.glob("lib/libcudart*")
+    runtime = ctypes.CDLL(str(library))
+
+    def call(name: str, *values: object) -> None:
+        if code := getattr(runtime, name)(*values):
+            raise RuntimeError(f"{name}: {code}")
+
+    graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+    stream = torch.cuda.Stream()
+    handle = ctypes.c_void_p(stream.cuda_stream)
+    addresses = [ctypes.c_void_p(one.data_ptr()) for one in (target, source)]
     torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        target.copy_(source)
+    call("cudaStreamBeginCapture", handle, 0)
+    call("cudaMemcpyAsync", *addresses, ctypes.c_size_t(8 * source.numel()), ON_DEVICE, handle)
+    call("cudaStreamEndCapture", handle, ctypes.byref(graph))
+    call("cudaGraphInstantiate", ctypes.byref(executable), graph, None, None, ctypes.c_size_t(0))
     for turn in range(rounds):
         sys.stdin.readline()
         target.copy_(numbers(target.numel(), seed + turn))
-        graph.replay()
         torch.cuda.synchronize()
+        call("cudaGraphLaunch", executable, handle)
+        stream.synchronize()
         say("right" if torch.equal(target.cpu(), left[3]) else f"the graph did not copy in turn {turn}")
     check(left, there)
 
@@ -141,6 +157,22 @@ def cache(mebibytes: int, rounds: int, seed: int) -> None:
     check(kept, there)
 
 
+def trims(mebibytes: int, rounds: int, seed: int) -> None:
+    """What a session does between cells: it gives back what the library holds when it is asked to."""
+    from baton_shim.session.thrift import Thrift
+
+    left, there = hold(mebibytes, seed)
+    check(left, there)
+    del there
+    loop = asyncio.new_event_loop()
+    Thrift().end_cell(loop)
+    say("right" if torch.cuda.memory_reserved() > mebibytes * MIB // 2 else "wrong: nothing is held")
+    loop.add_reader(sys.stdin, loop.stop)
+    loop.run_forever()
+    held = torch.cuda.memory_reserved()
+    say("right" if held == 0 else f"wrong: {held} bytes are still held")
+
+
 def calls(mebibytes: int, rounds: int, seed: int) -> None:
     """The library's own functions answer: cuBLAS, launches, information."""
     free, total = torch.cuda.mem_get_info()
@@ -156,7 +188,7 @@ def calls(mebibytes: int, rounds: int, seed: int) -> None:
 
 
 PARTS: dict[str, Callable[[int, int, int], None]] = {
-    part.__name__: part for part in (memory, threads, loader, graphs, cache, calls)
+    part.__name__: part for part in (memory, threads, loader, graphs, cache, trims, calls)
 }
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ memory whenever the program rests, needed or not; what, and how much, follows fr
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -13,9 +14,10 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
+from end_to_end.turns import BUILT, Turns, turns
 
 pytestmark = [pytest.mark.cuda_libraries, pytest.mark.timeout(600)]
 
@@ -25,7 +27,7 @@ PROGRAM = Path(__file__).with_name("program.py")
 # The tests' own home has no compiler.
 ENVIRONMENT = dict(os.environ)
 
-CARD_MIB = 384
+CARD_MIB = 160
 HOST_BYTES = 8 << 30
 QUANTUM_MS = 30
 SESSIONS = 4
@@ -41,35 +43,26 @@ def built(kind: str, name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def programs() -> tuple[str, str]:
-    """What makes machines, and a worker's end."""
-    return built("--bin", "gpu-machine"), built("--example", "turns")
+def make() -> Iterator[str]:
+    """What makes machines. The worker's end is built, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(BUILT, built("--example", "turns"))
+        yield built("--bin", "gpu-machine")
 
 
 class Machine:
-    """A card with a worker's end, and programs that take turns on it."""
+    """A card, and programs that take turns on it."""
 
-    def __init__(self, folder: Path, programs: tuple[str, str]) -> None:
-        make, turns = programs
+    def __init__(self, folder: Path, ends: Turns) -> None:
         self.folder = folder
-        subprocess.run([make, folder, str(CARD_MIB << 20)], check=True)
-        words = (folder, SESSIONS, CARD_MIB << 20, HOST_BYTES, QUANTUM_MS, SEED)
-        self.turns = subprocess.Popen(
-            [turns, *map(str, words)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
-        )
-        assert self.turns.stdout
-        self.interposer = self.turns.stdout.readline().strip()
+        self.turns = ends
         self.running: list[Program] = []
 
     def start(self, part: str, mebibytes: int, rounds: int) -> Program:
         token = len(self.running) + 1
-        environment = ENVIRONMENT | {
-            "LD_PRELOAD": self.interposer,
-            "LD_LIBRARY_PATH": str(self.folder),
-            "BATON_TEST_GPU": str(self.folder / "card"),
-            "BATON_GPU_SOCKET": str(self.folder / "gpu"),
-            "BATON_GPU_TOKEN": f"{token:x}",
-        }
+        environment = ENVIRONMENT | self.turns.environment(token)
+        environment |= {"LD_LIBRARY_PATH": str(self.folder), "BATON_TEST_GPU": str(self.folder / "card")}
+        environment |= {"PYTHONPATH": str(ROOT / "python-shim")}
         words = map(str, (PYTHON, PROGRAM, part, mebibytes, rounds, 10_000 * token))
         process = subprocess.Popen(
             [*words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=self.folder
@@ -78,20 +71,10 @@ class Machine:
         self.running.append(program)
         return program
 
-    def usage(self, token: int) -> dict[str, Any]:
-        assert self.turns.stdin
-        assert self.turns.stdout
-        self.turns.stdin.write(f"usage {token}\n")
-        self.turns.stdin.flush()
-        found: dict[str, Any] = json.loads(self.turns.stdout.readline())
-        return found
-
     def end(self) -> None:
         for program in self.running:
             program.process.kill()
-        self.turns.kill()
-        for process in (*(program.process for program in self.running), self.turns):
-            process.wait()
+            program.process.communicate()
 
 
 class Program(NamedTuple):
@@ -117,13 +100,29 @@ class Program(NamedTuple):
         return lines
 
 
-@pytest.fixture
-def machine(tmp_path: Path, programs: tuple[str, str]) -> Iterator[Machine]:
+@contextlib.contextmanager
+def machine_with(folder: Path, make: str, seed: int | None) -> Iterator[Machine]:
     assert PYTHON.exists(), "make test-cuda-libraries installs PyTorch 1.12"
+    subprocess.run([make, folder, str(CARD_MIB << 20)], check=True)
+    with turns(SESSIONS, CARD_MIB << 20, HOST_BYTES, QUANTUM_MS, seed) as ends:
+        machine = Machine(folder, ends)
+        yield machine
+        machine.end()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, make: str) -> Iterator[Machine]:
+    """Memory moves at every opportunity."""
     print(f"BATON_TEST_SEED={SEED}")
-    machine = Machine(tmp_path, programs)
-    yield machine
-    machine.end()
+    with machine_with(tmp_path, make, SEED) as machine:
+        yield machine
+
+
+@pytest.fixture
+def calm_machine(tmp_path: Path, make: str) -> Iterator[Machine]:
+    """Memory moves only when others need room."""
+    with machine_with(tmp_path, make, None) as machine:
+        yield machine
 
 
 def check(programs: list[Program]) -> None:
@@ -137,13 +136,13 @@ def check(programs: list[Program]) -> None:
 
 @pytest.mark.parametrize("part", ["memory", "threads", "loader", "graphs", "cache"])
 def test_two_programs_with_more_memory_than_fits_find_theirs_as_they_left_it(machine: Machine, part: str) -> None:
-    check([machine.start(part, 220, 4), machine.start("memory", 220, 4)])
-    assert machine.usage(1)["moved_bytes"] > 0
-    assert machine.usage(2)["moved_bytes"] > 0
+    check([machine.start(part, 90, 3), machine.start("memory", 90, 3)])
+    assert machine.turns.usage(1)["moved_bytes"] > 0
+    assert machine.turns.usage(2)["moved_bytes"] > 0
 
 
 def test_four_programs_at_once(machine: Machine) -> None:
-    check([machine.start(part, 130, 3) for part in ("memory", "threads", "graphs", "cache")])
+    check([machine.start(part, 50, 2) for part in ("memory", "threads", "graphs", "cache")])
 
 
 def test_the_library_s_own_functions_pass_the_gate(machine: Machine) -> None:
@@ -151,16 +150,26 @@ def test_the_library_s_own_functions_pass_the_gate(machine: Machine) -> None:
 
 
 def test_a_program_that_is_killed_harms_no_other(machine: Machine) -> None:
-    other = machine.start("memory", 220, 6)
+    other = machine.start("memory", 90, 6)
     other.go()
     random_moment = random.Random(SEED)
     for _ in range(2):
-        killed = machine.start("threads", 200, 50)
+        killed = machine.start("threads", 80, 50)
         assert killed.line() == "ready"
         held, enough = 0.0, random_moment.random() / 5
         while held < enough:  # each answer is of the time since the last
-            held += machine.usage(len(machine.running))["held_s"]
+            held += machine.turns.usage(len(machine.running))["held_s"]
         killed.process.send_signal(signal.SIGKILL)
         killed.process.wait()
     found = other.finds()
     assert set(found[1:]) == {"right"}, found
+
+
+def test_what_the_library_holds_without_using_it_does_not_move(calm_machine: Machine) -> None:
+    machine = calm_machine
+    holding = machine.start("trims", 80, 1)
+    assert [holding.line() for _ in range(3)] == ["ready", "right", "right"]
+    check([machine.start("memory", 120, 1)])
+    holding.go()
+    assert holding.finds() == ["right"]
+    assert [machine.turns.usage(token)["moved_bytes"] for token in (1, 2)] == [0, 0]

@@ -84,6 +84,10 @@ pub enum FromSession {
     Fault {
         code: u32,
     },
+    /// It can give memory back that libraries hold without using it.
+    CanTrim,
+    /// It was asked to, and has.
+    Trimmed,
     /// From now on it goes by the cap that it was told anew.
     Capped {
         cap_bytes: u64,
@@ -108,6 +112,8 @@ pub enum ToSession {
     },
     /// What has left is to come back.
     SwapIn,
+    /// Others lack room: what libraries hold without using it should go back to the driver.
+    Trim,
     Grow {
         bytes: u64,
     },
@@ -149,6 +155,8 @@ impl FromSession {
             Self::NoRoom { bytes, free_bytes } => frame(11, &[bytes, free_bytes]),
             Self::NotGrown { bytes, free_bytes } => frame(12, &[bytes, free_bytes]),
             Self::Left { bytes } => frame(13, &[bytes]),
+            Self::CanTrim => frame(14, &[]),
+            Self::Trimmed => frame(15, &[]),
         }
     }
 
@@ -198,6 +206,8 @@ impl FromSession {
                 free_bytes: words[1],
             },
             13 => Self::Left { bytes: words[0] },
+            14 => Self::CanTrim,
+            15 => Self::Trimmed,
             _ => return Err(NotAFrame),
         })
     }
@@ -214,6 +224,7 @@ impl ToSession {
             Self::SwapIn => frame(4, &[]),
             Self::Grow { bytes } => frame(5, &[bytes]),
             Self::Refuse { bytes } => frame(6, &[bytes]),
+            Self::Trim => frame(7, &[]),
         }
     }
 
@@ -229,6 +240,7 @@ impl ToSession {
             4 => Self::SwapIn,
             5 => Self::Grow { bytes: words[0] },
             6 => Self::Refuse { bytes: words[0] },
+            7 => Self::Trim,
             _ => return Err(NotAFrame),
         })
     }
@@ -286,6 +298,8 @@ mod tests {
                 away_bytes: 3,
             },
             FromSession::Left { bytes: 18 },
+            FromSession::CanTrim,
+            FromSession::Trimmed,
             FromSession::Fixed { bytes: 8 },
             FromSession::SwappedOut {
                 bytes: 9,
@@ -317,6 +331,7 @@ mod tests {
             ToSession::SwapIn,
             ToSession::Grow { bytes: 4 },
             ToSession::Refuse { bytes: 5 },
+            ToSession::Trim,
         ] {
             assert_eq!(ToSession::decode(&message.encode()), Ok(message));
         }

@@ -250,6 +250,7 @@ impl Arbitration {
             Action::Drop { session, epoch, .. } => self.tell(session, ToSession::Drop { epoch }),
             Action::SwapOut { session, bytes } => self.tell(session, ToSession::SwapOut { bytes }),
             Action::SwapIn(session) => self.tell(session, ToSession::SwapIn),
+            Action::Trim(session) => self.tell(session, ToSession::Trim),
             Action::Grow { session, .. } if self.answer_room(session, true) => {}
             Action::Refuse { session, .. } if self.answer_room(session, false) => {}
             Action::Grow { session, bytes } => {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::arbiter::{
     Action, EndReason, Epoch, Event, SessionId, Settings,
     accounts::Accounts,
-    session::{Session, Turn},
+    session::{Session, Trim, Turn},
     sessions::Sessions,
     shortage::Shortage,
     turns::{Place, Rank},
@@ -74,6 +74,7 @@ impl Arbiter {
                 self.wake_for_the_lowest(),
                 self.doubted_at(),
                 self.next_sleeps_at(),
+                self.next_trimmed_at(),
             ])
             .flatten()
             .filter(|time| *time > self.now)
@@ -150,6 +151,12 @@ impl Arbiter {
             Event::Vacated(id) => {
                 self.sessions.change(id, Session::vacate);
                 self.shortage.begin_anew(now);
+            }
+            Event::CanTrim(id) => {
+                self.sessions.change(id, |one| one.trim = Trim::Can);
+            }
+            Event::Trimmed(id) => {
+                self.sessions.change(id, |one| one.trim = Trim::Done);
             }
             Event::Grew { session, bytes } => self.ask_to_grow(session, bytes, actions),
             Event::Full {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::arbiter::{
     Action, Arbiter, SessionId,
     machine::best,
-    session::{Activity, Release, Residency, Session},
+    session::{Activity, Release, Residency, Session, Trim},
 };
 
 impl Arbiter {
@@ -73,6 +73,7 @@ impl Arbiter {
                 .change(id, |session| session.residency = coming);
             actions.push(Action::SwapIn(id));
         }
+        self.ask_to_trim(actions);
         if !is_leaving && let Some((id, bytes)) = self.next_to_leave() {
             let leave = |session: &mut Session| {
                 session.begin_to_leave(bytes, since);
@@ -177,7 +178,8 @@ impl Arbiter {
                 return None;
             }
             let victim = self.victim(|id, session| self.makes_way(id, session, needy))?;
-            return Some((victim, short));
+            let trims = self.trims_until(&self.sessions[&victim]).is_some();
+            return (!trims).then_some((victim, short));
         }
         if let Some(seed) = self.settings.torture {
             return self.victim_of_torture(seed);
@@ -191,6 +193,33 @@ impl Arbiter {
                 && self.host_has_room_for(session)
         })?;
         Some((asleep, u64::MAX))
+    }
+
+    /// All who could make room for somebody; who computes does it at the end of its cell.
+    fn ask_to_trim(&mut self, actions: &mut Vec<Action>) {
+        let Some(needy) = self.needy() else { return };
+        if bytes_needed(&self.sessions[&needy]) <= self.room_with_leaving() {
+            return;
+        }
+        let others = self.sessions.iter().filter(|(id, _)| **id != needy);
+        let able = others.filter(|(_, one)| one.trim == Trim::Can && one.bytes_there() > 0);
+        for id in able.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let since = self.now;
+            self.sessions
+                .change(id, |one| one.trim = Trim::Asked { since });
+            actions.push(Action::Trim(id));
+        }
+    }
+
+    fn trims_until(&self, session: &Session) -> Option<Duration> {
+        let until = session.trims_until(self.settings.trim_limit);
+        until.filter(|time| *time > self.now)
+    }
+
+    /// When the first of those who are asked had its time.
+    pub(crate) fn next_trimmed_at(&self) -> Option<Duration> {
+        let asked = self.sessions.values();
+        asked.filter_map(|one| self.trims_until(one)).min()
     }
 
     /// Any session that rests, and any part of what it has. Chosen as if at random, by the seed and by how many leases

@@ -83,6 +83,10 @@ pub enum Event {
         needed_bytes: u64,
         free_bytes: u64,
     },
+    /// It can give back what its libraries hold without using it.
+    CanTrim(SessionId),
+    /// It was asked to, and has.
+    Trimmed(SessionId),
     /// Its context is off the GPU, too, until its next cell.
     Vacated(SessionId),
     /// Its process ended.
@@ -110,6 +114,8 @@ pub enum Action {
     },
     /// All that is on the host is to come back.
     SwapIn(SessionId),
+    /// Others lack room: what its libraries hold without using it should be freed, before it would be moved.
+    Trim(SessionId),
     /// The allocation is made, on the GPU or, for who is not resident, on paper until the next swap-in.
     Grow {
         session: SessionId,

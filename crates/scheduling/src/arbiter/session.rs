@@ -23,6 +23,7 @@ pub(crate) struct Session {
     /// It computed, or had memory; so it has a context on the GPU, which is in no ledger.
     pub(crate) has_context: bool,
     pub(crate) release: Release,
+    pub(crate) trim: Trim,
     /// For what it needs there was no room, and nobody could make some.
     pub(crate) is_hopeless: bool,
     pub(crate) fixed_bytes: u64,
@@ -77,6 +78,18 @@ pub(crate) enum Release {
     Gone,
 }
 
+/// What its libraries hold without using it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trim {
+    Cannot,
+    Can,
+    Asked {
+        since: Duration,
+    },
+    /// Since its last cell.
+    Done,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Residency {
     /// All of its memory is on the GPU.
@@ -107,6 +120,7 @@ impl Session {
             retry_at: Duration::ZERO,
             has_context: false,
             release: Release::No,
+            trim: Trim::Cannot,
             is_hopeless: false,
             fixed_bytes,
             bytes: 0,
@@ -193,6 +207,17 @@ impl Session {
         self.activity = Activity::Running;
         self.has_context |= self.release == Release::Gone;
         self.release = Release::No;
+        if self.trim == Trim::Done {
+            self.trim = Trim::Can;
+        }
+    }
+
+    /// Its memory is not moved before, because some of it may be freed by then.
+    pub(crate) fn trims_until(&self, limit: Duration) -> Option<Duration> {
+        match self.trim {
+            Trim::Asked { since } if self.is_idle() => Some(since + limit),
+            _ => None,
+        }
     }
 
     pub(crate) fn want(&mut self, now: Duration) {

@@ -257,6 +257,48 @@ fn no_more_leaves_the_gpu_than_is_needed_and_no_more_comes_back() {
 }
 
 #[test]
+fn what_libraries_hold_without_using_it_is_freed_and_does_not_move() {
+    let mut world = World::with_memory(80 * GB, 200 * GB);
+    let mut holding = script(1, &[cell(0.0, 1.0, 60 * GB)]);
+    holding.held = 60 * GB;
+    world.add(1, holding);
+    world.add(2, script(2, &[cell(10.0, 1.0, 60 * GB)]));
+    world.run();
+    assert_eq!(world.told.moved_bytes, 0);
+    assert!(response(&world, 2) < 1.1, "{:?}", world.told.responses);
+}
+
+#[test]
+fn who_is_asked_to_free_and_does_not_is_moved() {
+    let mut arbiter = Arbiter::new(Settings::new(Memory {
+        usable_bytes: 80 * GB,
+        reserve_bytes: 0,
+        host_bytes: 200 * GB,
+    }));
+    for (session, bytes) in [(1, 60 * GB), (2, 30 * GB)] {
+        let (user, fixed_bytes) = (session, 0);
+        arbiter.handle(
+            Event::Joined {
+                session,
+                user,
+                fixed_bytes,
+            },
+            Duration::ZERO,
+        );
+        arbiter.handle(Event::CanTrim(session), Duration::ZERO);
+        let said = arbiter.handle(Event::Grew { session, bytes }, Duration::ZERO);
+        let expected = match session {
+            1 => Action::Grow { session, bytes },
+            _ => Action::Trim(1),
+        };
+        assert_eq!(said, [expected]);
+    }
+    let late = arbiter.wake_at().unwrap();
+    assert_eq!(late, Duration::from_millis(200));
+    assert_eq!(arbiter.handle(Event::Woke, late), [leaves(1, 10 * GB)]);
+}
+
+#[test]
 fn sessions_that_sleep_make_room_before_anybody_asks() {
     let mut arbiter = Arbiter::new(Settings::new(Memory {
         usable_bytes: 80 * GB,
@@ -332,12 +374,14 @@ fn any_script() -> impl Strategy<Value = Script> {
     let dies = proptest::option::weighted(0.1, (0.0..500.0f64).prop_map(seconds));
     let seldom = || proptest::bool::weighted(0.05);
     let sleeps = proptest::bool::ANY;
-    (0..4u64, cells, seldom(), seldom(), sleeps, dies).prop_map(
-        |(user, cells, is_deaf, is_stuck, can_sleep, dies_at)| Script {
+    let held = prop_oneof![Just(0), 1..20 * GB];
+    (0..4u64, cells, seldom(), seldom(), held, sleeps, dies).prop_map(
+        |(user, cells, is_deaf, is_stuck, held, can_sleep, dies_at)| Script {
             user,
             cells,
             is_deaf,
             is_stuck,
+            held,
             can_sleep,
             dies_at,
         },

@@ -26,6 +26,8 @@ pub(crate) struct Script {
     pub(crate) is_deaf: bool,
     /// Does not move its memory when it is told to.
     pub(crate) is_stuck: bool,
+    /// What its libraries hold after each cell without using it; they free that when they are told to.
+    pub(crate) held: u64,
     /// Its context leaves the GPU when it is told to; else its process ends.
     pub(crate) can_sleep: bool,
     /// Its process ends at this time.
@@ -88,6 +90,7 @@ enum Happening {
     FindsFull(SessionId, u64, u64),
     Dies(SessionId),
     Sleeps(SessionId),
+    Trims(SessionId),
     Wakes,
 }
 
@@ -183,8 +186,12 @@ impl World {
             is_resident: true,
             ..Session::default()
         };
+        let holds = added.script.held > 0;
         self.sessions.insert(session, added);
         self.tell(joined);
+        if holds {
+            self.tell(Event::CanTrim(session));
+        }
     }
 
     /// Until nothing more happens. Everybody's cells have ended then.
@@ -270,6 +277,7 @@ impl World {
                 }
             }
             Happening::Dies(id) => self.die(id),
+            Happening::Trims(id) => self.trim(id),
             Happening::Sleeps(id) => {
                 let session = self.sessions.get_mut(&id).expect("it is known");
                 if !session.gone && !session.has_cell {
@@ -335,6 +343,24 @@ impl World {
         }
         self.reschedule();
         self.tell(Event::CellEnded(id));
+    }
+
+    /// While its cell computes it does not hear that it should.
+    fn trim(&mut self, id: SessionId) {
+        let session = self.sessions.get_mut(&id).expect("it is known");
+        if session.gone || session.has_cell || session.moves {
+            return;
+        }
+        let bytes = session.script.held.min(session.bytes);
+        session.bytes -= bytes;
+        let away_bytes = bytes.min(session.away);
+        session.away -= away_bytes;
+        self.tell(Event::Shrank {
+            session: id,
+            bytes,
+            away_bytes,
+        });
+        self.tell(Event::Trimmed(id));
     }
 
     fn rest(&mut self, id: SessionId, epoch: Epoch) {
@@ -492,6 +518,7 @@ impl World {
                     self.enter(time, Happening::MovedIn(id));
                 }
             }
+            Action::Trim(id) => self.enter(self.now + self.drain, Happening::Trims(id)),
             Action::Grow { session: id, bytes } => self.grow(id, bytes),
             Action::Refuse { session: id, .. } => {
                 self.told.refused.push(id);
@@ -556,6 +583,7 @@ impl World {
                 assert!(session.has_context && !session.has_cell && session.lease.is_none());
                 assert!(!session.moves && session.bytes_there() == 0);
             }
+            Action::Trim(id) => assert!(about(id).script.held > 0),
             Action::Grow { .. } | Action::Refuse { .. } | Action::End { .. } => {}
         }
     }

@@ -89,6 +89,9 @@ fn connect(process: &Process, introduction: &Introduction) -> io::Result<Frames>
             process.welcome(cap_bytes, frames.descriptor());
             process.line.open(stream);
             drop(memory);
+            if process.trims.are_possible() {
+                process.line.say(&FromSession::CanTrim);
+            }
             Ok(frames)
         }
         other => Err(other.err().unwrap_or(io::ErrorKind::TimedOut.into())),
@@ -233,6 +236,7 @@ impl Agent {
                     .say(&FromSession::SwappedOut { bytes, nanoseconds });
             }
             ToSession::SwapIn => self.swap_in(),
+            ToSession::Trim => process.trims.ask(),
             // The reader has given them to the thread that asked.
             ToSession::Grow { .. } | ToSession::Refuse { .. } => {}
         }

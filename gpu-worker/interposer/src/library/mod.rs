@@ -18,6 +18,7 @@ mod memory;
 mod pools;
 mod symbols;
 mod sys;
+mod trims;
 mod window;
 #[cfg(not(test))]
 #[path = "../wire.rs"]
@@ -43,6 +44,7 @@ use line::{Answer, Line};
 use memory::{Freed, Memory};
 use pools::Pools;
 use sys::driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Stream};
+use trims::Trims;
 use window::Windows;
 use wire::FromSession;
 
@@ -59,6 +61,7 @@ struct Process {
     windows: Windows,
     captures: Captures,
     pools: Pools,
+    trims: Trims,
     line: Line,
     memory: Mutex<Memory>,
     /// Held by the thread that asks for more memory.
@@ -80,6 +83,7 @@ static PROCESS: Process = Process {
     windows: Windows::new(),
     captures: Captures::new(),
     pools: Pools::new(),
+    trims: Trims::new(),
     line: Line::new(),
     memory: Mutex::new(Memory::new()),
     growing: Mutex::new(()),
@@ -254,6 +258,23 @@ impl Process {
 
     fn marks(&self) -> MutexGuard<'_, Vec<Event>> {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session can give memory back that libraries hold without using it. A descriptor that can be read while it is
+    /// asked to; -1 where nobody will ask.
+    fn trims(&self) -> RawFd {
+        if !self.gate.is_in_use() {
+            return -1;
+        }
+        let descriptor = self.trims.begin();
+        self.line.say(&FromSession::CanTrim);
+        descriptor
+    }
+
+    /// It has.
+    fn trimmed(&self) {
+        self.trims.answer();
+        self.line.say(&FromSession::Trimmed);
     }
 
     // ---- memory

@@ -126,6 +126,8 @@ impl Arbitration {
                 });
                 self.handle(Event::SwappedIn(number));
             }
+            FromSession::CanTrim => self.handle(Event::CanTrim(number)),
+            FromSession::Trimmed => self.handle(Event::Trimmed(number)),
             FromSession::NotSwappedIn => self.handle(Event::NotSwappedIn(number)),
             FromSession::NoRoom { bytes, free_bytes } => {
                 self.on_full(number, bytes, free_bytes);

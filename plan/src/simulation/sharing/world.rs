@@ -310,8 +310,10 @@ impl<'class> World<'class> {
                 self.enter(self.move_time(bytes), Happening::MovedIn(id));
             }
             Action::Grow { .. } => {}
-            Action::Refuse { .. } | Action::End { .. } | Action::Release(_) => {
-                unreachable!("each session fits, and comes to rest in time: {action:?}")
+            Action::Refuse { .. } | Action::End { .. } | Action::Release(_) | Action::Trim(_) => {
+                unreachable!(
+                    "each session fits, uses all it has, and comes to rest in time: {action:?}"
+                )
             }
         }
     }

@@ -104,7 +104,7 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
         let token = world.admit(None);
         let mut peer = Peer::of(&world, token);
         for _ in 0..50 {
-            let (kind, number) = (next() % 12, numbers[(next() % 5) as usize]);
+            let (kind, number) = (next() % 14, numbers[(next() % 5) as usize]);
             let message = match kind {
                 0 => FromSession::Want,
                 1 => FromSession::Yielded {
@@ -117,6 +117,8 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
                     away_bytes: numbers[(next() % 5) as usize],
                 },
                 11 => FromSession::Left { bytes: number },
+                12 => FromSession::CanTrim,
+                13 => FromSession::Trimmed,
                 4 => FromSession::Fixed { bytes: number },
                 5 => FromSession::SwappedOut {
                     bytes: number,
