@@ -40,6 +40,8 @@ pub(super) enum Order {
     Vacated(Lone),
     MakeRoom(Token, oneshot::Sender<bool>),
     LeaveRoom(Token),
+    /// What the host has for more memory of sessions.
+    HostHas(u64),
 }
 
 /// Nothing is sent over it; the last one is dropped when every process has heard.
@@ -166,6 +168,7 @@ impl Arbitration {
             }
             Order::MakeRoom(token, answer) => self.make_room(token, answer),
             Order::LeaveRoom(token) => self.leave_room(token),
+            Order::HostHas(bytes) => self.handle(Event::HostHas { bytes }),
             Order::Vacated(lone) => {
                 let process = self.processes.get(&lone.number);
                 let session = process.and_then(|one| self.sessions.get(&one.token));
@@ -333,6 +336,9 @@ fn why(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Kept => "it kept the GPU, or its memory there, from others",
         EndReason::NoRoom => "its memory does not fit on the GPU any more",
+        EndReason::NoHostRoom => {
+            "the host has no room for the memory that would have to leave the GPU for it"
+        }
     }
 }
 

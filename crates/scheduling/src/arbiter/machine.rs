@@ -19,6 +19,10 @@ pub struct Arbiter {
     /// How long moves out took since the last move in began.
     pub(crate) moved_out: Duration,
     pub(crate) shortage: Shortage,
+    /// What sessions may have of the host's memory, where it was said how much there is.
+    pub(crate) host_bytes: Option<u64>,
+    /// Since when nobody can make room for want of the host's.
+    pub(crate) stuck_since: Option<Duration>,
     accounts: Accounts,
     pub(crate) epoch: Epoch,
     /// Seconds that the lowest level has not had of its share.
@@ -36,6 +40,8 @@ impl Arbiter {
             now: Duration::ZERO,
             moved_out: Duration::ZERO,
             shortage: Shortage::default(),
+            host_bytes: None,
+            stuck_since: None,
             accounts: Accounts::default(),
             epoch: 0,
             owed: 0.0,
@@ -54,6 +60,7 @@ impl Arbiter {
         self.take_back(&mut actions);
         self.grant(&mut actions);
         self.transfer(&mut actions);
+        self.give_up_stuck(&mut actions);
         self.let_go(&mut actions);
         actions
     }
@@ -75,6 +82,7 @@ impl Arbiter {
                 self.doubted_at(),
                 self.next_sleeps_at(),
                 self.next_trimmed_at(),
+                self.given_up_at(),
             ])
             .flatten()
             .filter(|time| *time > self.now)
@@ -152,6 +160,7 @@ impl Arbiter {
                 self.sessions.change(id, Session::vacate);
                 self.shortage.begin_anew(now);
             }
+            Event::HostHas { bytes } => self.host_bytes = Some(self.places() + bytes),
             Event::CanTrim(id) => {
                 self.sessions.change(id, |one| one.trim = Trim::Can);
             }

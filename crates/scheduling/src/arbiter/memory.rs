@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::arbiter::{
-    Action, Arbiter, SessionId,
+    Action, Arbiter, EndReason, SessionId,
     machine::best,
-    session::{Activity, Release, Residency, Session, Trim},
+    session::{Activity, Release, Residency, Session, Trim, Turn},
 };
 
 impl Arbiter {
@@ -26,7 +26,7 @@ impl Arbiter {
             || fixed + own > memory.usable_bytes
             || (others > 0
                 && fixed + others + own > memory.usable_bytes
-                && others + own > memory.host_bytes);
+                && others + own > self.host_bytes());
         if refused {
             actions.push(Action::Refuse { session: id, bytes });
         }
@@ -118,7 +118,12 @@ impl Arbiter {
             .sessions
             .iter()
             .filter(|(id, session)| makes_way(**id, session));
-        self.room_with_leaving() + possible.map(|(_, one)| one.bytes_there()).sum::<u64>()
+        let (mut there, mut with_places) = (0, 0);
+        for (_, session) in possible {
+            there += session.bytes_there();
+            with_places += session.bytes_there().min(session.free_places());
+        }
+        self.room_with_leaving() + there.min(with_places + self.room_on_host())
     }
 
     /// What stays on the GPU, whoever computes.
@@ -177,9 +182,14 @@ impl Arbiter {
             if short == 0 || !self.fits_beside_holders(needy) {
                 return None;
             }
-            let victim = self.victim(|id, session| self.makes_way(id, session, needy))?;
-            let trims = self.trims_until(&self.sessions[&victim]).is_some();
-            return (!trims).then_some((victim, short));
+            let victim = self.victim(|id, session| {
+                let has_place = session.free_places() + self.room_on_host() > 0;
+                has_place && self.makes_way(id, session, needy)
+            })?;
+            let session = &self.sessions[&victim];
+            let can_leave = session.free_places() + self.room_on_host();
+            let trims = self.trims_until(session).is_some();
+            return (!trims).then_some((victim, short.min(can_leave)));
         }
         if let Some(seed) = self.settings.torture {
             return self.victim_of_torture(seed);
@@ -237,20 +247,63 @@ impl Arbiter {
         Some((id, (number >> 8) % bytes + 1))
     }
 
-    /// Beside the others' memory that is on the host, or was: its place there stays.
+    /// All that sessions may have on the host.
+    fn host_bytes(&self) -> u64 {
+        self.host_bytes.unwrap_or(self.settings.memory.host_bytes)
+    }
+
+    /// For more than what has its place there.
+    fn room_on_host(&self) -> u64 {
+        self.host_bytes().saturating_sub(self.places())
+    }
+
+    /// What was on the host keeps its place there.
+    pub(crate) fn places(&self) -> u64 {
+        let places = |one: &Session| one.host_bytes.max(one.away_bytes + one.bytes_leaving());
+        self.sessions.values().map(places).sum()
+    }
+
     fn host_has_room_for(&self, session: &Session) -> bool {
-        let others = self
-            .sessions
-            .values()
-            .filter(|other| !std::ptr::eq(*other, session));
-        let held: u64 = others
-            .map(|other| {
-                other
-                    .host_bytes
-                    .max(other.away_bytes + other.bytes_leaving())
-            })
-            .sum();
-        held + session.bytes <= self.settings.memory.host_bytes
+        session.bytes_there() <= session.free_places() + self.room_on_host()
+    }
+
+    /// Somebody needs room, nobody computes or moves, and what should leave finds no room on the host.
+    fn stuck(&self) -> Option<SessionId> {
+        let sums = self.sessions.sums();
+        if self.sessions.count_computing() > 0 || sums.leaving + sums.coming > 0 {
+            return None;
+        }
+        self.needy().filter(|id| !self.fits_beside_holders(*id))
+    }
+
+    /// It has waited for long, and the host has not come to have room.
+    pub(crate) fn give_up_stuck(&mut self, actions: &mut Vec<Action>) {
+        let Some(id) = self.stuck() else {
+            self.stuck_since = None;
+            return;
+        };
+        let since = *self.stuck_since.get_or_insert(self.now);
+        if self.now < since + self.settings.drain_limit {
+            return;
+        }
+        self.stuck_since = None;
+        self.sessions.change(id, |session| {
+            match std::mem::take(&mut session.growing_bytes) {
+                0 => {
+                    session.turn = Turn::Ending;
+                    let reason = EndReason::NoHostRoom;
+                    actions.push(Action::End {
+                        session: id,
+                        reason,
+                    });
+                }
+                bytes => actions.push(Action::Refuse { session: id, bytes }),
+            }
+        });
+    }
+
+    pub(crate) fn given_up_at(&self) -> Option<Duration> {
+        Some(self.stuck_since? + self.settings.drain_limit)
     }
 
     /// When the next session sleeps whose memory is to leave then.

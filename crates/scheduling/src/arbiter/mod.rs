@@ -89,6 +89,10 @@ pub enum Event {
     Trimmed(SessionId),
     /// Its context is off the GPU, too, until its next cell.
     Vacated(SessionId),
+    /// How much more of the host's memory sessions could have, beside the places that their memory has there.
+    HostHas {
+        bytes: u64,
+    },
     /// Its process ended.
     Left(SessionId),
     /// The time of [`Arbiter::wake_at`] has come.
@@ -142,4 +146,6 @@ pub enum EndReason {
     Kept,
     /// Its memory does not fit on the GPU any more, and nobody can make room.
     NoRoom,
+    /// Nobody can make room, because the host has none for what would leave the GPU.
+    NoHostRoom,
 }

@@ -193,6 +193,12 @@ impl Session {
         self.bytes - self.away_bytes
     }
 
+    /// On the host, and empty: for its memory that is on the GPU.
+    pub(crate) fn free_places(&self) -> u64 {
+        let filled = self.away_bytes + self.bytes_leaving();
+        self.host_bytes.saturating_sub(filled)
+    }
+
     pub(crate) fn bytes_leaving(&self) -> u64 {
         match self.residency {
             Residency::Leaving { bytes, .. } => bytes,

@@ -43,7 +43,7 @@ pub struct Memory {
     pub usable_bytes: u64,
     /// Kept free for who comes next, by moving out sessions that sleep.
     pub reserve_bytes: u64,
-    /// Of the host, for what is moved out.
+    /// Of the host, for what is moved out, until it is said how much there is.
     pub host_bytes: u64,
 }
 

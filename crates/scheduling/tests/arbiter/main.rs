@@ -269,6 +269,67 @@ fn what_libraries_hold_without_using_it_is_freed_and_does_not_move() {
 }
 
 #[test]
+fn what_the_host_has_no_room_for_does_not_leave_the_gpu() {
+    let mut arbiter = Arbiter::new(Settings::new(Memory {
+        usable_bytes: 80 * GB,
+        reserve_bytes: 0,
+        host_bytes: 200 * GB,
+    }));
+    let mut tell = |event, at| arbiter.handle(event, seconds(at));
+    for session in 1..=2 {
+        let (user, fixed_bytes) = (session, 0);
+        let joined = Event::Joined {
+            session,
+            user,
+            fixed_bytes,
+        };
+        assert_eq!(tell(joined, 0.0), []);
+        let bytes = 50 * GB;
+        let said = tell(Event::Grew { session, bytes }, 0.0);
+        assert_eq!(said.len(), 1);
+    }
+    // 20 GB of the first are on their way; other programs take what the host has.
+    let bytes = 20 * GB;
+    assert_eq!(
+        tell(Event::PartLeft { session: 1, bytes }, 1.0),
+        [Action::Grow {
+            session: 2,
+            bytes: 50 * GB
+        }]
+    );
+    assert_eq!(tell(Event::SwappedOut(1), 1.0), []);
+    assert_eq!(tell(Event::HostHas { bytes: GB }, 2.0), []);
+    // More than there is on the host is refused at once.
+    let bytes = 20 * GB;
+    assert_eq!(
+        tell(Event::Grew { session: 2, bytes }, 3.0),
+        [Action::Refuse { session: 2, bytes }]
+    );
+    // The first one's memory comes back only when as much of the other's has found room.
+    assert_eq!(tell(Event::CellStarted(1), 4.0), []);
+    assert_eq!(tell(Event::Wanted(1), 4.0), []);
+    assert_eq!(
+        tell(Event::HostHas { bytes: 30 * GB }, 5.0),
+        [leaves(2, 20 * GB)]
+    );
+    assert_eq!(tell(Event::SwappedOut(2), 6.0), [Action::SwapIn(1)]);
+}
+
+#[test]
+fn who_waits_for_ever_for_room_on_the_host_is_ended() {
+    let mut world = World::with_memory(80 * GB, 200 * GB);
+    for session in 1..=2 {
+        let edit = 10.0 * session as f64;
+        let cells = [cell(edit, 1.0, 50 * GB), cell(30.0, 1.0, 0)];
+        world.add(session, script(session, &cells));
+    }
+    // After 20 GB of the first one's have left; nothing can make room for them any more.
+    world.host_has(seconds(25.0), 0);
+    world.run();
+    assert_eq!(world.told.ended, [1]);
+}
+
+#[test]
 fn who_is_asked_to_free_and_does_not_is_moved() {
     let mut arbiter = Arbiter::new(Settings::new(Memory {
         usable_bytes: 80 * GB,
@@ -403,6 +464,7 @@ proptest! {
         share in prop_oneof![Just(0.0), Just(0.1), Just(0.3)],
         together in 1..4usize,
         torture in proptest::option::weighted(0.2, any::<u64>()),
+        host_changes in proptest::collection::vec((0.0..300.0f64, 0..100u64), 0..5),
     ) {
         let mut world = World::with_memory(usable * GB, host * GB);
         let mut settings = world.settings.clone();
@@ -412,6 +474,9 @@ proptest! {
         world = World::new(settings).with_contexts_of(context);
         if let Some(one_in) = in_the_way {
             world = world.sometimes_in_the_way(one_in);
+        }
+        for (time, bytes) in host_changes {
+            world.host_has(seconds(time), bytes * GB);
         }
         for (session, script) in scripts.into_iter().enumerate() {
             world.add(session as u64, script);

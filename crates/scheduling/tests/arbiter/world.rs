@@ -91,6 +91,7 @@ enum Happening {
     Dies(SessionId),
     Sleeps(SessionId),
     Trims(SessionId),
+    HostHas(u64),
     Wakes,
 }
 
@@ -194,6 +195,11 @@ impl World {
         }
     }
 
+    /// From this time on the host has so much for more memory of sessions.
+    pub(crate) fn host_has(&mut self, time: Duration, bytes: u64) {
+        self.enter(time, Happening::HostHas(bytes));
+    }
+
     /// Until nothing more happens. Everybody's cells have ended then.
     pub(crate) fn run(&mut self) {
         self.run_until(Duration::MAX);
@@ -278,6 +284,7 @@ impl World {
             }
             Happening::Dies(id) => self.die(id),
             Happening::Trims(id) => self.trim(id),
+            Happening::HostHas(bytes) => self.tell(Event::HostHas { bytes }),
             Happening::Sleeps(id) => {
                 let session = self.sessions.get_mut(&id).expect("it is known");
                 if !session.gone && !session.has_cell {
