@@ -94,6 +94,7 @@ test-gpu: gpu $(VENV)/.requirements-gpu $(VENV)/.requirements-cuda $(INSTALLED)
 .PHONY: bench-gpu
 bench-gpu: export PROFILE := release
 bench-gpu: $(VENV)/.requirements-test $(VENV)/.requirements-cuda
+	$(BIN)/python benches/gpu/counts.py
 	$(BIN)/python benches/gpu/run.py $(GPU)
 
 # `python3 benches/gpu/first_day.py` does the same where there is no make.

@@ -73,8 +73,8 @@ class Machine:
 
     def end(self) -> None:
         for program in self.running:
-            program.process.kill()
-            program.process.communicate()
+            with program.process as process:
+                process.kill()
 
 
 class Program(NamedTuple):

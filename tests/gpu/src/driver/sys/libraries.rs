@@ -229,6 +229,10 @@ api! {
         code
     }
 
+    fn cuGraphInstantiate(
+        executable: *mut usize, graph: usize, _node: *mut usize, _log: *mut c_char, _room: usize,
+    ) { cuGraphInstantiateWithFlags(executable, graph, 0) }
+
     fn cuGraphInstantiate_v2(
         executable: *mut usize, graph: usize, _node: *mut usize, _log: *mut c_char, _room: usize,
     ) { cuGraphInstantiateWithFlags(executable, graph, 0) }
