@@ -2,13 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod script;
 mod world;
 
 use std::time::Duration;
 
 use baton_scheduling::arbiter::{Action, Arbiter, Event, Memory, Settings};
 use proptest::prelude::*;
-use world::{Cell, GB, Script, World};
+use script::{Cell, GB, Script};
+use world::World;
 
 fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)

@@ -8,31 +8,7 @@ use std::{
 
 use baton_scheduling::arbiter::{Action, Arbiter, Epoch, Event, Memory, SessionId, Settings};
 
-pub(crate) const GB: u64 = 1_000_000_000;
-
-/// One cell: how long its student edits before, how long it computes, how much more memory it takes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Cell {
-    pub(crate) edit: Duration,
-    pub(crate) compute: Duration,
-    pub(crate) grow: u64,
-}
-
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Script {
-    pub(crate) user: u64,
-    pub(crate) cells: Vec<Cell>,
-    /// Does not come to rest when it is told to.
-    pub(crate) is_deaf: bool,
-    /// Does not move its memory when it is told to.
-    pub(crate) is_stuck: bool,
-    /// What its libraries hold after each cell without using it; they free that when they are told to.
-    pub(crate) held: u64,
-    /// Its context leaves the GPU when it is told to; else its process ends.
-    pub(crate) can_sleep: bool,
-    /// Its process ends at this time.
-    pub(crate) dies_at: Option<Duration>,
-}
+use crate::script::{Happening, Script, Told};
 
 #[derive(Debug, Default)]
 struct Session {
@@ -74,27 +50,6 @@ struct Lease {
     computes: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
-    CellBegins(SessionId),
-    CellDone(SessionId, u64),
-    Rests(SessionId, Epoch),
-    /// So many bytes, and whether these were the last.
-    MovedOut(SessionId, u64, bool),
-    MovedIn(SessionId),
-    Wants(SessionId),
-    Fails(SessionId),
-    /// It asks again for so much.
-    Asks(SessionId, u64),
-    /// It needs so much, and so much is free.
-    FindsFull(SessionId, u64, u64),
-    Dies(SessionId),
-    Sleeps(SessionId),
-    Trims(SessionId),
-    HostHas(u64),
-    Wakes,
-}
-
 pub(crate) struct World {
     pub(crate) settings: Settings,
     arbiter: Arbiter,
@@ -114,21 +69,6 @@ pub(crate) struct World {
     /// What a session's context takes, which nobody tells the arbiter.
     context_bytes: u64,
     pub(crate) told: Told,
-}
-
-/// What was seen.
-#[derive(Debug, Default)]
-pub(crate) struct Told {
-    pub(crate) ended: Vec<SessionId>,
-    pub(crate) refused: Vec<SessionId>,
-    /// Told to leave the GPU because of its context.
-    pub(crate) released: Vec<SessionId>,
-    /// Session, cell, from submission to end.
-    pub(crate) responses: Vec<(SessionId, usize, Duration)>,
-    pub(crate) moved_bytes: u64,
-    pub(crate) most_together: usize,
-    pub(crate) computed: BTreeMap<SessionId, Duration>,
-    pub(crate) hand_overs: usize,
 }
 
 impl World {
