@@ -36,6 +36,7 @@ help:
 	@echo "make lint      formatting, clippy, ruff, mypy, spelling"
 	@echo "make deny      licences, duplicates and sources of the crates"
 	@echo "make test-older-torch  virtual CUDA and moving tensors with older versions of PyTorch"
+	@echo "make test-cuda-libraries  PyTorch 1.12 in turns on a CUDA driver in host memory (Python 3.10, 2 GB on disk)"
 	@echo "make bench     measure, into benches/results/"
 	@echo "make test-gpu  the checks that need an NVIDIA GPU"
 	@echo "make bench-gpu what needs one, measured into benches/results/"
@@ -54,6 +55,7 @@ lab: $(INSTALLED)
 
 .PHONY: test
 test: browser lint test-rust test-python
+	@echo "Not run: make test-cuda-libraries (needs Python 3.10, and takes some minutes)"
 
 # The Rust tests start kernels: they find Python and the shim here.
 .PHONY: test-rust
@@ -71,7 +73,7 @@ test-rust: $(VENV)/.requirements-test $(VENV)/.requirements-cuda $(INSTALLED)
 test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(VENV)/.hub $(VENV)/.labextension $(INSTALLED)
 	scripts/install-system-packages network
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile python-shim/tests
-	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile tests
+	$(BIN)/pytest -m "not gpu and not cuda_libraries" -n 2 --dist loadfile tests
 
 # Three further copies of PyTorch, 6 GB on disk, so apart from `make test`.
 .PHONY: test-older-torch
@@ -82,6 +84,11 @@ test-older-torch: $(VENV)/.torch-2.5 $(VENV)/.torch-2.0 $(VENV)/.torch-1.13
 		$(BIN)/pytest -m "not gpu" python-shim/tests/state/test_torch.py python-shim/tests/virtual/test_travel.py; \
 	done
 
+# Real libraries of CUDA under the interposer, with moves at random. BATON_TEST_SEED=N repeats what a run printed.
+.PHONY: test-cuda-libraries
+test-cuda-libraries: $(VENV)/.cuda-libraries $(VENV)/.requirements-test
+	$(BIN)/pytest -m cuda_libraries --reruns 0 tests/cuda_libraries
+
 .PHONY: test-gpu
 test-gpu: gpu $(VENV)/.requirements-gpu $(VENV)/.requirements-cuda $(INSTALLED)
 	$(BIN)/pytest -m gpu
@@ -90,6 +97,7 @@ test-gpu: gpu $(VENV)/.requirements-gpu $(VENV)/.requirements-cuda $(INSTALLED)
 .PHONY: bench-gpu
 bench-gpu: export PROFILE := release
 bench-gpu: $(VENV)/.requirements-test $(VENV)/.requirements-cuda
+	$(BIN)/python benches/gpu/counts.py
 	$(BIN)/python benches/gpu/run.py $(GPU)
 
 # `python3 benches/gpu/first_day.py` does the same where there is no make.
@@ -186,6 +194,12 @@ $(VENV)/.requirements-gpu: requirements/frameworks.txt requirements/gpu.txt scri
 
 $(VENV)/.requirements-cuda: requirements/cuda.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --upgrade --target $(VENV)/cuda -r $<
+	touch $@
+
+$(VENV)/.cuda-libraries: requirements/cuda-libraries.txt scripts/find-python | $(BIN)/python
+	rm -rf $(VENV)/cuda-libraries
+	"$$(scripts/find-python 3.10)" -m venv $(VENV)/cuda-libraries
+	$(VENV)/cuda-libraries/bin/python -m pip install --quiet --no-deps -r $<
 	touch $@
 
 $(VENV)/.torch-%: requirements/torch-%.txt scripts/stub_cuda.py $(VENV)/.requirements-runtime

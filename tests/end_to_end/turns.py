@@ -52,15 +52,19 @@ class Turns:
 
 
 @contextlib.contextmanager
-def turns(sessions: int, cap_bytes: int, host_bytes: int, quantum_ms: int | None = None) -> Iterator[Turns]:
-    """Together they may have `cap_bytes` of the GPU. Without a quantum each is a cell, as a worker's are."""
+def turns(
+    sessions: int, cap_bytes: int, host_bytes: int, quantum_ms: int | None = None, seed: int | None = None
+) -> Iterator[Turns]:
+    """Together they may have `cap_bytes` of the GPU. Without a quantum each is a cell, as a worker's are. With a seed,
+    too, memory moves at every opportunity, needed or not.
+    """
     profile = os.environ.get("PROFILE", "dev")
     command = ["cargo", "run", "--quiet", "--locked", "--profile", profile]
     command += ["-p", "baton-gpu-tests", "--example", "turns", "--"]
     if BUILT in os.environ:
         command = [os.environ[BUILT]]
     with tempfile.TemporaryDirectory() as folder:
-        numbers = [sessions, cap_bytes, host_bytes, *([] if quantum_ms is None else [quantum_ms])]
+        numbers = [sessions, cap_bytes, host_bytes, *(one for one in (quantum_ms, seed) if one is not None)]
         command += [folder, *map(str, numbers)]
         with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             try:

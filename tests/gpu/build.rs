@@ -1,15 +1,18 @@
 //! Compiles the driver's libraries under the names by which programs look for them.
 
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
     process::Command,
 };
+
+const ASKED: &str = "../../gpu-worker/interposer/src/library/sys/asked.txt";
 
 fn main() {
     for shared in ["src/layout.rs", "src/locks.rs"] {
         println!("cargo::rerun-if-changed={shared}");
     }
+    write_absent();
     compile("cuda", "src/driver");
     compile("nvidia_ml", "src/monitoring");
 }
@@ -28,10 +31,30 @@ fn compile(name: &str, sources: &str) {
         .args(["-Clink-arg=-Wl,-Bsymbolic"])
         .arg("--target")
         .arg(env::var_os("TARGET").expect("Cargo says for what"));
+    command.env("ABSENT", folder.join("absent.rs"));
     command.arg("-o").arg(folder.join(file));
     let status = command.arg(Path::new(sources).join("mod.rs")).status();
     assert!(
         status.is_ok_and(|status| status.success()),
         "{sources} could not be compiled"
     );
+}
+
+/// Functions for which libraries ask, and which the driver does not have: libraries look them up and do without.
+fn write_absent() {
+    println!("cargo::rerun-if-changed={ASKED}");
+    let sources = fs::read_dir("src/driver/sys").expect("it is there");
+    let text = |path: PathBuf| fs::read_to_string(path).expect("it is text");
+    let sources: String = sources.flatten().map(|file| text(file.path())).collect();
+    let asked = text(ASKED.into());
+    let names = asked.lines().filter(|line| line.starts_with("cu"));
+    let is_absent = |name: &&str| !sources.contains(&format!("fn {name}("));
+    let function = |name| {
+        format!(
+            "#[unsafe(no_mangle)]\npub extern \"C\" fn {name}() -> crate::Code {{ crate::absent(\"{name}\") }}\n"
+        )
+    };
+    let functions: String = names.filter(is_absent).map(function).collect();
+    let folder = PathBuf::from(env::var_os("OUT_DIR").expect("Cargo says where"));
+    fs::write(folder.join("absent.rs"), functions).expect("the folder is there");
 }

@@ -16,7 +16,7 @@ pub type Frame = [u8; FRAME_BYTES];
 /// A lease's number; see the arbiter.
 pub type Epoch = u64;
 
-const MARK: u32 = u32::from_le_bytes(*b"BtG2");
+const MARK: u32 = u32::from_le_bytes(*b"BtG3");
 const WORDS: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Hello {
     /// What it has allocated already and can move: after the worker's end was gone for a while.
     pub bytes: u64,
     pub fixed_bytes: u64,
-    /// Those bytes are not on the GPU.
+    /// None of those bytes is on the GPU.
     pub is_away: bool,
     /// The UUID of the GPU that it found; 0 where the driver does not say.
     pub device: u128,
@@ -47,13 +47,20 @@ pub enum FromSession {
     Grew {
         bytes: u64,
     },
+    /// It freed. Of these bytes `away_bytes` were on the host.
     Shrank {
         bytes: u64,
+        away_bytes: u64,
     },
     /// It asked for these bytes and found that they cannot leave the GPU: all that cannot, from now on.
     Fixed {
         bytes: u64,
     },
+    /// The driver has these bytes back, and more are to follow.
+    Left {
+        bytes: u64,
+    },
+    /// All has left that was to leave: so many bytes together.
     SwappedOut {
         bytes: u64,
         nanoseconds: u64,
@@ -77,6 +84,10 @@ pub enum FromSession {
     Fault {
         code: u32,
     },
+    /// It can give memory back that libraries hold without using it.
+    CanTrim,
+    /// It was asked to, and has.
+    Trimmed,
     /// From now on it goes by the cap that it was told anew.
     Capped {
         cap_bytes: u64,
@@ -95,8 +106,14 @@ pub enum ToSession {
     Drop {
         epoch: Epoch,
     },
-    SwapOut,
+    /// At least so many bytes are to leave the GPU, or all.
+    SwapOut {
+        bytes: u64,
+    },
+    /// What has left is to come back.
     SwapIn,
+    /// Others lack room: what libraries hold without using it should go back to the driver.
+    Trim,
     Grow {
         bytes: u64,
     },
@@ -128,7 +145,7 @@ impl FromSession {
             Self::Want => frame(1, &[]),
             Self::Yielded { epoch, submissions } => frame(2, &[epoch, submissions]),
             Self::Grew { bytes } => frame(3, &[bytes]),
-            Self::Shrank { bytes } => frame(4, &[bytes]),
+            Self::Shrank { bytes, away_bytes } => frame(4, &[bytes, away_bytes]),
             Self::Fixed { bytes } => frame(5, &[bytes]),
             Self::SwappedOut { bytes, nanoseconds } => frame(6, &[bytes, nanoseconds]),
             Self::SwappedIn { bytes, nanoseconds } => frame(7, &[bytes, nanoseconds]),
@@ -137,6 +154,9 @@ impl FromSession {
             Self::Capped { cap_bytes } => frame(10, &[cap_bytes]),
             Self::NoRoom { bytes, free_bytes } => frame(11, &[bytes, free_bytes]),
             Self::NotGrown { bytes, free_bytes } => frame(12, &[bytes, free_bytes]),
+            Self::Left { bytes } => frame(13, &[bytes]),
+            Self::CanTrim => frame(14, &[]),
+            Self::Trimmed => frame(15, &[]),
         }
     }
 
@@ -157,7 +177,10 @@ impl FromSession {
                 submissions: words[1],
             },
             3 => Self::Grew { bytes: words[0] },
-            4 => Self::Shrank { bytes: words[0] },
+            4 => Self::Shrank {
+                bytes: words[0],
+                away_bytes: words[1],
+            },
             5 => Self::Fixed { bytes: words[0] },
             6 => Self::SwappedOut {
                 bytes: words[0],
@@ -182,6 +205,9 @@ impl FromSession {
                 bytes: words[0],
                 free_bytes: words[1],
             },
+            13 => Self::Left { bytes: words[0] },
+            14 => Self::CanTrim,
+            15 => Self::Trimmed,
             _ => return Err(NotAFrame),
         })
     }
@@ -194,10 +220,11 @@ impl ToSession {
             Self::Welcome { cap_bytes } => frame(0, &[cap_bytes]),
             Self::Grant { epoch } => frame(1, &[epoch]),
             Self::Drop { epoch } => frame(2, &[epoch]),
-            Self::SwapOut => frame(3, &[]),
+            Self::SwapOut { bytes } => frame(3, &[bytes]),
             Self::SwapIn => frame(4, &[]),
             Self::Grow { bytes } => frame(5, &[bytes]),
             Self::Refuse { bytes } => frame(6, &[bytes]),
+            Self::Trim => frame(7, &[]),
         }
     }
 
@@ -209,10 +236,11 @@ impl ToSession {
             },
             1 => Self::Grant { epoch: words[0] },
             2 => Self::Drop { epoch: words[0] },
-            3 => Self::SwapOut,
+            3 => Self::SwapOut { bytes: words[0] },
             4 => Self::SwapIn,
             5 => Self::Grow { bytes: words[0] },
             6 => Self::Refuse { bytes: words[0] },
+            7 => Self::Trim,
             _ => return Err(NotAFrame),
         })
     }
@@ -265,7 +293,13 @@ mod tests {
                 submissions: 5,
             },
             FromSession::Grew { bytes: 6 },
-            FromSession::Shrank { bytes: 7 },
+            FromSession::Shrank {
+                bytes: 7,
+                away_bytes: 3,
+            },
+            FromSession::Left { bytes: 18 },
+            FromSession::CanTrim,
+            FromSession::Trimmed,
             FromSession::Fixed { bytes: 8 },
             FromSession::SwappedOut {
                 bytes: 9,
@@ -293,10 +327,11 @@ mod tests {
             ToSession::Welcome { cap_bytes: 1 },
             ToSession::Grant { epoch: 2 },
             ToSession::Drop { epoch: 3 },
-            ToSession::SwapOut,
+            ToSession::SwapOut { bytes: 6 },
             ToSession::SwapIn,
             ToSession::Grow { bytes: 4 },
             ToSession::Refuse { bytes: 5 },
+            ToSession::Trim,
         ] {
             assert_eq!(ToSession::decode(&message.encode()), Ok(message));
         }

@@ -40,6 +40,8 @@ pub(super) enum Order {
     Vacated(Lone),
     MakeRoom(Token, oneshot::Sender<bool>),
     LeaveRoom(Token),
+    /// What the host has for more memory of sessions.
+    HostHas(u64),
 }
 
 /// Nothing is sent over it; the last one is dropped when every process has heard.
@@ -166,6 +168,7 @@ impl Arbitration {
             }
             Order::MakeRoom(token, answer) => self.make_room(token, answer),
             Order::LeaveRoom(token) => self.leave_room(token),
+            Order::HostHas(bytes) => self.handle(Event::HostHas { bytes }),
             Order::Vacated(lone) => {
                 let process = self.processes.get(&lone.number);
                 let session = process.and_then(|one| self.sessions.get(&one.token));
@@ -248,8 +251,9 @@ impl Arbitration {
                 self.tell(session, ToSession::Grant { epoch });
             }
             Action::Drop { session, epoch, .. } => self.tell(session, ToSession::Drop { epoch }),
-            Action::SwapOut(session) => self.tell(session, ToSession::SwapOut),
+            Action::SwapOut { session, bytes } => self.tell(session, ToSession::SwapOut { bytes }),
             Action::SwapIn(session) => self.tell(session, ToSession::SwapIn),
+            Action::Trim(session) => self.tell(session, ToSession::Trim),
             Action::Grow { session, .. } if self.answer_room(session, true) => {}
             Action::Refuse { session, .. } if self.answer_room(session, false) => {}
             Action::Grow { session, bytes } => {
@@ -332,6 +336,9 @@ fn why(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Kept => "it did not give up the GPU or its memory there",
         EndReason::NoRoom => "its memory no longer fits on the GPU",
+        EndReason::NoHostRoom => {
+            "the host has no room for the memory that would have to leave the GPU"
+        }
     }
 }
 

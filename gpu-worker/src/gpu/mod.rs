@@ -27,7 +27,7 @@ use tokio::{
     net::UnixListener,
     sync::{mpsc, oneshot, watch},
     task::JoinHandle,
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 use self::arbitration::{Arbitration, Order};
@@ -44,6 +44,9 @@ pub type Token = u128;
 
 /// How much of what sessions say may wait to be heard; then they wait.
 const HEARD: usize = 1024;
+
+/// How often the worker looks how much memory the host has.
+const HOST_EVERY: Duration = Duration::from_secs(1);
 
 /// How long a cell waits for processes of its session to hear how much they may allocate.
 const HEARING: Duration = Duration::from_secs(2);
@@ -156,6 +159,16 @@ impl Gpu {
         let (answer, answered) = oneshot::channel();
         self.order(Order::TellUsage(token, answer));
         answered.await.unwrap_or_default()
+    }
+
+    /// From now on sessions may have as much more of the host's memory as `room` says, which is asked once a second.
+    fn follow_host(&self, room: impl Fn() -> u64 + Send + 'static) {
+        let orders = self.orders.clone();
+        tokio::spawn(async move {
+            while orders.send(Order::HostHas(room())).is_ok() {
+                sleep(HOST_EVERY).await;
+            }
+        });
     }
 
     /// The session's process, where there is one and it could leave the GPU.

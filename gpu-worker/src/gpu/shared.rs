@@ -76,6 +76,11 @@ impl SharedGpu {
         }))
     }
 
+    /// See [`Gpu::follow_host`].
+    pub(super) fn follow_host(&self, room: impl Fn() -> u64 + Send + 'static) {
+        self.gpu.follow_host(room);
+    }
+
     pub(super) fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }

@@ -88,7 +88,9 @@ fn listen(
     let open = |name, monitored: Option<Monitored>| {
         let gpu_bytes = monitored.as_ref().and_then(Monitored::memory_bytes);
         let settings = move |said| settings(gpu_bytes.unwrap_or(said), share);
-        SharedGpu::listen(runtime_folder, limit_bytes, settings, name, monitored)
+        let gpu = SharedGpu::listen(runtime_folder, limit_bytes, settings, name, monitored)?;
+        gpu.follow_host(move || device::available_bytes() / share);
+        Ok::<_, OpenError>(gpu)
     };
     if seen.len() < 2 {
         return Ok(vec![open(None, seen.pop())?]);

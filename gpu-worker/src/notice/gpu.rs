@@ -22,6 +22,16 @@ pub(crate) fn no_room_on_the_gpu() -> RemoteError {
     )
 }
 
+/// The host has no room for the memory of others that would have to leave the GPU.
+pub(crate) fn no_room_on_the_host() -> RemoteError {
+    error(
+        "GpuFull",
+        "The cell was ended because the GPU machine has too little memory to move what others have on the GPU out of \
+         the way",
+        "run it again when others are done, and tell your course staff if it happens often",
+    )
+}
+
 /// `--mem` without turns.
 pub(crate) fn no_gpu_limit(bytes: u64) -> String {
     format!(

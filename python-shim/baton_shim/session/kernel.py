@@ -33,6 +33,7 @@ from baton_shim.base.link import Link, LinkClosed, Message
 from baton_shim.session.name_faults import NameFaults, watch_main
 from baton_shim.session.publisher import Publisher
 from baton_shim.session.shell import SessionShell
+from baton_shim.session.thrift import Thrift
 from baton_shim.state import errors
 from baton_shim.state.session_names import SessionNames
 from baton_shim.surroundings import Difference, Surroundings, warn
@@ -66,6 +67,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self.shell.custom_handler = None
         self._surroundings = Surroundings(self.shell.user_ns, modules)
         self._surroundings.add(SessionComms(self))
+        self._thrift = Thrift()
         self._troubles: list[str] = []
         self._question = 0
         self._context = contextvars.copy_context()
@@ -124,6 +126,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._faults.open(prepared["dynamic"])
             reply = await self._run(cell["code"], cell["silent"], cell["allow_stdin"])
             self._faults.close()
+            self._thrift.end_cell(self._loop)
             self._surroundings.patches.read(cell["code"], self.shell.user_ns)
             self._finish(reply, prepared)
 

@@ -1,7 +1,7 @@
 //! A worker's end for programs that take turns on this machine's GPU, without notebooks; for `benches/gpu/`.
 //!
-//! `turns FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS]` listens in FOLDER. With a quantum all programs are equal;
-//! without one they are cells, as a worker's are. Lines on standard input: `started N` and `ended N` for a session's
+//! `turns FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]` listens in FOLDER. With a quantum all programs are
+//! equal; without one they are cells, as a worker's are. With a seed memory moves at every opportunity, needed or not. Lines on standard input: `started N` and `ended N` for a session's
 //! cell, `usage N` for what it used since it was last asked, as JSON. It ends with its input.
 
 use std::io::{self, BufRead as _};
@@ -14,10 +14,10 @@ use baton_scheduling::arbiter::{Memory, Settings};
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let (folder, numbers) = match &arguments[..] {
-        [folder, numbers @ ..] if (3..=4).contains(&numbers.len()) => (folder, numbers),
+        [folder, numbers @ ..] if (3..=5).contains(&numbers.len()) => (folder, numbers),
         _ => {
             return Err(io::Error::other(
-                "usage: turns FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS]",
+                "usage: turns FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]",
             ));
         }
     };
@@ -25,6 +25,7 @@ fn main() -> io::Result<()> {
     let numbers = numbers.map_err(io::Error::other)?;
     let (sessions, cap_bytes, host_bytes) = (numbers[0], numbers[1], numbers[2]);
     let quantum = numbers.get(3).copied().map(Duration::from_millis);
+    let torture = numbers.get(4).copied();
 
     let folder = PathBuf::from(folder);
     let interposer = baton_interposer::install(&folder)?;
@@ -33,8 +34,10 @@ fn main() -> io::Result<()> {
         .enable_all()
         .build()?;
     let entered = runtime.enter();
-    let settings =
-        move |total_bytes: u64| settings(total_bytes.min(cap_bytes), host_bytes, quantum);
+    let settings = move |total_bytes: u64| Settings {
+        torture,
+        ..settings(total_bytes.min(cap_bytes), host_bytes, quantum)
+    };
     let gpu = Gpu::start(&folder.join("gpu"), settings, None)?;
     for token in 1..=sessions {
         gpu.admit(Admission {

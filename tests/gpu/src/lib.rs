@@ -13,7 +13,8 @@ use std::{
 };
 
 use layout::{
-    CODE, CONTEXT, COPIED, HELD, KERNELS, LOST, OVERLAPS, SLICES, STALE, WAITING, card_at,
+    CODE, CONTEXT, COPIED, FIRST_SLOT, HELD, KERNELS, LOST, OVERLAPS, SLICES, SLOTS, STALE,
+    WAITING, card_at,
 };
 
 /// Tells a process which card it has.
@@ -114,6 +115,13 @@ impl Machine {
     /// How often a call named a context, a stream or an event that had ended. A real driver may crash then.
     pub fn stale_handles(&self) -> io::Result<u64> {
         self.number(STALE)
+    }
+
+    /// Bytes of the memory that processes have, of those that ended too.
+    pub fn used_bytes(&self) -> io::Result<u64> {
+        (0..SLOTS)
+            .map(|slot| self.number(FIRST_SLOT + 2 * slot))
+            .sum()
     }
 
     fn set(&self, index: usize, number: u64) -> io::Result<()> {

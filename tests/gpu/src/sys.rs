@@ -219,8 +219,28 @@ impl Driver {
 
     /// # Errors
     /// What the driver says.
-    pub fn free_in_order(&self, address: u64) -> Answer {
-        call!(self, "cuMemFreeAsync", address => u64, 0 => usize)
+    pub fn free_in_order(&self, address: u64, stream: usize) -> Answer {
+        call!(self, "cuMemFreeAsync", address => u64, stream => usize)
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn set_in_order(&self, address: u64, bytes: usize, stream: usize) -> Answer {
+        call!(self, "cuMemsetD8Async", address => u64, 0 => u8, bytes => usize, stream => usize)
+    }
+
+    /// # Errors
+    /// What the driver says.
+    pub fn end_stream(&self, stream: usize) -> Answer {
+        call!(self, "cuStreamDestroy", stream => usize)
+    }
+
+    /// How many calls the driver had of this process.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        let address = self.export("baton_test_gpu_calls");
+        // SAFETY: the driver's function of this name has this signature.
+        unsafe { std::mem::transmute::<usize, extern "C" fn() -> u64>(address)() }
     }
 
     /// # Errors

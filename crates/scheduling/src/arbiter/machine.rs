@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::arbiter::{
     Action, EndReason, Epoch, Event, SessionId, Settings,
     accounts::Accounts,
-    session::{Session, Turn},
+    session::{Session, Trim, Turn},
     sessions::Sessions,
     shortage::Shortage,
     turns::{Place, Rank},
@@ -19,8 +19,12 @@ pub struct Arbiter {
     /// How long moves out took since the last move in began.
     pub(crate) moved_out: Duration,
     pub(crate) shortage: Shortage,
+    /// What sessions may have of the host's memory, where it was said how much there is.
+    pub(crate) host_bytes: Option<u64>,
+    /// Since when nobody can make room for want of the host's.
+    pub(crate) stuck_since: Option<Duration>,
     accounts: Accounts,
-    epoch: Epoch,
+    pub(crate) epoch: Epoch,
     /// Seconds that the lowest level has not had of its share.
     owed: f64,
     /// It was a whole slice, and is not paid yet.
@@ -36,6 +40,8 @@ impl Arbiter {
             now: Duration::ZERO,
             moved_out: Duration::ZERO,
             shortage: Shortage::default(),
+            host_bytes: None,
+            stuck_since: None,
             accounts: Accounts::default(),
             epoch: 0,
             owed: 0.0,
@@ -54,6 +60,7 @@ impl Arbiter {
         self.take_back(&mut actions);
         self.grant(&mut actions);
         self.transfer(&mut actions);
+        self.give_up_stuck(&mut actions);
         self.let_go(&mut actions);
         actions
     }
@@ -74,6 +81,8 @@ impl Arbiter {
                 self.wake_for_the_lowest(),
                 self.doubted_at(),
                 self.next_sleeps_at(),
+                self.next_trimmed_at(),
+                self.given_up_at(),
             ])
             .flatten()
             .filter(|time| *time > self.now)
@@ -151,6 +160,13 @@ impl Arbiter {
                 self.sessions.change(id, Session::vacate);
                 self.shortage.begin_anew(now);
             }
+            Event::HostHas { bytes } => self.host_bytes = Some(self.places() + bytes),
+            Event::CanTrim(id) => {
+                self.sessions.change(id, |one| one.trim = Trim::Can);
+            }
+            Event::Trimmed(id) => {
+                self.sessions.change(id, |one| one.trim = Trim::Done);
+            }
             Event::Grew { session, bytes } => self.ask_to_grow(session, bytes, actions),
             Event::Full {
                 session,
@@ -161,6 +177,7 @@ impl Arbiter {
             | Event::CellStarted(id)
             | Event::CellEnded(id)
             | Event::Wanted(id)
+            | Event::PartLeft { session: id, .. }
             | Event::SwappedOut(id)
             | Event::SwappedIn(id)
             | Event::NotSwappedIn(id)
@@ -183,9 +200,10 @@ impl Arbiter {
                     Event::CellEnded(_) => session.end_cell(),
                     Event::Wanted(_) => session.want(now),
                     Event::Yielded { epoch, .. } => session.give_back(epoch, now),
-                    Event::Shrank { bytes, .. } => {
-                        session.bytes = session.bytes.saturating_sub(bytes);
-                    }
+                    Event::Shrank {
+                        bytes, away_bytes, ..
+                    } => session.shrink(bytes, away_bytes),
+                    Event::PartLeft { bytes, .. } => session.leave_in_part(bytes),
                     Event::SwappedOut(_) => *moved_out += session.leave(now),
                     Event::SwappedIn(_) => session.arrive(now, std::mem::take(moved_out)),
                     _ => session.stay_away(retry_at),

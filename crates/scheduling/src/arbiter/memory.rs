@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::arbiter::{
-    Action, Arbiter, SessionId,
+    Action, Arbiter, EndReason, SessionId,
     machine::best,
-    session::{Activity, Release, Residency, Session},
+    session::{Activity, Release, Residency, Session, Trim, Turn},
 };
 
 impl Arbiter {
@@ -26,7 +26,7 @@ impl Arbiter {
             || fixed + own > memory.usable_bytes
             || (others > 0
                 && fixed + others + own > memory.usable_bytes
-                && others + own > memory.host_bytes);
+                && others + own > self.host_bytes());
         if refused {
             actions.push(Action::Refuse { session: id, bytes });
         }
@@ -53,7 +53,7 @@ impl Arbiter {
             let bytes = one.growing_bytes;
             if one.is_away() || (one.is_resident() && bytes <= free) {
                 self.sessions.change(session, |one| {
-                    one.bytes += bytes;
+                    one.grow(bytes);
                     one.growing_bytes = 0;
                 });
                 actions.push(Action::Grow { session, bytes });
@@ -73,11 +73,15 @@ impl Arbiter {
                 .change(id, |session| session.residency = coming);
             actions.push(Action::SwapIn(id));
         }
-        if !is_leaving && let Some(id) = self.next_to_leave() {
-            let leaving = Residency::Leaving { since };
-            self.sessions
-                .change(id, |session| session.residency = leaving);
-            actions.push(Action::SwapOut(id));
+        self.ask_to_trim(actions);
+        if !is_leaving && let Some((id, bytes)) = self.next_to_leave() {
+            let leave = |session: &mut Session| {
+                session.begin_to_leave(bytes, since);
+                session.bytes_leaving()
+            };
+            if let Some(bytes) = self.sessions.change(id, leave) {
+                actions.push(Action::SwapOut { session: id, bytes });
+            }
         }
     }
 
@@ -114,7 +118,12 @@ impl Arbiter {
             .sessions
             .iter()
             .filter(|(id, session)| makes_way(**id, session));
-        self.room_with_leaving() + possible.map(|(_, session)| session.bytes).sum::<u64>()
+        let (mut there, mut with_places) = (0, 0);
+        for (_, session) in possible {
+            there += session.bytes_there();
+            with_places += session.bytes_there().min(session.free_places());
+        }
+        self.room_with_leaving() + there.min(with_places + self.room_on_host())
     }
 
     /// What stays on the GPU, whoever computes.
@@ -147,7 +156,7 @@ impl Arbiter {
             return None;
         }
         let free = self.free_bytes();
-        let is_ready = |session: &Session| session.is_away() && session.bytes <= free;
+        let is_ready = |session: &Session| session.is_away() && session.away_bytes <= free;
         if let Some(id) = self.needy() {
             return is_ready(&self.sessions[&id]).then_some(id);
         }
@@ -159,39 +168,142 @@ impl Arbiter {
         expected.map(|(id, _)| *id)
     }
 
-    fn next_to_leave(&self) -> Option<SessionId> {
+    /// And how many of its bytes: what is needed, or all where nobody waits for them.
+    fn next_to_leave(&self) -> Option<(SessionId, u64)> {
         let is_chosen = |one: &Session| one.release == Release::Chosen && may_leave(one);
         if self.sessions.sums().chosen > 0
             && let Some(id) = self.victim(|_, one| is_chosen(one))
         {
-            return Some(id);
+            return Some((id, u64::MAX));
         }
         if let Some(needy) = self.needy() {
-            let short = bytes_needed(&self.sessions[&needy]) > self.room_with_leaving();
-            return (short && self.fits_beside_holders(needy))
-                .then(|| self.victim(|id, session| self.makes_way(id, session, needy)))?;
+            let needed = bytes_needed(&self.sessions[&needy]);
+            let short = needed.saturating_sub(self.room_with_leaving());
+            if short == 0 || !self.fits_beside_holders(needy) {
+                return None;
+            }
+            let victim = self.victim(|id, session| {
+                let has_place = session.free_places() + self.room_on_host() > 0;
+                has_place && self.makes_way(id, session, needy)
+            })?;
+            let session = &self.sessions[&victim];
+            let can_leave = session.free_places() + self.room_on_host();
+            let trims = self.trims_until(session).is_some();
+            return (!trims).then_some((victim, short.min(can_leave)));
+        }
+        if let Some(seed) = self.settings.torture {
+            return self.victim_of_torture(seed);
         }
         if !self.lacks_reserve() {
             return None;
         }
-        self.victim(|_, session| {
+        let asleep = self.victim(|_, session| {
             self.sleeps_at(session).is_some_and(|time| time <= self.now)
                 && may_leave(session)
                 && self.host_has_room_for(session)
-        })
+        })?;
+        Some((asleep, u64::MAX))
     }
 
-    /// Beside the others' memory that is on the host, or was: its place there stays.
-    fn host_has_room_for(&self, session: &Session) -> bool {
-        let others = self
+    /// All who could make room for somebody; who computes does it at the end of its cell.
+    fn ask_to_trim(&mut self, actions: &mut Vec<Action>) {
+        let Some(needy) = self.needy() else { return };
+        if bytes_needed(&self.sessions[&needy]) <= self.room_with_leaving() {
+            return;
+        }
+        let others = self.sessions.iter().filter(|(id, _)| **id != needy);
+        let able = others.filter(|(_, one)| one.trim == Trim::Can && one.bytes_there() > 0);
+        for id in able.map(|(id, _)| *id).collect::<Vec<_>>() {
+            let since = self.now;
+            self.sessions
+                .change(id, |one| one.trim = Trim::Asked { since });
+            actions.push(Action::Trim(id));
+        }
+    }
+
+    fn trims_until(&self, session: &Session) -> Option<Duration> {
+        let until = session.trims_until(self.settings.trim_limit);
+        until.filter(|time| *time > self.now)
+    }
+
+    /// When the first of those who are asked had its time.
+    pub(crate) fn next_trimmed_at(&self) -> Option<Duration> {
+        let asked = self.sessions.values();
+        asked.filter_map(|one| self.trims_until(one)).min()
+    }
+
+    /// Any session that rests, and any part of what it has. Chosen as if at random, by the seed and by how many leases
+    /// there were.
+    fn victim_of_torture(&self, seed: u64) -> Option<(SessionId, u64)> {
+        let restful = self
             .sessions
-            .values()
-            .filter(|other| !std::ptr::eq(*other, session));
-        let held: u64 = others
-            .filter(|other| other.has_left || !other.is_resident())
-            .map(|other| other.bytes)
-            .sum();
-        held + session.bytes <= self.settings.memory.host_bytes
+            .iter()
+            .filter(|(_, one)| may_leave(one) && !one.fresh);
+        let restful: Vec<(SessionId, u64)> =
+            restful.map(|(id, one)| (*id, one.bytes_there())).collect();
+        let mut number = (seed ^ self.epoch).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        number ^= number >> 29;
+        let (id, bytes) = *restful.get(number as usize % restful.len().max(1))?;
+        Some((id, (number >> 8) % bytes + 1))
+    }
+
+    /// All that sessions may have on the host.
+    fn host_bytes(&self) -> u64 {
+        self.host_bytes.unwrap_or(self.settings.memory.host_bytes)
+    }
+
+    /// For more than what has its place there.
+    fn room_on_host(&self) -> u64 {
+        self.host_bytes().saturating_sub(self.places())
+    }
+
+    /// What was on the host keeps its place there.
+    pub(crate) fn places(&self) -> u64 {
+        let places = |one: &Session| one.host_bytes.max(one.away_bytes + one.bytes_leaving());
+        self.sessions.values().map(places).sum()
+    }
+
+    fn host_has_room_for(&self, session: &Session) -> bool {
+        session.bytes_there() <= session.free_places() + self.room_on_host()
+    }
+
+    /// Somebody needs room, nobody computes or moves, and what should leave finds no room on the host.
+    fn stuck(&self) -> Option<SessionId> {
+        let sums = self.sessions.sums();
+        if self.sessions.count_computing() > 0 || sums.leaving + sums.coming > 0 {
+            return None;
+        }
+        self.needy().filter(|id| !self.fits_beside_holders(*id))
+    }
+
+    /// It has waited for long, and the host has not come to have room.
+    pub(crate) fn give_up_stuck(&mut self, actions: &mut Vec<Action>) {
+        let Some(id) = self.stuck() else {
+            self.stuck_since = None;
+            return;
+        };
+        let since = *self.stuck_since.get_or_insert(self.now);
+        if self.now < since + self.settings.drain_limit {
+            return;
+        }
+        self.stuck_since = None;
+        self.sessions.change(id, |session| {
+            match std::mem::take(&mut session.growing_bytes) {
+                0 => {
+                    session.turn = Turn::Ending;
+                    let reason = EndReason::NoHostRoom;
+                    actions.push(Action::End {
+                        session: id,
+                        reason,
+                    });
+                }
+                bytes => actions.push(Action::Refuse { session: id, bytes }),
+            }
+        });
+    }
+
+    pub(crate) fn given_up_at(&self) -> Option<Duration> {
+        Some(self.stuck_since? + self.settings.drain_limit)
     }
 
     /// When the next session sleeps whose memory is to leave then.
@@ -241,12 +353,13 @@ impl Arbiter {
 }
 
 fn may_leave(session: &Session) -> bool {
-    session.is_resident() && !session.computes() && session.bytes > 0
+    let rests = session.is_resident() || session.is_away();
+    rests && !session.computes() && session.bytes_there() > 0
 }
 
 fn bytes_needed(session: &Session) -> u64 {
     if session.is_away() {
-        session.bytes
+        session.away_bytes
     } else {
         session.growing_bytes
     }

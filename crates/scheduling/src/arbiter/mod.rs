@@ -60,11 +60,18 @@ pub enum Event {
         session: SessionId,
         bytes: u64,
     },
-    /// It freed.
+    /// It freed. Of these bytes `away_bytes` were on the host.
     Shrank {
         session: SessionId,
         bytes: u64,
+        away_bytes: u64,
     },
+    /// A part of what is to leave has left; the driver has these bytes back.
+    PartLeft {
+        session: SessionId,
+        bytes: u64,
+    },
+    /// All has left that was to leave.
     SwappedOut(SessionId),
     SwappedIn(SessionId),
     /// Its memory did not come.
@@ -76,8 +83,16 @@ pub enum Event {
         needed_bytes: u64,
         free_bytes: u64,
     },
+    /// It can give back what its libraries hold without using it.
+    CanTrim(SessionId),
+    /// It was asked to, and has.
+    Trimmed(SessionId),
     /// Its context is off the GPU, too, until its next cell.
     Vacated(SessionId),
+    /// How much more of the host's memory sessions could have, beside the places that their memory has there.
+    HostHas {
+        bytes: u64,
+    },
     /// Its process ended.
     Left(SessionId),
     /// The time of [`Arbiter::wake_at`] has come.
@@ -96,8 +111,15 @@ pub enum Action {
         epoch: Epoch,
         deadline: Duration,
     },
-    SwapOut(SessionId),
+    /// At least so many bytes are to leave the GPU.
+    SwapOut {
+        session: SessionId,
+        bytes: u64,
+    },
+    /// All that is on the host is to come back.
     SwapIn(SessionId),
+    /// Others lack room: what its libraries hold without using it should be freed, before it would be moved.
+    Trim(SessionId),
     /// The allocation is made, on the GPU or, for who is not resident, on paper until the next swap-in.
     Grow {
         session: SessionId,
@@ -124,4 +146,6 @@ pub enum EndReason {
     Kept,
     /// Its memory does not fit on the GPU any more, and nobody can make room.
     NoRoom,
+    /// Nobody can make room, because the host has none for what would leave the GPU.
+    NoHostRoom,
 }

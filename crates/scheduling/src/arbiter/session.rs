@@ -23,12 +23,15 @@ pub(crate) struct Session {
     /// It computed, or had memory; so it has a context on the GPU, which is in no ledger.
     pub(crate) has_context: bool,
     pub(crate) release: Release,
+    pub(crate) trim: Trim,
     /// For what it needs there was no room, and nobody could make some.
     pub(crate) is_hopeless: bool,
     pub(crate) fixed_bytes: u64,
     pub(crate) bytes: u64,
-    /// Its memory was on the host, where it keeps its place.
-    pub(crate) has_left: bool,
+    /// Of those, on the host.
+    pub(crate) away_bytes: u64,
+    /// The most that was on the host: memory that has come back keeps its place there.
+    pub(crate) host_bytes: u64,
     /// Asked for and neither made nor refused.
     pub(crate) growing_bytes: u64,
 }
@@ -75,12 +78,32 @@ pub(crate) enum Release {
     Gone,
 }
 
+/// What its libraries hold without using it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trim {
+    Cannot,
+    Can,
+    Asked {
+        since: Duration,
+    },
+    /// Since its last cell.
+    Done,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Residency {
+    /// All of its memory is on the GPU.
     Resident,
-    Leaving { since: Duration },
+    /// So many bytes are on their way to the host.
+    Leaving {
+        since: Duration,
+        bytes: u64,
+    },
+    /// A part of its memory is on the host, or all of it.
     Away,
-    Coming { since: Duration },
+    Coming {
+        since: Duration,
+    },
 }
 
 impl Session {
@@ -97,10 +120,12 @@ impl Session {
             retry_at: Duration::ZERO,
             has_context: false,
             release: Release::No,
+            trim: Trim::Cannot,
             is_hopeless: false,
             fixed_bytes,
             bytes: 0,
-            has_left: false,
+            away_bytes: 0,
+            host_bytes: 0,
             growing_bytes: 0,
         }
     }
@@ -120,7 +145,7 @@ impl Session {
     /// Since when its memory is on its way.
     pub(crate) fn moves_since(&self) -> Option<Duration> {
         match self.residency {
-            Residency::Leaving { since } | Residency::Coming { since } => Some(since),
+            Residency::Leaving { since, .. } | Residency::Coming { since } => Some(since),
             Residency::Resident | Residency::Away => None,
         }
     }
@@ -157,8 +182,28 @@ impl Session {
         }
     }
 
+    /// With what is on its way there.
     pub(crate) fn bytes_on_gpu(&self) -> u64 {
-        self.fixed_bytes + if self.is_away() { 0 } else { self.bytes }
+        let away = if self.is_coming() { 0 } else { self.away_bytes };
+        self.fixed_bytes + self.bytes - away
+    }
+
+    /// On the GPU, and could leave it.
+    pub(crate) fn bytes_there(&self) -> u64 {
+        self.bytes - self.away_bytes
+    }
+
+    /// On the host, and empty: for its memory that is on the GPU.
+    pub(crate) fn free_places(&self) -> u64 {
+        let filled = self.away_bytes + self.bytes_leaving();
+        self.host_bytes.saturating_sub(filled)
+    }
+
+    pub(crate) fn bytes_leaving(&self) -> u64 {
+        match self.residency {
+            Residency::Leaving { bytes, .. } => bytes,
+            _ => 0,
+        }
     }
 }
 
@@ -168,6 +213,17 @@ impl Session {
         self.activity = Activity::Running;
         self.has_context |= self.release == Release::Gone;
         self.release = Release::No;
+        if self.trim == Trim::Done {
+            self.trim = Trim::Can;
+        }
+    }
+
+    /// Its memory is not moved before, because some of it may be freed by then.
+    pub(crate) fn trims_until(&self, limit: Duration) -> Option<Duration> {
+        match self.trim {
+            Trim::Asked { since } if self.is_idle() => Some(since + limit),
+            _ => None,
+        }
     }
 
     pub(crate) fn want(&mut self, now: Duration) {
@@ -204,14 +260,53 @@ impl Session {
         }
     }
 
+    /// On the GPU, or on the host while a part of it is there.
+    pub(crate) fn grow(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        if self.is_away() {
+            self.put_away(bytes);
+        }
+    }
+
+    pub(crate) fn shrink(&mut self, bytes: u64, away_bytes: u64) {
+        // What is not on the GPU was on the host, whatever is said.
+        let away_bytes = away_bytes.max(bytes.saturating_sub(self.bytes_there()));
+        self.away_bytes = self.away_bytes.saturating_sub(away_bytes.min(bytes));
+        self.bytes = self.bytes.saturating_sub(bytes).max(self.away_bytes);
+        self.host_bytes = self.host_bytes.min(self.bytes);
+        let there = self.bytes_there();
+        if let Residency::Leaving { bytes, .. } = &mut self.residency {
+            *bytes = there.min(*bytes);
+        }
+    }
+
+    pub(crate) fn begin_to_leave(&mut self, bytes: u64, since: Duration) {
+        let bytes = bytes.min(self.bytes_there());
+        self.residency = Residency::Leaving { since, bytes };
+        self.fresh = false;
+    }
+
+    pub(crate) fn leave_in_part(&mut self, part: u64) {
+        let part = part.min(self.bytes_there());
+        if let Residency::Leaving { bytes, .. } = &mut self.residency {
+            *bytes = bytes.saturating_sub(part);
+            self.put_away(part);
+        }
+    }
+
     /// How long it took.
     pub(crate) fn leave(&mut self, now: Duration) -> Duration {
-        let Residency::Leaving { since } = self.residency else {
+        let Residency::Leaving { since, bytes } = self.residency else {
             return Duration::ZERO;
         };
+        self.put_away(bytes);
         self.residency = Residency::Away;
-        self.has_left = true;
         now - since
+    }
+
+    fn put_away(&mut self, bytes: u64) {
+        self.away_bytes += bytes;
+        self.host_bytes = self.host_bytes.max(self.away_bytes);
     }
 
     pub(crate) fn stay_away(&mut self, retry_at: Duration) {
@@ -230,6 +325,7 @@ impl Session {
     pub(crate) fn arrive(&mut self, now: Duration, made_room: Duration) {
         if let Residency::Coming { since } = self.residency {
             self.residency = Residency::Resident;
+            self.away_bytes = 0;
             self.fresh = true;
             self.swap_time = now - since + made_room;
         }

@@ -60,7 +60,7 @@ impl Sums {
             leaving: i64::from(leaving),
             coming: i64::from(coming),
             bytes_on_gpu: session.bytes_on_gpu() as i64,
-            bytes_leaving: i64::from(leaving) * session.bytes as i64,
+            bytes_leaving: session.bytes_leaving() as i64,
         }
     }
 

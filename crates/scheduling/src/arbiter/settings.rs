@@ -24,12 +24,16 @@ pub struct Settings {
     pub drain_limit: Duration,
     /// Bytes in a second of the slowest move. Whose takes longer, and `drain_limit` beyond it, does not move.
     pub slowest_move: u64,
+    /// How long a session without a cell may take to free what its libraries hold, before its memory is moved.
+    pub trim_limit: Duration,
     /// A session without a cell sleeps after this.
     pub sleeps_after: Duration,
     /// When to try again where somebody else's memory was in the way.
     pub retry: Duration,
     /// How long the driver may take until it has the memory of a process that ended.
     pub late: Duration,
+    /// For tests of moves: with a seed, each session that rests loses some of its memory to the host, needed or not.
+    pub torture: Option<u64>,
     pub memory: Memory,
 }
 
@@ -39,7 +43,7 @@ pub struct Memory {
     pub usable_bytes: u64,
     /// Kept free for who comes next, by moving out sessions that sleep.
     pub reserve_bytes: u64,
-    /// Of the host, for what is moved out.
+    /// Of the host, for what is moved out, until it is said how much there is.
     pub host_bytes: u64,
 }
 
@@ -57,9 +61,11 @@ impl Settings {
             together: 2,
             drain_limit: Duration::from_secs(30),
             slowest_move: 256 << 20,
+            trim_limit: Duration::from_millis(200),
             sleeps_after: Duration::from_secs(300),
             retry: Duration::from_secs(1),
             late: Duration::from_secs(5),
+            torture: None,
             memory,
         }
     }

@@ -74,9 +74,9 @@ impl Arbiter {
         let own = self.sessions.change(id, |session| {
             if session.is_coming() {
                 session.stay_away(retry_at);
-                return 0;
+                return session.bytes_there();
             }
-            session.bytes = session.bytes.saturating_sub(needed_bytes);
+            session.shrink(needed_bytes, 0);
             session.bytes
         });
         let Some(own) = own else { return };
@@ -138,7 +138,8 @@ impl Arbiter {
         if self.sessions.sums().chosen == 0 {
             return;
         }
-        let bare = |one: &Session| one.is_away() || (one.is_resident() && one.bytes == 0);
+        let rests = |one: &Session| one.is_away() || one.is_resident();
+        let bare = |one: &Session| rests(one) && one.bytes_there() == 0;
         let chosen = self.sessions.iter();
         let leaving =
             chosen.filter(|(_, one)| one.release == Release::Chosen && one.is_idle() && bare(one));

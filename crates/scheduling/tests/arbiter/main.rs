@@ -2,12 +2,15 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod script;
 mod world;
 
 use std::time::Duration;
 
+use baton_scheduling::arbiter::{Action, Arbiter, Event, Memory, Settings};
 use proptest::prelude::*;
-use world::{Cell, GB, Script, World};
+use script::{Cell, GB, Script};
+use world::World;
 
 fn seconds(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
@@ -235,10 +238,131 @@ fn who_does_not_move_its_memory_is_ended() {
     assert!((slowest..slowest + 33.0).contains(&waited), "{waited}");
 }
 
+fn leaves(session: u64, bytes: u64) -> Action {
+    Action::SwapOut { session, bytes }
+}
+
+#[test]
+fn no_more_leaves_the_gpu_than_is_needed_and_no_more_comes_back() {
+    let mut settings = World::with_memory(80 * GB, 200 * GB).settings;
+    settings.memory.reserve_bytes = 0;
+    let mut world = World::new(settings);
+    for session in 1..=2 {
+        let edit = 10.0 * session as f64;
+        let cells = [cell(edit, 1.0, 50 * GB), cell(30.0, 1.0, 0)];
+        world.add(session, script(session, &cells));
+    }
+    world.run();
+    // The second lacks 20 GB; then each of the first ones' 20 GB comes back for as much of the other's.
+    assert_eq!(world.told.responses.len(), 4);
+    assert_eq!(world.told.moved_bytes, (20 + 3 * 20 + 20) * GB);
+}
+
+#[test]
+fn what_libraries_hold_without_using_it_is_freed_and_does_not_move() {
+    let mut world = World::with_memory(80 * GB, 200 * GB);
+    let mut holding = script(1, &[cell(0.0, 1.0, 60 * GB)]);
+    holding.held = 60 * GB;
+    world.add(1, holding);
+    world.add(2, script(2, &[cell(10.0, 1.0, 60 * GB)]));
+    world.run();
+    assert_eq!(world.told.moved_bytes, 0);
+    assert!(response(&world, 2) < 1.1, "{:?}", world.told.responses);
+}
+
+#[test]
+fn what_the_host_has_no_room_for_does_not_leave_the_gpu() {
+    let mut arbiter = Arbiter::new(Settings::new(Memory {
+        usable_bytes: 80 * GB,
+        reserve_bytes: 0,
+        host_bytes: 200 * GB,
+    }));
+    let mut tell = |event, at| arbiter.handle(event, seconds(at));
+    for session in 1..=2 {
+        let (user, fixed_bytes) = (session, 0);
+        let joined = Event::Joined {
+            session,
+            user,
+            fixed_bytes,
+        };
+        assert_eq!(tell(joined, 0.0), []);
+        let bytes = 50 * GB;
+        let said = tell(Event::Grew { session, bytes }, 0.0);
+        assert_eq!(said.len(), 1);
+    }
+    // 20 GB of the first are on their way; other programs take what the host has.
+    let bytes = 20 * GB;
+    assert_eq!(
+        tell(Event::PartLeft { session: 1, bytes }, 1.0),
+        [Action::Grow {
+            session: 2,
+            bytes: 50 * GB
+        }]
+    );
+    assert_eq!(tell(Event::SwappedOut(1), 1.0), []);
+    assert_eq!(tell(Event::HostHas { bytes: GB }, 2.0), []);
+    // More than there is on the host is refused at once.
+    let bytes = 20 * GB;
+    assert_eq!(
+        tell(Event::Grew { session: 2, bytes }, 3.0),
+        [Action::Refuse { session: 2, bytes }]
+    );
+    // The first one's memory comes back only when as much of the other's has found room.
+    assert_eq!(tell(Event::CellStarted(1), 4.0), []);
+    assert_eq!(tell(Event::Wanted(1), 4.0), []);
+    assert_eq!(
+        tell(Event::HostHas { bytes: 30 * GB }, 5.0),
+        [leaves(2, 20 * GB)]
+    );
+    assert_eq!(tell(Event::SwappedOut(2), 6.0), [Action::SwapIn(1)]);
+}
+
+#[test]
+fn who_waits_for_ever_for_room_on_the_host_is_ended() {
+    let mut world = World::with_memory(80 * GB, 200 * GB);
+    for session in 1..=2 {
+        let edit = 10.0 * session as f64;
+        let cells = [cell(edit, 1.0, 50 * GB), cell(30.0, 1.0, 0)];
+        world.add(session, script(session, &cells));
+    }
+    // After 20 GB of the first one's have left; nothing can make room for them any more.
+    world.host_has(seconds(25.0), 0);
+    world.run();
+    assert_eq!(world.told.ended, [1]);
+}
+
+#[test]
+fn who_is_asked_to_free_and_does_not_is_moved() {
+    let mut arbiter = Arbiter::new(Settings::new(Memory {
+        usable_bytes: 80 * GB,
+        reserve_bytes: 0,
+        host_bytes: 200 * GB,
+    }));
+    for (session, bytes) in [(1, 60 * GB), (2, 30 * GB)] {
+        let (user, fixed_bytes) = (session, 0);
+        arbiter.handle(
+            Event::Joined {
+                session,
+                user,
+                fixed_bytes,
+            },
+            Duration::ZERO,
+        );
+        arbiter.handle(Event::CanTrim(session), Duration::ZERO);
+        let said = arbiter.handle(Event::Grew { session, bytes }, Duration::ZERO);
+        let expected = match session {
+            1 => Action::Grow { session, bytes },
+            _ => Action::Trim(1),
+        };
+        assert_eq!(said, [expected]);
+    }
+    let late = arbiter.wake_at().unwrap();
+    assert_eq!(late, Duration::from_millis(200));
+    assert_eq!(arbiter.handle(Event::Woke, late), [leaves(1, 10 * GB)]);
+}
+
 #[test]
 fn sessions_that_sleep_make_room_before_anybody_asks() {
-    use baton_scheduling::arbiter::{Action, Arbiter, Event, Memory, Settings};
-
     let mut arbiter = Arbiter::new(Settings::new(Memory {
         usable_bytes: 80 * GB,
         reserve_bytes: 8 * GB,
@@ -261,7 +385,7 @@ fn sessions_that_sleep_make_room_before_anybody_asks() {
     assert_eq!(arbiter.handle(Event::Expected(1), seconds(60.0)), []);
     let asleep = seconds(300.0);
     assert_eq!(arbiter.wake_at(), Some(asleep));
-    assert_eq!(arbiter.handle(Event::Woke, asleep), [Action::SwapOut(2)]);
+    assert_eq!(arbiter.handle(Event::Woke, asleep), [leaves(2, 38 * GB)]);
     assert_eq!(arbiter.handle(Event::SwappedOut(2), seconds(301.0)), []);
     assert_eq!(arbiter.bytes_on_gpu(), 39 * GB);
     assert_eq!(
@@ -272,8 +396,6 @@ fn sessions_that_sleep_make_room_before_anybody_asks() {
 
 #[test]
 fn sessions_that_sleep_stay_where_the_host_has_no_room_for_them() {
-    use baton_scheduling::arbiter::{Action, Arbiter, Event, Memory, Settings};
-
     let mut arbiter = Arbiter::new(Settings::new(Memory {
         usable_bytes: 80 * GB,
         reserve_bytes: 50 * GB,
@@ -290,7 +412,7 @@ fn sessions_that_sleep_stay_where_the_host_has_no_room_for_them() {
         arbiter.handle(Event::Grew { session, bytes }, Duration::ZERO);
     }
     let asleep = seconds(300.0);
-    assert_eq!(arbiter.handle(Event::Woke, asleep), [Action::SwapOut(1)]);
+    assert_eq!(arbiter.handle(Event::Woke, asleep), [leaves(1, 20 * GB)]);
     assert_eq!(arbiter.handle(Event::SwappedOut(1), asleep), []);
     // What it left on the host stays there after its way back.
     assert_eq!(
@@ -300,7 +422,7 @@ fn sessions_that_sleep_stay_where_the_host_has_no_room_for_them() {
     assert_eq!(arbiter.handle(Event::SwappedIn(1), asleep), []);
     assert_eq!(
         arbiter.handle(Event::CellEnded(1), asleep),
-        [Action::SwapOut(1)]
+        [leaves(1, 20 * GB)]
     );
 }
 
@@ -315,12 +437,14 @@ fn any_script() -> impl Strategy<Value = Script> {
     let dies = proptest::option::weighted(0.1, (0.0..500.0f64).prop_map(seconds));
     let seldom = || proptest::bool::weighted(0.05);
     let sleeps = proptest::bool::ANY;
-    (0..4u64, cells, seldom(), seldom(), sleeps, dies).prop_map(
-        |(user, cells, is_deaf, is_stuck, can_sleep, dies_at)| Script {
+    let held = prop_oneof![Just(0), 1..20 * GB];
+    (0..4u64, cells, seldom(), seldom(), held, sleeps, dies).prop_map(
+        |(user, cells, is_deaf, is_stuck, held, can_sleep, dies_at)| Script {
             user,
             cells,
             is_deaf,
             is_stuck,
+            held,
             can_sleep,
             dies_at,
         },
@@ -341,14 +465,20 @@ proptest! {
         context in prop_oneof![Just(0), 1..2 * GB],
         share in prop_oneof![Just(0.0), Just(0.1), Just(0.3)],
         together in 1..4usize,
+        torture in proptest::option::weighted(0.2, any::<u64>()),
+        host_changes in proptest::collection::vec((0.0..300.0f64, 0..100u64), 0..5),
     ) {
         let mut world = World::with_memory(usable * GB, host * GB);
         let mut settings = world.settings.clone();
         settings.guaranteed_share = share;
         settings.together = together;
+        settings.torture = torture;
         world = World::new(settings).with_contexts_of(context);
         if let Some(one_in) = in_the_way {
             world = world.sometimes_in_the_way(one_in);
+        }
+        for (time, bytes) in host_changes {
+            world.host_has(seconds(time), bytes * GB);
         }
         for (session, script) in scripts.into_iter().enumerate() {
             world.add(session as u64, script);

@@ -8,29 +8,7 @@ use std::{
 
 use baton_scheduling::arbiter::{Action, Arbiter, Epoch, Event, Memory, SessionId, Settings};
 
-pub(crate) const GB: u64 = 1_000_000_000;
-
-/// One cell: how long its student edits before, how long it computes, how much more memory it takes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Cell {
-    pub(crate) edit: Duration,
-    pub(crate) compute: Duration,
-    pub(crate) grow: u64,
-}
-
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Script {
-    pub(crate) user: u64,
-    pub(crate) cells: Vec<Cell>,
-    /// Does not come to rest when it is told to.
-    pub(crate) is_deaf: bool,
-    /// Does not move its memory when it is told to.
-    pub(crate) is_stuck: bool,
-    /// Its context leaves the GPU when it is told to; else its process ends.
-    pub(crate) can_sleep: bool,
-    /// Its process ends at this time.
-    pub(crate) dies_at: Option<Duration>,
-}
+use crate::script::{Happening, Script, Told};
 
 #[derive(Debug, Default)]
 struct Session {
@@ -47,33 +25,29 @@ struct Session {
     is_resident: bool,
     moves: bool,
     bytes: u64,
+    /// Of those, on the host.
+    away: u64,
+    /// Granted and not found; the arbiter has not heard of that.
+    not_found: u64,
     gone: bool,
     /// When it began to wait, for the longest wait.
     waits_since: Duration,
+}
+
+impl Session {
+    /// Bytes on the GPU, or on their way there.
+    fn bytes_there(&self) -> u64 {
+        match self.moves && self.is_resident {
+            true => self.bytes,
+            false => self.bytes - self.away,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Lease {
     epoch: Epoch,
     computes: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Happening {
-    CellBegins(SessionId),
-    CellDone(SessionId, u64),
-    Rests(SessionId, Epoch),
-    MovedOut(SessionId),
-    MovedIn(SessionId),
-    Wants(SessionId),
-    Fails(SessionId),
-    /// It asks again for so much.
-    Asks(SessionId, u64),
-    /// It needs so much, and so much is free.
-    FindsFull(SessionId, u64, u64),
-    Dies(SessionId),
-    Sleeps(SessionId),
-    Wakes,
 }
 
 pub(crate) struct World {
@@ -95,21 +69,6 @@ pub(crate) struct World {
     /// What a session's context takes, which nobody tells the arbiter.
     context_bytes: u64,
     pub(crate) told: Told,
-}
-
-/// What was seen.
-#[derive(Debug, Default)]
-pub(crate) struct Told {
-    pub(crate) ended: Vec<SessionId>,
-    pub(crate) refused: Vec<SessionId>,
-    /// Told to leave the GPU because of its context.
-    pub(crate) released: Vec<SessionId>,
-    /// Session, cell, from submission to end.
-    pub(crate) responses: Vec<(SessionId, usize, Duration)>,
-    pub(crate) moved_bytes: u64,
-    pub(crate) most_together: usize,
-    pub(crate) computed: BTreeMap<SessionId, Duration>,
-    pub(crate) hand_overs: usize,
 }
 
 impl World {
@@ -168,8 +127,17 @@ impl World {
             is_resident: true,
             ..Session::default()
         };
+        let holds = added.script.held > 0;
         self.sessions.insert(session, added);
         self.tell(joined);
+        if holds {
+            self.tell(Event::CanTrim(session));
+        }
+    }
+
+    /// From this time on the host has so much for more memory of sessions.
+    pub(crate) fn host_has(&mut self, time: Duration, bytes: u64) {
+        self.enter(time, Happening::HostHas(bytes));
     }
 
     /// Until nothing more happens. Everybody's cells have ended then.
@@ -222,12 +190,17 @@ impl World {
                 }
             }
             Happening::Rests(id, epoch) => self.rest(id, epoch),
-            Happening::MovedOut(id) => {
+            Happening::MovedOut(id, bytes, is_last) => {
                 let session = self.sessions.get_mut(&id).expect("it is known");
                 if !session.gone {
-                    (session.moves, session.is_resident) = (false, false);
-                    self.told.moved_bytes += session.bytes;
-                    self.tell(Event::SwappedOut(id));
+                    session.moves = !is_last;
+                    let bytes = bytes.min(session.bytes_there());
+                    session.away += bytes;
+                    self.told.moved_bytes += bytes;
+                    self.tell(Event::PartLeft { session: id, bytes });
+                    if is_last {
+                        self.tell(Event::SwappedOut(id));
+                    }
                 }
             }
             Happening::MovedIn(id) => self.move_in(id),
@@ -239,7 +212,9 @@ impl World {
                 }
             }
             Happening::FindsFull(session, needed_bytes, free_bytes) => {
-                if !self.sessions[&session].gone {
+                let one = self.sessions.get_mut(&session).expect("it is known");
+                one.not_found = 0;
+                if !one.gone {
                     self.tell(Event::Full {
                         session,
                         needed_bytes,
@@ -248,6 +223,8 @@ impl World {
                 }
             }
             Happening::Dies(id) => self.die(id),
+            Happening::Trims(id) => self.trim(id),
+            Happening::HostHas(bytes) => self.tell(Event::HostHas { bytes }),
             Happening::Sleeps(id) => {
                 let session = self.sessions.get_mut(&id).expect("it is known");
                 if !session.gone && !session.has_cell {
@@ -315,6 +292,24 @@ impl World {
         self.tell(Event::CellEnded(id));
     }
 
+    /// While its cell computes it does not hear that it should.
+    fn trim(&mut self, id: SessionId) {
+        let session = self.sessions.get_mut(&id).expect("it is known");
+        if session.gone || session.has_cell || session.moves {
+            return;
+        }
+        let bytes = session.script.held.min(session.bytes);
+        session.bytes -= bytes;
+        let away_bytes = bytes.min(session.away);
+        session.away -= away_bytes;
+        self.tell(Event::Shrank {
+            session: id,
+            bytes,
+            away_bytes,
+        });
+        self.tell(Event::Trimmed(id));
+    }
+
     fn rest(&mut self, id: SessionId, epoch: Epoch) {
         let session = self.sessions.get_mut(&id).expect("it is known");
         if session.gone {
@@ -343,14 +338,15 @@ impl World {
             self.tell(Event::NotSwappedIn(id));
         } else if session.bytes > free {
             session.is_resident = false;
-            let needed_bytes = session.bytes;
+            let needed_bytes = session.away;
+            let free_bytes = (free + session.away).saturating_sub(session.bytes);
             self.tell(Event::Full {
                 session: id,
                 needed_bytes,
-                free_bytes: free,
+                free_bytes,
             });
         } else {
-            self.told.moved_bytes += session.bytes;
+            self.told.moved_bytes += std::mem::take(&mut session.away);
             self.tell(Event::SwappedIn(id));
         }
     }
@@ -358,8 +354,11 @@ impl World {
     /// Of the GPU, without what `id` has or is about to have.
     fn free_bytes(&self, id: SessionId) -> u64 {
         let of_others = |(other, session): (&SessionId, &Session)| {
-            let is_there = *other != id && session.is_resident;
-            if is_there { session.bytes } else { 0 }
+            if *other == id {
+                0
+            } else {
+                session.bytes_there()
+            }
         };
         let contexts = self.sessions.values().filter(|one| one.has_context);
         let used: u64 = self.sessions.iter().map(of_others).sum::<u64>()
@@ -374,9 +373,11 @@ impl World {
         session.has_context = true;
         if !session.is_resident || session.bytes + bytes <= free {
             session.bytes += bytes;
+            session.away += if session.is_resident { 0 } else { bytes };
             self.enter(self.now, Happening::Wants(id));
             return;
         }
+        session.not_found = bytes;
         let free_bytes = free - session.bytes.min(free);
         // What else the arbiter decided is told before.
         self.enter(self.now, Happening::FindsFull(id, bytes, free_bytes));
@@ -445,21 +446,26 @@ impl World {
                 self.enter(self.now + self.drain, Happening::Rests(id, epoch));
                 self.reschedule();
             }
-            Action::SwapOut(id) | Action::SwapIn(id) => {
+            Action::SwapOut { session: id, bytes } => {
                 let session = self.sessions.get_mut(&id).expect("it is known");
-                let time = Duration::from_secs_f64(session.bytes as f64 / self.bandwidth);
-                let comes = matches!(action, Action::SwapIn(_));
-                session.moves = true;
-                session.is_resident = true;
-                let happening = if comes {
-                    Happening::MovedIn(id)
-                } else {
-                    Happening::MovedOut(id)
-                };
+                (session.moves, session.is_resident) = (true, false);
+                let parts = [bytes / 2, bytes - bytes / 2];
                 if !session.script.is_stuck {
-                    self.enter(self.now + time, happening);
+                    let (half, whole) = (self.time_of(parts[0]), self.time_of(bytes));
+                    self.enter(half, Happening::MovedOut(id, parts[0], false));
+                    self.enter(whole, Happening::MovedOut(id, parts[1], true));
                 }
             }
+            Action::SwapIn(id) => {
+                let session = self.sessions.get_mut(&id).expect("it is known");
+                (session.moves, session.is_resident) = (true, true);
+                let (bytes, is_stuck) = (session.away, session.script.is_stuck);
+                if !is_stuck {
+                    let time = self.time_of(bytes);
+                    self.enter(time, Happening::MovedIn(id));
+                }
+            }
+            Action::Trim(id) => self.enter(self.now + self.drain, Happening::Trims(id)),
             Action::Grow { session: id, bytes } => self.grow(id, bytes),
             Action::Refuse { session: id, .. } => {
                 self.told.refused.push(id);
@@ -513,25 +519,30 @@ impl World {
                     "{action:?} after {event:?}, and nobody else wants the GPU"
                 );
             }
-            Action::SwapOut(id) => {
+            Action::SwapOut { session: id, bytes } => {
                 let session = about(id);
-                assert!(session.is_resident && !session.moves && session.lease.is_none());
-                assert!(!session.sleeps);
+                assert!(!session.moves && session.lease.is_none() && !session.sleeps);
+                assert!(bytes > 0 && bytes <= session.bytes_there() + session.not_found);
             }
             Action::SwapIn(id) => assert!(!about(id).is_resident && !about(id).sleeps),
             Action::Release(id) => {
                 let session = about(id);
                 assert!(session.has_context && !session.has_cell && session.lease.is_none());
-                assert!(!session.moves && (!session.is_resident || session.bytes == 0));
+                assert!(!session.moves && session.bytes_there() == 0);
             }
+            Action::Trim(id) => assert!(about(id).script.held > 0),
             Action::Grow { .. } | Action::Refuse { .. } | Action::End { .. } => {}
         }
     }
 
     fn check_memory(&self) {
-        let resident = self.sessions.values().filter(|session| session.is_resident);
-        let bytes: u64 = resident.map(|session| session.bytes).sum();
+        let bytes: u64 = self.sessions.values().map(Session::bytes_there).sum();
         assert!(bytes <= self.settings.memory.usable_bytes);
+    }
+
+    /// When a move of so many bytes ends that begins now.
+    fn time_of(&self, bytes: u64) -> Duration {
+        self.now + Duration::from_secs_f64(bytes as f64 / self.bandwidth)
     }
 
     // ---- time

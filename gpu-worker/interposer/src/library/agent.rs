@@ -1,14 +1,19 @@
 //! The interposer's own thread: it does what the worker says.
 //!
 //! It opens the gate for a lease and closes it at its end, when nothing is in flight and the GPU is idle. It gives a
-//! lease back that the session does not use. While the worker's end is away the gate is closed.
+//! lease back that the session does not use. While the worker's end is away the gate is closed. A second thread reads,
+//! so that an allocation has its answer while the agent waits for the GPU at the end of a lease.
 //!
 //! **Invariant:** a lease ends only while no stream is being captured.
 
 use std::{
     io,
     os::unix::net::UnixStream,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::Ordering::Relaxed,
+        mpsc::{Receiver, RecvTimeoutError, channel},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -84,6 +89,9 @@ fn connect(process: &Process, introduction: &Introduction) -> io::Result<Frames>
             process.welcome(cap_bytes, frames.descriptor());
             process.line.open(stream);
             drop(memory);
+            if process.trims.are_possible() {
+                process.line.say(&FromSession::CanTrim);
+            }
             Ok(frames)
         }
         other => Err(other.err().unwrap_or(io::ErrorKind::TimedOut.into())),
@@ -97,12 +105,16 @@ fn run(process: &'static Process, introduction: &Introduction, mut frames: Frame
             process,
             lease: None,
         };
-        let end = agent.serve(&mut frames);
+        let end = listen(process, frames).and_then(|heard| agent.serve(&heard));
         process.line.close();
         let lost_at = Instant::now();
         let mut is_drained = false;
         frames = loop {
             is_drained = is_drained || agent.drain();
+            // A hello knows no memory of which only a part is away.
+            if is_drained && process.memory().is_away() {
+                process.swap_out(u64::MAX);
+            }
             match connect(process, introduction) {
                 Ok(frames) => break frames,
                 Err(_) if lost_at.elapsed() < PATIENCE => thread::sleep(RETRY),
@@ -125,6 +137,38 @@ fn run(process: &'static Process, introduction: &Introduction, mut frames: Frame
     }
 }
 
+type Heard = Receiver<io::Result<ToSession>>;
+
+/// Reads what the worker says until the connection ends. Answers to questions for memory go to the thread that asked.
+fn listen(process: &'static Process, mut frames: Frames) -> io::Result<Heard> {
+    frames.stream().set_read_timeout(None)?;
+    let (sender, heard) = channel();
+    let reader = thread::Builder::new().name("baton-gpu-read".to_owned());
+    let read = move || {
+        loop {
+            let message = match frames.next() {
+                Ok(Some(ToSession::Grow { .. })) => {
+                    process.line.answer(true);
+                    continue;
+                }
+                Ok(Some(ToSession::Refuse { .. })) => {
+                    process.line.answer(false);
+                    continue;
+                }
+                Ok(Some(message)) => Ok(message),
+                Ok(None) => continue,
+                Err(error) => Err(error),
+            };
+            let is_over = message.is_err();
+            if sender.send(message).is_err() || is_over {
+                return;
+            }
+        }
+    };
+    host::without_signals(|| reader.spawn(read))?;
+    Ok(heard)
+}
+
 struct Agent {
     process: &'static Process,
     lease: Option<Lease>,
@@ -136,19 +180,24 @@ struct Lease {
     is_over: bool,
     submissions: u32,
     used_at: Instant,
+    /// Until its work has ended it is not over.
+    is_marked: bool,
 }
 
 impl Agent {
-    fn serve(&mut self, frames: &mut Frames) -> io::Result<()> {
+    fn serve(&mut self, heard: &Heard) -> io::Result<()> {
         loop {
-            let patience = self.lease.as_ref().map(|lease| match lease.is_over {
-                true => CAPTURE,
-                false => LOOK_EVERY,
-            });
-            frames.stream().set_read_timeout(patience)?;
-            match frames.next()? {
-                Some(message) => self.handle(message),
-                None => self.look(),
+            let message = match &self.lease {
+                Some(lease) if lease.is_over => heard.recv_timeout(CAPTURE),
+                Some(_) => heard.recv_timeout(LOOK_EVERY),
+                None => heard.recv().map_err(RecvTimeoutError::from),
+            };
+            match message {
+                Ok(message) => self.handle(message?),
+                Err(RecvTimeoutError::Timeout) => self.look(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
             }
             if self.lease.as_ref().is_some_and(|lease| lease.is_over) {
                 self.give_back();
@@ -169,6 +218,7 @@ impl Agent {
                     is_over: false,
                     submissions: process.gate.submissions(),
                     used_at: Instant::now(),
+                    is_marked: false,
                 });
                 process.gate.open();
             }
@@ -177,22 +227,18 @@ impl Agent {
                     lease.is_over |= lease.epoch == epoch;
                 }
             }
-            ToSession::SwapOut => {
+            ToSession::SwapOut { bytes } => {
                 let since = Instant::now();
-                let held = process.contexts_stay();
-                let (bytes, code) = process.memory().swap_out();
-                drop(held);
-                if code != SUCCESS {
-                    process.lose_memory(code);
-                }
+                let bytes = process.swap_out(bytes);
                 let nanoseconds = since.elapsed().as_nanos() as u64;
                 process
                     .line
                     .say(&FromSession::SwappedOut { bytes, nanoseconds });
             }
             ToSession::SwapIn => self.swap_in(),
-            ToSession::Grow { .. } => process.line.answer(true),
-            ToSession::Refuse { .. } => process.line.answer(false),
+            ToSession::Trim => process.trims.ask(),
+            // The reader has given them to the thread that asked.
+            ToSession::Grow { .. } | ToSession::Refuse { .. } => {}
         }
     }
 
@@ -205,7 +251,7 @@ impl Agent {
             Ok(bytes) => FromSession::SwappedIn { bytes, nanoseconds },
             Err(OUT_OF_MEMORY) => {
                 let memory = self.process.memory();
-                let (bytes, free_bytes) = (memory.bytes(), memory.free_bytes());
+                let (bytes, free_bytes) = (memory.away_bytes(), memory.free_bytes());
                 FromSession::NoRoom { bytes, free_bytes }
             }
             Err(code) => {
@@ -223,13 +269,16 @@ impl Agent {
         if submissions != lease.submissions || process.gate.in_flight() > 0 {
             lease.submissions = submissions;
             lease.used_at = Instant::now();
+            lease.is_marked = false;
             return;
         }
         if lease.used_at.elapsed() < IDLE || process.captures.any() {
             return;
         }
-        process.synchronize();
-        lease.is_over = process.gate.submissions() == submissions;
+        if !std::mem::replace(&mut lease.is_marked, true) {
+            process.mark_contexts();
+        }
+        lease.is_over = process.is_idle() && process.gate.submissions() == submissions;
     }
 
     /// When no capture is under way.

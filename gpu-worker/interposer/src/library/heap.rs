@@ -64,6 +64,31 @@ impl Heap {
         so_far.clamp(GRANULE_BYTES, LARGEST_SHARED_BYTES)
     }
 
+    /// How much room an allocation has: those with the same can take each other's place.
+    pub(super) fn room_for(&self, bytes: u64) -> u64 {
+        match bytes >= LARGE_BYTES {
+            true => bytes.next_multiple_of(GRANULE_BYTES),
+            false => in_units(bytes),
+        }
+    }
+
+    /// The same of one that is there.
+    pub(super) fn room(&self, address: u64) -> u64 {
+        self.find(address)
+            .map_or(0, |range| self.room_for(range.bytes))
+    }
+
+    /// An allocation takes another's place, which has the same room.
+    pub(super) fn renew(&mut self, address: u64, bytes: u64) {
+        let Some((_, region)) = self.regions.range_mut(..=address).next_back() else {
+            return;
+        };
+        if let Some(before) = region.used.remove(&address) {
+            region.leave_hole(address, before);
+            region.take(address, in_units(bytes));
+        }
+    }
+
     /// Takes in a region of [`Heap::region_for`] this allocation, which has its place in it.
     pub(super) fn add(&mut self, region: Range, bytes: u64) -> u64 {
         let mut added = Region {
@@ -114,15 +139,26 @@ impl Heap {
 impl Region {
     /// The first hole that is large enough.
     fn place(&mut self, bytes: u64) -> Option<u64> {
-        let bytes = bytes.max(1).next_multiple_of(ALIGNMENT);
-        let fits = self.holes.iter().find(|(_, room)| **room >= bytes);
-        let (address, room) = fits.map(|(address, room)| (*address, *room))?;
-        self.holes.remove(&address);
-        if room > bytes {
-            self.holes.insert(address + bytes, room - bytes);
+        let bytes = in_units(bytes);
+        let (address, _) = self.holes.iter().find(|(_, room)| **room >= bytes)?;
+        let address = *address;
+        self.take(address, bytes);
+        Some(address)
+    }
+
+    /// From the hole in which it lies.
+    fn take(&mut self, address: u64, bytes: u64) {
+        let hole = self.holes.range(..=address).next_back();
+        let (start, room) = hole.map_or((address, bytes), |(start, room)| (*start, *room));
+        self.holes.remove(&start);
+        if address > start {
+            self.holes.insert(start, address - start);
+        }
+        let end = start + room;
+        if end > address + bytes {
+            self.holes.insert(address + bytes, end - address - bytes);
         }
         self.used.insert(address, bytes);
-        Some(address)
     }
 
     fn leave_hole(&mut self, mut address: u64, mut bytes: u64) {
@@ -136,6 +172,10 @@ impl Region {
         }
         self.holes.insert(address, bytes);
     }
+}
+
+fn in_units(bytes: u64) -> u64 {
+    bytes.max(1).next_multiple_of(ALIGNMENT)
 }
 
 #[cfg(test)]
@@ -165,7 +205,13 @@ mod tests {
                 // Small ones are what is difficult.
                 let bytes = if bytes % 3 == 0 { bytes } else { bytes >> 8 };
                 if frees && !live.is_empty() {
-                    let (address, _) = live.swap_remove(which.index(live.len()));
+                    let (address, before) = live.swap_remove(which.index(live.len()));
+                    if heap.room(address) == heap.room_for(bytes) {
+                        heap.renew(address, bytes);
+                        live.push((address, bytes));
+                        continue;
+                    }
+                    prop_assert!(heap.room(address) >= before);
                     prop_assert!(heap.release(address).is_some());
                     prop_assert!(heap.release(address).is_none(), "it was freed twice");
                     continue;

@@ -1,32 +1,48 @@
 //! The session's memory on the GPU: allocations that can leave it and come back to the same addresses.
 //!
-//! Addresses are reserved once. The memory behind them comes in chunks, which the driver gives and takes one by one;
-//! so what waits for room can begin before all has left. What cannot be moved is counted.
+//! Addresses are reserved once. The memory behind them comes in chunks, which leave and come one by one; so no more
+//! leaves than others need, and they have the room of the first chunk before the last has left. What cannot be moved is
+//! counted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::{
+    freed::{InOrder, Order},
     heap::{Heap, Range},
     sys::driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, Stream},
     sys::host::HostMemory,
 };
 
-const CHUNK_BYTES: u64 = 256 << 20;
+const CHUNK_BYTES: u64 = 64 << 20;
+
+/// How many chunks are copied before the first of them is given back.
+const COPIES_AHEAD: usize = 2;
+
+/// A chunk, by its region and its number there.
+type Place = (u64, usize);
 
 #[derive(Debug)]
 pub(super) struct Memory {
     heap: Heap,
     regions: BTreeMap<u64, Region>,
+    /// Some of it is not on the GPU, or nothing: it computes with none of it.
     is_away: bool,
     bytes: u64,
     /// What cannot leave the GPU, by what it is freed with.
     fixed: BTreeMap<u64, Fixed>,
     /// Of graphs, which cannot leave it either.
     graph_bytes: u64,
-    /// Freed, and perhaps still in use by what was submitted before; without an event until the next drain.
-    freed: Vec<(u64, Option<Event>)>,
+    freed: InOrder,
     /// For moving, one for each context.
     streams: BTreeMap<Context, Stream>,
+}
+
+/// What is no more allocated.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Freed {
+    pub(super) bytes: u64,
+    /// Of those, not on the GPU.
+    pub(super) away_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -63,7 +79,7 @@ impl Memory {
             bytes: 0,
             fixed: BTreeMap::new(),
             graph_bytes: 0,
-            freed: Vec::new(),
+            freed: InOrder::new(),
             streams: BTreeMap::new(),
         }
     }
@@ -81,6 +97,11 @@ impl Memory {
         self.is_away
     }
 
+    /// Bytes that are not on the GPU.
+    pub(super) fn away_bytes(&self) -> u64 {
+        self.regions.values().map(Region::away_bytes).sum()
+    }
+
     /// Of the GPU where most of it lies, whoever has the rest.
     pub(super) fn free_bytes(&self) -> u64 {
         let largest = (self.regions.values()).max_by_key(|region| region.chunks.len());
@@ -95,8 +116,8 @@ impl Memory {
     /// The context of the allocation that begins at an address.
     pub(super) fn context_of(&self, address: u64) -> Option<Context> {
         let found = self.heap.find(address)?;
-        let (_, region) = self.regions.range(..=address).next_back()?;
-        (found.address == address).then_some(region.context)
+        let context = context_in(&self.regions, address)?;
+        (found.address == address).then_some(context)
     }
 
     // ---- allocating and freeing
@@ -135,39 +156,70 @@ impl Memory {
         Ok(self.heap.add(range, bytes))
     }
 
-    /// How many bytes went back to the driver; `None` for an address that is not one of these allocations.
-    pub(super) fn free(&mut self, address: u64) -> Option<u64> {
+    /// What is there no more; `None` for an address that is not one of these allocations.
+    pub(super) fn free(&mut self, address: u64) -> Option<Freed> {
         let Some(emptied) = self.heap.release(address)? else {
-            return Some(0);
+            return Some(Freed::default());
         };
         let mut region = self.regions.remove(&emptied.address)?;
+        let away_bytes = region.away_bytes();
         // There is nobody to tell: what the driver keeps it keeps until the process ends.
         let _ = region.unback();
         driver::unreserve(emptied.address, emptied.bytes);
         self.bytes -= emptied.bytes;
-        Some(emptied.bytes)
+        Some(Freed {
+            bytes: emptied.bytes,
+            away_bytes,
+        })
     }
 
-    /// Frees it when the event is reached, or at the next drain.
-    pub(super) fn free_after(&mut self, address: u64, event: Option<Event>) {
-        self.freed.push((address, event));
+    /// Where there is some that was freed in the same order.
+    pub(super) fn reuse(&mut self, bytes: u64, order: Order) -> Option<u64> {
+        let address = self.freed.reuse(self.heap.room_for(bytes), order)?;
+        self.heap.renew(address, bytes);
+        Some(address)
+    }
+
+    /// Frees it at the next drain.
+    pub(super) fn free_later(&mut self, address: u64) {
+        self.freed.push(address, self.heap.room(address));
+    }
+
+    /// Frees it after what the stream has to do.
+    pub(super) fn free_in_order(&mut self, address: u64, order: Order) {
+        self.freed
+            .push_in_order(address, self.heap.room(address), order);
     }
 
     pub(super) fn has_freed(&self) -> bool {
         !self.freed.is_empty()
     }
 
-    /// Frees what is not in use any more. How many bytes went back to the driver.
-    pub(super) fn reap(&mut self, is_drained: bool) -> u64 {
-        let is_free =
-            |event: &Option<Event>| is_drained || event.as_ref().is_some_and(Event::is_reached);
-        let (free, rest) =
-            (std::mem::take(&mut self.freed).into_iter()).partition(|(_, event)| is_free(event));
-        self.freed = rest;
-        let free: Vec<(u64, Option<Event>)> = free;
-        free.into_iter()
-            .filter_map(|(address, _)| self.free(address))
-            .sum()
+    /// Frees what is not in use any more.
+    pub(super) fn reap(&mut self, is_drained: bool) -> Freed {
+        let free = self.freed.take(is_drained);
+        self.free_all(free)
+    }
+
+    fn free_all(&mut self, addresses: Vec<u64>) -> Freed {
+        let freed = addresses.into_iter().filter_map(|one| self.free(one));
+        freed.fold(Freed::default(), |sum, one| Freed {
+            bytes: sum.bytes + one.bytes,
+            away_bytes: sum.away_bytes + one.away_bytes,
+        })
+    }
+
+    /// What was freed in order can soon go back.
+    pub(super) fn mark_freed(&mut self) {
+        let regions = &self.regions;
+        self.freed.mark(|address| context_in(regions, address));
+    }
+
+    /// This stream ends.
+    pub(super) fn forget_stream(&mut self, stream: Stream) {
+        let regions = &self.regions;
+        let context_of = |address| context_in(regions, address);
+        self.freed.forget_stream(stream, context_of);
     }
 
     /// Gives up what is in a context that is about to end: its stream for moving, and its marks. What waits for those
@@ -181,34 +233,25 @@ impl Memory {
             // Where the context cannot be entered the stream is gone.
             let _ = ended;
         }
-        for (_, event) in &mut self.freed {
-            if event
-                .as_ref()
-                .is_some_and(|event| event.context() == context)
-            {
-                *event = None;
-            }
-        }
+        let regions = &self.regions;
+        let is_in_it = |address| context_in(regions, address) == Some(context);
+        self.freed.forget_context(is_in_it);
     }
 
     /// Frees what a context had that has ended.
-    pub(super) fn forget(&mut self, context: Context) -> u64 {
+    pub(super) fn forget(&mut self, context: Context) -> Freed {
         let addresses: Vec<u64> = (self.regions.iter())
             .filter(|(_, region)| region.context == context)
             .flat_map(|(base, _)| self.heap.allocations(*base))
             .collect();
-        self.freed
-            .retain(|(address, _)| !addresses.contains(address));
+        self.freed.remove_all(&addresses);
         self.fixed.retain(|_, fixed| fixed.context != Some(context));
         for region in self.regions.values_mut() {
             if region.context == context {
                 region.context = Context::NONE;
             }
         }
-        addresses
-            .into_iter()
-            .filter_map(|address| self.free(address))
-            .sum()
+        self.free_all(addresses)
     }
 
     pub(super) fn fix(&mut self, key: u64, bytes: u64, context: Option<Context>) {
@@ -226,38 +269,91 @@ impl Memory {
 
     // ---- moving
 
-    /// Takes everything off the GPU. Nothing may be in flight. How many bytes, and whether they are whole: those that
-    /// are not are lost.
-    pub(super) fn swap_out(&mut self) -> (u64, Code) {
-        let mut code = SUCCESS;
-        let mut moves = Vec::new();
-        for region in self.regions.values_mut() {
-            let context = region.context;
-            let stream = stream_of(&mut self.streams, context);
-            let copied = context.with(|| region.copy_out(stream?, &mut moves));
-            code = first_error(code, copied);
-        }
-        for event in moves {
-            code = first_error(code, event.wait());
-        }
-        if code != SUCCESS {
-            // What was begun before it failed.
-            let _ = self.wait_for_moves();
-        }
-        for region in self.regions.values_mut() {
-            code = first_error(code, region.unback());
-        }
+    /// Takes at least so many bytes off the GPU, or all. Nothing may be in flight. `left` hears of each part that the
+    /// driver has back. How many bytes, and whether they are whole: those that are not are lost.
+    pub(super) fn swap_out(&mut self, bytes: u64, mut left: impl FnMut(u64)) -> (u64, Code) {
         self.is_away = true;
-        (self.bytes, code)
+        let (mut code, mut sum) = (SUCCESS, 0);
+        let mut copies = VecDeque::new();
+        // While one is given back the next is copied.
+        for place in self.first_to_leave(bytes) {
+            match self.begin_copy(place) {
+                Ok(copied) => copies.push_back((place, Some(copied))),
+                Err(error) => {
+                    code = first_error(code, Err(error));
+                    copies.push_back((place, None));
+                }
+            }
+            while copies.len() > COPIES_AHEAD {
+                code = first_error(code, self.give_first(&mut copies, &mut sum, &mut left));
+            }
+        }
+        while !copies.is_empty() {
+            code = first_error(code, self.give_first(&mut copies, &mut sum, &mut left));
+        }
+        (sum, code)
     }
 
-    /// Brings everything back, or nothing where that fails: then it can be tried again.
+    /// Those with a place on the host first, because to pin one takes longer than to copy.
+    fn first_to_leave(&self, bytes: u64) -> Vec<Place> {
+        let all = self.regions.iter().flat_map(|(base, region)| {
+            let chunks = region.chunks.iter().enumerate();
+            let here = chunks.filter(|(_, chunk)| chunk.handle.is_some());
+            here.map(|(index, chunk)| ((*base, index), chunk))
+        });
+        let mut here: Vec<(Place, &Chunk)> = all.collect();
+        here.sort_by_key(|(_, chunk)| chunk.shadow.is_none());
+        let mut sum = 0;
+        let leaves = |(place, chunk): &(Place, &Chunk)| {
+            let is_needed = sum < bytes;
+            sum += chunk.range.bytes;
+            is_needed.then_some(*place)
+        };
+        here.iter().map_while(leaves).collect()
+    }
+
+    fn begin_copy(&mut self, (base, index): Place) -> Result<Event, Code> {
+        let region = self.regions.get_mut(&base).expect("it was planned");
+        let stream = stream_of(&mut self.streams, region.context)?;
+        let chunk = &mut region.chunks[index];
+        region.context.with(|| chunk.copy_out(stream))
+    }
+
+    /// Waits until the first of these is copied, and gives it back.
+    fn give_first(
+        &mut self,
+        copies: &mut VecDeque<(Place, Option<Event>)>,
+        sum: &mut u64,
+        left: &mut impl FnMut(u64),
+    ) -> Result<(), Code> {
+        let Some(((base, index), copied)) = copies.pop_front() else {
+            return Ok(());
+        };
+        let waited = match copied {
+            Some(copied) => copied.wait(),
+            // What was begun before it failed.
+            None => self.wait_for_moves(),
+        };
+        let region = self.regions.get_mut(&base).expect("it was planned");
+        let chunk = &mut region.chunks[index];
+        let given = (region.context).with_if_it_lives(|| chunk.unback());
+        *sum += chunk.range.bytes;
+        left(chunk.range.bytes);
+        waited.and(given)
+    }
+
+    /// Brings everything back, or nothing where that fails: then it can be tried again. How many bytes came.
     pub(super) fn swap_in(&mut self) -> Result<u64, Code> {
+        let away: Vec<Place> = self.places_away();
+        let bytes = self.away_bytes();
         let backed = self.regions.values_mut().try_for_each(Region::back);
-        let copied = backed.and_then(|()| self.copy_in());
+        let copied = backed.and_then(|()| self.copy_in(&away));
         if let Err(code) = copied {
-            for region in self.regions.values_mut() {
-                let _ = region.unback();
+            for (base, index) in away {
+                if let Some(region) = self.regions.get_mut(&base) {
+                    let chunk = &mut region.chunks[index];
+                    let _ = (region.context).with_if_it_lives(|| chunk.unback());
+                }
             }
             return Err(code);
         }
@@ -265,22 +361,30 @@ impl Memory {
             chunk.has_left = false;
         }
         self.is_away = false;
-        Ok(self.bytes)
+        Ok(bytes)
     }
 
-    fn copy_in(&mut self) -> Result<(), Code> {
+    fn places_away(&self) -> Vec<Place> {
+        let all = self.regions.iter().flat_map(|(base, region)| {
+            let chunks = region.chunks.iter().enumerate();
+            let away = chunks.filter(|(_, chunk)| chunk.handle.is_none());
+            away.map(|(index, _)| (*base, index))
+        });
+        all.collect()
+    }
+
+    fn copy_in(&mut self, places: &[Place]) -> Result<(), Code> {
         let mut code = SUCCESS;
-        for region in self.regions.values() {
-            let context = region.context;
-            let stream = stream_of(&mut self.streams, context);
-            let copied = context.with(|| region.copy_in(stream?));
+        for (base, index) in places {
+            let Some(region) = self.regions.get(base) else {
+                continue;
+            };
+            let stream = stream_of(&mut self.streams, region.context);
+            let copied = (region.context).with(|| region.chunks[*index].copy_in(stream?));
             code = first_error(code, copied);
         }
         code = first_error(code, self.wait_for_moves());
-        match code {
-            SUCCESS => Ok(()),
-            code => Err(code),
-        }
+        driver::as_result(code)
     }
 
     fn wait_for_moves(&self) -> Result<(), Code> {
@@ -317,62 +421,77 @@ impl Region {
         }
     }
 
-    /// All of it or nothing.
+    fn away_bytes(&self) -> u64 {
+        let away = self.chunks.iter().filter(|chunk| chunk.handle.is_none());
+        away.map(|chunk| chunk.range.bytes).sum()
+    }
+
+    /// All that is away of it, or nothing.
     fn back(&mut self) -> Result<(), Code> {
         let (device, chunks) = (self.device, &mut self.chunks);
-        let backed = self.context.with(|| {
+        self.context.with(|| {
             let away = chunks.iter_mut().filter(|chunk| chunk.handle.is_none());
+            let mut backed = Vec::new();
             for chunk in away {
-                let Range { address, bytes } = chunk.range;
-                chunk.handle = Some(driver::back(address, bytes, device)?);
+                match driver::back(chunk.range.address, chunk.range.bytes, device) {
+                    Ok(handle) => chunk.handle = Some(handle),
+                    Err(code) => {
+                        backed.into_iter().for_each(|chunk: &mut Chunk| {
+                            let _ = chunk.unback();
+                        });
+                        return Err(code);
+                    }
+                }
+                backed.push(chunk);
             }
             Ok(())
-        });
-        if backed.is_err() {
-            let _ = self.unback();
-        }
-        backed
+        })
     }
 
     fn unback(&mut self) -> Result<(), Code> {
         let chunks = &mut self.chunks;
         self.context.with_if_it_lives(|| {
-            let mut code = SUCCESS;
-            for chunk in chunks {
-                if let Some(handle) = chunk.handle.take() {
-                    let Range { address, bytes } = chunk.range;
-                    code = first_error(code, driver::unback(address, bytes, handle));
-                }
-            }
-            driver::as_result(code)
+            let unbacked = chunks.iter_mut().map(Chunk::unback);
+            driver::as_result(unbacked.fold(SUCCESS, first_error))
         })
     }
+}
 
-    fn copy_out(&mut self, stream: Stream, moves: &mut Vec<Event>) -> Result<(), Code> {
-        for chunk in &mut self.chunks {
-            let Range { address, bytes } = chunk.range;
-            if chunk.shadow.is_none() {
-                chunk.shadow = Some(HostMemory::new(bytes).ok_or(OUT_OF_MEMORY)?);
-            }
-            if let Some(shadow) = &chunk.shadow {
-                driver::copy_out(shadow.address(), address, bytes, stream)?;
-                chunk.has_left = true;
-            }
+impl Chunk {
+    fn unback(&mut self) -> Result<(), Code> {
+        let Some(handle) = self.handle.take() else {
+            return Ok(());
+        };
+        driver::unback(self.range.address, self.range.bytes, handle)
+    }
+
+    fn copy_out(&mut self, stream: Stream) -> Result<Event, Code> {
+        let Range { address, bytes } = self.range;
+        if self.shadow.is_none() {
+            self.shadow = Some(HostMemory::new(bytes).ok_or(OUT_OF_MEMORY)?);
         }
-        moves.push(Event::record(stream).ok_or(OUT_OF_MEMORY)?);
-        Ok(())
+        if let Some(shadow) = &self.shadow {
+            driver::copy_out(shadow.address(), address, bytes, stream)?;
+            self.has_left = true;
+        }
+        Event::record(stream).ok_or(OUT_OF_MEMORY)
     }
 
     fn copy_in(&self, stream: Stream) -> Result<(), Code> {
-        let left = self.chunks.iter().filter(|chunk| chunk.has_left);
-        for chunk in left {
-            if let Some(shadow) = &chunk.shadow {
-                let Range { address, bytes } = chunk.range;
-                driver::copy_in(address, shadow.address(), bytes, stream)?;
+        match &self.shadow {
+            Some(shadow) if self.has_left => {
+                let Range { address, bytes } = self.range;
+                driver::copy_in(address, shadow.address(), bytes, stream)
             }
+            _ => Ok(()),
         }
-        Ok(())
     }
+}
+
+/// The context of the region in which an address lies.
+fn context_in(regions: &BTreeMap<u64, Region>, address: u64) -> Option<Context> {
+    let (_, region) = regions.range(..=address).next_back()?;
+    Some(region.context)
 }
 
 fn stream_of(streams: &mut BTreeMap<Context, Stream>, context: Context) -> Result<Stream, Code> {

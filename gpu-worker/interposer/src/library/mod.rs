@@ -10,6 +10,7 @@
 
 mod agent;
 mod captures;
+mod freed;
 mod gate;
 mod heap;
 mod line;
@@ -17,6 +18,7 @@ mod memory;
 mod pools;
 mod symbols;
 mod sys;
+mod trims;
 mod window;
 #[cfg(not(test))]
 #[path = "../wire.rs"]
@@ -36,11 +38,13 @@ use std::{
 use crate::wire;
 
 use captures::Captures;
+use freed::Order;
 use gate::{Entry, Gate};
 use line::{Answer, Line};
-use memory::Memory;
+use memory::{Freed, Memory};
 use pools::Pools;
 use sys::driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Stream};
+use trims::Trims;
 use window::Windows;
 use wire::FromSession;
 
@@ -57,11 +61,14 @@ struct Process {
     windows: Windows,
     captures: Captures,
     pools: Pools,
+    trims: Trims,
     line: Line,
     memory: Mutex<Memory>,
     /// Held by the thread that asks for more memory.
     growing: Mutex<()>,
     contexts: Mutex<BTreeSet<Context>>,
+    /// Marks behind all that contexts have to do, while it is looked whether that is done.
+    marks: Mutex<Vec<Event>>,
     /// Held by whoever ends a context, and shared by those who use contexts of others.
     endings: RwLock<()>,
     is_started: AtomicBool,
@@ -76,10 +83,12 @@ static PROCESS: Process = Process {
     windows: Windows::new(),
     captures: Captures::new(),
     pools: Pools::new(),
+    trims: Trims::new(),
     line: Line::new(),
     memory: Mutex::new(Memory::new()),
     growing: Mutex::new(()),
     contexts: Mutex::new(BTreeSet::new()),
+    marks: Mutex::new(Vec::new()),
     endings: RwLock::new(()),
     is_started: AtomicBool::new(false),
     has_failed: AtomicBool::new(false),
@@ -196,6 +205,18 @@ impl Process {
         }
     }
 
+    /// At least so many bytes leave the GPU. How many did.
+    fn swap_out(&self, bytes: u64) -> u64 {
+        let held = self.contexts_stay();
+        let left = |bytes| self.line.say(&FromSession::Left { bytes });
+        let (bytes, code) = self.memory().swap_out(bytes, left);
+        drop(held);
+        if code != SUCCESS {
+            self.lose_memory(code);
+        }
+        bytes
+    }
+
     /// Waits until the GPU has nothing to do for this process.
     fn synchronize(&self) {
         let _held = self.contexts_stay();
@@ -207,6 +228,53 @@ impl Process {
                 self.contexts().remove(&context);
             }
         }
+    }
+
+    /// From now on [`Process::is_idle`] asks about what was submitted until now.
+    fn mark_contexts(&self) {
+        let held = self.contexts_stay();
+        let contexts: Vec<Context> = self.contexts().iter().copied().collect();
+        let marks: Option<Vec<Event>> = contexts.into_iter().map(Event::record_in).collect();
+        match marks {
+            Some(marks) => *self.marks() = marks,
+            None => {
+                self.marks().clear();
+                drop(held);
+                self.synchronize();
+            }
+        }
+    }
+
+    /// Whether the GPU has done what was marked. Does not wait.
+    fn is_idle(&self) -> bool {
+        self.marks().iter().all(|mark| match mark.outcome() {
+            Some(code) => {
+                self.notice(code);
+                true
+            }
+            None => false,
+        })
+    }
+
+    fn marks(&self) -> MutexGuard<'_, Vec<Event>> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session can give memory back that libraries hold without using it. A descriptor that can be read while it is
+    /// asked to; -1 where nobody will ask.
+    fn trims(&self) -> RawFd {
+        if !self.gate.is_in_use() {
+            return -1;
+        }
+        let descriptor = self.trims.begin();
+        self.line.say(&FromSession::CanTrim);
+        descriptor
+    }
+
+    /// It has.
+    fn trimmed(&self) {
+        self.trims.answer();
+        self.line.say(&FromSession::Trimmed);
     }
 
     // ---- memory
@@ -224,6 +292,12 @@ impl Process {
         (total.saturating_sub(used), total)
     }
 
+    /// Memory in the order of a stream, which takes again at once what was freed in that order.
+    fn allocate_in_order(&self, bytes: u64, stream: Stream) -> Result<u64, Code> {
+        let reused = Order::of(stream).and_then(|order| self.memory().reuse(bytes, order));
+        reused.map_or_else(|| self.allocate(bytes), Ok)
+    }
+
     /// Memory for the calling thread's context. The code is what the driver would say.
     fn allocate(&self, bytes: u64) -> Result<u64, Code> {
         let (context, device) = driver::current()?;
@@ -231,6 +305,7 @@ impl Process {
         // To ask for an event would spoil a capture.
         if !self.captures.any() {
             self.reap(false);
+            self.memory().mark_freed();
         }
         let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -274,7 +349,7 @@ impl Process {
             }
             Ok(Some(address)) => Ok(Some(address)),
             nothing => {
-                self.say_shrank(region_bytes);
+                self.say_not_used(&memory, region_bytes);
                 nothing
             }
         }
@@ -303,7 +378,7 @@ impl Process {
             return false;
         };
         if self.captures.any() {
-            memory.free_after(address, None);
+            memory.free_later(address);
             return true;
         }
         // Memory that has left the GPU is used by nothing there. Otherwise the GPU may be at work even behind a closed
@@ -314,8 +389,8 @@ impl Process {
             let _ = context.with(driver::synchronize);
             memory = self.memory();
         }
-        let shrank = memory.free(address);
-        self.say_shrank(shrank.unwrap_or(0));
+        let freed = memory.free(address);
+        self.say_shrank(freed.unwrap_or_default());
         true
     }
 
@@ -325,15 +400,27 @@ impl Process {
         if self.memory().context_of(address).is_none() || self.captures.has(stream) {
             return false;
         }
-        let event = Event::record(stream);
-        self.memory().free_after(address, event);
+        let order = Order::of(stream);
+        let mut memory = self.memory();
+        match order {
+            Some(order) => memory.free_in_order(address, order),
+            None => memory.free_later(address),
+        }
         true
+    }
+
+    /// This stream ends with the call.
+    fn end_stream(&self, stream: Stream) {
+        // To leave a mark would spoil a capture; then what was freed waits for the end of the lease.
+        if !self.captures.any() {
+            self.memory().forget_stream(stream);
+        }
     }
 
     fn reap(&self, is_drained: bool) {
         let mut memory = self.memory();
-        let shrank = memory.reap(is_drained);
-        self.say_shrank(shrank);
+        let freed = memory.reap(is_drained);
+        self.say_shrank(freed);
     }
 
     /// Ends a context with `end`, if that succeeds and `is_over` then. What is left in it of this library's goes before,
@@ -346,14 +433,15 @@ impl Process {
     ) -> Code {
         let _agent_uses_none = self.endings.write().unwrap_or_else(PoisonError::into_inner);
         self.windows.forget(context);
+        self.marks().retain(|mark| mark.context() != context);
         self.memory().prepare_end(context);
         let code = end();
         if code == SUCCESS && is_over() {
             self.contexts().remove(&context);
             let mut memory = self.memory();
             let fixed_bytes = memory.fixed_bytes();
-            let shrank = memory.forget(context);
-            self.say_shrank(shrank);
+            let freed = memory.forget(context);
+            self.say_shrank(freed);
             if memory.fixed_bytes() != fixed_bytes {
                 self.say_fixed(&memory);
             }
@@ -367,10 +455,16 @@ impl Process {
     }
 
     /// To be said while the memory is held, so that a hello never counts it twice.
-    fn say_shrank(&self, bytes: u64) {
+    fn say_shrank(&self, Freed { bytes, away_bytes }: Freed) {
         if bytes > 0 {
-            self.line.say(&FromSession::Shrank { bytes });
+            self.line.say(&FromSession::Shrank { bytes, away_bytes });
         }
+    }
+
+    /// What was granted is not allocated.
+    fn say_not_used(&self, memory: &Memory, bytes: u64) {
+        let away_bytes = if memory.is_away() { bytes } else { 0 };
+        self.say_shrank(Freed { bytes, away_bytes });
     }
 
     /// Lets the driver make what cannot leave the GPU, and ends with `context`. `make` says what it is freed with.
@@ -395,7 +489,7 @@ impl Process {
                     self.say_not_grown(bytes, context);
                 }
                 (made, _) => {
-                    self.line.say(&FromSession::Shrank { bytes });
+                    self.say_not_used(&memory, bytes);
                     self.say_fixed(&memory);
                     return made.err().unwrap_or(SUCCESS);
                 }
@@ -416,17 +510,18 @@ impl Process {
                 return OUT_OF_MEMORY;
             };
             let code = make();
-            let said_before_a_hello = self.memory();
+            // Said before a hello.
+            let memory = self.memory();
             if self.line.generation() == generation {
-                self.line.say(&match code {
-                    OUT_OF_MEMORY => FromSession::NotGrown {
+                match code {
+                    OUT_OF_MEMORY => self.line.say(&FromSession::NotGrown {
                         bytes,
                         free_bytes: 0,
-                    },
-                    _ => FromSession::Shrank { bytes },
-                });
+                    }),
+                    _ => self.say_not_used(&memory, bytes),
+                }
             }
-            drop(said_before_a_hello);
+            drop(memory);
             if code != OUT_OF_MEMORY {
                 return code;
             }

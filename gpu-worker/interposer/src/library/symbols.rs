@@ -40,6 +40,7 @@ const CHANGED: &[(&str, &str, u32)] = &[
     ("cuMulticastBindMem", "_v2", 13010),
     ("cuStreamBatchMemOp", "_v2", 11070),
     ("cuStreamBeginCapture", "_v2", 10010),
+    ("cuStreamDestroy", "_v2", 4000),
     ("cuStreamWaitValue32", "_v2", 11070),
     ("cuStreamWaitValue64", "_v2", 11070),
     ("cuStreamWriteValue32", "_v2", 11070),

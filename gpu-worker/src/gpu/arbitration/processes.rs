@@ -103,10 +103,15 @@ impl Arbitration {
                     self.handle(Event::Grew { session, bytes });
                 }
             }
-            FromSession::Shrank { bytes } => {
+            FromSession::Shrank { bytes, away_bytes } => {
                 process.bytes = process.bytes.saturating_sub(bytes);
-                self.handle(Event::Shrank { session, bytes });
+                self.handle(Event::Shrank {
+                    session,
+                    bytes,
+                    away_bytes,
+                });
             }
+            FromSession::Left { bytes } => self.handle(Event::PartLeft { session, bytes }),
             FromSession::Fixed { bytes } => self.set_fixed(number, bytes),
             FromSession::SwappedOut { bytes, nanoseconds } => {
                 self.note(number, |usage| usage.moved(bytes, nanoseconds));
@@ -119,6 +124,8 @@ impl Arbitration {
                 });
                 self.handle(Event::SwappedIn(number));
             }
+            FromSession::CanTrim => self.handle(Event::CanTrim(number)),
+            FromSession::Trimmed => self.handle(Event::Trimmed(number)),
             FromSession::NotSwappedIn => self.handle(Event::NotSwappedIn(number)),
             FromSession::NoRoom { bytes, free_bytes } => {
                 self.on_full(number, bytes, free_bytes);

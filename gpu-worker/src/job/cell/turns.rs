@@ -39,6 +39,7 @@ impl Run<'_> {
             ending.error = Some(match reason {
                 EndReason::Kept => notice::kept_the_gpu(),
                 EndReason::NoRoom => notice::no_room_on_the_gpu(),
+                EndReason::NoHostRoom => notice::no_room_on_the_host(),
             });
         }
         if let Some(code) = used.fault {

@@ -56,6 +56,8 @@ struct Session {
     left: f64,
     submitted: Duration,
     begun: Duration,
+    /// Of its memory, on the host.
+    away_bytes: u64,
     /// While it computes.
     lease: Option<Epoch>,
 }
@@ -93,6 +95,7 @@ impl<'class> World<'class> {
             left: 0.0,
             submitted: Duration::ZERO,
             begun: Duration::ZERO,
+            away_bytes: 0,
             lease: None,
         };
         let is_fair = policy == Policy::Baton;
@@ -210,6 +213,7 @@ impl<'class> World<'class> {
         let session = &mut self.sessions[person];
         session.id += self.class.people as SessionId;
         session.gpu = gpu;
+        session.away_bytes = 0;
         let id = session.id;
         self.line.moves(person, gpu);
         self.join(person);
@@ -295,17 +299,27 @@ impl<'class> World<'class> {
                     self.reschedule(gpu);
                 }
             }
-            Action::SwapOut(id) => self.enter(self.move_time(), Happening::MovedOut(id)),
-            Action::SwapIn(id) => self.enter(self.move_time(), Happening::MovedIn(id)),
+            Action::SwapOut { session, bytes } => {
+                let person = self.person_of(session);
+                self.sessions[person].away_bytes += bytes;
+                self.enter(self.move_time(bytes), Happening::MovedOut(session));
+            }
+            Action::SwapIn(id) => {
+                let person = self.person_of(id);
+                let bytes = std::mem::take(&mut self.sessions[person].away_bytes);
+                self.enter(self.move_time(bytes), Happening::MovedIn(id));
+            }
             Action::Grow { .. } => {}
-            Action::Refuse { .. } | Action::End { .. } | Action::Release(_) => {
-                unreachable!("each session fits, and comes to rest in time: {action:?}")
+            Action::Refuse { .. } | Action::End { .. } | Action::Release(_) | Action::Trim(_) => {
+                unreachable!(
+                    "each session fits, uses all it has, and comes to rest in time: {action:?}"
+                )
             }
         }
     }
 
-    fn move_time(&self) -> f64 {
-        self.class.session_bytes as f64 / self.class.bandwidth
+    fn move_time(&self, bytes: u64) -> f64 {
+        bytes as f64 / self.class.bandwidth
     }
 
     /// Those who compute together share their GPU.

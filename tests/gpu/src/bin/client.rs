@@ -107,7 +107,17 @@ impl Client {
                     .map(|is_on_host| is_on_host.to_string())
             }
             ["free", name] => nothing(driver.free(self.take(name)?)),
-            ["free-in-order", name] => nothing(driver.free_in_order(self.take(name)?)),
+            ["free-in-order", name] => nothing(driver.free_in_order(self.take(name)?, 0)),
+            // Through another stream than the default one.
+            ["free-in-stream", name] => {
+                nothing(driver.free_in_order(self.take(name)?, self.stream))
+            }
+            ["renew-stream"] => {
+                driver.end_stream(self.stream)?;
+                self.stream = driver.stream()?;
+                Ok(String::new())
+            }
+            ["pairs", bytes, count] => self.pairs(number(bytes)? as usize, number(count)?),
             ["set", name, value] => self.set(name, number(value)?),
             ["add", name, value] => self.add(name, number(value)?, 0),
             ["check", name] => self.check(name),
@@ -253,6 +263,22 @@ impl Client {
             kernel.launch(0, &[])?;
         }
         Ok(String::new())
+    }
+
+    /// Allocates in order, uses it and frees it, again and again. How many calls the driver had to allocate and free,
+    /// all together.
+    fn pairs(&self, bytes: usize, count: u64) -> Answer<String> {
+        let (driver, mut calls) = (self.driver, 0);
+        for _ in 0..count {
+            let before = driver.calls();
+            let address = driver.allocate_in_order(bytes, self.stream)?;
+            calls += driver.calls() - before;
+            driver.set_in_order(address, 8, self.stream)?;
+            let before = driver.calls();
+            driver.free_in_order(address, self.stream)?;
+            calls += driver.calls() - before;
+        }
+        Ok(calls.to_string())
     }
 
     /// In a thread of its own, which nobody waits for.

@@ -15,7 +15,8 @@ mod sys;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering::SeqCst};
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use engine::Work;
@@ -45,6 +46,14 @@ static OWNER: AtomicU32 = AtomicU32::new(0);
 
 /// What every call returns from now on.
 pub(crate) static STICKY: AtomicI32 = AtomicI32::new(0);
+
+/// How many calls came from this process.
+static CALLS: AtomicU64 = AtomicU64::new(0);
+
+#[unsafe(no_mangle)]
+pub extern "C" fn baton_test_gpu_calls() -> u64 {
+    CALLS.load(SeqCst)
+}
 
 pub(crate) fn is_initialized() -> bool {
     OWNER.load(SeqCst) == std::process::id()
@@ -81,6 +90,7 @@ static FAULTS: LazyLock<Mutex<Vec<(String, u32, Code)>>> = LazyLock::new(|| {
 
 /// What a call returns without doing anything, if so; a fault may be that it says it succeeded.
 pub(crate) fn refusal(name: &str) -> Option<Code> {
+    CALLS.fetch_add(1, SeqCst);
     if !is_initialized() {
         return Some(NOT_INITIALIZED);
     }
@@ -93,6 +103,14 @@ pub(crate) fn refusal(name: &str) -> Option<Code> {
         return Some(UNKNOWN);
     }
     fault(name)
+}
+
+/// A function was called that is not here.
+pub(crate) fn absent(name: &str) -> Code {
+    if std::env::var_os("BATON_TEST_GPU_ABSENT").is_some() {
+        eprintln!("The driver in host memory has no {name}");
+    }
+    NOT_SUPPORTED
 }
 
 /// What a call returns that names what has ended.
@@ -127,12 +145,16 @@ pub(crate) fn fault(name: &str) -> Option<Code> {
 }
 
 thread_local! {
-    pub(crate) static CONTEXTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// Also there while a thread ends, when libraries still give back what they have.
+    pub(crate) static CONTEXTS: RefCell<ManuallyDrop<Vec<usize>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
     /// 0: a capture anywhere forbids unsafe calls; 1: one of this thread; 2: none.
     pub(crate) static CAPTURE_MODE: Cell<i32> = const { Cell::new(0) };
 }
 
 pub(crate) const PRIMARY: usize = 0x1000;
+
+/// A module whose kernels compute nothing, because they are a library's.
+pub(crate) const LIBRARY: usize = 0x101;
 
 pub(crate) struct Objects {
     pub(crate) last: usize,

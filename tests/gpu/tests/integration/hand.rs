@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use baton_interposer::wire::{FRAME_BYTES, FromSession, ToSession};
 
-use crate::world::{Client, World};
+use crate::world::{Client, World, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -55,11 +55,19 @@ impl Hand {
         self.say(ToSession::Grant { epoch });
     }
 
-    /// Takes the lease back, and returns when nothing more passes the gate: a program's second thread stands there.
-    pub(crate) fn close_gate(&mut self, client: &mut Client) {
+    /// Takes the lease back while the GPU computes, and returns when nothing more passes the gate: a program's second
+    /// thread stands there.
+    pub(crate) fn close_gate(&mut self, world: &World, client: &mut Client) {
         self.drop_lease();
+        // For the GPU it waits behind the closed gate.
+        assert!(eventually(|| world.machine.waiting().unwrap() == 1));
         client.does("launch-aside nothing 1000000");
         self.until(|message| message == FromSession::Want);
+    }
+
+    /// What was said that was not waited for.
+    pub(crate) fn said(&self) -> Vec<FromSession> {
+        self.said.try_iter().collect()
     }
 
     pub(crate) fn drop_lease(&mut self) {

@@ -15,7 +15,7 @@ fn memory_that_is_freed_while_the_lease_ends_stays_until_the_kernels_that_use_it
     world.machine.hold().unwrap();
     client.does("launch held 1");
     client.does("add a 1");
-    hand.close_gate(&mut client);
+    hand.close_gate(&world, &mut client);
     client.send("free a");
     // The thread that frees, and the one that gives the lease back.
     assert!(eventually(|| world.machine.waiting().unwrap() == 2));
@@ -26,11 +26,140 @@ fn memory_that_is_freed_while_the_lease_ends_stays_until_the_kernels_that_use_it
 }
 
 #[test]
+fn an_allocation_does_not_wait_for_kernels() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    hand.grant();
+    world.machine.hold().unwrap();
+    client.does("launch held 1");
+    client.does(&format!("allocate a {}", 8 * MIB));
+    hand.drop_lease();
+    // It waits at the end of the lease, and the allocation does not.
+    assert!(eventually(|| world.machine.waiting().unwrap() == 1));
+    client.does(&format!("allocate b {}", 8 * MIB));
+    world.machine.let_go().unwrap();
+    hand.until_yielded();
+}
+
+#[test]
+fn allocating_in_order_costs_no_more_than_twice_what_the_driver_s_pool_costs() {
+    for bytes in [4 * MIB, 1024] {
+        let pairs = format!("pairs {bytes} 50");
+        let mut world = World::new(64 * MIB);
+        let mut alone = world.client_alone();
+        let of_driver: u64 = alone.does(&pairs).parse().unwrap();
+        let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+        hand.grant();
+        // From cold.
+        client.does(&pairs);
+        hand.said();
+        let calls: u64 = client.does(&pairs).parse().unwrap();
+        assert!(
+            calls <= 2 * of_driver,
+            "{calls} calls, {of_driver} of the driver"
+        );
+        let said = hand.said();
+        let asks = |message: &&FromSession| {
+            matches!(
+                message,
+                FromSession::Grew { .. } | FromSession::Shrank { .. }
+            )
+        };
+        assert_eq!(said.iter().find(asks), None);
+    }
+}
+
+#[test]
+fn memory_that_was_freed_in_order_is_taken_again_only_in_that_order() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    hand.grant();
+    for bytes in [4 * MIB, 1024] {
+        let first = client.does(&format!("allocate-in-order a {bytes}"));
+        world.machine.hold().unwrap();
+        client.does("launch held 1");
+        client.does("add a 1");
+        client.does("free-in-order a");
+        // In another stream, and without order: that which waits for the kernel is not theirs.
+        for (verb, name) in [("captured-allocate", "b"), ("allocate", "c")] {
+            assert_ne!(client.does(&format!("{verb} {name} {bytes}")), first);
+        }
+        // A little less has the same room.
+        let again = client.does(&format!("allocate-in-order a {}", bytes - 256));
+        assert_eq!(again, first);
+        assert_eq!(client.does("range a"), "true");
+        world.machine.let_go().unwrap();
+        client.does("set a 3");
+        assert_eq!(client.does("check a"), "right");
+        // A new stream may have the handle of one that ended.
+        client.does("free-in-stream b");
+        client.does("renew-stream");
+        client.does(&format!("captured-allocate b {bytes}"));
+        for name in ["a", "b", "c"] {
+            client.does(&format!("free {name}"));
+        }
+    }
+    hand.drop_lease();
+    hand.until_yielded();
+    assert_eq!(world.machine.stale_handles().unwrap(), 0);
+    let freed: u64 = client
+        .does("memory")
+        .split(' ')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert_eq!(freed, 1 << 40, "all of it went back");
+}
+
+#[test]
+fn no_more_moves_than_others_need_and_each_part_is_given_back_at_once() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    hand.grant();
+    for (name, value) in [("a", 1), ("b", 2), ("c", 3)] {
+        client.does(&format!("allocate {name} {}", 4 * MIB));
+        client.does(&format!("set {name} {value}"));
+    }
+    hand.drop_lease();
+    hand.until_yielded();
+    hand.said();
+    hand.say(ToSession::SwapOut { bytes: 5 * MIB });
+    for _ in 0..2 {
+        let parts = |message| matches!(message, FromSession::Left { .. });
+        let bytes = 4 * MIB;
+        assert_eq!(hand.until(parts), FromSession::Left { bytes });
+    }
+    let is_over = |message| matches!(message, FromSession::SwappedOut { .. });
+    let FromSession::SwappedOut { bytes, .. } = hand.until(is_over) else {
+        unreachable!()
+    };
+    assert_eq!(bytes, 8 * MIB);
+    assert_eq!(world.machine.used_bytes().unwrap(), 4 * MIB);
+    // What is allocated and freed meanwhile is so on the host.
+    client.does(&format!("allocate d {}", 4 * MIB));
+    client.does("free d");
+    let freed = |message| matches!(message, FromSession::Shrank { .. });
+    let (bytes, away_bytes) = (4 * MIB, 4 * MIB);
+    assert_eq!(hand.until(freed), FromSession::Shrank { bytes, away_bytes });
+    hand.say(ToSession::SwapIn);
+    let is_back = |message| matches!(message, FromSession::SwappedIn { .. });
+    let FromSession::SwappedIn { bytes, .. } = hand.until(is_back) else {
+        unreachable!()
+    };
+    assert_eq!(bytes, 8 * MIB);
+    hand.grant();
+    for name in ["a", "b", "c"] {
+        assert_eq!(client.does(&format!("check {name}")), "right");
+    }
+}
+
+#[test]
 fn a_fork_copies_nothing_of_what_memory_that_moved_left_on_the_host() {
     let mut world = World::new(64 * MIB);
     let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
     client.does(&format!("allocate a {}", 8 * MIB));
-    hand.say(ToSession::SwapOut);
+    hand.say(ToSession::SwapOut { bytes: u64::MAX });
     hand.until(|message| matches!(message, FromSession::SwappedOut { .. }));
     client.does("fork");
     hand.say(ToSession::SwapIn);
@@ -41,7 +170,7 @@ fn a_fork_copies_nothing_of_what_memory_that_moved_left_on_the_host() {
 
 /// The memory leaves the GPU, and comes back.
 fn swap(hand: &mut Hand) {
-    hand.say(ToSession::SwapOut);
+    hand.say(ToSession::SwapOut { bytes: u64::MAX });
     let swapped = |message| {
         matches!(
             message,
@@ -121,7 +250,7 @@ fn calls_whose_pointers_the_driver_checks_wait_for_the_memory() {
     let mut world = World::new(64 * MIB);
     let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
     client.does(&format!("allocate a {}", 8 * MIB));
-    hand.say(ToSession::SwapOut);
+    hand.say(ToSession::SwapOut { bytes: u64::MAX });
     hand.until(|message| matches!(message, FromSession::SwappedOut { .. }));
     client.send("synchronize-copies a");
     hand.until(|message| message == FromSession::Want);
@@ -137,6 +266,6 @@ fn memory_that_cannot_be_unmapped_is_reported() {
     let faults = [(FAULTS, "cuMemUnmap:1:999")];
     let (mut hand, mut client) = Hand::with_client(&mut world, &faults);
     client.does(&format!("allocate a {}", 8 * MIB));
-    hand.say(ToSession::SwapOut);
+    hand.say(ToSession::SwapOut { bytes: u64::MAX });
     hand.until(|message| message == FromSession::Fault { code: 999 });
 }

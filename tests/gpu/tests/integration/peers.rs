@@ -62,7 +62,7 @@ impl Peer {
         self.grow(60 * MIB);
         let mut other = world.client();
         other.send(&format!("allocate a {}", 60 * MIB));
-        assert_eq!(self.hear(), ToSession::SwapOut);
+        assert_eq!(self.hear(), ToSession::SwapOut { bytes: 56 * MIB });
         other
     }
 }
@@ -104,7 +104,7 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
         let token = world.admit(None);
         let mut peer = Peer::of(&world, token);
         for _ in 0..50 {
-            let (kind, number) = (next() % 11, numbers[(next() % 5) as usize]);
+            let (kind, number) = (next() % 14, numbers[(next() % 5) as usize]);
             let message = match kind {
                 0 => FromSession::Want,
                 1 => FromSession::Yielded {
@@ -112,7 +112,13 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
                     submissions: number,
                 },
                 2 => FromSession::Grew { bytes: number },
-                3 => FromSession::Shrank { bytes: number },
+                3 => FromSession::Shrank {
+                    bytes: number,
+                    away_bytes: numbers[(next() % 5) as usize],
+                },
+                11 => FromSession::Left { bytes: number },
+                12 => FromSession::CanTrim,
+                13 => FromSession::Trimmed,
                 4 => FromSession::Fixed { bytes: number },
                 5 => FromSession::SwappedOut {
                     bytes: number,

@@ -174,6 +174,13 @@ impl World {
         command
     }
 
+    /// A program on the driver itself.
+    pub(crate) fn client_alone(&mut self) -> Client {
+        let mut command = self.command_of(0);
+        command.env_remove("LD_PRELOAD");
+        Client::start(command)
+    }
+
     pub(crate) fn client_of(&self, token: Token, variables: &[(&str, &str)]) -> Client {
         let mut command = self.command_of(token);
         command.envs(variables.iter().copied());

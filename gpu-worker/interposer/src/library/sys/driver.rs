@@ -118,6 +118,7 @@ driver! {
     fn stream_synchronize(stream: usize) = cuStreamSynchronize;
     fn event_create(event: *mut usize, flags: u32) = cuEventCreate;
     fn event_record(event: usize, stream: usize) = cuEventRecord;
+    fn ctx_record_event(context: usize, event: usize) = cuCtxRecordEvent;
     fn event_query(event: usize) = cuEventQuery;
     fn event_synchronize(event: usize) = cuEventSynchronize;
     fn event_destroy(event: usize) = cuEventDestroy_v2;
@@ -170,8 +171,21 @@ pub(in super::super) struct Stream(pub(in super::super) usize);
 /// The thread's own default stream.
 pub(in super::super) const PER_THREAD: Stream = Stream(2);
 
+impl Stream {
+    /// Each context has it.
+    pub(in super::super) fn is_default(self) -> bool {
+        self.0 <= PER_THREAD.0
+    }
+}
+
 pub(super) fn host_register(address: usize, bytes: usize) -> Code {
     mem_host_register(address, bytes, 0)
+}
+
+/// The calling thread's context, if it has one.
+pub(in super::super) fn current_context() -> Option<Context> {
+    let mut context = 0;
+    (ctx_get_current(&raw mut context) == SUCCESS && context != 0).then_some(Context(context))
 }
 
 /// The calling thread's context, and its device.
@@ -314,16 +328,31 @@ pub(in super::super) struct Event {
 
 impl Event {
     pub(in super::super) fn record(stream: Stream) -> Option<Self> {
-        const BLOCKING_WITHOUT_TIMES: u32 = 1 | 2;
-        let (mut context, mut handle) = (0, 0);
-        if ctx_get_current(&raw mut context) != SUCCESS
-            || event_create(&raw mut handle, BLOCKING_WITHOUT_TIMES) != SUCCESS
-        {
-            return None;
-        }
-        let context = Context(context);
-        let event = Self { handle, context };
+        let event = Self::create()?;
         (event_record(event.handle, stream.0) == SUCCESS).then_some(event)
+    }
+
+    /// Behind all that a context has to do. Drivers can do that since 12.5.
+    pub(in super::super) fn record_in(context: Context) -> Option<Self> {
+        context
+            .with(|| {
+                let event = Self::create().ok_or(NOT_FOUND)?;
+                as_result(ctx_record_event(context.0, event.handle)).map(|()| event)
+            })
+            .ok()
+    }
+
+    fn create() -> Option<Self> {
+        const BLOCKING_WITHOUT_TIMES: u32 = 1 | 2;
+        let (context, mut handle) = (current_context()?, 0);
+        let code = event_create(&raw mut handle, BLOCKING_WITHOUT_TIMES);
+        (code == SUCCESS).then_some(Self { handle, context })
+    }
+
+    /// `None` while it is not reached.
+    pub(in super::super) fn outcome(&self) -> Option<Code> {
+        const NOT_READY: Code = 600;
+        Some(event_query(self.handle)).filter(|code| *code != NOT_READY)
     }
 
     pub(in super::super) fn context(&self) -> Context {

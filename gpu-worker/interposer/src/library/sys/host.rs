@@ -27,6 +27,9 @@ unsafe extern "C" {
     fn munmap(at: *mut c_void, bytes: usize) -> c_int;
     fn madvise(at: *mut c_void, bytes: usize, advice: c_int) -> c_int;
     fn close(file: c_int) -> c_int;
+    fn eventfd(count: u32, flags: c_int) -> c_int;
+    fn read(file: c_int, to: *mut c_void, bytes: usize) -> isize;
+    fn write(file: c_int, from: *const c_void, bytes: usize) -> isize;
     fn setenv(name: *const c_char, value: *const c_char, overwrites: c_int) -> c_int;
     fn sigfillset(set: *mut SignalSet) -> c_int;
     fn pthread_sigmask(how: c_int, set: *const SignalSet, before: *mut SignalSet) -> c_int;
@@ -118,7 +121,26 @@ pub(super) fn set_variable(name: &str, value: &str) {
     }
 }
 
-pub(super) fn close_descriptor(descriptor: c_int) {
+pub(in super::super) fn close_descriptor(descriptor: c_int) {
     // SAFETY: closing what is not open is an error that harms nobody.
     unsafe { close(descriptor) };
+}
+
+/// A descriptor that can be read once something was counted, until that is reset; -1 where the system gives none.
+pub(in super::super) fn counter() -> c_int {
+    const NON_BLOCKING_NOT_IN_PROGRAMS: c_int = 0x800 | 0x8_0000;
+    // SAFETY: it takes numbers.
+    unsafe { eventfd(0, NON_BLOCKING_NOT_IN_PROGRAMS) }
+}
+
+pub(in super::super) fn count(counter: c_int) {
+    let one = 1_u64;
+    // SAFETY: eight bytes, as a counter takes them.
+    unsafe { write(counter, (&raw const one).cast(), 8) };
+}
+
+pub(in super::super) fn reset(counter: c_int) {
+    let mut count = 0_u64;
+    // SAFETY: eight bytes, as a counter gives them.
+    unsafe { read(counter, (&raw mut count).cast(), 8) };
 }

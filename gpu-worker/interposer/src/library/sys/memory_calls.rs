@@ -36,11 +36,11 @@ wrap! {
     }
 
     fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: usize) |driver| {
-        if goes_into_graph(Stream(stream), address, bytes) { driver() } else { allocate(address, bytes as u64) }
+        allocate_in_order(address, bytes, Stream(stream), driver)
     }
 
     fn cuMemAllocAsync_ptsz(address: *mut u64, bytes: usize, stream: usize) |driver| {
-        if goes_into_graph(own_default(stream), address, bytes) { driver() } else { allocate(address, bytes as u64) }
+        allocate_in_order(address, bytes, own_default(stream), driver)
     }
 
     fn cuMemFree_v2(address: u64) |driver| {
@@ -64,6 +64,16 @@ wrap! {
         }
         forgetting(address, driver())
 
+    }
+
+    fn cuStreamDestroy(stream: usize) |driver| {
+        ending(stream);
+        driver()
+    }
+
+    fn cuStreamDestroy_v2(stream: usize) |driver| {
+        ending(stream);
+        driver()
     }
 
     // ---- what cannot leave the GPU
@@ -227,8 +237,23 @@ fn is_ours(is_nonsense: bool) -> bool {
 }
 
 /// What is allocated while a stream is captured is memory of the graph.
-pub(super) fn goes_into_graph(stream: Stream, address: *const u64, bytes: usize) -> bool {
-    !is_ours(address.is_null() || bytes == 0) || PROCESS.captures.has(stream)
+pub(super) fn allocate_in_order(
+    address: *mut u64,
+    bytes: usize,
+    stream: Stream,
+    driver: impl FnOnce() -> Code,
+) -> Code {
+    if !is_ours(address.is_null() || bytes == 0) || PROCESS.captures.has(stream) {
+        return driver();
+    }
+    // SAFETY: the caller's, and it is not null.
+    unsafe { give(address, PROCESS.allocate_in_order(bytes as u64, stream)) }
+}
+
+fn ending(stream: usize) {
+    if is_in_use() {
+        PROCESS.end_stream(Stream(stream));
+    }
 }
 
 pub(super) fn own_default(stream: usize) -> Stream {
@@ -238,10 +263,15 @@ pub(super) fn own_default(stream: usize) -> Stream {
     }
 }
 
-pub(super) fn allocate(address: *mut u64, bytes: u64) -> Code {
-    match PROCESS.allocate(bytes) {
+fn allocate(address: *mut u64, bytes: u64) -> Code {
+    // SAFETY: the caller's, and it is not null.
+    unsafe { give(address, PROCESS.allocate(bytes)) }
+}
+
+unsafe fn give(address: *mut u64, allocated: Result<u64, Code>) -> Code {
+    match allocated {
         Ok(allocated) => {
-            // SAFETY: the caller's, and it is not null.
+            // SAFETY: the caller's.
             unsafe { *address = allocated };
             SUCCESS
         }

@@ -37,6 +37,19 @@ extern "C" fn baton_gpu_submissions() -> u32 {
     super::PROCESS.gate.submissions()
 }
 
+/// For the session's Python: see [`super::Process::trims`].
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code))]
+extern "C" fn baton_gpu_trims() -> std::ffi::c_int {
+    super::PROCESS.trims()
+}
+
+#[cfg_attr(not(test), unsafe(no_mangle))]
+#[cfg_attr(test, allow(dead_code))]
+extern "C" fn baton_gpu_trimmed() {
+    super::PROCESS.trimmed();
+}
+
 /// A function of this library that stands for the driver's of the same name.
 struct Wrapper {
     name: &'static str,

@@ -7,7 +7,7 @@ use std::mem::transmute;
 use super::super::PROCESS;
 use super::super::pools::Place;
 use super::driver::{Code, Export, NOT_FOUND, ON_DEVICE, PINNED, SUCCESS, Stream};
-use super::memory_calls::{allocate, fixed, goes_into_graph, own_default};
+use super::memory_calls::{allocate_in_order, fixed, own_default};
 use super::wrap;
 
 wrap! {
@@ -99,12 +99,10 @@ fn allocate_from(
     bytes: usize,
     driver: impl Fn() -> Code,
 ) -> Code {
-    if goes_into_graph(stream, address, bytes) {
-        return driver();
-    }
     match PROCESS.pools.place_of(pool) {
-        Place::Movable => allocate(address, bytes as u64),
-        Place::Fixed => fixed(address, bytes as u64, driver),
-        Place::Host => driver(),
+        Place::Movable => allocate_in_order(address, bytes, stream, driver),
+        // What is captured is memory of the graph.
+        Place::Fixed if !PROCESS.captures.has(stream) => fixed(address, bytes as u64, driver),
+        Place::Fixed | Place::Host => driver(),
     }
 }

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use super::{api, put};
 use crate::card::card;
 use crate::{
-    CAPTURE_UNSUPPORTED, CONTEXTS, Code, Context, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND,
+    CAPTURE_UNSUPPORTED, CONTEXTS, Code, Context, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, LIBRARY, NOT_FOUND,
     OUT_OF_MEMORY, PRIMARY, SUCCESS, context, engine, objects, spoils_captures, stale,
 };
 
@@ -53,6 +53,19 @@ fn end(context: usize) {
     card().give(ended.map_or(0, |context| context.bytes));
 }
 
+/// Of the device: such as libraries find on a GPU of 2017 (compute capability 7.0).
+fn property(attribute: c_int) -> c_int {
+    const PROPERTIES: &[(c_int, c_int)] = &[
+        (1, 1024), (2, 1024), (3, 1024), (4, 64), (5, c_int::MAX), (6, 65535), (7, 65535), (8, 49152), (9, 65536), (10, 32),
+        (11, c_int::MAX), (12, 65536), (13, 1_530_000), (14, 512), (15, 1), (16, 80), (19, 1), (31, 1), (36, 877_000),
+        (37, 4096), (38, 6_291_456), (39, 2048), (40, 1), (41, 1), (75, 7), (76, 0), (78, 1), (79, 1), (80, 1), (81, 98304),
+        (82, 65536), (83, 1), (86, 1), (87, 2), (88, 1), (89, 1), (90, 1), (92, 1), (93, 1), (94, 1), (95, 1), (96, 1),
+        (97, 98304), (98, 1), (99, 1), (102, 1), (103, 1), (115, 1),
+    ];
+    let found = PROPERTIES.iter().find(|(one, _)| *one == attribute);
+    found.map_or(0, |(_, value)| *value)
+}
+
 api! {
     fn cuDeviceGetCount(count: *mut c_int) { put(count, 1) }
 
@@ -74,19 +87,7 @@ api! {
     fn cuDeviceTotalMem_v2(bytes: *mut usize, _device: c_int) { put(bytes, card().total_bytes() as usize) }
 
     fn cuDeviceGetAttribute(value: *mut c_int, attribute: c_int, _device: c_int) {
-        put(value, match attribute {
-            // Threads in a block; of a warp; processors.
-            1 => 1024,
-            10 => 32,
-            16 => 1,
-            // One engine for copies; compute capability 9.0.
-            40 => 1,
-            75 => 9,
-            76 => 0,
-            // Unified addresses, memory behind reserved addresses, pools.
-            41 | 102 | 115 => 1,
-            _ => 0,
-        })
+        put(value, property(attribute))
     }
 
     fn cuDevicePrimaryCtxRetain(context: *mut usize, _device: c_int) {
@@ -164,14 +165,14 @@ api! {
     }
 
     fn cuCtxPopCurrent_v2(context: *mut usize) {
-        match CONTEXTS.with_borrow_mut(Vec::pop) {
+        match CONTEXTS.with_borrow_mut(|stack| stack.pop()) {
             Some(popped) => { put(context, popped); SUCCESS }
             None => INVALID_CONTEXT,
         }
     }
 
     fn cuCtxGetDevice(device: *mut c_int) {
-        if CONTEXTS.with_borrow(Vec::is_empty) { INVALID_CONTEXT } else { put(device, 0) }
+        if CONTEXTS.with_borrow(|stack| stack.is_empty()) { INVALID_CONTEXT } else { put(device, 0) }
     }
 
     fn cuCtxSynchronize() {
@@ -202,10 +203,11 @@ api! {
     fn cuModuleUnload(_module: usize) { SUCCESS }
 
     fn cuModuleGetFunction(function: *mut usize, module: usize, name: *const c_char) {
-        if module != 0x100 || name.is_null() {
+        if !matches!(module, 0x100 | LIBRARY) || name.is_null() {
             return INVALID_HANDLE;
         }
         let Ok(name) = CStr::from_ptr(name).to_str() else { return NOT_FOUND };
+        let name = if module == LIBRARY { "nothing" } else { name };
         let mut objects = objects();
         let number = objects.number();
         objects.functions.insert(number, name.to_owned());

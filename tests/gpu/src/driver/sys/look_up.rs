@@ -66,6 +66,7 @@ static ENTRIES: &[Entry] = entries! {
     "cuMemsetD8" 3020 false cuMemsetD8_v2;
     "cuStreamBeginCapture" 10010 false cuStreamBeginCapture_v2;
     "cuStreamDestroy" 4000 false cuStreamDestroy_v2;
+    "cuCtxRecordEvent" 12050 false cuCtxRecordEvent;
     = cuPointerSetAttribute cuStreamWaitEvent cuArrayDestroy cuCtxGetCurrent cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuMemAllocFromPoolAsync
       cuMemGetDefaultMemPool cuMemPoolCreate cuMemPoolDestroy cuCtxGetDevice cuCtxSetCurrent cuCtxSynchronize cuDeviceGet cuDeviceGetAttribute
       cuDeviceGetCount cuDeviceGetGraphMemAttribute cuDeviceGetName cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRetain cuDriverGetVersion

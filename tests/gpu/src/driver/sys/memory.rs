@@ -62,7 +62,8 @@ unsafe fn free(address: u64) -> Code {
 fn find(address: u64) -> Option<(u64, usize, Place)> {
     let own = lock(&ALLOCATIONS).range(..=address).next_back().map(|(start, (bytes, place))| (*start, *bytes, *place));
     let mapped = lock(&MAPPED).range(..=address).next_back().map(|(start, bytes)| (*start, *bytes, Place::Device));
-    [own, mapped].into_iter().flatten().find(|(start, bytes, _)| address < start + *bytes as u64)
+    let host = lock(&HOST).range(..=address).next_back().map(|(start, bytes)| (*start, *bytes, Place::Host));
+    [own, mapped, host].into_iter().flatten().find(|(start, bytes, _)| address < start + *bytes as u64)
 }
 
 fn copy_now(to: u64, from: u64, bytes: usize) -> Code {

@@ -2,12 +2,14 @@
 
 mod checkpoints;
 mod contexts;
+mod libraries;
 mod look_up;
 mod mapping;
 mod memory;
 mod pinned;
 mod pools;
 mod streams;
+mod tables;
 
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::fs::File;
@@ -80,6 +82,11 @@ pub(crate) fn map_numbers(file: &File) -> io::Result<&'static [AtomicU64]> {
 }
 
 pub(crate) use pinned::notice_forks;
+
+/// Functions for which libraries ask and which are not here: they are not supported.
+mod absent {
+    include!(env!("ABSENT"));
+}
 
 pub(crate) fn copy(to: u64, from: u64, bytes: usize) {
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };

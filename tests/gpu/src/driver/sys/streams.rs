@@ -143,6 +143,23 @@ api! {
         SUCCESS
     }
 
+    // cuCtxRecordEvent: captures in an event all the activities of the context at the time of this call.
+    fn cuCtxRecordEvent(context: usize, event: usize) {
+        let mut objects = objects();
+        let Some(last) = objects.contexts.get(&context).map(|context| context.last) else {
+            drop(objects);
+            return stale();
+        };
+        match objects.events.get_mut(&event) {
+            Some(known) => known.last = last,
+            None => {
+                drop(objects);
+                return stale();
+            }
+        }
+        SUCCESS
+    }
+
     fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) {
         let mut objects = objects();
         if let Some(origin) = objects.captured_events.get(&event).copied()

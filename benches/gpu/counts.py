@@ -1,0 +1,118 @@
+"""What sharing costs by counts, on a driver in host memory: calls to it, and bytes that move. No GPU is used.
+
+The time of moves is a model's: `LINK` bytes a second in each direction, as `baton plan --policies` counts them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from programs import ROOT, against
+
+import measuring  # isort: skip
+from end_to_end.turns import turns  # isort: skip
+
+CARD_BYTES = 64 << 20
+LINK = 50e9
+BUFFER_BYTES = 4 << 20
+PAIRS = 200
+ROUNDS = 10
+CARGO = ("cargo", "build", "--quiet", "--locked", "--message-format=json", "-p", "baton-gpu-tests")
+
+
+def main() -> None:
+    rows: dict[str, dict[str, Any]] = {}
+    verdict: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([built("gpu-machine"), folder, str(CARD_BYTES)], check=True)
+        client = built("gpu-client")
+        pairs(rows, verdict, folder, client)
+        for mebibytes in (32, 40, 56):
+            hand_overs(rows, verdict, folder, client, mebibytes << 20)
+    columns = dict.fromkeys(column for row in rows.values() for column in row)
+    in_columns = {what: {column: row.get(column, "") for column in columns} for what, row in rows.items()}
+    measuring.report("gpu-counts", in_columns, verdict)
+
+
+def pairs(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str) -> None:
+    """Allocations and frees in the order of a stream."""
+    found: dict[str, float] = {}
+    with turns(1, CARD_BYTES, CARD_BYTES) as ends:
+        for name, extra in (("the driver's own pool", {}), ("in turns", ends.environment(1))):
+            with program(folder, client, extra) as does:
+                does(f"pairs {4 << 20} {PAIRS}")
+                found[name] = int(does(f"pairs {4 << 20} {PAIRS}")) / PAIRS
+                rows[f"allocate and free in order, {name}"] = {"calls": found[name]}
+    alone, shared = found.values()
+    verdict["calls to allocate and free in order"] = against(shared, 2 * alone, shared <= 2 * alone)
+
+
+def hand_overs(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str, each: int) -> None:
+    """Two programs of this size compute one after the other, again and again."""
+    with (
+        turns(2, CARD_BYTES, 8 * CARD_BYTES) as ends,
+        program(folder, client, ends.environment(1)) as first,
+        program(folder, client, ends.environment(2)) as second,
+    ):
+        names = [f"buffer-{number}" for number in range(each // BUFFER_BYTES)]
+        for does in (first, second):
+            for name in names:
+                does(f"allocate {name} {BUFFER_BYTES}")
+                does(f"set {name} 1")
+        for session in (1, 2):
+            ends.usage(session)
+        for _ in range(ROUNDS):
+            for does in (first, second):
+                for name in names:
+                    does(f"add {name} 1")
+                assert {does(f"check {name}") for name in names} == {"right"}
+        moved = sum(ends.usage(session)["moved_bytes"] for session in (1, 2)) / (2 * ROUNDS)
+    needed = 2 * max(0, 2 * each - CARD_BYTES)
+    what = f"hand-over, each {each / CARD_BYTES:.0%} of the memory"
+    rows[what] = {
+        "moved_mib": round(moved / 2**20, 1),
+        "whole_sessions_mib": 2 * each >> 20 if needed else 0,
+        "model_ms": round(moved / LINK * 1e3, 2),
+    }
+    verdict[what] = against(round(moved / 2**20, 1), needed >> 20, moved <= needed, " MiB")
+
+
+def built(name: str) -> str:
+    lines = subprocess.run([*CARGO, "--bin", name], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    (found,) = filter(None, (json.loads(line).get("executable") for line in lines.splitlines()))
+    return str(found)
+
+
+@contextlib.contextmanager
+def program(folder: str, client: str, extra: dict[str, str]) -> Iterator[Any]:
+    """What it answers to a command, without its `ok`."""
+    here = {"LD_LIBRARY_PATH": folder, "BATON_TEST_GPU": str(Path(folder) / "card")}
+    environment = dict(os.environ) | here | extra
+    with subprocess.Popen(
+        [client], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == "ok ready\n"
+
+        def does(command: str) -> str:
+            process.stdin.write(command + "\n")
+            process.stdin.flush()
+            answer = process.stdout.readline().strip()
+            if not answer.startswith("ok"):
+                raise RuntimeError(f"{command}: {answer}")
+            return answer.removeprefix("ok").strip()
+
+        yield does
+        process.stdin.close()
+
+
+if __name__ == "__main__":
+    main()

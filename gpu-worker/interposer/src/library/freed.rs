@@ -1,0 +1,166 @@
+//! Memory that was freed, and may be in use until what was submitted before has ended.
+//!
+//! An allocation in the order of the same stream takes it again at once and asks nobody, as with the driver's own pools.
+//! The rest goes back when a mark that was left in the stream later is reached, or at the end of the lease.
+
+use std::{
+    cell::Cell,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use super::sys::driver::{self, Context, Event, PER_THREAD, Stream};
+
+/// Work with the same order is done one after the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Order {
+    stream: Stream,
+    /// Only default streams have the same handle in several contexts and threads.
+    context: Context,
+    thread: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct InOrder(Vec<One>);
+
+#[derive(Debug)]
+struct One {
+    address: u64,
+    room: u64,
+    /// `None` where it can be reused only after all that was submitted.
+    order: Option<Order>,
+    mark: Option<Arc<Event>>,
+}
+
+impl Order {
+    /// `None` where the calling thread has no context.
+    pub(super) fn of(stream: Stream) -> Option<Self> {
+        let of_context = |thread| {
+            Some(Self {
+                stream,
+                context: driver::current_context()?,
+                thread,
+            })
+        };
+        match stream {
+            PER_THREAD => of_context(this_thread()),
+            stream if stream.is_default() => of_context(0),
+            stream => Some(Self {
+                stream,
+                context: Context::NONE,
+                thread: 0,
+            }),
+        }
+    }
+
+    /// Another thread cannot name it.
+    fn is_of_thread(self) -> bool {
+        self.thread != 0
+    }
+}
+
+/// A number that no other thread has or had.
+fn this_thread() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    thread_local! { static NUMBER: Cell<u64> = const { Cell::new(0) } }
+    if NUMBER.get() == 0 {
+        NUMBER.set(LAST.fetch_add(1, Relaxed) + 1);
+    }
+    NUMBER.get()
+}
+
+impl InOrder {
+    pub(super) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// To be used no more before the next drain.
+    pub(super) fn push(&mut self, address: u64, room: u64) {
+        self.0.push(One {
+            address,
+            room,
+            order: None,
+            mark: None,
+        });
+    }
+
+    /// The calling thread freed it in the order of a stream.
+    pub(super) fn push_in_order(&mut self, address: u64, room: u64, order: Order) {
+        let own = order
+            .is_of_thread()
+            .then(|| Event::record(order.stream))
+            .flatten();
+        self.0.push(One {
+            address,
+            room,
+            order: Some(order),
+            mark: own.map(Arc::new),
+        });
+    }
+
+    /// What was freed last, because that is most likely in the caches.
+    pub(super) fn reuse(&mut self, room: u64, order: Order) -> Option<u64> {
+        let fits = |one: &One| one.room == room && one.order == Some(order);
+        let place = self.0.iter().rposition(fits)?;
+        Some(self.0.remove(place).address)
+    }
+
+    /// What is in use no more.
+    pub(super) fn take(&mut self, is_drained: bool) -> Vec<u64> {
+        let is_free =
+            |one: &One| is_drained || one.mark.as_ref().is_some_and(|mark| mark.is_reached());
+        let (free, rest): (Vec<One>, _) =
+            std::mem::take(&mut self.0).into_iter().partition(is_free);
+        self.0 = rest;
+        free.into_iter().map(|one| one.address).collect()
+    }
+
+    /// Leaves marks behind the work that may use it. `context_of` says where an address belongs.
+    pub(super) fn mark(&mut self, context_of: impl Fn(u64) -> Option<Context>) {
+        let mut marks: Vec<(Order, Arc<Event>)> = Vec::new();
+        for one in self.0.iter_mut().filter(|one| one.mark.is_none()) {
+            let Some(order) = one.order.filter(|order| !order.is_of_thread()) else {
+                continue;
+            };
+            let known = marks.iter().find(|(other, _)| *other == order);
+            one.mark = known.map(|(_, mark)| mark.clone()).or_else(|| {
+                let context = context_of(one.address)?;
+                let mark = Arc::new(context.with(|| Ok(Event::record(order.stream))).ok()??);
+                marks.push((order, mark.clone()));
+                Some(mark)
+            });
+        }
+    }
+
+    /// This stream ends: its handle may soon be another's.
+    pub(super) fn forget_stream(
+        &mut self,
+        stream: Stream,
+        context_of: impl Fn(u64) -> Option<Context>,
+    ) {
+        let is_its = |one: &One| one.order.is_some_and(|order| order.stream == stream);
+        if self.0.iter().any(is_its) {
+            self.mark(context_of);
+            for one in self.0.iter_mut().filter(|one| is_its(one)) {
+                one.order = None;
+            }
+        }
+    }
+
+    /// A context ends, with its streams and marks: what is in it waits for the next drain.
+    pub(super) fn forget_context(&mut self, is_in_it: impl Fn(u64) -> bool) {
+        for one in self.0.iter_mut().filter(|one| is_in_it(one.address)) {
+            (one.order, one.mark) = (None, None);
+        }
+    }
+
+    pub(super) fn remove_all(&mut self, addresses: &[u64]) {
+        self.0.retain(|one| !addresses.contains(&one.address));
+    }
+}

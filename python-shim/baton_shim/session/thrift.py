@@ -1,0 +1,56 @@
+"""Gives back GPU memory that libraries hold without using it.
+
+PyTorch and CuPy keep memory that was freed for their next allocation. Where sessions take turns on a GPU and another
+session lacks room, that memory would be copied to the host like any other. So it goes back to the driver first: at the
+end of a cell, and between cells when the worker asks. JAX offers no call for this.
+
+The interposer (`gpu-worker/interposer`), which such sessions load before all other libraries, says when.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import select
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import asyncio
+
+
+class Thrift:
+    def __init__(self) -> None:
+        loaded: Any = ctypes.CDLL(None)
+        self._is_here = hasattr(loaded, "baton_gpu_trims")
+        self._loaded = loaded
+        self._descriptor = -1
+
+    def end_cell(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Called when a cell's code has ended. From the first use of the GPU on, `loop` listens for the worker."""
+        if not self._is_here:
+            return
+        if self._descriptor < 0:
+            self._descriptor = self._loaded.baton_gpu_trims()
+            if self._descriptor >= 0:
+                loop.add_reader(self._descriptor, self._trim)
+        elif select.select([self._descriptor], [], [], 0)[0]:
+            self._trim()
+
+    def _trim(self) -> None:
+        for give_back in (_trim_torch, _trim_cupy):
+            with contextlib.suppress(Exception):  # the library is half imported, or its context is broken
+                give_back()
+        self._loaded.baton_gpu_trimmed()
+
+
+def _trim_torch() -> None:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def _trim_cupy() -> None:
+    cupy = sys.modules.get("cupy")
+    if cupy is not None:
+        cupy.get_default_memory_pool().free_all_blocks()

@@ -1,0 +1,200 @@
+"""What the tests do with PyTorch 1.12 on a driver in host memory: one part, named on the command line.
+
+Kernels compute nothing there; memory, copies, sets, streams, events and graphs are real. So each part fills memory with
+copies, and says whether it is as it was left. Every line that it prints is `right`, or says what is wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+MIB = 1 << 20
+# The direction of a copy.
+ON_DEVICE = 3
+
+
+def numbers(count: int, seed: int) -> Any:
+    return torch.randint(0, 1 << 62, (count,), generator=torch.Generator().manual_seed(seed))
+
+
+def hold(mebibytes: int, seed: int) -> tuple[Any, Any]:
+    """The same on the host and on the GPU, in tensors of different sizes."""
+    parts = [numbers(count, seed + place) for place, count in enumerate(sizes(mebibytes * MIB // 8))]
+    return parts, [part.cuda() for part in parts]
+
+
+def sizes(count: int) -> Iterator[int]:
+    """Of small, middling and large tensors, `count` numbers together."""
+    while count > 0:
+        for size in (100, 60_000, 700_000, 2_000_000):
+            yield min(size, count)
+            count -= size
+            if count <= 0:
+                return
+
+
+def check(left: Any, found: Any) -> None:
+    wrong = [
+        place for place, (one, other) in enumerate(zip(left, found, strict=True)) if not torch.equal(one, other.cpu())
+    ]
+    say(f"wrong tensors: {wrong}" if wrong else "right")
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def memory(mebibytes: int, rounds: int, seed: int) -> None:
+    """All sizes, read, copied on the GPU and freed again and again."""
+    left, there = hold(mebibytes, seed)
+    for turn in range(rounds):
+        sys.stdin.readline()
+        check(left, there)
+        for one, other in zip(left[turn % 4 :: 4], there[turn % 4 :: 4], strict=True):
+            check([one], [torch.empty_like(other).copy_(other)])
+        if turn % 3 == 2:
+            torch.cuda.empty_cache()
+
+
+def threads(mebibytes: int, rounds: int, seed: int) -> None:
+    """Four threads with streams of their own, half of them with pinned memory and events."""
+    left, there = hold(mebibytes, seed)
+    wrong: list[str] = []
+
+    def work(number: int) -> None:
+        stream, event = torch.cuda.Stream(), torch.cuda.Event()
+        with torch.cuda.stream(stream):
+            for turn in range(rounds * 4):
+                own = numbers(1000 + 37_000 * (turn % 7), seed + 100 * number + turn)
+                sent = own.pin_memory().cuda(non_blocking=True) if number % 2 else own.cuda()
+                copy = torch.empty_like(sent).copy_(sent)
+                event.record(stream)
+                event.synchronize()
+                back = torch.empty_like(own, pin_memory=True)
+                back.copy_(copy, non_blocking=True)
+                stream.synchronize()
+                if not torch.equal(back, own):
+                    wrong.append(f"thread {number} in turn {turn}")
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    say("; ".join(wrong) or "right")
+    check(left, there)
+
+
+class Squares(torch.utils.data.Dataset):  # type: ignore[misc]
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, place: int) -> Any:
+        return torch.full((2000,), place * place)
+
+
+def loader(mebibytes: int, rounds: int, seed: int) -> None:
+    """A DataLoader forks workers while the process has memory on the GPU and on the host."""
+    left, there = hold(mebibytes, seed)
+    for _ in range(rounds):
+        batches = torch.utils.data.DataLoader(Squares(), batch_size=4, num_workers=2, pin_memory=True)
+        sums = [int(batch.cuda(non_blocking=True).cpu().sum()) for batch in batches]
+        say("right" if sum(sums) == 2000 * sum(one * one for one in range(16)) else f"wrong batches: {sums}")
+        check(left, there)
+
+
+def graphs(mebibytes: int, rounds: int, seed: int) -> None:
+    """A copy that was captured copies after its memory moved. PyTorch has no graphs with CUDA 10, its runtime has."""
+    left, there = hold(mebibytes, seed)
+    source, target = there[3], torch.empty_like(there[3])
+    (library,) = Path(torch.__file__).parent.glob("lib/libcudart*")
+    runtime = ctypes.CDLL(str(library))
+
+    def call(name: str, *values: object) -> None:
+        if code := getattr(runtime, name)(*values):
+            raise RuntimeError(f"{name}: {code}")
+
+    graph, executable = ctypes.c_void_p(), ctypes.c_void_p()
+    stream = torch.cuda.Stream()
+    handle = ctypes.c_void_p(stream.cuda_stream)
+    addresses = [ctypes.c_void_p(one.data_ptr()) for one in (target, source)]
+    torch.cuda.synchronize()
+    call("cudaStreamBeginCapture", handle, 0)
+    call("cudaMemcpyAsync", *addresses, ctypes.c_size_t(8 * source.numel()), ON_DEVICE, handle)
+    call("cudaStreamEndCapture", handle, ctypes.byref(graph))
+    call("cudaGraphInstantiate", ctypes.byref(executable), graph, None, None, ctypes.c_size_t(0))
+    for turn in range(rounds):
+        sys.stdin.readline()
+        target.copy_(numbers(target.numel(), seed + turn))
+        torch.cuda.synchronize()
+        call("cudaGraphLaunch", executable, handle)
+        stream.synchronize()
+        say("right" if torch.equal(target.cpu(), left[3]) else f"the graph did not copy in turn {turn}")
+    check(left, there)
+
+
+def cache(mebibytes: int, rounds: int, seed: int) -> None:
+    """Memory that is freed and held by the library comes and goes."""
+    kept, there = hold(mebibytes // 4, seed)
+    for turn in range(rounds):
+        large, copies = hold(mebibytes // 2, seed + 1000 * turn)
+        check(large, copies)
+        del large, copies
+        gc.collect()
+        sys.stdin.readline()
+        if turn % 2:
+            torch.cuda.empty_cache()
+        say("right" if torch.cuda.memory_allocated() < torch.cuda.memory_reserved() + MIB else "wrong counts")
+    check(kept, there)
+
+
+def trims(mebibytes: int, rounds: int, seed: int) -> None:
+    """What a session does between cells: it gives back what the library holds when it is asked to."""
+    from baton_shim.session.thrift import Thrift
+
+    left, there = hold(mebibytes, seed)
+    check(left, there)
+    del there
+    loop = asyncio.new_event_loop()
+    Thrift().end_cell(loop)
+    say("right" if torch.cuda.memory_reserved() > mebibytes * MIB // 2 else "wrong: nothing is held")
+    loop.add_reader(sys.stdin, loop.stop)
+    loop.run_forever()
+    held = torch.cuda.memory_reserved()
+    say("right" if held == 0 else f"wrong: {held} bytes are still held")
+
+
+def calls(mebibytes: int, rounds: int, seed: int) -> None:
+    """The library's own functions answer: cuBLAS, launches, information."""
+    free, total = torch.cuda.mem_get_info()
+    say("right" if 0 < free <= total else f"wrong: {free} of {total} bytes are free")
+    for _ in range(rounds):
+        ones = torch.ones(64, 64, device="cuda")
+        for _ in range(200):
+            ones.add_(1)
+        say("right" if (ones @ ones).shape == (64, 64) else "wrong shape")
+    torch.cuda.synchronize()
+    submissions = ctypes.CDLL(None).baton_gpu_submissions() & 0xFFFF_FFFF
+    say("right" if submissions >= 200 * rounds else f"only {submissions} submissions passed the gate")
+
+
+PARTS: dict[str, Callable[[int, int, int], None]] = {
+    part.__name__: part for part in (memory, threads, loader, graphs, cache, trims, calls)
+}
+
+if __name__ == "__main__":
+    name, *rest = sys.argv[1:]
+    torch.set_num_threads(1)
+    torch.cuda.init()
+    say("ready")
+    PARTS[name](*map(int, rest))
+    say("done")
