@@ -22,7 +22,7 @@ use super::{
     Process,
     line::Frames,
     sys::{
-        driver::{self, OUT_OF_MEMORY, SUCCESS},
+        driver::{self, OUT_OF_MEMORY},
         host,
     },
     wire::{Epoch, FromSession, Hello, SOCKET, TOKEN, ToSession},
