@@ -33,7 +33,7 @@ help:
 	@echo "make lab       the same, then open JupyterLab on the examples"
 	@echo "make test      everything that must pass"
 	@echo "make lint      formatting, clippy, ruff, mypy"
-	@echo "make test-older-torch  virtual CUDA and moving tensors with older versions of PyTorch"
+	@echo "make test-matrix  the Python package with other versions of Python and of the libraries"
 	@echo "make bench     measure, into benches/results/"
 	@echo "make test-gpu  the checks that need an NVIDIA GPU"
 	@echo "make bench-gpu what needs one, measured into benches/results/"
@@ -50,7 +50,7 @@ lab: $(INSTALLED)
 	$(BIN)/jupyter lab --ServerApp.root_dir=examples/notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: test
-test: browser lint test-rust test-python
+test: browser lint test-rust test-python test-ends
 
 # The Rust tests start kernels: they find Python and the shim here.
 .PHONY: test-rust
@@ -70,14 +70,17 @@ test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(VENV)/.hub $(INS
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile python-shim/tests
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile tests
 
-# Three further copies of PyTorch, 6 GB on disk, so apart from `make test`.
-.PHONY: test-older-torch
-test-older-torch: $(VENV)/.torch-2.5 $(VENV)/.torch-2.0 $(VENV)/.torch-1.13
-	for version in 2.5 2.0 1.13; do \
-		export PYTHONPATH=$(CURDIR)/$(VENV)/torch-$$version:$(CURDIR)/python-shim; \
-		$(BIN)/python python-shim/tests/virtual/conformance.py differences virtual; \
-		$(BIN)/pytest -m "not gpu" python-shim/tests/state/test_torch.py python-shim/tests/virtual/test_travel.py; \
-	done
+# The oldest and the newest versions that are supported, with the tests that tell most. It says so where a Python is missing.
+.PHONY: test-ends
+test-ends: $(VENV)/.requirements-test
+	scripts/install-system-packages stubs
+	$(BIN)/python scripts/test_matrix.py --ends
+
+# Four further environments, of up to 5 GB, so apart from `make test`; MATRIX="newest --remove" runs one.
+.PHONY: test-matrix
+test-matrix: $(VENV)/.requirements-test
+	scripts/install-system-packages stubs
+	$(BIN)/python scripts/test_matrix.py $(MATRIX)
 
 .PHONY: test-gpu
 test-gpu: gpu $(VENV)/.requirements-gpu $(VENV)/.requirements-cuda $(INSTALLED)
@@ -162,13 +165,6 @@ $(VENV)/.requirements-gpu: requirements/frameworks.txt requirements/gpu.txt scri
 
 $(VENV)/.requirements-cuda: requirements/cuda.txt | $(BIN)/python
 	$(BIN)/pip install --quiet --upgrade --target $(VENV)/cuda -r $<
-	touch $@
-
-$(VENV)/.torch-%: requirements/torch-%.txt scripts/stub_cuda.py $(VENV)/.requirements-runtime
-	scripts/install-system-packages stubs
-	rm -rf $(VENV)/torch-$*
-	$(BIN)/pip install --quiet --no-deps --target $(VENV)/torch-$* -r $<
-	PYTHONPATH=$(VENV)/torch-$* $(BIN)/python scripts/stub_cuda.py
 	touch $@
 
 # Test suites of others, for tests/test_foreign_suites.py: source archives, which contain the tests. Their plugins are
