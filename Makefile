@@ -35,7 +35,7 @@ help:
 	@echo "make check     lint and unit tests: what to run while you work"
 	@echo "make lint      formatting, clippy, ruff, mypy, spelling"
 	@echo "make deny      licences, duplicates and sources of the crates"
-	@echo "make test-older-torch  virtual CUDA and moving tensors with older versions of PyTorch"
+	@echo "make test-matrix  the Python package with other versions of Python and of the libraries"
 	@echo "make test-cuda-libraries  PyTorch 1.12 in turns on a CUDA driver in host memory (Python 3.10, 2 GB on disk)"
 	@echo "make bench     measure, into benches/results/"
 	@echo "make test-gpu  the checks that need an NVIDIA GPU"
@@ -54,7 +54,7 @@ lab: $(INSTALLED)
 	$(BIN)/jupyter lab --ServerApp.root_dir=examples/notebooks $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: test
-test: browser lint test-rust test-python
+test: browser lint test-rust test-python test-ends
 	@echo "Not run: make test-cuda-libraries (needs Python 3.10, and takes some minutes)"
 
 # The Rust tests start kernels: they find Python and the shim here.
@@ -75,14 +75,17 @@ test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(VENV)/.hub $(VEN
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile python-shim/tests
 	$(BIN)/pytest -m "not gpu and not cuda_libraries" -n 2 --dist loadfile tests
 
-# Three further copies of PyTorch, 6 GB on disk, so apart from `make test`.
-.PHONY: test-older-torch
-test-older-torch: $(VENV)/.torch-2.5 $(VENV)/.torch-2.0 $(VENV)/.torch-1.13
-	for version in 2.5 2.0 1.13; do \
-		export PYTHONPATH=$(CURDIR)/$(VENV)/torch-$$version:$(CURDIR)/python-shim; \
-		$(BIN)/python python-shim/tests/virtual/conformance.py differences virtual; \
-		$(BIN)/pytest -m "not gpu" python-shim/tests/state/test_torch.py python-shim/tests/virtual/test_travel.py; \
-	done
+# The oldest and the newest versions that are supported, with the tests that tell most. It says so where a Python is missing.
+.PHONY: test-ends
+test-ends: $(VENV)/.requirements-test
+	scripts/install-system-packages stubs
+	$(BIN)/python scripts/test_matrix.py --ends
+
+# Four further environments, of up to 5 GB, so apart from `make test`; MATRIX="newest --remove" runs one.
+.PHONY: test-matrix
+test-matrix: $(VENV)/.requirements-test
+	scripts/install-system-packages stubs
+	$(BIN)/python scripts/test_matrix.py $(MATRIX)
 
 # Real libraries of CUDA under the interposer, with moves at random. BATON_TEST_SEED=N repeats what a run printed.
 .PHONY: test-cuda-libraries
@@ -200,13 +203,6 @@ $(VENV)/.cuda-libraries: requirements/cuda-libraries.txt scripts/find-python | $
 	rm -rf $(VENV)/cuda-libraries
 	"$$(scripts/find-python 3.10)" -m venv $(VENV)/cuda-libraries
 	$(VENV)/cuda-libraries/bin/python -m pip install --quiet --no-deps -r $<
-	touch $@
-
-$(VENV)/.torch-%: requirements/torch-%.txt scripts/stub_cuda.py $(VENV)/.requirements-runtime
-	scripts/install-system-packages stubs
-	rm -rf $(VENV)/torch-$*
-	$(BIN)/pip install --quiet --no-deps --target $(VENV)/torch-$* -r $<
-	PYTHONPATH=$(VENV)/torch-$* $(BIN)/python scripts/stub_cuda.py
 	touch $@
 
 # Test suites of others, for tests/test_foreign_suites.py: source archives, which contain the tests. Their plugins are

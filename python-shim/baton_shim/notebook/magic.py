@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
-from baton_shim.base import compat
+from baton_shim.base import compat, tested
 from baton_shim.base.compat import FIT
 from baton_shim.base.source import GPU_LINE
 from baton_shim.notebook.options import Options, gpu_bytes, milliseconds, names
@@ -73,10 +74,13 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
         options = parse_argstring(gpu, line)
         if home is None:
             raise UsageError(why_not)
+        quiet = options.quiet or home.quiet
+        if not quiet and (untested := tested.news()) is not None:
+            sys.stderr.write(f"warning: {untested}\n")
         return home.run_cell(
             cell,
             Options(
-                quiet=options.quiet or home.quiet,
+                quiet=quiet,
                 keep=names(options.keep, "--keep"),
                 drop=names(options.drop, "--drop"),
                 returns=not options.no_return,

@@ -394,7 +394,7 @@ class Table:
                     left[name] = reason
                 elif name in certain:
                     raise Refused(name, reason, hint)
-        return file.getbuffer(), pickler, left
+        return memoryview(file.getvalue()), pickler, left  # no copy; a view on the file would forbid it to close
 
     def _failure(
         self, last: Any, error: Exception, named: list[tuple[str, Any]], failed: Mapping[int, Failure]

@@ -3,13 +3,14 @@
 `python conformance.py answers virtual` (or `real`) answers them in this process. Out: a JSON list with one text for
 each line, written as the list writes its expectations; null where this torch lacks a function that the line names.
 `python conformance.py differences virtual` starts such a process and prints what is not as the list says, or as the
-list of this version, as `conformance-1.13.txt`, says.
+list of this version, as `conformance-2.2.txt`, says.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import importlib.metadata
 import json
 import os
 import re
@@ -73,6 +74,14 @@ def differences(kind: str, *, version: str | None = None) -> list[str]:
         elif not agrees(own or line.expected, answer) and not (version and answer is None):
             found.append(f"{line.expression}\n  expected {own or line.expected}\n  found    {answer}")
     return [*found, *(f"{expression}\n  is in {file.name} only" for expression in otherwise)]
+
+
+def version_here() -> str:
+    return ".".join(importlib.metadata.version("torch").split(".")[:2])
+
+
+def has_own_list(version: str) -> bool:
+    return LIST.with_name(f"conformance-{version}.txt").exists()
 
 
 # ---- answering ----
@@ -160,9 +169,7 @@ def main() -> None:
     asked, kind = sys.argv[1:]
     if asked == "answers":
         print_answers(kind)
-    import torch
-
-    version = ".".join(torch.__version__.split(".")[:2])
+    version = version_here()
     found = differences(kind, version=version)
     print(*found, f"torch {version}: {len(lines())} questions, {len(found)} differences", sep="\n")
     sys.exit(bool(found))

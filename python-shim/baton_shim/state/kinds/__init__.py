@@ -22,7 +22,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from baton_shim.state.kinds.archives import ArchiveKind, is_archive_type
-from baton_shim.state.kinds.arrays import ArrayKind, ArrowBufferKind, RecordKind, TypeKind, has_plain_memory
+from baton_shim.state.kinds.arrays import ArrayKind, RecordKind, TypeKind, has_plain_memory
+from baton_shim.state.kinds.arrow import ArrowBufferKind, ArrowKind, is_arrow_type
 from baton_shim.state.kinds.base import ATOMS, Fixed, Here, Kind, imported
 from baton_shim.state.kinds.caches import CachedFunctionKind
 from baton_shim.state.kinds.classes import MemberKind
@@ -30,6 +31,7 @@ from baton_shim.state.kinds.code import CellKind, ClassKind, FunctionKind
 from baton_shim.state.kinds.containers import C_DATA, BytesKind, CDataKind, DictKind, ListKind, SetKind
 from baton_shim.state.kinds.figures import FigureKind, RegistryKind, is_figure_type, is_registry_type
 from baton_shim.state.kinds.frames import (
+    ArrowColumnKind,
     BlockKind,
     FrameKind,
     OwnersKind,
@@ -109,11 +111,12 @@ class Kinds:
         self.leaf, self.attributes, self.instance = LeafKind(here), AttributesKind(here), InstanceKind(here)
         self.exception, self.reduced, self.function = ExceptionKind(here), ReducedKind(here), FunctionKind(here)
         self.cell, self.type, self.cached = CellKind(here), ClassKind(here), CachedFunctionKind(here)
-        self.reference, self.array, self.arrow = ReferenceKind(here), ArrayKind(here), ArrowBufferKind(here)
+        self.reference, self.array, self.arrow = ReferenceKind(here), ArrayKind(here), ArrowKind(here)
+        self.arrow_buffer = ArrowBufferKind(here)
         self.record, self.dict_iterator, self.weak = RecordKind(here), DictIteratorKind(here), WeakCollectionKind(here)
         self.tensor, self.generator, self.fixed = TensorKind(here), GeneratorKind(here), Fixed(here)
         self.frame, self.block, self.owners = FrameKind(here), BlockKind(here), OwnersKind(here)
-        self.whole, self.member = WholeKind(here), MemberKind(here)
+        self.whole, self.member, self.arrow_column = WholeKind(here), MemberKind(here), ArrowColumnKind(here)
         self.figure, self.registry, self.image = FigureKind(here), RegistryKind(here), ImageKind(here)
         self.dtype, self.list_iterator = TypeKind(here), ListIteratorKind(here)
         self.series_manager, self.jitted = SeriesManagerKind(here), JittedKind(here)
@@ -229,6 +232,8 @@ class Kinds:
         if is_decision_tree_type(kind):
             return self.decision_tree
         if issubclass(kind, imported("pyarrow", "Buffer")):
+            return self.arrow_buffer
+        if is_arrow_type(kind):
             return self.arrow
         if numpy is not None and issubclass(kind, numpy.void):
             return self.record

@@ -1,4 +1,4 @@
-"""numpy arrays and Arrow buffers: views on segments, so that arrays that share memory go on sharing it.
+"""numpy arrays: views on segments, so that arrays that share memory go on sharing it.
 
 An array that owns its memory and is alone on it comes back as a true owner where that costs a small copy only.
 A view travels with its owner (`view.base`), which keeps both on one segment. Memory-mapped files travel by their
@@ -8,7 +8,6 @@ bytes: what the cell writes arrives in the notebook's own mapping, and so in the
 from __future__ import annotations
 
 import array
-import importlib
 import math
 import pickle
 import sys
@@ -372,30 +371,3 @@ class TypeKind(Kind):
             return None
         text = next((text for text in (obj.str, obj.char) if obj.names is None and own(text) is obj), None)
         return None if text is None else (own, (text,))
-
-
-class ArrowBufferKind(Kind):
-    """`pyarrow.Buffer`: immutable, but large, and shared by slices."""
-
-    name = "arrow buffer"
-
-    def __init__(self, here: Here) -> None:
-        super().__init__(here)
-        self._anchors = (self.new,)
-
-    def reduce(self, obj: Any) -> Any:
-        if not obj.size or not getattr(obj, "is_cpu", True):
-            return None
-        segments = self.here.segments
-        segment = segments.find(obj.address, obj.size) or segments.add(obj.address, obj.size)
-        self.here.used.append((obj, segment.number))
-        return self._anchors[0], (segment.number, obj.address - segment.address, obj.size)
-
-    def new(self, number: int, offset: int, size: int) -> Any:
-        pyarrow = importlib.import_module("pyarrow")
-
-        segments = self.here.segments
-        memory = segments.buffer(segments.by_number[number])
-        made = pyarrow.py_buffer(memoryview(memory).cast("B")[offset : offset + size])
-        self.here.used.append((made, number))
-        return made

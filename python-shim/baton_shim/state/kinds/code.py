@@ -11,6 +11,7 @@ from __future__ import annotations
 import abc
 import ctypes
 import enum
+import gc
 import importlib
 import sys
 import types
@@ -100,11 +101,14 @@ class FunctionKind(Kind):
         if state is None:
             return
         code, (defaults, keywords, attributes, names) = state
+        *_, annotations, annotate, type_parameters = names
         yield code
         yield from obj.__closure__ or ()
         yield from defaults or ()
-        for pairs in (keywords, attributes, names[3]):
+        for pairs in (keywords, attributes, annotations):
             yield from (value for _, value in pairs or ())
+        yield annotate
+        yield from type_parameters
 
     def apply(self, obj: Any, content: Any) -> None:
         if content is not None:
@@ -112,18 +116,44 @@ class FunctionKind(Kind):
             self.set_state(obj, state)
 
     def _state(self, function: types.FunctionType) -> tuple[Any, ...]:
-        names = (function.__qualname__, function.__module__, function.__doc__, tuple(function.__annotations__.items()))
+        own_names = function.__qualname__, function.__module__, function.__doc__
+        names = (*own_names, *annotations_of(function), getattr(function, "__type_params__", ()))
         keywords = function.__kwdefaults__
         pairs = None if keywords is None else tuple(keywords.items())
         return function.__defaults__, pairs, tuple(function.__dict__.items()), names
 
     def set_state(self, function: types.FunctionType, state: tuple[Any, ...]) -> None:
-        function.__defaults__, keywords, attributes, (qualified, module, doc, annotations) = state
+        function.__defaults__, keywords, attributes, names = state
+        qualified, module, doc, annotations, annotate, type_parameters = names
         function.__kwdefaults__ = None if keywords is None else dict(keywords)
         function.__qualname__, function.__module__, function.__doc__ = qualified, module, doc
-        function.__annotations__ = dict(annotations)
+        if annotations is None:
+            function.__annotate__ = annotate  # type: ignore[attr-defined]
+        else:
+            function.__annotations__ = dict(annotations)
+        if type_parameters:
+            function.__type_params__ = type_parameters  # type: ignore[attr-defined]
         function.__dict__.clear()
         function.__dict__.update(attributes)
+
+
+Annotations = tuple[tuple[tuple[str, Any], ...] | None, Any]
+
+
+def annotations_of(function: types.FunctionType) -> Annotations:
+    """The annotations, or, from Python 3.14 on, the function that will compute them.
+
+    The first look at them computes them, and may fail on a name that is bound later. So the dict is looked for among
+    what the function refers to: it is there once the annotations were computed or set (PEP 649).
+    """
+    annotate = getattr(function, "__annotate__", None)
+    if annotate is None:
+        return tuple(function.__annotations__.items()), None
+    others = (function.__globals__, function.__builtins__, function.__dict__, function.__kwdefaults__)  # type: ignore[attr-defined]
+    for part in gc.get_referents(function):
+        if type(part) is dict and not any(part is other for other in others):
+            return tuple(part.items()), None
+    return None, annotate
 
 
 def has_no_name(function: types.FunctionType) -> bool:

@@ -32,6 +32,8 @@ def pandas_kind(kind: type) -> str | None:
         return BlockKind.name
     if kind is imported("pandas.core.internals.managers", "SingleBlockManager"):
         return SeriesManagerKind.name
+    if issubclass(kind, imported("pandas.core.arrays.arrow.array", "ArrowExtensionArray")):
+        return ArrowColumnKind.name
     frames = tuple(found for name in ("DataFrame", "Series", "Index") if (found := getattr(pandas, name, None)))
     return FrameKind.name if issubclass(kind, frames) else None
 
@@ -100,6 +102,21 @@ class FrameKind(WholeKind):
             owners.add_index_reference(obj)
         if isinstance(obj, sys.modules["pandas"].Index):
             obj.__dict__[_CACHE] = {}
+
+
+class ArrowColumnKind(WholeKind):
+    """Texts and whatever else pandas keeps in Arrow arrays, in the chunks that they are in: pandas' own pickling
+    copies them into one.
+    """
+
+    name = "pandas arrow column"
+
+    def lasting(self, obj: Any) -> dict[str, Any]:
+        return {name: value for name, value in obj.__dict__.items() if name != _CACHE}
+
+    def set_attributes(self, obj: Any, attributes: dict[str, Any]) -> None:
+        super().set_attributes(obj, attributes)
+        obj.__dict__[_CACHE] = {}
 
 
 class BlockKind(ReducedKind):

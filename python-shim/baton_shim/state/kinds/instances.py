@@ -279,7 +279,7 @@ class ExceptionKind(Kind):
     def reduce(self, obj: Any) -> Any:
         new, apply, _ = self._anchors
         kind: Any = type(obj)
-        own = kind.__reduce__ is not BaseException.__reduce__ and not isinstance(obj, OSError)
+        own = kind.__reduce__ not in _WITHOUT_LOSS and not isinstance(obj, OSError)
         if own or kind.__reduce_ex__ is not object.__reduce_ex__:
             return self._with_links(obj, obj.__reduce_ex__(5))
         arguments = obj.__reduce__()[1] if isinstance(obj, OSError) else obj.args
@@ -336,4 +336,8 @@ def fields(kind: type[BaseException]) -> tuple[str, ...]:
     return tuple(name for name, part in own if isinstance(part, members))
 
 
+_WITHOUT_LOSS = frozenset((BaseException.__reduce__, AttributeError.__reduce__))
+"""Ways of pickling that say no more than the fields do. From Python 3.12 on AttributeError has one that leaves out
+`obj` (https://github.com/python/cpython/issues/103352).
+"""
 _WITH_ARGUMENTS_ONLY = (object, BaseException, BaseExceptionGroup)

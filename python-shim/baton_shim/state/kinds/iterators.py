@@ -1,17 +1,22 @@
 """Iterators of Python itself that are half used: `zip`, `map`, `itertools`, over tuples, sets and the like.
 
 One that goes through something that stays in its kernel, such as a generator or an open file, stays with it.
+
+Python 3.14 has taken pickling from those of `itertools` (https://github.com/python/cpython/issues/101588). What the
+garbage collector is told of them still says all that some consist of; the others stay.
 """
 
 from __future__ import annotations
 
 import collections
+import gc
 import itertools
+import re
 from collections.abc import Iterator
 from typing import Any
 
 from baton_shim.state.kinds.base import Here, State
-from baton_shim.state.kinds.reduced import ReducedKind, build
+from baton_shim.state.kinds.reduced import ReducedForm, ReducedKind, build
 from baton_shim.state.refusal import Stayed, StayedError
 
 _OVER_SET: type = type(iter(set()))
@@ -35,6 +40,10 @@ class IteratorKind(ReducedKind):
         super().__init__(here)
         self._anchors = (self.new, self.over)
 
+    def form(self, obj: Any) -> ReducedForm:
+        kind: Any = type(obj)
+        return form_by_parts(obj) if kind.__reduce__ is object.__reduce__ else super().form(obj)
+
     def reduce(self, obj: Any) -> Any:
         if type(obj) in (_OVER_SET, _OVER_ORDERED):  # which pickle as iterators over lists
             _, (left, *_), *_ = obj.__reduce__()
@@ -53,3 +62,35 @@ class IteratorKind(ReducedKind):
     def read(self, obj: Any) -> State:
         way, form = super().read(obj)
         return "replace" if type(obj) in (_OVER_SET, _OVER_ORDERED) else way, form
+
+
+def form_by_parts(obj: Any) -> ReducedForm:
+    """How to make the same again from what it refers to. Raises TypeError where that does not say all."""
+    kind = type(obj)
+    parts = [part for part in gc.get_referents(obj) if part is not kind]
+    function: Any = kind
+    arguments: tuple[Any, ...]
+    if kind is itertools.count:
+        whole = re.match(r"count\((-?\d+)[,)]", repr(obj))  # counted in C; a number of another type is a part
+        arguments = (parts[0] if whole is None else int(whole[1]), parts[-1])
+    elif kind is itertools.repeat:
+        arguments = (parts[0], *times_left(obj))
+    elif kind is itertools.chain:
+        function = itertools.chain.from_iterable
+        source, *active = parts or [()]  # what it goes through next, and now
+        arguments = (itertools.chain(active, source) if active else source,)
+    elif kind in (itertools.starmap, itertools.filterfalse):
+        iterator, called = parts
+        arguments = (called, iterator)
+    elif kind is itertools.compress:
+        arguments = tuple(parts)
+    else:
+        raise TypeError(f"cannot pickle {kind.__module__}.{kind.__qualname__} objects from Python 3.14 on")
+    return function, arguments, None, [], []
+
+
+def times_left(repeat: Any) -> tuple[int, ...]:
+    try:
+        return (repeat.__length_hint__(),)
+    except TypeError:  # for ever
+        return ()

@@ -1,4 +1,6 @@
-"""Variables of types and new types of the notebook. `typing` pickles them by names that mean nothing elsewhere."""
+"""Variables of types, new types and aliases of types of the notebook. Python pickles them by names, which mean nothing
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,11 @@ from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State
 
-TYPINGS: tuple[type, ...] = (typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, typing.NewType)
+_ALIAS: Any = getattr(typing, "TypeAliasType", ())  # what `type Name = ...` makes from Python 3.12 on
+TYPINGS: tuple[type, ...] = (
+    *(typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, typing.NewType),
+    *((_ALIAS,) if _ALIAS else ()),
+)
 _OPTIONS = ("bound", "covariant", "contravariant", "infer_variance")
 
 
@@ -18,22 +24,82 @@ class TypingKind(Kind):
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)
-        self._anchors = (self.make,)
+        self._anchors = (self.make, self.make_alias, self.set_value, self.make_generic_alias)
+        self._values: dict[int, list[Any]] = {}  # of aliases that are being made
 
     def reduce(self, obj: Any) -> Any:
-        if obj.__module__ != "__main__":
+        if not is_ours(obj):
             return None
-        return self._anchors[0], (type(obj), obj.__name__, *said(obj))
+        make, make_alias, set_value, make_generic_alias = self._anchors
+        if not isinstance(obj, _ALIAS):
+            return make, (type(obj), obj.__name__, obj.__module__, *said(obj))
+        if not obj.__type_params__:
+            return make_alias, (obj.__name__,), obj.__value__, None, None, set_value
+        if contains(obj.__value__, obj):
+            raise TypeError("it has parameters and contains itself, and Python makes such aliases from source only")
+        return make_generic_alias, (obj.__name__, obj.__value__, obj.__type_params__)
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:
+        if isinstance(obj, _ALIAS):
+            yield from obj.__type_params__
+            try:
+                yield obj.__value__
+            except Exception:  # it names what is not bound yet: the pickler meets the same
+                pass
+            return
         arguments, options = said(obj)
         yield from arguments
         yield from options.values()
 
-    def make(self, kind: Any, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    def make(self, kind: Any, name: str, module: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         made = kind(name, *arguments, **options)
-        made.__module__ = "__main__"
+        made.__module__ = module
         return made
+
+    def make_alias(self, name: str) -> Any:
+        """Its value may contain the alias itself, and so is set afterwards."""
+        value: list[Any] = []
+        made = in_main(f"type {name} = value[0]", name, {"value": value})
+        self._values[id(made)] = value
+        return made
+
+    def set_value(self, alias: Any, value: Any) -> None:
+        self._values.pop(id(alias)).append(value)
+
+    def make_generic_alias(self, name: str, value: Any, parameters: tuple[Any, ...]) -> Any:
+        source = "made = new(name, value, type_params=parameters)"
+        return in_main(source, "made", {"new": _ALIAS, "name": name, "value": value, "parameters": parameters})
+
+
+def is_ours(obj: Any) -> bool:
+    """A parameter in brackets, as in `def f[T]()`, says that it is of `typing`, which has it under no name."""
+    of_typing = obj.__module__ == "typing"
+    return obj.__module__ == "__main__" or (of_typing and getattr(typing, obj.__name__, None) is not obj)
+
+
+def in_main(source: str, name: str, names: dict[str, Any]) -> Any:
+    """Run this and take what it bound to the name. An alias is of the module whose code made it: the notebook."""
+    scope = {"__name__": "__main__", **names}
+    exec(source, scope)
+    return scope[name]
+
+
+def contains(value: Any, alias: Any) -> bool:
+    """Whether an alias stands in a type, also by way of other aliases."""
+    seen: set[int] = set()
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if part is alias:
+            return True
+        if id(part) not in seen and not isinstance(part, type):
+            seen.add(id(part))
+            waiting += [*getattr(part, "__args__", ()), getattr(part, "__origin__", None)]
+            if isinstance(part, _ALIAS):
+                waiting.append(part.__value__)
+            elif isinstance(part, list):  # the parameters of a Callable
+                waiting += part
+    return False
 
 
 def said(obj: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Older versions of torch (1.13, 2.0), which ask the mode less often, and whose `GradScaler` works on a GPU only."""
+"""Older versions of torch (2.2), which ask the mode less often, and whose `GradScaler` works on a GPU only."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from baton_shim.virtual.patches import Patches
-from baton_shim.virtual.pytorch import mode
 from baton_shim.virtual.pytorch.gradients import several
 from baton_shim.virtual.pytorch.indexing import get_item, set_item
 from baton_shim.virtual.pytorch.labels import Tensor, first_tensor, on_cuda, put
 from baton_shim.virtual.pytorch.mode import RULES, Rule, VirtualCuda, mode_here
-from baton_shim.virtual.pytorch.rules import Args, Kwargs, as_tensor
+from baton_shim.virtual.pytorch.rules import Args, Kwargs
 from baton_shim.virtual.pytorch.training import passing_labels
 
 
@@ -24,14 +23,8 @@ def install(patches: Patches) -> None:
     tensor = torch.zeros(1)
     if not asks_mode(lambda: tensor[0]):
         install_indexing(patches)
-    if not asks_mode(lambda: torch.asarray(0)):
-        asarray_here = torch.asarray
-        patches.set(torch, "asarray", lambda obj, **options: as_tensor(mode_here(), asarray_here, (obj,), options))
     if not hasattr(torch.autograd, "_engine_run_backward"):
         install_backward(patches)
-    with torch._C.DisableTorchFunction():
-        if asks_mode(lambda: torch.zeros_like(tensor)):
-            patches.set(mode, "ACTIVE", unless_disabled(mode.ACTIVE))
     if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_amp_update_scale_", "CPU"):
         patches.set(torch, "_amp_foreach_non_finite_check_and_unscale_", unscale)
         patches.set(torch, "_amp_update_scale_", update_scale)
@@ -49,17 +42,6 @@ def asks_mode(call: Callable[[], object]) -> bool:
     with Asked():
         call()
     return bool(asked)
-
-
-def unless_disabled(active: Any) -> Any:
-    """In torch 1.13 `DisableTorchFunction` does not disable modes."""
-
-    def handle(self: Any, function: Any, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        if not torch._C._is_torch_function_enabled():
-            return function(*args, **(kwargs or {}))
-        return active(self, function, types, args, kwargs)
-
-    return handle
 
 
 # ---- elements ----

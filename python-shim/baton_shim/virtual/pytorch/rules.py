@@ -24,11 +24,8 @@ _ASSIGNING = "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift 
 
 
 def default_device_constructors() -> set[Any]:
-    try:
-        from torch.utils._device import _device_constructors
-    except ImportError:  # torch 1.13, which has only default types
-        names = "empty full ones zeros rand randn randint randperm arange range linspace logspace eye"
-        return present(torch, names)
+    from torch.utils._device import _device_constructors
+
     constructors: set[Any] = _device_constructors()
     return constructors
 

@@ -50,9 +50,7 @@ def install(patches: Patches) -> None:
         return loaded.cuda() if cuda else loaded
 
     patches.set(torch.jit, "load", load)
-    state_here = getattr(torch._utils, "_get_obj_state", None)
-    if state_here is not None:  # torch 1.13 leaves all attributes behind
-        patches.set(torch._utils, "_get_obj_state", without_label(state_here))
+    patches.set(torch._utils, "_get_obj_state", without_label(torch._utils._get_obj_state))
 
 
 def install_storages(patches: Patches) -> None:
