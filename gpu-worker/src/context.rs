@@ -16,6 +16,7 @@ use crate::Config;
 use crate::device;
 use crate::gpu::{Reading, Sharing};
 use crate::mirror::SessionMirror;
+use crate::sandbox::Bubblewrap;
 use crate::session::{Session, StartError, StartOrder, start};
 
 #[derive(Clone)]
@@ -34,6 +35,8 @@ pub(crate) struct Context {
     pub(crate) connections: watch::Sender<u64>,
     /// How sessions share the GPU.
     pub(crate) sharing: Sharing,
+    /// What stands around each session.
+    pub(crate) sandbox: Option<Arc<Bubblewrap>>,
     /// What the machine's GPUs do.
     pub(crate) reading: watch::Receiver<Reading>,
 }
@@ -103,6 +106,12 @@ impl Context {
                 .clone()
                 .unwrap_or_else(|| cell.python.clone().into()),
             folder: cell.folder.clone().into(),
+            // Without a mirror, the notebook has proved that this machine sees its folder.
+            notebook_folder: match (&mirror, &cell.notebook_folder) {
+                (None, Some(folder)) => Some(PathBuf::from(&folder.path)),
+                _ => None,
+            },
+            sandbox: self.sandbox.as_deref(),
             mirror,
             place: self.sharing.place().await,
             sharing: &self.sharing,
@@ -117,7 +126,10 @@ impl Context {
     /// Without a Python of its own the worker has nothing to try.
     pub(crate) async fn try_a_session(&self) -> Result<(), StartError> {
         match &self.config.python {
-            Some(python) => try_a_session(&self.config, python, &self.sharing).await,
+            Some(python) => {
+                let sandbox = self.sandbox.as_deref();
+                try_a_session(&self.config, python, &self.sharing, sandbox).await
+            }
             None => Ok(()),
         }
     }
@@ -128,11 +140,14 @@ pub(crate) async fn try_a_session(
     config: &Config,
     python: &Path,
     sharing: &Sharing,
+    sandbox: Option<&Bubblewrap>,
 ) -> Result<(), StartError> {
     start(StartOrder {
         notebook: NotebookId::random(),
         python: python.to_owned(),
         folder: PathBuf::new(),
+        notebook_folder: None,
+        sandbox,
         mirror: None,
         place: sharing.place().await,
         sharing,

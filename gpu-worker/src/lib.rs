@@ -24,6 +24,7 @@ mod outbox;
 mod packages;
 mod processes;
 mod report;
+mod sandbox;
 mod session;
 mod status;
 mod stop;
@@ -43,6 +44,8 @@ use crate::agent::Agent;
 use crate::context::Context;
 use crate::gpu::{CUDA_VISIBLE_DEVICES, GpuMode, MONITORING, Sharing};
 pub use crate::mirror::FilesChoice;
+use crate::sandbox::{Bubblewrap, SandboxError};
+pub use crate::sandbox::{NetworkChoice, SandboxChoice};
 pub use crate::status::Status;
 pub use crate::stop::Stop;
 
@@ -87,6 +90,11 @@ pub struct Config {
     /// Names of variables that sessions inherit of this process's environment besides the usual ones; `*` stands for
     /// any ending.
     pub session_environment: Vec<String>,
+    pub sandbox: SandboxChoice,
+    /// Of sessions in a sandbox.
+    pub network: NetworkChoice,
+    /// What sandboxed sessions may read besides the system and their Python.
+    pub readable: Vec<PathBuf>,
     /// Where the sessions' sockets lie; its path must be short.
     pub runtime_folder: PathBuf,
     /// Told whenever it changes.
@@ -115,6 +123,7 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
         config.baton.as_deref(),
     );
     let sharing = sharing.await.context("Failed to share the GPU")?;
+    let sandbox = open_sandbox(&config).await?;
     let slots = match config.slots {
         Some(slots) => slots.try_into().unwrap_or(Semaphore::MAX_PERMITS),
         None => sharing.slots(),
@@ -128,6 +137,7 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
         stopping: CancellationToken::new(),
         connections: watch::Sender::default(),
         sharing,
+        sandbox,
         reading,
     };
     let context = Arc::new(context);
@@ -140,9 +150,22 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
 /// Starts a session of this Python as a worker does, but off the GPU, which others may be using; lets it run a cell of
 /// its own, and ends it. Call it from a thread that lives until it is done.
 pub async fn try_a_session(config: &Config, python: &Path) -> anyhow::Result<()> {
-    let tried = context::try_a_session(config, python, &Sharing::Open).await;
+    let sandbox = open_sandbox(config).await?;
+    let tried = context::try_a_session(config, python, &Sharing::Open, sandbox.as_deref()).await;
     tried.map_err(|error| {
         let (why, _) = notice::why_not_started(&error);
         anyhow::anyhow!(why.trim_end().to_owned())
     })
+}
+
+async fn open_sandbox(config: &Config) -> Result<Option<Arc<Bubblewrap>>, SandboxError> {
+    match config.sandbox {
+        SandboxChoice::None => Ok(None),
+        // A notebook could name any program.
+        SandboxChoice::Bubblewrap if config.python.is_none() => Err(SandboxError::NoPython),
+        SandboxChoice::Bubblewrap => {
+            let bubblewrap = Bubblewrap::open(config.network, config.readable.clone()).await?;
+            Ok(Some(Arc::new(bubblewrap)))
+        }
+    }
 }

@@ -274,7 +274,7 @@ mod tests {
     fn a_failed_start_shows_what_python_said() {
         let problem = StartError::Ended {
             python: "/venv/bin/python".into(),
-            status: ExitStatus::from_raw(1 << 8),
+            status: Some(ExitStatus::from_raw(1 << 8)),
             last_lines: vec!["No module named baton_shim".to_owned()],
         };
         let told = not_started(&problem);

@@ -35,6 +35,10 @@ impl SessionPackages {
         })
     }
 
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     pub(crate) fn environment(&self) -> [(&'static str, OsString); 2] {
         let may_install = if self.may_install { "1" } else { "0" };
         [

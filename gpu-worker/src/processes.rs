@@ -110,6 +110,28 @@ fn page_bytes() -> u64 {
         .unwrap_or(4096)
 }
 
+/// Everything below a process.
+pub(crate) fn below(process: Pid) -> Vec<Pid> {
+    let mut found = with_descendants(process);
+    found.remove(0);
+    found
+}
+
+pub(crate) fn parent_of(process: Pid) -> Option<Pid> {
+    pid(status_of(process, "PPid:")?.trim())
+}
+
+/// What the process is called in its own namespace.
+pub(crate) fn innermost_number(process: Pid) -> Option<Pid> {
+    pid(status_of(process, "NSpid:")?.split_whitespace().last()?)
+}
+
+fn status_of(process: Pid, field: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let value = status.lines().find_map(|line| line.strip_prefix(field))?;
+    Some(value.to_owned())
+}
+
 /// The process and everything below it.
 fn with_descendants(process: Pid) -> Vec<Pid> {
     let mut found = vec![process];

@@ -1,9 +1,9 @@
 //! `baton worker`: runs cells on this machine.
 
-use std::{process::ExitCode, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Context;
-use baton_gpu_worker::{Config, Stop};
+use baton_gpu_worker::{Config, SandboxChoice, Stop};
 use baton_protocol::WorkerId;
 use baton_transport::Dial;
 use tokio::{runtime::Builder, sync::watch};
@@ -52,6 +52,18 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// In a sandbox no notebook chooses the program: without a setting it is the Python that this program was installed for.
+fn python(settings: &Settings) -> Option<PathBuf> {
+    let beside = || {
+        let python = std::env::current_exe().ok()?.with_file_name("python");
+        python.exists().then_some(python)
+    };
+    match settings.worker_sandbox {
+        SandboxChoice::None => settings.worker_python.clone(),
+        SandboxChoice::Bubblewrap => settings.worker_python.clone().or_else(beside),
+    }
+}
+
 /// Of `baton up`, unless the setting says otherwise.
 const SHORT_STOP_GRACE: Duration = Duration::from_secs(10);
 
@@ -69,7 +81,7 @@ pub(crate) fn config(
         patience: settings.broker_patience,
         name: settings.worker_name.clone(),
         slots: settings.worker_slots,
-        python: settings.worker_python.clone(),
+        python: python(settings),
         cache: settings.worker_cache.clone(),
         cache_limit_bytes: settings.worker_cache_limit.bytes,
         session_idle: settings.worker_session_idle,
@@ -84,6 +96,9 @@ pub(crate) fn config(
         gpu_memory_bytes: settings.worker_gpu_memory.map(|size| size.bytes),
         baton: std::env::current_exe().ok(),
         session_environment: settings.worker_session_environment.0.clone(),
+        sandbox: settings.worker_sandbox,
+        network: settings.worker_network,
+        readable: settings.worker_readable.0.clone(),
         runtime_folder: folder.path().to_owned(),
         status: watch::Sender::default(),
     }

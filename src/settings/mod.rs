@@ -13,7 +13,7 @@ mod value;
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
 use baton_broker::Database;
-use baton_gpu_worker::{FilesChoice, gpu::GpuMode};
+use baton_gpu_worker::{FilesChoice, NetworkChoice, SandboxChoice, gpu::GpuMode};
 use baton_protocol::address::BrokerAddress;
 use baton_transport::LaneChoice;
 
@@ -349,6 +349,21 @@ settings! {
     flag: Some(("session-environment", &["worker", "up"])),
     default: Text("[]");
 
+    #[doc = "How the worker isolates the cells of different people: `bubblewrap` starts each session in its own namespaces, where it sees a read-only system and its notebook's files; `none` lets cells do everything that the worker's user can do. The worker refuses to start if bubblewrap does not work."]
+    worker_sandbox: SandboxChoice = "worker.sandbox",
+    flag: Some(("sandbox", &["worker", "up"])),
+    default: Text("none");
+
+    #[doc = "The network of sandboxed cells: `none`, or `host`, the network of this machine, which `pip install` and downloads need."]
+    worker_network: NetworkChoice = "worker.network",
+    flag: Some(("network", &["worker", "up"])),
+    default: Text("none");
+
+    #[doc = "Folders and files that sandboxed cells may read in addition to the system and the worker's Python, such as `[\"/data/course\"]`."]
+    worker_readable: Paths = "worker.readable",
+    flag: Some(("readable", &["worker", "up"])),
+    default: Text("[]");
+
     #[doc = "How sessions reach the files of a notebook's folder: `auto` works in the folder itself if this machine sees it, otherwise in a mirror whose files arrive when they are opened; `mirror` always uses a mirror; `copy` fetches all files before the cell runs."]
     worker_files: FilesChoice = "worker.files",
     flag: Some(("files", &["worker", "up"])),
@@ -471,12 +486,7 @@ impl Value for VariableNames {
 
     /// As in the configuration file, or with a comma between the names.
     fn parse(text: &str) -> Option<Self> {
-        let inner = text
-            .strip_prefix('[')
-            .and_then(|text| text.strip_suffix(']'));
-        let names = inner.unwrap_or(text).split(',');
-        let names = names.map(|name| name.trim().trim_matches('"'));
-        let names: Vec<_> = names.filter(|name| !name.is_empty()).collect();
+        let names = listed(text);
         let is_name = |name: &&str| {
             let name = name.strip_suffix('*').unwrap_or(name);
             let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
@@ -485,6 +495,33 @@ impl Value for VariableNames {
         let known = names.iter().all(is_name);
         known.then(|| Self(names.into_iter().map(str::to_owned).collect()))
     }
+}
+
+/// Absolute paths on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Paths(pub(crate) Vec<PathBuf>);
+
+impl Value for Paths {
+    const EXPECTED: &'static str = "a list of absolute paths such as [\"/data/course\"]";
+
+    /// As in the configuration file, or with a comma between the paths.
+    fn parse(text: &str) -> Option<Self> {
+        let paths: Vec<_> = listed(text).into_iter().map(PathBuf::from).collect();
+        paths
+            .iter()
+            .all(|path| path.is_absolute())
+            .then_some(Self(paths))
+    }
+}
+
+/// What stands between brackets, or without them, with commas between.
+fn listed(text: &str) -> Vec<&str> {
+    let inner = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    let words = inner.unwrap_or(text).split(',');
+    let words = words.map(|word| word.trim().trim_matches('"'));
+    words.filter(|word| !word.is_empty()).collect()
 }
 
 /// Where a page for people is shown.

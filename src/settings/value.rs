@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use baton_broker::Database;
-use baton_gpu_worker::{FilesChoice, gpu::GpuMode};
+use baton_gpu_worker::{FilesChoice, NetworkChoice, SandboxChoice, gpu::GpuMode};
 use baton_protocol::address::BrokerAddress;
 use baton_transport::LaneChoice;
 
@@ -74,6 +74,30 @@ impl Value for FilesChoice {
             "auto" => Some(Self::Auto),
             "mirror" => Some(Self::Mirror),
             "copy" => Some(Self::Copy),
+            _ => None,
+        }
+    }
+}
+
+impl Value for SandboxChoice {
+    const EXPECTED: &'static str = "bubblewrap or none";
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "bubblewrap" => Some(Self::Bubblewrap),
+            "none" => Some(Self::None),
+            _ => None,
+        }
+    }
+}
+
+impl Value for NetworkChoice {
+    const EXPECTED: &'static str = "none or host";
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "none" => Some(Self::None),
+            "host" => Some(Self::Host),
             _ => None,
         }
     }

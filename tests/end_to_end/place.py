@@ -15,6 +15,9 @@ from end_to_end.waiting import wait_until
 
 MARK = "PLACE_OF_THIS_TEST"
 
+SANDBOX = os.environ.get("BATON_TEST_SANDBOX", "none")
+"""Of the workers: all tests also run with `bubblewrap`."""
+
 OUTER_ENVIRONMENT = dict(os.environ)
 """As the tests were started, before any of them changed it."""
 
@@ -45,6 +48,7 @@ class Place:
         home = self.folder / "home"
         return kept | {
             MARK: str(self.folder),
+            "BATON_WORKER_SANDBOX": SANDBOX,
             "BATON_WORKER_SESSION_ENVIRONMENT": f"{MARK},BATON_TEST_*",
             "HOME": str(home),
             "IPYTHONDIR": str(home / ".ipython"),

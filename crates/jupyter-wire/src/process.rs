@@ -74,11 +74,16 @@ pub async fn parent_gone(parent: Pid) {
 ///
 /// Every process found is stopped first, so that none starts another meanwhile.
 pub fn kill_tree(root: u32) {
+    kill_tree_but(root, &[]);
+}
+
+/// The same, but these live on.
+pub fn kill_tree_but(root: u32, spared: &[u32]) {
     let mut stopped = Vec::new();
     loop {
         let found: Vec<u32> = tree(root)
             .into_iter()
-            .filter(|pid| !stopped.contains(pid))
+            .filter(|pid| !stopped.contains(pid) && !spared.contains(pid))
             .collect();
         if found.is_empty() {
             break;

@@ -3,14 +3,24 @@
 //! In: frames of the kernel that was started, and of nobody else. Out: frames, with at most one file descriptor each.
 //! The types are in `baton_protocol::shim`, the frames in [`baton_transport::frames`].
 
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use baton_transport::frames::{FrameError, split};
 pub use baton_transport::frames::{FrameReader as ShimReader, FrameWriter as ShimWriter};
-use tokio::net::UnixListener;
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, setsockopt, sockopt::PassCred,
+};
+use nix::unistd::Pid;
+use tokio::io::Interest;
+use tokio::net::{UnixListener, UnixStream};
 
 /// The name of the variable that tells the kernel where to connect.
 pub const SHIM_SOCKET: &str = "BATON_SHIM_SOCKET";
+
+/// The name of the variable that tells a session which open descriptor is its connection.
+pub const SHIM_DESCRIPTOR: &str = "BATON_SHIM_DESCRIPTOR";
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -25,6 +35,54 @@ pub enum ShimError {
     Io(#[from] std::io::Error),
     #[error(transparent)]
     Frame(#[from] FrameError),
+    #[error("The session closed its connection before it said hello")]
+    Closed,
+}
+
+/// A connection whose other end a kernel inherits. No path leads to it.
+pub struct ShimPair {
+    stream: UnixStream,
+}
+
+impl ShimPair {
+    /// Also returns the kernel's end.
+    pub fn create() -> io::Result<(Self, OwnedFd)> {
+        let (own, kernel) = std::os::unix::net::UnixStream::pair()?;
+        own.set_nonblocking(true)?;
+        // Set before the kernel exists, so the system notes who sends the first byte.
+        setsockopt(&own, PassCred, &true)?;
+        let stream = UnixStream::from_std(own)?;
+        Ok((Self { stream }, kernel.into()))
+    }
+
+    /// Waits for the byte with which the kernel greets. The system says whose byte it is, and translates the process id
+    /// from the kernel's namespace.
+    pub async fn greeted(self) -> Result<(Pid, ShimReader, ShimWriter), ShimError> {
+        let stream = &self.stream;
+        let sender = stream
+            .async_io(Interest::READABLE, || receive_greeting(stream))
+            .await?;
+        setsockopt(stream, PassCred, &false).map_err(io::Error::from)?;
+        let kernel = sender.ok_or(ShimError::Closed)?;
+        let (reader, writer) = split(self.stream);
+        Ok((kernel, reader, writer))
+    }
+}
+
+fn receive_greeting(stream: &UnixStream) -> io::Result<Option<Pid>> {
+    let mut byte = [0];
+    let mut slices = [IoSliceMut::new(&mut byte)];
+    let mut space = nix::cmsg_space!(UnixCredentials);
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+    let received = recvmsg::<()>(stream.as_raw_fd(), &mut slices, Some(&mut space), flags)?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let credentials = received.cmsgs()?.find_map(|message| match message {
+        ControlMessageOwned::ScmCredentials(sender) => Some(Pid::from_raw(sender.pid())),
+        _ => None,
+    });
+    Ok(credentials)
 }
 
 pub struct ShimListener {

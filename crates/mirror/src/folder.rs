@@ -312,6 +312,19 @@ impl Handle {
         Ok(Self(open(path, FOUND, Mode::empty())?))
     }
 
+    /// The same for an absolute path as a process with this root folder (`/proc/PID/root`) means it: links, too, lead to
+    /// what that process sees.
+    pub fn find_in(root: &Path, path: &Path) -> io::Result<Self> {
+        let how = OpenHow::new()
+            .flags(FOUND)
+            .resolve(ResolveFlag::RESOLVE_IN_ROOT);
+        match openat2(open(root, FOLDER, Mode::empty())?, path, how) {
+            // Without that call there are absolute links that are not found.
+            Err(Errno::ENOSYS) => Self::find(&root.join(path.strip_prefix("/").unwrap_or(path))),
+            found => Ok(Self(found?)),
+        }
+    }
+
     pub fn status(&self) -> io::Result<Status> {
         Ok(Status::from(fstat(self.0.as_fd())?))
     }

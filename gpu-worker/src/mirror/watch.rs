@@ -15,10 +15,10 @@ use std::io::IoSliceMut;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use baton_mirror::{Handle, Mirror, Placeholder, Placeholders, Status};
+use baton_mirror::{Handle, Mirror, Placeholder, Placeholders};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
@@ -162,10 +162,10 @@ fn note_removal(thread: i32, path: &PathOf, mirror: &Mutex<Mirror>) {
     let Some(place) = place_of(thread, path) else {
         return;
     };
-    if let (Some(folder), Some(name)) = (place.parent(), place.file_name())
-        && let Ok(folder) = fs::metadata(folder)
+    if let (Some(folder), Some(name)) = (place.path.parent(), place.path.file_name())
+        && let Ok(folder) = place.find(folder).and_then(|folder| folder.status())
     {
-        lock(mirror).is_being_removed(&Status::from(&folder), name);
+        lock(mirror).is_being_removed(&folder, name);
     }
 }
 
@@ -187,7 +187,7 @@ fn needed(thread: i32, path: &PathOf, flags: &FlagsOf, placeholders: &Placeholde
     let Some(place) = place_of(thread, path) else {
         return Needed::Refusal(libc::EFAULT);
     };
-    let Ok(handle) = Handle::find(&place) else {
+    let Ok(handle) = place.find(&place.path) else {
         return Needed::Nothing;
     };
     let Ok(status) = handle.status() else {
@@ -210,20 +210,43 @@ fn needed(thread: i32, path: &PathOf, flags: &FlagsOf, placeholders: &Placeholde
     }
 }
 
-/// The file as this process reaches it; `None` when its path cannot be read.
-fn place_of(thread: i32, path: &PathOf) -> Option<PathBuf> {
+/// A path as the session means it.
+struct PlaceOf {
+    path: PathBuf,
+    /// Where its absolute paths begin; `None`: the path is one of this process's own.
+    root: Option<PathBuf>,
+}
+
+impl PlaceOf {
+    fn find(&self, path: &Path) -> std::io::Result<Handle> {
+        match &self.root {
+            Some(root) => Handle::find_in(root, path),
+            None => Handle::find(path),
+        }
+    }
+}
+
+/// `None` when the path cannot be read.
+fn place_of(thread: i32, path: &PathOf) -> Option<PlaceOf> {
     let PathOf { folder, address } = path;
     let path = read_text(thread, *address)?;
     let path = PathBuf::from(std::ffi::OsString::from_vec(path));
+    let of_thread = PathBuf::from(format!("/proc/{thread}"));
     if let Ok(rest) = path.strip_prefix("/proc/self") {
-        return Some(PathBuf::from(format!("/proc/{thread}")).join(rest));
+        let (path, root) = (of_thread.join(rest), None);
+        return Some(PlaceOf { path, root });
     }
     let folder = match folder {
-        Some(folder) => format!("/proc/{thread}/fd/{folder}"),
-        None => format!("/proc/{thread}/cwd"),
+        Some(folder) => of_thread.join(format!("fd/{folder}")),
+        None => of_thread.join("cwd"),
     };
-    // An absolute path stays as it is.
-    Some(PathBuf::from(folder).join(path))
+    // The system says where the folder is as the session sees it.
+    let path = match path.is_absolute() {
+        true => path,
+        false => fs::read_link(folder).ok()?.join(path),
+    };
+    let root = Some(of_thread.join("root"));
+    Some(PlaceOf { path, root })
 }
 
 fn read_text(thread: i32, address: u64) -> Option<Vec<u8>> {

@@ -2,14 +2,14 @@
 //!
 //! In: its number, which the session says. Out: where the memory can be read, also after the session's end.
 //!
-//! **Invariant:** a [`Keeper`] is a child of this worker and was started by that session, so ending it harms nobody
-//! else; it ends when the last [`Keeper`] is dropped.
+//! **Invariant:** a [`Keeper`] is a child of this worker, or lives in its session's sandbox, and was started by that
+//! session, so ending it harms nobody else; it ends when the last [`Keeper`] is dropped.
 
-use std::fs;
 use std::sync::{Arc, Weak};
 
 use nix::unistd::Pid;
 
+use super::life::Walls;
 use crate::processes;
 
 #[derive(Debug)]
@@ -18,6 +18,8 @@ pub(crate) struct Keeper(Arc<Kept>);
 #[derive(Debug)]
 struct Kept {
     process: Pid,
+    /// Without them it would end.
+    _walls: Option<Arc<Walls>>,
 }
 
 /// What a session knows of its keepers: they outlive it, and end by themselves.
@@ -26,14 +28,28 @@ pub(crate) struct Keepers(Vec<Weak<Kept>>);
 
 impl Keepers {
     /// Code of a student may have said the number, so whose process it is does not follow from that.
-    pub(crate) fn adopt(&mut self, process: u32, mark: &str) -> Option<Keeper> {
-        let process = Pid::from_raw(i32::try_from(process).ok()?);
-        let ours = parent_of(process) == Some(std::process::id());
-        if !ours || !processes::is_marked(process, mark) {
-            tracing::warn!(%process, "A session named a keeper process that does not belong to it");
+    pub(super) fn adopt(
+        &mut self,
+        process: u32,
+        mark: &str,
+        walls: Option<&Arc<Walls>>,
+    ) -> Option<Keeper> {
+        let said = Pid::from_raw(i32::try_from(process).ok()?);
+        let process = match walls {
+            Some(walls) => walls.process(said),
+            None => {
+                Some(said).filter(|process| processes::parent_of(*process) == Some(Pid::this()))
+            }
+        };
+        let marked = process.filter(|process| processes::is_marked(*process, mark));
+        let Some(process) = marked else {
+            tracing::warn!(process = %said, "A session named a keeper process that does not belong to it");
             return None;
-        }
-        let kept = Arc::new(Kept { process });
+        };
+        let kept = Arc::new(Kept {
+            process,
+            _walls: walls.cloned(),
+        });
         self.0.retain(|keeper| keeper.strong_count() > 0);
         self.0.push(Arc::downgrade(&kept));
         Some(Keeper(kept))
@@ -55,10 +71,4 @@ impl Drop for Kept {
     fn drop(&mut self) {
         processes::end_children(vec![self.process]);
     }
-}
-
-fn parent_of(process: Pid) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-    parent.trim().parse().ok()
 }

@@ -8,6 +8,7 @@ mod away;
 mod deferred;
 mod environment;
 mod keeper;
+mod life;
 mod log;
 mod start;
 
@@ -21,12 +22,12 @@ use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::shim::{FromSession, Hello, Snapshot, ToSession};
 use baton_protocol::{Output, StateVersion};
 use nix::unistd::Pid;
-use tokio::process::Child;
 use tokio::time::{Instant, timeout_at};
 
 pub(crate) use self::away::{Away, RestOrder};
 pub(crate) use self::deferred::Deferred;
 pub(crate) use self::keeper::{Keeper, Keepers};
+use self::life::Life;
 pub(crate) use self::log::SessionLog;
 pub(crate) use self::start::{StartError, StartOrder, start};
 use crate::gpu::{Membership, Part, ProgramError};
@@ -52,7 +53,7 @@ pub(crate) struct Session {
     shim_reader: ShimReader,
     /// Since when nothing can be heard of it.
     broken_at: Option<Instant>,
-    child: Child,
+    life: Life,
     kernel: Pid,
     mark: String,
     /// They keep what its cells left out, and end by themselves.
@@ -124,11 +125,11 @@ impl Session {
                     }
                     *self.broken_at.insert(Instant::now())
                 }
-                status = self.child.wait() => return SessionEvent::Ended(self.death(status.ok())),
+                status = self.life.ended() => return SessionEvent::Ended(self.death(status)),
             },
         };
-        let status = timeout_at(broken_at + LAST_BREATH, self.child.wait()).await;
-        SessionEvent::Ended(self.death(status.ok().and_then(Result::ok)))
+        let status = timeout_at(broken_at + LAST_BREATH, self.life.ended()).await;
+        SessionEvent::Ended(self.death(status.ok().flatten()))
     }
 
     fn death(&self, status: Option<ExitStatus>) -> Death {
@@ -160,7 +161,10 @@ impl Session {
                 event = self.next() => match event {
                     SessionEvent::Ended(death) => return Rest::Ended(death),
                     SessionEvent::Said(FromSession::Settled { state, keeper, .. }) => {
-                        let keeper = keeper.and_then(|process| self.keepers.adopt(process, &self.mark));
+                        let keeper = keeper.and_then(|process| {
+                            let walls = self.life.walls();
+                            self.keepers.adopt(process, &self.mark, walls)
+                        });
                         return Rest::Settled(state, keeper);
                     }
                     SessionEvent::Said(_) => {}
@@ -231,6 +235,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        processes::end_all(self.kernel, &self.mark, &self.keepers.living());
+        let keepers = self.keepers.living();
+        self.life.end_all(self.kernel, &self.mark, &keepers);
     }
 }

@@ -2,26 +2,30 @@
 //!
 //! In: which Python, and where. Out: a session whose kernel has said hello, or why there is none.
 
-use std::path::PathBuf;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use baton_chunks::scanner::{self, SCANNER};
 use baton_jupyter_wire::connection::{ConnectionError, ConnectionFile};
 use baton_jupyter_wire::folder::{FolderError, PrivateFolder};
-use baton_jupyter_wire::shim::{SHIM_SOCKET, ShimError, ShimListener, ShimReader, ShimWriter};
+use baton_jupyter_wire::shim::{SHIM_DESCRIPTOR, ShimError, ShimPair, ShimReader, ShimWriter};
 use baton_protocol::NotebookId;
 use baton_protocol::shim::{FromSession, Hello};
 use baton_transport::frames::FrameError;
 use nix::unistd::Pid;
+use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
-use super::{Keepers, Session, SessionLog, environment};
+use super::life::Life;
+use super::{Keepers, LAST_BREATH, Session, SessionLog, environment};
 use crate::Config;
 use crate::gpu::{Place, Sharing};
 use crate::mirror::SessionMirror;
 use crate::packages::SessionPackages;
 use crate::processes;
+use crate::sandbox::{Bubblewrap, Needs, SandboxError, inherit};
 
 /// Python on a slow network folder needs its time.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -29,6 +33,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Tell a session's shim that the one stands for the other.
 const NOTEBOOK_FOLDER: &str = "BATON_NOTEBOOK_FOLDER";
 const MIRROR_FOLDER: &str = "BATON_MIRROR_FOLDER";
+
+/// Names the connection on which the supervisor of a sandbox reports.
+const SUPERVISOR: &str = "BATON_SUPERVISOR_DESCRIPTOR";
 
 /// Tells a session to try a cell.
 const TRIAL: &str = "BATON_TRIAL";
@@ -41,6 +48,10 @@ pub(crate) struct StartOrder<'a> {
     pub(crate) python: PathBuf,
     /// The working directory, where it exists here.
     pub(crate) folder: PathBuf,
+    /// The notebook's folder, which this machine has been shown to see.
+    pub(crate) notebook_folder: Option<PathBuf>,
+    /// `None`: it can do what the worker's user can do.
+    pub(crate) sandbox: Option<&'a Bubblewrap>,
     /// Where it works instead.
     pub(crate) mirror: Option<SessionMirror>,
     /// How it shares the GPU: what it has of it for itself, or whose turns it takes.
@@ -70,6 +81,10 @@ pub(crate) enum StartError {
     Gpu(#[source] std::io::Error),
     #[error(transparent)]
     Connection(#[from] ConnectionError),
+    #[error("Failed to connect with the session")]
+    Pair(#[source] std::io::Error),
+    #[error(transparent)]
+    Sandbox(#[from] SandboxError),
     #[error("Failed to watch the files that the session opens")]
     Watch(#[source] std::io::Error),
     #[error("Failed to start {python}")]
@@ -78,10 +93,10 @@ pub(crate) enum StartError {
         #[source]
         source: std::io::Error,
     },
-    #[error("{python} ended with {status} while the session started")]
+    #[error("{python} ended while the session started{}", with(status))]
     Ended {
         python: PathBuf,
-        status: ExitStatus,
+        status: Option<ExitStatus>,
         last_lines: Vec<String>,
     },
     #[error("{python} did not answer within {} s", PATIENCE.as_secs())]
@@ -115,13 +130,14 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     })?;
     let folder = PrivateFolder::create_in(runtime_folder, "session")?;
     let packages = SessionPackages::create(order.config)?;
-    let listener = ShimListener::bind(folder.path())?;
+    let (pair, kernel_end) = ShimPair::create().map_err(StartError::Pair)?;
     let scanner = scanner::install(folder.path()).map_err(StartError::Library)?;
     let connection = ConnectionFile::create(folder.path());
     let connection_file = folder.path().join("connection.json");
     connection.write(&connection_file)?;
 
     let mark = processes::new_mark(order.notebook);
+    let is_visible = is_visible(&order);
     let mut mirror = order.mirror;
     let working_folder = match &mirror {
         Some(mirror) => mirror
@@ -130,10 +146,11 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
                 path: mirror.root().to_owned(),
                 source,
             })?,
-        None if order.folder.is_dir() => order.folder.clone(),
+        None if is_visible => order.folder.clone(),
         None => folder.path().to_owned(),
     };
-    let mut command = Command::new(&order.python);
+    let program = order.sandbox.map_or(&*order.python, Bubblewrap::program);
+    let mut command = Command::new(program);
     command
         .env_clear()
         .envs(environment::inherited(
@@ -147,19 +164,57 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     let mut watch = None;
     if let Some(mirror) = &mirror {
         watch = Some(mirror.watch(&mut command).map_err(StartError::Watch)?);
-        command
-            .env(NOTEBOOK_FOLDER, mirror.notebook_folder())
-            .env(MIRROR_FOLDER, mirror.root());
     }
     let gpu = order
         .sharing
         .join(order.account, order.place, &mut command, folder.path())
         .map_err(StartError::Gpu)?;
+    let mut mirror_place = mirror.as_ref().map(|mirror| mirror.root().to_owned());
+    let mut report = None;
+    match order.sandbox {
+        Some(sandbox) => {
+            let config = order.config;
+            let needs = Needs {
+                python: &order.python,
+                private_folder: folder.path(),
+                notebook_folder: order.notebook_folder.as_deref(),
+                packages: packages.folder(),
+                mirror: mirror.as_ref().map(|mirror| {
+                    let (root, folder) = (mirror.root(), mirror.notebook_folder());
+                    (root.to_owned(), folder.to_owned())
+                }),
+                hidden: [runtime_folder, &config.mirrors, &config.cache],
+            };
+            let place = sandbox.wrap(&mut command, needs).await?;
+            let moved = match (&mirror, &place) {
+                (Some(mirror), Some(place)) => moved(&working_folder, mirror.root(), place),
+                _ => working_folder,
+            };
+            mirror_place = place;
+            command
+                .arg("--chdir")
+                .arg(moved)
+                .arg("--")
+                .arg(&order.python);
+            let (own, supervisor_end) = pair_for_supervisor().map_err(StartError::Pair)?;
+            command.env(SUPERVISOR, supervisor_end.as_raw_fd().to_string());
+            inherit(&mut command, vec![supervisor_end]);
+            report = Some(own);
+        }
+        None => {
+            command.current_dir(working_folder);
+        }
+    }
+    if let (Some(mirror), Some(place)) = (&mirror, &mirror_place) {
+        command
+            .env(NOTEBOOK_FOLDER, mirror.notebook_folder())
+            .env(MIRROR_FOLDER, place);
+    }
+    command.env(SHIM_DESCRIPTOR, kernel_end.as_raw_fd().to_string());
+    inherit(&mut command, vec![kernel_end]);
     let mut child = command
         .args(["-m", "baton_shim.session.start", "-f"])
         .arg(&connection_file)
-        .current_dir(working_folder)
-        .env(SHIM_SOCKET, listener.path())
         .env(SCANNER, scanner)
         .env(processes::MARK, &mark)
         .env("JPY_PARENT_PID", std::process::id().to_string())
@@ -179,10 +234,18 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     }
     let starting = Starting::new(&mut child, mark);
     let log = follow_output(&mut child);
+    let mut life = Life::new(child, report);
 
-    let (shim_reader, shim, hello) = tokio::select! {
-        said = accept_shim(&listener, starting.process, order.largest_message_bytes) => said?,
-        status = child.wait() => return Err(ended(order.python, status, &log).await),
+    let (kernel, shim_reader, shim, hello) = tokio::select! {
+        said = accept_shim(pair, order.largest_message_bytes) => match said {
+            // The process that closed it has ended, or is about to.
+            Err(StartError::Shim(ShimError::Closed)) => {
+                let status = tokio::time::timeout(LAST_BREATH, life.ended()).await;
+                return Err(ended(order.python, status.ok().flatten(), &log).await);
+            }
+            said => said?,
+        },
+        status = life.ended() => return Err(ended(order.python, status, &log).await),
         () = tokio::time::sleep(PATIENCE) => {
             let last_lines = log.last_lines(LINES);
             return Err(StartError::Silent { python: order.python, last_lines });
@@ -195,7 +258,8 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
             found,
         });
     }
-    let (kernel, mark) = starting.finish();
+    let mark = starting.finish();
+    life.has_kernel(kernel);
     Ok(Session {
         shim,
         hello,
@@ -207,7 +271,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         gpu,
         shim_reader,
         broken_at: None,
-        child,
+        life,
         kernel,
         mark,
         log,
@@ -231,32 +295,51 @@ impl Starting {
         }
     }
 
-    fn kernel(&self) -> Pid {
-        Pid::from_raw(self.process.cast_signed())
-    }
-
-    fn finish(mut self) -> (Pid, String) {
-        (self.kernel(), self.mark.take().unwrap_or_default())
+    fn finish(mut self) -> String {
+        self.mark.take().unwrap_or_default()
     }
 }
 
 impl Drop for Starting {
     fn drop(&mut self) {
         if let Some(mark) = &self.mark {
-            processes::end_all(self.kernel(), mark, &[]);
+            processes::end_all(Pid::from_raw(self.process.cast_signed()), mark, &[]);
         }
     }
 }
 
+/// Whether the session may work in the notebook's folder itself. In a sandbox only a folder that the notebook has shown
+/// to be its own is visible.
+fn is_visible(order: &StartOrder<'_>) -> bool {
+    let is_allowed = match (order.sandbox, &order.notebook_folder) {
+        (None, _) => true,
+        (Some(_), Some(notebook_folder)) => order.folder.starts_with(notebook_folder),
+        (Some(_), None) => false,
+    };
+    is_allowed && order.folder.is_dir()
+}
+
+fn moved(path: &Path, from: &Path, to: &Path) -> PathBuf {
+    match path.strip_prefix(from) {
+        Ok(below) => to.join(below),
+        Err(_) => path.to_owned(),
+    }
+}
+
+fn pair_for_supervisor() -> std::io::Result<(UnixStream, OwnedFd)> {
+    let (own, supervisor) = std::os::unix::net::UnixStream::pair()?;
+    own.set_nonblocking(true)?;
+    Ok((UnixStream::from_std(own)?, supervisor.into()))
+}
+
 async fn accept_shim(
-    listener: &ShimListener,
-    process: u32,
+    pair: ShimPair,
     largest_message_bytes: u64,
-) -> Result<(ShimReader, ShimWriter, Hello), StartError> {
-    let (reader, writer) = listener.accept(process).await?;
+) -> Result<(Pid, ShimReader, ShimWriter, Hello), StartError> {
+    let (kernel, reader, writer) = pair.greeted().await?;
     let mut reader = reader.within(largest_message_bytes);
     match reader.receive().await? {
-        Some(FromSession::Hello(hello)) => Ok((reader, writer, hello)),
+        Some(FromSession::Hello(hello)) => Ok((kernel, reader, writer, hello)),
         _ => Err(StartError::NoHello),
     }
 }
@@ -273,19 +356,16 @@ fn follow_output(child: &mut Child) -> SessionLog {
     log
 }
 
-async fn ended(
-    python: PathBuf,
-    status: std::io::Result<ExitStatus>,
-    log: &SessionLog,
-) -> StartError {
+async fn ended(python: PathBuf, status: Option<ExitStatus>, log: &SessionLog) -> StartError {
     // The last lines may still be on their way through the pipe.
     tokio::time::sleep(Duration::from_millis(50)).await;
-    match status {
-        Ok(status) => StartError::Ended {
-            python,
-            status,
-            last_lines: log.last_lines(LINES),
-        },
-        Err(source) => StartError::Spawn { python, source },
+    StartError::Ended {
+        python,
+        status,
+        last_lines: log.last_lines(LINES),
     }
+}
+
+fn with(status: &Option<ExitStatus>) -> String {
+    status.map_or_else(String::new, |status| format!(" ({status})"))
 }

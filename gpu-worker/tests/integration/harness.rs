@@ -5,7 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use baton_gpu_worker::{Config, FilesChoice, Stop, gpu::GpuMode, run};
+use baton_gpu_worker::{
+    Config, FilesChoice, NetworkChoice, SandboxChoice, Stop, gpu::GpuMode, run,
+};
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{
     Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, Outcome, Parcel, Piece, Priority,
@@ -115,6 +117,9 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         gpu_memory_bytes: None,
         baton: None,
         session_environment: Vec::new(),
+        sandbox: SandboxChoice::None,
+        network: NetworkChoice::None,
+        readable: Vec::new(),
         runtime_folder: folder.join("run"),
         status: watch::Sender::default(),
     }

@@ -45,17 +45,34 @@ class Message(NamedTuple):
 
 
 class Link:
-    def __init__(self, path: str) -> None:
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            self._socket.connect(path)
-        except OSError:
-            self._socket.close()
-            raise
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
         self._socket.setblocking(False)
         self._buffer = bytearray()
         self._files: list[int] = []
         self._sends = threading.Lock()
+
+    @classmethod
+    def to(cls, path: str) -> Link:
+        """Connects to the process that listens there."""
+        connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            connected.connect(path)
+        except OSError:
+            connected.close()
+            raise
+        return cls(connected)
+
+    @classmethod
+    def inherited(cls, descriptor: int) -> Link:
+        """Takes a connection that this process was started with.
+
+        The first byte tells the worker which process this is, because the system notes who sent it.
+        """
+        connected = socket.socket(fileno=descriptor)
+        connected.set_inheritable(False)
+        connected.send(b"!")
+        return cls(connected)
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -5,6 +5,8 @@ path below the notebook's folder is sent to the mirror, and the working director
 C libraries and other programs are not told; for them a path has to be relative. What is opened is called as it was
 asked for, and tracebacks do not show this module.
 
+In a sandbox the mirror itself lies at the notebook's path, and nothing is replaced.
+
 **Invariant:** where there is no mirror, nothing is replaced, and both translations change nothing.
 """
 
@@ -77,6 +79,8 @@ def work_in_mirror() -> None:
     if home is None or here is None:
         return
     _places = Places(home.rstrip("/"), here)
+    if home == here:
+        return
     for name, parameters in PATHS.items():
         if hasattr(os, name):
             replace(name, translating(getattr(os, name), parameters))

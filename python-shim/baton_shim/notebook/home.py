@@ -47,7 +47,7 @@ class Home:
     def __init__(self, shell: Any, socket_path: str, modules: LocalModules) -> None:
         self.shell = shell
         self.modules = modules
-        self.link = Link(socket_path)
+        self.link = Link.to(socket_path)
         self.link.hello()
         self.calls = 0
         self.session = 0

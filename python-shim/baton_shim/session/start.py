@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import sys
 
-from baton_shim.base.launch import SHIM_SOCKET, end_with_parent, leave_notebook_folder, run_kernel, watch
+from baton_shim.base.launch import end_with_parent, leave_notebook_folder, run_kernel, watch
+from baton_shim.session.supervisor import supervise
 
 DEBUGGER = "debugpy"
+SHIM_DESCRIPTOR = "BATON_SHIM_DESCRIPTOR"
+"""Names the open connection to the worker."""
 TRIAL = "BATON_TRIAL"
 """Set by a worker that wants to know whether cells run here."""
 NO_GPU = "nvidia-smi: this worker has no GPU, so your %%gpu cells compute on its processor"
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 def main() -> None:
     leave_notebook_folder()
+    supervise()
     end_with_parent("SIGKILL")
     leave_out_debugger()
     from baton_shim.base import packages
@@ -45,7 +49,7 @@ def main() -> None:
 
     modules = LocalModules(installed)
     modules.watch()
-    link = Link(os.environ.pop(SHIM_SOCKET))
+    link = Link.inherited(int(os.environ.pop(SHIM_DESCRIPTOR)))
     threading.Thread(target=watch, args=(link.fileno(),), name="baton-worker-watch", daemon=True).start()
 
     def prepare(app: Any) -> None:

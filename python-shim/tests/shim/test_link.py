@@ -19,7 +19,7 @@ def connect(folder: Path) -> tuple[Link, socket.socket]:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
-        link = Link(path)
+        link = Link.to(path)
         other, _ = listener.accept()
     return link, other
 

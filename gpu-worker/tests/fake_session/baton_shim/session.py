@@ -25,9 +25,9 @@ PYTHON_VERSION = os.environ.get("FAKE_PYTHON_VERSION", "3.test")
 
 
 class Link:
-    def __init__(self, path):
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.socket.connect(path)
+    def __init__(self, descriptor):
+        self.socket = socket.socket(fileno=descriptor)
+        self.socket.send(b"!")
         self.buffer = bytearray()
         self.files = []
         self.sends = threading.Lock()
@@ -189,7 +189,7 @@ def main():
     if os.environ.get("FAKE_CRASH"):
         print("this session does not want to start", file=sys.stderr)
         sys.exit(3)
-    link = Link(os.environ.pop("BATON_SHIM_SOCKET"))
+    link = Link(int(os.environ.pop("BATON_SHIM_DESCRIPTOR")))
     Kernel.link = link
     app = IPKernelApp.instance()
     app.kernel_class = Kernel

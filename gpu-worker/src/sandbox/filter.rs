@@ -1,0 +1,99 @@
+//! The system calls that a session has no use for: each of them has led out of sandboxes.
+//!
+//! `memfd_create` is not among them, because CUDA and Baton need it.
+
+use std::io::{self, Seek as _, Write as _};
+use std::mem::offset_of;
+use std::os::fd::OwnedFd;
+
+use nix::libc;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+#[cfg(target_arch = "x86_64")]
+const ARCHITECTURE: u32 = 0xc000_003e;
+#[cfg(target_arch = "aarch64")]
+const ARCHITECTURE: u32 = 0xc000_00b7;
+
+/// Numbers from here on belong to the x32 interface, which would lead around the list below.
+#[cfg(target_arch = "x86_64")]
+const OTHER_INTERFACE: u32 = 0x4000_0000;
+
+/// They fail with "not permitted".
+const DENIED: &[libc::c_long] = &[
+    libc::SYS_add_key,
+    libc::SYS_bpf,
+    libc::SYS_keyctl,
+    libc::SYS_perf_event_open,
+    libc::SYS_request_key,
+    libc::SYS_userfaultfd,
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_quotactl,
+    libc::SYS_syslog,
+];
+
+/// They fail as on a system that does not have them, so programs do without.
+const ABSENT: &[libc::c_long] = &[
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_uring_setup,
+];
+
+/// The filter's program, as bubblewrap reads it.
+pub(super) fn file() -> io::Result<OwnedFd> {
+    let mut file = std::fs::File::from(memfd_create(c"baton-filter", MFdFlags::MFD_CLOEXEC)?);
+    for instruction in program() {
+        file.write_all(&instruction.code.to_ne_bytes())?;
+        file.write_all(&[instruction.jt, instruction.jf])?;
+        file.write_all(&instruction.k.to_ne_bytes())?;
+    }
+    file.rewind()?;
+    Ok(file.into())
+}
+
+fn program() -> Vec<libc::sock_filter> {
+    let load =
+        |offset: usize| instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset as u32);
+    let fail = |errno: i32| answer(libc::SECCOMP_RET_ERRNO | errno.cast_unsigned());
+    let mut program = vec![
+        load(offset_of!(libc::seccomp_data, arch)),
+        when(libc::BPF_JEQ, ARCHITECTURE, 1, 0),
+        fail(libc::ENOSYS),
+        load(offset_of!(libc::seccomp_data, nr)),
+    ];
+    #[cfg(target_arch = "x86_64")]
+    program.extend([
+        when(libc::BPF_JGE, OTHER_INTERFACE, 0, 1),
+        fail(libc::ENOSYS),
+    ]);
+    for (calls, errno) in [(DENIED, libc::EPERM), (ABSENT, libc::ENOSYS)] {
+        for call in calls {
+            program.extend([when(libc::BPF_JEQ, *call as u32, 0, 1), fail(errno)]);
+        }
+    }
+    program.push(answer(libc::SECCOMP_RET_ALLOW));
+    program
+}
+
+fn answer(value: u32) -> libc::sock_filter {
+    instruction(libc::BPF_RET | libc::BPF_K, value)
+}
+
+fn instruction(code: u32, k: u32) -> libc::sock_filter {
+    libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf: 0,
+        k,
+    }
+}
+
+/// Skips so many instructions when the comparison holds, or when it does not.
+fn when(comparison: u32, k: u32, holds: u8, fails: u8) -> libc::sock_filter {
+    libc::sock_filter {
+        jt: holds,
+        jf: fails,
+        ..instruction(libc::BPF_JMP | comparison | libc::BPF_K, k)
+    }
+}

@@ -1,0 +1,59 @@
+//! Which folders a Python needs to run.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::process::Command;
+
+use super::SandboxError;
+
+/// Prints one path a line: the installation, what it imports from, and the package itself, which may be a link.
+const QUESTION: &str = "
+import importlib.util, os, sys
+found = importlib.util.find_spec('baton_shim')
+paths = [sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix, sys.executable, sys._base_executable]
+paths += [path for path in sys.path if path]
+paths += [os.path.dirname(found.origin)] if found and found.origin else []
+for path in paths:
+    print(path)
+    print(os.path.realpath(path))
+";
+
+/// Asks this Python, which must be the administrator's.
+pub(super) async fn paths(python: &Path) -> Result<Vec<PathBuf>, SandboxError> {
+    let asked = Command::new(python)
+        .args(["-c", QUESTION])
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await;
+    let failed = |said: String| SandboxError::Python {
+        python: python.to_owned(),
+        said,
+    };
+    let output = asked.map_err(|error| failed(error.to_string()))?;
+    if !output.status.success() {
+        return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    let said = String::from_utf8_lossy(&output.stdout);
+    let mut paths = hops(python);
+    paths.extend(said.lines().map(PathBuf::from));
+    paths.retain(|path| path.is_absolute() && path != Path::new("/") && path.exists());
+    Ok(paths)
+}
+
+/// The program as it is called, and each link on the way to the file.
+fn hops(python: &Path) -> Vec<PathBuf> {
+    let mut hops = vec![python.to_owned()];
+    while let Some(target) = hops.last().and_then(|last| {
+        let target = std::fs::read_link(last).ok()?;
+        Some(last.parent()?.join(target))
+    }) {
+        if hops.contains(&target) {
+            break;
+        }
+        hops.push(target);
+    }
+    hops
+}

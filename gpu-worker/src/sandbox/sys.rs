@@ -1,0 +1,20 @@
+//! Handing open descriptors to a program that is started.
+#![allow(unsafe_code)]
+
+use std::os::fd::OwnedFd;
+
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use tokio::process::Command;
+
+/// What `command` starts has these descriptors open, under the same numbers.
+pub(crate) fn inherit(command: &mut Command, descriptors: Vec<OwnedFd>) {
+    let in_child = move || {
+        for descriptor in &descriptors {
+            fcntl(descriptor, FcntlArg::F_SETFD(FdFlag::empty()))?;
+        }
+        Ok(())
+    };
+    // SAFETY: the closure only makes system calls that are safe between fork and exec; it allocates nothing and takes
+    // no lock.
+    unsafe { command.pre_exec(in_child) };
+}

@@ -1,0 +1,330 @@
+//! What of the machine's file system a session sees.
+//!
+//! **Invariant:** a folder is mounted before what lies in it, and the root is empty.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::Variable;
+
+/// Programs and libraries.
+const SYSTEM: &[&str] = &[
+    "/usr", "/opt", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
+];
+
+/// Settings that programs need, none of them a secret. The rest of `/etc` stays out of sight.
+const SETTINGS: &[&str] = &[
+    "alternatives",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "crypto-policies",
+    "debian_version",
+    "fonts",
+    "gai.conf",
+    "group",
+    "host.conf",
+    "hosts",
+    "inputrc",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "ld.so.preload",
+    "locale.alias",
+    "locale.conf",
+    "localtime",
+    "lsb-release",
+    "machine-id",
+    "magic",
+    "matplotlibrc",
+    "mime.types",
+    "nsswitch.conf",
+    "nvidia",
+    "OpenCL",
+    "os-release",
+    "passwd",
+    "pki/ca-trust",
+    "pki/tls/certs",
+    "protocols",
+    "redhat-release",
+    "resolv.conf",
+    "services",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+    "timezone",
+    "vulkan",
+];
+
+/// What libraries read about processors and devices. The interfaces for debugging and control groups are not here.
+const HARDWARE: &[&str] = &[
+    "/sys/bus",
+    "/sys/class",
+    "/sys/dev",
+    "/sys/devices",
+    "/sys/kernel/mm",
+    "/sys/module",
+    "/var/cache/fontconfig",
+];
+
+/// The driver's devices, by how their names begin. Those for displays are not here.
+const GPU_DEVICES: &[&str] = &["nvidia-caps", "nvidia-uvm", "nvidiactl"];
+const GPU_DEVICE: &str = "nvidia";
+
+/// Sockets of the GPU's services, by the variables that lead to them.
+const SOCKETS: &[&str] = &[baton_interposer::wire::SOCKET, "CUDA_MPS_PIPE_DIRECTORY"];
+/// Folders of libraries.
+const LIBRARIES: &[&str] = &["LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "LD_PRELOAD"];
+
+#[derive(Debug, PartialEq, Eq)]
+enum Mount {
+    ReadOnly(PathBuf),
+    Writable(PathBuf),
+    Devices(PathBuf),
+    /// In memory, and gone with the session.
+    Empty {
+        bytes: u64,
+    },
+    Link(PathBuf),
+    Processes,
+    BasicDevices,
+}
+
+pub(super) struct View {
+    mounts: BTreeMap<PathBuf, Mount>,
+}
+
+impl View {
+    pub(super) fn of_the_system() -> Self {
+        let mut view = Self {
+            mounts: BTreeMap::from([
+                ("/proc".into(), Mount::Processes),
+                ("/dev".into(), Mount::BasicDevices),
+            ]),
+        };
+        for path in SYSTEM.iter().map(Path::new) {
+            // Where `/bin` is a link, programs may rely on it.
+            match fs::read_link(path) {
+                Ok(target) => drop(view.mounts.insert(path.to_owned(), Mount::Link(target))),
+                Err(_) => view.read_only(path),
+            }
+        }
+        // Bubblewrap leaves it writable for a worker that runs as root.
+        view.read_only(Path::new("/proc/sys"));
+        for name in SETTINGS {
+            let path = Path::new("/etc").join(name);
+            // A link says more than its file does: the name of the time zone.
+            match fs::read_link(&path) {
+                Ok(target)
+                    if path
+                        .canonicalize()
+                        .is_ok_and(|file| file.starts_with("/usr")) =>
+                {
+                    view.mounts.insert(path, Mount::Link(target));
+                }
+                _ => view.read_only(&path),
+            }
+        }
+        for path in HARDWARE {
+            view.read_only(Path::new(path));
+        }
+        for name in names_in("/dev") {
+            let text = name.to_string_lossy();
+            let number = text.strip_prefix(GPU_DEVICE).unwrap_or_default();
+            let is_gpu = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+            if is_gpu || GPU_DEVICES.iter().any(|device| text.starts_with(device)) {
+                let path = Path::new("/dev").join(&name);
+                view.mounts.insert(path.clone(), Mount::Devices(path));
+            }
+        }
+        view
+    }
+
+    /// What is not there is left out.
+    pub(super) fn read_only(&mut self, path: &Path) {
+        if path.exists() {
+            let mount = Mount::ReadOnly(path.to_owned());
+            self.mounts.insert(path.to_owned(), mount);
+        }
+    }
+
+    /// The notebook's own folder, unless it is one of the system's.
+    pub(super) fn notebook_folder(&mut self, folder: &Path) {
+        if folder.parent().is_some() && !self.mounts.contains_key(folder) {
+            self.writable(folder, folder);
+        }
+    }
+
+    pub(super) fn writable(&mut self, folder: &Path, place: &Path) {
+        let mount = Mount::Writable(folder.to_owned());
+        self.mounts.insert(place.to_owned(), mount);
+    }
+
+    /// Temporary folders and the home are private; what the variables name is visible.
+    pub(super) fn of_environment(&mut self, variables: &[Variable<'_>], scratch_bytes: u64) {
+        let scratch = || Mount::Empty {
+            bytes: scratch_bytes,
+        };
+        for folder in ["/tmp", "/var/tmp", "/dev/shm"] {
+            self.mounts.insert(folder.into(), scratch());
+        }
+        for (name, value) in variables {
+            let Some(value) = value else { continue };
+            let is = |names: &[&str]| names.iter().any(|known| OsStr::new(known) == *name);
+            if *name == "HOME" {
+                let home = PathBuf::from(value);
+                if home.is_absolute() && home.parent().is_some() && !self.is_inside_read_only(&home)
+                {
+                    // The notebook may be in the home itself.
+                    self.mounts.entry(home).or_insert_with(scratch);
+                }
+            } else if is(SOCKETS) {
+                self.writable(Path::new(value), Path::new(value));
+            } else if is(LIBRARIES) {
+                for path in std::env::split_paths(value).filter(|path| path.parent().is_some()) {
+                    self.read_only(&path);
+                }
+            }
+        }
+    }
+
+    /// An empty folder in memory with the files that `folder` has now.
+    pub(super) fn private(&mut self, folder: &Path, bytes: u64) -> io::Result<()> {
+        self.mounts
+            .insert(folder.to_owned(), Mount::Empty { bytes });
+        for entry in fs::read_dir(folder)? {
+            let path = entry?.path();
+            self.mounts.insert(path.clone(), Mount::ReadOnly(path));
+        }
+        Ok(())
+    }
+
+    /// Covers a folder of the worker's that would be visible because it lies in a writable one.
+    pub(super) fn hide_inside_writable(&mut self, path: &Path) {
+        let around = self.mount_around(path);
+        if path.is_dir() && matches!(around, Some((_, Mount::Writable(_)))) {
+            let mount = Mount::Empty { bytes: 0 };
+            self.mounts.entry(path.to_owned()).or_insert(mount);
+        }
+    }
+
+    /// Whether a folder can be mounted there: no mount has to be made inside it, and its own place can be made.
+    pub(super) fn has_room_at(&self, place: &Path) -> bool {
+        let has_mounts_inside = self
+            .mounts
+            .keys()
+            .any(|mounted| mounted.starts_with(place) && mounted != place);
+        let can_be_made = match (self.mounts.get(place), self.mount_around(place)) {
+            (Some(mount), _) => matches!(mount, Mount::Empty { .. }),
+            (None, around) => matches!(around, None | Some((_, Mount::Empty { .. }))),
+        };
+        place.is_absolute() && place.parent().is_some() && !has_mounts_inside && can_be_made
+    }
+
+    fn is_inside_read_only(&self, path: &Path) -> bool {
+        matches!(self.mount_around(path), Some((_, Mount::ReadOnly(_))))
+    }
+
+    /// The mount in which a path lies, apart from one at the path itself.
+    fn mount_around(&self, path: &Path) -> Option<(&PathBuf, &Mount)> {
+        let mut above = path.ancestors().skip(1);
+        above.find_map(|above| self.mounts.get_key_value(above))
+    }
+
+    /// For bubblewrap, in the order of the paths: what lies in a folder comes after it.
+    pub(super) fn arguments(&self) -> Vec<OsString> {
+        let mut arguments = Vec::new();
+        for (place, mount) in &self.mounts {
+            let is_there_already = matches!(mount, Mount::ReadOnly(path) if path == place);
+            if is_there_already && self.is_inside_read_only(place) {
+                continue;
+            }
+            let mut add = |words: &[&OsStr]| arguments.extend(words.iter().map(OsString::from));
+            let place = place.as_os_str();
+            match mount {
+                Mount::ReadOnly(path) => add(&["--ro-bind".as_ref(), path.as_ref(), place]),
+                Mount::Writable(path) => add(&["--bind".as_ref(), path.as_ref(), place]),
+                Mount::Devices(path) => add(&["--dev-bind".as_ref(), path.as_ref(), place]),
+                Mount::Link(target) => add(&["--symlink".as_ref(), target.as_ref(), place]),
+                Mount::Processes => add(&["--proc".as_ref(), place]),
+                Mount::BasicDevices => add(&["--dev".as_ref(), place]),
+                Mount::Empty { bytes } => {
+                    // Zero would mean no limit.
+                    let bytes = (*bytes).max(4096).to_string();
+                    add(&["--size".as_ref(), bytes.as_ref(), "--tmpfs".as_ref(), place]);
+                }
+            }
+        }
+        arguments
+    }
+}
+
+fn names_in(folder: &str) -> Vec<OsString> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name()).collect()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn view() -> View {
+        let mut view = View::of_the_system();
+        view.read_only(Path::new("/usr/bin"));
+        let home = OsStr::new("/home/worker");
+        view.of_environment(&[(OsStr::new("HOME"), Some(home))], 1 << 20);
+        view
+    }
+
+    fn places(view: &View) -> Vec<String> {
+        let words = view.arguments();
+        words
+            .iter()
+            .map(|word| word.display().to_string())
+            .collect()
+    }
+
+    #[test]
+    fn a_folder_is_mounted_before_what_lies_in_it() {
+        let mut view = view();
+        view.writable(Path::new("/var/mirror"), Path::new("/home/worker/course"));
+        let words = places(&view);
+        let place = |path: &str| words.iter().position(|word| word == path).unwrap();
+        assert!(place("/home/worker") < place("/home/worker/course"));
+        assert!(place("/dev") < place("/dev/shm"));
+        assert!(!words.contains(&"/usr/bin".to_owned()), "it is in /usr");
+        assert!(!words.contains(&"/etc/shadow".to_owned()));
+    }
+
+    #[test]
+    fn a_mirror_lies_only_where_nothing_else_is_touched() {
+        let view = view();
+        let check = |place: &str, expected: bool| {
+            assert_eq!(view.has_room_at(Path::new(place)), expected, "{place}");
+        };
+        check("/home/ada/course", true);
+        check("/home/worker", true);
+        check("/home/worker/course", true);
+        check("/home", false);
+        check("/usr/share/course", false);
+        check("/proc/course", false);
+        check("/", false);
+    }
+
+    #[test]
+    fn no_notebook_takes_the_place_of_the_system() {
+        let mut view = view();
+        for folder in ["/", "/usr", "/proc", "/tmp"] {
+            view.notebook_folder(Path::new(folder));
+            let written = Mount::Writable(folder.into());
+            assert_ne!(
+                view.mounts.get(Path::new(folder)),
+                Some(&written),
+                "{folder}"
+            );
+        }
+    }
+}

@@ -1,0 +1,236 @@
+"""What a student who means harm tries in a `%%gpu` cell. The tests send this file's text with it.
+
+`facts` says where the other student's things are, as somebody outside of all sandboxes sees them. Each function is one
+line of the table: it returns what it got hold of, and returns nothing or raises when it got nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+PTRACE_SEIZE = 0x4206
+CLONE_NEWUSER = 0x10000000
+SECONDS = 3.0
+
+NUMBERS = {
+    "x86_64": {"keyctl": 250, "bpf": 321, "perf_event_open": 298, "io_uring_setup": 425, "userfaultfd": 323},
+    "aarch64": {"keyctl": 219, "bpf": 280, "perf_event_open": 241, "io_uring_setup": 425, "userfaultfd": 282},
+}
+
+
+def read(path: str) -> bytes:
+    return Path(path).read_bytes()
+
+
+# ---- files
+
+
+def read_file_of_another_session(facts: dict[str, Any]) -> Any:
+    return read(facts["file"])
+
+
+def write_beside_file_of_another_session(facts: dict[str, Any]) -> Any:
+    Path(facts["planted"]).write_text("import this")
+    return facts["planted"]
+
+
+def read_worker_token(facts: dict[str, Any]) -> Any:
+    return read(facts["token_file"])
+
+
+def read_home_of_worker(facts: dict[str, Any]) -> Any:
+    return read(facts["home_file"])
+
+
+def list_runtime_folder_of_worker(facts: dict[str, Any]) -> Any:
+    return len(os.listdir(facts["runtime_folder"])) > 1
+
+
+def write_into_python_of_all(facts: dict[str, Any]) -> Any:
+    path = Path(sys.base_prefix, f"planted-{os.getpid()}")
+    path.write_text("")
+    path.unlink()
+    return path
+
+
+# ---- processes
+
+
+def see_processes_of_others(facts: dict[str, Any]) -> Any:
+    return b"baton" in read(f"/proc/{facts['worker']}/cmdline")
+
+
+def read_environment_of_another_session(facts: dict[str, Any]) -> Any:
+    return b"BATON_SESSION" in read(f"/proc/{facts['process']}/environ")
+
+
+def read_memory_of_another_session(facts: dict[str, Any]) -> Any:
+    class Range(ctypes.Structure):
+        _fields_ = (("address", ctypes.c_void_p), ("bytes", ctypes.c_size_t))
+
+    secret = facts["secret"].encode()
+    buffer = ctypes.create_string_buffer(len(secret))
+    here, there = Range(ctypes.addressof(buffer), len(secret)), Range(facts["address"], len(secret))
+    LIBC.process_vm_readv(facts["process"], ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+    return buffer.raw == secret
+
+
+def trace_another_session(facts: dict[str, Any]) -> Any:
+    code = f"import ctypes, sys; sys.exit(ctypes.CDLL(None).ptrace({PTRACE_SEIZE}, {facts['process']}, 0, 0) and 1)"
+    return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def signal_another_session(facts: dict[str, Any]) -> Any:
+    return os.kill(facts["process"], 0) is None
+
+
+def signal_worker(facts: dict[str, Any]) -> Any:
+    return os.kill(facts["worker"], 0) is None
+
+
+# ---- sockets
+
+
+def connect(family: int, address: Any) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as client:
+        client.settimeout(SECONDS)
+        client.connect(address)
+        return True
+
+
+def connect_to_socket_by_path(facts: dict[str, Any]) -> Any:
+    return connect(socket.AF_UNIX, facts["socket"])
+
+
+def connect_to_abstract_socket(facts: dict[str, Any]) -> Any:
+    return connect(socket.AF_UNIX, "\0" + facts["abstract"])
+
+
+def connect_to_tcp_of_another_session(facts: dict[str, Any]) -> Any:
+    return connect(socket.AF_INET, ("127.0.0.1", facts["tcp"]))
+
+
+def connect_to_broker(facts: dict[str, Any]) -> Any:
+    return connect(socket.AF_INET, ("127.0.0.1", facts["broker"]))
+
+
+def exchange_udp(facts: dict[str, Any]) -> Any:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+        client.settimeout(SECONDS)
+        client.connect(("127.0.0.1", facts["udp"]))
+        client.send(b"anybody there?")
+        return client.recv(100)
+
+
+# ---- shared memory and keys
+
+
+def attach_sysv_memory(facts: dict[str, Any]) -> Any:
+    number = LIBC.shmget(facts["key"], 0, 0)
+    LIBC.shmat.restype = ctypes.c_void_p
+    address = LIBC.shmat(number, None, 0)
+    return number >= 0 and ctypes.string_at(address, len(facts["secret"])) == facts["secret"].encode()
+
+
+def open_posix_memory(facts: dict[str, Any]) -> Any:
+    return read(f"/dev/shm/{facts['shared']}")
+
+
+# ---- the system
+
+
+def shares_namespace(name: str) -> Callable[[dict[str, Any]], Any]:
+    return lambda facts: os.readlink(f"/proc/self/ns/{name}") == facts["namespaces"][name]
+
+
+def reaches_kernel(call: str) -> Callable[[dict[str, Any]], Any]:
+    """With arguments that make no sense, so whoever gets through is told that, and nothing else happens."""
+
+    def attempt(facts: dict[str, Any]) -> Any:
+        result = LIBC.syscall(NUMBERS[os.uname().machine][call], -1, 0, -1, -1, -1)
+        return result >= 0 or ctypes.get_errno() not in (1, 38)
+
+    return attempt
+
+
+def make_user_namespace(facts: dict[str, Any]) -> Any:
+    code = f"import ctypes, sys; sys.exit(ctypes.CDLL(None).unshare({CLONE_NEWUSER}) and 1)"
+    return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def see_devices(facts: dict[str, Any]) -> Any:
+    return os.path.exists(facts["device"])
+
+
+def write_settings_of_the_system(facts: dict[str, Any]) -> Any:
+    return os.open("/proc/sys/kernel/core_pattern", os.O_WRONLY)
+
+
+def has_capabilities(facts: dict[str, Any]) -> Any:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return any(line.startswith("CapEff:") and int(line.split()[1], 16) for line in lines)
+
+
+# ---- what stays
+
+
+def leave_process(facts: dict[str, Any]) -> Any:
+    """One that hides: no parent, no group, no environment. The tests look for it after the session's end."""
+    subprocess.run(["/bin/sh", "-c", f"setsid env -i sleep {facts['sleep']} >/dev/null 2>&1 </dev/null &"], check=True)
+
+
+def leave_file(facts: dict[str, Any]) -> Any:
+    Path(facts["left"]).write_text("left")
+
+
+PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    probe.__name__: probe
+    for probe in (
+        read_file_of_another_session,
+        write_beside_file_of_another_session,
+        read_worker_token,
+        read_home_of_worker,
+        list_runtime_folder_of_worker,
+        write_into_python_of_all,
+        see_processes_of_others,
+        read_environment_of_another_session,
+        read_memory_of_another_session,
+        trace_another_session,
+        signal_another_session,
+        signal_worker,
+        connect_to_socket_by_path,
+        connect_to_abstract_socket,
+        connect_to_tcp_of_another_session,
+        connect_to_broker,
+        exchange_udp,
+        attach_sysv_memory,
+        open_posix_memory,
+        make_user_namespace,
+        see_devices,
+        write_settings_of_the_system,
+        has_capabilities,
+    )
+}
+PROBES |= {f"share_{name}_namespace": shares_namespace(name) for name in "user pid mnt net ipc uts cgroup".split()}
+PROBES |= {f"call_{name}": reaches_kernel(name) for name in NUMBERS["x86_64"]}
+
+
+def attack(facts: dict[str, Any]) -> dict[str, str]:
+    """What became of each attempt: `succeeded`, or why not."""
+    found = {}
+    for name, probe in PROBES.items():
+        try:
+            found[name] = "succeeded" if probe(facts) else "refused"
+        except Exception as error:
+            found[name] = f"refused: {error!r}"
+    leave_process(facts)
+    leave_file(facts)
+    return found

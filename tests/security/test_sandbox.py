@@ -1,0 +1,228 @@
+"""Two students on one worker: what one of them can do to the other, to the worker and to the machine.
+
+The same attempts run without a sandbox, where each must succeed: so it is known that the probe sees.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+import pytest
+from end_to_end import Kernel, Place, Service, wait_until
+
+PROBE = Path(__file__).with_name("probe.py").read_text()
+BASIC_DEVICES = {"console", "core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout"}
+BASIC_DEVICES |= {"tty", "urandom", "zero"}
+
+ONLY_FOR_ROOT = {"write_settings_of_the_system", "write_into_python_of_all", "has_capabilities"}
+"""Without a sandbox nobody but a worker that runs as root could do these."""
+
+VICTIM = """
+import os
+
+def keep():
+    import ctypes, socket, sys
+    with open(f"/dev/shm/{shared}", "w") as opened:
+        opened.write(text)
+    listeners = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX), socket.socket(socket.AF_INET)]
+    for listener, place in zip(listeners, (path, "\\0" + abstract, ("127.0.0.1", 0))):
+        listener.bind(place)
+        listener.listen()
+    libc = ctypes.CDLL(None)
+    number = libc.shmget(key, 4096, 0o1666)
+    libc.shmat.restype = ctypes.c_void_p
+    ctypes.memmove(libc.shmat(number, None, 0), text.encode(), len(text))
+    secret = ctypes.create_string_buffer(text.encode())
+    sys.canary = (secret, listeners)  # in the session alone
+    return ctypes.addressof(secret), listeners[2].getsockname()[1]
+
+with open(file) as opened:
+    opened.read()
+found = keep()
+"""
+VICTIM_STILL_THERE = "import sys\ncanary_is_there = (sys.canary[0].value.decode(), open(file).read())"
+ATTACK = """
+names = {"__name__": "probe"}
+exec(source, names)
+found = names["attack"](facts)
+del names
+"""
+
+
+class Victim(NamedTuple):
+    kernel: Kernel
+    secret: str
+    file: Path
+
+    def is_unharmed(self) -> bool:
+        self.kernel.gpu(VICTIM_STILL_THERE).ok()
+        there: bool = self.kernel.evaluate("canary_is_there") == (self.secret, self.secret)
+        return there and self.file.read_text() == self.secret
+
+
+class Echo:
+    """Answers what comes over UDP."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind(("127.0.0.1", 0))
+        self.port: int = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._answer)
+        self._thread.start()
+
+    def _answer(self) -> None:
+        while (said := self._socket.recvfrom(100))[0] != b"end":
+            self._socket.sendto(said[0], said[1])
+
+    def close(self) -> None:
+        self._socket.sendto(b"end", ("127.0.0.1", self.port))
+        self._thread.join()
+        self._socket.close()
+
+
+@pytest.fixture(scope="module", params=["bubblewrap", "none"])
+def attacked(request: pytest.FixtureRequest) -> Iterator[tuple[str, dict[str, str], dict[str, bool]]]:
+    """Which sandbox, what the probe said, and what it left outside."""
+    sandbox = request.param
+    if sandbox == "bubblewrap" and shutil.which("bwrap") is None:
+        pytest.fail("bubblewrap is missing: run scripts/install-system-packages sandbox")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    service = Service(Place.create(), f"http://127.0.0.1:{port}")
+    echo = Echo()
+    kernels: list[Kernel] = []
+    try:
+        yield sandbox, *run_attack(service, sandbox, port, echo.port, kernels)
+    finally:
+        for kernel in kernels:
+            kernel.shutdown()
+        echo.close()
+        left = service.close()
+    assert not left, f"Processes left behind: {left}"
+
+
+def run_attack(
+    service: Service, sandbox: str, port: int, udp: int, kernels: list[Kernel]
+) -> tuple[dict[str, str], dict[str, bool]]:
+    place = service.place
+    (place.folder / "home/secret").write_text("of the worker's user")
+    (place.folder / "token").write_text("token-of-this-test")
+    service.start_broker()
+    options = {"BATON_WORKER_SANDBOX": sandbox, "BATON_WORKER_FILES": "mirror"}
+    service.start_worker(slots=2, **options)
+
+    def open_kernel(name: str) -> Kernel:
+        folder = place.work / name
+        folder.mkdir()
+        (folder / "diary.txt").write_text(name)
+        kernels.append(service.kernel(lambda **given: Kernel.start(given.pop("at"), "baton", **given), folder=folder))
+        return kernels[-1]
+
+    kernel, name = open_kernel("victim"), secrets.token_hex(6)
+    (place.work / "victim/diary.txt").write_text(name)
+    victim = Victim(kernel, name, place.work / "victim/diary.txt")
+    names = {"text": name, "shared": name, "path": f"/tmp/{name}.sock", "abstract": name, "file": "diary.txt"}
+    key = secrets.randbelow(1 << 30)
+    kernel.run("\n".join(f"{variable} = {value!r}" for variable, value in names.items()) + f"\nkey = {key}").ok()
+    kernel.gpu(VICTIM).ok()
+    address, tcp = kernel.evaluate("found")
+    mirrored = next(place.folder.glob("home/.local/state/baton/mirrors/*/**/diary.txt"))
+    facts: dict[str, Any] = {
+        "abstract": name,
+        "address": address,
+        "broker": port,
+        "device": next(f"/dev/{found}" for found in sorted(os.listdir("/dev")) if found not in BASIC_DEVICES),
+        "file": str(mirrored),
+        "home_file": str(place.folder / "home/secret"),
+        "key": key,
+        "left": f"/tmp/left-{name}",
+        "namespaces": {found: os.readlink(f"/proc/self/ns/{found}") for found in os.listdir("/proc/self/ns")},
+        "planted": str(mirrored.with_name("planted.py")),
+        "process": kernel.session_pid,
+        "runtime_folder": str(place.folder / "run"),
+        "secret": name,
+        "shared": name,
+        "sleep": 31_000_000 + secrets.randbelow(1_000_000),
+        "socket": f"/tmp/{name}.sock",
+        "tcp": tcp,
+        "token_file": str(place.folder / "token"),
+        "udp": udp,
+        "worker": service.process("worker-0").pid,
+    }
+    attacker = open_kernel("attacker")
+    attacker.run(f"facts = {facts!r}\nsource = {PROBE!r}").ok()
+    attacker.gpu(ATTACK).ok()
+    found = attacker.evaluate("found")
+    process = psutil.Process(attacker.session_pid)
+    attacker.shutdown()
+    wait_until(lambda: not process.is_running(), "the attacker's session has ended")
+    daemons = [daemon for daemon in psutil.process_iter() if str(facts["sleep"]) in command_of(daemon)]
+    left = {"a process": bool(daemons), "a file": Path(facts["left"]).exists()}
+    for daemon in daemons:
+        daemon.kill()
+    for path in (facts["left"], facts["socket"], f"/dev/shm/{name}"):
+        Path(path).unlink(missing_ok=True)
+    assert victim.is_unharmed()
+    return found, left
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def table(found: dict[str, str]) -> str:
+    return "\n".join(f"{name:45} {said}" for name, said in found.items())
+
+
+def test_every_attempt_fails_in_the_sandbox_and_succeeds_without(
+    attacked: tuple[str, dict[str, str], dict[str, bool]],
+) -> None:
+    sandbox, found, _ = attacked
+    print(table(found))
+    if sandbox == "bubblewrap":
+        assert not [name for name, said in found.items() if said == "succeeded"], table(found)
+        return
+    impossible = ONLY_FOR_ROOT if os.geteuid() else set()
+    blind = {name for name, said in found.items() if said != "succeeded"}
+    assert blind == impossible, table(found)
+
+
+def test_nothing_is_left_of_a_sandboxed_session(attacked: tuple[str, dict[str, str], dict[str, bool]]) -> None:
+    sandbox, _, left = attacked
+    assert set(left.values()) == {sandbox == "none"}, left
+
+
+def test_a_sandboxed_session_can_do_what_cells_need(new_kernel: Callable[..., Kernel]) -> None:
+    service = Service.create()
+    service.start_broker()
+    service.start_worker(BATON_WORKER_SANDBOX="bubblewrap", BATON_WORKER_FILES="mirror")
+    try:
+        kernel = service.kernel(new_kernel)
+        (service.place.work / "data.csv").write_text("a,b\n1,2\n")
+        kernel.gpu(
+            "import os, pathlib, subprocess, tempfile\n"
+            "here = os.getcwd()\n"
+            "by_path = subprocess.run(['cat', f'{here}/data.csv'], capture_output=True, text=True).stdout\n"
+            "pathlib.Path(here, 'result.txt').write_text('42')\n"
+            "os.close(os.memfd_create('memory'))\n"
+            "with tempfile.NamedTemporaryFile() as file:\n    file.write(bytes(1 << 20))\n"
+            "home = pathlib.Path.home() / 'cache'\n"
+            "home.write_text('x')\n"
+        ).ok()
+        assert kernel.evaluate("here, by_path") == (str(service.place.work), "a,b\n1,2\n")
+        assert (service.place.work / "result.txt").read_text() == "42"
+        kernel.shutdown()
+    finally:
+        left = service.close()
+    assert not left, f"Processes left behind: {left}"
