@@ -94,6 +94,8 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             home.void()
             text = f"{type(error).__name__}: {short(error)}"
             raise StateRefused(f"What the cell needs could not be packed ({text})") from None
+    for line in home.setters.lines(extra["names"], cell.code, namespace):
+        sys.stderr.write(f"{line}\n")
     home.surroundings.departed(around)
     home.modules.departed()
     home.transfer = Transfer()

@@ -27,9 +27,10 @@ from baton_shim.base.beside import names_beside
 from baton_shim.base.comms import SessionComms
 from baton_shim.base.compat import FIT
 from baton_shim.base.frames import hide_from_tracebacks
-from baton_shim.base.here import by_reference
+from baton_shim.base.here import by_reference, watch_images
 from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.link import Link, LinkClosed, Message
+from baton_shim.session.both import BothRunner
 from baton_shim.session.name_faults import NameFaults, watch_main
 from baton_shim.session.publisher import Publisher
 from baton_shim.session.shell import SessionShell
@@ -45,13 +46,14 @@ if TYPE_CHECKING:
 
 class SessionKernel(IPythonKernel):  # type: ignore[misc]
     shell_class = Type(SessionShell)
-    _interrupts: Interrupts
+    interrupts: Interrupts
 
     def join(self, link: Link, modules: LocalModules) -> None:
         """The socket to the worker; called once, before the first cell."""
         from baton_shim.state import Table
 
         by_reference(self.shell)
+        watch_images()
         hide_from_tracebacks()
         SWITCH.begin(session=True)
         self._link = link
@@ -63,9 +65,11 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         watch_main(self.shell.user_module, self._faults)
         self.shell.faults = self._faults
         self.shell.custom_handler = None
-        self._surroundings = Surroundings()
+        self.surroundings = Surroundings()
         self._comms = SessionComms(self)
         self._troubles: list[str] = []
+        self._both = BothRunner(self)
+        modules.both.run = self._both.run
         self._question = 0
         self._context = contextvars.copy_context()
         self._message_id = ""
@@ -112,18 +116,18 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         request = self.session.msg("execute_request", {key: cell[key] for key in ("code", "silent", "allow_stdin")})
         request["header"]["msg_id"] = request["msg_id"] = self._message_id
         self.set_parent([], request, channel="shell")
-        with Interrupts() as self._interrupts:
+        with Interrupts() as self.interrupts:
             prepared = self._apply(message)
             if isinstance(prepared, BaseException):
                 self._refuse(prepared)
                 return
             self._wait_for_begin()
             self._link.send("started", message_id=self._message_id)
-            self._surroundings.hooks.patches.expect(cell["code"], self.shell.user_ns)
+            self.surroundings.hooks.patches.expect(cell["code"], self.shell.user_ns)
             self._faults.open(prepared["dynamic"])
             reply = await self._run(cell["code"], cell["silent"], cell["allow_stdin"])
             self._faults.close()
-            self._surroundings.hooks.patches.read(cell["code"], self.shell.user_ns)
+            self.surroundings.hooks.patches.read(cell["code"], self.shell.user_ns)
             self._finish(reply, prepared)
 
     def _wait_for_begin(self) -> None:
@@ -145,12 +149,12 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._names.whole()
             assert message.file_descriptor is not None
             extra: Any = self._table.apply(message.body["delta"], message.file_descriptor)
-            self._troubles = self._surroundings.land(extra["around"])
-            self._troubles += self._surroundings.figures.land(extra["figures"])
-            self._surroundings.handlers.land(extra["handlers"])
-            self._surroundings.hooks.land(extra["hooks"])
-            self._surroundings.hooks.patches.hear(extra["patched"])
-            self._surroundings.settle(self._table.rebuilt)
+            self._troubles = self.surroundings.land(extra["around"])
+            self._troubles += self.surroundings.figures.land(extra["figures"])
+            self.surroundings.handlers.land(extra["handlers"])
+            self.surroundings.hooks.land(extra["hooks"])
+            self.surroundings.hooks.patches.hear(extra["patched"])
+            self.surroundings.settle(self._table.rebuilt)
             self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")))
             if isinstance(last := extra["last_error"], BaseException):
                 sys.last_type, sys.last_value, sys.last_traceback = type(last), last, last.__traceback__
@@ -158,7 +162,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             return error
         finally:
             message.close()
-        self._troubles = self._modules.packages.take_troubles() + self._troubles
+        self._troubles = [*self._modules.packages.take_troubles(), *self._both.take_troubles(), *self._troubles]
         for line in FIT.news():  # the notebook kernel tells the student of its own versions
             sys.__stderr__.write(f"{line}\n")  # type: ignore[union-attr]
         self._remember_sources(extra)
@@ -171,8 +175,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
 
     def _ask_for_names(self, names: list[str]) -> None:
         """What was changed here up to now stays as it is; only what the cell lacks comes."""
-        count = self._interrupts.count
-        with self._interrupts.held():
+        count = self.interrupts.count
+        with self.interrupts.held():
             self._link.send("names_wanted", message_id=self._message_id, names=names)
             message = self._receive()
             bound = self._names.bound()
@@ -188,7 +192,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             if extra["dynamic"]:
                 self._faults.watch_text()
             self._remember_sources(extra)
-        if self._interrupts.count > count and threading.current_thread() is threading.main_thread():
+        if self.interrupts.count > count and threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
 
     def _refuse(self, error: BaseException) -> None:
@@ -207,8 +211,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             warn(line)
         ticking = asyncio.ensure_future(tick())
         try:
-            with self._interrupts.raising():
-                if self._interrupts.count:
+            with self.interrupts.raising():
+                if self.interrupts.count:
                     raise KeyboardInterrupt
                 # No history here: prompts, In and Out belong to the notebook kernel.
                 reply: dict[str, Any] = await self.do_execute(
@@ -228,7 +232,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self.shell.last_execution_result = None  # it holds the value
         result = self.shell.displayhook.take()
         names, gone = self._names.changed(prepared["stores"], prepared["drop"])
-        around = self._surroundings.depart()
+        around = self.surroundings.depart()
         if not prepared["returns"]:
             if result is not None:
                 self.shell.display_pub.publish(result.data, result.metadata)
@@ -241,9 +245,9 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             "bundle": (result.data, result.metadata) if result else None,
             "file": self._file,
             "around": around.changes,
-            "figures": self._surroundings.figures.depart() if prepared["returns"] else None,
-            "handlers": self._surroundings.handlers.depart(self.shell.user_ns) if prepared["returns"] else None,
-            "hooks": self._surroundings.hooks.depart() if prepared["returns"] else None,
+            "figures": self.surroundings.figures.depart() if prepared["returns"] else None,
+            "handlers": self.surroundings.handlers.depart(self.shell.user_ns) if prepared["returns"] else None,
+            "hooks": self.surroundings.hooks.depart() if prepared["returns"] else None,
             "comms": self._comms.depart() if prepared["returns"] else None,
             "custom_handler": self.shell.custom_handler if prepared["returns"] else None,
             "displays_after": self.shell.take_displays_after(),
@@ -265,7 +269,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             keeps=self._table.keeps(),
         )
         self._names.went_home(names, gone)
-        self._surroundings.departed(around)
+        self.surroundings.departed(around)
         while self._receive().name != "released":
             pass
         self._table.release()
@@ -331,7 +335,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._publisher.end()
         if threading.current_thread() is not threading.main_thread():
             raise StdinNotImplementedError("input() works in the cell itself only, not in its threads")
-        with self._turn, self._interrupts.held():
+        with self._turn, self.interrupts.held():
             value = self._answer(prompt, password)
         if value is None:
             raise KeyboardInterrupt("Interrupted by user")
@@ -345,11 +349,11 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._link.send(
             "input_wanted", message_id=self._message_id, question=self._question, prompt=prompt, password=password
         )
-        count = self._interrupts.count
+        count = self.interrupts.count
         while True:
-            message = self._link.receive(self._interrupts)
+            message = self._link.receive(self.interrupts)
             if message is None:
-                if self._interrupts.count > count:
+                if self.interrupts.count > count:
                     return None
             elif message.name == "input" and message.body["question"] == self._question:
                 value: str | None = message.body["value"]
