@@ -19,13 +19,21 @@ from baton_shim.base import late
 
 
 def by_reference(shell: Any) -> None:
+    """Called before the first table of a kernel, because Python has one list of such rules, which programs may read."""
     copyreg.pickle(type(shell), lambda value: (this_shell, ()))
     copyreg.pickle(type(shell.kernel), lambda value: (this_kernel, ()))
     for name in PARTS:
         copyreg.pickle(type(getattr(shell, name)), functools.partial(as_part, name))
     for formatter in shell.display_formatter.formatters.values():
         copyreg.pickle(type(formatter), lambda value: (this_formatter, (value.format_type,)))
-    late.when_imported("jax", jax_devices)
+    if "jax" in sys.modules:
+        jax_devices()
+    else:
+        late.when_imported("jax", jax_devices)
+
+
+def watch_images() -> None:
+    """Called when a kernel starts."""
     late.when_imported("PIL.Image", shown_memory)
 
 

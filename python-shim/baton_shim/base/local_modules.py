@@ -1,6 +1,7 @@
 """Modules beside the notebook: each end runs the source that the other end has loaded.
 
-What is installed travels by name, and the packages that cells installed (`packages.py`) are told with the modules.
+What is installed travels by name. The packages that cells installed (`packages.py`) and the cells under `%%both`
+(`both.py`) are told with the modules.
 A student's own `.py` file may change between two cells, and a module keeps the source that it was loaded from until
 somebody reloads it. So each end writes down what it loads, tells the other end
 before anything of that module is unpickled there, and that end loads the same source when it wants the module; what
@@ -26,6 +27,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from baton_shim.base import late
+from baton_shim.base.both import BothCells
 from baton_shim.base.mirror import to_here, to_home
 from baton_shim.base.packages import Installed, Packages
 from baton_shim.base.undoing import OnUndo
@@ -51,6 +53,7 @@ class LocalModules(MetaPathFinder):
 
     def __init__(self, packages: Packages) -> None:
         self.packages = packages
+        self.both = BothCells()
         self.loaded: dict[str, Loaded] = {}
         self._told: dict[str, Loaded] = {}
         """As the other end knows what is loaded here, or as it said itself."""
@@ -67,26 +70,27 @@ class LocalModules(MetaPathFinder):
         """The other end is a process that has just begun."""
         self._told.clear()
         self.packages.restart()
+        self.both.restart()
 
     def look(self) -> bytes | None:
         """What the other end has to know before it reads anything else."""
         self._see_autoreload()
         self._news = {name: loaded for name, loaded in self.loaded.items() if self._told.get(name) != loaded}
-        packages = self.packages.look()
-        if packages is None and not self._news:
+        packages, both = self.packages.look(), self.both.look()
+        if packages is None and not self._news and not both:
             return None
-        return pickle.dumps(
-            (packages and tuple(packages), {name: tuple(loaded) for name, loaded in self._news.items()})
-        )
+        modules = {name: tuple(loaded) for name, loaded in self._news.items()}
+        return pickle.dumps((packages and tuple(packages), modules, both))
 
     def commit(self) -> None:
         """The last look is on its way."""
         self.packages.commit()
+        self.both.commit()
         self._told.update(self._news)
 
     def apply(self, news: bytes, undo: OnUndo) -> None:
         """Raises what a module raises that has to be reloaded here."""
-        packages, modules = pickle.loads(news)
+        packages, modules, both = pickle.loads(news)
         if packages is not None:
             self.packages.apply(Installed(*packages), undo)
         undo(partial(vars(self).update, {name: dict(vars(self)[name]) for name in ("loaded", "_told", "_given")}))
@@ -102,6 +106,7 @@ class LocalModules(MetaPathFinder):
                 self._reload(module, given.in_place)
             if name in self.loaded:
                 self._told[name] = self.loaded[name]
+        self.both.apply(both)
 
     # ---- what is loaded here ----
 

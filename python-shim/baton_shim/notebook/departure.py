@@ -88,6 +88,8 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             home.void()
             said = f"{UNNAMED} could not be packed ({type(error).__name__}: {short(error)})"
             raise named_refusal(said, extra["names"], namespace) from None
+    for line in home.setters.lines(extra["names"], cell.code, namespace):
+        sys.stderr.write(f"{line}\n")
     surroundings.commit(around)
     home.transfer = Transfer()
     home.transfer.left(snapshot, extra["names"], home.shared, options.keep)

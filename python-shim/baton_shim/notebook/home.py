@@ -20,11 +20,12 @@ from IPython.core.error import UsageError
 from baton_shim.base import compat, frames
 from baton_shim.base.closure import Uses
 from baton_shim.base.compat import FIT
-from baton_shim.base.here import by_reference
+from baton_shim.base.here import by_reference, watch_images
 from baton_shim.base.link import Link, LinkClosed
 from baton_shim.notebook import outputs
 from baton_shim.notebook.debugging import seam_debugger
 from baton_shim.notebook.pages import Pages
+from baton_shim.notebook.setters import Setters
 from baton_shim.surroundings import Surroundings
 from baton_shim.virtual import SWITCH
 from baton_shim.virtual.hint import WATCH
@@ -71,13 +72,14 @@ class Home:
         self._in_cell = False
         """What the session showed after the cell, for after its value or error here."""
         self.surroundings = Surroundings(shell.user_ns, modules)
+        self.setters = Setters()
         self._table: Table | None = None
         self.turn = threading.RLock()
         self.busy = False
         """Whether a `%%gpu` cell runs."""
         self.pages = Pages(self)
         self._shown: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
-        by_reference(shell)
+        watch_images()
         FIT.attach(compat.SWITCHING, SWITCH.begin)
         FIT.attach(compat.HINTS, WATCH.begin, shell)
         FIT.attach(compat.PAGES, self.pages.listen)
@@ -137,6 +139,7 @@ class Home:
         if self._table is None:
             from baton_shim.state import Table
 
+            by_reference(self.shell)
             self._table = Table(self.namespace, self.modules.apply)
             self.session += 1
             self.shared.clear()

@@ -16,6 +16,7 @@ from IPython.core.magic_arguments import argument, magic_arguments, parse_argstr
 from baton_shim.base import compat, tested
 from baton_shim.base.compat import FIT
 from baton_shim.base.source import GPU_LINE
+from baton_shim.notebook import both
 from baton_shim.notebook.options import Options, gpu_bytes, milliseconds, names
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
         notebook afterwards. Only while the cell runs does it hold a GPU. Interrupt works as for every cell.
         """
         options = parse_argstring(gpu, line)
+        if cell.lstrip().startswith("%%both"):
+            raise UsageError("%%gpu stands above %%both\nhint: write one of them; %%both runs here and in the session")
         if home is None:
             raise UsageError(why_not)
         quiet = options.quiet or home.quiet
@@ -109,6 +112,7 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
     shell.register_magic_function(explain, "line", "gpu")
     shell.register_magic_function(misplaced, "line", "%gpu")
     register_beside(shell, home, why_not)
+    both.register(shell, home)
     FIT.attach(compat.OPTIONS, complete, shell, gpu.parser)
     if hoist not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(hoist)

@@ -50,7 +50,12 @@ class Transfer:
 
 
 def text(home: Home) -> str:
-    return "\n".join([*session(home), *transfer(home)])
+    return "\n".join([*session(home), *both(home), *transfer(home)])
+
+
+def both(home: Home) -> list[str]:
+    cells = ", ".join(f"In[{cell.number}]" for cell in home.modules.both.cells)
+    return [f"Cells under %%both, which each new session runs again: {cells}"] if cells else []
 
 
 def session(home: Home) -> list[str]:

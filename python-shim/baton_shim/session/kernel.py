@@ -27,9 +27,10 @@ from baton_shim.base.beside import names_beside
 from baton_shim.base.comms import SessionComms
 from baton_shim.base.compat import FIT
 from baton_shim.base.frames import hide_from_tracebacks
-from baton_shim.base.here import by_reference
+from baton_shim.base.here import by_reference, watch_images
 from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.link import Link, LinkClosed, Message
+from baton_shim.session.both import BothRunner
 from baton_shim.session.name_faults import NameFaults, watch_main
 from baton_shim.session.publisher import Publisher
 from baton_shim.session.shell import SessionShell
@@ -47,13 +48,14 @@ if TYPE_CHECKING:
 
 class SessionKernel(IPythonKernel):  # type: ignore[misc]
     shell_class = Type(SessionShell)
-    _interrupts: Interrupts
+    interrupts: Interrupts
 
     def join(self, link: Link, modules: LocalModules) -> None:
         """The socket to the worker; called once, before the first cell."""
         from baton_shim.state import Table
 
         by_reference(self.shell)
+        watch_images()
         hide_from_tracebacks()
         SWITCH.begin(session=True)
         self._link = link
@@ -69,6 +71,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._surroundings.add(SessionComms(self))
         self._thrift = Thrift()
         self._troubles: list[str] = []
+        self._both = BothRunner(self)
+        modules.both.run = self._both.run
         self._question = 0
         self._context = contextvars.copy_context()
         self._message_id = ""
@@ -115,7 +119,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         request = self.session.msg("execute_request", {key: cell[key] for key in ("code", "silent", "allow_stdin")})
         request["header"]["msg_id"] = request["msg_id"] = self._message_id
         self.set_parent([], request, channel="shell")
-        with Interrupts() as self._interrupts:
+        with Interrupts() as self.interrupts:
             prepared = self._apply(message)
             if isinstance(prepared, BaseException):
                 self._refuse(prepared)
@@ -158,7 +162,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             return error
         finally:
             message.close()
-        self._troubles = self._modules.packages.take_troubles() + self._troubles
+        self._troubles = [*self._modules.packages.take_troubles(), *self._both.take_troubles(), *self._troubles]
         for line in FIT.news():  # the notebook kernel tells the student of its own versions
             sys.__stderr__.write(f"{line}\n")  # type: ignore[union-attr]
         self._remember_sources(extra)
@@ -174,8 +178,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
 
     def _ask_for_names(self, names: list[str]) -> None:
         """What was changed here up to now stays as it is; only what the cell lacks comes."""
-        count = self._interrupts.count
-        with self._interrupts.held():
+        count = self.interrupts.count
+        with self.interrupts.held():
             self._link.send("names_wanted", message_id=self._message_id, names=names)
             message = self._receive()
             bound = self._names.bound()
@@ -191,7 +195,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             if extra["dynamic"]:
                 self._faults.watch_text()
             self._remember_sources(extra)
-        if self._interrupts.count > count and threading.current_thread() is threading.main_thread():
+        if self.interrupts.count > count and threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
 
     def _refuse(self, error: BaseException) -> None:
@@ -210,8 +214,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             warn(line)
         ticking = asyncio.ensure_future(tick())
         try:
-            with self._interrupts.raising():
-                if self._interrupts.count:
+            with self.interrupts.raising():
+                if self.interrupts.count:
                     raise KeyboardInterrupt
                 # No history here: prompts, In and Out belong to the notebook kernel.
                 reply: dict[str, Any] = await self.do_execute(
@@ -332,7 +336,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._publisher.end()
         if threading.current_thread() is not threading.main_thread():
             raise StdinNotImplementedError("input() works in the cell itself only, not in its threads")
-        with self._turn, self._interrupts.held():
+        with self._turn, self.interrupts.held():
             value = self._answer(prompt, password)
         if value is None:
             raise KeyboardInterrupt("Interrupted by user")
@@ -346,11 +350,11 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._link.send(
             "input_wanted", message_id=self._message_id, question=self._question, prompt=prompt, password=password
         )
-        count = self._interrupts.count
+        count = self.interrupts.count
         while True:
-            message = self._link.receive(self._interrupts)
+            message = self._link.receive(self.interrupts)
             if message is None:
-                if self._interrupts.count > count:
+                if self.interrupts.count > count:
                     return None
             elif message.name == "input" and message.body["question"] == self._question:
                 value: str | None = message.body["value"]

@@ -36,7 +36,11 @@ NOTED = {
         *("register_archive_format*", "unregister_archive_format*"),
         *("register_unpack_format*", "unregister_unpack_format*"),
     ),
+    "sqlite3": ("register_adapter*", "register_converter*"),
+    "tensorflow": ("random.set_seed",),
     "threading": ("stack_size",),
+    "urllib.request": ("install_opener",),
+    "xml.etree.ElementTree": ("register_namespace*",),
     "matplotlib.cm": ("ColormapRegistry.register*", "ColormapRegistry.unregister*"),
     "matplotlib.colors": ("ColorSequenceRegistry.register*", "ColorSequenceRegistry.unregister*"),
     "matplotlib.font_manager": ("FontManager.addfont*",),
@@ -51,6 +55,7 @@ NOTED = {
 
 RETURN_THE_PREVIOUS = ("umask", "stack_size", "field_size_limit")
 
+_MARK = "_baton_noted"
 Key = tuple[str, str, str]
 """Which call of all, module, and function."""
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
@@ -88,6 +93,7 @@ class Registered:
             return result
 
         noted.__module__ = module  # so that it is found by its name
+        vars(noted)[_MARK] = True
         return noted
 
     def _note(self, key: Key, arguments: Arguments) -> None:
@@ -111,6 +117,11 @@ class Registered:
     def _arrived(self, key: Key) -> None:
         if key in self.calls:
             make(key, self.calls[key])
+
+
+def is_noted(function: Any) -> bool:
+    """Whether calls of it are noted here."""
+    return getattr(function, _MARK, False) is True
 
 
 def thing_of(key: Key, arguments: Arguments) -> tuple[Any, ...]:
