@@ -227,8 +227,8 @@ def test_one_notebook_too_many_says_so_and_runs_later(course: Course) -> None:
     second.run("x = 1").ok()
     refused = second.gpu("x = 2", seconds=30).plain_traceback
     assert (
-        "This notebook cannot use the GPU service: You have reached this broker's limit of connected notebooks and live pages"
-        in refused
+        "This notebook cannot use the GPU service: "
+        "You have reached this broker's limit of connected notebooks and live pages" in refused
     )
     assert "Your variables are as they were before the cell" in refused
     assert "hint: shut down notebooks that you do not use, then run the cell again" in refused
