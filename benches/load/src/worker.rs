@@ -25,6 +25,7 @@ type Link = Connection<ToWorker, FromWorker>;
 pub(crate) async fn connect(dial: &Dial, number: usize, slots: u32) -> anyhow::Result<Link> {
     let mut connection: Link = baton_transport::connect(dial, "/v1/worker").await?;
     let hello = FromWorker::Hello {
+        failing: None,
         protocol_version: PROTOCOL_VERSION,
         worker: WorkerId::random(),
         name: format!("gpu-{number}"),

@@ -93,6 +93,12 @@ def give_torch_cudnn(torch: Any, value: tuple[bool, bool]) -> None:
 PRINTING = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80, "sci_mode": None}
 NUMPY_ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn", "buffer": 8192}
 
+
+def sympy_assumptions(assume: Any, assumptions: frozenset[Any]) -> None:
+    assume.global_assumptions.clear()
+    assume.global_assumptions.update(assumptions)
+
+
 LIBRARIES: tuple[Kind, ...] = (
     entries(
         *("numpy.seterr", "numpy's handling of floating-point errors", "numpy", numpy_errors, give_numpy_error),
@@ -121,6 +127,10 @@ LIBRARIES: tuple[Kind, ...] = (
         *("sympy", "How sympy prints", "sympy.printing.printer", lambda sympy: dict(sympy.Printer._global_settings)),
         lambda sympy, name, value: sympy.Printer.set_global_settings(**{name: value}),
         fresh={},
+    ),
+    *rows(
+        *("What sympy assumes", "sympy.assumptions.assume"),
+        ("assumptions", lambda assume: frozenset(assume.global_assumptions), sympy_assumptions, frozenset()),
     ),
     entries(
         *("sklearn", "A setting of scikit-learn", "sklearn._config", lambda config: config.get_config()),

@@ -29,7 +29,7 @@ from baton_shim.surroundings.imports import IMPORTS
 if TYPE_CHECKING:
     from baton_shim.base.undoing import OnUndo
 
-_ASSIGNED = r"\s*[-+*/%@&|^<>]{0,2}=(?!=)"
+_ASSIGNED = r"\s*(?:\*\*|//|<<|>>|[-+*/%@&|^])?=(?!=)"
 PATH = re.compile(rf"(?<![\w.'\"])([^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:({_ASSIGNED})|(\s*\[[^\n]{{1,200}}?\]{_ASSIGNED}))?")
 SETS = re.compile(r"\.\w+\s*=(?!=)")
 _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: one that takes new attributes

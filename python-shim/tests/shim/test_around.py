@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import reprlib
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from baton_shim.state.message import split
+from baton_shim.surroundings.patches import owners
 
 if TYPE_CHECKING:
     from conftest import Baton
@@ -126,6 +129,12 @@ LIBRARIES = [
         "('pandas', 'text')",
     ),
     ("mpmath", "mpmath.mp.dps = 30", "str(mpmath.mpf(1) / 3)[:25]", "'0.33333333333333333333333'"),
+    (
+        "sympy",
+        "_ = sympy.assumptions.assume.global_assumptions.add(sympy.Q.positive(sympy.Symbol('x')))",
+        "sympy.ask(sympy.Q.negative(sympy.Symbol('x')))",
+        "False",
+    ),
     ("jax", "jax.config.update('jax_enable_x64', True)", "str(jax.numpy.ones(1).dtype)", "'float64'"),
     ("jax", "jax.config.update('jax_default_prng_impl', 'rbg')", "jax.config.jax_default_prng_impl", "'rbg'"),
     (
@@ -175,6 +184,25 @@ CALLS = [
     ("np.set_printoptions(formatter=None)", "str(np.ones(1))", "'[1.]'"),
     ("pd.options.display.float_format = lambda value: f'<{value:.1f}>'", "str(pd.Series([1.0]))[4:9]", "'<1.0>'"),
     ("pd.reset_option('display.float_format')", "str(pd.Series([1.0]))[5:8]", "'1.0'"),
+    (
+        "import xml.etree.ElementTree as trees\ntrees.register_namespace('course', 'http://course')",
+        "trees.tostring(trees.Element('{http://course}a'))",
+        "b'<course:a xmlns:course=\"http://course\" />'",
+    ),
+    (
+        "import sqlite3\nclass Place:\n    n = 7\nsqlite3.register_adapter(Place, lambda place: place.n)\n"
+        "sqlite3.register_converter('place', lambda text: ('place', int(text)))",
+        "sqlite3.connect(':memory:', detect_types=sqlite3.PARSE_COLNAMES).execute('select ? as \"x [place]\"', "
+        "(Place(),)).fetchall()",
+        "[(('place', 7),)]",
+    ),
+    (
+        "import io, urllib.request\nclass Course(urllib.request.BaseHandler):\n    def course_open(self, request):\n"
+        "        return io.BytesIO(request.full_url.encode())\n"
+        "urllib.request.install_opener(urllib.request.build_opener(Course))",
+        "urllib.request.urlopen('course:one').read()",
+        "b'course:one'",
+    ),
 ]
 PLACES = [
     ("reprlib.aRepr.maxlist = 2", "reprlib.repr([1, 2, 3])", "'[1, 2, ...]'"),
@@ -419,3 +447,19 @@ def test_handlers_of_the_notebook(baton: Baton) -> None:
     baton.run("%%gpu\nlog.handlers.clear()")
     baton.run("log.info('nobody')")
     assert baton.run("said[-1], log.handlers").result == "('here', [])"
+
+
+@pytest.mark.parametrize("comparison", [">= (3, 7)", "<= (3, 7)", "== (3, 7)", "!= (3, 7)"])
+def test_a_comparison_assigns_nothing(comparison: str) -> None:
+    assert not assigned(f"assert sys.version_info {comparison}")
+
+
+@pytest.mark.parametrize(
+    "operator", ["=", "+=", "-=", "*=", "**=", "/=", "//=", "%=", "@=", "&=", "|=", "^=", "<<=", ">>="]
+)
+def test_every_assignment_is_noticed(operator: str) -> None:
+    assert assigned(f"reprlib.aRepr.maxlist {operator} 3") == ["maxlist"]
+
+
+def assigned(code: str) -> list[str]:
+    return [attribute for _, _, attribute in owners(code, {"sys": sys, "reprlib": reprlib}) if attribute]
