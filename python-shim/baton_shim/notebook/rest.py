@@ -155,11 +155,17 @@ class Rest:
             sys.stderr.flush()
             self.loss.clear()
 
-    def poll(self) -> None:
-        """What is here already."""
-        self._take_later()
+    def poll(self, *, in_cell: bool = True) -> None:
+        """What is here already. A loss waits for a cell: what it takes back may be context variables, which `decimal`
+        and numpy use, and the event loop's callbacks have a copy of the cells' context.
+        """
+        if in_cell or self._later is None or self._later.name != "rest_lost":
+            self._take_later()
         while (message := self._home.link.receive(timeout=0)) is not None:
-            self._home.overdue(message)
+            if in_cell or message.name != "rest_lost":
+                self._home.overdue(message)
+            else:
+                self.keep(message)
 
     def keep(self, message: Message) -> None:
         """For the next look."""
@@ -218,7 +224,7 @@ class Rest:
             self._quiet()
             return
         try:
-            self.poll()
+            self.poll(in_cell=False)
         except LinkClosed:
             self._quiet()
 

@@ -78,6 +78,25 @@ class Socket:
             self.stream.close()
 
 
+class Inherited(Socket):
+    """The worker's end of a connection with which a session is started."""
+
+    def __init__(self) -> None:
+        self.stream, self.session_end = socket.socketpair()
+        self.stream.settimeout(PATIENCE)
+
+    def accept(self) -> dict[str, Any]:
+        self.session_end.close()
+        assert self._exactly(1) == b"!"
+        name, hello = self.receive()
+        assert name == "hello"
+        return hello
+
+    def close(self) -> None:
+        self.session_end.close()
+        self.stream.close()
+
+
 def read_memory(pid: int, address: int, count: int) -> bytes:
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         memory.seek(address)
@@ -134,7 +153,7 @@ class Mover:
 class Kernel:
     """A kernel process and its client."""
 
-    def __init__(self, module: str, folder: Path, shim: Path | None, extra: dict[str, str] | None = None) -> None:
+    def __init__(self, module: str, folder: Path, shim: Socket | None, extra: dict[str, str] | None = None) -> None:
         name = folder / f"k{time.monotonic_ns()}"  # of sockets, too: another process may take a free port first
         self.manager = KernelManager(connection_file=f"{name}.json", transport="ipc", ip=str(name))
         self.manager._kernel_spec = KernelSpec(
@@ -149,9 +168,13 @@ class Kernel:
             "JPY_PARENT_PID": str(os.getpid()),
             "PYTHONPATH": os.pathsep.join(os.path.abspath(path) for path in paths if path),
         }
-        if shim is not None:
-            environment["BATON_SHIM_SOCKET"] = str(shim)
-        self.manager.start_kernel(env=environment, cwd=str(folder))
+        passed = ()
+        if isinstance(shim, Inherited):
+            passed = (shim.session_end.fileno(),)
+            environment["BATON_SHIM_DESCRIPTOR"] = str(*passed)
+        elif shim is not None:
+            environment["BATON_SHIM_SOCKET"] = str(shim.path)
+        self.manager.start_kernel(env=environment, cwd=str(folder), pass_fds=passed)
         self.client: BlockingKernelClient = self.manager.client()
         self.client.start_channels()
 
@@ -210,7 +233,7 @@ class Baton:
         self.folder = folder
         self.home = Socket(folder / "home")
         extra = {} if cell_bytes is None else {"BATON_CELL_BYTES": str(cell_bytes)}
-        self.notebook = Kernel("baton_shim.notebook.start", folder, self.home.path, extra)
+        self.notebook = Kernel("baton_shim.notebook.start", folder, self.home, extra)
         self.hello = self.home.accept()
         self.notebook.ready()
         self.session: Kernel | None = None
@@ -225,6 +248,7 @@ class Baton:
         self.follow = threading.Event()
         """Cleared: what a cell left in its session does not follow."""
         self.follow.set()
+        self.told_of_loss = threading.Event()
         self.follow_ups = 0
         self.seen: list[tuple[str, dict[str, Any]]] = []
         """Of the present cell."""
@@ -358,8 +382,8 @@ class Baton:
             state = body["state"]
         if state["messages"] == 0:
             self.lose_session()
-            self.away = Socket(self.folder / f"away-{time.monotonic_ns()}")
-            self.session = Kernel("baton_shim.session.start", self.folder, self.away.path)
+            self.away = Inherited()
+            self.session = Kernel("baton_shim.session.start", self.folder, self.away)
             self.away.accept()
             self.mover = Mover()
         session = self.session
@@ -447,6 +471,7 @@ class Baton:
             if self.session is None and not told:
                 error = {"name": "SessionDied", "value": "The session died", "traceback": [], "hint": "again"}
                 self.home.send("rest_lost", {"call": call, "error": error})
+                self.told_of_loss.set()
                 return said if name == "run" else None
             if name == "applied":
                 self.follow_ups += said["error"] is None

@@ -124,6 +124,20 @@ def test_a_lost_cell_takes_back_whatever_it_did(baton_away: Baton) -> None:
     assert baton.value("open('/proc/self/status').read().split('Umask:')[1].split()[0]") != "'0027'"
 
 
+def test_a_loss_that_an_idle_kernel_hears_of_takes_back_context_variables(baton_away: Baton) -> None:
+    baton = baton_away
+    baton.run("import decimal, numpy as np; x = np.zeros(1000)")
+    baton.follow.clear()
+    baton.run("%%gpu\nx += 1; decimal.setcontext(decimal.Context(prec=4)); np.seterr(divide='raise')")
+    baton.lose_session()
+    assert baton.told_of_loss.wait(30)
+    for _ in range(2):  # by then the kernel's loop has seen what came before
+        baton.notebook.client.kernel_info(reply=True, timeout=30)
+    cell = baton.run("print(decimal.getcontext().prec, np.geterr()['divide'])")
+    assert "are lost" in cell.text("stderr")
+    assert cell.text() == "28 warn\n"
+
+
 # ---- any sequence of changes and failures, compared with a model ----
 
 FAULT = """
