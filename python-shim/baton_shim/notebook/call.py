@@ -249,7 +249,11 @@ class Call:
             return self.refusal
         if outcome == "cancelled":
             return given_up()
-        if outcome == "refused" and error["value"].startswith(UNNAMED) and self.departure is not None:
+        if (
+            outcome == "refused"
+            and error["value"].startswith(f"{UNNAMED} could not be restored")
+            and self.departure is not None
+        ):
             return named_refusal(error["value"], self.departure.names, self.home.namespace)
         base = StateRefused if outcome == "refused" else GpuServiceError
         kind: type[GpuServiceError] = errors.service_error(error["name"], base)

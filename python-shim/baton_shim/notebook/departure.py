@@ -98,7 +98,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     return Departure(table, snapshot, set(extra["names"]))
 
 
-UNNAMED = "What the cell needs"
+UNNAMED = "The variables of this cell"
 
 
 def named_refusal(said: str, names: Iterable[str], namespace: Mapping[str, Any]) -> StateRefused:

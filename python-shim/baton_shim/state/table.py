@@ -352,7 +352,7 @@ class Table:
         replaced: set[int],
         reach: Reach,
         home: bool,
-    ) -> tuple[memoryview, TablePickler, dict[str, str]]:
+    ) -> tuple[bytes, TablePickler, dict[str, str]]:
         named = [*roots.items()]
 
         def explain(obj: Any, reason: str) -> str:
@@ -394,7 +394,7 @@ class Table:
                     left[name] = reason
                 elif name in certain:
                     raise Refused(name, reason, hint)
-        return memoryview(file.getvalue()), pickler, left  # no copy; a view on the file would forbid it to close
+        return file.getvalue(), pickler, left  # no copy; a view on the file would forbid it to close
 
     def _failure(
         self, last: Any, error: Exception, named: list[tuple[str, Any]], failed: Mapping[int, Failure]

@@ -230,7 +230,7 @@ def test_what_cannot_be_rebuilt_is_named(baton: Baton, code: str) -> None:
     baton.run(f"{code}\nheld = [x]; other = [1]")
     for name in ("x", "held"):
         cell = baton.run(f"%%gpu\nother.append({name})")
-        assert cell.error.startswith(f"StateRefused: '{name}' could not be set up on the GPU machine ("), cell.error
+        assert cell.error.startswith(f"StateRefused: '{name}' could not be restored on the GPU machine ("), cell.error
         assert f"hint: create it inside the cell, or leave it out: %%gpu --drop {name}" in cell.traceback
     assert baton.run("%%gpu\nother.append(2); other").result == "[1, 2]"
 
@@ -392,7 +392,7 @@ def test_code_that_python_does_not_read(baton: Baton) -> None:
 
 def test_the_shell_and_the_kernel_mean_the_other_ones(baton: Baton) -> None:
     baton.run("ip = get_ipython()\ndef there(): return ip is get_ipython(), type(ip).__name__")
-    assert baton.run("%%gpu\nthere()").result == "(True, 'SessionShell')"
+    assert baton.run("%%gpu\nthere()").result == "(True, 'ZMQInteractiveShell')"
     assert baton.run("%%gpu\nmine = get_ipython()").reply["status"] == "ok"
     assert baton.value("mine is ip is get_ipython()") == "True"
 

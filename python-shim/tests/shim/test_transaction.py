@@ -241,13 +241,13 @@ def be_given_up(baton: Baton, number: int, model: Model) -> Model:
 
 def be_unfit_for_the_notebook(baton: Baton, number: int, model: Model) -> Model:
     cell = baton.run(f"%%gpu\nchange({number}); unfit = Unfit()")
-    assert "could not be brought home (ValueError: unfit)" in cell.error
+    assert "could not be returned (ValueError: unfit)" in cell.error
     return model
 
 
 def be_stopped_while_applying(baton: Baton, number: int, model: Model) -> Model:
     baton.run("fault.fail_next(KeyboardInterrupt)")
-    assert "could not be brought home (KeyboardInterrupt" in baton.run(f"%%gpu\nchange({number})").error
+    assert "could not be returned (KeyboardInterrupt" in baton.run(f"%%gpu\nchange({number})").error
     return model
 
 
