@@ -56,7 +56,8 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     last_error = getattr(sys, "last_value", None) if found.last_error else None
     needed = analysis.needed(found, namespace, visible, (last_error, home.beside, *objects(around.parts.get("hooks"))))
     names = (needed.names | options.keep) - options.drop
-    wished = set(needed.wished) - names - options.drop
+    # What the session has costs nothing to name, and what it deletes itself need not come back.
+    wished = (set(needed.wished) | (needed.deleted & home.shared)) - names - options.drop
     certain = (needed.certain | options.keep) - options.drop
     gone = {name for name in home.shared if name not in namespace and name not in options.drop}
     while True:
@@ -64,7 +65,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "names": sorted(names | wished),
             "notebook": "\0".join(sorted(visible - options.drop)),
             "dynamic": needed.dynamic,
-            "deleted": sorted(needed.deleted - names - options.drop),
+            "deleted": sorted(needed.deleted - names - wished - options.drop),
             "stores": sorted(name for name in needed.stores if of_ipython(name)),
             "sources": sources(home.shell, needed.files),
             "last_error": last_error,

@@ -94,9 +94,13 @@ PRINTING = {"precision": 4, "threshold": 1000, "edgeitems": 3, "linewidth": 80, 
 NUMPY_ERRORS = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn", "buffer": 8192}
 
 
-def sympy_assumptions(assume: Any, assumptions: frozenset[Any]) -> None:
-    assume.global_assumptions.clear()
-    assume.global_assumptions.update(assumptions)
+def assumed(sympy: Any) -> Any:
+    return sympy.assumptions.assume.global_assumptions
+
+
+def sympy_assumptions(sympy: Any, assumptions: frozenset[Any]) -> None:
+    assumed(sympy).clear()
+    assumed(sympy).update(assumptions)
 
 
 LIBRARIES: tuple[Kind, ...] = (
@@ -129,8 +133,8 @@ LIBRARIES: tuple[Kind, ...] = (
         fresh={},
     ),
     *rows(
-        *("What sympy assumes", "sympy.assumptions.assume"),
-        ("assumptions", lambda assume: frozenset(assume.global_assumptions), sympy_assumptions, frozenset()),
+        *("What sympy assumes", "sympy"),
+        ("assumptions", lambda sympy: frozenset(assumed(sympy)), sympy_assumptions, frozenset()),
     ),
     entries(
         *("sklearn", "A setting of scikit-learn", "sklearn._config", lambda config: config.get_config()),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from baton_shim.base.fitting import Fitting
 from baton_shim.notebook import magic
 from IPython.core.interactiveshell import InteractiveShell
 
@@ -13,7 +12,7 @@ ALL = ["--drop", "--keep", "--mem", "--no-return", "--priority", "--quiet", "--t
 @pytest.fixture(scope="module")
 def shell() -> InteractiveShell:
     shell = InteractiveShell()
-    magic.register(shell, None, magic.NO_PROXY, Fitting())
+    magic.register(shell, None, magic.NO_PROXY)
     shell.user_ns.update(model=1, model_two=2, images=3, _hidden=4)
     return shell
 

@@ -257,7 +257,7 @@ def test_a_thread_while_the_cell_asks_the_student(baton: Baton) -> None:
 def test_what_fails_when_it_is_set_up_is_told(baton: Baton) -> None:
     baton.run("class A:\n    def __setstate__(self, state): raise ValueError('no')\na = A(); a.x = 1\nkept = [1]")
     cell = baton.run("%%gpu\nkept.append(2)\neval('a' + '')")
-    what = "The variables of this cell could not be restored on the GPU machine (ValueError: no)"
+    what = "'a' could not be restored on the GPU machine (ValueError: no)"
     assert cell.error == f"StateRefused: {what}"
     assert baton.value("kept") == "[1]"
 
