@@ -74,7 +74,12 @@ def test_what_a_cell_only_deletes_does_not_travel(baton: Baton) -> None:
 
 def test_text_and_handlers_of_errors_delete(baton: Baton) -> None:
     baton.run("a = b = c = 1")
-    assert baton.run("%%gpu\nexec('del a')\nexec('del b')\ntry: 1 / 0\nexcept ZeroDivisionError as c: pass").error == ""
+    assert (
+        baton.run("%%gpu\nexec('del a')\nexec('del b')\ntry: 1 / 0\nexcept ZeroDivisionError as c: pass").reply[
+            "status"
+        ]
+        == "ok"
+    )
     assert baton.value("[name in globals() for name in 'abc']") == "[False, False, False]"
 
 
