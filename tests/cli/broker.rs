@@ -68,7 +68,7 @@ fn chunks_have_a_process_of_their_own_beside_a_broker() {
     let without = home.run(&start);
     assert!(!without.status.success());
     assert!(
-        without.stderr.contains("hint: --token-file"),
+        without.stderr.contains("hint: give --token-file"),
         "{}",
         without.stderr
     );

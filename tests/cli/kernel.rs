@@ -31,7 +31,11 @@ fn a_wrong_configuration_is_no_reason_not_to_start() {
 fn help_is_ours() {
     let said = Home::new().run(&["kernel", "--help"]);
     assert!(said.status.success());
-    assert!(said.stdout.contains("untouched"), "{}", said.stdout);
+    assert!(
+        said.stdout.contains("to the notebook kernel unchanged"),
+        "{}",
+        said.stdout
+    );
 }
 
 #[test]

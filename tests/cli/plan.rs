@@ -15,7 +15,7 @@ fn people_are_told_how_many_a_gpu_serves() {
     for expected in [
         "A person edits for 2 min between cells of 30 s, on average; a hand-over takes 500 ms.",
         "A person stays for 90 min and is away for 60 min.",
-        "With 1 GPU, 1 person never waits; 2 people wait 4.2 s on average, and 1 in 100 longer than 78 s; the ",
+        "With 1 GPU, 1 person never waits; 2 people wait 4.2 s on average, and 1 in 100 longer than 78 s; from the ",
         "With 2 GPUs, 6 people wait 2.9 s on average, and 1 in 100 longer than 50 s; 7 people wait",
     ] {
         assert!(

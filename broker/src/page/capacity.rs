@@ -57,7 +57,7 @@ fn content(history: &History) -> Markup {
     let fit = match fit(&cells, places, now) {
         Ok(fit) => fit,
         Err(too_little) => {
-            return html! { section.card { (too_little) ". Come back when more cells have run." } };
+            return html! { section.card { (too_little) ". Come back after more cells have run." } };
         }
     };
     let here = people_here(&cells, now);

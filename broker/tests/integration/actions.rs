@@ -121,14 +121,24 @@ async fn what_cannot_be_done_is_said() {
     let long = "x".repeat(501);
     let front = |job: JobId| format!("/v1/jobs/{job}/front");
     for (path, body, status, detail) in [
-        (front(over), json!({"reason": "why"}), 409, "over"),
+        (
+            front(over),
+            json!({"reason": "why"}),
+            409,
+            "The cell has ended",
+        ),
         (
             front(running),
             json!({"reason": "why"}),
             409,
             "no longer waits",
         ),
-        (format!("/v1/jobs/{over}/cancel"), json!({}), 409, "over"),
+        (
+            format!("/v1/jobs/{over}/cancel"),
+            json!({}),
+            409,
+            "The cell has ended",
+        ),
         (
             front(JobId::random()),
             json!({"reason": "why"}),

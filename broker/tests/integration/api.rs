@@ -184,7 +184,7 @@ async fn refusals_say_what_to_do() {
         ("/v1/jobs?limit=501", 400, "from 1 to 500"),
         ("/v1/jobs?after=yesterday", 400, "`after` must be"),
         ("/v1/jobs?ends_with=xyz", 400, "hexadecimal"),
-        ("/v1/usage?from=monday", 400, "no day"),
+        ("/v1/usage?from=monday", 400, "not a day"),
         ("/v1/usage?after=monday", 400, "`after` must be"),
     ] {
         let problem = problem(answer(&broker, "ada-token", path).await).await;

@@ -90,15 +90,15 @@ async fn a_page_without_a_past_says_so() {
         broker
             .get("/capacity")
             .await
-            .contains("No worker is connected")
+            .contains("No connected worker accepts cells")
     );
     let _worker = FakeWorker::new(&broker.dial).await;
     let page = loop {
         let page = broker.get("/capacity").await;
-        if !page.contains("No worker is connected") {
+        if !page.contains("No connected worker accepts cells") {
             break page;
         }
     };
-    assert!(page.contains("The history holds no cells yet"), "{page}");
+    assert!(page.contains("The history has no cells yet"), "{page}");
     assert!(broker.get("/").await.contains("href=\"capacity\""));
 }

@@ -89,7 +89,10 @@ async fn chunks_may_go_through_a_process_of_their_own() {
     assert_eq!(fetched(&at_broker("ada"), &hashes).await.unwrap(), some);
     match ada.put(one_more).await {
         Err(LinkError::StoreFull { text }) => {
-            assert!(text.starts_with("ada has 3.0 MiB"), "{text}")
+            assert!(
+                text.starts_with("Quota exceeded: ada uses 3.0 MiB of 3.0 MiB"),
+                "{text}"
+            )
         }
         other => panic!("{other:?}"),
     }

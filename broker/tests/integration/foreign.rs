@@ -307,7 +307,7 @@ async fn no_message_of_a_worker_reaches_the_job_of_another() {
     class.goes_on("a hello with a foreign assignment").await;
     let messages = worker_messages(&class.ids);
     let numbers: BTreeSet<usize> = messages.iter().map(number_of_worker).collect();
-    assert_eq!(numbers, (1..=5).collect());
+    assert_eq!(numbers, (1..=6).collect());
     for message in messages {
         let what = format!("{message:?}");
         let revoked = match &message {

@@ -531,7 +531,7 @@ async fn check_capacity(people: u32, cells_each: u32) {
     let here: BTreeSet<_> = seen.jobs.iter().map(|job| &job.person).collect();
     let page = words(&made.page(STAFF, "/capacity").await);
     for expected in [
-        format!("{} cells came in the last hour and waited", seen.jobs.len()),
+        format!("{} cells of the last hour waited", seen.jobs.len()),
         format!("{} people are here.", here.len()),
         format!("With {gpus} GPU, {} people are predicted", here.len()),
     ] {

@@ -20,7 +20,10 @@ const SETTINGS: &str = "BATON_TEST_PROXY";
 
 /// Not a test: what [`Settings::spawn`] starts.
 #[test]
-#[expect(clippy::disallowed_methods, reason = "this test binary stands in for `main`")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this test binary stands in for `main`"
+)]
 fn proxy_process() {
     let Ok(settings) = std::env::var(SETTINGS) else {
         return;
