@@ -163,7 +163,7 @@ def test_what_a_cell_deleted_or_replaced_is_brought_back(service: Service, new_k
     few = kernel.gpu("import os, shutil\nopen('results.txt', 'w').write('after')\nos.remove('data/1.csv')").ok()
     assert few.stderr == ""
     many = kernel.gpu("shutil.rmtree('data')").ok()
-    expected = "warning: The cell deleted 119 files in the notebook's folder; `baton files restore` in a terminal"
+    expected = "warning: The cell deleted 119 files in the notebook's folder; run `baton files restore`"
     assert many.stderr.startswith(expected)
     assert contents(work) == {"results.txt": "after"}
     # Nothing of it is there for a cell, of either kind.
