@@ -247,6 +247,10 @@ OF_CELLS = (
         "settings of sympy do not go along with %%gpu cells",
         ("sympy.printing.printer:Printer._global_settings", "sympy.core._print_helpers:Printable"),
     ),
+    Part(
+        "the seed of TensorFlow does not go along with %%gpu cells",
+        ("tensorflow.python.eager.context:Context._seed", "tensorflow.python.eager.context:Context._rng"),
+    ),
     Part("how polars prints does not go along with %%gpu cells", ("polars.config:_POLARS_CFG_DIRECT_VARS",)),
     Part(
         "functions and classes of the notebook do not go along with %%gpu cells",

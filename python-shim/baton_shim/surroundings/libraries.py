@@ -1,4 +1,4 @@
-"""Settings of numpy, pandas, polars, mpmath, sympy, scikit-learn and torch."""
+"""Settings of numpy, pandas, polars, mpmath, sympy, scikit-learn, Keras and torch."""
 
 from __future__ import annotations
 
@@ -103,6 +103,15 @@ def sympy_assumptions(sympy: Any, assumptions: frozenset[Any]) -> None:
     assumed(sympy).update(assumptions)
 
 
+def keras_policy(kept: Any) -> str | None:
+    policy = kept.get_global_attribute("dtype_policy")
+    return policy and policy.name
+
+
+def set_keras_policy(kept: Any, name: str | None) -> None:
+    kept.set_global_attribute("dtype_policy", name and sys.modules["keras"].dtype_policies.get(name))
+
+
 LIBRARIES: tuple[Kind, ...] = (
     entries(
         *("numpy.seterr", "numpy's handling of floating-point errors", "numpy", numpy_errors, give_numpy_error),
@@ -140,6 +149,11 @@ LIBRARIES: tuple[Kind, ...] = (
         *("sklearn", "A setting of scikit-learn", "sklearn._config", lambda config: config.get_config()),
         lambda config, name, value: config.set_config(**{name: value}),
         fresh=lambda config: dict(config._global_config),  # each thread changes a copy
+    ),
+    *rows("A setting of Keras", "keras.src.backend.config", ("floatx", "floatx", "set_floatx", "float32")),
+    *rows(
+        *("A setting of Keras", "keras.src.backend.common.global_state"),
+        ("policy", keras_policy, set_keras_policy, None),
     ),
     *rows(
         *("A setting of torch", "torch"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from typing import Any
 
 from baton_shim.surroundings.kind import Kind, rows
@@ -67,11 +68,45 @@ def as_tensor(torch: Any, state: bytes) -> Any:
     return torch.frombuffer(bytearray(state), dtype=torch.uint8)
 
 
+def tensorflow_state(context: Any) -> tuple[Any, Any] | None:
+    """None where nothing has asked for the context of TensorFlow yet."""
+    found = context.context_safe()
+    if found is None or found._seed is None:
+        return None
+    return found._seed, found._rng.getstate()
+
+
+def set_tensorflow_state(context: Any, state: tuple[Any, Any] | None) -> None:
+    seed, generator = state or (None, None)
+    context.set_global_seed(seed)
+    if generator is not None:
+        context.context_safe()._rng.setstate(generator)
+
+
+class KerasRandom:
+    """The seed of Keras 3, and the state of the generator from which its layers and `keras.random` draw."""
+
+    def look(self, kept: Any) -> tuple[Any, tuple[int, ...] | None]:
+        generator = kept.get_global_attribute("global_seed_generator")
+        state = generator and tuple(sys.modules["keras"].ops.convert_to_numpy(generator.state).tolist())
+        return kept.get_global_attribute("global_random_seed"), state
+
+    def apply(self, kept: Any, difference: tuple[Any, tuple[int, ...] | None]) -> None:
+        seed, state = difference
+        generator = None
+        if state is not None:
+            generator = sys.modules["keras"].random.SeedGenerator(0)  # without a seed it would draw from `random`
+            generator.state.assign(state)
+        kept.set_global_attribute("global_random_seed", seed)
+        kept.set_global_attribute("global_seed_generator", generator)
+
+
 def and_whether_seeded(before: Any, now: Any) -> Any:
     return (*now, before is None or before[0] != now[0])
 
 
 TORCH = TorchRandom()
+KERAS = KerasRandom()
 
 # Each process seeds them by chance.
 RANDOMNESS: tuple[Kind, ...] = (
@@ -83,5 +118,13 @@ RANDOMNESS: tuple[Kind, ...] = (
     Kind(
         *("torch.random", "The state of torch's generators", "torch", TORCH.look, TORCH.apply, None),
         difference=and_whether_seeded,
+    ),
+    Kind(
+        *("tensorflow.random", "The seed of TensorFlow", "tensorflow.python.eager.context"),
+        *(tensorflow_state, set_tensorflow_state, None),
+    ),
+    Kind(
+        *("keras.random", "The seed of Keras", "keras.src.backend.common.global_state", KERAS.look, KERAS.apply),
+        (None, None),
     ),
 )

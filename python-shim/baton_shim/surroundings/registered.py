@@ -37,7 +37,6 @@ NOTED = {
         *("register_unpack_format*", "unregister_unpack_format*"),
     ),
     "sqlite3": ("register_adapter*", "register_converter*"),
-    "tensorflow": ("random.set_seed",),
     "threading": ("stack_size",),
     "urllib.request": ("install_opener",),
     "xml.etree.ElementTree": ("register_namespace*",),

@@ -27,7 +27,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 
-PATIENCE = 30.0
+PATIENCE = 100.0  # TensorFlow alone takes 10 s to load, on a busy machine several times as long
 OUTPUTS = {"stream", "display_data", "update_display_data", "clear_output", "error"}
 
 

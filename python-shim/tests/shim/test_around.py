@@ -291,6 +291,36 @@ def test_a_setting_of_a_library(baton: Baton, magic: str) -> None:
     hold_in_both(baton, magic, [(change, look, expected) for _, change, look, expected in LIBRARIES])
 
 
+def test_settings_and_seeds_of_keras_and_tensorflow(baton: Baton) -> None:
+    """One test, since each kernel takes ten seconds to load them."""
+    for magic in ("", "%%gpu\n"):
+        imported = baton.run(f"{magic}import keras, random, tensorflow\nfrom keras.layers import Dense")
+        assert imported.reply["status"] == "ok", imported.traceback
+
+    def draw(function: str, *magics: str) -> list[str | None]:
+        return [baton.run(f"{magic}float({function}(()))").result for magic in magics]
+
+    for module, seed in {
+        "keras": "keras.utils.set_random_seed(3)",
+        "tensorflow": "tensorflow.random.set_seed(5)",
+    }.items():
+        function = f"{module}.random.uniform"
+        baton.run(seed)
+        plain = draw(function, "", "", "", "")
+        for magic in ("", "%%gpu\n"):
+            baton.run(magic + seed)
+            assert draw(function, "%%gpu\n", "", "%%gpu\n", "%%gpu\n") == plain
+    baton.run("keras.utils.set_random_seed(3)")
+    plain = draw("tensorflow.random.uniform", "")
+    baton.run("%%gpu\nkeras.utils.set_random_seed(3)")
+    assert draw("tensorflow.random.uniform", "") == plain
+    for magic, size, other in (("", "64", "bfloat16"), ("%%gpu\n", "32", "float16")):
+        floats = (f"keras.backend.set_floatx('float{size}')", "keras.config.floatx()", f"'float{size}'")
+        policy = (f"keras.mixed_precision.set_global_policy('mixed_{other}')", "Dense(1).compute_dtype", f"'{other}'")
+        hold_in_both(baton, magic, [floats, policy])
+        baton.run("%%gpu\nimport keras\nfrom keras.layers import Dense")
+
+
 @HERE_AND_THERE
 def test_what_a_call_registers(baton: Baton, magic: str) -> None:
     modules = "os, csv, mimetypes, calendar, threading, gettext, codecs, copy, copyreg, logging, polars, torch"
