@@ -12,7 +12,7 @@ left = middle = right = [1]
 next(numbers)
 
 # %%
-del big, numbers
+del big, numbers, file
 len(same), "gone"
 
 # %%
