@@ -131,7 +131,7 @@ def test_a_course_is_estimated_from_its_own_past_and_its_waits_are_predicted(cou
 def test_the_capacity_page_holds_the_course_against_its_prediction(course: Service) -> None:
     page = course.answers("/capacity")
     for expected in (
-        "in the last hour",
+        "of the last hour waited",
         "If no one leaves, expect to wait",
         "The waits of the last hour",
         "With 2 GPUs it is",

@@ -106,7 +106,7 @@ class Notebook:
 
     def measure(self, body: str) -> Measured:
         self.run(CELL.format(body=body))
-        seen = self.value("__import__('baton_shim.notebook.call').call.seen")
+        seen = self.value("__import__('baton_shim.notebook.call').notebook.call.seen")
         begin, end, host = self.value("baton_span")
         snapshot, wait, apply = seen["snapshot"], seen["wait"], seen["apply"]
         return Measured(
