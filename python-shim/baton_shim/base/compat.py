@@ -146,7 +146,6 @@ OF_CELLS = (
         "",  # of some versions of torch
         (
             "torch:_C._dispatch_has_kernel_for_dispatch_key",
-            "torch:_C._is_torch_function_enabled",
             "torch:_C._len_torch_function_stack",
             "torch:_C._pop_torch_function_stack",
             "torch:_C._push_on_torch_function_stack",
@@ -219,6 +218,7 @@ OF_CELLS = (
             "matplotlib.cbook:CallbackRegistry._func_cid_map",
             "matplotlib.cbook:CallbackRegistry._pickled_cids",
             "matplotlib._pylab_helpers:Gcf.figs",
+            "matplotlib._pylab_helpers:Gcf._set_new_active_manager",
             "matplotlib.pyplot:_get_backend_mod",
         ),
     ),

@@ -38,6 +38,7 @@ from baton_shim.session.thrift import Thrift
 from baton_shim.state import errors
 from baton_shim.state.session_names import SessionNames
 from baton_shim.surroundings import Difference, Surroundings, warn
+from baton_shim.surroundings.plots import BACKEND
 from baton_shim.virtual import SWITCH
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         by_reference(self.shell)
         watch_images()
         hide_from_tracebacks()
+        BACKEND.draw_for_the_notebook()
         SWITCH.begin(session=True)
         self._link = link
         self._modules = modules

@@ -460,6 +460,24 @@ def test_figures_that_pyplot_knows(baton: Baton) -> None:
     assert baton.run("%%gpu\nplt.get_fignums()").result == "[]"
 
 
+@pytest.mark.parametrize("backend", ["notebook", "widget"])
+def test_figures_that_talk_with_the_front_end(baton: Baton, backend: str) -> None:
+    """A `%%gpu` cell that chooses them does what an ordinary cell does: their canvases and comms are the notebook's."""
+    choose = f"%matplotlib {backend}\nimport matplotlib.pyplot as plt\nfig, ax = plt.subplots()"
+    look = "plt.get_backend(), plt.get_fignums(), type(plt.gcf().canvas).__module__"
+    seen = []
+    for magic in ("", "%%gpu\n"):
+        opened = baton.run(magic + choose)
+        changed = baton.run(f"{magic}_ = ax.plot([1, 2])")
+        assert changed.all("comm_open") == [] and changed.all("comm_msg") != []
+        seen.append(([comm["target_name"] for comm in opened.all("comm_open")], baton.value(look)))
+        closed = baton.run(f"{magic}plt.close('all')").all("comm_close")
+        seen[-1] += (len(closed),)
+        baton.run("%matplotlib inline")
+    assert seen[0] == seen[1]
+    assert seen[0][0] != [] and f"'{backend}'" in seen[0][1]
+
+
 def test_handlers_of_the_notebook(baton: Baton) -> None:
     baton.run(
         "import io, logging\n"

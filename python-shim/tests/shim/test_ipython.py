@@ -138,6 +138,15 @@ def test_callbacks_of_events_run_once_for_each_cell(baton: Baton, magic: str) ->
     assert baton.run("len(seen)").result == "3"
 
 
+def test_a_librarys_callback_that_unregisters_itself(baton: Baton) -> None:
+    with open(baton.folder / "once.py", "w") as module:
+        module.write("seen = []\ndef end(*_):\n    seen.append(1)\n    events.unregister('post_run_cell', end)\n")
+    baton.run("%%gpu\nimport once\nonce.events = get_ipython().events; once.events.register('post_run_cell', once.end)")
+    baton.run("%%gpu\n1")
+    look = "%%gpu\nimport once\nlen(once.seen), once.end in once.events.callbacks['post_run_cell']"
+    assert baton.run(look).result == "(1, False)"
+
+
 def test_the_source_of_earlier_cells(baton: Baton) -> None:
     baton.run("1 + 1")
     baton.run("2 + 2")
