@@ -264,6 +264,10 @@ OF_CELLS = (
         "objects with traits lose their observers in %%gpu cells", ("traitlets.traitlets:HasTraits._trait_notifiers",)
     ),
     Part(
+        "printers of IPython.lib.pretty do not go along with %%gpu cells",
+        ("IPython.lib.pretty:_type_pprinters", "IPython.lib.pretty:_deferred_type_pprinters"),
+    ),
+    Part(
         "edits that %autoreload brings in do not reach %%gpu cells",
         ("IPython.extensions.autoreload:AutoreloadMagics._reloader",),
     ),

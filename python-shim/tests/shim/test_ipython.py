@@ -235,6 +235,48 @@ def test_a_formatter_for_a_class_that_is_not_loaded_yet(baton: Baton, magic: str
     assert baton.run(other + look).result == "Fraction(3, 4)"
 
 
+CHANGES_OF_PRINTERS = {
+    "old = html.for_type_by_name('fractions', 'Fraction', Fraction.__str__)": ["text/html", "text/plain"],
+    "html.pop(Fraction)": ["text/plain"],
+    "html.for_type(Fraction, '<i>{}</i>'.format)": ["text/html", "text/plain"],
+    "del html.type_printers[Fraction]": ["text/plain"],
+}
+
+
+@HERE_AND_THERE
+def test_a_function_of_a_library_as_formatter(baton: Baton, magic: str) -> None:
+    baton.run("from fractions import Fraction\nhtml = get_ipython().display_formatter.formatters['text/html']")
+    for change, kinds in CHANGES_OF_PRINTERS.items():
+        baton.run(magic + change)
+        for there in ("", "%%gpu\n", ""):
+            (shown,) = baton.run(f"{there}Fraction(1, 3)").all("execute_result")
+            assert sorted(shown["data"]) == kinds, change
+
+
+@HERE_AND_THERE
+def test_ipythons_own_printers_come_back(baton: Baton, magic: str) -> None:
+    baton.run(
+        "from collections import Counter\nfrom IPython.lib import pretty\n"
+        "plain = get_ipython().display_formatter.formatters['text/plain']\n"
+        "def show(value, printer, cycle): printer.text('shown')"
+    )
+    look = "print(repr(plain(Counter('a'))), plain(1.5), pretty.pretty({1: 2}), pretty.pretty(Counter('b')))"
+    change = (
+        "old = [plain.for_type_by_name('collections', 'Counter', show), plain.for_type(float, show),"
+        " pretty.for_type(dict, show), pretty.for_type_by_name('collections', 'Counter', show)]"
+    )
+    baton.run(magic + change)
+    for there in ("", "%%gpu\n"):
+        assert baton.run(there + look).text() == "'shown' shown shown shown\n"
+    baton.run(
+        f"{magic}plain.for_type(Counter, old[0]); plain.for_type(float, old[1]); pretty.for_type(dict, old[2])\n"
+        "pretty.for_type_by_name('collections', 'Counter', old[3]); pretty._type_pprinters.pop(Counter, None);"
+    )
+    for there in ("", "%%gpu\n"):
+        expected = "\"Counter({'a': 1})\" 1.5 {1: 2} Counter({'b': 1})\n"
+        assert baton.run(there + look).text() == expected
+
+
 @HERE_AND_THERE
 def test_a_class_that_its_first_instance_makes_ready(baton: Baton, magic: str) -> None:
     other = "" if magic else "%%gpu\n"
