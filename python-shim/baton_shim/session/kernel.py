@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipykernel.ipkernel import IPythonKernel
 from IPython.core.error import StdinNotImplementedError
+from IPython.core.interactiveshell import ExecutionResult
 from traitlets import Type
 
 from baton_shim.base import wire
@@ -208,7 +209,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
     async def _run(self, code: str, silent: bool, allow_stdin: bool) -> dict[str, Any]:
         shell = self.shell
         shell.displayhook.take()
-        shell.last_execution_result = None
+        shell.last_execution_result = ExecutionResult(None)  # %xdel looks at it
         shell.displayhook.cell = None
         for line in self._modules.packages.take_notes():
             sys.stdout.write(f"{line}\n")

@@ -147,6 +147,12 @@ def test_a_librarys_callback_that_unregisters_itself(baton: Baton) -> None:
     assert baton.run(look).result == "(1, False)"
 
 
+def test_xdel(baton: Baton) -> None:
+    baton.run("x = [1]; y = [1]")
+    assert baton.run("%%gpu\n%xdel x\ny").result == "[1]"
+    assert baton.value("'x' in globals(), y") == "(False, [1])"
+
+
 def test_the_source_of_earlier_cells(baton: Baton) -> None:
     baton.run("1 + 1")
     baton.run("2 + 2")
