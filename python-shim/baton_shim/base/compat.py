@@ -214,6 +214,7 @@ OF_CELLS = (
             "matplotlib.figure:Figure._original_dpi",
             "matplotlib.figure:Figure._set_dpi",
             "matplotlib.figure:Figure.__getstate__._restore_to_pylab",
+            "matplotlib.transforms:TransformNode._invalid",
             "matplotlib.cbook:CallbackRegistry._cid_gen",
             "matplotlib.cbook:CallbackRegistry._func_cid_map",
             "matplotlib.cbook:CallbackRegistry._pickled_cids",
