@@ -117,11 +117,14 @@ ACCEPTED = {
     r"replaced _frozen_importlib_external\.(SourceFileLoader\.path_stats|FileFinder\.find_spec)": "own modules",
     # ---- calls that are noted
     r"replaced (codecs|encodings|copyreg|csv|shutil|threading|logging|gettext|calendar|mimetypes|os)\.\w+": NOTED,
+    r"replaced sqlite3\.register_(adapter|converter)": NOTED,
+    r"replaced IPython\.(core\.formatters\.BaseFormatter|lib\.pretty)\.for_type(_by_name)?": NOTED,
 }
 OF_LIBRARIES = {
     r"replaced PIL\.Image\.frombuffer": "Pillow keeps no reference to the memory that an image shows",
     r"replaced (matplotlib|torch)\.[\w.]+\.(register\w*|unregister|addfont|enable_\w+|preferred_\w+)": NOTED,
     r"replaced torch\.(set_flush_denormal|set_warn_always)": NOTED,
+    r"replaced urllib\.request\.install_opener": NOTED,
 }
 VIRTUAL = {r"replaced (torch|threading|baton_shim)\b.*": "virtual CUDA", r"sys\.modules: .*": "what virtual CUDA loads"}
 LOAD = "import matplotlib.pyplot, numpy, pandas, PIL.Image, torch"

@@ -146,7 +146,6 @@ OF_CELLS = (
         "",  # of some versions of torch
         (
             "torch:_C._dispatch_has_kernel_for_dispatch_key",
-            "torch:_C._is_torch_function_enabled",
             "torch:_C._len_torch_function_stack",
             "torch:_C._pop_torch_function_stack",
             "torch:_C._push_on_torch_function_stack",
@@ -215,10 +214,12 @@ OF_CELLS = (
             "matplotlib.figure:Figure._original_dpi",
             "matplotlib.figure:Figure._set_dpi",
             "matplotlib.figure:Figure.__getstate__._restore_to_pylab",
+            "matplotlib.transforms:TransformNode._invalid",
             "matplotlib.cbook:CallbackRegistry._cid_gen",
             "matplotlib.cbook:CallbackRegistry._func_cid_map",
             "matplotlib.cbook:CallbackRegistry._pickled_cids",
             "matplotlib._pylab_helpers:Gcf.figs",
+            "matplotlib._pylab_helpers:Gcf._set_new_active_manager",
             "matplotlib.pyplot:_get_backend_mod",
         ),
     ),
@@ -262,6 +263,10 @@ OF_CELLS = (
     ),
     Part(
         "objects with traits lose their observers in %%gpu cells", ("traitlets.traitlets:HasTraits._trait_notifiers",)
+    ),
+    Part(
+        "printers of IPython.lib.pretty do not go along with %%gpu cells",
+        ("IPython.lib.pretty:_type_pprinters", "IPython.lib.pretty:_deferred_type_pprinters"),
     ),
     Part(
         "edits that %autoreload brings in do not reach %%gpu cells",

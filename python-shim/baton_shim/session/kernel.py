@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipykernel.ipkernel import IPythonKernel
 from IPython.core.error import StdinNotImplementedError
+from IPython.core.interactiveshell import ExecutionResult
 from traitlets import Type
 
 from baton_shim.base import wire
@@ -38,6 +39,7 @@ from baton_shim.session.thrift import Thrift
 from baton_shim.state import errors
 from baton_shim.state.session_names import SessionNames
 from baton_shim.surroundings import Difference, Surroundings, warn
+from baton_shim.surroundings.plots import BACKEND
 from baton_shim.virtual import SWITCH
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         by_reference(self.shell)
         watch_images()
         hide_from_tracebacks()
+        BACKEND.draw_for_the_notebook()
         SWITCH.begin(session=True)
         self._link = link
         self._modules = modules
@@ -206,7 +209,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
     async def _run(self, code: str, silent: bool, allow_stdin: bool) -> dict[str, Any]:
         shell = self.shell
         shell.displayhook.take()
-        shell.last_execution_result = None
+        shell.last_execution_result = ExecutionResult(None)  # %xdel looks at it
         shell.displayhook.cell = None
         for line in self._modules.packages.take_notes():
             sys.stdout.write(f"{line}\n")

@@ -100,13 +100,17 @@ class SessionEvents(EventManager):  # type: ignore[misc]
 
     def trigger(self, event: str, *arguments: Any, **named: Any) -> None:
         everyone = self.callbacks[event]
-        self.callbacks[event] = [one for one in everyone if not of_notebook(one)]
+        others = [one for one in everyone if not of_notebook(one)]
+        self.callbacks[event] = now = list(others)
         kept = event in ("post_execute", "post_run_cell") and not self.shell.cells_running
         if kept:
             self.shell.display_pub.register_hook(self.shell.keep_display)
         try:
             super().trigger(event, *arguments, **named)
         finally:
+            # A callback may register others, and end its own registration.
+            everyone[:] = [one for one in everyone if one in now or one not in others]
+            everyone += [one for one in now if one not in others]
             self.callbacks[event] = everyone
             if kept:
                 self.shell.display_pub.unregister_hook(self.shell.keep_display)

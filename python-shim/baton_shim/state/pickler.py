@@ -16,12 +16,13 @@ from baton_shim.base.originals import ASSIGNED, original, place_of
 from baton_shim.state.finders import Finders, finders_of_notebook, is_loaded_by_notebook
 from baton_shim.state.kinds import ATOMS, Kinds
 from baton_shim.state.kinds.classes import class_form
-from baton_shim.state.kinds.instances import made, reduced_ordinarily
+from baton_shim.state.kinds.instances import made, reduced_ordinarily, says_its_arguments
 from baton_shim.state.kinds.prepared import with_attributes
 from baton_shim.state.nans import Nans
 from baton_shim.state.refusal import Stayed, describe_failure, is_spent
 
 _BY_CLOUDPICKLE = (type, types.FunctionType, types.ModuleType)
+_NEW = (copyreg.__newobj__, copyreg.__newobj_ex__, made)  # type: ignore[attr-defined]
 _AHEAD = ((*ATOMS, types.ModuleType), types.FunctionType, type)
 
 
@@ -151,6 +152,8 @@ def sound(obj: Any, form: Any) -> Any:
             raise TypeError("its state is neither a dictionary nor one with slots")
         if not _says_its_class(obj):
             function = made  # the pickler compares the two
+    if function in _NEW and len(arguments) > 1 and says_its_arguments(kind):
+        function(*arguments)  # where it fails at the other end, it costs the whole cell
     items = None if items is None else iter(list(items))
     pairs = None if pairs is None else iter(list(pairs))
     return (function, arguments, state, items, pairs, setter)[: len(form)]

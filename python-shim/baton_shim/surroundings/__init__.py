@@ -10,6 +10,7 @@ import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from baton_shim.base.undoing import Action, OnUndo, take_back
+from baton_shim.surroundings.formats import PRINTERS
 from baton_shim.surroundings.jaxes import JAX
 from baton_shim.surroundings.part import Part, warn
 from baton_shim.surroundings.patches import Patches
@@ -35,6 +36,7 @@ class Surroundings:
     def __init__(self, namespace: Mapping[str, Any], modules: LocalModules) -> None:
         JAX.watch()
         REGISTERED.watch()
+        PRINTERS.watch()
         self.namespace = namespace
         self.modules = modules
         self.settings = Settings()

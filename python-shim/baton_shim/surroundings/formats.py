@@ -1,13 +1,19 @@
-"""Functions of the notebook with which numpy and pandas write numbers. All else of their options is in `libraries`."""
+"""Functions with which IPython writes values, and those of the notebook with which numpy and pandas write numbers.
+
+All else of the options of numpy and pandas is in `libraries`.
+"""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from baton_shim.base.originals import of_notebook
+from baton_shim.surroundings.ipython import shell
 
 if TYPE_CHECKING:
     from baton_shim.base.undoing import OnUndo
@@ -48,3 +54,63 @@ def set_formats(given: Mapping[Key, Any]) -> None:
 
 def is_of_notebook(one: Any) -> bool:
     return any(map(of_notebook, one.values())) if isinstance(one, dict) else of_notebook(one)
+
+
+class Printers:
+    """Which of IPython's printers are the notebook's: its own functions, and those of libraries that a cell registered.
+
+    What libraries register by themselves stays, because each process has its own.
+    """
+
+    def __init__(self) -> None:
+        self._chosen: dict[int, Any] = {}
+        self._usual: dict[str, dict[Any, Any]] = {}
+
+    def watch(self) -> None:
+        """Called at the start of a kernel."""
+        pretty = importlib.import_module("IPython.lib.pretty")
+        for owner in (importlib.import_module("IPython.core.formatters").BaseFormatter, pretty):
+            for name in ("for_type", "for_type_by_name"):
+                setattr(owner, name, self._noting(getattr(owner, name)))
+        self._usual = {place: dict(table) for place, table in of_pretty().items()}
+
+    def _noting(self, register: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(register)
+        def noting(*arguments: Any, **named: Any) -> Any:
+            if sys._getframe(1).f_globals.get("__name__") == "__main__":
+                self.note((*arguments, *named.values()))
+            return register(*arguments, **named)
+
+        return noting
+
+    def note(self, printers: Iterable[Any]) -> None:
+        self._chosen.update((id(one), one) for one in printers if callable(one) and not of_notebook(one))
+
+    def is_chosen(self, place: str, key: Any, one: Any) -> bool:
+        return id(one) in self._chosen and one is not self.usual(place, key)
+
+    def tables(self) -> dict[str, dict[Any, Any]]:
+        formatters = shell().display_formatter.formatters
+        by_type = {kind: formatter.type_printers for kind, formatter in formatters.items()}
+        by_name = {f"{kind} by name": formatter.deferred_printers for kind, formatter in formatters.items()}
+        return {**by_type, **by_name, **of_pretty()}
+
+    def usual(self, place: str, key: Any) -> Any:
+        """What IPython itself has there, or None."""
+        if place in self._usual:
+            return self._usual[place].get(key)
+        kind, _, by_name = place.partition(" ")
+        formatter = shell().display_formatter.formatters.get(kind)
+        if formatter is None:  # a table of something else
+            return None
+        return formatter.trait_defaults("deferred_printers" if by_name else "type_printers").get(key)
+
+
+PRINTERS = Printers()
+
+
+def of_pretty() -> dict[str, dict[Any, Any]]:
+    """Those of `IPython.lib.pretty`, which the formatter of texts begins with."""
+    pretty = sys.modules["IPython.lib.pretty"]
+    names = {"pretty": "_type_pprinters", "pretty by name": "_deferred_type_pprinters"}
+    return {place: getattr(pretty, name, {}) for place, name in names.items()}

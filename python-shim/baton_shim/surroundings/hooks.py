@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from baton_shim.base.originals import of_notebook
 from baton_shim.base.undoing import refill
-from baton_shim.surroundings.formats import formats, give_formats
+from baton_shim.surroundings.formats import PRINTERS, formats, give_formats
 from baton_shim.surroundings.ipython import shell
 from baton_shim.surroundings.jaxes import JAX
 from baton_shim.surroundings.patches import Patches
@@ -80,7 +80,8 @@ class Hooks:
             if place != PATCHES:  # there a stand-in explains itself
                 entries = [(key, one) for key, one in entries if type(one) is not Stayed]
             if place in tables():
-                bring_up(tables()[place], dict(known), dict(entries), undo)
+                PRINTERS.note(one for _, one in entries)
+                bring_up(place, dict(known), dict(entries), undo)
             elif place in lists():
                 replace(lists()[place], [one for _, one in known], [one for _, one in entries], undo)
             else:
@@ -117,7 +118,7 @@ class Hooks:
     def _hung(self) -> Hung:
         found = hung()
         for place, table in tables().items():
-            if entries := self._sieves[place].of_notebook(table):
+            if entries := self._sieves[place].of_notebook(place, table):
                 found[place] = entries
         if patches := self._patches.look():
             found[PATCHES] = patches
@@ -133,20 +134,21 @@ class Sieve:
         self._seen: tuple[list[Any], list[Any]] = [], []
         self._found: list[tuple[Any, Any]] = []
 
-    def of_notebook(self, table: dict[Any, Any]) -> list[tuple[Any, Any]]:
+    def of_notebook(self, place: str, table: dict[Any, Any]) -> list[tuple[Any, Any]]:
         keys, values = self._seen
         if len(table) != len(keys) or not (all(map(is_, table, keys)) and all(map(is_, table.values(), values))):
             self._seen = [*table], [*table.values()]
-            self._found = [(key, one) for key, one in table.items() if of_notebook(one) or is_made_here(one)]
+            self._found = [
+                (key, one)
+                for key, one in table.items()
+                if of_notebook(one) or is_made_here(one) or PRINTERS.is_chosen(place, key, one)
+            ]
         return self._found
 
 
 def tables() -> dict[str, dict[Any, Any]]:
-    formatters = shell().display_formatter.formatters
     magics: dict[str, dict[Any, Any]] = shell().magics_manager.magics
-    by_type = {kind: formatter.type_printers for kind, formatter in formatters.items()}
-    by_name = {f"{kind} by name": formatter.deferred_printers for kind, formatter in formatters.items()}
-    return {**magics, **by_type, **by_name}
+    return {**magics, **PRINTERS.tables()}
 
 
 def lists() -> dict[str, list[Any]]:
@@ -221,11 +223,14 @@ def objects(found: Hung | None) -> list[object]:
     return [one for entries in (found or {}).values() for _, one in entries]
 
 
-def bring_up(table: dict[Any, Any], before: dict[Any, Any], now: dict[Any, Any], undo: OnUndo) -> None:
+def bring_up(place: str, before: dict[Any, Any], now: dict[Any, Any], undo: OnUndo) -> None:
+    table = tables()[place]
     undo(partial(refill, table, dict(table)))
     for key, one in before.items():
         if key not in now and table.get(key) is one:
             del table[key]
+            if (usual := PRINTERS.usual(place, key)) is not None:
+                table[key] = usual
     table.update(now)
 
 

@@ -105,7 +105,7 @@ def sympy_assumptions(sympy: Any, assumptions: frozenset[Any]) -> None:
 
 def keras_policy(kept: Any) -> str | None:
     policy = kept.get_global_attribute("dtype_policy")
-    return policy and policy.name
+    return None if policy is None else str(policy.name)
 
 
 def set_keras_policy(kept: Any, name: str | None) -> None:

@@ -6,8 +6,10 @@ import functools
 import os
 import re
 import sys
+from importlib.util import find_spec
 from typing import Any
 
+from baton_shim.base import late
 from baton_shim.surroundings.ipython import shell
 from baton_shim.surroundings.kind import Kind, changed, entries, rows
 
@@ -36,31 +38,69 @@ def of_everywhere(before: Any, now: Any) -> Any:
 
 
 INLINE = "module://matplotlib_inline.backend_inline"
+NAMES = {
+    INLINE: "inline",
+    "module://matplotlib.backends.backend_nbagg": "nbagg",
+    "module://ipympl.backend_nbagg": "ipympl",
+}
+OF_IPYMPL = ("ipympl", "widget")
+IN_FRONT_END = ("nbagg", "notebook", *OF_IPYMPL)
 # The others show windows or widgets of one machine.
 PORTABLE = ("inline", "agg", "svg", "pdf", "ps", "cairo", "template")
 # Keeps figures for the notebook, which shows them after the cell.
 STAND_IN = "agg"
 
 
-def backend(matplotlib: Any) -> str | None:
-    """Who draws: inline shows and closes figures at the end of a cell, the others keep them."""
-    chosen = dict.get(matplotlib.rcParams, "backend")  # not yet chosen: another kind of object
-    return named(chosen) if isinstance(chosen, str) else None
+class Backend:
+    """Who draws: inline shows and closes figures at the end of a cell, the others keep them.
 
+    Figures of `%matplotlib notebook` and `widget` talk with the front-end, which reaches the notebook kernel only. A
+    session draws with a stand-in for them, also where one of its cells chooses them, and the notebook kernel shows.
+    """
 
-def give_backend(matplotlib: Any, wanted: str | None) -> None:
-    if wanted not in PORTABLE:
-        if wanted is None or not in_session():
+    def __init__(self) -> None:
+        self._stands_for: str | None = None
+
+    def look(self, matplotlib: Any) -> str | None:
+        chosen = dict.get(matplotlib.rcParams, "backend")  # not yet chosen: another kind of object
+        name = named(chosen) if isinstance(chosen, str) else None
+        return self._stands_for if name == STAND_IN and self._stands_for else name
+
+    def give(self, matplotlib: Any, wanted: str | None) -> None:
+        if wanted is None or wanted == self.look(matplotlib):
             return
-        wanted = STAND_IN
-    if wanted == backend(matplotlib):
-        return
-    if "matplotlib.pyplot" in sys.modules:
-        shown = bool(figure_printers())
-        shell().enable_matplotlib(wanted)  # as %matplotlib, which also takes care of what inline began
-        show_figures(shown)  # `matplotlib.use` leaves that
-    else:
-        matplotlib.use(INLINE if wanted == "inline" else wanted)
+        self._stands_for = None
+        if wanted not in PORTABLE:
+            if in_session():
+                self._stands_for, wanted = wanted, STAND_IN
+            elif wanted not in IN_FRONT_END:
+                return
+        if "matplotlib.pyplot" in sys.modules:
+            shown = bool(figure_printers())
+            shell().enable_matplotlib(wanted)  # as %matplotlib, which also takes care of what inline began
+            show_figures(shown)  # `matplotlib.use` leaves that
+        else:
+            matplotlib.use(INLINE if wanted == "inline" else wanted)
+
+    def draw_for_the_notebook(self) -> None:
+        """Once, in a session."""
+        late.when_imported("matplotlib.pyplot", self._stand_in)
+
+    def _stand_in(self) -> None:
+        pyplot: Any = sys.modules["matplotlib.pyplot"]
+        switch = pyplot.switch_backend
+
+        @functools.wraps(switch)
+        def switch_backend(newbackend: Any) -> None:
+            name = named(newbackend) if isinstance(newbackend, str) else None
+            if name in IN_FRONT_END and (name not in OF_IPYMPL or find_spec("ipympl") is not None):
+                self._stands_for, newbackend = name, STAND_IN
+            switch(newbackend)
+
+        pyplot.switch_backend = switch_backend
+
+
+BACKEND = Backend()
 
 
 def is_interactive(_: Any) -> bool:
@@ -117,7 +157,7 @@ def in_session() -> bool:
 
 
 def named(backend: str | None) -> str | None:
-    return "inline" if backend == INLINE else backend and backend.lower()
+    return NAMES.get(backend, backend.lower()) if backend else backend
 
 
 PLOTS: tuple[Kind, ...] = (
@@ -129,7 +169,7 @@ PLOTS: tuple[Kind, ...] = (
     ),
     *rows(
         *("matplotlib's backend", "matplotlib"),
-        ("backend", backend, give_backend, lambda _: named(os.environ.get("MPLBACKEND"))),
+        ("backend", BACKEND.look, BACKEND.give, lambda _: named(os.environ.get("MPLBACKEND"))),
     ),
     # `plt.ioff()`: no figure is shown that nobody asks for.
     *rows(
@@ -142,7 +182,7 @@ PLOTS: tuple[Kind, ...] = (
     ),
     # Whether a figure that is a cell's value is shown as an image: from the first that inline makes.
     *rows(
-        *("That figures are shown", "matplotlib.figure"),
+        *("That figures are shown", "matplotlib.pyplot"),  # which inline must find whole
         ("shown", lambda _: bool(figure_printers()), lambda _, shown: show_figures(shown), None),
     ),
 )

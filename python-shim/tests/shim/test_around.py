@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import reprlib
 import sys
 from typing import TYPE_CHECKING
@@ -458,6 +459,42 @@ def test_figures_that_pyplot_knows(baton: Baton) -> None:
     baton.run("%%gpu\nplt.close('all')")
     assert baton.value("plt.get_fignums()") == "[]"
     assert baton.run("%%gpu\nplt.get_fignums()").result == "[]"
+
+
+def test_a_figure_that_both_kernels_draw_at_several_sizes(baton: Baton) -> None:
+    baton.run(
+        "import hashlib, io, matplotlib.pyplot as plt, numpy as np\n"
+        "def make():\n    global fig, ax\n    fig, ax = plt.subplots()\n"
+        "    fig.colorbar(ax.imshow(np.eye(3)), ax=ax).set_label('label')\n"
+        "def draw():\n    ax.set_title('title'); fig.canvas.draw()\n"
+        "def save(dpi):\n    file = io.BytesIO(); fig.savefig(file, format='raw', dpi=dpi)\n"
+        "    return hashlib.md5(file.getvalue()).hexdigest()"
+    )
+    seen = set()
+    for make, draw, save in itertools.product(("", "%%gpu\n"), repeat=3):
+        baton.run(f"{make}make()")
+        baton.run(f"{draw}draw()")
+        seen.add(baton.run(f"{save}save(50), save(50), save(200)").result)
+        baton.run("plt.close(fig)")
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("backend", ["notebook", "widget"])
+def test_figures_that_talk_with_the_front_end(baton: Baton, backend: str) -> None:
+    """A `%%gpu` cell that chooses them does what an ordinary cell does: their canvases and comms are the notebook's."""
+    choose = f"%matplotlib {backend}\nimport matplotlib.pyplot as plt\nfig, ax = plt.subplots()"
+    look = "plt.get_backend(), plt.get_fignums(), type(plt.gcf().canvas).__module__"
+    seen = []
+    for magic in ("", "%%gpu\n"):
+        opened = baton.run(magic + choose)
+        changed = baton.run(f"{magic}_ = ax.plot([1, 2])")
+        assert changed.all("comm_open") == [] and changed.all("comm_msg") != []
+        seen.append(([comm["target_name"] for comm in opened.all("comm_open")], baton.value(look)))
+        closed = baton.run(f"{magic}plt.close('all')").all("comm_close")
+        seen[-1] += (len(closed),)
+        baton.run("%matplotlib inline")
+    assert seen[0] == seen[1]
+    assert seen[0][0] != [] and f"'{backend}'" in seen[0][1]
 
 
 def test_handlers_of_the_notebook(baton: Baton) -> None:

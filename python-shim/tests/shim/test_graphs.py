@@ -18,6 +18,7 @@ NO_GRADIENT = "The parameters behind it got no gradient from this backward(): th
 NEEDS = {
     "backward": ("out.sum().backward()", NO_GRADIENT),
     "a layer more": ("held(out).mean().backward()", NO_GRADIENT),
+    "gradients": ("torch.autograd.grad(out.sum() + held.weight.sum(), held.weight, allow_unused=True)", NO_GRADIENT),
     "a walk": ("def walk(node):\n    for below, _ in node.next_functions: walk(below)\nwalk(out.grad_fn)", ""),
 }
 
@@ -40,6 +41,15 @@ def test_what_needs_a_graph_that_stayed(baton: Baton, made_here: bool) -> None:
         assert baton.value("net[0].weight.grad") == "None"
     baton.run(f"{here}out.sum().backward()")
     assert baton.value("net[0].weight.grad is None") == "False"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_gradients_up_to_a_tensor_whose_graph_stayed(baton: Baton, device: str) -> None:
+    baton.run(f"import torch\nw = torch.ones(2, device='{device}', requires_grad=True)\nout = w * 3")
+    code = "%%gpu\nfree = torch.ones_like(out, requires_grad=True)\n"
+    grad = "[each.tolist() for each in torch.autograd.grad((out.square() * free).sum(), [out, free])]"
+    assert baton.run(code + grad).result == "[[6.0, 6.0], [9.0, 9.0]]"
+    assert WHERE[0] in baton.run(f"{code}torch.autograd.grad((out * free).sum(), free)").error
 
 
 def test_gradients_of_what_the_cell_does_not_name(baton: Baton) -> None:

@@ -138,6 +138,21 @@ def test_callbacks_of_events_run_once_for_each_cell(baton: Baton, magic: str) ->
     assert baton.run("len(seen)").result == "3"
 
 
+def test_a_librarys_callback_that_unregisters_itself(baton: Baton) -> None:
+    with open(baton.folder / "once.py", "w") as module:
+        module.write("seen = []\ndef end(*_):\n    seen.append(1)\n    events.unregister('post_run_cell', end)\n")
+    baton.run("%%gpu\nimport once\nonce.events = get_ipython().events; once.events.register('post_run_cell', once.end)")
+    baton.run("%%gpu\n1")
+    look = "%%gpu\nimport once\nlen(once.seen), once.end in once.events.callbacks['post_run_cell']"
+    assert baton.run(look).result == "(1, False)"
+
+
+def test_xdel(baton: Baton) -> None:
+    baton.run("x = [1]; y = [1]")
+    assert baton.run("%%gpu\n%xdel x\ny").result == "[1]"
+    assert baton.value("'x' in globals(), y") == "(False, [1])"
+
+
 def test_the_source_of_earlier_cells(baton: Baton) -> None:
     baton.run("1 + 1")
     baton.run("2 + 2")
@@ -224,6 +239,48 @@ def test_a_formatter_for_a_class_that_is_not_loaded_yet(baton: Baton, magic: str
     assert baton.run(other + look).result == "shown 3"
     baton.run(f"{magic}import fractions\ndel plain.type_printers[fractions.Fraction]")
     assert baton.run(other + look).result == "Fraction(3, 4)"
+
+
+CHANGES_OF_PRINTERS = {
+    "old = html.for_type_by_name('fractions', 'Fraction', Fraction.__str__)": ["text/html", "text/plain"],
+    "html.pop(Fraction)": ["text/plain"],
+    "html.for_type(Fraction, '<i>{}</i>'.format)": ["text/html", "text/plain"],
+    "del html.type_printers[Fraction]": ["text/plain"],
+}
+
+
+@HERE_AND_THERE
+def test_a_function_of_a_library_as_formatter(baton: Baton, magic: str) -> None:
+    baton.run("from fractions import Fraction\nhtml = get_ipython().display_formatter.formatters['text/html']")
+    for change, kinds in CHANGES_OF_PRINTERS.items():
+        baton.run(magic + change)
+        for there in ("", "%%gpu\n", ""):
+            (shown,) = baton.run(f"{there}Fraction(1, 3)").all("execute_result")
+            assert sorted(shown["data"]) == kinds, change
+
+
+@HERE_AND_THERE
+def test_ipythons_own_printers_come_back(baton: Baton, magic: str) -> None:
+    baton.run(
+        "from collections import Counter\nfrom IPython.lib import pretty\n"
+        "plain = get_ipython().display_formatter.formatters['text/plain']\n"
+        "def show(value, printer, cycle): printer.text('shown')"
+    )
+    look = "print(repr(plain(Counter('a'))), plain(1.5), pretty.pretty({1: 2}), pretty.pretty(Counter('b')))"
+    change = (
+        "old = [plain.for_type_by_name('collections', 'Counter', show), plain.for_type(float, show),"
+        " pretty.for_type(dict, show), pretty.for_type_by_name('collections', 'Counter', show)]"
+    )
+    baton.run(magic + change)
+    for there in ("", "%%gpu\n"):
+        assert baton.run(there + look).text() == "'shown' shown shown shown\n"
+    baton.run(
+        f"{magic}plain.for_type(Counter, old[0]); plain.for_type(float, old[1]); pretty.for_type(dict, old[2])\n"
+        "pretty.for_type_by_name('collections', 'Counter', old[3]); pretty._type_pprinters.pop(Counter, None);"
+    )
+    for there in ("", "%%gpu\n"):
+        expected = "\"Counter({'a': 1})\" 1.5 {1: 2} Counter({'b': 1})\n"
+        assert baton.run(there + look).text() == expected
 
 
 @HERE_AND_THERE

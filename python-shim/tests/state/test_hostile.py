@@ -46,6 +46,18 @@ OTHERS = {
     "a list that fails": "class L(list):\n    def __iter__(self): raise ValueError\nx = L([1, 2])",
     "a dict that fails": "class D(dict):\n    def items(self): raise ValueError\n    def __iter__(self): raise ValueError\nx = D(a=1)",
 }  # fmt: skip
+OTHERS |= {
+    f"{method} of {base} that says {wrong}": (
+        f"class Hostile({base}):\n    def {method}(self): return {wrong}\n"
+        f"    def __new__(cls, *arguments): return {base}.__new__(cls, *arguments[:1])\nx = Hostile()"
+    )
+    for method, wrongs in {
+        "__getnewargs__": ("('x',)", "(object(), [])", "[1]", "((1 / 0) for _ in 'a')"),
+        "__getnewargs_ex__": ("(('x',), {'no': 1})", "((), {1: 2})", "(1, 2)", "()"),
+    }.items()
+    for wrong in wrongs
+    for base in ("int", "float", "str", "bytes", "tuple", "frozenset", "list", "dict", "complex", "object")
+}
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,14 @@ from baton_shim.state.kinds.caches import CachedFunctionKind
 from baton_shim.state.kinds.classes import MemberKind
 from baton_shim.state.kinds.code import CellKind, ClassKind, FunctionKind
 from baton_shim.state.kinds.containers import C_DATA, BytesKind, CDataKind, DictKind, ListKind, SetKind
-from baton_shim.state.kinds.figures import FigureKind, RegistryKind, is_figure_type, is_registry_type
+from baton_shim.state.kinds.figures import (
+    FigureKind,
+    RegistryKind,
+    TransformKind,
+    is_figure_type,
+    is_registry_type,
+    is_transform_type,
+)
 from baton_shim.state.kinds.frames import (
     ArrowColumnKind,
     BlockKind,
@@ -125,7 +132,7 @@ class Kinds:
         self.typing, self.singleton = TypingKind(here), SingletonKind(here)
         self.c_data, self.decimal_context = CDataKind(here), DecimalContextKind(here)
         self.iterator, self.stayed, self.archive = IteratorKind(here), StayedKind(here), ArchiveKind(here)
-        self.match = MatchKind(here)
+        self.match, self.transform = MatchKind(here), TransformKind(here)
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
             list: self.list,
@@ -215,6 +222,8 @@ class Kinds:
             return self.figure
         if is_registry_type(kind):
             return self.registry
+        if is_transform_type(kind):
+            return self.transform
         if is_image_type(kind):
             return self.image
         if is_traits_type(kind):

@@ -46,6 +46,21 @@ class FigureKind(ReducedKind):
         obj._set_dpi(obj._original_dpi * canvas.device_pixel_ratio, forward=False)
 
 
+class TransformKind(ReducedKind):
+    """Nodes remember what they computed, and a node that is invalid counts on it that all above it are, too.
+
+    A figure whose size changes while a change arrives, or of which one kernel drew what the other does not know, would
+    break that.
+    """
+
+    name = "matplotlib transform"
+
+    def apply(self, obj: Any, content: Any) -> None:
+        super().apply(obj, content)
+        obj._invalid = 0
+        obj.invalidate()
+
+
 class RegistryKind(ReducedKind):
     """Its own pickling forgets the notebook's callbacks and that a colour bar follows its image, and takes a number."""
 
@@ -118,6 +133,10 @@ def canvas_type(kind: type) -> type | None:
 
 def is_figure_type(kind: type) -> bool:
     return issubclass(kind, imported("matplotlib.figure", "Figure"))
+
+
+def is_transform_type(kind: type) -> bool:
+    return issubclass(kind, imported("matplotlib.transforms", "TransformNode"))
 
 
 def is_registry_type(kind: type) -> bool:

@@ -60,9 +60,37 @@ def leave_graph(tensor: Any, graph: Graph, home: bool) -> None:
         text = f"The computation graph of this tensor {where_it_stayed(graph.home)}; continue with it in "
         text += f"{_cells(graph.home)} cells"
     module = sys.modules["torch"]
+    look_behind_gradients()
     with module.inference_mode(False), module.enable_grad():
         leaf = module.empty(0, requires_grad=True)
         stayed_graph(graph.node).apply(leaf, tensor.requires_grad_(False), graph.home, text)
+
+
+@functools.cache
+def look_behind_gradients() -> None:
+    """`torch.autograd.grad` runs only nodes that lead to its inputs, so it passes over a graph that stayed."""
+    autograd: Any = sys.modules["torch"].autograd
+    compute = autograd.grad
+
+    @functools.wraps(compute)
+    def grad(outputs: Any, inputs: Any, *arguments: Any, **named: Any) -> Any:
+        ends = {tensor.grad_fn for tensor in tensors_in(inputs)}
+        waiting = [tensor.grad_fn for tensor in tensors_in(outputs)]
+        met = {None, *ends}
+        while waiting:
+            if (node := waiting.pop()) not in met:
+                if is_stayed(node):
+                    _stop(node.text)
+                met.add(node)
+                waiting += [below for below, _ in node.next_functions]
+        return compute(outputs, inputs, *arguments, **named)
+
+    autograd.grad = grad
+
+
+def tensors_in(one: Any) -> list[Any]:
+    parts = [one] if isinstance(one, sys.modules["torch"].Tensor) else list(one)
+    return [part for part in parts if isinstance(part, sys.modules["torch"].Tensor)]
 
 
 def is_stayed(node: Any) -> bool:
