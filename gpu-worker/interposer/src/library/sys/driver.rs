@@ -164,25 +164,25 @@ driver! {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Location {
-    kind: c_int,
-    id: c_int,
+pub(super) struct Location {
+    pub(super) kind: c_int,
+    pub(super) id: c_int,
 }
 
 /// Of an allocation; what is not named is zero.
 #[repr(C)]
-struct Properties {
-    kind: c_int,
-    handle_types: c_int,
-    location: Location,
-    _windows: *mut c_void,
-    _flags: [u8; 8],
+pub(super) struct Properties {
+    pub(super) kind: c_int,
+    pub(super) handle_types: c_int,
+    pub(super) location: Location,
+    pub(super) _windows: *mut c_void,
+    pub(super) _flags: [u8; 8],
 }
 
 #[repr(C)]
-struct Access {
-    location: Location,
-    flags: c_int,
+pub(super) struct Access {
+    pub(super) location: Location,
+    pub(super) flags: c_int,
 }
 
 pub(super) const ON_DEVICE: c_int = 1;

@@ -20,36 +20,36 @@ const NO_INSTANCE: c_uint = c_uint::MAX;
 
 /// `nvmlMemory_t`.
 #[repr(C)]
-struct Memory {
-    total: c_ulonglong,
-    free: c_ulonglong,
-    used: c_ulonglong,
+pub(super) struct Memory {
+    pub(super) total: c_ulonglong,
+    pub(super) free: c_ulonglong,
+    pub(super) used: c_ulonglong,
 }
 
 /// `nvmlMemory_v2_t`.
 #[repr(C)]
-struct MemoryV2 {
-    version: c_uint,
-    total: c_ulonglong,
-    reserved: c_ulonglong,
-    free: c_ulonglong,
-    used: c_ulonglong,
+pub(super) struct MemoryV2 {
+    pub(super) version: c_uint,
+    pub(super) total: c_ulonglong,
+    pub(super) reserved: c_ulonglong,
+    pub(super) free: c_ulonglong,
+    pub(super) used: c_ulonglong,
 }
 
 /// `nvmlProcessInfo_v1_t`.
 #[repr(C)]
-struct ProcessV1 {
-    process: c_uint,
-    bytes: c_ulonglong,
+pub(super) struct ProcessV1 {
+    pub(super) process: c_uint,
+    pub(super) bytes: c_ulonglong,
 }
 
 /// `nvmlProcessInfo_v2_t`, which the third version of the calls takes, too.
 #[repr(C)]
-struct ProcessV2 {
-    process: c_uint,
-    bytes: c_ulonglong,
-    gpu_instance: c_uint,
-    compute_instance: c_uint,
+pub(super) struct ProcessV2 {
+    pub(super) process: c_uint,
+    pub(super) bytes: c_ulonglong,
+    pub(super) gpu_instance: c_uint,
+    pub(super) compute_instance: c_uint,
 }
 
 impl From<(u32, u64)> for ProcessV1 {
