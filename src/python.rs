@@ -11,15 +11,14 @@ use serde::Deserialize;
 
 const PROBE: &str = r#"
 import json, sys
-from importlib import import_module
+from importlib import import_module, metadata, util
+providers = metadata.packages_distributions()
 def version(name):
-    try:
-        return str(import_module(name).__version__)
-    except ImportError:
+    if util.find_spec(name) is None:
         return None
-    except AttributeError:
-        from importlib.metadata import version
-        return version(name)
+    if name in providers:
+        return metadata.version(providers[name][0])
+    return str(import_module(name).__version__)
 names = sys.argv[1:]
 print(json.dumps({
     "executable": sys.executable,
@@ -34,7 +33,7 @@ pub(crate) struct Python {
     pub(crate) executable: PathBuf,
     pub(crate) prefix: PathBuf,
     pub(crate) version: String,
-    /// Each with its version, or without one when it cannot be imported.
+    /// Each with its version, or without one when it is not there. None is imported: some take ten seconds.
     pub(crate) packages: BTreeMap<String, Option<String>>,
 }
 

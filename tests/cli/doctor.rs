@@ -25,7 +25,7 @@ fn a_good_machine_has_nothing_to_mend_but_packages() {
         "is Python 3.",
         "A program may read the memory of its children",
         "The configuration is valid",
-        "starts the kernel",
+        "kernels/baton/kernel.json starts and runs a cell",
         "The runtime folder",
         "This machine has ",
         "A session of a worker here starts and runs a cell",
@@ -132,11 +132,33 @@ fn a_kernelspec_that_starts_nothing_is_found() {
         assert_eq!(fix(&said, expected), "baton install");
     };
     check(
-        r#"{"argv": ["/nowhere/python", "-m", "baton_shim", "-f", "{connection_file}"]}"#,
+        r#"{"argv": ["/nowhere/python", "-m", "baton_shim", "-f", "{connection_file}"],
+            "display_name": "Baton", "language": "python"}"#,
         "names a Python that is not there",
     );
     check(r#"{"argv": ["python", "-m", "ipykernel"]}"#, "is not valid");
     check("", "is not valid");
+}
+
+#[test]
+fn a_kernel_that_does_not_start_is_found_with_its_last_words() {
+    let home = Home::new();
+    let python = python();
+    let fails = "import sys; sys.exit('no memory for a kernel')";
+    let argv = [&python, "-c", fails, "baton_shim", "{connection_file}"];
+    let text = serde_json::json!({"argv": argv, "display_name": "Baton", "language": "python"});
+    home.write(
+        ".local/share/jupyter/kernels/baton/kernel.json",
+        &text.to_string(),
+    );
+    let said = home.run(&["doctor", "--python", &python]);
+    let fix = fix(&said, "does not run a cell");
+    assert!(fix.contains("--force-reinstall"), "{fix}");
+    assert!(
+        said.stdout.contains("no memory for a kernel"),
+        "{}",
+        said.stdout
+    );
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub type Frame = [u8; FRAME_BYTES];
 /// A lease's number; see the arbiter.
 pub type Epoch = u64;
 
-const MARK: u32 = u32::from_le_bytes(*b"BtG3");
+const MARK: u32 = u32::from_le_bytes(*b"BtG4");
 const WORDS: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +36,10 @@ pub struct Hello {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FromSession {
     Hello(Hello),
+    /// In place of a hello: what does the session have? The answer ends the connection.
+    Look {
+        token: u128,
+    },
     /// A thread stands at the gate.
     Want,
     /// Nothing is in flight any more, and the gate is closed.
@@ -120,6 +124,18 @@ pub enum ToSession {
     Refuse {
         bytes: u64,
     },
+    /// All that the session has allocated, of `cap_bytes` that it may (0: not known yet). A frame for each of its
+    /// processes follows.
+    Has {
+        cap_bytes: u64,
+        bytes: u64,
+        processes: u32,
+    },
+    ProcessHas {
+        /// As the session's processes know each other.
+        process: u32,
+        bytes: u64,
+    },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,6 +158,7 @@ impl FromSession {
                     (hello.device >> 64) as u64,
                 ],
             ),
+            Self::Look { token } => frame(16, &[token as u64, (token >> 64) as u64]),
             Self::Want => frame(1, &[]),
             Self::Yielded { epoch, submissions } => frame(2, &[epoch, submissions]),
             Self::Grew { bytes } => frame(3, &[bytes]),
@@ -164,12 +181,12 @@ impl FromSession {
         let (kind, words) = parts(frame)?;
         Ok(match kind {
             0 => Self::Hello(Hello {
-                token: u128::from(words[0]) | u128::from(words[1]) << 64,
+                token: wide(words[0], words[1]),
                 total_bytes: words[2],
                 bytes: words[3],
                 fixed_bytes: words[4],
                 is_away: words[5] != 0,
-                device: u128::from(words[6]) | u128::from(words[7]) << 64,
+                device: wide(words[6], words[7]),
             }),
             1 => Self::Want,
             2 => Self::Yielded {
@@ -208,6 +225,9 @@ impl FromSession {
             13 => Self::Left { bytes: words[0] },
             14 => Self::CanTrim,
             15 => Self::Trimmed,
+            16 => Self::Look {
+                token: wide(words[0], words[1]),
+            },
             _ => return Err(NotAFrame),
         })
     }
@@ -225,6 +245,12 @@ impl ToSession {
             Self::Grow { bytes } => frame(5, &[bytes]),
             Self::Refuse { bytes } => frame(6, &[bytes]),
             Self::Trim => frame(7, &[]),
+            Self::Has {
+                cap_bytes,
+                bytes,
+                processes,
+            } => frame(8, &[cap_bytes, bytes, processes.into()]),
+            Self::ProcessHas { process, bytes } => frame(9, &[process.into(), bytes]),
         }
     }
 
@@ -241,9 +267,22 @@ impl ToSession {
             5 => Self::Grow { bytes: words[0] },
             6 => Self::Refuse { bytes: words[0] },
             7 => Self::Trim,
+            8 => Self::Has {
+                cap_bytes: words[0],
+                bytes: words[1],
+                processes: words[2] as u32,
+            },
+            9 => Self::ProcessHas {
+                process: words[0] as u32,
+                bytes: words[1],
+            },
             _ => return Err(NotAFrame),
         })
     }
+}
+
+fn wide(low: u64, high: u64) -> u128 {
+    u128::from(low) | u128::from(high) << 64
 }
 
 fn frame(kind: u32, words: &[u64]) -> Frame {
@@ -287,6 +326,9 @@ mod tests {
         };
         for message in [
             FromSession::Hello(hello),
+            FromSession::Look {
+                token: u128::MAX - 5,
+            },
             FromSession::Want,
             FromSession::Yielded {
                 epoch: 4,
@@ -332,6 +374,15 @@ mod tests {
             ToSession::Grow { bytes: 4 },
             ToSession::Refuse { bytes: 5 },
             ToSession::Trim,
+            ToSession::Has {
+                cap_bytes: 7,
+                bytes: 8,
+                processes: 9,
+            },
+            ToSession::ProcessHas {
+                process: 10,
+                bytes: 11,
+            },
         ] {
             assert_eq!(ToSession::decode(&message.encode()), Ok(message));
         }

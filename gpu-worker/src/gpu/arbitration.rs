@@ -52,6 +52,8 @@ pub(super) type Unheard = mpsc::Sender<Infallible>;
 pub(super) enum Input {
     Arrived(Arrival),
     Said(u64, FromSession),
+    /// A process of this session asks what the session has.
+    Looked(Token, oneshot::Sender<Vec<ToSession>>),
     Left(u64),
 }
 
@@ -184,6 +186,9 @@ impl Arbitration {
         match input {
             Input::Arrived(arrival) => self.on_arrival(arrival),
             Input::Said(number, message) => self.on_message(number, message),
+            Input::Looked(token, answer) => {
+                let _ = answer.send(self.has(token));
+            }
             Input::Left(number) => self.on_end(number),
         }
     }

@@ -10,12 +10,15 @@ use tokio::{
         UnixListener, UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf},
     },
-    sync::mpsc,
+    sync::{mpsc, oneshot},
     task::JoinSet,
     time::{sleep, timeout},
 };
 
-use super::arbitration::{Arrival, Input};
+use super::{
+    Token,
+    arbitration::{Arrival, Input},
+};
 
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -56,8 +59,10 @@ async fn converse(number: u64, stream: UnixStream, inputs: &mpsc::Sender<Input>)
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let (mut reader, writer) = stream.into_split();
-    let FromSession::Hello(hello) = timeout(PATIENCE, receive(&mut reader)).await?? else {
-        return Err(io::ErrorKind::InvalidData.into());
+    let hello = match timeout(PATIENCE, receive(&mut reader)).await?? {
+        FromSession::Hello(hello) => hello,
+        FromSession::Look { token } => return show(token, writer, inputs).await,
+        _ => return Err(io::ErrorKind::InvalidData.into()),
     };
     let (outgoing, messages) = mpsc::channel(UNREAD);
     let arrival = Arrival {
@@ -75,6 +80,20 @@ async fn converse(number: u64, stream: UnixStream, inputs: &mpsc::Sender<Input>)
             end
         }
     }
+}
+
+/// What the session has, for the driver's monitoring in one of its processes.
+async fn show(
+    token: Token,
+    mut writer: OwnedWriteHalf,
+    inputs: &mpsc::Sender<Input>,
+) -> io::Result<()> {
+    let (answer, has) = oneshot::channel();
+    let _ = inputs.send(Input::Looked(token, answer)).await;
+    for message in has.await.unwrap_or_default() {
+        timeout(PATIENCE, writer.write_all(&message.encode())).await??;
+    }
+    Ok(())
 }
 
 async fn forward(

@@ -1,15 +1,20 @@
 //! The few functions of the CUDA driver that Baton's own programs call, found as NVIDIA's runtime finds them.
+//!
+//! Types are cudarc's, which come from NVIDIA's headers. Its look-ups are not used: they would end a program that has
+//! no driver.
 #![allow(unsafe_code)]
 
 use std::{
-    ffi::{CStr, CString, c_char, c_int, c_void},
+    ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
     mem::transmute_copy,
     ptr::null_mut,
     time::Duration,
 };
 
+use cudarc::driver::sys;
 use libloading::Library;
 
+/// A `CUresult`, or one that newer drivers have.
 type Code = c_int;
 
 /// As a program built for CUDA 12.0 asks.
@@ -21,7 +26,7 @@ const CHECKPOINTS: c_int = 12080;
 /// Of one block.
 const THREADS: u32 = 256;
 
-pub(in crate::gpu) const OUT_OF_MEMORY: Code = 2;
+pub(in crate::gpu) const OUT_OF_MEMORY: Code = sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as Code;
 
 #[derive(Debug, thiserror::Error)]
 pub(in crate::gpu) enum DriverError {
@@ -31,19 +36,23 @@ pub(in crate::gpu) enum DriverError {
     Refused { function: &'static str, code: Code },
 }
 
-/// Calls the driver's function of a name with these arguments.
+/// Calls the driver's function with these arguments, whose types NVIDIA's headers confirm; with `@`, those of a version
+/// that cudarc has no functions of.
 macro_rules! call {
-    ($driver:expr, $name:literal, $($arguments:tt)*) => {
-        call!(@ $driver, $name, VERSION, $($arguments)*)
-    };
-    (@ $driver:expr, $name:literal, $version:expr, $($argument:expr => $kind:ty),*) => {{
-        let address = $driver.look_up($name, $version)?;
+    ($driver:expr, $function:ident($($argument:expr => $kind:ty),*)) => {{
+        const _: unsafe fn($($kind),*) -> sys::CUresult = sys::$function;
+        call!(@ $driver, VERSION, $function($($argument => $kind),*))
+    }};
+    (@ $driver:expr, $version:expr, $function:ident($($argument:expr => $kind:ty),*)) => {{
+        // The version says which of a name is meant.
+        let name = stringify!($function).trim_end_matches("_v2");
+        let address = $driver.look_up(name, $version)?;
         // SAFETY: the driver's function of this name has this signature, and the arguments are valid.
         let code = unsafe {
             let function: unsafe extern "C" fn($($kind),*) -> Code = transmute_copy(&address);
             function($($argument),*)
         };
-        answer($name, code)
+        answer(name, code)
     }};
 }
 
@@ -52,25 +61,25 @@ pub(in crate::gpu) struct Driver {
 }
 
 /// A function on the GPU.
-pub(in crate::gpu) struct Kernel(usize);
+pub(in crate::gpu) struct Kernel(sys::CUfunction);
 
 /// Memory of the GPU.
-pub(in crate::gpu) struct Address(u64);
+pub(in crate::gpu) struct Address(sys::CUdeviceptr);
 
 impl Driver {
     pub(in crate::gpu) fn open() -> Result<Self, DriverError> {
         // SAFETY: the driver's library may be loaded by anybody.
         let library = unsafe { Library::new("libcuda.so.1")? };
         let driver = Self { library };
-        call!(driver, "cuInit", 0 => u32)?;
+        call!(driver, cuInit(0 => c_uint))?;
         Ok(driver)
     }
 
     /// The first device's own context becomes this thread's.
     pub(in crate::gpu) fn enter_context(&self) -> Result<(), DriverError> {
-        let mut context = 0;
-        call!(self, "cuDevicePrimaryCtxRetain", &raw mut context => *mut usize, 0 => c_int)?;
-        call!(self, "cuCtxSetCurrent", context => usize)
+        let mut context = null_mut();
+        call!(self, cuDevicePrimaryCtxRetain(&raw mut context => *mut sys::CUcontext, 0 => sys::CUdevice))?;
+        call!(self, cuCtxSetCurrent(context => sys::CUcontext))
     }
 
     fn look_up(&self, name: &'static str, version: c_int) -> Result<usize, DriverError> {
@@ -95,16 +104,23 @@ impl Driver {
 
     /// `image` is a text in PTX.
     pub(in crate::gpu) fn kernel(&self, image: &CStr, name: &CStr) -> Result<Kernel, DriverError> {
-        let (mut module, mut function) = (0, 0);
-        call!(self, "cuModuleLoadData", &raw mut module => *mut usize, image.as_ptr() => *const c_char)?;
-        call!(self, "cuModuleGetFunction", &raw mut function => *mut usize, module => usize, name.as_ptr() => *const c_char)?;
+        let (mut module, mut function) = (null_mut(), null_mut());
+        call!(self, cuModuleLoadData(
+            &raw mut module => *mut sys::CUmodule, image.as_ptr().cast() => *const c_void
+        ))?;
+        call!(self, cuModuleGetFunction(
+            &raw mut function => *mut sys::CUfunction, module => sys::CUmodule, name.as_ptr() => *const c_char
+        ))?;
         Ok(Kernel(function))
     }
 
     pub(in crate::gpu) fn allocate(&self, numbers: &[u64]) -> Result<Address, DriverError> {
         let mut address = 0;
-        call!(self, "cuMemAlloc", &raw mut address => *mut u64, size_of_val(numbers) => usize)?;
-        call!(self, "cuMemcpyHtoD", address => u64, numbers.as_ptr() => *const u64, size_of_val(numbers) => usize)?;
+        let bytes = size_of_val(numbers);
+        call!(self, cuMemAlloc_v2(&raw mut address => *mut sys::CUdeviceptr, bytes => usize))?;
+        call!(self, cuMemcpyHtoD_v2(
+            address => sys::CUdeviceptr, numbers.as_ptr().cast() => *const c_void, bytes => usize
+        ))?;
         Ok(Address(address))
     }
 
@@ -113,7 +129,10 @@ impl Driver {
         from: &Address,
         numbers: &mut [u64],
     ) -> Result<(), DriverError> {
-        call!(self, "cuMemcpyDtoH", numbers.as_mut_ptr() => *mut u64, from.0 => u64, size_of_val(numbers) => usize)
+        let bytes = size_of_val(numbers);
+        call!(self, cuMemcpyDtoH_v2(
+            numbers.as_mut_ptr().cast() => *mut c_void, from.0 => sys::CUdeviceptr, bytes => usize
+        ))
     }
 
     /// A thread for each number; returns when the kernel has ended.
@@ -129,80 +148,78 @@ impl Driver {
             .each_mut()
             .map(|word| (word as *mut u64).cast::<c_void>());
         let blocks = count.div_ceil(THREADS as usize) as u32;
-        call!(
-            self, "cuLaunchKernel",
-            kernel.0 => usize, blocks => u32, 1 => u32, 1 => u32, THREADS => u32, 1 => u32, 1 => u32, 0 => u32,
-            0 => usize, arguments.as_mut_ptr() => *mut *mut c_void, null_mut() => *mut *mut c_void
-        )?;
-        call!(self, "cuCtxSynchronize",)
+        call!(self, cuLaunchKernel(
+            kernel.0 => sys::CUfunction,
+            blocks => c_uint, 1 => c_uint, 1 => c_uint,
+            THREADS => c_uint, 1 => c_uint, 1 => c_uint,
+            0 => c_uint, null_mut() => sys::CUstream,
+            arguments.as_mut_ptr() => *mut *mut c_void, null_mut() => *mut *mut c_void
+        ))?;
+        call!(self, cuCtxSynchronize())
     }
 
     // ---- checkpoints of other processes
 
     /// Its calls wait from now on, once what it has submitted is done.
     pub(in crate::gpu) fn lock(&self, process: i32, patience: Duration) -> Result<(), DriverError> {
-        let mut options = LockOptions {
-            timeout_ms: patience.as_millis() as u32,
-            _reserved: [0; 15],
+        let mut options = sys::CUcheckpointLockArgs {
+            timeoutMs: patience.as_millis() as c_uint,
+            reserved0: 0,
+            reserved1: [0; 7],
         };
-        call!(
-            @ self, "cuCheckpointProcessLock", CHECKPOINTS,
-            process => c_int, &raw mut options => *mut LockOptions
-        )
+        call!(@ self, CHECKPOINTS, cuCheckpointProcessLock(
+            process => c_int, &raw mut options => *mut sys::CUcheckpointLockArgs
+        ))
     }
 
     /// Takes what a locked process has off the GPU.
     pub(in crate::gpu) fn checkpoint(&self, process: i32) -> Result<(), DriverError> {
-        call!(
-            @ self, "cuCheckpointProcessCheckpoint", CHECKPOINTS,
-            process => c_int, null_mut() => *mut c_void
-        )
+        call!(@ self, CHECKPOINTS, cuCheckpointProcessCheckpoint(
+            process => c_int, null_mut() => *mut sys::CUcheckpointCheckpointArgs
+        ))
     }
 
     /// Brings it back; the process is still locked.
     pub(in crate::gpu) fn restore(&self, process: i32) -> Result<(), DriverError> {
-        call!(
-            @ self, "cuCheckpointProcessRestore", CHECKPOINTS,
-            process => c_int, null_mut() => *mut c_void
-        )
+        call!(@ self, CHECKPOINTS, cuCheckpointProcessRestore(
+            process => c_int, null_mut() => *mut sys::CUcheckpointRestoreArgs
+        ))
     }
 
     pub(in crate::gpu) fn state_of(&self, process: i32) -> Result<State, DriverError> {
-        let mut state: c_int = 0;
-        call!(
-            @ self, "cuCheckpointProcessGetState", CHECKPOINTS,
-            process => c_int, &raw mut state => *mut c_int
-        )?;
+        // As a number, because newer drivers know more states.
+        let mut state: c_uint = 0;
+        call!(@ self, CHECKPOINTS, cuCheckpointProcessGetState(
+            process => c_int, (&raw mut state).cast() => *mut sys::CUprocessState
+        ))?;
         Ok(match state {
-            0 => State::Running,
-            1 => State::Locked,
-            2 => State::Checkpointed,
+            state if state == sys::CUprocessState::CU_PROCESS_STATE_RUNNING as c_uint => {
+                State::Running
+            }
+            state if state == sys::CUprocessState::CU_PROCESS_STATE_LOCKED as c_uint => {
+                State::Locked
+            }
+            state if state == sys::CUprocessState::CU_PROCESS_STATE_CHECKPOINTED as c_uint => {
+                State::Checkpointed
+            }
             _ => State::Failed,
         })
     }
 
     pub(in crate::gpu) fn unlock(&self, process: i32) -> Result<(), DriverError> {
-        call!(
-            @ self, "cuCheckpointProcessUnlock", CHECKPOINTS,
-            process => c_int, null_mut() => *mut c_void
-        )
+        call!(@ self, CHECKPOINTS, cuCheckpointProcessUnlock(
+            process => c_int, null_mut() => *mut sys::CUcheckpointUnlockArgs
+        ))
     }
 }
 
-/// Of a process; the driver's number.
+/// Of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::gpu) enum State {
     Running,
     Locked,
     Checkpointed,
     Failed,
-}
-
-/// As the driver reads it.
-#[repr(C)]
-struct LockOptions {
-    timeout_ms: u32,
-    _reserved: [u32; 15],
 }
 
 fn answer(function: &'static str, code: Code) -> Result<(), DriverError> {

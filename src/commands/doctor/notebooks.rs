@@ -1,11 +1,12 @@
 //! What notebooks need: a Python with packages, and a kernelspec that starts it.
 
 use std::{
-    fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use serde_json::Value;
+use anyhow::bail;
+use baton_jupyter_client::{Kernel, Kernelspec};
 
 use super::Finding;
 use crate::{
@@ -16,6 +17,8 @@ use crate::{
 const PACKAGES: [&str; 3] = ["ipykernel", "cloudpickle", "msgpack"];
 const SHIM: &str = "baton_shim";
 const OLDEST_PYTHON: (u32, u32) = (3, 11);
+/// For the start of a kernel; on a busy machine it takes seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn check(surroundings: &Surroundings, python: &Path) -> Vec<Finding> {
     let names: Vec<&str> = PACKAGES.into_iter().chain([SHIM]).collect();
@@ -57,20 +60,21 @@ fn installed(python: &Python, package: &str) -> Finding {
 /// The package and this program are one: they speak without asking for each other's version.
 fn shim(python: &Python) -> Finding {
     let own = env!("CARGO_PKG_VERSION");
-    let reinstall = format!(
-        "{} -m pip install baton-jupyter=={own}",
-        python.executable.display()
-    );
     match &python.packages[SHIM] {
         Some(version) if version == own => Finding::Good(format!(
             "Baton's Python package has the version {own}, as this program"
         )),
         Some(version) => Finding::wrong(
             format!("Baton's Python package has the version {version}, this program {own}"),
-            reinstall,
+            reinstall(python),
         ),
-        None => Finding::wrong("Python does not have Baton's package", reinstall),
+        None => Finding::wrong("Python does not have Baton's package", reinstall(python)),
     }
+}
+
+fn reinstall(python: &Python) -> String {
+    let (python, own) = (python.executable.display(), env!("CARGO_PKG_VERSION"));
+    format!("{python} -m pip install --force-reinstall baton-jupyter=={own}")
 }
 
 fn kernelspec(surroundings: &Surroundings, python: &Python) -> Finding {
@@ -90,22 +94,41 @@ fn kernelspec(surroundings: &Surroundings, python: &Python) -> Finding {
         );
     };
     let shown = file.display();
-    match starts(&file) {
-        Some(true) => Finding::Good(format!("{shown} starts the kernel")),
-        Some(false) => Finding::wrong(
-            format!("{shown} names a Python that is not there"),
-            "baton install",
+    let specification = match Kernelspec::read(&file, &python.executable) {
+        Ok(specification) if is_own(&specification) => specification,
+        _ => return Finding::wrong(format!("{shown} is not valid"), "baton install"),
+    };
+    let program = specification.program();
+    if program.is_absolute() && !program.is_file() {
+        let missing = format!("{shown} names a Python that is not there");
+        return Finding::wrong(missing, "baton install");
+    }
+    match runs_a_cell(&specification) {
+        Ok(()) => Finding::Good(format!("The kernel of {shown} starts and runs a cell")),
+        Err(error) => Finding::wrong(
+            format!("The kernel of {shown} does not run a cell. {error:#}"),
+            reinstall(python),
         ),
-        None => Finding::wrong(format!("{shown} is not valid"), "baton install"),
     }
 }
 
-/// Whether the Python of a kernelspec exists. A bare `python` is the one that Jupyter itself runs in.
-fn starts(file: &Path) -> Option<bool> {
-    let specification: Value = serde_json::from_str(&fs::read_to_string(file).ok()?).ok()?;
-    let arguments = specification["argv"].as_array()?;
+fn is_own(specification: &Kernelspec) -> bool {
+    let arguments = specification.arguments();
     let has = |text: &str| arguments.iter().any(|argument| argument == text);
-    let python = arguments.first()?.as_str()?;
-    (has(SHIM) && has("{connection_file}"))
-        .then(|| !python.contains('/') || Path::new(python).is_file())
+    has(SHIM) && has("{connection_file}")
+}
+
+/// As a notebook's first cell.
+fn runs_a_cell(specification: &Kernelspec) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Runtime::new()?;
+    let reply = runtime.block_on(async {
+        let mut kernel = Kernel::start(specification, PATIENCE).await?;
+        let reply = kernel.run("6 * 7", drop).await;
+        kernel.shut_down().await;
+        reply
+    })?;
+    match reply.error {
+        None => Ok(()),
+        Some(error) => bail!("{}: {}", error.ename, error.evalue),
+    }
 }

@@ -39,11 +39,12 @@ const RETRY: Duration = Duration::from_millis(50);
 /// How long a capture is waited for between looks.
 const CAPTURE: Duration = Duration::from_millis(2);
 
-const WELCOME: Duration = Duration::from_secs(5);
+pub(super) const WELCOME: Duration = Duration::from_secs(5);
 
-struct Introduction {
-    socket: String,
-    token: u128,
+/// How a process of a session finds its worker.
+pub(super) struct Introduction {
+    pub(super) socket: String,
+    pub(super) token: u128,
 }
 
 /// Connects this process with its worker, if it has one, and leaves a thread with the connection.
@@ -63,7 +64,7 @@ pub(super) fn start(process: &'static Process) {
     }
 }
 
-fn introduction() -> Option<Introduction> {
+pub(super) fn introduction() -> Option<Introduction> {
     let socket = std::env::var(SOCKET).ok()?;
     let token = u128::from_str_radix(&std::env::var(TOKEN).ok()?, 16).ok()?;
     Some(Introduction { socket, token })
@@ -238,7 +239,10 @@ impl Agent {
             ToSession::SwapIn => self.swap_in(),
             ToSession::Trim => process.trims.ask(),
             // The reader has given them to the thread that asked.
-            ToSession::Grow { .. } | ToSession::Refuse { .. } => {}
+            ToSession::Grow { .. }
+            | ToSession::Refuse { .. }
+            | ToSession::Has { .. }
+            | ToSession::ProcessHas { .. } => {}
         }
     }
 

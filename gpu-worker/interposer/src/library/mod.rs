@@ -15,6 +15,7 @@ mod gate;
 mod heap;
 mod line;
 mod memory;
+mod monitoring;
 mod pools;
 mod symbols;
 mod sys;

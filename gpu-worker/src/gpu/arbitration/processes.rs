@@ -83,7 +83,7 @@ impl Arbitration {
         };
         let session = number;
         match message {
-            FromSession::Hello(_) => {}
+            FromSession::Hello(_) | FromSession::Look { .. } => {}
             FromSession::Want => {
                 process.waits_since.get_or_insert_with(Instant::now);
                 self.handle(Event::Wanted(number));

@@ -1,7 +1,9 @@
 //! How much of the GPU each session had.
 
-use std::time::Duration;
+use std::{fs, iter, time::Duration};
 
+use baton_interposer::wire::ToSession;
+use nix::unistd::Pid;
 use tokio::time::Instant;
 
 use super::{Arbitration, Process};
@@ -23,6 +25,21 @@ impl Arbitration {
             ..Usage::default()
         };
         std::mem::replace(&mut session.usage, next)
+    }
+
+    /// For a process of the session that asks.
+    pub(super) fn has(&self, token: Token) -> Vec<ToSession> {
+        let of_it = || self.processes.values().filter(|one| one.token == token);
+        let has = ToSession::Has {
+            cap_bytes: self.cap_bytes(token),
+            bytes: self.allocated_bytes(token),
+            processes: of_it().count() as u32,
+        };
+        let process = |one: &Process| ToSession::ProcessHas {
+            process: number_within(one.process),
+            bytes: one.total_bytes(),
+        };
+        iter::once(has).chain(of_it().map(process)).collect()
     }
 
     /// Puts down how long it waited or held the GPU until now.
@@ -76,6 +93,14 @@ impl Usage {
             .moving
             .saturating_add(Duration::from_nanos(nanoseconds));
     }
+}
+
+/// The process's number in the innermost namespace of processes that it is in, which is its session's.
+fn number_within(process: Pid) -> u32 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
+    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let innermost = numbers.and_then(|numbers| numbers.split_whitespace().last()?.parse().ok());
+    innermost.unwrap_or(process.as_raw().cast_unsigned())
 }
 
 impl Process {

@@ -1,10 +1,12 @@
 //! What a worker hears of its GPU from the driver.
 
+use std::process::Command;
+
 use baton_gpu_worker::gpu::{MONITORING, Reading, gpus, monitor, slices};
-use baton_interposer::wire::DEVICE;
+use baton_interposer::wire::{DEVICE, TOKEN};
 use tokio::sync::watch;
 
-use crate::world::{MIB, World};
+use crate::world::{Client, MIB, World};
 
 const NOTEBOOK: &str = "0193f2a4c5d67e8f9a0b1c2d3e4f5061";
 const GPU_IS_LOST: u64 = 15;
@@ -174,4 +176,52 @@ fn sessions_can_have_a_gpu_or_a_slice_for_themselves() {
     assert_eq!(slices(library, None), SLICES);
     assert_eq!(slices(library, Some("0")), SLICES);
     assert_eq!(slices(library, Some(SLICES[1])), [SLICES[1]]);
+}
+
+/// What a program in a session of this token reads of the GPU.
+fn shown(world: &World, token: u128, variables: &[(&str, &str)]) -> Vec<u64> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-monitor"));
+    command.envs(world.environment(token));
+    command.envs(variables.iter().copied());
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let numbers = text.split_whitespace().map(|word| word.parse().unwrap());
+    numbers.collect()
+}
+
+fn process(client: &Client) -> u64 {
+    client.child.id().into()
+}
+
+#[test]
+fn a_session_is_shown_its_own_memory_and_processes() {
+    let mut world = World::new(64 * MIB);
+    let tokens = [world.admit(Some(16 * MIB)), world.admit(None)];
+    assert_eq!(shown(&world, tokens[0], &[])[1..], [0, 64 * MIB]);
+    let mut first = world.client_of(tokens[0], &[]);
+    let mut second = world.client_of(tokens[0], &[]);
+    let mut others = world.client_of(tokens[1], &[]);
+    first.does(&format!("allocate a {}", 4 * MIB));
+    second.does(&format!("allocate a {}", 6 * MIB));
+    others.does(&format!("allocate a {}", 8 * MIB));
+    let own = [
+        [16 * MIB, 10 * MIB, 6 * MIB],
+        [process(&first), 4 * MIB, process(&second)],
+    ];
+    let expected = [own.concat(), vec![6 * MIB]].concat();
+    assert_eq!(shown(&world, tokens[0], &[]), expected);
+    let of_others = [64 * MIB, 8 * MIB, 56 * MIB, process(&others), 8 * MIB];
+    assert_eq!(shown(&world, tokens[1], &[]), of_others);
+
+    // Of a GPU that is not the session's, outside of sessions and for an unknown one the driver says what it knows.
+    let another = shown(&world, tokens[0], &[(DEVICE, "GPU-of-another-session")]);
+    let outside = shown(&world, tokens[0], &[("LD_PRELOAD", "")]);
+    let unknown = shown(&world, tokens[0], &[(TOKEN, "no token")]);
+    for all in [another, outside, unknown] {
+        assert_eq!(all[0], 64 * MIB);
+        assert!(all[1] >= 18 * MIB, "{all:?}");
+        assert_eq!(all.len(), 9, "{all:?}");
+    }
+    first.does("free a");
+    assert_eq!(shown(&world, tokens[0], &[])[..2], [16 * MIB, 6 * MIB]);
 }

@@ -24,24 +24,67 @@ pub(in super::super) const fn is_sticky(code: Code) -> bool {
     matches!(code, 214 | 220 | 700 | 702 | 710 | 714..=719 | 999)
 }
 
-/// A function that the driver exports, found when it is first needed.
+/// The driver, or the library that monitors it.
+pub(super) struct Library {
+    file: &'static CStr,
+    handle: AtomicUsize,
+}
+
+pub(super) static CUDA: Library = Library::new(c"libcuda.so.1");
+pub(super) static NVML: Library = Library::new(c"libnvidia-ml.so.1");
+
+impl Library {
+    const fn new(file: &'static CStr) -> Self {
+        Self {
+            file,
+            handle: AtomicUsize::new(0),
+        }
+    }
+
+    /// Loaded if need be and `flags` do not say otherwise.
+    pub(super) fn open(&self, flags: c_int) -> Option<*mut c_void> {
+        let known = self.handle.load(Relaxed);
+        if known != 0 {
+            return Some(known as *mut c_void);
+        }
+        // SAFETY: the name ends with nul.
+        let found = unsafe { dlopen(self.file.as_ptr(), RTLD_LAZY | flags) };
+        self.handle.store(found as usize, Relaxed);
+        (!found.is_null()).then_some(found)
+    }
+
+    fn address_of(&self, name: &CStr) -> Option<usize> {
+        // SAFETY: the name ends with nul, and the library stays loaded.
+        let found = unsafe { real_dlsym(self.open(0)?, name.as_ptr()) };
+        (!found.is_null()).then_some(found as usize)
+    }
+}
+
+/// A function that a library exports, found when it is first needed.
 pub(super) struct Export {
+    library: &'static Library,
     name: &'static CStr,
     address: AtomicUsize,
 }
 
 impl Export {
+    /// Of the driver.
     pub(super) const fn new(name_and_nul: &'static str) -> Self {
+        Self::of(&CUDA, name_and_nul)
+    }
+
+    pub(super) const fn of(library: &'static Library, name_and_nul: &'static str) -> Self {
         let Ok(name) = CStr::from_bytes_with_nul(name_and_nul.as_bytes()) else {
             panic!("it ends with its only nul");
         };
         Self {
+            library,
             name,
             address: AtomicUsize::new(0),
         }
     }
 
-    /// `None` where the driver is older or newer than the function.
+    /// `None` where the library is older or newer than the function.
     #[inline]
     pub(super) fn address(&self) -> Option<usize> {
         match self.address.load(Relaxed) {
@@ -52,34 +95,17 @@ impl Export {
 
     #[cold]
     fn find(&self) -> Option<usize> {
-        let driver = library(0)?;
-        // SAFETY: the name ends with nul, and the library stays loaded.
-        let found = unsafe { real_dlsym(driver, self.name.as_ptr()) };
-        self.address.store(found as usize, Relaxed);
-        (!found.is_null()).then_some(found as usize)
+        let found = self.library.address_of(self.name)?;
+        self.address.store(found, Relaxed);
+        Some(found)
     }
-}
-
-/// The driver, loaded if need be and `flags` do not say otherwise.
-pub(super) fn library(flags: c_int) -> Option<*mut c_void> {
-    static LIBRARY: AtomicUsize = AtomicUsize::new(0);
-    let known = LIBRARY.load(Relaxed);
-    if known != 0 {
-        return Some(known as *mut c_void);
-    }
-    // SAFETY: the name ends with nul.
-    let found = unsafe { dlopen(c"libcuda.so.1".as_ptr(), RTLD_LAZY | flags) };
-    LIBRARY.store(found as usize, Relaxed);
-    (!found.is_null()).then_some(found)
 }
 
 /// Of the function that the driver exports under this name.
 pub(super) fn export_address(name: &str) -> Option<usize> {
     let mut with_nul = [0; 64];
     with_nul.get_mut(..name.len() + 1)?[..name.len()].copy_from_slice(name.as_bytes());
-    // SAFETY: the name ends with nul.
-    let found = unsafe { real_dlsym(library(0)?, with_nul.as_ptr().cast()) };
-    (!found.is_null()).then_some(found as usize)
+    CUDA.address_of(CStr::from_bytes_until_nul(&with_nul).ok()?)
 }
 
 /// Makes functions that call the driver's of a name, and are its `NOT_FOUND` where it has none.
@@ -138,25 +164,25 @@ driver! {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Location {
-    kind: c_int,
-    id: c_int,
+pub(super) struct Location {
+    pub(super) kind: c_int,
+    pub(super) id: c_int,
 }
 
 /// Of an allocation; what is not named is zero.
 #[repr(C)]
-struct Properties {
-    kind: c_int,
-    handle_types: c_int,
-    location: Location,
-    _windows: *mut c_void,
-    _flags: [u8; 8],
+pub(super) struct Properties {
+    pub(super) kind: c_int,
+    pub(super) handle_types: c_int,
+    pub(super) location: Location,
+    pub(super) _windows: *mut c_void,
+    pub(super) _flags: [u8; 8],
 }
 
 #[repr(C)]
-struct Access {
-    location: Location,
-    flags: c_int,
+pub(super) struct Access {
+    pub(super) location: Location,
+    pub(super) flags: c_int,
 }
 
 pub(super) const ON_DEVICE: c_int = 1;

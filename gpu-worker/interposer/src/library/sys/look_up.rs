@@ -1,7 +1,7 @@
 //! How programs find the driver's functions, and how they find the wrappers instead.
 //!
 //! A program asks the dynamic loader (`dlsym`) or the driver (`cuGetProcAddress`). Both answer themselves; only an
-//! answer that is the address of a wrapped function is replaced. So names, versions and kinds of default stream mean
+//! answer that is the address of a wrapped function, of the driver or of its monitoring, is replaced. So names, versions and kinds of default stream mean
 //! what they mean to the driver.
 
 use std::ffi::{c_char, c_int, c_void};
@@ -16,6 +16,9 @@ use super::host::{self, RTLD_NEXT, RTLD_NOLOAD, dlvsym};
 use super::{table, wrapper, wrappers};
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+
+/// How the names of all wrapped functions begin.
+const BEGINNINGS: [u16; 2] = [u16::from_le_bytes(*b"cu"), u16::from_le_bytes(*b"nv")];
 
 /// The dynamic loader's `dlsym`, once it was found; until then, what finds it.
 static REAL: AtomicPtr<()> = AtomicPtr::new(find_and_jump as *mut ());
@@ -38,10 +41,11 @@ pub(super) unsafe fn real_dlsym(handle: *mut c_void, name: *const c_char) -> *mu
 #[cfg_attr(test, allow(dead_code))]
 pub(super) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     core::arch::naked_asm!(
-        "cmp byte ptr [rsi], 'c'",
+        "cmp word ptr [rsi], {cu}",
+        "je 3f",
+        "cmp word ptr [rsi], {nv}",
         "jne 2f",
-        "cmp byte ptr [rsi + 1], 'u'",
-        "jne 2f",
+        "3:",
         "push rdi",
         "push rsi",
         "sub rsp, 8",
@@ -54,6 +58,8 @@ pub(super) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) 
         "ret",
         "2:",
         "jmp qword ptr [rip + {real}]",
+        cu = const BEGINNINGS[0],
+        nv = const BEGINNINGS[1],
         wrapped = sym wrapped,
         real = sym REAL,
     )
@@ -84,11 +90,15 @@ unsafe extern "C" fn find_and_jump() {
 pub(super) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
     core::arch::naked_asm!(
         "ldrb w9, [x1]",
-        "cmp w9, #0x63",
+        "ldrb w10, [x1, #1]",
+        "orr w9, w9, w10, lsl #8",
+        "mov w10, #{cu}",
+        "cmp w9, w10",
+        "b.eq 3f",
+        "mov w10, #{nv}",
+        "cmp w9, w10",
         "b.ne 2f",
-        "ldrb w9, [x1, #1]",
-        "cmp w9, #0x75",
-        "b.ne 2f",
+        "3:",
         "stp x29, x30, [sp, #-32]!",
         "stp x0, x1, [sp, #16]",
         "bl {wrapped}",
@@ -102,6 +112,8 @@ pub(super) unsafe extern "C" fn dlsym(handle: *mut c_void, name: *const c_char) 
         "adrp x9, {real}",
         "ldr x9, [x9, :lo12:{real}]",
         "br x9",
+        cu = const BEGINNINGS[0],
+        nv = const BEGINNINGS[1],
         wrapped = sym wrapped,
         real = sym REAL,
     )
@@ -139,7 +151,7 @@ extern "C" fn absent(_handle: *mut c_void, _name: *const c_char) -> *mut c_void 
     std::ptr::null_mut()
 }
 
-/// The wrapper, where the loader's answer would be the driver's function; null where the caller is to ask itself.
+/// The wrapper, where the loader's answer would be the function that it wraps; null where the caller is to ask itself.
 ///
 /// # Safety
 /// As for `dlsym`.
@@ -148,13 +160,11 @@ unsafe extern "C" fn wrapped(handle: *mut c_void, asked: *const c_char) -> *mut 
     let Some(wrapper) = unsafe { driver::name(asked) }.and_then(wrapper) else {
         return std::ptr::null_mut();
     };
-    // SAFETY: the caller's; the driver is asked for by its name.
-    let (found, export) = unsafe {
-        let Some(driver) = driver::library(RTLD_NOLOAD) else {
-            return std::ptr::null_mut();
-        };
-        (real_dlsym(handle, asked), real_dlsym(driver, asked))
+    let Some(library) = wrapper.library().open(RTLD_NOLOAD) else {
+        return std::ptr::null_mut();
     };
+    // SAFETY: the caller's.
+    let (found, export) = unsafe { (real_dlsym(handle, asked), real_dlsym(library, asked)) };
     match found == export && !found.is_null() {
         true => wrapper.address as *mut c_void,
         false => std::ptr::null_mut(),

@@ -346,29 +346,29 @@ fn correct(value: *mut c_void, attribute: c_int, address: u64) {
 
 /// The beginning of the description of another interface's memory: its kind, and a handle.
 #[repr(C)]
-struct ExternalDescription {
-    _kind: c_int,
-    _handle: [usize; 2],
-    bytes: u64,
+pub(super) struct ExternalDescription {
+    pub(super) _kind: c_int,
+    pub(super) _handle: [usize; 2],
+    pub(super) bytes: u64,
 }
 
 /// Of an array, as the driver defines it.
 #[repr(C)]
-struct ArrayDescription {
-    width: usize,
-    height: usize,
-    format: c_int,
-    channels: u32,
+pub(super) struct ArrayDescription {
+    pub(super) width: usize,
+    pub(super) height: usize,
+    pub(super) format: c_int,
+    pub(super) channels: u32,
 }
 
 #[repr(C)]
-struct Array3dDescription {
-    width: usize,
-    height: usize,
-    depth: usize,
-    format: c_int,
-    channels: u32,
-    flags: u32,
+pub(super) struct Array3dDescription {
+    pub(super) width: usize,
+    pub(super) height: usize,
+    pub(super) depth: usize,
+    pub(super) format: c_int,
+    pub(super) channels: u32,
+    pub(super) flags: u32,
 }
 
 impl ArrayDescription {

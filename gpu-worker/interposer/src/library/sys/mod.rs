@@ -6,6 +6,7 @@ pub(super) mod driver;
 pub(super) mod host;
 mod look_up;
 mod memory_calls;
+mod monitoring_calls;
 mod pool_calls;
 mod submissions;
 mod word_calls;
@@ -50,16 +51,25 @@ extern "C" fn baton_gpu_trimmed() {
     super::PROCESS.trimmed();
 }
 
-/// A function of this library that stands for the driver's of the same name.
+/// A function of this library that stands for one of the same name: the driver's, or its monitoring's.
 struct Wrapper {
     name: &'static str,
     address: *const (),
 }
 
+impl Wrapper {
+    fn library(&self) -> &'static driver::Library {
+        match self.name.starts_with("nvml") {
+            true => &driver::NVML,
+            false => &driver::CUDA,
+        }
+    }
+}
+
 // SAFETY: the address of a function.
 unsafe impl Sync for Wrapper {}
 
-/// The wrapper of a driver's function.
+/// The wrapper of a function of this name.
 fn wrapper(name: &str) -> Option<&'static Wrapper> {
     wrappers().find(|wrapper| wrapper.name == name)
 }
@@ -78,6 +88,7 @@ fn wrappers() -> impl Iterator<Item = &'static Wrapper> {
         word_calls::ASKED,
         word_calls::GRAPH_MEMORY,
         word_calls::MADE,
+        monitoring_calls::WRAPPERS,
     ];
     tables.into_iter().flatten()
 }

@@ -51,13 +51,13 @@ wrap! {
 
 /// The beginning of a pool's properties, as the driver defines them.
 #[repr(C)]
-struct PoolProperties {
-    kind: c_int,
-    handle_types: c_int,
-    location: [c_int; 2],
-    _windows: *mut c_void,
-    _most_bytes: usize,
-    usage: u16,
+pub(super) struct PoolProperties {
+    pub(super) kind: c_int,
+    pub(super) handle_types: c_int,
+    pub(super) location: [c_int; 2],
+    pub(super) _windows: *mut c_void,
+    pub(super) _most_bytes: usize,
+    pub(super) usage: u16,
 }
 
 impl PoolProperties {

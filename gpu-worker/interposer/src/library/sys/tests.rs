@@ -4,7 +4,8 @@
 //! that are let through, each under its reason. A new name in a newer library is undecided, and fails here.
 
 use super::{
-    Wrapper, context_calls, look_up, memory_calls, pool_calls, submissions, word_calls, wrappers,
+    Wrapper, context_calls, driver, look_up, memory_calls, monitoring_calls, pool_calls,
+    submissions, word_calls, wrappers,
 };
 
 /// What becomes of a call: how its wrapper treats it, or why there is none.
@@ -107,4 +108,112 @@ fn no_name_is_wrapped_twice_or_also_passed() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), count);
+}
+
+/// Compares what is declared here with NVIDIA's headers, as bindings have them: size, alignment and fields' offsets.
+macro_rules! same_layout {
+    ($own:ty, $theirs:ty, $($fields:tt)*) => {
+        assert_eq!(size_of::<$own>(), size_of::<$theirs>(), stringify!($own));
+        same_beginning!($own, $theirs, $($fields)*);
+    };
+}
+
+macro_rules! same_beginning {
+    ($own:ty, $theirs:ty, $($field:ident = $their_field:ident),*) => {
+        assert_eq!(align_of::<$own>(), align_of::<$theirs>(), stringify!($own));
+        assert!(size_of::<$own>() <= size_of::<$theirs>(), stringify!($own));
+        $(assert_eq!(
+            std::mem::offset_of!($own, $field),
+            std::mem::offset_of!($theirs, $their_field),
+            concat!(stringify!($own), ".", stringify!($field))
+        );)*
+    };
+}
+
+#[test]
+fn structures_are_laid_out_as_in_nvidia_s_headers() {
+    use cudarc::driver::sys;
+    same_layout!(driver::Location, sys::CUmemLocation, kind = type_, id = id);
+    same_layout!(
+        driver::Properties,
+        sys::CUmemAllocationProp,
+        kind = type_,
+        handle_types = requestedHandleTypes,
+        location = location,
+        _windows = win32HandleMetaData,
+        _flags = allocFlags
+    );
+    same_layout!(
+        driver::Access,
+        sys::CUmemAccessDesc,
+        location = location,
+        flags = flags
+    );
+    same_layout!(
+        memory_calls::ArrayDescription,
+        sys::CUDA_ARRAY_DESCRIPTOR,
+        width = Width,
+        height = Height,
+        format = Format,
+        channels = NumChannels
+    );
+    same_layout!(
+        memory_calls::Array3dDescription,
+        sys::CUDA_ARRAY3D_DESCRIPTOR,
+        width = Width,
+        height = Height,
+        depth = Depth,
+        format = Format,
+        channels = NumChannels,
+        flags = Flags
+    );
+    same_beginning!(
+        memory_calls::ExternalDescription,
+        sys::CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
+        _kind = type_,
+        _handle = handle,
+        bytes = size
+    );
+    same_beginning!(
+        pool_calls::PoolProperties,
+        sys::CUmemPoolProps,
+        kind = allocType,
+        handle_types = handleTypes,
+        location = location,
+        _windows = win32SecurityAttributes,
+        _most_bytes = maxSize,
+        usage = usage
+    );
+
+    use nvml_wrapper_sys::bindings as nvml;
+    same_layout!(
+        monitoring_calls::Memory,
+        nvml::nvmlMemory_t,
+        total = total,
+        free = free,
+        used = used
+    );
+    same_layout!(
+        monitoring_calls::MemoryV2,
+        nvml::nvmlMemory_v2_t,
+        version = version,
+        total = total,
+        reserved = reserved,
+        free = free,
+        used = used
+    );
+    same_layout!(
+        monitoring_calls::ProcessV1,
+        nvml::nvmlProcessInfo_v1_t,
+        process = pid,
+        bytes = usedGpuMemory
+    );
+    same_layout!(
+        monitoring_calls::ProcessV2,
+        nvml::nvmlProcessInfo_v2_t,
+        process = pid,
+        bytes = usedGpuMemory,
+        gpu_instance = gpuInstanceId,
+        compute_instance = computeInstanceId
+    );
 }

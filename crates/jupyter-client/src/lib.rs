@@ -1,0 +1,239 @@
+//! A client of Jupyter kernels, as JupyterLab and nbclient are: it starts a kernel from its kernelspec, runs cells and
+//! reads what they show.
+//!
+//! In: a kernelspec and code. Out: [`Output`]s in their order, and the [`Reply`] of each cell.
+//!
+//! The connection lies in a private folder (`ipc`), so no other user can reach it and no port can be taken. Signing and
+//! sockets are those of the crates `jupyter-zmq-client` and `zeromq`: nothing here is shared with `jupyter-wire`, which
+//! therefore can be tested with it.
+//!
+//! **Invariant:** the kernel's process ends with its [`Kernel`].
+
+mod kernelspec;
+
+use std::{
+    fs::File,
+    io::{self, Read as _, Seek as _},
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
+
+use jupyter_protocol::{
+    ConnectionInfo, ExecuteReply, ExecuteRequest, ExecutionState, JupyterMessage,
+    KernelInfoRequest, ShutdownRequest, connection_info::Transport,
+};
+pub use jupyter_protocol::{JupyterMessageContent as Output, ReplyStatus};
+use jupyter_zmq_client::{
+    ClientControlConnection, ClientIoPubConnection, ClientShellConnection, RuntimeError,
+    create_client_control_connection, create_client_iopub_connection,
+    create_client_shell_connection_with_identity, peer_identity_for_session,
+};
+use tempfile::TempDir;
+use tokio::{
+    process::Child,
+    time::{Instant, sleep, timeout},
+};
+
+pub use kernelspec::{Kernelspec, KernelspecError};
+
+/// Between two looks at whether a starting kernel listens.
+const PAUSE: Duration = Duration::from_millis(20);
+/// For each answer of a kernel that is starting.
+const ANSWER: Duration = Duration::from_secs(1);
+/// For a kernel that was asked to end.
+const END: Duration = Duration::from_secs(5);
+
+pub type Reply = ExecuteReply;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("Failed to start the kernel: {0}")]
+    Start(#[from] io::Error),
+    #[error("The kernel ended ({status}). Its last output was:\n{output}")]
+    Ended { status: ExitStatus, output: String },
+    #[error("The kernel did not answer within {} s", .0.as_secs())]
+    Silent(Duration),
+    #[error("The connection to the kernel failed: {0}")]
+    Connection(#[from] RuntimeError),
+}
+
+/// A running kernel with one client.
+pub struct Kernel {
+    process: Child,
+    shell: ClientShellConnection,
+    iopub: ClientIoPubConnection,
+    control: ClientControlConnection,
+    /// What the process itself wrote, of which only its end is of interest.
+    log: File,
+    _folder: TempDir,
+}
+
+impl Kernel {
+    /// Starts a kernel and waits until it answers and its output arrives.
+    ///
+    /// # Errors
+    /// When the process cannot be started, ends, or does not answer within `patience`.
+    pub async fn start(kernelspec: &Kernelspec, patience: Duration) -> Result<Self, ClientError> {
+        let folder = tempfile::tempdir()?;
+        let address = folder.path().join("kernel");
+        let [shell_port, iopub_port, stdin_port, control_port, hb_port] = [1, 2, 3, 4, 5];
+        let connection = ConnectionInfo {
+            ip: address.to_string_lossy().into_owned(),
+            transport: Transport::IPC,
+            shell_port,
+            iopub_port,
+            stdin_port,
+            control_port,
+            hb_port,
+            key: uuid::Uuid::new_v4().to_string(),
+            signature_scheme: "hmac-sha256".to_owned(),
+            kernel_name: None,
+        };
+        let file = folder.path().join("connection.json");
+        let text = serde_json::to_vec(&connection).map_err(io::Error::from)?;
+        std::fs::write(&file, text)?;
+        let mut log = tempfile::tempfile()?;
+        let mut process = kernelspec
+            .command(&file)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log.try_clone()?)
+            .kill_on_drop(true)
+            .spawn()?;
+
+        let deadline = Instant::now() + patience;
+        let listens = || {
+            let ports = [shell_port, iopub_port, control_port];
+            let socket = |port| PathBuf::from(format!("{}-{port}", address.display()));
+            ports.map(socket).iter().all(|socket| socket.exists())
+        };
+        while !listens() {
+            if let Some(status) = process.try_wait()? {
+                let output = last_words(&mut log);
+                return Err(ClientError::Ended { status, output });
+            }
+            if Instant::now() > deadline {
+                return Err(ClientError::Silent(patience));
+            }
+            sleep(PAUSE).await;
+        }
+        let (shell, iopub, control) = connect(&connection).await?;
+        let mut kernel = Self {
+            process,
+            shell,
+            iopub,
+            control,
+            log,
+            _folder: folder,
+        };
+        kernel.greet(deadline, patience).await?;
+        Ok(kernel)
+    }
+
+    /// Asks what it is until the answer and its output arrive: output before the subscription is lost.
+    async fn greet(&mut self, deadline: Instant, patience: Duration) -> Result<(), ClientError> {
+        while Instant::now() < deadline {
+            let request = JupyterMessage::new(KernelInfoRequest {}, None);
+            self.shell.send(request).await?;
+            if let Ok(answer) = timeout(ANSWER, self.shell.read()).await {
+                answer?;
+                if let Ok(output) = timeout(ANSWER, self.iopub.read()).await {
+                    output?;
+                    return Ok(());
+                }
+            }
+            self.check()?;
+        }
+        Err(ClientError::Silent(patience))
+    }
+
+    /// Runs a cell, and gives each of its outputs to `on_output` as it arrives.
+    ///
+    /// # Errors
+    /// When the kernel ends meanwhile. An exception of the cell is in the reply.
+    pub async fn run(
+        &mut self,
+        code: &str,
+        mut on_output: impl FnMut(Output),
+    ) -> Result<Reply, ClientError> {
+        let request = JupyterMessage::new(ExecuteRequest::new(code.to_owned()), None);
+        let id = request.header.msg_id.clone();
+        let is_its = |message: &JupyterMessage| {
+            (message.parent_header.as_ref()).is_some_and(|parent| parent.msg_id == id)
+        };
+        self.shell.send(request).await?;
+        let mut reply = None;
+        let mut is_idle = false;
+        while reply.is_none() || !is_idle {
+            tokio::select! {
+                message = self.shell.read() => {
+                    let message = message?;
+                    if is_its(&message) && let Output::ExecuteReply(content) = message.content {
+                        reply = Some(content);
+                    }
+                }
+                message = self.iopub.read() => {
+                    let message = message?;
+                    if is_its(&message) {
+                        match message.content {
+                            Output::Status(status) => is_idle = status.execution_state == ExecutionState::Idle,
+                            content => on_output(content),
+                        }
+                    }
+                }
+                status = self.process.wait() => {
+                    return Err(ClientError::Ended { status: status?, output: last_words(&mut self.log) });
+                }
+            }
+        }
+        Ok(reply.expect("the loop ends with a reply"))
+    }
+
+    /// Asks the kernel to end, and ends it if it does not.
+    pub async fn shut_down(mut self) {
+        let request = JupyterMessage::new(ShutdownRequest { restart: false }, None);
+        if self.control.send(request).await.is_ok() {
+            let _ = timeout(END, self.process.wait()).await;
+        }
+        let _ = self.process.kill().await;
+    }
+
+    fn check(&mut self) -> Result<(), ClientError> {
+        match self.process.try_wait()? {
+            None => Ok(()),
+            Some(status) => Err(ClientError::Ended {
+                status,
+                output: last_words(&mut self.log),
+            }),
+        }
+    }
+}
+
+type Connections = (
+    ClientShellConnection,
+    ClientIoPubConnection,
+    ClientControlConnection,
+);
+
+async fn connect(connection: &ConnectionInfo) -> Result<Connections, RuntimeError> {
+    let session = uuid::Uuid::new_v4().to_string();
+    let identity = peer_identity_for_session(&session)?;
+    Ok((
+        create_client_shell_connection_with_identity(connection, &session, identity).await?,
+        create_client_iopub_connection(connection, "", &session).await?,
+        create_client_control_connection(connection, &session).await?,
+    ))
+}
+
+fn last_words(log: &mut File) -> String {
+    const BYTES: u64 = 2000;
+    let mut text = Vec::new();
+    let from = log
+        .metadata()
+        .map_or(0, |file| file.len().saturating_sub(BYTES));
+    if log.seek(io::SeekFrom::Start(from)).is_ok() {
+        let _ = log.read_to_end(&mut text);
+    }
+    String::from_utf8_lossy(&text).trim().to_owned()
+}

@@ -1,0 +1,49 @@
+//! What the driver's monitoring shows in a session: what the session itself has, and may have, of its GPU.
+//!
+//! The worker is asked, because `nvidia-smi` uses no GPU and knows no process of the session.
+
+use std::{io, io::Write as _, os::unix::net::UnixStream, sync::Arc};
+
+use super::{
+    agent::{WELCOME, introduction},
+    line::Frames,
+    wire::{FromSession, ToSession},
+};
+
+pub(super) struct Use {
+    /// 0: as much as the GPU has.
+    pub(super) cap_bytes: u64,
+    pub(super) bytes: u64,
+    /// Each process with its bytes.
+    pub(super) processes: Vec<(u32, u64)>,
+}
+
+/// `None` outside of sessions, and where the worker does not answer.
+pub(super) fn own_use() -> Option<Use> {
+    let introduction = introduction()?;
+    let ask = || -> io::Result<Use> {
+        let stream = Arc::new(UnixStream::connect(&introduction.socket)?);
+        stream.set_read_timeout(Some(WELCOME))?;
+        let token = introduction.token;
+        (&*stream).write_all(&FromSession::Look { token }.encode())?;
+        let mut frames = Frames::new(stream);
+        let Some(ToSession::Has {
+            cap_bytes,
+            bytes,
+            processes,
+        }) = frames.next()?
+        else {
+            return Err(io::ErrorKind::InvalidData.into());
+        };
+        let mut next = || match frames.next()? {
+            Some(ToSession::ProcessHas { process, bytes }) => Ok((process, bytes)),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        };
+        Ok(Use {
+            cap_bytes,
+            bytes,
+            processes: (0..processes).map(|_| next()).collect::<io::Result<_>>()?,
+        })
+    };
+    ask().ok()
+}
