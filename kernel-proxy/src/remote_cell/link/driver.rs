@@ -1,4 +1,4 @@
-//! The link is opened here, with the work that keeps it: dials, greets, resumes, and passes commands and news on.
+//! Drives the link: dials, greets, resumes, and passes commands and updates on.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -8,35 +8,35 @@ use baton_protocol::{JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Sub
 use baton_transport::{Backoff, ChunkLane, Connection, LinkError};
 use tokio::sync::{mpsc, watch};
 
-use super::{Command, EndedSessions, Lanes, Link, News, Status, describe};
+use super::{Command, EndedSessions, JobUpdate, Link, Status, Transports, describe};
 use crate::config::BrokerChoice;
-use crate::journey::autostart::{NoBroker, Obstacle, dial_or_start};
-use crate::journey::notice::Place;
+use crate::remote_cell::autostart::{NoBroker, Obstacle, dial_or_start};
+use crate::remote_cell::status_line::QueuePosition;
 
 const COMMANDS: usize = 64;
-const NEWS: usize = 256;
-/// A broker that accepts but does not greet is not one.
+const UPDATES: usize = 256;
+/// A peer that accepts but does not greet is not a broker.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The link, and the work that keeps it: the owner polls that future beside its own.
-pub(in crate::journey) fn open(
+/// Opens the link. The owner polls the returned future, which drives it, beside its own work.
+pub(in crate::remote_cell) fn open(
     choice: BrokerChoice,
     course: Option<String>,
     notebook: NotebookId,
     patience: Duration,
 ) -> (Link, EndedSessions, impl Future<Output = ()>) {
     let (commands, command_receiver) = mpsc::channel(COMMANDS);
-    let (news_sender, news) = mpsc::channel(NEWS);
+    let (update_sender, updates) = mpsc::channel(UPDATES);
     let (status_sender, status) = watch::channel(Status::Down { reason: None });
     let tries_anew = status_sender.clone();
     let (ended_sender, workers) = mpsc::unbounded_channel();
-    let keeper = Keeper {
+    let driver = Driver {
         choice,
         course,
         notebook,
         patience,
         commands: command_receiver,
-        news: news_sender,
+        updates: update_sender,
         ended: ended_sender,
         status: status_sender,
         jobs: HashMap::new(),
@@ -44,49 +44,49 @@ pub(in crate::journey) fn open(
     };
     let link = Link {
         commands,
-        news,
+        updates,
         watched: None,
         kept: VecDeque::new(),
         tries_anew,
         status,
     };
-    (link, EndedSessions { workers }, keeper.keep())
+    (link, EndedSessions { workers }, driver.run())
 }
 
-struct Keeper {
+struct Driver {
     choice: BrokerChoice,
     course: Option<String>,
     notebook: NotebookId,
-    /// Of the chunk lane.
+    /// How long chunks are tried again.
     patience: Duration,
     commands: mpsc::Receiver<Command>,
-    news: mpsc::Sender<(JobId, News)>,
+    updates: mpsc::Sender<(JobId, JobUpdate)>,
     ended: mpsc::UnboundedSender<String>,
     status: watch::Sender<Status>,
     jobs: HashMap<JobId, Job>,
-    /// For the next connection.
+    /// Messages for the next connection.
     unsent: Vec<FromProxy>,
 }
 
 enum Job {
     Open(OpenJob),
-    /// Nothing more is wanted of it, which the broker has not confirmed yet.
-    Over(Box<FromProxy>),
+    /// The proxy is done with it, which the broker has not confirmed yet.
+    Ended(Box<FromProxy>),
 }
 
 struct OpenJob {
     submission: Box<Submission>,
-    /// What the running cell was last answered, or that what it left is wanted.
+    /// The last answer to the running cell, or the request for its deferred state.
     answer: Option<Box<FromProxy>>,
-    /// Number of the last event that was passed on.
+    /// The number of the last event that was passed on.
     seen: u64,
 }
 
 type Broker = Connection<ToProxy, FromProxy>;
 
-impl Keeper {
-    async fn keep(mut self) {
-        // Nothing is started or dialled for a student who never writes `%%gpu`.
+impl Driver {
+    async fn run(mut self) {
+        // A student who never runs a `%%gpu` cell needs no broker.
         if self.commands.recv().await.is_none() {
             return;
         }
@@ -149,12 +149,12 @@ impl Keeper {
             .map_err(|error| no_broker(error, waits))?;
         match answer {
             Some(ToProxy::Welcome { .. }) => {
-                let lane = ChunkLane::new(&dial).map_err(|error| no_broker(error, waits))?;
-                let lane = lane
+                let chunks = ChunkLane::new(&dial).map_err(|error| no_broker(error, waits))?;
+                let chunks = chunks
                     .with_patience(self.patience)
                     .of_owner(owner(), self.course.clone());
-                self.status.send_replace(Status::Up(Lanes {
-                    chunks: lane,
+                self.status.send_replace(Status::Up(Transports {
+                    chunks,
                     near: dial.address.is_near(),
                     token: dial.token,
                 }));
@@ -168,7 +168,7 @@ impl Keeper {
         }
     }
 
-    /// Until the connection breaks (why), or the proxy ends (`None`).
+    /// Serves until the connection breaks (returns the reason) or the proxy ends (`None`).
     async fn serve(&mut self, broker: &mut Broker) -> Option<NoBroker> {
         if let Err(error) = self.resume(broker).await {
             return Some(NoBroker::Yet(describe(&error)));
@@ -176,16 +176,16 @@ impl Keeper {
         loop {
             let result = tokio::select! {
                 command = self.commands.recv() => match command {
-                    Some(command) => self.obey(command, broker).await,
+                    Some(command) => self.on_command(command, broker).await,
                     None => {
-                        // One that does not hear it ends the session after a while.
+                        // If it is lost, the broker ends the session after a while.
                         let _ = broker.send(&FromProxy::Goodbye {}).await;
                         return None;
                     }
                 },
                 message = broker.receive() => match message {
                     Ok(Some(ToProxy::Refused(refusal))) => return Some(refused(&refusal)),
-                    Ok(Some(message)) => self.hear(message, broker).await,
+                    Ok(Some(message)) => self.on_message(message, broker).await,
                     Ok(None) => {
                         return Some(NoBroker::Yet("the broker closed the connection".to_owned()));
                     }
@@ -211,13 +211,13 @@ impl Keeper {
                         broker.send(answer).await?;
                     }
                 }
-                Job::Over(last_word) => broker.send(last_word).await?,
+                Job::Ended(final_message) => broker.send(final_message).await?,
             }
         }
         Ok(())
     }
 
-    async fn obey(&mut self, command: Command, broker: &mut Broker) -> Result<(), LinkError> {
+    async fn on_command(&mut self, command: Command, broker: &mut Broker) -> Result<(), LinkError> {
         match self.note(command) {
             Noted::Submission(submission) => broker.send(&FromProxy::Submit(*submission)).await,
             Noted::Once(message) | Noted::Repeated(message) => broker.send(&message).await,
@@ -225,7 +225,7 @@ impl Keeper {
         }
     }
 
-    /// What a command means for the book-keeping, connected or not.
+    /// Records a command, connected or not.
     fn note(&mut self, command: Command) -> Noted {
         match command {
             Command::Wake => Noted::Nothing,
@@ -246,9 +246,9 @@ impl Keeper {
                 }
                 _ => Noted::Nothing,
             },
-            Command::LastWord(job, message) => match self.jobs.get_mut(&job) {
+            Command::Final(job, message) => match self.jobs.get_mut(&job) {
                 Some(job @ Job::Open(_)) => {
-                    *job = Job::Over(message.clone());
+                    *job = Job::Ended(message.clone());
                     Noted::Repeated(message)
                 }
                 _ => Noted::Nothing,
@@ -256,7 +256,7 @@ impl Keeper {
         }
     }
 
-    async fn hear(&mut self, message: ToProxy, broker: &mut Broker) -> Result<(), LinkError> {
+    async fn on_message(&mut self, message: ToProxy, broker: &mut Broker) -> Result<(), LinkError> {
         match message {
             ToProxy::Place {
                 job,
@@ -268,7 +268,7 @@ impl Keeper {
                 estimate,
                 message,
             } => {
-                let place = Place {
+                let position = QueuePosition {
                     place,
                     last_place,
                     moved_back,
@@ -277,7 +277,7 @@ impl Keeper {
                     estimate,
                     message,
                 };
-                self.tell(job, News::Place(place)).await;
+                self.send_update(job, JobUpdate::Position(position)).await;
             }
             ToProxy::Events { job, events } => {
                 for numbered in events {
@@ -295,21 +295,22 @@ impl Keeper {
                     if let JobEvent::Rest { .. } = numbered.event {
                         open.answer = None;
                     }
-                    self.tell(job, News::Event(Box::new(numbered.event))).await;
+                    self.send_update(job, JobUpdate::Event(Box::new(numbered.event)))
+                        .await;
                 }
             }
             ToProxy::SessionEnded { worker } => {
                 // The receiver is gone only when the proxy ends.
                 let _ = self.ended.send(worker);
             }
-            ToProxy::Cancelling { job } => self.tell(job, News::Cancelling).await,
+            ToProxy::Cancelling { job } => self.send_update(job, JobUpdate::Cancelling).await,
             ToProxy::Closed { job } => self.confirmed(job),
             ToProxy::UnknownJob { job } => match self.jobs.get(&job) {
                 Some(Job::Open(open)) if open.seen == 0 => {
                     let submission = open.submission.as_ref().clone();
                     return broker.send(&FromProxy::Submit(submission)).await;
                 }
-                Some(Job::Open(_)) => self.tell(job, News::Lost).await,
+                Some(Job::Open(_)) => self.send_update(job, JobUpdate::Lost).await,
                 _ => self.confirmed(job),
             },
             ToProxy::Welcome { .. } | ToProxy::Refused(_) => {}
@@ -317,28 +318,28 @@ impl Keeper {
         Ok(())
     }
 
-    /// The broker has nothing of it that still waits for a word.
+    /// The broker waits for no more messages about the job.
     fn confirmed(&mut self, job: JobId) {
-        if let Some(Job::Over(_)) = self.jobs.get(&job) {
+        if let Some(Job::Ended(_)) = self.jobs.get(&job) {
             self.jobs.remove(&job);
         }
     }
 
-    async fn tell(&self, job: JobId, news: News) {
-        // A call that is over has no ears, and needs none.
-        let _ = self.news.send((job, news)).await;
+    async fn send_update(&self, job: JobId, updates: JobUpdate) {
+        // The receiver may be gone; its update no longer matters.
+        let _ = self.updates.send((job, updates)).await;
     }
 
-    /// Waits out a delay, still taking commands. False when the proxy ends.
+    /// Waits for a delay, and takes commands meanwhile. Returns false when the proxy ends.
     async fn pause(&mut self, delay: Duration) -> bool {
         let until = tokio::time::Instant::now() + delay;
         loop {
             tokio::select! {
                 () = tokio::time::sleep_until(until) => return true,
                 command = self.commands.recv() => match command {
-                    // A student who runs a cell now should not wait for a delay that grew meanwhile.
+                    // A student who runs a cell now should not wait for a long delay.
                     Some(Command::Wake) => return true,
-                    Some(command) => self.keep_for_later(command),
+                    Some(command) => self.defer_command(command),
                     None => return false,
                 },
             }
@@ -349,30 +350,30 @@ impl Keeper {
         loop {
             match self.commands.recv().await {
                 Some(Command::Wake) => return true,
-                Some(command) => self.keep_for_later(command),
+                Some(command) => self.defer_command(command),
                 None => return false,
             }
         }
     }
 
-    fn keep_for_later(&mut self, command: Command) {
-        // A submission is sent again when the broker says that it does not know the job.
+    fn defer_command(&mut self, command: Command) {
+        // A submission is repeated when the broker does not know the job.
         if let Noted::Once(message) = self.note(command) {
             self.unsent.push(*message);
         }
     }
 }
 
-/// What is to be sent, if the broker is connected.
+/// A message for the broker, if it is connected.
 enum Noted {
     Submission(Box<Submission>),
     Once(Box<FromProxy>),
-    /// `resume` says it again.
+    /// `resume` repeats it.
     Repeated(Box<FromProxy>),
     Nothing,
 }
 
-/// `waits`: there are cells for which it is worth trying again.
+/// `waits`: cells wait, so another attempt is worth it.
 fn no_broker(error: LinkError, waits: bool) -> NoBroker {
     let reason = describe(&error);
     match error {
@@ -409,7 +410,7 @@ fn refused(refusal: &Refusal) -> NoBroker {
             "name the course with `course` in ~/.config/baton/config.toml or with BATON_COURSE, then restart the kernel"
         }
         Refusal::NotYours {} => "restart the kernel",
-        // The last four are said to workers only.
+        // The last four are for workers only.
         Refusal::ProtocolVersion { .. }
         | Refusal::NoHello {}
         | Refusal::NotYourName { .. }

@@ -1,9 +1,9 @@
 //! The connection to the broker: opened by the first `%%gpu` cell, kept, and opened again when it breaks.
 //!
-//! In: commands of the running call. Out: news of its job, each event once and in order whatever the network does.
+//! In: commands of the running cell. Out: updates about its job, each event once and in order on any network.
 //! After a reconnect every open job is resumed from the last event that was seen.
 
-mod keeper;
+mod driver;
 
 use std::collections::VecDeque;
 
@@ -12,22 +12,22 @@ use baton_protocol::{JobEvent, JobId, Outcome, Submission};
 use baton_transport::{ChunkLane, Token};
 use tokio::sync::{mpsc, watch};
 
-pub(super) use self::keeper::open;
+pub(super) use self::driver::open;
 use super::autostart::Obstacle;
-use super::notice::Place;
+use super::status_line::QueuePosition;
 
-/// The call's end of the link.
+/// The running cell's end of the link.
 pub(super) struct Link {
     commands: mpsc::Sender<Command>,
-    news: mpsc::Receiver<(JobId, News)>,
-    /// A job whose news are kept while those of another are asked for.
+    updates: mpsc::Receiver<(JobId, JobUpdate)>,
+    /// A job whose updates are kept while another job's updates are read.
     watched: Option<JobId>,
-    kept: VecDeque<News>,
+    kept: VecDeque<JobUpdate>,
     tries_anew: watch::Sender<Status>,
     status: watch::Receiver<Status>,
 }
 
-/// The workers on which a session of this notebook has ended that held what no other can have.
+/// The workers on which a session of this notebook ended that held objects no other can have.
 pub(super) struct EndedSessions {
     workers: mpsc::UnboundedReceiver<String>,
 }
@@ -41,41 +41,41 @@ impl EndedSessions {
         }
     }
 
-    /// A new session begins: what was said of earlier ones no longer matters.
+    /// A new session begins, so the end of earlier ones no longer matters.
     pub(super) fn forget(&mut self) {
         while self.workers.try_recv().is_ok() {}
     }
 }
 
 enum Command {
-    /// A call needs the broker.
+    /// A cell needs the broker.
     Wake,
     Submit(Box<Submission>),
     Send(Box<FromProxy>),
     /// As `Send`, and once more after each reconnect until the next answer or the job's end.
     Answer(JobId, Box<FromProxy>),
-    /// Nothing more is wanted of the job. Said again after each reconnect until the broker has stored it.
-    LastWord(JobId, Box<FromProxy>),
+    /// The proxy is done with the job. Repeated after each reconnect until the broker has stored it.
+    Final(JobId, Box<FromProxy>),
 }
 
 #[derive(Debug)]
-pub(super) enum News {
-    Place(Place),
+pub(super) enum JobUpdate {
+    Position(QueuePosition),
     Event(Box<JobEvent>),
-    /// The broker has heard that the student does not want to wait.
+    /// The broker has received the cancellation.
     Cancelling,
-    /// The broker lost the job after it had begun to tell of it.
+    /// The broker lost a job that it had reported before.
     Lost,
 }
 
 pub(super) enum Step {
-    News(News),
+    Update(JobUpdate),
     Status(Status),
 }
 
-/// The ways to a worker, as far as the broker's address tells.
+/// The transports to a worker, as far as the broker's address shows.
 #[derive(Clone)]
-pub(super) struct Lanes {
+pub(super) struct Transports {
     pub(super) chunks: ChunkLane,
     /// Workers may be on this machine.
     pub(super) near: bool,
@@ -88,17 +88,17 @@ pub(super) enum Status {
         /// Why the last attempt failed.
         reason: Option<String>,
     },
-    Up(Lanes),
-    /// The broker lacks what it needs; it is tried again.
+    Up(Transports),
+    /// The broker cannot serve at the moment; the driver tries again.
     Unable {
         reason: String,
     },
-    /// Trying again is of no use.
+    /// Another attempt cannot succeed.
     Refused(Obstacle),
 }
 
 impl Link {
-    /// What kept the broker from serving this notebook may be over.
+    /// A cell starts, so a broker that refused this notebook is tried again.
     pub(super) async fn wake(&self) {
         self.tries_anew.send_if_modified(|status| {
             let refused = matches!(status, Status::Refused(_) | Status::Unable { .. });
@@ -118,34 +118,34 @@ impl Link {
         self.command(Command::Send(Box::new(message))).await;
     }
 
-    /// For what a running cell waits for: a message that a broker may lose when it ends.
+    /// Sends what a running cell waits for, and repeats it, because a broker that ends may lose it.
     pub(super) async fn answer(&self, job: JobId, message: FromProxy) {
         self.command(Command::Answer(job, Box::new(message))).await;
     }
 
-    /// The call ended without what the job did, and for the student like this; none: its cell is submitted anew.
+    /// Ends a job whose result is not used. `outcome` is what the student was told; `None` if the cell is submitted again.
     pub(super) async fn give_up(&self, job: JobId, outcome: Option<Outcome>) {
         let word = FromProxy::GivenUp { job, outcome };
-        self.command(Command::LastWord(job, Box::new(word))).await;
+        self.command(Command::Final(job, Box::new(word))).await;
     }
 
-    /// The job's change is home, or never will be.
+    /// Ends a job whose changes are applied, or never will be.
     pub(super) async fn applied(&self, job: JobId) {
         let word = FromProxy::Applied { job };
-        self.command(Command::LastWord(job, Box::new(word))).await;
+        self.command(Command::Final(job, Box::new(word))).await;
     }
 
     pub(super) fn status(&self) -> Status {
         self.status.borrow().clone()
     }
 
-    /// The lanes, as soon as there are any.
-    pub(super) fn lanes(&self) -> impl Future<Output = Lanes> + use<> {
+    /// Waits for the transports.
+    pub(super) fn transports(&self) -> impl Future<Output = Transports> + use<> {
         let mut status = self.status.clone();
         async move {
             loop {
-                if let Status::Up(lanes) = &*status.borrow_and_update() {
-                    return lanes.clone();
+                if let Status::Up(transports) = &*status.borrow_and_update() {
+                    return transports.clone();
                 }
                 if status.changed().await.is_err() {
                     return std::future::pending().await;
@@ -155,19 +155,19 @@ impl Link {
     }
 
     pub(super) async fn status_changed(&mut self) {
-        // The keeper lives as long as the link does; if it is gone, so is everything else.
+        // The driver lives as long as the link.
         if self.status.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// What happens next to this job or to the connection; news of jobs that were abandoned are dropped. Cancel safe.
+    /// Returns the next update about this job or the connection, and drops those of abandoned jobs. Cancel safe.
     pub(super) async fn next_of(&mut self, job: JobId) -> Step {
         loop {
             tokio::select! {
-                news = self.news.recv() => match news {
-                    Some((of, news)) if of == job => return Step::News(news),
-                    Some((of, news)) if self.watched == Some(of) => self.kept.push_back(news),
+                updates = self.updates.recv() => match updates {
+                    Some((of, updates)) if of == job => return Step::Update(updates),
+                    Some((of, updates)) if self.watched == Some(of) => self.kept.push_back(updates),
                     Some(_) => {}
                     None => std::future::pending().await,
                 },
@@ -179,20 +179,20 @@ impl Link {
         }
     }
 
-    /// From now on, the news of this job are kept. There are a few of them at most.
+    /// Keeps this job's updates from now on. They are few.
     pub(super) fn watch(&mut self, job: Option<JobId>) {
         self.watched = job;
         self.kept.clear();
     }
 
-    /// What happens next to the watched job. Cancel safe.
-    pub(super) async fn next_of_watched(&mut self) -> News {
-        if let Some(news) = self.kept.pop_front() {
-            return news;
+    /// Returns the next update about the watched job. Cancel safe.
+    pub(super) async fn next_of_watched(&mut self) -> JobUpdate {
+        if let Some(updates) = self.kept.pop_front() {
+            return updates;
         }
         loop {
-            match self.news.recv().await {
-                Some((of, news)) if self.watched == Some(of) => return news,
+            match self.updates.recv().await {
+                Some((of, updates)) if self.watched == Some(of) => return updates,
                 Some(_) => {}
                 None => std::future::pending().await,
             }
@@ -200,7 +200,7 @@ impl Link {
     }
 
     async fn command(&self, command: Command) {
-        // Only a proxy that is shutting down has no keeper, and then nobody waits for the answer.
+        // Without a driver the proxy is shutting down, and nothing waits for the answer.
         let _ = self.commands.send(command).await;
     }
 }

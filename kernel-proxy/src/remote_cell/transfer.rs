@@ -1,7 +1,7 @@
-//! State on its way: out of the notebook kernel's memory, and back into a file for the shim.
+//! Sends state out of the notebook kernel's memory, and receives it into a file for the shim.
 //!
-//! To a worker on the same machine it goes past the broker: it is packed into a file in memory, which the worker
-//! fetches from this process. Otherwise it goes in chunks through the broker. The result comes the same way.
+//! A worker on the same machine fetches the state from this process, as a sealed file in memory. All other state
+//! goes through the broker in chunks. Results return by the same transport.
 
 use std::os::fd::OwnedFd;
 
@@ -13,13 +13,13 @@ use baton_transport::{ChunkLane, Held, LinkError, MemoryHolder};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use super::link::Lanes;
+use super::link::Transports;
 
 /// Fetched chunks are placed in groups of this many, so that memory stays bounded.
 const FETCH_GROUP: usize = 32;
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum MovingError {
+pub(super) enum TransferError {
     #[error("cancelled")]
     Cancelled,
     #[error(transparent)]
@@ -34,8 +34,8 @@ pub(super) enum MovingError {
     NoResult,
 }
 
-impl MovingError {
-    /// The connection or the moment is the trouble.
+impl TransferError {
+    /// Whether a later attempt may succeed.
     pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::Link(error) => error.may_pass(),
@@ -44,7 +44,7 @@ impl MovingError {
         }
     }
 
-    /// What was sent contradicts what was sent before, and so will what comes again.
+    /// Whether every attempt fails alike, because the state contradicts what was sent before.
     pub(super) fn is_lasting(&self) -> bool {
         let Self::Blob(error) = self else {
             return false;
@@ -59,28 +59,28 @@ impl MovingError {
     }
 }
 
-/// What the kernel has to say to the session's table.
+/// A snapshot, and the state of the session that it continues.
 pub(super) struct Outgoing {
     pub(super) base: StateVersion,
     pub(super) snapshot: Snapshot,
     pub(super) ledger: Ledger,
 }
 
-/// What the job says about its state, and what has to be kept for it as long as the job lives.
+/// A state that was sent, and what must be kept while its job lives.
 pub(super) struct Sent {
     pub(super) state: State,
     pub(super) ledger: Ledger,
     pub(super) held: Option<Held>,
 }
 
-/// The ways of one notebook.
+/// The transfers of one notebook.
 #[derive(Clone)]
-pub(super) struct Moving {
+pub(super) struct Transfer {
     kernel_pid: i32,
     memory: Option<MemoryHolder>,
 }
 
-impl Moving {
+impl Transfer {
     pub(super) fn new(kernel_pid: u32, memory: Option<MemoryHolder>) -> Self {
         Self {
             kernel_pid: kernel_pid.cast_signed(),
@@ -88,7 +88,7 @@ impl Moving {
         }
     }
 
-    /// A worker cannot reach this process, so nothing is offered to one again.
+    /// A worker could not reach this process, so all further state goes through the broker.
     pub(super) fn use_chunks(&mut self) {
         if self.memory.take().is_some() {
             tracing::info!("The worker is on another machine: state moves through the broker");
@@ -99,14 +99,14 @@ impl Moving {
     pub(super) async fn send(
         &self,
         outgoing: Outgoing,
-        lanes: &Lanes,
+        transports: &Transports,
         cancel: &CancellationToken,
-    ) -> Result<Sent, MovingError> {
+    ) -> Result<Sent, TransferError> {
         match &self.memory {
-            Some(memory) if lanes.near => self.hold(memory, outgoing, cancel).await,
+            Some(memory) if transports.near => self.hold(memory, outgoing, cancel).await,
             _ => {
                 let (manifest, ledger) =
-                    upload(self.kernel_pid, outgoing, &lanes.chunks, cancel).await?;
+                    upload(self.kernel_pid, outgoing, &transports.chunks, cancel).await?;
                 Ok(Sent {
                     state: State::Chunks(manifest),
                     ledger,
@@ -121,7 +121,7 @@ impl Moving {
         memory: &MemoryHolder,
         outgoing: Outgoing,
         cancel: &CancellationToken,
-    ) -> Result<Sent, MovingError> {
+    ) -> Result<Sent, TransferError> {
         let (kernel_pid, cancel) = (self.kernel_pid, cancel.clone());
         let base = outgoing.base;
         let quick = baton_chunks::is_quick(&outgoing.snapshot);
@@ -160,25 +160,25 @@ impl Moving {
     }
 }
 
-/// The file for the shim, what it means, and what both ends hold once it has been applied.
+/// The file for the shim, its description, and what both ends hold once it is applied.
 pub(super) type Received = (OwnedFd, Delta, Ledger);
 
-/// Brings a job's result together. `held` is what was kept for the job.
+/// Receives a job's result. `held` is what was kept for the job.
 pub(super) async fn receive(
     state: State,
     ledger: Ledger,
     held: Option<&Held>,
-    lane: &ChunkLane,
-) -> Result<Received, MovingError> {
+    chunks: &ChunkLane,
+) -> Result<Received, TransferError> {
     let held_state = match state {
-        State::Chunks(manifest) => return download(manifest, ledger, lane).await,
+        State::Chunks(manifest) => return download(manifest, ledger, chunks).await,
         State::Memory(held_state) => held_state,
     };
     let bundle = match held_state.enclosed {
         Some(enclosed) => Bundle::disclose(*enclosed)?,
         None => held
             .and_then(|held| held.take_result(held_state.key))
-            .ok_or(MovingError::NoResult)?,
+            .ok_or(TransferError::NoResult)?,
     };
     let ledger = bundle.enter(ledger)?;
     let (file, delta) = bundle.into_parts();
@@ -189,9 +189,9 @@ pub(super) async fn receive(
 async fn upload(
     kernel_pid: i32,
     outgoing: Outgoing,
-    lane: &ChunkLane,
+    chunks: &ChunkLane,
     cancel: &CancellationToken,
-) -> Result<(Manifest, Ledger), MovingError> {
+) -> Result<(Manifest, Ledger), TransferError> {
     let Outgoing {
         base,
         snapshot,
@@ -209,22 +209,25 @@ async fn upload(
             return Ok(collector.finish());
         };
         tokio::select! {
-            () = cancel.cancelled() => return Err(MovingError::Cancelled),
-            stored = upload_missing(batch, lane) => stored?,
+            () = cancel.cancelled() => return Err(TransferError::Cancelled),
+            stored = upload_missing(batch, chunks) => stored?,
         }
     }
 }
 
-async fn upload_missing(batch: Vec<(ChunkHash, Bytes)>, lane: &ChunkLane) -> Result<(), LinkError> {
+async fn upload_missing(
+    batch: Vec<(ChunkHash, Bytes)>,
+    chunks: &ChunkLane,
+) -> Result<(), LinkError> {
     let hashes: Vec<ChunkHash> = batch.iter().map(|(hash, _)| *hash).collect();
-    let missing = lane.missing(&hashes).await?;
+    let missing = chunks.missing(&hashes).await?;
     let wanted: Vec<(ChunkHash, Bytes)> = batch
         .into_iter()
         .filter(|(hash, _)| missing.contains(hash))
         .collect();
     match wanted.is_empty() {
         true => Ok(()),
-        false => lane.put(&wanted).await,
+        false => chunks.put(&wanted).await,
     }
 }
 
@@ -232,18 +235,19 @@ async fn upload_missing(batch: Vec<(ChunkHash, Bytes)>, lane: &ChunkLane) -> Res
 async fn download(
     manifest: Manifest,
     ledger: Ledger,
-    lane: &ChunkLane,
-) -> Result<Received, MovingError> {
+    chunks: &ChunkLane,
+) -> Result<Received, TransferError> {
     let limit_bytes = baton_chunks::memory::available_bytes();
     let mut assembler = Assembler::new(manifest, ledger, limit_bytes)?;
     let wanted = assembler.wanted();
     for group in wanted.chunks(FETCH_GROUP) {
         let mut fetched = Vec::with_capacity(group.len());
-        lane.get(group, |hash, bytes| {
-            fetched.push((hash, bytes));
-            Ok(())
-        })
-        .await?;
+        chunks
+            .get(group, |hash, bytes| {
+                fetched.push((hash, bytes));
+                Ok(())
+            })
+            .await?;
         assembler = tokio::task::spawn_blocking(move || {
             for (hash, bytes) in fetched {
                 assembler.place(hash, &bytes)?;

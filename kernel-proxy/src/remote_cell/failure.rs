@@ -6,7 +6,7 @@ use baton_transport::LinkError;
 
 use super::autostart::Obstacle;
 use super::link::describe;
-use super::moving::MovingError;
+use super::transfer::TransferError;
 
 const SAFE: &str = "Your variables are as they were before the cell";
 const AGAIN: &str = "run the cell again; if it fails again, run `baton doctor` in a terminal";
@@ -77,10 +77,10 @@ impl Failure {
         )
     }
 
-    pub(super) fn moving(error: &MovingError, job: JobId) -> Self {
+    pub(super) fn transfer(error: &TransferError, job: JobId) -> Self {
         match error {
-            MovingError::Link(LinkError::StoreFull { .. })
-            | MovingError::Blob(BlobError::Full { .. }) => Self::service(
+            TransferError::Link(LinkError::StoreFull { .. })
+            | TransferError::Blob(BlobError::Full { .. }) => Self::service(
                 format!(
                     "The GPU service has no room for the variables of this cell ({}). {SAFE}",
                     describe(error)
@@ -88,7 +88,7 @@ impl Failure {
                 "delete large variables that the cell does not need, or tell your course staff",
                 job,
             ),
-            MovingError::Blob(error @ BlobError::MemoryFull) => Self::service(
+            TransferError::Blob(error @ BlobError::MemoryFull) => Self::service(
                 format!("{error} of this cell. {SAFE}"),
                 "delete large variables that the cell does not need",
                 job,
@@ -105,7 +105,7 @@ impl Failure {
     }
 
     /// The notebook says what that means for its variables.
-    pub(super) fn rest_lost(what_happened: &str) -> RemoteError {
+    pub(super) fn deferred_lost(what_happened: &str) -> RemoteError {
         RemoteError {
             name: "GpuServiceError".to_owned(),
             value: what_happened.to_owned(),
@@ -114,7 +114,7 @@ impl Failure {
         }
     }
 
-    pub(super) fn result_lost(error: &MovingError, job: JobId) -> Self {
+    pub(super) fn result_lost(error: &TransferError, job: JobId) -> Self {
         Self::service(
             format!(
                 "The cell ran, but its result could not be fetched ({}). {SAFE}",

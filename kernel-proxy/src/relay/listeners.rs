@@ -1,4 +1,4 @@
-//! The five sockets of the connection file, where clients knock.
+//! The five sockets of the connection file, which accept clients.
 //!
 //! **Invariant:** a socket is open before the kernel starts or the kernel does not start.
 
@@ -16,17 +16,17 @@ use tokio_util::task::TaskTracker;
 use super::Relay;
 use super::splice::{KernelSide, splice};
 
-/// The client chose free ports and let go of them, or the kernel before this one has just ended.
+/// The client may have just released the ports, or the previous kernel may have just ended.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 const BUSY_POLL: Duration = Duration::from_millis(20);
-/// When the system has no more descriptors, it will not have one at once either.
+/// If the system has run out of descriptors, trying again at once fails, too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long the last bytes may take on their way to clients.
 const DRAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub(crate) enum DoorError {
+pub(crate) enum ListenError {
     #[error(transparent)]
     Connection(#[from] ConnectionError),
     #[error("Failed to listen on {endpoint} for the channel {}", channel.name())]
@@ -38,13 +38,13 @@ pub(crate) enum DoorError {
     },
 }
 
-pub(crate) struct Doors {
-    doors: Vec<(Channel, Door)>,
+pub(crate) struct Listeners {
+    listeners: Vec<(Channel, Listener)>,
     /// Files of Unix sockets, removed with this.
     files: SocketFiles,
 }
 
-enum Door {
+enum Listener {
     Tcp(TcpListener),
     Ipc(UnixListener),
 }
@@ -60,17 +60,17 @@ impl Drop for SocketFiles {
     }
 }
 
-impl Doors {
-    pub(crate) async fn open(connection: &ConnectionFile) -> Result<Self, DoorError> {
-        let mut doors = Vec::new();
+impl Listeners {
+    pub(crate) async fn open(connection: &ConnectionFile) -> Result<Self, ListenError> {
+        let mut listeners = Vec::new();
         let mut files = SocketFiles::default();
         let patience_ends = Instant::now() + BUSY_PATIENCE;
         for channel in Channel::ALL {
             let endpoint = connection.endpoint(channel)?;
             match listen_patiently(&endpoint, patience_ends).await {
-                Ok(door) => doors.push((channel, door)),
+                Ok(listener) => listeners.push((channel, listener)),
                 Err(source) => {
-                    return Err(DoorError::Listen {
+                    return Err(ListenError::Listen {
                         channel,
                         endpoint,
                         source,
@@ -81,10 +81,10 @@ impl Doors {
                 files.0.push(path);
             }
         }
-        Ok(Self { doors, files })
+        Ok(Self { listeners, files })
     }
 
-    /// Lets clients in until `shutdown`.
+    /// Accepts clients until `shutdown`.
     pub(crate) fn serve(
         self,
         relay: &Relay,
@@ -92,8 +92,8 @@ impl Doors {
         shutdown: &CancellationToken,
     ) -> Connections {
         let tasks = TaskTracker::new();
-        for (channel, door) in self.doors {
-            let lobby = Lobby {
+        for (channel, listener) in self.listeners {
+            let acceptor = Acceptor {
                 channel,
                 relay: relay.clone(),
                 kernel: kernel.clone(),
@@ -101,9 +101,9 @@ impl Doors {
                 tasks: tasks.clone(),
             };
             tasks.spawn(async move {
-                match door {
-                    Door::Tcp(listener) => lobby.let_in_tcp(listener).await,
-                    Door::Ipc(listener) => lobby.let_in_ipc(listener).await,
+                match listener {
+                    Listener::Tcp(listener) => acceptor.accept_tcp(listener).await,
+                    Listener::Ipc(listener) => acceptor.accept_ipc(listener).await,
                 }
             });
         }
@@ -115,14 +115,14 @@ impl Doors {
     }
 }
 
-/// All that clients have open.
+/// All connections of clients.
 pub(crate) struct Connections {
     tasks: TaskTracker,
     _files: SocketFiles,
 }
 
 impl Connections {
-    /// Waits until clients have what the kernel said last, but not for one that does not read.
+    /// Waits until clients have the kernel's last messages, but not for clients that do not read.
     pub(crate) async fn drain(self) {
         if tokio::time::timeout(DRAIN, self.tasks.wait())
             .await
@@ -136,7 +136,7 @@ impl Connections {
 async fn listen_patiently(
     endpoint: &Endpoint,
     patience_ends: Instant,
-) -> Result<Door, std::io::Error> {
+) -> Result<Listener, std::io::Error> {
     loop {
         match listen(endpoint).await {
             Err(error)
@@ -149,11 +149,11 @@ async fn listen_patiently(
     }
 }
 
-async fn listen(endpoint: &Endpoint) -> Result<Door, std::io::Error> {
+async fn listen(endpoint: &Endpoint) -> Result<Listener, std::io::Error> {
     match endpoint {
         Endpoint::Tcp { host, port } => {
             let host = if host == "*" { "0.0.0.0" } else { host };
-            Ok(Door::Tcp(TcpListener::bind((host, *port)).await?))
+            Ok(Listener::Tcp(TcpListener::bind((host, *port)).await?))
         }
         Endpoint::Ipc(path) => {
             let bound = UnixListener::bind(path);
@@ -162,17 +162,17 @@ async fn listen(endpoint: &Endpoint) -> Result<Door, std::io::Error> {
                 .is_err_and(|error| error.kind() == ErrorKind::AddrInUse)
                 && UnixStream::connect(path).await.is_err()
             {
-                // Nobody listens there any more.
+                // The socket file is stale.
                 std::fs::remove_file(path)?;
-                return Ok(Door::Ipc(UnixListener::bind(path)?));
+                return Ok(Listener::Ipc(UnixListener::bind(path)?));
             }
-            Ok(Door::Ipc(bound?))
+            Ok(Listener::Ipc(bound?))
         }
     }
 }
 
-/// Behind one door.
-struct Lobby {
+/// Serves the clients of one channel.
+struct Acceptor {
     channel: Channel,
     relay: Relay,
     kernel: KernelSide,
@@ -180,31 +180,31 @@ struct Lobby {
     tasks: TaskTracker,
 }
 
-impl Lobby {
-    async fn let_in_tcp(&self, listener: TcpListener) {
+impl Acceptor {
+    async fn accept_tcp(&self, listener: TcpListener) {
         while let Some(accepted) = self.shutdown.run_until_cancelled(listener.accept()).await {
             match accepted {
                 Ok((client, _)) => {
                     if let Err(error) = client.set_nodelay(true) {
                         tracing::debug!(%error, "A client disconnected immediately");
                     }
-                    self.let_in(client);
+                    self.serve_client(client);
                 }
                 Err(error) => self.pause(&error).await,
             }
         }
     }
 
-    async fn let_in_ipc(&self, listener: UnixListener) {
+    async fn accept_ipc(&self, listener: UnixListener) {
         while let Some(accepted) = self.shutdown.run_until_cancelled(listener.accept()).await {
             match accepted {
-                Ok((client, _)) => self.let_in(client),
+                Ok((client, _)) => self.serve_client(client),
                 Err(error) => self.pause(&error).await,
             }
         }
     }
 
-    fn let_in(&self, client: impl AsyncRead + AsyncWrite + Send + 'static) {
+    fn serve_client(&self, client: impl AsyncRead + AsyncWrite + Send + 'static) {
         let (relay, kernel, shutdown) = (
             self.relay.clone(),
             self.kernel.clone(),

@@ -1,4 +1,4 @@
-//! How the broker knows a notebook and its cells again.
+//! How the broker recognizes a notebook and its cells.
 
 use baton_protocol::CellKey;
 use baton_transport::Token;
@@ -6,7 +6,7 @@ use baton_transport::Token;
 use super::link::Status;
 
 pub(super) struct Naming {
-    /// For people.
+    /// For people to read.
     pub(super) notebook: String,
     own_secret: Token,
 }
@@ -19,10 +19,10 @@ impl Naming {
         }
     }
 
-    /// Without a token, runs of the same cell are known as such within this life of the kernel only.
+    /// Without a token, runs of the same cell are recognized only until the kernel ends.
     pub(super) fn cell_key(&self, code: &str, status: &Status) -> CellKey {
         let token = match status {
-            Status::Up(lanes) => lanes.token.as_ref(),
+            Status::Up(transports) => transports.token.as_ref(),
             _ => None,
         };
         let token = token.unwrap_or(&self.own_secret);
@@ -30,7 +30,7 @@ impl Naming {
     }
 }
 
-/// How people call this notebook: Jupyter Server tells the kernel its path.
+/// Returns the notebook's file name: Jupyter Server gives the kernel its path.
 fn notebook_name() -> String {
     let path = std::env::var("JPY_SESSION_NAME").unwrap_or_default();
     let name = path.rsplit('/').next().unwrap_or_default();

@@ -1,28 +1,28 @@
-//! What the last cells have shown, for a page that was not open meanwhile. The broker keeps no output of a cell whose
-//! result is home.
+//! The output of the last cells, for a page that was not open meanwhile. The broker deletes a cell's output once its
+//! result is applied.
 //!
-//! **Invariant:** pure, and bounded: the oldest output goes first.
+//! **Invariant:** pure, and bounded: the oldest output is dropped first.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use baton_protocol::{CallId, Output};
 
-/// In all, and of so many outputs: what a small one takes besides its content is not counted.
+/// Limits of all outputs together. `MOST_BYTES` ignores what an output takes besides its content.
 const MOST_BYTES: usize = 16 << 20;
 const MOST_OUTPUTS: usize = 20_000;
-/// Of so many calls it is known how many of their outputs went.
+/// For so many cells, the number of dropped outputs is known.
 const MOST_CALLS: usize = 1000;
 
 #[derive(Default)]
-pub(super) struct Shown {
+pub(super) struct OutputHistory {
     outputs: VecDeque<(CallId, Output)>,
     bytes: usize,
-    /// How many outputs of a call went.
+    /// How many outputs of a cell were dropped.
     dropped: BTreeMap<CallId, u64>,
 }
 
-impl Shown {
-    /// Widgets are the notebook kernel's own once their cell has ended.
+impl OutputHistory {
+    /// Leaves out widgets, which belong to the notebook kernel once their cell has ended.
     pub(super) fn note(&mut self, call: CallId, output: &Output) {
         if output.kind.starts_with("comm_") {
             return;
@@ -40,7 +40,7 @@ impl Shown {
         }
     }
 
-    /// In order; and how many outputs before them are no longer here.
+    /// Returns a cell's outputs in order, and how many before them were dropped.
     pub(super) fn of(&self, call: CallId) -> (Vec<Output>, u64) {
         let its_own = self.outputs.iter().filter(|(of, _)| *of == call);
         let missing = self.dropped.get(&call).copied().unwrap_or_default();
@@ -70,29 +70,29 @@ mod tests {
 
     #[test]
     fn the_oldest_outputs_go_first_and_are_counted() {
-        let mut shown = Shown::default();
+        let mut history = OutputHistory::default();
         let quarter = MOST_BYTES / 8;
-        let check = |shown: &Shown, call, there: usize, missing| {
-            let (outputs, dropped) = shown.of(call);
+        let check = |history: &OutputHistory, call, there: usize, missing| {
+            let (outputs, dropped) = history.of(call);
             assert_eq!((outputs.len(), dropped), (there, missing), "{call}");
         };
-        shown.note(1, &output("stream", quarter));
-        shown.note(2, &output("comm_open", 1));
-        check(&shown, 1, 1, 0);
-        check(&shown, 2, 0, 0);
+        history.note(1, &output("stream", quarter));
+        history.note(2, &output("comm_open", 1));
+        check(&history, 1, 1, 0);
+        check(&history, 2, 0, 0);
         for _ in 0..6 {
-            shown.note(3, &output("display_data", quarter));
+            history.note(3, &output("display_data", quarter));
         }
-        check(&shown, 1, 0, 1);
-        check(&shown, 2, 0, 0);
-        check(&shown, 3, 4, 2);
-        shown.note(4, &output("stream", 0));
-        check(&shown, 4, 1, 0);
+        check(&history, 1, 0, 1);
+        check(&history, 2, 0, 0);
+        check(&history, 3, 4, 2);
+        history.note(4, &output("stream", 0));
+        check(&history, 4, 1, 0);
         for _ in 0..MOST_OUTPUTS {
-            shown.note(5, &output("stream", 1));
+            history.note(5, &output("stream", 1));
         }
-        check(&shown, 1, 0, 1);
-        check(&shown, 4, 0, 1);
-        check(&shown, 5, MOST_OUTPUTS, 0);
+        check(&history, 1, 0, 1);
+        check(&history, 4, 0, 1);
+        check(&history, 5, MOST_OUTPUTS, 0);
     }
 }

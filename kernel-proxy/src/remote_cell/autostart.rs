@@ -1,4 +1,4 @@
-//! Where the broker is, and starting one for this user when none is configured.
+//! Finds the broker, and starts one for this user if none is configured.
 //!
 //! Without configuration the broker is `baton up` of this user on this machine: a Unix socket and a token in the
 //! runtime folder. It is started by the first `%%gpu` cell and ends by itself when idle; several notebooks may try
@@ -19,24 +19,24 @@ use crate::config::BrokerChoice;
 const POLL: Duration = Duration::from_millis(10);
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Why there is nothing to dial.
+/// Why there is no broker to dial.
 pub(super) enum NoBroker {
-    /// It may be otherwise in a moment.
+    /// Another attempt may succeed soon.
     Yet(String),
-    /// It serves again by itself, but what it lacks may take a person. Cells that have begun wait for it.
+    /// The broker cannot serve until a person repairs it. Cells that have begun wait for it.
     Unable(String),
-    /// Trying again is of no use.
+    /// Another attempt cannot succeed.
     Ever(Obstacle),
 }
 
-/// Told to the student as it is.
+/// Shown to the student as it is.
 #[derive(Debug, Clone)]
 pub(super) struct Obstacle {
     pub(super) reason: String,
     pub(super) hint: &'static str,
 }
 
-/// Where to dial; for this user's own broker only once it accepts.
+/// Returns where to dial. This user's own broker accepts connections by then.
 pub(super) async fn dial_or_start(choice: &BrokerChoice) -> Result<Dial, NoBroker> {
     match choice {
         BrokerChoice::Configured(dial) => Ok(dial.clone()),
@@ -94,7 +94,7 @@ async fn start(command: &[OsString], socket: &Path, log: &Path) -> Result<(), St
         }
         tokio::time::sleep(POLL).await;
     }
-    // It outlives this notebook on purpose; another notebook may have started the one that answers.
+    // The service outlives this notebook; another notebook may have started the one that answers.
     tokio::spawn(async move { child.wait().await });
     Ok(())
 }
@@ -108,7 +108,7 @@ fn spawn(command: &[OsString]) -> Result<Child, String> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // An interrupt for the notebook's process group is not meant for it.
+        // An interrupt of the notebook's process group must not reach it.
         .process_group(0)
         .spawn()
         .map_err(|error| format!("{} could not be started: {error}", program.display()))

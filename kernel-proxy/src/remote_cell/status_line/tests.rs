@@ -8,7 +8,7 @@ fn at(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-fn text(line: Option<Line>) -> Option<(&'static str, String)> {
+fn text(line: Option<StatusMessage>) -> Option<(&'static str, String)> {
     let line = line?;
     let content: serde_json::Value = serde_json::from_str(&line.content).ok()?;
     Some((
@@ -17,8 +17,8 @@ fn text(line: Option<Line>) -> Option<(&'static str, String)> {
     ))
 }
 
-fn place(reason: WaitingReason) -> Place {
-    Place {
+fn position(reason: WaitingReason) -> QueuePosition {
+    QueuePosition {
         place: 3,
         last_place: 3,
         moved_back: None,
@@ -36,11 +36,11 @@ fn queued(number: u32) -> Waiting {
         upper_ms: 90_000,
     };
     Waiting::Queued {
-        place: Place {
+        position: QueuePosition {
             place: number,
             last_place: number,
             estimate: Some(estimate),
-            ..place(WaitingReason::InLine)
+            ..position(WaitingReason::InLine)
         },
         since: at(0.0),
     }
@@ -56,63 +56,63 @@ fn usage(run_ms: u64, peak_memory_bytes: u64) -> Usage {
 
 #[test]
 fn a_short_cell_shows_the_summary_alone() {
-    let mut notice = Notice::new("d".into(), false);
-    notice.waits(queued(1));
-    assert_eq!(notice.look(at(1.9)), None);
-    notice.assigned("cpu-0".into(), false, None, at(0.4));
-    notice.starts(at(0.5));
-    assert_eq!(notice.look(at(1.4)), None);
-    notice.output_came();
-    assert_eq!(notice.look(at(3.0)), None);
+    let mut status_line = StatusLine::new("d".into(), false);
+    status_line.waits(queued(1));
+    assert_eq!(status_line.look(at(1.9)), None);
+    status_line.assigned("cpu-0".into(), false, None, at(0.4));
+    status_line.starts(at(0.5));
+    assert_eq!(status_line.look(at(1.4)), None);
+    status_line.output_shown();
+    assert_eq!(status_line.look(at(3.0)), None);
     assert_eq!(
-        notice.summary(at(3.5), usage(3100, 0)).unwrap(),
+        status_line.summary(at(3.5), usage(3100, 0)).unwrap(),
         "CPU: 3.1 s on cpu-0, waited 0.4 s"
     );
 }
 
 #[test]
 fn a_cell_that_shows_nothing_is_said_to_run() {
-    let mut notice = Notice::new("d".into(), false);
-    notice.assigned("gpu-2".into(), true, Some(300_000), at(0.1));
-    notice.starts(at(0.2));
-    assert_eq!(notice.next_look(at(0.2)), SOON);
-    let line = text(notice.look(at(1.3))).unwrap();
+    let mut status_line = StatusLine::new("d".into(), false);
+    status_line.assigned("gpu-2".into(), true, Some(300_000), at(0.1));
+    status_line.starts(at(0.2));
+    assert_eq!(status_line.next_look(at(0.2)), SOON);
+    let line = text(status_line.look(at(1.3))).unwrap();
     let running = "Running on gpu-2 for 1 s of at most 5 min".to_owned();
     assert_eq!(line, ("display_data", running));
-    notice.output_came();
-    notice.is_gone();
-    assert_eq!(notice.look(at(9.0)), None);
+    status_line.output_shown();
+    status_line.cleared();
+    assert_eq!(status_line.look(at(9.0)), None);
 }
 
 #[test]
 fn a_long_wait_is_one_line_that_changes_once_a_second_at_most() {
-    let mut notice = Notice::new("d".into(), false);
-    notice.waits(queued(2));
+    let mut status_line = StatusLine::new("d".into(), false);
+    status_line.waits(queued(2));
     let line = |kind, text: &str| Some((kind, text.to_owned()));
     assert_eq!(
-        text(notice.look(at(2.0))),
+        text(status_line.look(at(2.0))),
         line(
             "display_data",
             "Waiting for a GPU: 2nd in line, about 40 s (25 s to 1 min 30 s)"
         )
     );
-    notice.waits(queued(1));
-    assert_eq!(notice.look(at(2.5)), None);
+    status_line.waits(queued(1));
+    assert_eq!(status_line.look(at(2.5)), None);
     assert_eq!(
-        text(notice.look(at(10.0))),
+        text(status_line.look(at(10.0))),
         line(
             "update_display_data",
             "Waiting for a GPU: 1st in line, about 30 s (15 s to 1 min 20 s)"
         )
     );
-    notice.assigned("gpu-2".into(), true, Some(300_000), at(11.0));
+    status_line.assigned("gpu-2".into(), true, Some(300_000), at(11.0));
     assert_eq!(
-        text(notice.look(at(11.5))),
+        text(status_line.look(at(11.5))),
         line("update_display_data", "Starting on gpu-2")
     );
-    notice.starts(at(13.1));
+    status_line.starts(at(13.1));
     assert_eq!(
-        text(notice.look(at(25.5))),
+        text(status_line.look(at(25.5))),
         line(
             "update_display_data",
             "Running on gpu-2 for 12 s of at most 5 min"
@@ -122,75 +122,75 @@ fn a_long_wait_is_one_line_that_changes_once_a_second_at_most() {
 
 #[test]
 fn every_reason_has_its_words() {
-    let check = |place: Place, expected: &str| {
+    let check = |position: QueuePosition, expected: &str| {
         let waiting = Waiting::Queued {
-            place,
+            position,
             since: at(0.0),
         };
         assert_eq!(waiting.text(at(2.0)), expected);
     };
     let why = || "back at two".to_owned();
     check(
-        place(WaitingReason::InLine),
+        position(WaitingReason::InLine),
         "Waiting for a GPU: 3rd in line. No estimate yet: too little is known about the cells ahead",
     );
     check(
-        Place {
+        QueuePosition {
             last_place: 5,
             moved_back: Some(MovedBack {
                 people: 2,
                 because: AheadBecause::UsedLess,
             }),
-            ..place(WaitingReason::InLine)
+            ..position(WaitingReason::InLine)
         },
         "Waiting for a GPU: 3rd to 5th in line. No estimate yet: too little is known about the cells ahead. Two people with less recent use moved ahead",
     );
     check(
-        place(WaitingReason::OwnJobRuns {
+        position(WaitingReason::OwnJobRuns {
             notebook: "a.ipynb".into(),
         }),
         "Waiting for your other %%gpu cell (a.ipynb) to finish",
     );
     check(
-        place(WaitingReason::BehindDeadline {
+        position(WaitingReason::BehindDeadline {
             course: "ml101".into(),
         }),
         "Waiting for a GPU: 3rd in line. No estimate yet: too little is known about the cells ahead. ml101 has a deadline and runs first",
     );
     check(
-        place(WaitingReason::Held { why: why() }),
+        position(WaitingReason::Held { why: why() }),
         "Waiting for a GPU: your course staff hold this cell back (back at two)",
     );
     check(
-        place(WaitingReason::BehindMoved {}),
+        position(WaitingReason::BehindMoved {}),
         "Waiting for a GPU: 3rd in line. No estimate yet: too little is known about the cells ahead. Your course staff moved another cell to the front",
     );
     check(
-        place(WaitingReason::NoWorker),
+        position(WaitingReason::NoWorker),
         "Waiting for a GPU: no GPU worker is connected at the moment",
     );
     check(
-        Place {
+        QueuePosition {
             gpu: false,
-            ..place(WaitingReason::NoWorker)
+            ..position(WaitingReason::NoWorker)
         },
         "Waiting for a worker: no worker is connected at the moment",
     );
     check(
-        place(WaitingReason::WorkersPaused { why: Some(why()) }),
+        position(WaitingReason::WorkersPaused { why: Some(why()) }),
         "Waiting for a GPU: the GPU workers are drained (back at two)",
     );
     check(
-        place(WaitingReason::WorkersFail {
+        position(WaitingReason::WorkersFail {
             worker: "gpu-2".to_owned(),
             why: "no disk".to_owned(),
         }),
         "Waiting for a GPU: no session starts on gpu-2 (no disk)",
     );
     check(
-        Place {
+        QueuePosition {
             message: Some("Ask in room 5".to_owned()),
-            ..place(WaitingReason::CoursePaused { why: why() })
+            ..position(WaitingReason::CoursePaused { why: why() })
         },
         "Waiting for a GPU: your course is paused (back at two)\nAsk in room 5",
     );
@@ -198,17 +198,17 @@ fn every_reason_has_its_words() {
 
 #[test]
 fn the_summary_says_what_is_known() {
-    let mut notice = Notice::new("d".into(), false);
-    notice.assigned("gpu-2".into(), true, None, at(12.0));
-    notice.starts(at(12.4));
-    notice.charged(BudgetLeft {
+    let mut status_line = StatusLine::new("d".into(), false);
+    status_line.assigned("gpu-2".into(), true, None, at(12.0));
+    status_line.starts(at(12.4));
+    status_line.charged(BudgetLeft {
         left_ms: 6_179_000,
         of_ms: 7_200_000,
         period: Period::Week,
     });
     let mut used = usage(41_000, 3_435_973_836);
     assert_eq!(
-        notice.summary(at(60.0), used).unwrap(),
+        status_line.summary(at(60.0), used).unwrap(),
         "GPU: 41.0 s on gpu-2, waited 12.0 s, peak 3.2 GiB of main memory. 102 of 120 min left this week"
     );
     used.gpu = Some(GpuUsage {
@@ -217,7 +217,7 @@ fn the_summary_says_what_is_known() {
         swaps: 1,
         peak_memory_bytes: 1 << 30,
     });
-    let mut slow = Notice::new("d".into(), false);
+    let mut slow = StatusLine::new("d".into(), false);
     slow.assigned("gpu-2".into(), true, None, at(0.3));
     slow.starts(at(2.4));
     assert_eq!(
@@ -228,25 +228,25 @@ fn the_summary_says_what_is_known() {
 
 #[test]
 fn what_staff_write_is_no_markup() {
-    let mut notice = Notice::new("d".into(), false);
-    let place = Place {
+    let mut status_line = StatusLine::new("d".into(), false);
+    let position = QueuePosition {
         message: Some("<b>now</b>".to_owned()),
-        ..place(WaitingReason::NoWorker)
+        ..position(WaitingReason::NoWorker)
     };
-    notice.waits(Waiting::Queued {
-        place,
+    status_line.waits(Waiting::Queued {
+        position,
         since: at(0.0),
     });
-    let line = notice.look(at(2.0)).unwrap();
+    let line = status_line.look(at(2.0)).unwrap();
     assert!(line.content.contains("moment<br>&lt;b&gt;now&lt;/b&gt;"));
 }
 
 #[test]
 fn a_quiet_cell_says_nothing() {
-    let mut notice = Notice::new("d".into(), true);
-    notice.assigned("cpu-0".into(), false, None, at(0.1));
-    assert_eq!(notice.look(at(60.0)), None);
-    assert_eq!(notice.summary(at(61.0), usage(5, 6)), None);
+    let mut status_line = StatusLine::new("d".into(), true);
+    status_line.assigned("cpu-0".into(), false, None, at(0.1));
+    assert_eq!(status_line.look(at(60.0)), None);
+    assert_eq!(status_line.summary(at(61.0), usage(5, 6)), None);
 }
 
 #[test]

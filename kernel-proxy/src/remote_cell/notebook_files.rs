@@ -1,7 +1,7 @@
-//! The notebook's folder, for workers that do not see it.
+//! The notebook's folder, for workers that cannot access it.
 //!
-//! In: questions of a worker, and what a cell did to files. Out: listings, contents, and the folder as the cell left it.
-//! Nothing is listed before a worker asks for the first time.
+//! In: a worker's requests, and a cell's changes to files. Out: listings, contents, and the changed folder.
+//! Nothing is listed before the first request of a worker.
 //!
 //! **Invariant:** only files that were listed are read, and only below the folder with which the kernel started.
 
@@ -18,30 +18,32 @@ use baton_protocol::files::{
     Change, Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Parcel,
     RelativePath,
 };
+use baton_protocol::proxy::FromProxy;
 use baton_transport::ChunkLane;
 use tokio::task::{JoinSet, spawn_blocking};
 
+use super::link::{Link, describe};
 use crate::config::TrashConfig;
 
-/// Nobody can look through more; a home folder full of environments is no notebook's folder.
+/// A larger folder, such as a home folder full of environments, is not a notebook's folder.
 const MOST_ENTRIES: usize = 20_000;
-/// So many deleted files are worth a line, and so many if they are half of the folder.
+/// A cell that deletes so many files, or this many and half of the folder, gets a warning.
 const MANY: usize = 100;
 const MORE_THAN_A_FEW: usize = 10;
 /// Answers that may have been lost with a connection.
 const KEPT_ANSWERS: usize = 64;
 
-pub(super) struct HomeFiles {
+pub(super) struct NotebookFiles {
     folder: Option<(NotebookFolder, Arc<Root>)>,
     trash: TrashConfig,
-    /// The trash is being tidied.
+    /// Tasks that clean up the trash.
     tidying: JoinSet<()>,
     shared: Arc<Mutex<Shared>>,
-    /// Questions that are being answered.
+    /// Requests that are being answered.
     asked: HashSet<u64>,
     answers: JoinSet<(JobId, u64, Parcel)>,
-    said: VecDeque<(u64, Parcel)>,
-    /// Asked just before the connection broke.
+    answered: VecDeque<(u64, Parcel)>,
+    /// Requests that arrived just before the connection broke.
     unanswered: Vec<(u64, Parcel)>,
 }
 
@@ -50,16 +52,16 @@ struct Shared {
     listing: HomeListing,
     /// A worker has a mirror.
     mirrored: bool,
-    /// For the student: what could not be looked at.
+    /// For the student: files that could not be read.
     notes: Vec<String>,
-    /// All notes so far, each of which is said once.
+    /// All notes so far; each is shown once.
     noted: HashSet<String>,
-    home_was_said: bool,
-    /// The file that proves which folder this is.
+    home_folder_noted: bool,
+    /// The file that identifies the folder to a worker.
     proof: Option<Proof>,
 }
 
-impl HomeFiles {
+impl NotebookFiles {
     pub(super) fn new(trash: TrashConfig) -> Self {
         Self {
             folder: notebook_folder(),
@@ -68,19 +70,19 @@ impl HomeFiles {
             shared: Arc::default(),
             asked: HashSet::new(),
             answers: JoinSet::new(),
-            said: VecDeque::new(),
+            answered: VecDeque::new(),
             unanswered: Vec::new(),
         }
     }
 
-    /// What the next cell's worker has to know.
+    /// Describes the folder for the next cell's worker.
     pub(super) async fn for_cell(
         &mut self,
-        lane: &ChunkLane,
+        chunks: &ChunkLane,
     ) -> Result<Option<Box<NotebookFolder>>, FilesError> {
         self.asked.clear();
         self.answers.abort_all();
-        self.said.clear();
+        self.answered.clear();
         self.unanswered.clear();
         lock(&self.shared).proof = None;
         let Some((folder, root)) = &self.folder else {
@@ -89,17 +91,17 @@ impl HomeFiles {
         let mut folder = folder.clone();
         if lock(&self.shared).mirrored {
             let listing = look(&self.shared, root, false).await?;
-            folder.listing = Some(send_parcel(lane, &listing).await?);
+            folder.listing = Some(send_parcel(chunks, &listing).await?);
         }
         Ok(Some(Box::new(folder)))
     }
 
-    /// Only the worker knows whether it makes a mirror for it.
+    /// Only the worker knows whether the new session has a mirror.
     pub(super) fn session_is_new(&self) {
         lock(&self.shared).mirrored = false;
     }
 
-    /// Whether the session's files are apart from the notebook's folder.
+    /// Whether the session works in a mirror.
     pub(super) fn is_mirrored(&self) -> bool {
         lock(&self.shared).mirrored
     }
@@ -108,19 +110,19 @@ impl HomeFiles {
         self.unanswered.push((question, wanted));
     }
 
-    pub(super) fn answer(&mut self, job: JobId, lane: &ChunkLane) {
+    pub(super) fn answer(&mut self, job: JobId, chunks: &ChunkLane) {
         for (question, wanted) in std::mem::take(&mut self.unanswered) {
             let Some((_, root)) = self.folder.as_ref().filter(|_| self.asked.insert(question))
             else {
                 continue;
             };
             let (root, shared) = (root.clone(), self.shared.clone());
-            let lane = lane.clone();
+            let chunks = chunks.clone();
             self.answers.spawn(async move {
-                let answer = answer(&root, &shared, &wanted, &lane).await;
+                let answer = answer(&root, &shared, &wanted, &chunks).await;
                 let answer = answer.unwrap_or_else(|error| {
                     tracing::warn!(%error, "Failed to answer a request about files");
-                    let reason = super::link::describe(&error);
+                    let reason = describe(&error);
                     small_parcel(&FilesAnswer::Failed { reason })
                 });
                 (job, question, answer)
@@ -128,35 +130,43 @@ impl HomeFiles {
         }
     }
 
-    /// The next answer to this job's questions. Cancel safe.
+    /// Returns the next answer to this job's requests. Cancel safe.
     pub(super) async fn next_answer(&mut self, of: JobId) -> (u64, Parcel) {
         while let Some(answered) = self.answers.join_next().await {
-            // A task that was given up belongs to an earlier cell, and so does what it answers.
+            // An aborted task belongs to an earlier cell, and so does its answer.
             let Ok((job, question, answer)) = answered else {
                 continue;
             };
             if job == of {
                 self.asked.remove(&question);
-                self.said.truncate(KEPT_ANSWERS - 1);
-                self.said.push_front((question, answer.clone()));
+                self.answered.truncate(KEPT_ANSWERS - 1);
+                self.answered.push_front((question, answer.clone()));
                 return (question, answer);
             }
         }
         std::future::pending().await
     }
 
-    /// What may have been lost with the last connection.
-    pub(super) fn said(&self) -> impl Iterator<Item = &(u64, Parcel)> {
-        self.said.iter().rev()
+    /// Repeats the answers that the last connection may have lost.
+    pub(super) async fn repeat_answers(&self, job: JobId, link: &Link) {
+        for (question, answer) in self.answered.iter().rev() {
+            let (question, answer) = (*question, answer.clone());
+            link.send(FromProxy::Files {
+                job,
+                question,
+                answer,
+            })
+            .await;
+        }
     }
 
-    /// Brings everything here that a cell wrote. Nothing has its place yet.
+    /// Downloads everything that a cell wrote, without moving it into place.
     pub(super) async fn stage(
         &self,
         parcel: &Parcel,
-        lane: &ChunkLane,
+        chunks: &ChunkLane,
     ) -> Result<Staged, FilesError> {
-        let changes: Vec<Change> = open_parcel(lane, parcel).await?;
+        let changes: Vec<Change> = open_parcel(chunks, parcel).await?;
         let root = self.folder.as_ref().map(|(_, root)| root.clone());
         let root = root.ok_or(FilesError::OutOfStep)?;
         let paths = changes.iter().flat_map(Change::paths).cloned().collect();
@@ -164,15 +174,15 @@ impl HomeFiles {
         let mut staging = spawn_blocking(move || Staging::create(&root, &trash)).await??;
         for change in changes {
             if let Some((file, content)) = staging.add(change)? {
-                write_file(lane, None, content, file).await?;
+                write_file(chunks, None, content, file).await?;
             }
         }
         Ok(Staged { staging, paths })
     }
 
-    /// What a cell did is here to stay.
+    /// A cell's changes are final.
     pub(super) async fn keep(&mut self, committed: Committed) {
-        // Dropping it removes a folder.
+        // Dropping removes a folder, which blocks.
         if let Err(error) = spawn_blocking(move || drop(committed)).await {
             tracing::error!(%error, "Failed to remove the folder of arriving files");
         }
@@ -191,11 +201,12 @@ impl HomeFiles {
         }
     }
 
-    pub(super) fn files(&self) -> usize {
+    /// How many files the folder has.
+    pub(super) fn count(&self) -> usize {
         lock(&self.shared).listing.files()
     }
 
-    /// Lines for the student.
+    /// Takes the lines for the student.
     pub(super) fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.shared).notes)
     }
@@ -218,7 +229,7 @@ pub(super) struct Staged {
     paths: Vec<RelativePath>,
 }
 
-/// Whether a student may not have meant to delete so much.
+/// Whether the student may have deleted this many files by accident.
 pub(super) fn is_much(deleted: usize, files_before: usize) -> bool {
     deleted > MANY || deleted >= MORE_THAN_A_FEW && 2 * deleted >= files_before
 }
@@ -239,9 +250,9 @@ async fn answer(
     root: &Arc<Root>,
     shared: &Arc<Mutex<Shared>>,
     wanted: &Parcel,
-    lane: &ChunkLane,
+    chunks: &ChunkLane,
 ) -> Result<Parcel, FilesError> {
-    let answer = match open_parcel(lane, wanted).await? {
+    let answer = match open_parcel(chunks, wanted).await? {
         FilesWanted::Listing {} => {
             lock(shared).mirrored = true;
             FilesAnswer::Listing(look(shared, root, true).await?)
@@ -264,17 +275,17 @@ async fn answer(
                     false => Err(NoContent::Gone {}),
                 };
                 contents.push(match content {
-                    Ok(path) => read(root.clone(), path, lane).await,
+                    Ok(path) => read(root.clone(), path, chunks).await,
                     Err(why) => Err(why),
                 });
             }
             FilesAnswer::Contents(contents)
         }
     };
-    send_parcel(lane, &answer).await
+    send_parcel(chunks, &answer).await
 }
 
-/// A file of the student's, which a worker looks for. Dropping it removes it.
+/// A file of the student's, by which a worker recognizes the folder. Dropping removes it.
 struct Proof(Place);
 
 impl Proof {
@@ -308,12 +319,12 @@ async fn look(
     let mut shared = lock(shared);
     shared.note(&seen.errors);
     for line in &seen.broken_rules {
-        shared.say_once(format!("This line of .batonignore has no effect: '{line}'"));
+        shared.note_once(format!("This line of .batonignore has no effect: '{line}'"));
     }
-    if is_home_folder(root) && !seen.left_out.is_empty() && !shared.home_was_said {
-        shared.home_was_said = true;
+    if is_home_folder(root) && !seen.left_out.is_empty() && !shared.home_folder_noted {
+        shared.home_folder_noted = true;
         let line = home_folder(&seen.left_out);
-        shared.say_once(line);
+        shared.note_once(line);
     }
     Ok(shared.listing.next(seen, whole))
 }
@@ -340,26 +351,30 @@ fn home_folder(left_out: &[RelativePath]) -> String {
 }
 
 impl Shared {
-    /// A folder that the student may not enter is closed to ordinary cells, too, and no surprise.
+    /// A folder that the student cannot enter is closed to ordinary cells, too, so it is not reported.
     fn note(&mut self, errors: &[FilesError]) {
         let is_denied = |error: &&FilesError| matches!(error, FilesError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied);
         for error in errors.iter().filter(|error| !is_denied(error)) {
             let note = format!(
                 "Some files cannot be read here ({}); %%gpu cells see their last known state",
-                super::link::describe(error)
+                describe(error)
             );
-            self.say_once(note);
+            self.note_once(note);
         }
     }
 
-    fn say_once(&mut self, note: String) {
+    fn note_once(&mut self, note: String) {
         if self.noted.insert(note.clone()) {
             self.notes.push(note);
         }
     }
 }
 
-async fn read(root: Arc<Root>, path: RelativePath, lane: &ChunkLane) -> Result<Content, NoContent> {
+async fn read(
+    root: Arc<Root>,
+    path: RelativePath,
+    chunks: &ChunkLane,
+) -> Result<Content, NoContent> {
     let (file, stamp) = spawn_blocking(move || {
         let file = open_listed(&root, &path)?;
         let stamp = stamp(&Status::from(&file.metadata()?));
@@ -372,7 +387,7 @@ async fn read(root: Arc<Root>, path: RelativePath, lane: &ChunkLane) -> Result<C
         io::ErrorKind::PermissionDenied => NoContent::Denied {},
         _ => failed(&error),
     })?;
-    let content = read_file(lane, file)
+    let content = read_file(chunks, file)
         .await
         .map_err(|error| failed(&error))?;
     Ok(Content {
@@ -383,11 +398,11 @@ async fn read(root: Arc<Root>, path: RelativePath, lane: &ChunkLane) -> Result<C
 
 fn failed(error: &(dyn std::error::Error + 'static)) -> NoContent {
     NoContent::Failed {
-        reason: super::link::describe(error),
+        reason: describe(error),
     }
 }
 
-/// No panic is possible while it is held.
+/// Holders of the lock cannot panic.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,10 @@
-//! What the student reads about a waiting or finished cell: one line that changes in place.
+//! The status line below a waiting or finished cell, which changes in place.
 //!
 //! Pure: facts and times in, texts out.
 //!
-//! **Invariant:** nothing for a wait under [`QUIET`] or a run under [`SOON`], and never more than one change in [`PACE`].
+//! **Invariant:** no line for a wait under [`QUIET`] or a run under [`SOON`], and at most one change in [`PACE`].
 
-mod words;
+mod phrases;
 
 use std::time::Duration;
 
@@ -13,25 +13,25 @@ use baton_protocol::proxy::{Estimate, WaitingReason};
 use baton_protocol::{BudgetLeft, GpuUsage, Usage, in_line};
 use serde_json::json;
 
-use words::{budget, bytes, escaped, roughly, seconds, since, whole};
+use phrases::{budget, bytes, escaped, roughly, seconds, since, whole};
 
-/// Waits shorter than this are not worth a word.
+/// Shorter waits show no line.
 pub(super) const QUIET: Duration = Duration::from_secs(2);
-/// A cell that runs for longer and shows nothing is said to run.
+/// A cell that runs longer without output shows that it runs.
 const SOON: Duration = Duration::from_secs(1);
-/// A text that changes faster cannot be read.
+/// Faster changes cannot be read.
 pub(super) const PACE: Duration = Duration::from_secs(1);
-/// What takes less at the start of a cell is not listed.
-const WORTH_A_WORD: Duration = Duration::from_millis(500);
+/// A shorter start is not listed.
+const SHORTEST_START_SHOWN: Duration = Duration::from_millis(500);
 
 /// Why the cell does not run yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Waiting {
     Connecting,
-    Moving,
+    Sending,
     Queued {
-        place: Place,
-        /// When that was said.
+        position: QueuePosition,
+        /// When the broker reported it.
         since: Duration,
     },
     Starting {
@@ -39,17 +39,17 @@ pub(super) enum Waiting {
     },
 }
 
-/// What the broker says about a job that waits.
+/// A waiting job's position in the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
-    /// 1 = next in line.
+pub(super) struct QueuePosition {
+    /// 1 = next.
     pub(super) place: u32,
-    /// The place that it hardly falls behind.
+    /// The last position that it is likely to have.
     pub(super) last_place: u32,
-    /// Why it is further back than it once was told to be.
+    /// Why it is further back than it was before.
     pub(super) moved_back: Option<MovedBack>,
     pub(super) reason: WaitingReason,
-    /// Whether it waits for one.
+    /// Whether it waits for a GPU.
     pub(super) gpu: bool,
     pub(super) estimate: Option<Estimate>,
     /// From the course's staff.
@@ -62,8 +62,8 @@ impl Waiting {
             Self::Connecting => {
                 "Waiting for the GPU service to answer. Your variables are safe".to_owned()
             }
-            Self::Moving => "Sending the cell's variables".to_owned(),
-            Self::Queued { place, since } => place.text(now.saturating_sub(*since)),
+            Self::Sending => "Sending the cell's variables".to_owned(),
+            Self::Queued { position, since } => position.text(now.saturating_sub(*since)),
             Self::Starting { worker: None } => "Starting".to_owned(),
             Self::Starting {
                 worker: Some(worker),
@@ -72,7 +72,7 @@ impl Waiting {
     }
 }
 
-impl Place {
+impl QueuePosition {
     fn text(&self, passed: Duration) -> String {
         let (for_one, worker) = match self.gpu {
             true => ("Waiting for a GPU", "GPU worker"),
@@ -146,14 +146,14 @@ impl Place {
     }
 }
 
-/// The line of one cell. Times are measured from the moment at which the cell began.
+/// The status line of one cell. Times are measured from the beginning of the cell.
 ///
-/// It stands below the cell's output: while the cell waits or runs and has shown nothing, and again once it is over.
+/// It is shown below the cell's output: while the cell waits, or runs without output, and again at the end.
 #[derive(Debug)]
-pub(super) struct Notice {
+pub(super) struct StatusLine {
     display_id: String,
     waiting: Waiting,
-    /// The text that stands in the notebook, and since when.
+    /// The text in the notebook, and since when it is there.
     shown: Option<(String, Duration)>,
     assigned: Option<Assigned>,
     started: Option<Duration>,
@@ -165,21 +165,21 @@ pub(super) struct Notice {
 #[derive(Debug)]
 struct Assigned {
     worker: String,
-    /// Whether the worker has one.
+    /// Whether the worker has a GPU.
     gpu: bool,
     at: Duration,
-    /// How long the cell may run.
+    /// The time limit of the run.
     limit: Option<Duration>,
 }
 
-/// An iopub message to be put out.
+/// An iopub message to publish.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct StatusMessage {
     pub(super) kind: &'static str,
     pub(super) content: String,
 }
 
-impl Line {
+impl StatusMessage {
     pub(super) fn new(text: &str) -> Self {
         Self::with(text, json!({}))
     }
@@ -201,7 +201,7 @@ impl Line {
     }
 }
 
-impl Notice {
+impl StatusLine {
     pub(super) fn new(display_id: String, quiet: bool) -> Self {
         Self {
             display_id,
@@ -245,21 +245,21 @@ impl Notice {
         self.started.get_or_insert(now);
     }
 
-    /// The cell has shown something itself.
-    pub(super) fn output_came(&mut self) {
+    /// The cell has shown output of its own.
+    pub(super) fn output_shown(&mut self) {
         self.has_output = true;
     }
 
-    pub(super) fn stands(&self) -> bool {
+    pub(super) fn is_shown(&self) -> bool {
         self.shown.is_some()
     }
 
-    /// What stood in the notebook has been removed.
-    pub(super) fn is_gone(&mut self) {
+    /// The line has been removed from the notebook.
+    pub(super) fn cleared(&mut self) {
         self.shown = None;
     }
 
-    /// How long after `now` there may be something to show.
+    /// How long after `now` the line may change.
     pub(super) fn next_look(&self, now: Duration) -> Duration {
         let earliest = match (&self.shown, self.started) {
             (Some((_, since)), _) => *since + PACE,
@@ -269,8 +269,8 @@ impl Notice {
         earliest.saturating_sub(now).max(PACE / 4)
     }
 
-    /// The line as it should stand now, if that is a change.
-    pub(super) fn look(&mut self, now: Duration) -> Option<Line> {
+    /// Returns the line as it should be now, if that is a change.
+    pub(super) fn look(&mut self, now: Duration) -> Option<StatusMessage> {
         if self.quiet {
             return None;
         }
@@ -292,7 +292,7 @@ impl Notice {
         due.then(|| self.show(&text, now))
     }
 
-    /// What is said of a cell that is over.
+    /// Returns the summary of a finished cell.
     pub(super) fn summary(&self, now: Duration, usage: Usage) -> Option<String> {
         let assigned = self.assigned.as_ref().filter(|_| !self.quiet)?;
         let started = self.started.unwrap_or(now);
@@ -304,14 +304,14 @@ impl Notice {
             seconds(assigned.at)
         );
         let starting = started.saturating_sub(assigned.at);
-        if starting >= WORTH_A_WORD {
+        if starting >= SHORTEST_START_SHOWN {
             text.push_str(&format!(", started in {}", seconds(starting)));
         }
         if let Some((peak, of)) = peak(usage) {
             text.push_str(&format!(", peak {} of {of}", bytes(peak)));
         }
         if let Some(gpu) = usage.gpu {
-            text.push_str(&turns(gpu));
+            text.push_str(&gpu_usage(gpu));
         }
         if let Some(left) = &self.budget {
             text.push_str(&format!(". {}", budget(left)));
@@ -319,9 +319,9 @@ impl Notice {
         Some(text)
     }
 
-    /// The text that stands from now on.
-    pub(super) fn show(&mut self, text: &str, now: Duration) -> Line {
-        let mut line = Line::with(text, json!({"display_id": self.display_id}));
+    /// Sets the text that is shown from now on.
+    pub(super) fn show(&mut self, text: &str, now: Duration) -> StatusMessage {
+        let mut line = StatusMessage::with(text, json!({"display_id": self.display_id}));
         if self.shown.is_some() {
             line.kind = "update_display_data";
         }
@@ -339,7 +339,7 @@ impl Assigned {
     }
 }
 
-/// The most that the cell used, of the memory that students run out of.
+/// The peak of GPU memory, or of main memory if no GPU was used.
 fn peak(usage: Usage) -> Option<(u64, &'static str)> {
     let on_gpu = usage.gpu.map_or(0, |gpu| gpu.peak_memory_bytes);
     [
@@ -350,8 +350,8 @@ fn peak(usage: Usage) -> Option<(u64, &'static str)> {
     .find(|(bytes, _)| *bytes > 0)
 }
 
-/// What the cell had of a GPU that sessions share.
-fn turns(gpu: GpuUsage) -> String {
+/// The cell's use of a GPU that sessions share.
+fn gpu_usage(gpu: GpuUsage) -> String {
     let mut text = format!(
         ", held the GPU for {}",
         seconds(Duration::from_millis(gpu.held_ms))

@@ -1,7 +1,7 @@
-//! What a client that reads too slowly gets instead of everything.
+//! Compacts what waits for a client that reads too slowly.
 //!
-//! First streams are joined; if that is not enough, displays give way to a notice for each cell.
-//! `status`, `execute_input`, `error`, `clear_output`, comm messages and whatever is unknown here always stay.
+//! First streams are joined; if that is not enough, displays are replaced by one line for each cell.
+//! `status`, `execute_input`, `error`, `clear_output`, comm messages and unknown messages always stay.
 //!
 //! **Invariant:** pure, but for the date and the id of the messages that it writes; what stays keeps its order
 //! within its cell and its bytes.
@@ -20,7 +20,7 @@ use super::Scribe;
 const LONGEST_TEXT_BYTES: usize = 1 << 20;
 
 /// Returns what is to be sent instead of `messages`, of at most `enough_bytes` if that is possible.
-pub(super) fn relieve(messages: Vec<Bytes>, scribe: &Scribe, enough_bytes: usize) -> Vec<Bytes> {
+pub(super) fn compact(messages: Vec<Bytes>, scribe: &Scribe, enough_bytes: usize) -> Vec<Bytes> {
     let waiting = join_streams(messages.into_iter().map(read));
     let joined: Vec<Bytes> = waiting.iter().map(|one| one.write(scribe)).collect();
     if joined.iter().map(Bytes::len).sum::<usize>() <= enough_bytes {
@@ -148,7 +148,7 @@ fn join_streams(waiting: impl Iterator<Item = Waiting>) -> Vec<Waiting> {
     joined
 }
 
-/// Where the first display of a cell stood, a line says how many there were.
+/// Replaces a cell's first display by a line with the number of displays, and drops the others.
 fn replace_displays(waiting: Vec<Waiting>) -> Vec<Waiting> {
     let mut displays: HashMap<String, usize> = HashMap::new();
     for one in &waiting {
@@ -161,7 +161,7 @@ fn replace_displays(waiting: Vec<Waiting>) -> Vec<Waiting> {
         match one {
             Waiting::Display { parent, .. } => {
                 if let Some(count) = displays.remove(&parent.cell) {
-                    kept.push(Waiting::Stream(notice(parent, count)));
+                    kept.push(Waiting::Stream(omission_line(parent, count)));
                 }
             }
             other => kept.push(other),
@@ -170,7 +170,7 @@ fn replace_displays(waiting: Vec<Waiting>) -> Vec<Waiting> {
     kept
 }
 
-fn notice(parent: Parent, count: usize) -> Stream {
+fn omission_line(parent: Parent, count: usize) -> Stream {
     let displays = if count == 1 {
         "display was"
     } else {
@@ -277,8 +277,8 @@ mod tests {
     }
 
     fn check(before: &[&str], enough_bytes: usize, after: &[&str]) {
-        let relieved = relieve(messages(before), &scribe(), enough_bytes);
-        assert_eq!(lines(&relieved), after);
+        let compacted = compact(messages(before), &scribe(), enough_bytes);
+        assert_eq!(lines(&compacted), after);
     }
 
     #[test]
@@ -348,7 +348,7 @@ mod tests {
         let mut before = messages(&["a stdout 1", "a status idle"]);
         before.insert(0, Bytes::from_static(b"\0\x01\xff"));
         before.push(Bytes::from_static(b"\xff\0\0"));
-        assert_eq!(relieve(before.clone(), &scribe(), 0), before);
+        assert_eq!(compact(before.clone(), &scribe(), 0), before);
     }
 
     #[test]
@@ -361,10 +361,10 @@ mod tests {
             );
             40
         ];
-        let relieved = relieve(many, &scribe(), 0);
-        assert_eq!(relieved.len(), 1);
-        assert!(relieved[0].len() < 3 * LONGEST_TEXT_BYTES);
-        assert_eq!(read_parts(&relieved[0]).unwrap().1.kernel_session, "s");
-        assert!(lines(&relieved)[0].contains("bytes were left out here"));
+        let compacted = compact(many, &scribe(), 0);
+        assert_eq!(compacted.len(), 1);
+        assert!(compacted[0].len() < 3 * LONGEST_TEXT_BYTES);
+        assert_eq!(read_parts(&compacted[0]).unwrap().1.kernel_session, "s");
+        assert!(lines(&compacted)[0].contains("bytes were left out here"));
     }
 }
