@@ -193,7 +193,7 @@ mod tests {
     async fn store(folder: &tempfile::TempDir) -> Store {
         let database = Database::Sqlite(folder.path().join("broker.db"));
         let store = Store::open(&database).await.unwrap();
-        store.lead().await.unwrap();
+        store.acquire_leadership().await.unwrap();
         store
     }
 

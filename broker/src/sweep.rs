@@ -42,7 +42,7 @@ pub(crate) async fn round(
     now_ms: i64,
 ) {
     // Another broker sweeps, and this one has all before it when it leads again.
-    if store.still_leads().await.is_err() {
+    if store.check_leadership().await.is_err() {
         *adopted = false;
         return;
     }
@@ -52,7 +52,7 @@ pub(crate) async fn round(
     }
     *adopted = true;
     match sweep(store, chunks, terms, now_ms).await {
-        Ok(0) | Err(StoreError::NotLeading) => {}
+        Ok(0) | Err(StoreError::NotLeader) => {}
         Ok(deleted) => tracing::info!(chunks.deleted = deleted, "Deleted {deleted} chunks"),
         Err(error) => tracing::error!("Failed to delete unused chunks: {error}"),
     }
@@ -81,7 +81,7 @@ pub(crate) async fn sweep(
     terms: Terms,
     now_ms: i64,
 ) -> Result<usize, StoreError> {
-    store.still_leads().await?;
+    store.check_leadership().await?;
     let outputs = terms.jobs.min(OUTPUTS);
     store.delete_old_outputs(before(now_ms, outputs)).await?;
     store.delete_old_jobs(before(now_ms, terms.jobs)).await?;

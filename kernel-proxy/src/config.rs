@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use baton_mirror::TrashLimits;
-use baton_transport::{Dial, LaneChoice, MemoryHolder};
+use baton_transport::{Dial, MemoryHolder, TransportChoice};
 
 use crate::kernel::ForkedKernel;
 use crate::relay::Relay;
@@ -31,7 +31,7 @@ pub struct Config {
     /// The course that the notebook is for.
     pub course: Option<String>,
     /// Which ways state may take to a worker.
-    pub lane: LaneChoice,
+    pub transport: TransportChoice,
     /// How long a cell, and what it made, wait for a broker that is away.
     pub patience: Duration,
     /// Whether libraries in the notebook kernel find a virtual GPU.

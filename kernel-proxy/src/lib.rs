@@ -22,7 +22,7 @@ use baton_jupyter_wire::connection::ConnectionFile;
 use baton_jupyter_wire::folder::PrivateFolder;
 use baton_jupyter_wire::process::{KernelCommand, start_kernel};
 use baton_jupyter_wire::shim::{SHIM_SOCKET, ShimListener};
-use baton_transport::{LaneChoice, MemoryHolder};
+use baton_transport::{MemoryHolder, TransportChoice};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -78,7 +78,7 @@ pub async fn run(config: Config) -> anyhow::Result<i32> {
         broker: config.broker,
         course: config.course,
         trash: config.trash,
-        memory: (config.lane == LaneChoice::Auto).then_some(memory),
+        memory: (config.transport == TransportChoice::Auto).then_some(memory),
         kernel_pid,
         patience: config.patience,
     };

@@ -26,7 +26,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
-use baton_protocol::files::Parcel;
+use baton_protocol::files::Payload;
 use baton_protocol::proxy::FromProxy;
 use baton_protocol::shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook};
 use baton_protocol::{
@@ -98,9 +98,9 @@ struct Finished {
     error: Option<RemoteError>,
     state: Option<State>,
     usage: Usage,
-    files: Option<Parcel>,
+    files: Option<Payload>,
     /// Bytes of deferred state.
-    away_bytes: u64,
+    deferred_bytes: u64,
 }
 
 impl RemoteCells {
@@ -266,8 +266,8 @@ impl RemoteCells {
                         cell.status_line.waits(Waiting::Queued { position, since });
                     }
                     Step::Update(JobUpdate::Event(event)) => match *event {
-                        JobEvent::Finished { outcome, error, state, usage, files, away_bytes } => {
-                            return Ok(Finished { outcome, error, state, usage, files, away_bytes });
+                        JobEvent::Finished { outcome, error, state, usage, files, deferred_bytes } => {
+                            return Ok(Finished { outcome, error, state, usage, files, deferred_bytes });
                         }
                         event => self.on_event(cell, event).await?,
                     },
@@ -377,7 +377,9 @@ impl RemoteCells {
             }
             JobEvent::Charged(left) => cell.status_line.charged(left),
             // `NotStarted` stops at the broker; `Rest` comes after the cell.
-            JobEvent::NotStarted { .. } | JobEvent::Finished { .. } | JobEvent::Rest { .. } => {}
+            JobEvent::NotStarted { .. }
+            | JobEvent::Finished { .. }
+            | JobEvent::DeferredState { .. } => {}
         }
         Ok(())
     }
@@ -464,7 +466,7 @@ impl RemoteCells {
         self.session_on = cell.worker.take();
         let session = SessionState::after(session.version, ledger);
         self.session = Some(session.clone());
-        let deferred = match finished.away_bytes {
+        let deferred = match finished.deferred_bytes {
             0 => {
                 self.link.applied(cell.job).await;
                 None

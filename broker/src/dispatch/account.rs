@@ -105,8 +105,8 @@ impl Dispatch {
     pub(super) fn ran(&self, id: JobId, now: Now) -> Usage {
         let started_ms = self.jobs.get(&id).and_then(|job| job.started_ms);
         let worker = self.jobs.get(&id).and_then(|job| job.worker);
-        let away_ms = worker.and_then(|worker| self.workers.get(&worker)?.away_since_ms);
-        let until_ms = away_ms.unwrap_or(now.unix_ms);
+        let absent_ms = worker.and_then(|worker| self.workers.get(&worker)?.disconnected_since_ms);
+        let until_ms = absent_ms.unwrap_or(now.unix_ms);
         let run_ms = started_ms.map_or(0, |started| until_ms.saturating_sub(started));
         Usage {
             run_ms: u64::try_from(run_ms).unwrap_or(0),

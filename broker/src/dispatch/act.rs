@@ -274,7 +274,7 @@ fn stopped_before_it_ran(words: &str) -> RemoteError {
 }
 
 /// The end of a cell that staff stopped says so. The session only knows that it was interrupted.
-pub(super) fn say_stopped(event: &mut JobEvent, words: &str, ran: bool) {
+pub(super) fn set_stopped_message(event: &mut JobEvent, words: &str, ran: bool) {
     let JobEvent::Finished { outcome, error, .. } = event else {
         return;
     };

@@ -8,22 +8,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Dispatch {
     /// `None` when the job does not wait.
-    pub(crate) fn explain(&self, id: JobId, now: Now) -> Option<api::Line> {
+    pub(crate) fn explain(&self, id: JobId, now: Now) -> Option<api::QueueDetails> {
         let job = self.jobs.get(&id)?;
         job.waiting.as_ref()?;
         let mut ahead = BTreeMap::new();
-        for (_, because) in order::ahead_of(&self.line(now), id) {
+        for (_, because) in order::ahead_of(&self.queue(now), id) {
             *ahead.entry(because).or_default() += 1;
         }
         let running = self.jobs.values().filter(|job| job.is_running());
         let workers = self.connected_workers();
         let open = workers.iter().filter(|worker| worker.open);
-        Some(api::Line {
+        Some(api::QueueDetails {
             ahead: ahead
                 .into_iter()
                 .map(|(because, jobs)| api::Ahead { because, jobs })
                 .collect(),
-            standing: self.standing(job, now),
+            precedence: self.precedence(job, now),
             running: small(running.count()),
             slots: open.map(|worker| worker.slots).sum(),
             budget: self.budget_left(&job.account, now),
@@ -36,13 +36,13 @@ impl Dispatch {
         Some(waited_ms.max(0).unsigned_abs())
     }
 
-    fn standing(&self, job: &Job, now: Now) -> api::Standing {
-        let standing = self.as_ordered(job, now).standing;
-        api::Standing {
-            used_ms: standing.used_ms as u64,
+    fn precedence(&self, job: &Job, now: Now) -> api::Precedence {
+        let precedence = self.as_ordered(job, now).precedence;
+        api::Precedence {
+            used_ms: precedence.used_ms as u64,
             half_life_ms: self.courses.half_life_ms.unsigned_abs(),
-            weight: standing.weight,
-            boost: standing.boost,
+            weight: precedence.weight,
+            boost: precedence.boost,
         }
     }
 

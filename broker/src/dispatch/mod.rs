@@ -16,18 +16,18 @@ mod explain;
 mod exploration;
 mod graces;
 mod job;
-mod line;
 mod overview;
 mod proxy;
+mod queue;
+mod refusals;
 #[cfg(test)]
 mod tests;
-mod turned_away;
 mod worker;
 
 pub(crate) use act::{Command, NotDone};
 pub(crate) use job::{Job, MemoryCurve, Phase};
-pub(crate) use line::Waiting;
 pub(crate) use overview::{JobView, Overview, WorkerView};
+pub(crate) use queue::Waiting;
 pub(crate) use worker::WorkerHello;
 
 use crate::{
@@ -44,7 +44,7 @@ use baton_protocol::{
     worker::{Device, DeviceKind, GpuLoad, ToWorker},
 };
 use baton_scheduling::queue::History;
-use estimate::Forecasts;
+use estimate::Estimates;
 use graces::Missed;
 use job::{Abandoned, End};
 use std::{
@@ -162,7 +162,7 @@ struct Worker {
     /// When its jobs are taken from it; `None` while it is connected.
     deadline: Option<Instant>,
     /// When it was heard last, while it is not connected; `None` when that was before this broker.
-    away_since_ms: Option<i64>,
+    disconnected_since_ms: Option<i64>,
 }
 
 impl Worker {
@@ -198,11 +198,11 @@ pub(crate) struct Dispatch {
     courses: Arc<Courses>,
     spent: HashMap<Account, Spent>,
     history: History,
-    forecasts: Forecasts,
+    estimates: Estimates,
     /// Something changed that the order depends on.
     disordered: bool,
     /// When somebody may be told again where they stand.
-    retell_at: Option<Instant>,
+    notify_at: Option<Instant>,
 }
 
 impl Dispatch {
@@ -239,7 +239,7 @@ impl Dispatch {
                     gpus: Vec::new(),
                     connection: None,
                     deadline,
-                    away_since_ms: None,
+                    disconnected_since_ms: None,
                 });
             }
             jobs.insert(open.job, Job::from_stored(open, until));
@@ -259,13 +259,13 @@ impl Dispatch {
             filed: courses,
             spent: loaded.spent.into_iter().collect(),
             history,
-            forecasts: Forecasts::default(),
+            estimates: Estimates::default(),
             disordered: true,
-            retell_at: None,
+            notify_at: None,
         }
     }
 
-    pub(crate) fn courses_changed(&mut self, courses: Arc<Courses>) {
+    pub(crate) fn on_courses_changed(&mut self, courses: Arc<Courses>) {
         self.filed = courses;
         self.lay_changes_over();
     }
@@ -292,7 +292,7 @@ impl Dispatch {
     }
 
     /// A connection ended, or what it said makes it useless.
-    pub(crate) fn closed(&mut self, connection: ConnectionId, ending: Ending, now: Now) {
+    pub(crate) fn on_closed(&mut self, connection: ConnectionId, ending: Ending, now: Now) {
         match self.peers.remove(&connection) {
             Some(Peer::Proxy(notebook)) => {
                 if let Some(notebook) = self.notebooks.get_mut(&notebook)
@@ -312,7 +312,7 @@ impl Dispatch {
                     && worker.connection == Some(connection)
                 {
                     worker.connection = None;
-                    worker.away_since_ms = Some(now.unix_ms);
+                    worker.disconnected_since_ms = Some(now.unix_ms);
                     worker.deadline = Some(now.instant + self.graces.worker);
                     self.disordered = true;
                 }
@@ -374,7 +374,7 @@ impl Dispatch {
         let charged = self.charge(id, usage.run_ms, now, actions);
         let end = JobEvent::Finished {
             files: None,
-            away_bytes: 0,
+            deferred_bytes: 0,
             outcome,
             error: error.clone(),
             state: None,
@@ -431,7 +431,7 @@ impl Dispatch {
             notebook.subscriptions.remove(&id);
             notebook.connection
         });
-        if job.rest_due
+        if job.deferred_due
             && let Some(connection) = self.runner(&job)
         {
             let fencing = job.fencing;

@@ -93,7 +93,7 @@ impl WorkerView {
 
     pub(crate) fn state(&self) -> WorkerState {
         match (&self.paused, &self.failing) {
-            _ if !self.connected => WorkerState::Away,
+            _ if !self.connected => WorkerState::Disconnected,
             _ if self.draining => WorkerState::Leaving,
             (Some(_), _) => WorkerState::Drained,
             (None, Some(_)) => WorkerState::Failing,

@@ -38,7 +38,7 @@ async fn a_closed_store_leaves_the_lead_at_once() {
     let database = Database::named(&server.url());
     for _ in 0..20 {
         let store = Store::open(&database).await.unwrap();
-        store.lead().await.unwrap();
+        store.acquire_leadership().await.unwrap();
         store.close().await.unwrap();
     }
 }
@@ -75,9 +75,9 @@ impl Story {
 
     async fn told_by(&self, database: Database) -> Vec<String> {
         let store = Store::open(&database).await.unwrap();
-        store.lead().await.unwrap();
+        store.acquire_leadership().await.unwrap();
         // Doing it again does no harm.
-        store.lead().await.unwrap();
+        store.acquire_leadership().await.unwrap();
         store.announce("127.0.0.1:1").await.unwrap();
         self.changes(&store).await;
         self.refused_changes(&store).await;
@@ -87,7 +87,7 @@ impl Story {
         store.close().await.unwrap();
 
         let store = Store::open(&database).await.unwrap();
-        store.lead().await.unwrap();
+        store.acquire_leadership().await.unwrap();
         let again = self.answers(&store).await;
         assert_eq!(again, told[told.len() - again.len()..]);
         told

@@ -411,7 +411,7 @@ fn check_queue(page: &str, all: &Counted, seen: &Counted) {
     let mut expected: Vec<(u32, [String; 4])> = seen
         .in_state(JobState::Queued)
         .map(|job| {
-            let place = job.waiting.as_ref().unwrap().place;
+            let place = job.waiting.as_ref().unwrap().position;
             let cells = [
                 place.to_string(),
                 job.person.clone(),

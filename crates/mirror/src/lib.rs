@@ -37,5 +37,5 @@ pub use mirror::compare::{Difference, Found};
 pub use mirror::placeholders::{Placeholder, Placeholders};
 pub use mirror::{Mirror, Scan};
 pub use root::Root;
-pub use transfer::{open_parcel, read_file, send_parcel, small_parcel, write_file};
+pub use transfer::{open_payload, read_file, send_payload, small_payload, write_file};
 pub use trash::{Kept, Trash, TrashLimits, Was};

@@ -4,7 +4,7 @@
 //! says `Resume` for each job that it still waits for; everything after the given number comes again.
 
 use crate::{
-    JobId, NotebookId, NumberedEvent, Outcome, Parcel, Refusal, State, Submission, api::MovedBack,
+    JobId, NotebookId, NumberedEvent, Outcome, Payload, Refusal, State, Submission, api::MovedBack,
 };
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +50,7 @@ pub enum FromProxy {
     Files {
         job: JobId,
         question: u64,
-        answer: Parcel,
+        answer: Payload,
     },
     /// The answer to [`crate::JobEvent::NamesWanted`] with this number. Idempotent: sent again after a reconnect.
     Names {
@@ -59,7 +59,7 @@ pub enum FromProxy {
         state: State,
     },
     /// What the job left in its session has not come, or could not be used: send it, or send it again. Idempotent.
-    RestWanted {
+    DeferredWanted {
         job: JobId,
     },
     /// The change is applied at home (or never will be): the broker may forget the job's state and events.
@@ -84,13 +84,13 @@ pub enum ToProxy {
         broker_version: String,
     },
     Refused(Refusal),
-    /// Where the job stands. Sent when it changes, from the function that schedules.
-    Place {
+    /// The job's position in the queue. Sent when it changes, from the function that schedules.
+    QueuePosition {
         job: JobId,
         /// 1 = next in line.
-        place: u32,
-        /// The place that it hardly falls behind, where others are likely to overtake; else the same.
-        last_place: u32,
+        position: u32,
+        /// The last position that it is likely to have; the same if others are unlikely to overtake.
+        last_position: u32,
         /// Why it is further back than it once was told to be.
         moved_back: Option<MovedBack>,
         waiting: WaitingReason,
@@ -128,7 +128,7 @@ pub enum ToProxy {
 #[serde(rename_all = "snake_case")]
 pub enum WaitingReason {
     /// Jobs ahead of this one.
-    InLine,
+    JobsAhead,
     /// Jobs ahead of this one, some of which came later and are for a course that has a deadline.
     BehindDeadline { course: String },
     /// Another cell of the same person runs, in this notebook.

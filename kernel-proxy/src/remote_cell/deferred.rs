@@ -73,14 +73,16 @@ impl DeferredState {
             Stage::Received(received) => {
                 let (file, delta, _) = received.as_ref();
                 let delta = delta.clone();
-                let rest = ToNotebook::Rest { call, delta };
+                let rest = ToNotebook::DeferredState { call, delta };
                 writer.send_with_file(&rest, file.as_fd()).await?;
                 deferred.stage = Stage::Sent(received);
             }
             Stage::Lost(error) => {
                 tracing::warn!(job.id = %job, error = %error.value, "Deferred state is lost");
                 link.applied(job).await;
-                writer.send(&ToNotebook::RestLost { call, error }).await?;
+                writer
+                    .send(&ToNotebook::DeferredLost { call, error })
+                    .await?;
                 return Ok(true);
             }
             Stage::Waiting | Stage::Announced(_) | Stage::Sent(_) => {}
@@ -129,7 +131,7 @@ impl DeferredState {
             && matches!(deferred.stage, Stage::Waiting)
         {
             let job = deferred.job;
-            link.answer(job, FromProxy::RestWanted { job }).await;
+            link.answer(job, FromProxy::DeferredWanted { job }).await;
         }
     }
 
@@ -159,10 +161,12 @@ impl Deferred {
             self.stage = match &self.stage {
                 Stage::Waiting => match link.next_of_watched().await {
                     JobUpdate::Event(event) => match *event {
-                        JobEvent::Rest {
+                        JobEvent::DeferredState {
                             state: Some(state), ..
                         } => Stage::Announced(state),
-                        JobEvent::Rest { error, .. } => Stage::Lost(error.unwrap_or_else(lost)),
+                        JobEvent::DeferredState { error, .. } => {
+                            Stage::Lost(error.unwrap_or_else(lost))
+                        }
                         _ => continue,
                     },
                     JobUpdate::Lost => {
@@ -190,7 +194,7 @@ impl Deferred {
                                 continue;
                             }
                             let job = self.job;
-                            link.answer(job, FromProxy::RestWanted { job }).await;
+                            link.answer(job, FromProxy::DeferredWanted { job }).await;
                             Stage::Waiting
                         }
                     }

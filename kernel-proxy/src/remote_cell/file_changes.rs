@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_mirror::{Committed, FilesError};
-use baton_protocol::files::Parcel;
+use baton_protocol::files::Payload;
 
 use super::cell::{RemoteCell, Stop};
 use super::display::Display;
@@ -20,7 +20,7 @@ pub(super) async fn apply(
     display: &mut Display,
     cell: &mut RemoteCell<'_>,
     link: &mut Link,
-    changes: Option<Parcel>,
+    changes: Option<Payload>,
     patience: Duration,
 ) -> Result<Option<Committed>, Stop> {
     for note in files.take_notes() {

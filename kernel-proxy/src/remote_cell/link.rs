@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 
 use baton_protocol::proxy::FromProxy;
 use baton_protocol::{JobEvent, JobId, Outcome, Submission};
-use baton_transport::{ChunkLane, Token};
+use baton_transport::{ChunkClient, Token};
 use tokio::sync::{mpsc, watch};
 
 pub(super) use self::driver::open;
@@ -76,7 +76,7 @@ pub(super) enum Step {
 /// The transports to a worker, as far as the broker's address shows.
 #[derive(Clone)]
 pub(super) struct Transports {
-    pub(super) chunks: ChunkLane,
+    pub(super) chunks: ChunkClient,
     /// Workers may be on this machine.
     pub(super) near: bool,
     pub(super) token: Option<Token>,

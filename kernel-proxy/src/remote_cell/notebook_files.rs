@@ -11,15 +11,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton_mirror::{
     Committed, FilesError, HomeListing, Place, Root, Staging, Status, Trash, list, open_listed,
-    open_parcel, read_file, send_parcel, small_parcel, stamp, write_file,
+    open_payload, read_file, send_payload, small_payload, stamp, write_file,
 };
 use baton_protocol::JobId;
 use baton_protocol::files::{
-    Change, Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Parcel,
+    Change, Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Payload,
     RelativePath,
 };
 use baton_protocol::proxy::FromProxy;
-use baton_transport::ChunkLane;
+use baton_transport::ChunkClient;
 use tokio::task::{JoinSet, spawn_blocking};
 
 use super::link::{Link, describe};
@@ -41,10 +41,10 @@ pub(super) struct NotebookFiles {
     shared: Arc<Mutex<Shared>>,
     /// Requests that are being answered.
     asked: HashSet<u64>,
-    answers: JoinSet<(JobId, u64, Parcel)>,
-    answered: VecDeque<(u64, Parcel)>,
+    answers: JoinSet<(JobId, u64, Payload)>,
+    answered: VecDeque<(u64, Payload)>,
     /// Requests that arrived just before the connection broke.
-    unanswered: Vec<(u64, Parcel)>,
+    unanswered: Vec<(u64, Payload)>,
 }
 
 #[derive(Default)]
@@ -78,7 +78,7 @@ impl NotebookFiles {
     /// Describes the folder for the next cell's worker.
     pub(super) async fn for_cell(
         &mut self,
-        chunks: &ChunkLane,
+        chunks: &ChunkClient,
     ) -> Result<Option<Box<NotebookFolder>>, FilesError> {
         self.asked.clear();
         self.answers.abort_all();
@@ -91,7 +91,7 @@ impl NotebookFiles {
         let mut folder = folder.clone();
         if lock(&self.shared).mirrored {
             let listing = look(&self.shared, root, false).await?;
-            folder.listing = Some(send_parcel(chunks, &listing).await?);
+            folder.listing = Some(send_payload(chunks, &listing).await?);
         }
         Ok(Some(Box::new(folder)))
     }
@@ -106,11 +106,11 @@ impl NotebookFiles {
         lock(&self.shared).mirrored
     }
 
-    pub(super) fn asked(&mut self, question: u64, wanted: Parcel) {
+    pub(super) fn asked(&mut self, question: u64, wanted: Payload) {
         self.unanswered.push((question, wanted));
     }
 
-    pub(super) fn answer(&mut self, job: JobId, chunks: &ChunkLane) {
+    pub(super) fn answer(&mut self, job: JobId, chunks: &ChunkClient) {
         for (question, wanted) in std::mem::take(&mut self.unanswered) {
             let Some((_, root)) = self.folder.as_ref().filter(|_| self.asked.insert(question))
             else {
@@ -123,7 +123,7 @@ impl NotebookFiles {
                 let answer = answer.unwrap_or_else(|error| {
                     tracing::warn!(%error, "Failed to answer a request about files");
                     let reason = describe(&error);
-                    small_parcel(&FilesAnswer::Failed { reason })
+                    small_payload(&FilesAnswer::Failed { reason })
                 });
                 (job, question, answer)
             });
@@ -131,7 +131,7 @@ impl NotebookFiles {
     }
 
     /// Returns the next answer to this job's requests. Cancel safe.
-    pub(super) async fn next_answer(&mut self, of: JobId) -> (u64, Parcel) {
+    pub(super) async fn next_answer(&mut self, of: JobId) -> (u64, Payload) {
         while let Some(answered) = self.answers.join_next().await {
             // An aborted task belongs to an earlier cell, and so does its answer.
             let Ok((job, question, answer)) = answered else {
@@ -163,10 +163,10 @@ impl NotebookFiles {
     /// Downloads everything that a cell wrote, without moving it into place.
     pub(super) async fn stage(
         &self,
-        parcel: &Parcel,
-        chunks: &ChunkLane,
+        payload: &Payload,
+        chunks: &ChunkClient,
     ) -> Result<Staged, FilesError> {
-        let changes: Vec<Change> = open_parcel(chunks, parcel).await?;
+        let changes: Vec<Change> = open_payload(chunks, payload).await?;
         let root = self.folder.as_ref().map(|(_, root)| root.clone());
         let root = root.ok_or(FilesError::OutOfStep)?;
         let paths = changes.iter().flat_map(Change::paths).cloned().collect();
@@ -249,10 +249,10 @@ fn notebook_folder() -> Option<(NotebookFolder, Arc<Root>)> {
 async fn answer(
     root: &Arc<Root>,
     shared: &Arc<Mutex<Shared>>,
-    wanted: &Parcel,
-    chunks: &ChunkLane,
-) -> Result<Parcel, FilesError> {
-    let answer = match open_parcel(chunks, wanted).await? {
+    wanted: &Payload,
+    chunks: &ChunkClient,
+) -> Result<Payload, FilesError> {
+    let answer = match open_payload(chunks, wanted).await? {
         FilesWanted::Listing {} => {
             lock(shared).mirrored = true;
             FilesAnswer::Listing(look(shared, root, true).await?)
@@ -282,7 +282,7 @@ async fn answer(
             FilesAnswer::Contents(contents)
         }
     };
-    send_parcel(chunks, &answer).await
+    send_payload(chunks, &answer).await
 }
 
 /// A file of the student's, by which a worker recognizes the folder. Dropping removes it.
@@ -373,7 +373,7 @@ impl Shared {
 async fn read(
     root: Arc<Root>,
     path: RelativePath,
-    chunks: &ChunkLane,
+    chunks: &ChunkClient,
 ) -> Result<Content, NoContent> {
     let (file, stamp) = spawn_blocking(move || {
         let file = open_listed(&root, &path)?;

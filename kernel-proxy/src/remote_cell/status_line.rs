@@ -1,4 +1,4 @@
-//! The status line below a waiting or finished cell, which changes in place.
+//! The status line below a waiting or finished cell, which changes in position.
 //!
 //! Pure: facts and times in, texts out.
 //!
@@ -43,9 +43,9 @@ pub(super) enum Waiting {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QueuePosition {
     /// 1 = next.
-    pub(super) place: u32,
+    pub(super) position: u32,
     /// The last position that it is likely to have.
-    pub(super) last_place: u32,
+    pub(super) last_position: u32,
     /// Why it is further back than it was before.
     pub(super) moved_back: Option<MovedBack>,
     pub(super) reason: WaitingReason,
@@ -112,7 +112,7 @@ impl QueuePosition {
                 "Waiting for {worker}, because your session there holds objects that cannot move: {}",
                 self.in_line(passed)
             ),
-            WaitingReason::InLine => format!("{for_one}: {}", self.in_line(passed)),
+            WaitingReason::JobsAhead => format!("{for_one}: {}", self.in_line(passed)),
         };
         match &self.message {
             Some(message) => format!("{line}\n{message}"),
@@ -121,8 +121,8 @@ impl QueuePosition {
     }
 
     fn in_line(&self, passed: Duration) -> String {
-        let place = in_line(self.place, self.last_place);
-        let place = match self.estimate {
+        let position = in_line(self.position, self.last_position);
+        let position = match self.estimate {
             Some(estimate) => {
                 let left = |ms| roughly(Duration::from_millis(ms).saturating_sub(passed));
                 let (lower, middle, upper) = (
@@ -131,17 +131,17 @@ impl QueuePosition {
                     left(estimate.upper_ms),
                 );
                 match lower == upper {
-                    true => format!("{place}, about {middle}"),
-                    false => format!("{place}, about {middle} ({lower} to {upper})"),
+                    true => format!("{position}, about {middle}"),
+                    false => format!("{position}, about {middle} ({lower} to {upper})"),
                 }
             }
             None => {
-                format!("{place}. No estimate yet: too little is known about the cells ahead")
+                format!("{position}. No estimate yet: too little is known about the cells ahead")
             }
         };
         match self.moved_back {
-            Some(moved_back) => format!("{place}. {moved_back}"),
-            None => place,
+            Some(moved_back) => format!("{position}. {moved_back}"),
+            None => position,
         }
     }
 }

@@ -9,7 +9,7 @@ use baton_chunks::{Assembler, BlobError, Bundle, Collector, Ledger};
 use baton_mirror::FilesError;
 use baton_protocol::shim::{Delta, Snapshot};
 use baton_protocol::{ChunkHash, HeldState, Manifest, State, StateVersion};
-use baton_transport::{ChunkLane, Held, LinkError, MemoryHolder};
+use baton_transport::{ChunkClient, Held, LinkError, MemoryHolder};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
@@ -168,7 +168,7 @@ pub(super) async fn receive(
     state: State,
     ledger: Ledger,
     held: Option<&Held>,
-    chunks: &ChunkLane,
+    chunks: &ChunkClient,
 ) -> Result<Received, TransferError> {
     let held_state = match state {
         State::Chunks(manifest) => return download(manifest, ledger, chunks).await,
@@ -189,7 +189,7 @@ pub(super) async fn receive(
 async fn upload(
     kernel_pid: i32,
     outgoing: Outgoing,
-    chunks: &ChunkLane,
+    chunks: &ChunkClient,
     cancel: &CancellationToken,
 ) -> Result<(Manifest, Ledger), TransferError> {
     let Outgoing {
@@ -217,7 +217,7 @@ async fn upload(
 
 async fn upload_missing(
     batch: Vec<(ChunkHash, Bytes)>,
-    chunks: &ChunkLane,
+    chunks: &ChunkClient,
 ) -> Result<(), LinkError> {
     let hashes: Vec<ChunkHash> = batch.iter().map(|(hash, _)| *hash).collect();
     let missing = chunks.missing(&hashes).await?;
@@ -235,7 +235,7 @@ async fn upload_missing(
 async fn download(
     manifest: Manifest,
     ledger: Ledger,
-    chunks: &ChunkLane,
+    chunks: &ChunkClient,
 ) -> Result<Received, TransferError> {
     let limit_bytes = baton_chunks::memory::available_bytes();
     let mut assembler = Assembler::new(manifest, ledger, limit_bytes)?;

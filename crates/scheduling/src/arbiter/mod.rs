@@ -13,13 +13,13 @@
 //! **Invariant:** pure; no I/O, no clock, no randomness. All times are since one common start, in [`Duration`]s.
 
 mod accounts;
+mod leases;
 mod machine;
 mod memory;
 mod session;
 mod sessions;
 mod settings;
 mod shortage;
-mod turns;
 
 use std::time::Duration;
 
@@ -60,11 +60,11 @@ pub enum Event {
         session: SessionId,
         bytes: u64,
     },
-    /// It freed. Of these bytes `away_bytes` were on the host.
+    /// It freed. Of these bytes `swapped_out_bytes` were on the host.
     Shrank {
         session: SessionId,
         bytes: u64,
-        away_bytes: u64,
+        swapped_out_bytes: u64,
     },
     /// A part of what is to leave has left; the driver has these bytes back.
     PartLeft {
@@ -106,7 +106,7 @@ pub enum Action {
         epoch: Epoch,
     },
     /// Submit nothing more; [`Event::Yielded`] when nothing is in flight. Who has not by `deadline` is ended.
-    Drop {
+    Preempt {
         session: SessionId,
         epoch: Epoch,
         deadline: Duration,

@@ -1,4 +1,4 @@
-//! The worker's end of the memory lane.
+//! The worker's end of the memory transport.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;

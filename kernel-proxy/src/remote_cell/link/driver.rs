@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use baton_protocol::proxy::{FromProxy, ToProxy};
 use baton_protocol::{JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
-use baton_transport::{Backoff, ChunkLane, Connection, LinkError};
+use baton_transport::{Backoff, ChunkClient, Connection, LinkError};
 use tokio::sync::{mpsc, watch};
 
 use super::{Command, EndedSessions, JobUpdate, Link, Status, Transports, describe};
@@ -149,7 +149,7 @@ impl Driver {
             .map_err(|error| no_broker(error, waits))?;
         match answer {
             Some(ToProxy::Welcome { .. }) => {
-                let chunks = ChunkLane::new(&dial).map_err(|error| no_broker(error, waits))?;
+                let chunks = ChunkClient::new(&dial).map_err(|error| no_broker(error, waits))?;
                 let chunks = chunks
                     .with_patience(self.patience)
                     .of_owner(owner(), self.course.clone());
@@ -258,10 +258,10 @@ impl Driver {
 
     async fn on_message(&mut self, message: ToProxy, broker: &mut Broker) -> Result<(), LinkError> {
         match message {
-            ToProxy::Place {
+            ToProxy::QueuePosition {
                 job,
-                place,
-                last_place,
+                position,
+                last_position,
                 moved_back,
                 waiting,
                 gpu,
@@ -269,8 +269,8 @@ impl Driver {
                 message,
             } => {
                 let position = QueuePosition {
-                    place,
-                    last_place,
+                    position,
+                    last_position,
                     moved_back,
                     reason: waiting,
                     gpu,
@@ -292,7 +292,7 @@ impl Driver {
                         return broker.send(&FromProxy::Resume { job, after }).await;
                     }
                     open.seen = numbered.number;
-                    if let JobEvent::Rest { .. } = numbered.event {
+                    if let JobEvent::DeferredState { .. } = numbered.event {
                         open.answer = None;
                     }
                     self.send_update(job, JobUpdate::Event(Box::new(numbered.event)))

@@ -19,8 +19,8 @@ fn text(line: Option<StatusMessage>) -> Option<(&'static str, String)> {
 
 fn position(reason: WaitingReason) -> QueuePosition {
     QueuePosition {
-        place: 3,
-        last_place: 3,
+        position: 3,
+        last_position: 3,
         moved_back: None,
         reason,
         gpu: true,
@@ -37,10 +37,10 @@ fn queued(number: u32) -> Waiting {
     };
     Waiting::Queued {
         position: QueuePosition {
-            place: number,
-            last_place: number,
+            position: number,
+            last_position: number,
             estimate: Some(estimate),
-            ..position(WaitingReason::InLine)
+            ..position(WaitingReason::JobsAhead)
         },
         since: at(0.0),
     }
@@ -131,17 +131,17 @@ fn every_reason_has_its_words() {
     };
     let why = || "back at two".to_owned();
     check(
-        position(WaitingReason::InLine),
+        position(WaitingReason::JobsAhead),
         "Waiting for a GPU: 3rd in line. No estimate yet: too little is known about the cells ahead",
     );
     check(
         QueuePosition {
-            last_place: 5,
+            last_position: 5,
             moved_back: Some(MovedBack {
                 people: 2,
                 because: AheadBecause::UsedLess,
             }),
-            ..position(WaitingReason::InLine)
+            ..position(WaitingReason::JobsAhead)
         },
         "Waiting for a GPU: 3rd to 5th in line. No estimate yet: too little is known about the cells ahead. Two people with less recent use moved ahead",
     );

@@ -8,10 +8,10 @@ const CELLS: u128 = 300;
 const SLOTS: usize = 2;
 
 impl World {
-    fn with_a_long_line() -> Self {
+    fn with_a_long_queue() -> Self {
         let mut world = Self::new();
         let (now, mut actions) = (world.now(), Vec::new());
-        world.worker_comes(0, &mut actions);
+        world.worker_connects(0, &mut actions);
         let dispatch = &mut world.dispatch;
         for run_ms in 5000..5030 {
             dispatch.history.add(Run {
@@ -29,8 +29,8 @@ impl World {
                 owner: number.to_string(),
                 ..Account::default()
             };
-            dispatch.proxy_came(connection, NotebookId(id), account, &mut actions);
-            dispatch.proxy_said(connection, FromProxy::Submit(submission), now, &mut actions);
+            dispatch.on_proxy_connected(connection, NotebookId(id), account, &mut actions);
+            dispatch.on_proxy_message(connection, FromProxy::Submit(submission), now, &mut actions);
         }
         dispatch.settle(now, &mut actions);
         world.perform(actions);
@@ -49,10 +49,10 @@ impl World {
 }
 
 #[test]
-fn a_forecast_for_hundreds_is_made_in_steps_between_decisions() {
-    let mut world = World::with_a_long_line();
+fn an_estimate_for_hundreds_is_made_in_steps_between_decisions() {
+    let mut world = World::with_a_long_queue();
     assert_eq!((world.running(), world.with_estimate()), (SLOTS, 0));
-    // A cell ends before the forecast is finished, and the next one does not wait for it.
+    // A cell ends before the estimate is finished, and the next one does not wait for it.
     world.take(Step::Work(0, 1));
     world.take(Step::Work(0, 4));
     assert_eq!((world.running(), world.with_estimate()), (SLOTS, 0));

@@ -17,13 +17,16 @@ async fn notebooks_in_line_see_their_places_change() {
     let running = first.submit().await;
     first.assigned(running).await;
     let waiting = second.submit().await;
-    assert_eq!(second.place(waiting).await, (1, WaitingReason::InLine));
+    assert_eq!(
+        second.position(waiting).await,
+        (1, WaitingReason::JobsAhead)
+    );
     let last = third.submit().await;
-    assert_eq!(third.place(last).await, (2, WaitingReason::InLine));
+    assert_eq!(third.position(last).await, (2, WaitingReason::JobsAhead));
 
     assert_eq!(worker.run_to_end().await, running);
     second.assigned(waiting).await;
-    assert_eq!(third.place(last).await, (1, WaitingReason::InLine));
+    assert_eq!(third.position(last).await, (1, WaitingReason::JobsAhead));
     assert_eq!(worker.run_to_end().await, waiting);
     third.assigned(last).await;
     // Only changes were told.
@@ -38,11 +41,11 @@ async fn who_leaves_the_line_moves_the_others_up() {
     let mut first = FakeProxy::new(&broker.dial).await;
     let mut second = FakeProxy::new(&broker.dial).await;
     let ahead = first.submit().await;
-    assert_eq!(first.place(ahead).await, (1, WaitingReason::NoWorker));
+    assert_eq!(first.position(ahead).await, (1, WaitingReason::NoWorker));
     let behind = second.submit().await;
-    assert_eq!(second.place(behind).await, (2, WaitingReason::NoWorker));
+    assert_eq!(second.position(behind).await, (2, WaitingReason::NoWorker));
     first.say(FromProxy::Cancel { job: ahead }).await;
-    assert_eq!(second.place(behind).await, (1, WaitingReason::NoWorker));
+    assert_eq!(second.position(behind).await, (1, WaitingReason::NoWorker));
 }
 
 #[tokio::test]
@@ -54,7 +57,7 @@ async fn a_notebook_runs_one_cell_at_a_time() {
     proxy.assigned(first).await;
     let second = proxy.submit().await;
     assert_eq!(
-        proxy.place(second).await,
+        proxy.position(second).await,
         (
             1,
             WaitingReason::OwnJobRuns {
@@ -72,10 +75,10 @@ async fn a_proxy_that_comes_back_is_told_its_place() {
     let broker = Broker::start().await;
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let job = proxy.submit().await;
-    assert_eq!(proxy.place(job).await, (1, WaitingReason::NoWorker));
+    assert_eq!(proxy.position(job).await, (1, WaitingReason::NoWorker));
     let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;
     proxy.say(FromProxy::Resume { job, after: 0 }).await;
-    assert_eq!(proxy.place(job).await, (1, WaitingReason::NoWorker));
+    assert_eq!(proxy.position(job).await, (1, WaitingReason::NoWorker));
 }
 
 #[tokio::test]
@@ -92,7 +95,7 @@ async fn a_worker_that_is_about_to_leave_gets_nothing_new() {
     leaving.report(running, fencing, 2, end).await;
     proxy.events_after(running, 1).await;
     let next = proxy.submit().await;
-    assert_eq!(proxy.place(next).await, (1, WaitingReason::NoWorker));
+    assert_eq!(proxy.position(next).await, (1, WaitingReason::NoWorker));
     let mut staying = FakeWorker::new(&broker.dial).await;
     assert_eq!(staying.run_to_end().await, next);
 }
@@ -187,7 +190,7 @@ async fn a_job_that_its_worker_cannot_start_goes_to_another_one() {
     other.assigned(busy).await;
     let mut last = FakeProxy::new(&broker.dial).await;
     let next = last.submit().await;
-    assert_eq!(last.place(next).await, (1, WaitingReason::InLine));
+    assert_eq!(last.position(next).await, (1, WaitingReason::JobsAhead));
     faulty.say(FromWorker::Recovered {}).await;
     assert_eq!(faulty.run_to_end().await, next);
     assert_eq!(sound.run_to_end().await, busy);
@@ -216,7 +219,7 @@ async fn a_job_that_no_worker_can_start_waits_with_the_reason() {
         .report(job, fencing, 1, vec![not_started("no memory")])
         .await;
     let why = loop {
-        if let ToProxy::Place {
+        if let ToProxy::QueuePosition {
             waiting: WaitingReason::WorkersFail { why, .. },
             ..
         } = proxy.next().await
@@ -239,10 +242,10 @@ async fn a_worker_whose_trial_failed_takes_nothing_until_it_passes() {
         WaitingReason::WorkersFail { why, .. } => why,
         other => panic!("{other:?}"),
     };
-    assert_eq!(why(proxy.place(job).await.1), "no disk");
+    assert_eq!(why(proxy.position(job).await.1), "no disk");
     let long = "A traceback\n".to_owned() + &"x".repeat(2000) + "\nImportError: torch";
     worker.say(FromWorker::Failing { why: long }).await;
-    let told = why(proxy.place(job).await.1);
+    let told = why(proxy.position(job).await.1);
     assert!(
         told.starts_with("A traceback xx") && told.ends_with("xx ImportError: torch"),
         "{told}"

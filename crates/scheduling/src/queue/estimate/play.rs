@@ -4,7 +4,7 @@
 
 use super::chance::Chance;
 use crate::queue::{
-    CourseOutlook, Expected, Job, Outlook, SESSION_PATIENCE_MS, Standing, Worker, in_order,
+    CourseOutlook, Expected, Job, Outlook, Precedence, SESSION_PATIENCE_MS, Worker, in_order,
     times::Times,
 };
 use baton_protocol::{JobId, NotebookId, WorkerId};
@@ -35,7 +35,7 @@ pub(super) struct World {
     running: Vec<(Entry, Option<usize>)>,
     /// In order. The first of them are those of `waiting` that may be started.
     line: Vec<Entry>,
-    coming: Vec<Person>,
+    returning: Vec<Person>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -63,8 +63,8 @@ struct Person {
     /// `None`: one that is not known, somewhere warm or not.
     notebook: Option<usize>,
     course: usize,
-    standing: Standing,
-    away_ms: u64,
+    precedence: Precedence,
+    absent_ms: u64,
     chance: Chance,
 }
 
@@ -83,12 +83,12 @@ pub(super) struct Start {
 }
 
 impl Order {
-    fn of(front: Option<i64>, standing: &Standing, submitted_ms: u64) -> Self {
+    fn of(front: Option<i64>, precedence: &Precedence, submitted_ms: u64) -> Self {
         // As if it had been asked at the beginning.
         let later = submitted_ms as f64 / crate::queue::WAITING_PER_USE;
         Self {
             front: Reverse(front),
-            rank: standing.rank() + later,
+            rank: precedence.rank() + later,
         }
     }
 
@@ -119,14 +119,14 @@ impl World {
         let mut notebooks: Numbers<NotebookId> = Numbers(HashMap::with_capacity(jobs.len()));
         let open: Vec<&Worker> = workers.iter().filter(|worker| worker.open).collect();
         let mut entry = |number: usize, job: &Job, waiting: Option<usize>| Entry {
-            order: Order::of(job.front, &job.standing, 0),
+            order: Order::of(job.front, &job.precedence, 0),
             waiting,
             person: Person {
                 owner: owners.of(job.owner.clone()),
                 notebook: Some(notebooks.of(job.notebook)),
                 course: outlook.jobs[number].course,
-                standing: job.standing,
-                away_ms: 0,
+                precedence: job.precedence,
+                absent_ms: 0,
                 chance: Chance::of_name(&job.owner),
             },
             job: Some(number),
@@ -157,7 +157,7 @@ impl World {
             .zip(ordered)
             .filter(|(_, (_, job))| !job.held && !job.paused);
         let line = may_start
-            .map(|(place, (number, job))| entry(number, job, Some(place)))
+            .map(|(position, (number, job))| entry(number, job, Some(position)))
             .collect();
         let mut warm = vec![Vec::new(); notebooks.0.len()];
         let mut keeping = vec![None; notebooks.0.len()];
@@ -173,15 +173,15 @@ impl World {
                 }
             }
         }
-        let coming = outlook.coming.iter().map(|coming| Person {
-            owner: owners.of(coming.owner.clone()),
+        let returning = outlook.returning.iter().map(|returning| Person {
+            owner: owners.of(returning.owner.clone()),
             notebook: None,
-            course: coming.course,
-            standing: coming.standing,
-            away_ms: coming.away_ms,
-            chance: Chance::of_name(&coming.owner),
+            course: returning.course,
+            precedence: returning.precedence,
+            absent_ms: returning.absent_ms,
+            chance: Chance::of_name(&returning.owner),
         });
-        let coming = coming.collect();
+        let returning = returning.collect();
         Self {
             jobs_per_person: jobs_per_person.max(1),
             workers: rooms,
@@ -191,7 +191,7 @@ impl World {
             waiting,
             running,
             line,
-            coming,
+            returning,
             outlook,
         }
     }
@@ -295,7 +295,7 @@ impl Play<'_> {
                 return false;
             }
         }
-        for person in &world.coming {
+        for person in &world.returning {
             self.comes_back(*person, 0);
         }
         for (number, course) in world.outlook.courses.iter().enumerate() {
@@ -310,8 +310,8 @@ impl Play<'_> {
                     owner: self.open.len(),
                     notebook: None,
                     course: number,
-                    standing: course.newcomer,
-                    away_ms: 0,
+                    precedence: course.newcomer,
+                    absent_ms: 0,
                     chance,
                 };
                 self.open.push(0);
@@ -355,10 +355,10 @@ impl Play<'_> {
             self.workers[worker].busy -= 1;
         }
         if self.open[person.owner] == 0 {
-            person.standing.used_ms += run_ms as f64;
-            person.standing.low_priority = false;
-            person.standing.waited_ms = 0;
-            person.away_ms = 0;
+            person.precedence.used_ms += run_ms as f64;
+            person.precedence.low_priority = false;
+            person.precedence.waited_ms = 0;
+            person.absent_ms = 0;
             person.chance = person.chance.and(PAUSE);
             self.comes_back(person, now);
         }
@@ -368,7 +368,7 @@ impl Play<'_> {
     fn comes_back(&mut self, person: Person, now: u64) {
         let pauses = &self.world.outlook.courses[person.course].pauses;
         let (_, lazier) = self.unlike[person.course];
-        let away = person.away_ms as f64 / 1000.0;
+        let away = person.absent_ms as f64 / 1000.0;
         let left = 1.0 - person.chance.in_play(self.number);
         let part = 1.0 - pauses.longer_than(away) * left;
         if let Some(pause) = pauses.percentile(part) {
@@ -389,24 +389,24 @@ impl Play<'_> {
         let person = self.people[person];
         self.open[person.owner] += 1;
         let entry = Entry {
-            order: Order::of(None, &person.standing, now),
+            order: Order::of(None, &person.precedence, now),
             waiting: None,
             person,
             job: None,
             chance: person.chance.and(now),
         };
-        let place = self
+        let position = self
             .line
             .partition_point(|other| self.entries[*other].order.is_before(&entry.order));
-        self.line.insert(place, self.entries.len());
+        self.line.insert(position, self.entries.len());
         self.entries.push(entry);
     }
 
     /// Starts what can be started. False when a run begins of which nobody knows how long it takes.
     fn fill(&mut self, now: u64) -> bool {
-        let mut place = 0;
-        while place < self.line.len() && self.has_room() {
-            let entry = self.entries[self.line[place]];
+        let mut position = 0;
+        while position < self.line.len() && self.has_room() {
+            let entry = self.entries[self.line[position]];
             let person = entry.person;
             let is_busy = person
                 .notebook
@@ -415,13 +415,13 @@ impl Play<'_> {
                 || self.busy_owners[person.owner] >= self.world.jobs_per_person
                 || self.waits_for_session(&person, now)
             {
-                place += 1;
+                position += 1;
                 continue;
             }
             let Some((worker, is_warm)) = self.choose_worker(person.notebook) else {
                 return true;
             };
-            self.line.remove(place);
+            self.line.remove(position);
             self.occupy(&entry);
             self.workers[worker].busy += 1;
             let outlook = &self.world.outlook;
@@ -487,7 +487,7 @@ impl Play<'_> {
             .notebook
             .and_then(|notebook| self.world.keeping[notebook]);
         keeping.is_some_and(|at| self.workers[at].busy >= self.workers[at].slots)
-            && person.standing.waited_ms + now < SESSION_PATIENCE_MS
+            && person.precedence.waited_ms + now < SESSION_PATIENCE_MS
     }
 
     /// The warm session's worker first, then the least loaded one; and whether it is warm.

@@ -1,14 +1,18 @@
-//! What notebooks, pages and commands say alike of a place in line. No person is named.
+//! What notebooks, pages and commands say alike of a position in line. No person is named.
 
 use crate::api::{AheadBecause, MovedBack};
 use std::fmt;
 
 /// `2nd in line`, `2nd to 5th in line`
 #[must_use]
-pub fn in_line(place: u32, last_place: u32) -> String {
-    match last_place > place {
-        true => format!("{} to {} in line", ordinal(place), ordinal(last_place)),
-        false => format!("{} in line", ordinal(place)),
+pub fn in_line(position: u32, last_position: u32) -> String {
+    match last_position > position {
+        true => format!(
+            "{} to {} in line",
+            ordinal(position),
+            ordinal(last_position)
+        ),
+        false => format!("{} in line", ordinal(position)),
     }
 }
 
@@ -72,12 +76,12 @@ mod tests {
 
     #[test]
     fn a_place_is_a_range_where_others_may_overtake() {
-        for (place, last, expected) in [
+        for (position, last, expected) in [
             (1, 1, "1st in line"),
             (2, 5, "2nd to 5th in line"),
             (11, 23, "11th to 23rd in line"),
         ] {
-            assert_eq!(in_line(place, last), expected);
+            assert_eq!(in_line(position, last), expected);
         }
     }
 

@@ -1,43 +1,43 @@
-//! The place in line as people are told it: as a range where others are likely to overtake, and never further back
-//! without a reason.
+//! The queue position as people see it: a range if others are likely to overtake, and never further back without a
+//! reason.
 
 use crate::queue::{Job, ahead::because};
 use baton_protocol::api::{AheadBecause, MovedBack};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was told last of one job.
+/// What was shown last of one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ToldPlace {
-    /// 1 = next in line.
-    pub place: u32,
-    /// The place that it hardly falls behind.
+pub struct ShownPosition {
+    /// 1 = next.
+    pub position: u32,
+    /// The last position that it is likely to have.
     pub last: u32,
-    /// The best place that was told, and when, in the caller's milliseconds.
+    /// The best position that was shown, and when, in the caller's milliseconds.
     best: (u32, u64),
 }
 
-impl ToldPlace {
+impl ShownPosition {
     /// `overtakers`: more people than so many rarely overtake; `None`: nobody knows.
     #[must_use]
-    pub fn next(before: Option<Self>, place: u32, overtakers: Option<u32>, now_ms: u64) -> Self {
-        let last = place.saturating_add(overtakers.unwrap_or(0));
+    pub fn next(before: Option<Self>, position: u32, overtakers: Option<u32>, now_ms: u64) -> Self {
+        let last = position.saturating_add(overtakers.unwrap_or(0));
         match before {
             None => Self {
-                place,
+                position,
                 last,
-                best: (place, now_ms),
+                best: (position, now_ms),
             },
-            Some(before) if place > before.place => Self {
-                place,
+            Some(before) if position > before.position => Self {
+                position,
                 last,
                 best: before.best,
             },
             // Nobody came, so that the end of the range has no reason to move back.
             Some(before) => Self {
-                place,
-                last: last.min(before.last).max(place),
-                best: match place <= before.best.0 {
-                    true => (place, now_ms),
+                position,
+                last: last.min(before.last).max(position),
+                best: match position <= before.best.0 {
+                    true => (position, now_ms),
                     false => before.best,
                 },
             },
@@ -47,21 +47,21 @@ impl ToldPlace {
     /// It reads the same.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
-        (self.place, self.last) == (other.place, other.last)
+        (self.position, self.last) == (other.position, other.last)
     }
 
-    /// Why it is further back than it once was told to be. `line` is that of [`crate::queue::in_line`], in which it has this
+    /// Why it is further back than it once was told to be. `line` is that of [`crate::queue::in_queue_order`], in which it has this
     /// place.
     #[must_use]
     pub fn moved_back(&self, line: &[&Job], now_ms: u64) -> Option<MovedBack> {
         let (best, at_ms) = self.best;
-        if self.place <= best {
+        if self.position <= best {
             return None;
         }
-        let own = self.place as usize - 1;
+        let own = self.position as usize - 1;
         let (job, ahead) = (line.get(own)?, line.get(..own)?);
         let since_ms = now_ms.saturating_sub(at_ms);
-        let came = |other: &&&Job| other.standing.waited_ms <= since_ms;
+        let came = |other: &&&Job| other.precedence.waited_ms <= since_ms;
         let mut people: BTreeMap<AheadBecause, BTreeSet<&str>> = BTreeMap::new();
         for other in ahead.iter().filter(came) {
             let owners = people.entry(because(other, job)).or_default();
@@ -76,7 +76,7 @@ impl ToldPlace {
         moved.or_else(|| {
             let other = ahead.last()?;
             Some(MovedBack {
-                people: self.place - best,
+                people: self.position - best,
                 because: because(other, job),
             })
         })

@@ -16,29 +16,29 @@ use play::World;
 /// Of 59 plays, the sixth from either end have four of five between them; likewise the second of 19 in a line so long
 /// that each play takes long.
 const PLAYS: u64 = 59;
-const PLAYS_OF_A_LONG_LINE: u64 = 19;
-const LONG_LINE: usize = 80;
+const PLAYS_OF_A_LONG_QUEUE: u64 = 19;
+const LONG_QUEUE: usize = 80;
 /// One step plays about so many jobs, which takes a few milliseconds.
 const JOBS_AT_ONCE: usize = 2000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Forecast {
+pub struct StartEstimate {
     /// In milliseconds from now: four of five jobs start within.
     pub starts: Spread,
     /// More people than so many rarely overtake it.
     pub overtakers: u32,
 }
 
-/// A forecast that is made in steps, because for a long line it takes longer than a decision may.
+/// A estimate that is made in steps, because for a long line it takes longer than a decision may.
 #[derive(Debug, Clone)]
-pub struct Forecasting {
+pub struct Estimation {
     world: World,
     played: u64,
     starts: Vec<Vec<u64>>,
     overtakers: Vec<Vec<u64>>,
 }
 
-impl Forecasting {
+impl Estimation {
     /// `jobs` in order of arrival, those that were just assigned with their worker.
     #[must_use]
     pub fn new(jobs: &[Job], workers: &[Worker], jobs_per_person: u32, outlook: Outlook) -> Self {
@@ -55,8 +55,8 @@ impl Forecasting {
     /// The next step, at least one play. True when that was the last one.
     pub fn play(&mut self) -> bool {
         let waiting = self.world.waiting().len();
-        let plays = match waiting > LONG_LINE {
-            true => PLAYS_OF_A_LONG_LINE,
+        let plays = match waiting > LONG_QUEUE {
+            true => PLAYS_OF_A_LONG_QUEUE,
             false => PLAYS,
         };
         let at_once = (JOBS_AT_ONCE / waiting.max(1)).max(1) as u64;
@@ -74,27 +74,27 @@ impl Forecasting {
     /// After the last step: for each waiting job, in the order of the line, what can be said honestly. That is nothing
     /// where more than one of ten plays did not reach its start.
     #[must_use]
-    pub fn finish(self) -> Vec<(JobId, Option<Forecast>)> {
+    pub fn finish(self) -> Vec<(JobId, Option<StartEstimate>)> {
         let said = self.starts.into_iter().zip(self.overtakers);
-        let said = said.map(|(starts, overtakers)| said_of(starts, overtakers));
+        let said = said.map(|(starts, overtakers)| estimate_of(starts, overtakers));
         self.world.waiting().iter().copied().zip(said).collect()
     }
 }
 
 /// A whole one.
 #[must_use]
-pub fn forecast(
+pub fn estimate_starts(
     jobs: &[Job],
     workers: &[Worker],
     jobs_per_person: u32,
     outlook: Outlook,
-) -> Vec<(JobId, Option<Forecast>)> {
-    let mut forecasting = Forecasting::new(jobs, workers, jobs_per_person, outlook);
-    while !forecasting.play() {}
-    forecasting.finish()
+) -> Vec<(JobId, Option<StartEstimate>)> {
+    let mut estimation = Estimation::new(jobs, workers, jobs_per_person, outlook);
+    while !estimation.play() {}
+    estimation.finish()
 }
 
-fn said_of(mut starts: Vec<u64>, mut overtakers: Vec<u64>) -> Option<Forecast> {
+fn estimate_of(mut starts: Vec<u64>, mut overtakers: Vec<u64>) -> Option<StartEstimate> {
     starts.sort_unstable();
     overtakers.sort_unstable();
     let at = |tenths: usize| starts[(starts.len() + 1) * tenths / 10 - 1];
@@ -103,7 +103,7 @@ fn said_of(mut starts: Vec<u64>, mut overtakers: Vec<u64>) -> Option<Forecast> {
         middle: at(5),
         upper: at(9),
     };
-    (starts.upper < u64::MAX).then(|| Forecast {
+    (starts.upper < u64::MAX).then(|| StartEstimate {
         starts,
         overtakers: u32::try_from(overtakers[(overtakers.len() + 1) * 9 / 10 - 1])
             .unwrap_or(u32::MAX),

@@ -30,7 +30,7 @@ impl Dispatch {
             traceback: Vec::new(),
             hint: Some(format!("run the cell again, or show a TA job {job}")),
         };
-        self.turned_away(connection, job, Outcome::WorkerLost, error, actions);
+        self.refuse(connection, job, Outcome::WorkerLost, error, actions);
     }
 
     /// A notebook that never waits for its cells must not fill the broker.
@@ -48,7 +48,7 @@ impl Dispatch {
             traceback: Vec::new(),
             hint: Some("run this cell again when some of them have ended".to_owned()),
         };
-        self.turned_away(connection, job, Outcome::Refused, error, actions);
+        self.refuse(connection, job, Outcome::Refused, error, actions);
     }
 
     pub(super) fn too_large(
@@ -64,11 +64,11 @@ impl Dispatch {
             traceback: Vec::new(),
             hint: Some(why.hint().to_owned()),
         };
-        self.turned_away(connection, job, Outcome::Refused, error, actions);
+        self.refuse(connection, job, Outcome::Refused, error, actions);
     }
 
     /// The proxy has heard nothing of this job, so this is its first event and its last. Nothing of it is stored.
-    fn turned_away(
+    fn refuse(
         &self,
         connection: ConnectionId,
         job: JobId,
@@ -84,7 +84,7 @@ impl Dispatch {
                 state: None,
                 usage: Usage::default(),
                 files: None,
-                away_bytes: 0,
+                deferred_bytes: 0,
             },
         };
         let events = vec![end];

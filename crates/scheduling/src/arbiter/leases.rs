@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, time::Duration};
 
-use crate::arbiter::{Settings, session::Session, session::Turn};
+use crate::arbiter::{Settings, session::Lease, session::Session};
 
 /// The lower, the sooner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,7 +15,7 @@ pub(crate) enum Rank {
 
 /// Who is before whom: by rank, then who used less lately, then who waits longer.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
-pub(crate) struct Place {
+pub(crate) struct Priority {
     pub(crate) rank: Rank,
     pub(crate) used: f64,
     pub(crate) since: Duration,
@@ -44,12 +44,12 @@ impl Settings {
 
     /// When it is ended, if it is not at rest then, or its memory not where it is to be.
     pub(crate) fn deadline(&self, session: &Session) -> Option<Duration> {
-        match session.turn {
-            Turn::Ending => None,
-            Turn::Draining { deadline, .. } => Some(deadline),
-            Turn::Idle | Turn::Waiting { .. } | Turn::Holding { .. } => {
-                let moving = Duration::from_secs(session.bytes / self.slowest_move);
-                Some(session.moves_since()? + self.drain_limit + moving)
+        match session.lease {
+            Lease::Ending => None,
+            Lease::Draining { deadline, .. } => Some(deadline),
+            Lease::Idle | Lease::Waiting { .. } | Lease::Holding { .. } => {
+                let move_time = Duration::from_secs(session.bytes / self.slowest_move);
+                Some(session.moves_since()? + self.drain_limit + move_time)
             }
         }
     }
@@ -58,16 +58,16 @@ impl Settings {
     pub(crate) fn yields(
         &self,
         holder: &Session,
-        place: Place,
-        rival: Place,
+        priority: Priority,
+        rival: Priority,
         now: Duration,
     ) -> bool {
-        let Turn::Holding {
+        let Lease::Holding {
             since,
             level,
             guaranteed,
             ..
-        } = holder.turn
+        } = holder.lease
         else {
             return false;
         };
@@ -81,7 +81,7 @@ impl Settings {
         let has_had_its_quantum = self.level(holder) > level || held >= self.slice;
         match rival.rank.cmp(&Rank::Level(self.level(holder))) {
             Ordering::Less => true,
-            Ordering::Equal => has_had_its_quantum && rival.used <= place.used,
+            Ordering::Equal => has_had_its_quantum && rival.used <= priority.used,
             Ordering::Greater => false,
         }
     }

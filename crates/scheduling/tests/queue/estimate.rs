@@ -1,4 +1,4 @@
-//! When cells start: what a forecast promises whatever the line is, and how well it holds in lectures.
+//! When cells start: what an estimate promises for any queue, and how well it holds in lectures.
 
 use crate::{
     lecture::score::Score,
@@ -6,8 +6,8 @@ use crate::{
 };
 use baton_protocol::JobId;
 use baton_scheduling::queue::{
-    Coming, CourseOutlook, Expected, Forecast, Job, Outlook, Seen, Survival, Times, Worker,
-    forecast, plan,
+    CourseOutlook, Expected, Job, Outlook, Returning, Seen, StartEstimate, Survival, Times, Worker,
+    estimate_starts, plan,
 };
 use proptest::prelude::*;
 use std::collections::HashMap;
@@ -29,35 +29,35 @@ fn certain(takes: &[Option<u64>]) -> Outlook {
             unlike_pauses: 0.0,
             newcomers: 0.0,
             newcomers_for_ms: 0,
-            newcomer: job(0, None).standing,
+            newcomer: job(0, None).precedence,
         }],
-        coming: Vec::new(),
+        returning: Vec::new(),
         cold: None,
         warm: None,
     }
 }
 
-fn said(forecasts: Vec<(JobId, Option<Forecast>)>) -> HashMap<JobId, Option<Forecast>> {
-    forecasts.into_iter().collect()
+fn said(estimates: Vec<(JobId, Option<StartEstimate>)>) -> HashMap<JobId, Option<StartEstimate>> {
+    estimates.into_iter().collect()
 }
 
 proptest! {
     #[test]
-    fn a_forecast_is_a_range_for_each_that_waits_and_always_the_same(
+    fn an_estimate_is_a_range_for_each_that_waits_and_always_the_same(
         (jobs, workers, each) in class(),
         takes in prop::collection::vec(prop::option::weighted(0.8, 1..1000_u64), 30),
     ) {
         let plan = plan(&jobs, &workers, each);
         let after = carried_out(&jobs, &plan);
         let outlook = certain(&takes[..jobs.len()]);
-        let forecasts = forecast(&after, &workers, each, outlook.clone());
-        let places: Vec<JobId> = plan.places.iter().map(|(job, _)| *job).collect();
-        let told: Vec<JobId> = forecasts.iter().map(|(job, _)| *job).collect();
-        prop_assert_eq!(told, places);
-        prop_assert_eq!(&forecasts, &forecast(&after, &workers, each, outlook.clone()));
+        let estimates = estimate_starts(&after, &workers, each, outlook.clone());
+        let positions: Vec<JobId> = plan.positions.iter().map(|(job, _)| *job).collect();
+        let told: Vec<JobId> = estimates.iter().map(|(job, _)| *job).collect();
+        prop_assert_eq!(told, positions);
+        prop_assert_eq!(&estimates, &estimate_starts(&after, &workers, each, outlook.clone()));
         let unknown = after.iter().zip(&outlook.jobs).any(|(job, expected)| job.worker.is_some() && expected.takes.is_none());
-        for (id, said) in forecasts {
-            if let Some(Forecast { starts, overtakers }) = said {
+        for (id, said) in estimates {
+            if let Some(StartEstimate { starts, overtakers }) = said {
                 prop_assert!(starts.lower <= starts.middle && starts.middle <= starts.upper);
                 prop_assert_eq!(overtakers, 0);
                 prop_assert!(!unknown && !of(&jobs, id).paused && !of(&jobs, id).held && !workers.is_empty());
@@ -73,7 +73,7 @@ proptest! {
         let first = plan(&jobs, &workers, each);
         let mut after = carried_out(&jobs, &first);
         let same = vec![Some(60_000); after.len()];
-        let said = said(forecast(&after, &workers, each, certain(&same)));
+        let said = said(estimate_starts(&after, &workers, each, certain(&same)));
         let mut last = 0;
         // All that run end at the same time, again and again.
         while after.iter().any(|job| job.worker.is_some()) {
@@ -94,17 +94,17 @@ proptest! {
 fn line() -> (Vec<Job>, Outlook) {
     let running = job(1, Some(1));
     let mut waiting = job(2, None);
-    waiting.standing.used_ms = 600_000.0;
+    waiting.precedence.used_ms = 600_000.0;
     (
         vec![running, waiting],
         certain(&[Some(20_000), Some(20_000)]),
     )
 }
 
-fn start(jobs: &[Job], outlook: &Outlook) -> Forecast {
-    let forecasts = forecast(jobs, &[worker(1, 1)], 1, outlook.clone());
-    assert_eq!(forecasts[0].0, job_id(2));
-    forecasts[0].1.unwrap()
+fn start(jobs: &[Job], outlook: &Outlook) -> StartEstimate {
+    let estimates = estimate_starts(jobs, &[worker(1, 1)], 1, outlook.clone());
+    assert_eq!(estimates[0].0, job_id(2));
+    estimates[0].1.unwrap()
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn a_session_that_has_to_start_is_counted_in() {
     outlook.warm = Some(Times::exactly(300));
     let mut warm = worker(1, 1);
     warm.warm.insert(jobs[1].notebook);
-    let told = forecast(&jobs, &[warm], 1, outlook)[0].1.unwrap();
+    let told = estimate_starts(&jobs, &[warm], 1, outlook)[0].1.unwrap();
     assert_eq!(told.starts, alone.map(|ms| ms + 5300));
 }
 
@@ -131,7 +131,7 @@ fn a_wait_for_the_own_session_is_counted_in() {
     let mut own = worker(1, 1);
     own.keeping.insert(jobs[1].notebook);
     let starts = |own: Worker| {
-        let said = forecast(&jobs, &[own, worker(2, 1)], 1, outlook.clone());
+        let said = estimate_starts(&jobs, &[own, worker(2, 1)], 1, outlook.clone());
         self::said(said)[&jobs[1].job].unwrap().starts.middle
     };
     assert_eq!(starts(worker(1, 1)), 0);
@@ -148,12 +148,12 @@ fn people_who_used_less_and_are_about_to_come_are_counted_in() {
     };
     outlook.courses[0].pauses = Survival::of(vec![comes(5.0), comes(8.0)]);
     outlook.courses[0].takes = Some(Times::exactly(30_000));
-    outlook.coming = ["eve", "dan"]
-        .map(|owner| Coming {
+    outlook.returning = ["eve", "dan"]
+        .map(|owner| Returning {
             owner: owner.into(),
             course: 0,
-            standing: job(9, None).standing,
-            away_ms: 0,
+            precedence: job(9, None).precedence,
+            absent_ms: 0,
         })
         .to_vec();
     let overtaken = start(&jobs, &outlook);
@@ -163,12 +163,12 @@ fn people_who_used_less_and_are_about_to_come_are_counted_in() {
     );
     assert!(overtaken.overtakers >= 2, "{overtaken:?}");
     // Who used more does not overtake.
-    for coming in &mut outlook.coming {
-        coming.standing.used_ms = 1_200_000.0;
+    for returning in &mut outlook.returning {
+        returning.precedence.used_ms = 1_200_000.0;
     }
     assert_eq!(start(&jobs, &outlook), alone);
     // People whom nobody knows yet may come, too.
-    outlook.coming.clear();
+    outlook.returning.clear();
     outlook.courses[0].newcomers = 0.001;
     outlook.courses[0].newcomers_for_ms = 60_000;
     assert!(start(&jobs, &outlook).overtakers > 0);
@@ -179,7 +179,7 @@ fn behind_a_run_that_nobody_knows_nothing_is_said() {
     let (jobs, mut outlook) = line();
     outlook.jobs[0].takes = None;
     assert_eq!(
-        forecast(&jobs, &[worker(1, 1)], 1, outlook),
+        estimate_starts(&jobs, &[worker(1, 1)], 1, outlook),
         [(job_id(2), None)]
     );
     assert_eq!(jobs[0].worker, Some(worker_id(1)));

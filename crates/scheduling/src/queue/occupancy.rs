@@ -6,7 +6,7 @@ use foldhash::{HashMap, HashMapExt};
 
 /// It is made for each decision, so nothing in it is copied or allocated per job.
 #[derive(Debug, Clone)]
-pub(super) struct Line<'jobs> {
+pub(super) struct Occupancy<'jobs> {
     workers: &'jobs [Worker],
     jobs_per_person: u32,
     busy_notebooks: HashMap<NotebookId, JobId>,
@@ -27,9 +27,9 @@ pub(super) enum Taken {
     Not(Reason),
 }
 
-impl<'jobs> Line<'jobs> {
+impl<'jobs> Occupancy<'jobs> {
     pub(super) fn new(jobs: &'jobs [Job], workers: &'jobs [Worker], jobs_per_person: u32) -> Self {
-        let mut line = Self {
+        let mut occupancy = Self {
             workers,
             jobs_per_person: jobs_per_person.max(1),
             busy_notebooks: HashMap::with_capacity(jobs.len()),
@@ -38,10 +38,10 @@ impl<'jobs> Line<'jobs> {
         };
         for job in jobs {
             if let Some(worker) = job.worker {
-                line.occupy(job, worker);
+                occupancy.occupy(job, worker);
             }
         }
-        line
+        occupancy
     }
 
     /// From here on the job is one of those that are taken, if it can be.
@@ -72,7 +72,7 @@ impl<'jobs> Line<'jobs> {
             None if self.workers.iter().all(|worker| !worker.open) => {
                 Taken::Not(Reason::WorkersClosed)
             }
-            None => Taken::Not(Reason::InLine),
+            None => Taken::Not(Reason::JobsAhead),
         }
     }
 
@@ -92,7 +92,7 @@ impl<'jobs> Line<'jobs> {
 
     /// The busy worker whose session holds what would be lost on any other.
     fn worker_to_wait_for(&self, job: &Job) -> Option<WorkerId> {
-        if job.standing.waited_ms >= SESSION_PATIENCE_MS {
+        if job.precedence.waited_ms >= SESSION_PATIENCE_MS {
             return None;
         }
         let keeps = |worker: &&Worker| worker.open && worker.keeping.contains(&job.notebook);

@@ -1,12 +1,12 @@
 //! A cell goes all the way.
 
-use crate::cancel::wait_until_away;
+use crate::cancel::wait_until_disconnected;
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, finished, output, outputs, started, state, submission, within,
 };
 use baton_broker::Activity;
 use baton_protocol::{
-    JobEvent, Outcome, Parcel, Piece,
+    JobEvent, Outcome, Payload, Piece,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -116,20 +116,20 @@ async fn questions_about_files_come_before_the_start_and_after() {
     let job = proxy.submit().await;
     let (fencing, _) = worker.assignment().await;
     proxy.assigned(job).await;
-    let parcel = |text: &'static str| Parcel(vec![Piece::Inline(text.into())]);
+    let payload = |text: &'static str| Payload(vec![Piece::Inline(text.into())]);
     let question = |question| JobEvent::FilesWanted {
         question,
-        wanted: parcel("wanted"),
+        wanted: payload("wanted"),
     };
     let answer = |question| FromProxy::Files {
         job,
         question,
-        answer: parcel("answer"),
+        answer: payload("answer"),
     };
     let forwarded = |question| ToWorker::Files {
         job,
         question,
-        answer: parcel("answer"),
+        answer: payload("answer"),
     };
     worker.report(job, fencing, 1, vec![question(1)]).await;
     assert_eq!(proxy.event(job).await, question(1));
@@ -142,7 +142,7 @@ async fn questions_about_files_come_before_the_start_and_after() {
     // An answer waits for a worker that is away.
     let id = worker.id;
     drop(worker);
-    wait_until_away(&broker).await;
+    wait_until_disconnected(&broker).await;
     proxy.say(answer(2)).await;
     let mut worker = FakeWorker::back(&broker.dial, id, &[(job, fencing)]).await;
     let stored = ToWorker::Acknowledge {
@@ -194,7 +194,7 @@ async fn activity_tells_whether_the_broker_is_needed() {
     assert!(broker.activity.borrow_and_update().is_idle());
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let job = proxy.submit().await;
-    proxy.place(job).await;
+    proxy.position(job).await;
     let wanted = Activity {
         proxies: 1,
         unfinished_jobs: 1,

@@ -1,4 +1,4 @@
-//! Which way a job's state comes, and which way its result goes: through the broker, or past it on one machine.
+//! Receives a job's state and sends its result back, through the broker or from memory on one machine.
 //!
 //! In: what the proxy says about its state. Out: the file that a session maps, or what the job's last event says.
 //!
@@ -7,7 +7,7 @@
 use baton_chunks::{BlobError, Bundle, Collector, Ledger, is_quick, pack};
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{HeldKey, HeldState, Holder, Manifest, State, StateVersion};
-use baton_transport::{ChunkLane, LaneChoice, Unreachable, deposit, fetch};
+use baton_transport::{ChunkClient, TransportChoice, Unreachable, deposit, fetch};
 use tokio_util::sync::CancellationToken;
 
 use super::state::{Assembled, assemble, collect};
@@ -21,23 +21,23 @@ pub(crate) enum Source {
 
 /// How a result goes home.
 #[derive(Clone)]
-pub(crate) enum Way {
+pub(crate) enum Transport {
     Chunks,
     Memory { holder: Holder, key: HeldKey },
 }
 
-/// `None`: the proxy has to send the state another way.
-pub(crate) async fn open(context: &Context, state: State) -> Option<(Source, Way)> {
+/// Returns `None` if the proxy must send the state by another transport.
+pub(crate) async fn open(context: &Context, state: State) -> Option<(Source, Transport)> {
     let HeldState {
         holder,
         key,
         enclosed,
         ..
     } = match state {
-        State::Chunks(manifest) => return Some((Source::Chunks(manifest), Way::Chunks)),
+        State::Chunks(manifest) => return Some((Source::Chunks(manifest), Transport::Chunks)),
         State::Memory(held) => held,
     };
-    if context.config.lane == LaneChoice::Http {
+    if context.config.transport == TransportChoice::Http {
         return None;
     }
     let bundle = match enclosed {
@@ -45,7 +45,7 @@ pub(crate) async fn open(context: &Context, state: State) -> Option<(Source, Way
         None => fetch(&holder, key).await,
     };
     match bundle {
-        Ok(bundle) => Some((Source::Memory(bundle), Way::Memory { holder, key })),
+        Ok(bundle) => Some((Source::Memory(bundle), Transport::Memory { holder, key })),
         Err(error) => {
             say(&error, "its state moves");
             None
@@ -54,7 +54,7 @@ pub(crate) async fn open(context: &Context, state: State) -> Option<(Source, Way
 }
 
 /// Brings together what a session maps.
-pub(crate) async fn bring(
+pub(crate) async fn receive(
     context: &Context,
     source: Source,
     ledger: Ledger,
@@ -73,14 +73,14 @@ pub(crate) async fn bring(
     }
 }
 
-/// Brings what a running cell lacks. There is no other way left: the notebook's table has gone on.
-pub(crate) async fn bring_more(
+/// Receives what a running cell lacks. No other transport is possible: the notebook's table has advanced.
+pub(crate) async fn receive_more(
     context: &Context,
     state: State,
     ledger: Ledger,
 ) -> Result<Assembled, MoveError> {
     match open(context, state).await {
-        Some((source, _)) => bring(context, source, ledger).await,
+        Some((source, _)) => receive(context, source, ledger).await,
         None => Err(MoveError::Unreachable),
     }
 }
@@ -109,15 +109,15 @@ impl From<MoveError> for NotSent {
     }
 }
 
-/// Reads what changed and brings it where the proxy can have it. Dropping the future stops the reading.
-pub(crate) async fn send_home(
-    lane: ChunkLane,
-    way: Way,
+/// Reads what changed and moves it to where the proxy can get it. Dropping the future stops the reading.
+pub(crate) async fn send_back(
+    chunk_client: ChunkClient,
+    transport: Transport,
     changes: Changes,
 ) -> Result<(State, Ledger), NotSent> {
-    let changes = match way {
-        Way::Chunks => changes,
-        Way::Memory { holder, key } => {
+    let changes = match transport {
+        Transport::Chunks => changes,
+        Transport::Memory { holder, key } => {
             let (bundle, changes) = read(changes).await?;
             let enclosed = bundle.and_then(|bundle| Ok((bundle.enclose()?, bundle)));
             let (enclosed, bundle) = match enclosed {
@@ -159,7 +159,7 @@ pub(crate) async fn send_home(
         ledger,
     } = &changes;
     let collector = Collector::new(*kernel, *base, snapshot.clone(), ledger.clone());
-    match collect(lane, collector).await {
+    match collect(chunk_client, collector).await {
         Ok((manifest, ledger)) => Ok((State::Chunks(manifest), ledger)),
         Err(error) => Err(NotSent {
             error,

@@ -1,9 +1,9 @@
-//! What a forecast for hundreds of waiting cells costs: prints one JSON object, which `benches/estimates.py` reports.
+//! What an estimate for hundreds of waiting cells costs: prints one JSON object, which `benches/estimates.py` reports.
 #![allow(clippy::unwrap_used)]
 
 use baton_protocol::{CellKey, JobId, NotebookId, WorkerId};
 use baton_scheduling::queue::{
-    Account, Forecasting, History, Job, Open, Progress, Run, Standing, Worker,
+    Account, Estimation, History, Job, Open, Precedence, Progress, Run, Worker,
 };
 use std::{
     collections::HashSet,
@@ -39,19 +39,19 @@ fn cost(waiting: u128) -> String {
         })
         .collect();
     // All that the first decision does.
-    let (first, (mut forecasting, mut is_finished)) = timed(|| {
-        let outlook = history.outlook(&open, NOW_MS, |_| standing(0));
-        let mut forecasting = Forecasting::new(&jobs, &workers, 1, outlook);
-        let is_finished = forecasting.play();
-        (forecasting, is_finished)
+    let (first, (mut estimation, mut is_finished)) = timed(|| {
+        let outlook = history.outlook(&open, NOW_MS, |_| precedence(0));
+        let mut estimation = Estimation::new(&jobs, &workers, 1, outlook);
+        let is_finished = estimation.play();
+        (estimation, is_finished)
     });
     let mut steps = vec![first];
     while !is_finished {
-        let (step, is_last) = timed(|| forecasting.play());
+        let (step, is_last) = timed(|| estimation.play());
         steps.push(step);
         is_finished = is_last;
     }
-    assert!(forecasting.finish().iter().all(|(_, said)| said.is_some()));
+    assert!(estimation.finish().iter().all(|(_, said)| said.is_some()));
     let ms = |time: Duration| time.as_secs_f64() * 1000.0;
     format!(
         "{{\"waiting\": {waiting}, \"steps\": {}, \"longest_step_ms\": {:.2}, \"all_ms\": {:.2}}}",
@@ -100,15 +100,15 @@ fn job(number: u128) -> Job {
         notebook: NotebookId(Uuid::from_u128(number)),
         owner: account(number).owner.into(),
         worker: (number < WORKERS).then(|| WorkerId(Uuid::from_u128(number))),
-        standing: standing(number as u64),
+        precedence: precedence(number as u64),
         held: false,
         paused: false,
         front: None,
     }
 }
 
-fn standing(seconds: u64) -> Standing {
-    Standing {
+fn precedence(seconds: u64) -> Precedence {
+    Precedence {
         used_ms: (seconds * 1000) as f64,
         weight: 1.0,
         boost: 1.0,

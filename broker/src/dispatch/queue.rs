@@ -1,4 +1,4 @@
-//! The line: who is assigned, and what those who wait are told.
+//! The queue: which jobs are assigned, and what those who wait see.
 
 use super::{Action, Dispatch, Job, Now, Phase, Worker};
 use crate::people::Account;
@@ -8,11 +8,13 @@ use baton_protocol::{
     api::MovedBack,
     proxy::{Estimate, ToProxy, WaitingReason},
 };
-use baton_scheduling::queue::{self as order, Place, Reason, Spread, Standing, ToldPlace};
+use baton_scheduling::queue::{
+    self as order, Precedence, QueuePosition, Reason, ShownPosition, Spread,
+};
 use std::{collections::HashSet, time::Duration};
 
 /// A text that changes faster cannot be read.
-const TELL_EVERY: Duration = Duration::from_secs(1);
+const NOTIFY_EVERY: Duration = Duration::from_secs(1);
 /// An estimate that moves by less is still the same.
 const SAME_ESTIMATE_MS: u64 = 2000;
 
@@ -23,14 +25,14 @@ const MOST_RANGES: usize = 500;
 const UNCERTAIN: &str =
     "the broker was restarted, and the notebook has not resubmitted this cell yet";
 
-/// Where a job stands that waits.
+/// A waiting job's position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Waiting {
-    pub(crate) place: u32,
-    /// The place that it hardly falls behind.
-    pub(crate) last_place: u32,
+    pub(crate) position: u32,
+    /// The last position that it is likely to have.
+    pub(crate) last_position: u32,
     pub(crate) moved_back: Option<MovedBack>,
-    told_place: ToldPlace,
+    shown_position: ShownPosition,
     pub(crate) reason: WaitingReason,
     gpu: bool,
     /// In milliseconds since 1970.
@@ -39,50 +41,50 @@ pub(crate) struct Waiting {
 }
 
 impl Dispatch {
-    /// Assigns what can be assigned and says to all others where they stand. To be called after each batch.
+    /// Assigns the jobs that can run, and tells all others their position. Call it after each batch.
     pub(crate) fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
-        if self.retell_at.is_some_and(|at| at <= now.instant) {
+        if self.notify_at.is_some_and(|at| at <= now.instant) {
             self.disordered = true;
         }
-        self.disordered |= self.go_on_forecasting(now);
+        self.disordered |= self.continue_estimates(now);
         if !self.disordered {
             return;
         }
         self.refuse_without_budget(now, actions);
         self.disordered = false;
-        self.retell_at = None;
+        self.notify_at = None;
         let workers = self.connected_workers();
-        let plan = order::plan(&self.line(now), &workers, self.courses.jobs_per_person);
+        let plan = order::plan(&self.queue(now), &workers, self.courses.jobs_per_person);
         for (job, worker) in plan.assignments {
             self.assign(job, worker, now, actions);
         }
-        if plan.places.is_empty() {
+        if plan.positions.is_empty() {
             return;
         }
-        let jobs = self.line(now);
-        self.forecast(&jobs, &workers, now);
-        let line = order::in_line(&jobs);
-        for (job, place) in plan.places {
-            if let Reason::OwnSession(_) = place.reason {
-                self.look_again_for_session(job, now);
+        let jobs = self.queue(now);
+        self.estimate_starts(&jobs, &workers, now);
+        let queue = order::in_queue_order(&jobs);
+        for (job, position) in plan.positions {
+            if let Reason::OwnSession(_) = position.reason {
+                self.recheck_for_session(job, now);
             }
-            self.place(job, place, &line, now, actions);
+            self.set_position(job, position, &queue, now, actions);
         }
     }
 
     /// When the job has waited for its session for long enough.
-    fn look_again_for_session(&mut self, job: JobId, now: Now) {
+    fn recheck_for_session(&mut self, job: JobId, now: Now) {
         let Some(job) = self.jobs.get(&job) else {
             return;
         };
         let waited_ms = u64::try_from(now.unix_ms.saturating_sub(job.submitted_ms)).unwrap_or(0);
         let left = Duration::from_millis(order::SESSION_PATIENCE_MS.saturating_sub(waited_ms));
         let at = now.instant + left;
-        self.retell_at = Some(self.retell_at.map_or(at, |earlier| earlier.min(at)));
+        self.notify_at = Some(self.notify_at.map_or(at, |earlier| earlier.min(at)));
     }
 
     /// Every unfinished job in order of arrival.
-    pub(super) fn line(&self, now: Now) -> Vec<order::Job> {
+    pub(super) fn queue(&self, now: Now) -> Vec<order::Job> {
         let unfinished = self
             .jobs
             .values()
@@ -103,10 +105,10 @@ impl Dispatch {
             notebook: job.notebook,
             owner: job.account.owner.as_str().into(),
             worker: job.worker,
-            standing: Standing {
+            precedence: Precedence {
                 low_priority: job.priority == Priority::Low,
                 waited_ms,
-                ..self.standing_of(&job.account, now)
+                ..self.precedence_of(&job.account, now)
             },
             held: job.held.is_some() || job.unclaimed.is_some(),
             paused: course.paused.is_some(),
@@ -115,10 +117,10 @@ impl Dispatch {
     }
 
     /// Of a job that is submitted now.
-    pub(super) fn standing_of(&self, account: &Account, now: Now) -> Standing {
+    pub(super) fn precedence_of(&self, account: &Account, now: Now) -> Precedence {
         let course = self.courses.of(&account.course);
         let spent = self.spent.get(account).copied().unwrap_or_default();
-        Standing {
+        Precedence {
             used_ms: spent.faded_ms(now.unix_ms, self.courses.half_life_ms),
             weight: course.weight,
             boost: course.boost(now.unix_ms),
@@ -172,7 +174,7 @@ impl Dispatch {
         job.fencing += 1;
         job.acknowledged = 0;
         job.waiting = None;
-        job.told = None;
+        job.shown = None;
         job.assigned = Some((now.unix_ms, !worker.warm.contains(&job.notebook)));
         job.timeout_ms = [job.timeout_ms, left_ms].into_iter().flatten().min();
         let timeout_ms = job.timeout_ms;
@@ -200,11 +202,11 @@ impl Dispatch {
         self.append(id, vec![assigned], None, actions);
     }
 
-    fn place(
+    fn set_position(
         &mut self,
         id: JobId,
-        place: Place,
-        line: &[&order::Job],
+        position: QueuePosition,
+        queue: &[&order::Job],
         now: Now,
         actions: &mut Vec<Action>,
     ) {
@@ -212,18 +214,18 @@ impl Dispatch {
             return;
         };
         let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
-        let forecast = self.forecasts.of(id);
-        let before = job.told.as_ref().map(|(told, _)| told.told_place);
-        let overtakers = forecast.map(|forecast| forecast.overtakers);
-        let told_place = ToldPlace::next(before, place.place, overtakers, now_ms);
+        let estimate = self.estimates.of(id);
+        let before = job.shown.as_ref().map(|(shown, _)| shown.shown_position);
+        let overtakers = estimate.map(|estimate| estimate.overtakers);
+        let shown_position = ShownPosition::next(before, position.position, overtakers, now_ms);
         let waiting = Waiting {
-            place: told_place.place,
-            last_place: told_place.last,
-            moved_back: told_place.moved_back(line, now_ms),
-            told_place,
-            reason: self.reason(job, place.reason),
+            position: shown_position.position,
+            last_position: shown_position.last,
+            moved_back: shown_position.moved_back(queue, now_ms),
+            shown_position,
+            reason: self.reason(job, position.reason),
             gpu: self.have_gpus(),
-            starts_at: forecast.map(|forecast| forecast.starts),
+            starts_at: estimate.map(|estimate| estimate.starts),
             message: self.courses.of(&job.account.course).message.clone(),
         };
         if let Some(job) = self.jobs.get_mut(&id) {
@@ -231,14 +233,14 @@ impl Dispatch {
             job.submission = None;
             job.waiting = Some(waiting);
         }
-        self.tell(id, now, actions);
+        self.notify_position(id, now, actions);
     }
 
     fn reason(&self, job: &Job, reason: Reason) -> WaitingReason {
         let course = self.courses.of(&job.account.course);
         let of = |other: &JobId| self.jobs.get(other);
         match reason {
-            Reason::InLine => WaitingReason::InLine,
+            Reason::JobsAhead => WaitingReason::JobsAhead,
             Reason::Held => WaitingReason::Held {
                 why: job.held.clone().unwrap_or_else(|| UNCERTAIN.to_owned()),
             },
@@ -301,8 +303,8 @@ impl Dispatch {
         }
     }
 
-    /// Says to the proxy where its job stands, if that differs from what was said last; at most once a second.
-    fn tell(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
+    /// Sends the proxy its job's position, if it has changed; at most once a second.
+    fn notify_position(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
         let Some(connection) = self.subscriber(id) else {
             return;
         };
@@ -310,32 +312,32 @@ impl Dispatch {
             return;
         };
         let Some(waiting) = &job.waiting else { return };
-        if let Some((told, at)) = &job.told {
-            if !waiting.differs(told) {
+        if let Some((shown, at)) = &job.shown {
+            if !waiting.differs(shown) {
                 return;
             }
-            let next = *at + TELL_EVERY;
+            let next = *at + NOTIFY_EVERY;
             if next > now.instant {
-                self.look_again(next);
+                self.recheck_at(next);
                 return;
             }
         }
         actions.push(Action::ToProxy(connection, waiting.message(id, now)));
-        job.told = Some((waiting.clone(), now.instant));
+        job.shown = Some((waiting.clone(), now.instant));
         if let Some(starts) = waiting.starts_at
-            && job.told_ranges.len() < MOST_RANGES
+            && job.shown_ranges.len() < MOST_RANGES
         {
-            job.told_ranges.push((starts.lower, starts.upper));
+            job.shown_ranges.push((starts.lower, starts.upper));
         }
     }
 }
 
 impl Waiting {
     pub(super) fn message(&self, job: JobId, now: Now) -> ToProxy {
-        ToProxy::Place {
+        ToProxy::QueuePosition {
             job,
-            place: self.place,
-            last_place: self.last_place,
+            position: self.position,
+            last_position: self.last_position,
             moved_back: self.moved_back,
             waiting: self.reason.clone(),
             gpu: self.gpu,
@@ -354,8 +356,8 @@ impl Waiting {
         })
     }
 
-    fn differs(&self, told: &Self) -> bool {
-        let moved = match (self.starts_at, told.starts_at) {
+    fn differs(&self, shown: &Self) -> bool {
+        let moved = match (self.starts_at, shown.starts_at) {
             (Some(one), Some(other)) => {
                 let far = |one: u64, other: u64| one.abs_diff(other) > SAME_ESTIMATE_MS;
                 far(one.lower, other.lower)
@@ -365,10 +367,10 @@ impl Waiting {
             (one, other) => one.is_some() != other.is_some(),
         };
         moved
-            || !self.told_place.is_same(&told.told_place)
-            || self.moved_back != told.moved_back
-            || self.reason != told.reason
-            || self.gpu != told.gpu
-            || self.message != told.message
+            || !self.shown_position.is_same(&shown.shown_position)
+            || self.moved_back != shown.moved_back
+            || self.reason != shown.reason
+            || self.gpu != shown.gpu
+            || self.message != shown.message
     }
 }
