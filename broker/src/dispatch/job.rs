@@ -183,7 +183,7 @@ impl Job {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Abandoned {
     AsItEnded,
-    AsTold(Outcome),
+    Reported(Outcome),
     /// Nothing, unless it has started: the notebook submits the cell anew.
     NoTrace,
 }

@@ -443,7 +443,7 @@ impl Dispatch {
         if let Some(proxy) = proxy {
             actions.push(Action::ToProxy(proxy, ToProxy::Closed { job: id }));
         }
-        if let Some(Abandoned::AsTold(outcome)) = job.abandoned {
+        if let Some(Abandoned::Reported(outcome)) = job.abandoned {
             actions.push(Action::Write(Write::GiveUp { job: id, outcome }));
         }
         if job.abandoned == Some(Abandoned::NoTrace) && job.started_ms.is_none() {

@@ -74,7 +74,7 @@ impl Dispatch {
                 self.submit(connection, submission, now, actions);
             }
             FromProxy::GivenUp { job, outcome } if self.closed.get(&job) == Some(&notebook) => {
-                self.given_up_late(connection, job, outcome, actions);
+                self.on_closed_job_given_up(connection, job, outcome, actions);
             }
             // Said once already.
             FromProxy::Hello { .. } => {}
@@ -117,7 +117,7 @@ impl Dispatch {
             FromProxy::DeferredWanted { job } => self.deferred_wanted(connection, job, actions),
             FromProxy::Applied { job } => self.abandon(job, Abandoned::AsItEnded, now, actions),
             FromProxy::GivenUp { job, outcome } => {
-                let how = outcome.map_or(Abandoned::NoTrace, Abandoned::AsTold);
+                let how = outcome.map_or(Abandoned::NoTrace, Abandoned::Reported);
                 self.abandon(job, how, now, actions);
             }
             FromProxy::Goodbye {} => self.on_proxy_gone(notebook, now, actions),
@@ -489,8 +489,8 @@ impl Dispatch {
         }
     }
 
-    /// The job was closed while its notebook was away, which has told its student something else.
-    fn given_up_late(
+    /// The job was closed while its notebook was disconnected, which has shown its student another outcome.
+    fn on_closed_job_given_up(
         &self,
         connection: ConnectionId,
         job: JobId,

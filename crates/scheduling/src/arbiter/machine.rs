@@ -26,7 +26,7 @@ pub struct Arbiter {
     accounts: Accounts,
     pub(crate) epoch: Epoch,
     /// Seconds that the lowest level has not had of its share.
-    owed: f64,
+    guaranteed_debt: f64,
     /// It was a whole slice, and is not paid yet.
     is_overdue: bool,
 }
@@ -44,7 +44,7 @@ impl Arbiter {
             stuck_since: None,
             accounts: Accounts::default(),
             epoch: 0,
-            owed: 0.0,
+            guaranteed_debt: 0.0,
             is_overdue: false,
         }
     }
@@ -128,14 +128,15 @@ impl Arbiter {
 
     fn settle_the_lowest(&mut self, elapsed: Duration) {
         if self.lowest_computes() {
-            self.owed = (self.owed - elapsed.as_secs_f64()).max(0.0);
+            self.guaranteed_debt = (self.guaranteed_debt - elapsed.as_secs_f64()).max(0.0);
         } else if self.lowest_waits() {
-            self.owed += elapsed.as_secs_f64() * self.settings.guaranteed_share;
+            self.guaranteed_debt += elapsed.as_secs_f64() * self.settings.guaranteed_share;
         } else {
-            self.owed = 0.0;
+            self.guaranteed_debt = 0.0;
         }
         let slice = self.settings.guaranteed_slice.as_secs_f64();
-        self.is_overdue = self.owed >= slice || (self.is_overdue && self.owed > 0.0);
+        self.is_overdue =
+            self.guaranteed_debt >= slice || (self.is_overdue && self.guaranteed_debt > 0.0);
     }
 
     fn take_in(&mut self, event: Event, actions: &mut Vec<Action>) {
@@ -398,7 +399,7 @@ impl Arbiter {
     }
 
     fn wake_for_the_lowest(&self) -> Option<Duration> {
-        let left = self.settings.guaranteed_slice.as_secs_f64() - self.owed;
+        let left = self.settings.guaranteed_slice.as_secs_f64() - self.guaranteed_debt;
         let share = self.settings.guaranteed_share;
         let grows = share > 0.0 && self.lowest_waits() && !self.lowest_computes();
         (grows && !self.is_overdue)

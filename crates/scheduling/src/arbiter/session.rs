@@ -73,7 +73,7 @@ pub(crate) enum Release {
     No,
     /// Its memory leaves first.
     Chosen,
-    Told,
+    Requested,
     /// Its context is off the GPU.
     Gone,
 }
@@ -152,7 +152,7 @@ impl Session {
 
     /// Who leaves the GPU waits for its next cell first.
     pub(crate) fn waits(&self) -> bool {
-        let leaves = matches!(self.release, Release::Told | Release::Gone);
+        let leaves = matches!(self.release, Release::Requested | Release::Gone);
         !leaves && matches!(self.lease, Lease::Waiting { .. })
     }
 
@@ -322,7 +322,7 @@ impl Session {
 
     /// It has a context on the GPU no more. A cell that came meanwhile has it back already.
     pub(crate) fn vacate(&mut self) {
-        if self.release == Release::Told {
+        if self.release == Release::Requested {
             self.has_context = false;
             self.release = Release::Gone;
         }

@@ -144,7 +144,8 @@ impl Arbiter {
         let leaving =
             chosen.filter(|(_, one)| one.release == Release::Chosen && one.is_idle() && bare(one));
         for id in leaving.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.sessions.change(id, |one| one.release = Release::Told);
+            self.sessions
+                .change(id, |one| one.release = Release::Requested);
             actions.push(Action::Release(id));
         }
     }
@@ -158,7 +159,8 @@ impl Arbiter {
         let is_standstill = self
             .others_with_contexts(id)
             .all(|(_, one)| one.used_at + limit <= self.now);
-        let is_leaving = |one: &Session| matches!(one.release, Release::Chosen | Release::Told);
+        let is_leaving =
+            |one: &Session| matches!(one.release, Release::Chosen | Release::Requested);
         let somebody_leaves = self.sessions.values().any(is_leaving);
         let returns = self.sessions[&id].is_swapped_out();
         self.sessions.change(id, |session| {
