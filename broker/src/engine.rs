@@ -3,7 +3,7 @@
 //! In: [`Event`]s from connections and pages. Out: frames into the connections' queues.
 //! A batch of events becomes one transaction; only when it is stored is anything sent. When storing fails, every
 //! connection is closed and the state is loaded again: the peers come back and resume by number.
-//! The same happens when another broker takes the lead; until this one has it back, it turns everybody away.
+//! The same happens when another broker becomes the leader; until this one is the leader again, it closes all connections.
 //!
 //! No send waits. A queue that is full: events for a proxy are read from the store when it has room again, anything
 //! else closes the connection, whose peer then comes back and resumes.
@@ -49,7 +49,7 @@ pub(crate) const INBOX: usize = 1024;
 const BATCH: usize = 64;
 /// After a failed transaction.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often one that leads looks whether it still does, also when there is nothing to store.
+/// How often the leader checks that it still is the leader, also if there is nothing to store.
 const LEADERSHIP_CHECK_EVERY: Duration = Duration::from_secs(2);
 
 /// Everything that can wake the loop, besides time.
@@ -95,7 +95,7 @@ pub(crate) struct Engine {
     pub(crate) turns: RandomState,
 }
 
-/// Runs until it is cancelled or nobody can send events any more.
+/// Runs until it is cancelled or no sender of events is left.
 pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(), StoreError> {
     let mut pause = Duration::ZERO;
     let mut said = String::new();

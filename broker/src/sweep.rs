@@ -1,4 +1,4 @@
-//! Deletes what nobody needs: chunks that no open job names and nobody touched for a term, and old rows.
+//! Deletes what is no longer needed: chunks that no open job names and that were not touched for a term, and old rows.
 //!
 //! This is the only module that deletes chunks. Somebody holds a chunk while the state of an unfinished job of theirs or
 //! a result that is not yet home names it, or when they uploaded or asked for it within the term: its job may be on the
@@ -33,7 +33,7 @@ pub(crate) async fn run(store: Store, chunks: Arc<ChunkDirectory>, terms: Terms)
     }
 }
 
-/// Nothing is swept before everything that is there was adopted, which only the broker that leads can do.
+/// Nothing is swept before all files are adopted, which only the leader can do.
 pub(crate) async fn round(
     store: &Store,
     chunks: &Arc<ChunkDirectory>,
@@ -41,7 +41,7 @@ pub(crate) async fn round(
     adopted: &mut bool,
     now_ms: i64,
 ) {
-    // Another broker sweeps, and this one has all before it when it leads again.
+    // Another broker sweeps. If this one becomes the leader again, it adopts all files first.
     if store.check_leadership().await.is_err() {
         *adopted = false;
         return;

@@ -64,10 +64,15 @@ impl Dispatch {
             .map(|job| self.open(job, now))
             .collect();
         let outlook = self.history.outlook(&open, now.unix_ms, |account| {
-            self.precedence_of(account, now)
+            self.accounts.precedence(account, now)
         });
         self.estimates.unfinished = Some(Unfinished {
-            estimation: Estimation::new(jobs, workers, self.courses.jobs_per_person, outlook),
+            estimation: Estimation::new(
+                jobs,
+                workers,
+                self.accounts.courses().jobs_per_person,
+                outlook,
+            ),
             from_ms: u64::try_from(now.unix_ms).unwrap_or(0),
             continue_at: now.instant,
         });

@@ -40,7 +40,7 @@ impl Dispatch {
         let precedence = self.as_ordered(job, now).precedence;
         api::Precedence {
             used_ms: precedence.used_ms as u64,
-            half_life_ms: self.courses.half_life_ms.unsigned_abs(),
+            half_life_ms: self.accounts.courses().half_life_ms.unsigned_abs(),
             weight: precedence.weight,
             boost: precedence.boost,
         }
@@ -51,7 +51,7 @@ impl Dispatch {
             left_ms,
             of_ms,
             period,
-        } = self.budget(account, now)?.left;
+        } = self.accounts.budget(account, now)?.left;
         Some(api::Budget {
             left_ms,
             of_ms,
@@ -65,10 +65,10 @@ impl Dispatch {
             Some(courses) => courses.collect(),
             None => {
                 let of_jobs = self.jobs.values().map(|job| &job.account);
-                let accounts = self.spent.keys().chain(of_jobs);
+                let accounts = self.accounts.used().chain(of_jobs);
                 let used = accounts.map(|account| account.course.as_str());
                 let used = used.filter(|course| !course.is_empty());
-                self.courses.names().chain(used).collect()
+                self.accounts.courses().names().chain(used).collect()
             }
         };
         let courses = names.into_iter();
@@ -78,7 +78,7 @@ impl Dispatch {
     }
 
     fn course(&self, name: &str, seen_by: &Identity, now: Now) -> api::Course {
-        let course = self.courses.of(name);
+        let course = self.accounts.courses().of(name);
         let jobs = || {
             let jobs = self.jobs.values();
             jobs.filter(|job| job.account.course == name)

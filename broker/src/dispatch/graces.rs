@@ -1,4 +1,4 @@
-//! What happens when somebody does not come back.
+//! What happens when a proxy or a worker does not reconnect.
 //!
 //! A worker: its assignments expire, and what it had started is lost, because a cell is never run twice.
 //! A proxy: its jobs are cancelled and its sessions end.

@@ -48,7 +48,7 @@ pub(crate) struct Job {
     /// How long it may run: granted, and never more than what was left of the budget.
     pub(super) timeout_ms: Option<u64>,
     pub(super) waiting: Option<Waiting>,
-    /// What its proxy was told last, and when.
+    /// What was last sent to its proxy, and when.
     pub(super) shown: Option<(Waiting, Instant)>,
     /// The ranges that its proxy was told for its start, in milliseconds since 1970.
     pub(super) shown_ranges: Vec<(u64, u64)>,

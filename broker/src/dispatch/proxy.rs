@@ -2,7 +2,7 @@
 
 use super::{
     Abandoned, Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Subscription,
-    account::SAFE,
+    accounts::SAFE,
 };
 use crate::{people::Account, screen::Unwelcome, store::Write};
 use baton_protocol::{
@@ -247,7 +247,7 @@ impl Dispatch {
         notebook.subscriptions.insert(id, Subscription::Live);
         let name = submission.notebook_name.chars().take(LONGEST_NAME);
         submission.notebook_name = name.collect();
-        let granted = self.grant(&account, &mut submission.cell);
+        let granted = self.accounts.grant(&account, &mut submission.cell);
         let submission = Arc::new(submission);
         self.owners
             .insert(submission.notebook, account.owner.clone());

@@ -1,10 +1,9 @@
 //! The queue: which jobs are assigned, and what those who wait see.
 
 use super::{Action, Dispatch, Job, Now, Phase, Worker};
-use crate::people::Account;
 use crate::store::Write;
 use baton_protocol::{
-    JobEvent, JobId, NotebookId, Priority, WorkerId,
+    JobEvent, JobId, NotebookId, Outcome, Priority, WorkerId,
     api::MovedBack,
     proxy::{Estimate, ToProxy, WaitingReason},
 };
@@ -18,10 +17,10 @@ const NOTIFY_EVERY: Duration = Duration::from_secs(1);
 /// An estimate that moves by less is still the same.
 const SAME_ESTIMATE_MS: u64 = 2000;
 
-/// Of one job, from which later ones learn.
+/// Of one job, for the calibration of later estimates.
 const MOST_RANGES: usize = 500;
 
-/// For pages: nobody who hears it waits for the job.
+/// For pages. No proxy is connected for such a job.
 const UNCERTAIN: &str =
     "the broker was restarted, and the notebook has not resubmitted this cell yet";
 
@@ -54,7 +53,11 @@ impl Dispatch {
         self.disordered = false;
         self.notify_at = None;
         let workers = self.connected_workers();
-        let plan = order::plan(&self.queue(now), &workers, self.courses.jobs_per_person);
+        let plan = order::plan(
+            &self.queue(now),
+            &workers,
+            self.accounts.courses().jobs_per_person,
+        );
         for (job, worker) in plan.assignments {
             self.assign(job, worker, now, actions);
         }
@@ -97,7 +100,7 @@ impl Dispatch {
     }
 
     pub(super) fn as_ordered(&self, job: &Job, now: Now) -> order::Job {
-        let course = self.courses.of(&job.account.course);
+        let course = self.accounts.courses().of(&job.account.course);
         let waited_ms = now.unix_ms.saturating_sub(job.submitted_ms);
         let waited_ms = u64::try_from(waited_ms).unwrap_or(0);
         order::Job {
@@ -108,7 +111,7 @@ impl Dispatch {
             precedence: Precedence {
                 low_priority: job.priority == Priority::Low,
                 waited_ms,
-                ..self.precedence_of(&job.account, now)
+                ..self.accounts.precedence(&job.account, now)
             },
             held: job.held.is_some() || job.unclaimed.is_some(),
             paused: course.paused.is_some(),
@@ -117,15 +120,14 @@ impl Dispatch {
     }
 
     /// Of a job that is submitted now.
-    pub(super) fn precedence_of(&self, account: &Account, now: Now) -> Precedence {
-        let course = self.courses.of(&account.course);
-        let spent = self.spent.get(account).copied().unwrap_or_default();
-        Precedence {
-            used_ms: spent.faded_ms(now.unix_ms, self.courses.half_life_ms),
-            weight: course.weight,
-            boost: course.boost(now.unix_ms),
-            low_priority: false,
-            waited_ms: 0,
+    /// Jobs that could wait for days are refused instead.
+    fn refuse_without_budget(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let queued = self.jobs_where(|job| job.phase == Phase::Queued);
+        for id in queued {
+            let job = self.jobs.get(&id);
+            if let Some(error) = job.and_then(|job| self.accounts.refusal(&job.account, now)) {
+                self.finish(id, Outcome::Refused, Some(error), now, actions);
+            }
         }
     }
 
@@ -154,12 +156,15 @@ impl Dispatch {
     }
 
     fn is_paused(&self, worker: &Worker) -> bool {
-        self.courses.worker_paused(&worker.name).is_some()
+        self.accounts
+            .courses()
+            .worker_paused(&worker.name)
+            .is_some()
     }
 
     fn assign(&mut self, id: JobId, worker_id: WorkerId, now: Now, actions: &mut Vec<Action>) {
         let left_ms = self.jobs.get(&id).and_then(|job| {
-            let budget = self.budget(&job.account, now)?;
+            let budget = self.accounts.budget(&job.account, now)?;
             Some(budget.left.left_ms)
         });
         let (Some(job), Some(worker)) = (self.jobs.get_mut(&id), self.workers.get(&worker_id))
@@ -226,7 +231,12 @@ impl Dispatch {
             reason: self.reason(job, position.reason),
             gpu: self.have_gpus(),
             starts_at: estimate.map(|estimate| estimate.starts),
-            message: self.courses.of(&job.account.course).message.clone(),
+            message: self
+                .accounts
+                .courses()
+                .of(&job.account.course)
+                .message
+                .clone(),
         };
         if let Some(job) = self.jobs.get_mut(&id) {
             // It waits: from now on its submission lies in the store only.
@@ -237,7 +247,7 @@ impl Dispatch {
     }
 
     fn reason(&self, job: &Job, reason: Reason) -> WaitingReason {
-        let course = self.courses.of(&job.account.course);
+        let course = self.accounts.courses().of(&job.account.course);
         let of = |other: &JobId| self.jobs.get(other);
         match reason {
             Reason::JobsAhead => WaitingReason::JobsAhead,
@@ -286,7 +296,7 @@ impl Dispatch {
             .filter(|worker| worker.connection.is_some())
             .collect();
         workers.sort_unstable_by_key(|worker| &worker.name);
-        let drained = |worker: &&Worker| self.courses.worker_paused(&worker.name);
+        let drained = |worker: &&Worker| self.accounts.courses().worker_paused(&worker.name);
         let failing = |worker: &&Worker| {
             let why = worker.failing.clone()?;
             Some(WaitingReason::WorkersFail {

@@ -1,6 +1,6 @@
 //! Cells that are answered at once, and of which nothing is stored.
 
-use super::{Action, ConnectionId, Dispatch, account::SAFE};
+use super::{Action, ConnectionId, Dispatch, accounts::SAFE};
 use crate::screen::Unwelcome;
 use baton_protocol::{
     JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Usage, proxy::ToProxy,

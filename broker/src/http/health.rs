@@ -6,7 +6,7 @@ use axum::{Router, extract::State, http::StatusCode, routing::get};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long reading the jobs at the start may take before somebody is told.
+/// How long reading the jobs at the start may take before the health check fails.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> Router<Shared> {

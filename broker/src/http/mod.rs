@@ -126,7 +126,8 @@ pub(crate) fn over_tls(router: Router) -> Router {
     }))
 }
 
-/// A connection that was taken while nobody led, or before another broker did, is not kept: the next one is forwarded.
+/// Closes a connection that was accepted without a leader, or before another broker became the leader: the next one is
+/// forwarded.
 async fn no_more_from_here(
     State(leadership): State<watch::Receiver<Leadership>>,
     mut response: Response,

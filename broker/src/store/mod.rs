@@ -312,10 +312,10 @@ impl Store {
         })
     }
 
-    /// Nothing can be written before, nor after another broker took the lead. Doing it again does no harm.
+    /// Nothing can be written before, nor after another broker became the leader. Idempotent.
     ///
     /// # Errors
-    /// [`StoreError::OtherLeader`] when another broker leads.
+    /// [`StoreError::OtherLeader`] if another broker is the leader.
     pub(crate) async fn acquire_leadership(&self) -> Result<(), StoreError> {
         match self {
             // Its file is locked.
@@ -332,7 +332,7 @@ impl Store {
         }
     }
 
-    /// Tells brokers that stand by where the leader can be reached.
+    /// Tells followers the leader's address.
     pub(crate) async fn announce(&self, address: &str) -> Result<(), StoreError> {
         match self {
             Self::Sqlite(_) => Ok(()),

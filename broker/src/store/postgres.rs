@@ -1,7 +1,7 @@
 //! PostgreSQL, for brokers of which one takes over when another dies.
 //!
-//! Of all brokers on one database one leads: its writing connection holds an advisory lock. Lock and connection are one
-//! session of the server, so who has lost the lead has lost the way to write, too, whatever it believes.
+//! One of the brokers on a database is the leader: its writing connection holds an advisory lock. Lock and connection are one
+//! session of the server, so a broker that is no longer the leader cannot write, even before it knows.
 //! The others ask again and again, and read where the leader can be reached.
 //!
 //! A connection on which anything went wrong is given up, and whatever was not committed with it.
@@ -80,10 +80,10 @@ impl PostgresStore {
         }
     }
 
-    /// Takes the lead among the brokers on this database, and brings it to this version's shape.
+    /// Makes this broker the leader on this database, and migrates the database to this version.
     ///
     /// # Errors
-    /// [`StoreError::OtherLeader`] when another one leads.
+    /// [`StoreError::OtherLeader`] if another broker is the leader.
     pub(super) async fn acquire_leadership(&self) -> Result<(), StoreError> {
         let mut writer = self.writer.lock().await;
         let found = self.try_lock(&mut writer).await;
@@ -108,7 +108,7 @@ impl PostgresStore {
         Ok(())
     }
 
-    /// Whether the lead was never lost since it was taken.
+    /// Fails unless this broker has been the leader since it acquired the lock.
     pub(super) async fn check_leadership(&self) -> Result<(), StoreError> {
         self.writer().await?.fetch(sql("SELECT 1")).await?;
         Ok(())
@@ -132,7 +132,7 @@ impl PostgresStore {
         }))
     }
 
-    /// Another broker may lead from now on.
+    /// Lets another broker become the leader.
     pub(super) async fn close(&self) -> Result<(), StoreError> {
         self.readers.close().await;
         let Writer {

@@ -1,11 +1,29 @@
-//! What a job may use, what its run is charged, and what is refused.
+//! What people and courses may use, and what they have used.
 
-use super::{Action, Dispatch, Now, Phase};
-use crate::{courses::Course, people::Account, store::Write};
-use baton_protocol::{BudgetLeft, Cell, JobEvent, JobId, Outcome, Period, RemoteError, Usage};
-use baton_scheduling::queue::Run;
+use super::{Action, Now};
+use crate::{
+    courses::{self, Changes, Courses},
+    people::Account,
+    store::Write,
+    usage::Spent,
+};
+use baton_protocol::{BudgetLeft, Cell, JobEvent, Period, RemoteError, api::CourseChange};
+use baton_scheduling::queue::Precedence;
+use std::{collections::HashMap, sync::Arc};
 
 pub(super) const SAFE: &str = "Your variables are as they were before the cell";
+
+/// The rules of courses, and the use of each account.
+#[derive(Debug, Clone)]
+pub(super) struct Accounts {
+    /// From the file of courses.
+    file: Arc<Courses>,
+    /// What staff changed.
+    changes: Changes,
+    /// The file with the changes applied.
+    courses: Arc<Courses>,
+    spent: HashMap<Account, Spent>,
+}
 
 pub(super) struct Budget {
     pub(super) left: BudgetLeft,
@@ -14,8 +32,79 @@ pub(super) struct Budget {
     reset: String,
 }
 
-impl Dispatch {
-    /// Puts what is granted into the cell. An error when it asks for more than that.
+impl Accounts {
+    pub(super) fn new(
+        file: Arc<Courses>,
+        changes: Changes,
+        spent: impl IntoIterator<Item = (Account, Spent)>,
+    ) -> Self {
+        Self {
+            courses: Arc::new(file.with(&changes)),
+            file,
+            changes,
+            spent: spent.into_iter().collect(),
+        }
+    }
+
+    pub(super) fn courses(&self) -> &Courses {
+        &self.courses
+    }
+
+    /// The accounts that have ever used anything.
+    pub(super) fn used(&self) -> impl Iterator<Item = &Account> {
+        self.spent.keys()
+    }
+
+    pub(super) fn on_file_changed(&mut self, file: Arc<Courses>) {
+        self.file = file;
+        self.apply_changes();
+    }
+
+    pub(super) fn change_worker(
+        &mut self,
+        name: String,
+        paused: Option<String>,
+        actions: &mut Vec<Action>,
+    ) {
+        self.changes.workers.insert(name.clone(), paused.clone());
+        actions.push(Action::Write(Write::ChangeWorker { name, paused }));
+        self.apply_changes();
+    }
+
+    pub(super) fn change_course(
+        &mut self,
+        name: String,
+        change: CourseChange,
+        actions: &mut Vec<Action>,
+    ) {
+        let earlier = self.changes.courses.remove(&name).unwrap_or_default();
+        let change = courses::over(earlier, change);
+        self.changes.courses.insert(name.clone(), change.clone());
+        actions.push(Action::Write(Write::ChangeCourse {
+            course: name,
+            change: Box::new(change),
+        }));
+        self.apply_changes();
+    }
+
+    fn apply_changes(&mut self) {
+        self.courses = Arc::new(self.file.with(&self.changes));
+    }
+
+    /// What decides the order of the account's next job.
+    pub(super) fn precedence(&self, account: &Account, now: Now) -> Precedence {
+        let course = self.courses.of(&account.course);
+        let spent = self.spent.get(account).copied().unwrap_or_default();
+        Precedence {
+            used_ms: spent.faded_ms(now.unix_ms, self.courses.half_life_ms),
+            weight: course.weight,
+            boost: course.boost(now.unix_ms),
+            low_priority: false,
+            waited_ms: 0,
+        }
+    }
+
+    /// Enters the granted time limit into the cell. Fails if the cell asks for more.
     pub(super) fn grant(&self, account: &Account, cell: &mut Cell) -> Result<(), RemoteError> {
         let course = self.courses.of(&account.course);
         let asked_ms = cell.timeout_ms;
@@ -29,7 +118,7 @@ impl Dispatch {
         }
     }
 
-    /// `None` where the course has no budget.
+    /// Returns `None` if the course has no budget.
     pub(super) fn budget(&self, account: &Account, now: Now) -> Option<Budget> {
         let budget = self.courses.of(&account.course).budget.as_ref()?;
         let period = budget.reset.period(now.unix_ms);
@@ -50,36 +139,21 @@ impl Dispatch {
         })
     }
 
-    /// Waiting for days is of no use to anybody.
-    pub(super) fn refuse_without_budget(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let has_budget = |course: &Course| course.budget.is_some();
-        let queued = self.jobs_where(|job| job.phase == Phase::Queued);
-        for id in queued {
-            let Some(job) = self.jobs.get(&id) else {
-                continue;
-            };
-            if !has_budget(self.courses.of(&job.account.course)) {
-                continue;
-            }
-            if let Some(budget) = self.budget(&job.account, now)
-                && budget.left.left_ms == 0
-            {
-                let error = used_up(&job.account.course, &budget);
-                self.finish(id, Outcome::Refused, Some(error), now, actions);
-            }
-        }
+    /// Returns why the account's jobs are refused, if its budget is used up.
+    pub(super) fn refusal(&self, account: &Account, now: Now) -> Option<RemoteError> {
+        let budget = self.budget(account, now)?;
+        (budget.left.left_ms == 0).then(|| used_up(&account.course, &budget))
     }
 
-    /// What a run has used goes on its account, however it ended. The event tells what is left of a budget.
+    /// Charges a run, however it ended. Returns the event that says what is left of a budget.
     pub(super) fn charge(
         &mut self,
-        id: JobId,
+        account: &Account,
         run_ms: u64,
         now: Now,
         actions: &mut Vec<Action>,
     ) -> Option<JobEvent> {
-        let account = self.jobs.get(&id)?.account.clone();
-        let before = self.budget(&account, now);
+        let before = self.budget(account, now);
         if run_ms > 0 {
             let period_start_ms = before.as_ref().map_or(0, |budget| budget.period_start_ms);
             let spent = self.spent.entry(account.clone()).or_default();
@@ -97,37 +171,8 @@ impl Dispatch {
             }));
         }
         before?;
-        let left = self.budget(&account, now)?.left;
+        let left = self.budget(account, now)?.left;
         Some(JobEvent::Charged(left))
-    }
-
-    /// How long a job ran whose worker does not say.
-    pub(super) fn ran(&self, id: JobId, now: Now) -> Usage {
-        let started_ms = self.jobs.get(&id).and_then(|job| job.started_ms);
-        let worker = self.jobs.get(&id).and_then(|job| job.worker);
-        let absent_ms = worker.and_then(|worker| self.workers.get(&worker)?.disconnected_since_ms);
-        let until_ms = absent_ms.unwrap_or(now.unix_ms);
-        let run_ms = started_ms.map_or(0, |started| until_ms.saturating_sub(started));
-        Usage {
-            run_ms: u64::try_from(run_ms).unwrap_or(0),
-            ..Usage::default()
-        }
-    }
-
-    /// Later estimates learn from runs that ended by themselves, and from when people come and go.
-    pub(super) fn remember(&mut self, id: JobId, outcome: Outcome, usage: Usage, now: Now) {
-        let by_itself = matches!(outcome, Outcome::Ok | Outcome::Error | Outcome::TimedOut);
-        let Some(job) = self.jobs.get(&id) else {
-            return;
-        };
-        self.history.ended(&job.account, now.unix_ms);
-        if by_itself {
-            self.history.add(Run {
-                cell: job.cell_key,
-                account: job.account.clone(),
-                run_ms: usage.run_ms,
-            });
-        }
     }
 }
 
