@@ -173,6 +173,7 @@ CLEAN = (
     "broker/src",
     "crates/chunks/src",
     "crates/jupyter-wire/src",
+    "crates/mirror/src",
     "crates/protocol/src",
     "crates/scheduling/src",
     "crates/transport/src",

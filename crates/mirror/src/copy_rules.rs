@@ -1,10 +1,10 @@
-//! Which files of the notebook's folder travel.
+//! Which files of the notebook's folder are copied.
 //!
-//! Hidden ones do not: keys, settings and caches of other programs are no business of another machine. `.batonignore`
-//! beside the notebook says otherwise, in the language of `.gitignore`: `!.env` lets one in, `raw/` leaves one out. What
-//! a cell has made travels whatever it is called, because the session has it already.
+//! Hidden files are not: keys, settings and caches of other programs stay on this machine. `.batonignore` beside the
+//! notebook changes that, in the language of `.gitignore`: `!.env` adds a file, `raw/` excludes a folder. Files that a
+//! cell has made are always copied, because the session has them already.
 //!
-//! **Invariant:** what a rule leaves out is not looked into, but for what cells have made in there.
+//! **Invariant:** an excluded folder is not read, except for what cells have made in it.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read as _};
@@ -24,15 +24,15 @@ pub(crate) struct Rules<'a> {
     patterns: Gitignore,
     /// By cells.
     made: &'a BTreeSet<RelativePath>,
-    /// Lines that say nothing.
+    /// Lines that have no effect.
     pub(crate) broken: Vec<String>,
 }
 
-/// What becomes of a file or folder.
+/// Whether a file or folder is copied.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Travels {
+pub(crate) enum Copied {
     Yes,
-    /// Only because a cell has made it.
+    /// Yes, because a cell has made it.
     Made,
     No,
 }
@@ -59,17 +59,17 @@ impl<'a> Rules<'a> {
         })
     }
 
-    /// `within` is the same of the folder that it is in.
-    pub(crate) fn travels(&self, path: &RelativePath, status: &Status, within: Travels) -> Travels {
-        let is_left_out = within != Travels::Yes
+    /// `within` is the decision about the folder that contains it.
+    pub(crate) fn decide(&self, path: &RelativePath, status: &Status, within: Copied) -> Copied {
+        let is_left_out = within != Copied::Yes
             || self
                 .patterns
                 .matched(path.as_path(), status.is_folder())
                 .is_ignore();
         match is_left_out {
-            false => Travels::Yes,
-            true if self.made.contains(path) => Travels::Made,
-            true => Travels::No,
+            false => Copied::Yes,
+            true if self.made.contains(path) => Copied::Made,
+            true => Copied::No,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What notebooks, pages and commands say alike of a position in line. No person is named.
+//! Sentences about queue positions, for notebooks, pages and commands. They name no person.
 
 use crate::api::{AheadBecause, MovedBack};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! The *http* transport: asking which chunks are missing, bringing and fetching them, many with one request.
+//! The *http* transport: asks which chunks are missing, and sends and fetches chunks, many with one request.
 //!
 //! Everything here may be repeated without harm, so a broker that restarts meanwhile is waited for.
 

@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::server::{Server, nobody};
 
-/// A store whose chunks are named by their first bytes: the lane does not care for names.
+/// A store whose chunks are named by their first bytes: the client does not check names.
 #[derive(Default)]
 struct Store {
     chunks: HashMap<ChunkHash, Bytes>,
