@@ -1,10 +1,10 @@
-//! Who is before whom, and when a lease is taken back.
+//! Which session has priority, and when a lease is preempted.
 
 use std::{cmp::Ordering, time::Duration};
 
 use crate::arbiter::{Settings, session::Lease, session::Session};
 
-/// The lower, the sooner.
+/// Lower comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
     /// The lowest level, whose share is overdue.
@@ -13,7 +13,7 @@ pub(crate) enum Rank {
     Level(usize),
 }
 
-/// Who is before whom: by rank, then who used less lately, then who waits longer.
+/// Orders sessions: by rank, then by recent use, then by the time waited. Lower comes first.
 #[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
 pub(crate) struct Priority {
     pub(crate) rank: Rank,
@@ -36,13 +36,13 @@ impl Settings {
         level(&self.levels, session)
     }
 
-    /// GPU time until its cell is a level lower.
+    /// GPU time until the session's cell falls to the next level.
     pub(crate) fn until_next_level(&self, session: &Session) -> Option<Duration> {
         let limit = self.levels.get(self.level(session))?;
         Some(*limit - session.attained)
     }
 
-    /// When it is ended, if it is not at rest then, or its memory not where it is to be.
+    /// When the session is ended unless it has drained and its memory has moved.
     pub(crate) fn deadline(&self, session: &Session) -> Option<Duration> {
         match session.lease {
             Lease::Ending => None,
@@ -54,7 +54,7 @@ impl Settings {
         }
     }
 
-    /// The lease of `holder` is to end, because a session with this place could use the GPU.
+    /// Whether `holder` must give up its lease for `rival`.
     pub(crate) fn yields(
         &self,
         holder: &Session,

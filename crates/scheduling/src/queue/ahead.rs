@@ -1,4 +1,4 @@
-//! Why others are ahead.
+//! Why other jobs are ahead.
 
 use super::{Job, Precedence, in_queue_order};
 use baton_protocol::{JobId, api::AheadBecause};
@@ -16,7 +16,7 @@ pub fn ahead_of(jobs: &[Job], job: JobId) -> Vec<(JobId, AheadBecause)> {
         .collect()
 }
 
-/// The first difference without which they would stand the other way round.
+/// The first difference without which the order would be reversed.
 pub(crate) fn because(ahead: &Job, behind: &Job) -> AheadBecause {
     if behind.held && !ahead.held {
         return AheadBecause::Held;
@@ -36,7 +36,7 @@ pub(crate) fn because(ahead: &Job, behind: &Job) -> AheadBecause {
     };
     if turns(|precedence| precedence.boost = 1.0).is_gt() {
         AheadBecause::Deadline
-    // Two that came in one millisecond are not told apart by their waiting.
+    // Two jobs of the same millisecond have waited equally long.
     } else if !ahead.low_priority
         && behind.low_priority
         && turns(|precedence| precedence.low_priority = false).is_ge()

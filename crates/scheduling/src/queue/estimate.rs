@@ -1,10 +1,10 @@
-//! When each waiting job starts: the line played forward many times with the rules that assign.
+//! When each waiting job starts: a simulation of the queue, many times, with the rules that assign.
 //!
-//! In each play runs, starts of sessions, and the pauses after which people come back are drawn from what the past
-//! tells ([`Outlook`]), so those who come later and overtake are counted in. The chances of one play are the same each
-//! time that it is asked, so that an estimate changes with what happens and not by itself.
+//! Each play draws run times, starts of sessions, and the pauses before people return from the past ([`Outlook`]), so it
+//! includes people who come later and overtake. Each play uses the same random numbers every time, so an estimate changes
+//! only if the queue or the outlook changes.
 //!
-//! **Invariant:** the same answer for the same question.
+//! **Invariant:** the same input gives the same estimates.
 
 mod chance;
 mod play;
@@ -13,19 +13,19 @@ use crate::queue::{Job, Outlook, Spread, Worker};
 use baton_protocol::JobId;
 use play::World;
 
-/// Of 59 plays, the sixth from either end have four of five between them; likewise the second of 19 in a line so long
-/// that each play takes long.
+/// Of 59 plays, the sixth from either end have four of five between them; likewise the second of 19, for a queue so
+/// long that each play takes long.
 const PLAYS: u64 = 59;
 const PLAYS_OF_A_LONG_QUEUE: u64 = 19;
 const LONG_QUEUE: usize = 80;
-/// One step plays about so many jobs, which takes a few milliseconds.
+/// One step simulates about so many jobs, which takes a few milliseconds.
 const JOBS_AT_ONCE: usize = 2000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StartEstimate {
     /// In milliseconds from now: four of five jobs start within.
     pub starts: Spread,
-    /// More people than so many rarely overtake it.
+    /// At most so many people are likely to overtake it.
     pub overtakers: u32,
 }
 
@@ -52,7 +52,7 @@ impl Estimation {
         }
     }
 
-    /// The next step, at least one play. True when that was the last one.
+    /// Computes the next step, at least one play. Returns true after the last step.
     pub fn play(&mut self) -> bool {
         let waiting = self.world.waiting().len();
         let plays = match waiting > LONG_QUEUE {
@@ -71,8 +71,8 @@ impl Estimation {
         until == plays
     }
 
-    /// After the last step: for each waiting job, in the order of the line, what can be said honestly. That is nothing
-    /// where more than one of ten plays did not reach its start.
+    /// Returns the estimate of each waiting job, in queue order, after the last step. It is `None` if the job did not start
+    /// in more than one of ten plays.
     #[must_use]
     pub fn finish(self) -> Vec<(JobId, Option<StartEstimate>)> {
         let said = self.starts.into_iter().zip(self.overtakers);
@@ -81,7 +81,7 @@ impl Estimation {
     }
 }
 
-/// A whole one.
+/// Computes all estimates at once.
 #[must_use]
 pub fn estimate_starts(
     jobs: &[Job],

@@ -1,10 +1,10 @@
-//! What is taken at one moment: by which notebook, which person, on which worker.
+//! Which notebooks, people and slots have a job at one moment.
 
 use super::{Job, Reason, SESSION_PATIENCE_MS, Worker};
 use baton_protocol::{JobId, NotebookId, WorkerId};
 use foldhash::{HashMap, HashMapExt};
 
-/// It is made for each decision, so nothing in it is copied or allocated per job.
+/// Built for each decision, so nothing in it is copied or allocated per job.
 #[derive(Debug, Clone)]
 pub(super) struct Occupancy<'jobs> {
     workers: &'jobs [Worker],
@@ -14,7 +14,7 @@ pub(super) struct Occupancy<'jobs> {
     busy_slots: HashMap<WorkerId, u32>,
 }
 
-/// A person's that are taken.
+/// A person's running jobs.
 #[derive(Debug, Clone, Copy)]
 struct Jobs {
     count: u32,
@@ -44,7 +44,7 @@ impl<'jobs> Occupancy<'jobs> {
         occupancy
     }
 
-    /// From here on the job is one of those that are taken, if it can be.
+    /// Gives the job a slot, if the rules allow it.
     pub(super) fn take(&mut self, job: &'jobs Job) -> Taken {
         if job.held {
             return Taken::Not(Reason::Held);

@@ -17,7 +17,7 @@ pub struct ShownPosition {
 }
 
 impl ShownPosition {
-    /// `overtakers`: more people than so many rarely overtake; `None`: nobody knows.
+    /// `overtakers`: at most so many people are likely to overtake; `None` if unknown.
     #[must_use]
     pub fn next(before: Option<Self>, position: u32, overtakers: Option<u32>, now_ms: u64) -> Self {
         let last = position.saturating_add(overtakers.unwrap_or(0));
@@ -32,7 +32,7 @@ impl ShownPosition {
                 last,
                 best: before.best,
             },
-            // Nobody came, so that the end of the range has no reason to move back.
+            // No job came ahead, so the end of the range has no reason to move back.
             Some(before) => Self {
                 position,
                 last: last.min(before.last).max(position),
@@ -44,13 +44,13 @@ impl ShownPosition {
         }
     }
 
-    /// It reads the same.
+    /// Whether both read the same.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         (self.position, self.last) == (other.position, other.last)
     }
 
-    /// Why it is further back than it once was told to be. `line` is that of [`crate::queue::in_queue_order`], in which it has this
+    /// Why it is further back than an earlier position. `line` is that of [`crate::queue::in_queue_order`], in which it has this
     /// place.
     #[must_use]
     pub fn moved_back(&self, line: &[&Job], now_ms: u64) -> Option<MovedBack> {
@@ -72,7 +72,7 @@ impl ShownPosition {
             people: u32::try_from(owners.len()).unwrap_or(u32::MAX),
             because: *because,
         });
-        // Those who had been in line before: they were let in again, or others' reasons to stand behind ended.
+        // All of them waited before: their holds or pauses ended.
         moved.or_else(|| {
             let other = ahead.last()?;
             Some(MovedBack {
