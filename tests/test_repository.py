@@ -159,7 +159,7 @@ def test_the_table_of_features_is_full() -> None:
 
 def test_the_files_on_the_way_of_a_cell_exist() -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text()
-    section = page.split("## The way of a warm cell\n", 1)[1].split("\n## ", 1)[0]
+    section = page.split("## The files of a warm cell\n", 1)[1].split("\n## ", 1)[0]
     lists = [
         re.findall(r"^\d+\. `([^`]+)`: ", part, re.MULTILINE)
         for part in re.split(r"^[A-Z]\w+:$", section, flags=re.MULTILINE)[1:]
