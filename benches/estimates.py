@@ -1,4 +1,4 @@
-"""Whether cells start when students were told, in twenty simulated lectures, against the best possible forecast."""
+"""Whether cells start when students were told, in twenty simulated lectures, against the best possible estimate."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def main() -> None:
         "of these times, the place fell behind the range that was told before": back["beyond"],
         "of these times, without a reason": back["without_reason"],
     }
-    for cost in printed_by(programs / "long_line"):
+    for cost in printed_by(programs / "long_queue"):
         took = f"{cost['all_ms']:.1f} ms, the longest step {cost['longest_step_ms']:.1f} ms"
-        verdict[f"a forecast for {cost['waiting']} waiting cells"] = took
+        verdict[f"an estimate for {cost['waiting']} waiting cells"] = took
     report("estimates", rows, verdict)
 
 

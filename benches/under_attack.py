@@ -50,7 +50,7 @@ class Attacker:
         url = f"ws://127.0.0.1:{self.port}/v1/proxy"
         peer = websocket.create_connection(url, header=header, suppress_origin=True, timeout=5)
         self.identity = uuid.uuid4().bytes
-        say(peer, "hello", protocol_version=2, notebook=self.identity, owner="mallory", course=None)
+        say(peer, "hello", protocol_version=3, notebook=self.identity, owner="mallory", course=None)
         peer.recv()
         return peer
 

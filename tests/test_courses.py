@@ -204,8 +204,8 @@ def test_data_that_staff_published_is_brought_by_nobody_else(course: Course) -> 
     there = large_chunks()
     assert len(there) == 6
     service.kill("worker-0")
-    service.start_worker(slots=1, BATON_LANE="http", BATON_WORKER_FILES="mirror")
-    ada = course.notebook("ada", BATON_LANE="http")
+    service.start_worker(slots=1, BATON_TRANSPORT="http", BATON_WORKER_FILES="mirror")
+    ada = course.notebook("ada", BATON_TRANSPORT="http")
     ada.run("import numpy as np\nvalues = np.load('data.npy')\ntotal = values.sum()").ok()
     same = ada.gpu("(bool(values.sum() == total), len(open('data.npy', 'rb').read()))").ok()
     assert same.value == f"(True, {data.stat().st_size})"
@@ -241,7 +241,7 @@ def test_one_notebook_too_many_says_so_and_runs_later(course: Course) -> None:
 def test_a_notebook_that_asks_too_often_waits_and_its_cell_runs(course: Course) -> None:
     course.service.kill("broker")
     course.start_broker(BATON_BROKER_CHUNK_REQUEST_RATE="2")
-    ada = course.notebook("ada", BATON_LANE="http")
+    ada = course.notebook("ada", BATON_TRANSPORT="http")
     ada.run("import numpy as np\nvalues = np.random.default_rng(1).random(400_000)").ok()
     ada.gpu("1").ok()
     token = course.token("ada")

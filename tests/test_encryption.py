@@ -54,8 +54,8 @@ def shown(service: Service) -> str:
 
 @pytest.mark.parametrize("lane", ["auto", "http"])
 def test_a_cell_runs_over_tls(encrypted: Service, new_kernel: Callable[..., Kernel], lane: str) -> None:
-    encrypted.start_worker(BATON_LANE=lane)
-    kernel = encrypted.kernel(new_kernel, BATON_LANE=lane)
+    encrypted.start_worker(BATON_TRANSPORT=lane)
+    kernel = encrypted.kernel(new_kernel, BATON_TRANSPORT=lane)
     kernel.run("import numpy as np\nvalues = np.arange(500_000)").ok()
     result = kernel.gpu("values *= 2\nprint('from the worker')\nint(values.sum())").ok()
     assert result.outputs == [("stdout", "from the worker\n"), ("execute_result", "249999500000")]

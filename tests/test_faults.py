@@ -428,8 +428,8 @@ def test_a_worker_without_descriptors_for_the_result(running: Service, notebook:
 
 def test_a_full_disk_for_chunks(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     service.start_broker(BATON_BROKER_CHUNK_LIMIT="4MB")
-    service.start_worker(BATON_LANE="http")
-    kernel = service.kernel(new_kernel, BATON_LANE="http")
+    service.start_worker(BATON_TRANSPORT="http")
+    kernel = service.kernel(new_kernel, BATON_TRANSPORT="http")
     kernel.run("import numpy as np\nbig = np.random.default_rng(1).random(4_000_000)\nvalues = [1, 2]").ok()
     result = kernel.gpu("values.append('lost')\nbig += 1", seconds=20)
     check_lost(result, kernel)
@@ -440,8 +440,8 @@ def test_a_full_disk_for_chunks(service: Service, new_kernel: Callable[..., Kern
 
 def test_a_full_disk_for_the_result(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     service.start_broker(BATON_BROKER_CHUNK_LIMIT="4MB")
-    service.start_worker(BATON_LANE="http")
-    kernel = service.kernel(new_kernel, BATON_LANE="http")
+    service.start_worker(BATON_TRANSPORT="http")
+    kernel = service.kernel(new_kernel, BATON_TRANSPORT="http")
     kernel.run("values = [1, 2]").ok()
     kernel.gpu("import numpy as np\nvalues.append('lost')\nbig = np.random.default_rng(1).random(4_000_000)").ok()
     cell = kernel.begin("values", stop_on_error=False)
@@ -474,7 +474,7 @@ def test_a_broker_that_is_away_for_half_a_minute_when_a_cell_ends(
     running: Service, new_kernel: Callable[..., Kernel]
 ) -> None:
     """Longer than a request waits: the session keeps what the cell made, which has to go through the broker."""
-    kernel = running.kernel(new_kernel, BATON_LANE="http")
+    kernel = running.kernel(new_kernel, BATON_TRANSPORT="http")
     kernel.run("import numpy as np, pathlib").ok()
     marker = running.place.folder / "go"
     cell = kernel.begin(

@@ -17,9 +17,9 @@ import pytest
 from end_to_end import Kernel, Service, wait_until
 
 WAYS = {
-    "memory": {"BATON_LANE": "auto", "BATON_WORKER_FILES": "mirror"},
-    "chunks": {"BATON_LANE": "http", "BATON_WORKER_FILES": "mirror"},
-    "copied": {"BATON_LANE": "auto", "BATON_WORKER_FILES": "copy"},
+    "memory": {"BATON_TRANSPORT": "auto", "BATON_WORKER_FILES": "mirror"},
+    "chunks": {"BATON_TRANSPORT": "http", "BATON_WORKER_FILES": "mirror"},
+    "copied": {"BATON_TRANSPORT": "auto", "BATON_WORKER_FILES": "copy"},
 }
 
 
@@ -46,7 +46,7 @@ def folder(mirroring: tuple[Service, dict[str, str]]) -> Iterator[Path]:
 @pytest.fixture
 def kernel(mirroring: tuple[Service, dict[str, str]], folder: Path, new_kernel: Callable[..., Kernel]) -> Kernel:
     service, way = mirroring
-    return service.kernel(new_kernel, BATON_LANE=way["BATON_LANE"])
+    return service.kernel(new_kernel, BATON_TRANSPORT=way["BATON_TRANSPORT"])
 
 
 when_opened = pytest.mark.parametrize("mirroring", ["memory"], indirect=True)

@@ -206,7 +206,7 @@ def test_a_finished_cell_stays_finished(service: Service, new_kernel: Callable[.
     dice = random.Random(seed)
     lane = "http" if seed % 2 else "auto"
     service.start_broker()
-    campaign = Campaign(service, service.kernel(new_kernel, BATON_LANE=lane, BATON_CELL_BYTES="0"), dice)
+    campaign = Campaign(service, service.kernel(new_kernel, BATON_TRANSPORT=lane, BATON_CELL_BYTES="0"), dice)
     steps: list[str] = []
     try:
         for _ in range(STEPS):

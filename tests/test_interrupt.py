@@ -197,7 +197,7 @@ def test_a_stop_whose_word_is_lost_on_the_way(
     service.start_broker()
     service.start_worker()
     relay = network.relay(service.address, f"unix:{service.place.folder}/run/notebook.sock")
-    kernel = service.kernel(new_kernel, BATON_BROKER_ADDRESS=relay.address, BATON_LANE="http")
+    kernel = service.kernel(new_kernel, BATON_BROKER_ADDRESS=relay.address, BATON_TRANSPORT="http")
     kernel.gpu("import numpy as np\nprint('warm')").ok()
     go = service.place.folder / "go"
     cell = kernel.begin(

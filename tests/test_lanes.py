@@ -42,7 +42,7 @@ def chunks(service: Service) -> int:
 
 
 def test_both_lanes_give_the_same(running: Service, new_kernel: Callable[..., Kernel], lane: str) -> None:
-    kernel = running.kernel(new_kernel, BATON_LANE=lane)
+    kernel = running.kernel(new_kernel, BATON_TRANSPORT=lane)
     kernel.run(MAKE).ok()
     kernel.gpu("base[3] = -1\nnew = base * 2\nframe['small'] += 1\nframe['more'] = view[:3]").ok()
     seen = kernel.evaluate(
@@ -61,7 +61,7 @@ def test_both_lanes_give_the_same(running: Service, new_kernel: Callable[..., Ke
 
 def test_a_worker_may_refuse_the_memory_lane(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     service.start_broker()
-    service.start_worker(BATON_LANE="http")
+    service.start_worker(BATON_TRANSPORT="http")
     kernel = service.kernel(new_kernel)
     kernel.run(MAKE).ok()
     kernel.gpu("base[0] = 5").ok()

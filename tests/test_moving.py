@@ -29,7 +29,7 @@ class Store:
 @pytest.fixture
 def running(service: Service) -> Service:
     service.start_broker()
-    service.start_worker(BATON_LANE="http")
+    service.start_worker(BATON_TRANSPORT="http")
     return service
 
 
@@ -42,7 +42,7 @@ def store(running: Service) -> Store:
 
 @pytest.fixture
 def notebook(running: Service, new_kernel: Callable[..., Kernel], store: Store) -> Kernel:
-    kernel = running.kernel(new_kernel, BATON_LANE="http")
+    kernel = running.kernel(new_kernel, BATON_TRANSPORT="http")
     kernel.run(MAKE).ok()
     kernel.gpu("first = float(x[0])").ok()
     assert store.new() == CHUNKS_OF_X
@@ -75,7 +75,7 @@ def test_what_the_cell_does_not_use_does_not_move(notebook: Kernel, store: Store
 def test_the_same_data_of_another_notebook_is_not_stored_twice(
     running: Service, notebook: Kernel, new_kernel: Callable[..., Kernel], store: Store
 ) -> None:
-    other = running.kernel(new_kernel, BATON_LANE="http")
+    other = running.kernel(new_kernel, BATON_TRANSPORT="http")
     other.run(MAKE).ok()
     other.gpu("first = float(x[0])").ok()
     assert store.new() == 0

@@ -23,7 +23,7 @@ def running(service: Service) -> Service:
 
 @pytest.mark.parametrize("lane", ["auto", "http"])
 def test_both_lanes_bring_the_same(running: Service, new_kernel: Callable[..., Kernel], lane: str) -> None:
-    kernel = running.kernel(new_kernel, BATON_LANE=lane)
+    kernel = running.kernel(new_kernel, BATON_TRANSPORT=lane)
     kernel.run(
         "import numpy as np\nbase = np.arange(1_000_000, dtype='float32')\nview = base[::2]\n"
         "frame = {'view': view, 'text': 'x' * 300_000}\nholders = [frame]\nname = 'fra' + 'me'"
@@ -158,7 +158,7 @@ def test_the_broker_killed_with_an_answer_that_the_worker_has_not_read(running: 
 def test_the_broker_killed_in_the_chunk_lane(
     running: Service, new_kernel: Callable[..., Kernel], tmp_path: Path
 ) -> None:
-    slow = Slow(running.kernel(new_kernel, BATON_LANE="http"), tmp_path)
+    slow = Slow(running.kernel(new_kernel, BATON_TRANSPORT="http"), tmp_path)
     cell, _ = slow.begin()
     running.kill("broker")
     slow.answer()

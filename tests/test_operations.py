@@ -202,7 +202,7 @@ def test_a_restored_copy_goes_on(service: Service, new_kernel: Callable[..., Ker
     service.start_broker()
     service.start_worker(slots=1)
     running, later = (service.kernel(new_kernel) for _ in range(2))
-    far = service.kernel(new_kernel, BATON_LANE="http")
+    far = service.kernel(new_kernel, BATON_TRANSPORT="http")
     kernels = (running, later, far)
     for kernel in kernels:
         kernel.run("values = [1]").ok()

@@ -152,3 +152,63 @@ def test_the_table_of_features_is_full() -> None:
     named = {test for row in rows for test in re.findall(r"`(\w+)`", row[3])}
     assert named - known == set()
     assert all("`" in row[3] for row in rows)
+
+
+# ---- ARCHITECTURE.md
+
+
+def test_the_files_on_the_way_of_a_cell_exist() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    section = page.split("## The files of a warm cell\n", 1)[1].split("\n## ", 1)[0]
+    lists = [
+        re.findall(r"^\d+\. `([^`]+)`: ", part, re.MULTILINE)
+        for part in re.split(r"^[A-Z]\w+:$", section, flags=re.MULTILINE)[1:]
+    ]
+    assert [bool(paths) and len(paths) <= 8 for paths in lists] == [True] * 3
+    check([path for paths in lists for path in paths if not (ROOT / path).is_file()])
+
+
+# Parts of the repository whose identifiers use the glossary only. The list grows.
+CLEAN = (
+    "broker/src",
+    "crates/chunks/src",
+    "crates/jupyter-wire/src",
+    "crates/mirror/src",
+    "crates/protocol/src",
+    "crates/scheduling/src",
+    "crates/transport/src",
+    "kernel-proxy/src",
+)
+RETIRED = {
+    "remote cell": "journey journeys travel travels",
+    "transport": "lane lanes",
+    "transfer": "bring brings brought",
+    "payload": "parcel parcels",
+    "deferred state": "owe owes owed",
+    "status line": "notice notices",
+    "queue position": "told tellings",
+    "estimate": "forecast forecasts forecasting",
+    "leader, follower": "lead standing standby",
+    "listener": "door doors",
+    "compaction": "relief relieve relieved",
+    "on_...": "obey hear",
+}
+# `plan` has a forecast; a digest has lanes, as its algorithm says.
+ALLOWED = {"broker/src/page/capacity.rs": {"forecast"}, "crates/chunks/src/scanner/digest.rs": {"lane"}}
+SENTENCE_WORDS = 6
+"""Names of tests are sentences, which may use any word."""
+
+
+def test_retired_words_do_not_return() -> None:
+    retired = {word: term for term, words in RETIRED.items() for word in words.split()}
+    bad = set()
+    for path in files(".rs"):
+        name = str(path.relative_to(ROOT))
+        if name.startswith(CLEAN):
+            code = re.sub(r'//.*|"(?:[^"\\]|\\.)*"', "", path.read_text())
+            for identifier in set(re.findall(r"[A-Za-z_]\w*", code)) | {path.stem}:
+                words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", identifier)]
+                if len(words) < SENTENCE_WORDS:
+                    found = retired.keys() & set(words) - ALLOWED.get(name, set())
+                    bad |= {f"{name}: {identifier} (say {retired[word]})" for word in found}
+    check(sorted(bad))

@@ -94,7 +94,7 @@ def read(path: Path) -> str:
 def connected(service: Service, name: str) -> bool:
     answer = service.answers("/v1/workers")
     workers = json.loads(answer)["items"] if answer else []
-    return any(worker["name"] == name and worker["state"] != "away" for worker in workers)
+    return any(worker["name"] == name and worker["state"] != "disconnected" for worker in workers)
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def running(service: Service) -> Service:
 def notebook(
     running: Service, new_kernel: Callable[..., Kernel], request: pytest.FixtureRequest, tmp_path: Path
 ) -> Notebook:
-    return Notebook(running.kernel(new_kernel, BATON_LANE=request.param), tmp_path)
+    return Notebook(running.kernel(new_kernel, BATON_TRANSPORT=request.param), tmp_path)
 
 
 def test_a_session_that_takes_in_its_first_state(notebook: Notebook) -> None:

@@ -98,7 +98,7 @@ def lane(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def open_notebook(service: Service, new_kernel: Callable[..., Kernel], tmp_path: Path) -> Callable[..., Notebook]:
     def opened(lane: str = "auto") -> Notebook:
-        kernel = service.kernel(new_kernel, BATON_LANE=lane, BATON_CELL_BYTES="0")
+        kernel = service.kernel(new_kernel, BATON_TRANSPORT=lane, BATON_CELL_BYTES="0")
         kernel.run(MAKE).ok()
         return Notebook(kernel, tmp_path / "go")
 

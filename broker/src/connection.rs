@@ -71,8 +71,9 @@ pub(crate) async fn serve_proxy(
         }) => match identity.account(owner, course) {
             Ok(account) => {
                 let of = account.clone();
-                let came =
-                    |connection, outgoing| Event::ProxyCame(connection, outgoing, notebook, of);
+                let came = |connection, outgoing| {
+                    Event::ProxyConnected(connection, outgoing, notebook, of)
+                };
                 let screen = screen(account);
                 let mut pace = Pace::new(Instant::now());
                 let event = move |connection, message| {
@@ -125,7 +126,7 @@ pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_s
                 );
                 return refuse(opened.socket, &ToWorker::Refused(refusal)).await;
             }
-            let came = |connection, outgoing| Event::WorkerCame(connection, outgoing, hello);
+            let came = |connection, outgoing| Event::WorkerConnected(connection, outgoing, hello);
             let event = |connection, message| ready(Some(Event::FromWorker(connection, message)));
             serve(opened, came, event).await;
         }

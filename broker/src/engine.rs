@@ -3,7 +3,7 @@
 //! In: [`Event`]s from connections and pages. Out: frames into the connections' queues.
 //! A batch of events becomes one transaction; only when it is stored is anything sent. When storing fails, every
 //! connection is closed and the state is loaded again: the peers come back and resume by number.
-//! The same happens when another broker takes the lead; until this one has it back, it turns everybody away.
+//! The same happens when another broker becomes the leader; until this one is the leader again, it closes all connections.
 //!
 //! No send waits. A queue that is full: events for a proxy are read from the store when it has room again, anything
 //! else closes the connection, whose peer then comes back and resumes.
@@ -16,7 +16,7 @@ use crate::{
         WorkerHello,
     },
     journal::Journal,
-    lead::{self, Standing},
+    leader_election::{self, Leadership},
     metrics::Metrics,
     people::{Account, Identity},
     screen::Unwelcome,
@@ -25,7 +25,7 @@ use crate::{
 use axum::body::Bytes;
 use baton_protocol::{
     JobId, NotebookId, Refusal,
-    api::{Course, Line},
+    api::{Course, QueueDetails},
     encode,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
@@ -49,13 +49,13 @@ pub(crate) const INBOX: usize = 1024;
 const BATCH: usize = 64;
 /// After a failed transaction.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often one that leads looks whether it still does, also when there is nothing to store.
-const LEAD_LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often the leader checks that it still is the leader, also if there is nothing to store.
+const LEADERSHIP_CHECK_EVERY: Duration = Duration::from_secs(2);
 
 /// Everything that can wake the loop, besides time.
 pub(crate) enum Event {
-    ProxyCame(ConnectionId, Outgoing, NotebookId, Account),
-    WorkerCame(ConnectionId, Outgoing, WorkerHello),
+    ProxyConnected(ConnectionId, Outgoing, NotebookId, Account),
+    WorkerConnected(ConnectionId, Outgoing, WorkerHello),
     FromProxy(ConnectionId, FromProxy),
     /// A message that goes no further, and why.
     Unwelcome(ConnectionId, FromProxy, Unwelcome),
@@ -67,7 +67,7 @@ pub(crate) enum Event {
         through: u64,
     },
     Overview(oneshot::Sender<Overview>),
-    Explain(JobId, oneshot::Sender<Option<Line>>),
+    Explain(JobId, oneshot::Sender<Option<QueueDetails>>),
     Courses(Identity, oneshot::Sender<Vec<Course>>),
     Act(Identity, Command, oneshot::Sender<Result<(), NotDone>>),
 }
@@ -88,33 +88,33 @@ pub(crate) struct Engine {
     pub(crate) caught_up: mpsc::WeakSender<Event>,
     pub(crate) activity: watch::Sender<Activity>,
     pub(crate) metrics: Arc<Metrics>,
-    pub(crate) standing: watch::Sender<Standing>,
+    pub(crate) leadership: watch::Sender<Leadership>,
     /// Where other brokers reach this one.
     pub(crate) address: String,
     /// Makes numbers for people, by which workers share their GPUs.
     pub(crate) turns: RandomState,
 }
 
-/// Runs until it is cancelled or nobody can send events any more.
+/// Runs until it is cancelled or no sender of events is left.
 pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(), StoreError> {
     let mut pause = Duration::ZERO;
     let mut said = String::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            () = lead::turn_away(&mut engine.inbox, pause) => {}
+            () = leader_election::reject_connections(&mut engine.inbox, pause) => {}
         }
-        let loaded = match lead::take(&engine).await {
+        let loaded = match leader_election::acquire(&engine).await {
             Ok(loaded) => loaded,
-            Err(StoreError::Standby { leader }) => {
-                lead::stand_by(&engine, leader);
-                pause = lead::LOOK_EVERY;
+            Err(StoreError::OtherLeader { leader }) => {
+                leader_election::follow(&engine, leader);
+                pause = leader_election::LOOK_EVERY;
                 continue;
             }
             // At the start there is nothing to go back to.
             Err(error) if pause.is_zero() && !error.may_pass() => return Err(error),
             Err(error) => {
-                engine.standing.send_replace(Standing::Unknown);
+                engine.leadership.send_replace(Leadership::Unknown);
                 let words = error.to_string();
                 if said != words {
                     tracing::error!(
@@ -135,7 +135,7 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
             engine.courses.borrow_and_update().clone(),
             now(),
         );
-        engine.standing.send_replace(Standing::Leads);
+        engine.leadership.send_replace(Leadership::Leader);
         let mut connections = Connections::default();
         let served = serve(&mut engine, dispatch, journal, &mut connections, &stop).await;
         for outgoing in connections.open.values() {
@@ -144,7 +144,7 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
         match served {
             Ok(()) => return Ok(()),
             Err(error) => {
-                engine.standing.send_replace(Standing::Unknown);
+                engine.leadership.send_replace(Leadership::Unknown);
                 tracing::error!(
                     error = &error as &dyn std::error::Error,
                     "Failed to store a change: {error}. Closing all connections and reading the jobs again"
@@ -169,7 +169,7 @@ async fn serve(
     stop: &CancellationToken,
 ) -> Result<(), StoreError> {
     let mut batch = Vec::with_capacity(BATCH);
-    let mut looks = tokio::time::interval(LEAD_LOOK_EVERY);
+    let mut looks = tokio::time::interval(LEADERSHIP_CHECK_EVERY);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let deadline = dispatch.next_deadline();
@@ -182,11 +182,11 @@ async fn serve(
             }
             () = sleep_until(deadline) => {}
             _ = looks.tick() => {
-                engine.store.still_leads().await?;
+                engine.store.check_leadership().await?;
                 continue;
             }
             Ok(()) = engine.courses.changed() => {
-                dispatch.courses_changed(engine.courses.borrow_and_update().clone());
+                dispatch.on_courses_changed(engine.courses.borrow_and_update().clone());
             }
             Some(_) = connections.readers.join_next() => continue,
         }
@@ -197,7 +197,7 @@ async fn serve(
         }
         // What has become due just now is the next turn's.
         if deadline.is_some_and(|deadline| deadline <= now.instant) {
-            dispatch.time_passed(now, &mut actions);
+            dispatch.on_time_passed(now, &mut actions);
         }
         dispatch.settle(now, &mut actions);
         let stored = perform(engine, &mut dispatch, &mut journal, connections, actions).await;
@@ -216,32 +216,32 @@ fn handle(
     // What is logged on the way carries the job.
     let _span = job_of(&event).map(|job| tracing::error_span!("job", job.id = %job).entered());
     match event {
-        Event::ProxyCame(connection, outgoing, notebook, account) => {
+        Event::ProxyConnected(connection, outgoing, notebook, account) => {
             connections.open.insert(connection, outgoing);
-            dispatch.proxy_came(connection, notebook, account, actions);
+            dispatch.on_proxy_connected(connection, notebook, account, actions);
         }
-        Event::WorkerCame(connection, outgoing, hello) => {
+        Event::WorkerConnected(connection, outgoing, hello) => {
             connections.open.insert(connection, outgoing);
-            dispatch.worker_came(connection, hello, now, actions);
+            dispatch.on_worker_connected(connection, hello, now, actions);
         }
         Event::FromProxy(connection, message) => {
-            dispatch.proxy_said(connection, message, now, actions);
+            dispatch.on_proxy_message(connection, message, now, actions);
         }
         Event::Unwelcome(connection, message, why) => {
-            dispatch.proxy_unwelcome(connection, message, &why, now, actions);
+            dispatch.on_proxy_refused(connection, message, &why, now, actions);
         }
         Event::FromWorker(connection, message) => {
-            dispatch.worker_said(connection, message, now, actions);
+            dispatch.on_worker_message(connection, message, now, actions);
         }
         Event::Closed(connection, ending) => {
             connections.open.remove(&connection);
-            dispatch.closed(connection, ending, now);
+            dispatch.on_closed(connection, ending, now);
         }
         Event::CaughtUp {
             connection,
             job,
             through,
-        } => dispatch.caught_up(connection, job, through, actions),
+        } => dispatch.on_caught_up(connection, job, through, actions),
         // Who asked may be gone.
         Event::Overview(answer) => drop(answer.send(dispatch.overview())),
         Event::Explain(job, answer) => drop(answer.send(dispatch.explain(job, now))),
@@ -344,7 +344,7 @@ async fn send(
             let before = events.first().map_or(0, |event| event.number - 1);
             let message = ToProxy::Events { job, events };
             if !connections.try_send(connection, &message) {
-                dispatch.caught_up(connection, job, before, behind);
+                dispatch.on_caught_up(connection, job, before, behind);
             }
         }
         Action::CatchUp {

@@ -1,10 +1,9 @@
-//! A broker that stands by answers nobody: it hands every connection to the one that leads, byte by byte.
+//! A follower forwards every connection to the leader, byte by byte.
 //!
-//! With TLS the leader ends the encryption, so all of them need a certificate for that address.
-//! So several brokers may stand behind one address, whichever is asked. A connection ends with either of them, and its
-//! peer comes back.
+//! So several brokers can serve one address. A connection ends with either of the two brokers, and its peer
+//! reconnects. With TLS the leader ends the encryption, so all brokers need a certificate for that address.
 
-use crate::{config::Listen, lead::Standing};
+use crate::{config::Listen, leader_election::Leadership};
 use axum::serve::Listener;
 use baton_protocol::address::BrokerAddress;
 use std::{io, sync::Arc, time::Duration};
@@ -16,16 +15,16 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// A leader whose machine is gone refuses nothing.
+/// A leader whose machine is gone refuses no connection.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// More connections are closed: a wrong address could lead back here.
 const MOST: usize = 8192;
 
-/// Lets connections through unless another broker is known to lead.
+/// Accepts connections, except while another broker is known to be the leader.
 pub(crate) struct Gate<L> {
     listener: L,
-    standing: watch::Receiver<Standing>,
+    leadership: watch::Receiver<Leadership>,
     stop: CancellationToken,
     room: Arc<Semaphore>,
 }
@@ -33,12 +32,12 @@ pub(crate) struct Gate<L> {
 impl<L> Gate<L> {
     pub(crate) fn new(
         listener: L,
-        standing: &watch::Sender<Standing>,
+        leadership: &watch::Sender<Leadership>,
         stop: CancellationToken,
     ) -> Self {
         Self {
             listener,
-            standing: standing.subscribe(),
+            leadership: leadership.subscribe(),
             stop,
             room: Arc::new(Semaphore::new(MOST)),
         }
@@ -52,7 +51,7 @@ impl<L: Listener> Listener for Gate<L> {
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         loop {
             let (stream, address) = self.listener.accept().await;
-            let Standing::StandsBy { leader } = self.standing.borrow().clone() else {
+            let Leadership::Follower { leader } = self.leadership.borrow().clone() else {
                 return (stream, address);
             };
             let Ok(room) = Arc::clone(&self.room).try_acquire_owned() else {
@@ -83,7 +82,7 @@ async fn forward(mut stream: impl AsyncRead + AsyncWrite + Unpin, leader: String
         },
         None => match in_time(TcpStream::connect(&leader)).await {
             Ok(mut onward) => {
-                // Delay is a matter of taste, not of truth.
+                // Without it the connection is slower, but works.
                 drop(onward.set_nodelay(true));
                 copy_bidirectional(&mut stream, &mut onward).await
             }
@@ -96,8 +95,8 @@ async fn forward(mut stream: impl AsyncRead + AsyncWrite + Unpin, leader: String
 }
 
 async fn in_time<T>(connecting: impl Future<Output = io::Result<T>>) -> io::Result<T> {
-    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
-    timeout(PATIENCE, connecting).await.map_err(late)?
+    let timed_out = |_| io::Error::from(io::ErrorKind::TimedOut);
+    timeout(PATIENCE, connecting).await.map_err(timed_out)?
 }
 
 /// What other brokers may connect to: `HOST:PORT` or `unix:PATH`; `None` when that cannot be known.

@@ -18,7 +18,7 @@ mod forward;
 mod http;
 mod hub;
 mod journal;
-mod lead;
+mod leader_election;
 mod listen;
 mod metrics;
 mod minutes;
@@ -53,7 +53,7 @@ use engine::{Engine, INBOX};
 use forward::Gate;
 use http::{Access, Connections, Limits, Shared};
 use hub::Hub;
-use lead::Standing;
+use leader_election::Leadership;
 use listen::Listener;
 use metrics::Metrics;
 use quota::Quotas;
@@ -135,7 +135,7 @@ pub async fn run(
             "Other brokers need one address of this broker: set broker.advertise to its HOST:PORT",
         )?,
     };
-    let standing = watch::Sender::new(Standing::Unknown);
+    let leadership = watch::Sender::new(Leadership::Unknown);
     let metrics = Arc::<Metrics>::default();
     let engine = Engine {
         store: store.clone(),
@@ -152,7 +152,7 @@ pub async fn run(
         caught_up: inbox.downgrade(),
         activity: config.activity.clone().unwrap_or_default(),
         metrics: Arc::clone(&metrics),
-        standing: standing.clone(),
+        leadership: leadership.clone(),
         address: own_address,
         turns: RandomState::new(),
     };
@@ -184,7 +184,7 @@ pub async fn run(
         most_slots: config.worker_slots,
         of_person: Arc::new(Connections::new(config.connections_a_person)),
         in_flight: Arc::default(),
-        standing: standing.subscribe(),
+        leadership: leadership.subscribe(),
     };
 
     let on_dashboard = Shared {
@@ -197,11 +197,11 @@ pub async fn run(
     let ended = tokio::select! {
         () = shutdown => Ok(()),
         ended = engine::run(engine, stop.clone()) => ended.context("Failed to read the jobs"),
-        () = serve(listener, certificate, shared, &standing, stop.clone()) => Ok(()),
-        ended = serve_dashboard(config.dashboard, on_dashboard, &standing, stop.clone()) => ended.context("The dashboard has stopped"),
+        () = serve(listener, certificate, shared, &leadership, stop.clone()) => Ok(()),
+        ended = serve_dashboard(config.dashboard, on_dashboard, &leadership, stop.clone()) => ended.context("The dashboard has stopped"),
         () = keep(people.as_deref()) => Ok(()),
         () = keep(courses.as_ref()) => Ok(()),
-        () = count_chunks(Arc::clone(&chunks), standing.subscribe()) => Ok(()),
+        () = count_chunks(Arc::clone(&chunks), leadership.subscribe()) => Ok(()),
         () = sweep::run(store.clone(), chunks, terms) => Ok(()),
         () = store.maintain() => Ok(()),
         () = looks => Ok(()),
@@ -222,14 +222,14 @@ pub async fn run(
 }
 
 /// Counts the chunks again that another broker stored while it led.
-async fn count_chunks(chunks: Arc<ChunkDirectory>, mut standing: watch::Receiver<Standing>) {
-    let stands_by = |standing: &Standing| matches!(standing, Standing::StandsBy { .. });
+async fn count_chunks(chunks: Arc<ChunkDirectory>, mut leadership: watch::Receiver<Leadership>) {
+    let is_follower = |leadership: &Leadership| matches!(leadership, Leadership::Follower { .. });
     loop {
         // It ends with the broker.
-        drop(standing.wait_for(stands_by).await);
+        drop(leadership.wait_for(is_follower).await);
         drop(
-            standing
-                .wait_for(|standing| *standing == Standing::Leads)
+            leadership
+                .wait_for(|leadership| *leadership == Leadership::Leader)
                 .await,
         );
         let chunks = Arc::clone(&chunks);
@@ -250,7 +250,7 @@ async fn keep<T>(file: Option<&Watched<T>>) {
 async fn serve_dashboard(
     listener: Option<Arc<std::net::TcpListener>>,
     shared: Shared,
-    standing: &watch::Sender<Standing>,
+    leadership: &watch::Sender<Leadership>,
     stop: CancellationToken,
 ) -> std::io::Result<()> {
     let Some(listener) = listener else {
@@ -258,7 +258,7 @@ async fn serve_dashboard(
     };
     listener.set_nonblocking(true)?;
     let listener = tokio::net::TcpListener::from_std(listener.try_clone()?)?;
-    serve(Listener::Tcp(listener), None, shared, standing, stop).await;
+    serve(Listener::Tcp(listener), None, shared, leadership, stop).await;
     Ok(())
 }
 
@@ -266,13 +266,13 @@ async fn serve(
     listener: Listener,
     certificate: Option<Certificate>,
     shared: Shared,
-    standing: &watch::Sender<Standing>,
+    leadership: &watch::Sender<Leadership>,
     stop: CancellationToken,
 ) {
     let router = http::router(shared);
     match listener {
         Listener::Unix(listener, _socket_file) => {
-            http::serve(Gate::new(listener, standing, stop.clone()), router, stop).await;
+            http::serve(Gate::new(listener, leadership, stop.clone()), router, stop).await;
         }
         Listener::Tcp(listener) => {
             let listener = listener.tap_io(|stream| {
@@ -282,7 +282,7 @@ async fn serve(
                     );
                 }
             });
-            let gate = Gate::new(listener, standing, stop.clone());
+            let gate = Gate::new(listener, leadership, stop.clone());
             match certificate {
                 Some(certificate) => {
                     let encrypted = Encrypted::new(gate, certificate);

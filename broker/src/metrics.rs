@@ -146,14 +146,14 @@ impl Metrics {
                     workers(|worker| worker.state() == WorkerState::Leaving),
                 ),
                 (
-                    "state=\"away\"".to_owned(),
-                    workers(|worker| worker.state() == WorkerState::Away),
+                    "state=\"disconnected\"".to_owned(),
+                    workers(|worker| worker.state() == WorkerState::Disconnected),
                 ),
             ],
         );
         let one = |value| [(String::new(), value)];
         text.gauge(
-            "baton_places",
+            "baton_worker_slots",
             "Slots of all open workers: how many cells they can run at once.",
             &one(present.open_slots()),
         );

@@ -1,7 +1,7 @@
 //! What a browser, or a notebook of a JupyterHub, is given in place of a token: a random id that opens this broker only.
 //!
 //! In: a [`Grant`], what the id stands for. Out: the id, once; and the grant for an id that is shown again, also after a
-//! restart of the broker and at another one that leads.
+//! restart of the broker and at another leader.
 //!
 //! **Invariant:** the database has the hash of an id, never the id. A token of the Hub is stored encrypted with the id,
 //! so that only who shows the id gives the broker the token.
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 /// After this a browser signs in again.
 const BROWSER: Duration = Duration::from_secs(7 * 24 * 3600);
-/// After this a notebook shows the Hub's token again: so long somebody may use this broker whom the Hub no longer knows.
+/// After this a notebook shows the Hub's token again. Until then, a person whom the Hub removed can use this broker.
 pub(crate) const NOTEBOOK: Duration = Duration::from_secs(3600);
 
 /// Another broker may have ended a sign-in while it led, so what was read counts for so long.
@@ -193,7 +193,7 @@ mod tests {
     async fn store(folder: &tempfile::TempDir) -> Store {
         let database = Database::Sqlite(folder.path().join("broker.db"));
         let store = Store::open(&database).await.unwrap();
-        store.lead().await.unwrap();
+        store.acquire_leadership().await.unwrap();
         store
     }
 

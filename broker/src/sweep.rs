@@ -1,4 +1,4 @@
-//! Deletes what nobody needs: chunks that no open job names and nobody touched for a term, and old rows.
+//! Deletes what is no longer needed: chunks that no open job names and that were not touched for a term, and old rows.
 //!
 //! This is the only module that deletes chunks. Somebody holds a chunk while the state of an unfinished job of theirs or
 //! a result that is not yet home names it, or when they uploaded or asked for it within the term: its job may be on the
@@ -33,7 +33,7 @@ pub(crate) async fn run(store: Store, chunks: Arc<ChunkDirectory>, terms: Terms)
     }
 }
 
-/// Nothing is swept before everything that is there was adopted, which only the broker that leads can do.
+/// Nothing is swept before all files are adopted, which only the leader can do.
 pub(crate) async fn round(
     store: &Store,
     chunks: &Arc<ChunkDirectory>,
@@ -41,8 +41,8 @@ pub(crate) async fn round(
     adopted: &mut bool,
     now_ms: i64,
 ) {
-    // Another broker sweeps, and this one has all before it when it leads again.
-    if store.still_leads().await.is_err() {
+    // Another broker sweeps. If this one becomes the leader again, it adopts all files first.
+    if store.check_leadership().await.is_err() {
         *adopted = false;
         return;
     }
@@ -52,7 +52,7 @@ pub(crate) async fn round(
     }
     *adopted = true;
     match sweep(store, chunks, terms, now_ms).await {
-        Ok(0) | Err(StoreError::NotLeading) => {}
+        Ok(0) | Err(StoreError::NotLeader) => {}
         Ok(deleted) => tracing::info!(chunks.deleted = deleted, "Deleted {deleted} chunks"),
         Err(error) => tracing::error!("Failed to delete unused chunks: {error}"),
     }
@@ -81,7 +81,7 @@ pub(crate) async fn sweep(
     terms: Terms,
     now_ms: i64,
 ) -> Result<usize, StoreError> {
-    store.still_leads().await?;
+    store.check_leadership().await?;
     let outputs = terms.jobs.min(OUTPUTS);
     store.delete_old_outputs(before(now_ms, outputs)).await?;
     store.delete_old_jobs(before(now_ms, terms.jobs)).await?;

@@ -159,12 +159,12 @@ pub(crate) fn course(name: &str) -> &str {
 
 /// The first rule that keeps a job from running, with its place where that matters.
 pub(crate) fn waiting(waiting: &Waiting) -> String {
-    let mut place = baton_protocol::in_line(waiting.place, waiting.last_place);
+    let mut place = baton_protocol::in_line(waiting.position, waiting.last_position);
     if let Some(moved_back) = waiting.moved_back {
         place = format!("{place} ({})", decapitalised(&moved_back.to_string()));
     }
     match &waiting.reason {
-        WaitingReason::InLine => place,
+        WaitingReason::JobsAhead => place,
         WaitingReason::OwnJobRuns { .. }
         | WaitingReason::CoursePaused { .. }
         | WaitingReason::Held { .. } => why(waiting),
@@ -188,7 +188,7 @@ pub(crate) fn reason(waiting: Option<&Waiting>) -> String {
 /// The rule alone.
 pub(crate) fn why(waiting: &Waiting) -> String {
     match &waiting.reason {
-        WaitingReason::InLine => "in line".to_owned(),
+        WaitingReason::JobsAhead => "in line".to_owned(),
         WaitingReason::BehindDeadline { course } => {
             format!("{course} has a deadline and runs first")
         }

@@ -269,9 +269,9 @@ impl Agent {
                     assignment.names.send_replace(Some(Names { number, state }));
                 }
             }
-            ToWorker::RestWanted { job } => {
+            ToWorker::DeferredWanted { job } => {
                 if let Some(assignment) = self.assignments.get(&job) {
-                    assignment.rest_wanted.notify_one();
+                    assignment.deferred_wanted.notify_one();
                 }
             }
             ToWorker::Acknowledge {

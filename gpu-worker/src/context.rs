@@ -7,7 +7,7 @@ use baton_chunks::{BlobError, ChunkDirectory};
 use baton_jupyter_wire::folder::FolderError;
 use baton_mirror::FilesError;
 use baton_protocol::{NotebookId, Submission};
-use baton_transport::{ChunkLane, LinkError};
+use baton_transport::{ChunkClient, LinkError};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, spawn_blocking};
 use tokio_util::sync::CancellationToken;
@@ -23,7 +23,7 @@ use crate::session::{Session, StartError, StartOrder, start};
 pub(crate) struct Context {
     pub(crate) config: Config,
     /// The notebook's.
-    pub(crate) lane: ChunkLane,
+    pub(crate) chunk_client: ChunkClient,
     pub(crate) cache: Arc<ChunkDirectory>,
     /// How many jobs may run at once.
     pub(crate) slots: usize,
@@ -76,13 +76,13 @@ impl MoveError {
 impl Context {
     pub(crate) fn of_notebook(&self, notebook: NotebookId) -> Self {
         Self {
-            lane: self.lane_of(notebook),
+            chunk_client: self.chunk_client_of(notebook),
             ..self.clone()
         }
     }
 
-    pub(crate) fn lane_of(&self, notebook: NotebookId) -> ChunkLane {
-        self.lane.clone().of_notebook(notebook)
+    pub(crate) fn chunk_client_of(&self, notebook: NotebookId) -> ChunkClient {
+        self.chunk_client.clone().of_notebook(notebook)
     }
 
     /// How much a cell's state may have now, on its way in or out.

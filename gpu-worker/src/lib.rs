@@ -36,7 +36,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use baton_chunks::ChunkDirectory;
 use baton_protocol::WorkerId;
-use baton_transport::{ChunkLane, Dial, LaneChoice};
+use baton_transport::{ChunkClient, Dial, TransportChoice};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -54,7 +54,7 @@ pub struct Config {
     /// Stands for this process.
     pub id: WorkerId,
     pub dial: Dial,
-    pub lane: LaneChoice,
+    pub transport: TransportChoice,
     /// How long what a cell made waits for a broker that is away or cannot store.
     pub patience: Duration,
     /// How people call this worker; `None`: as its token says, or else as the broker likes.
@@ -108,9 +108,9 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
         .context("Failed to open the worker's cache")?;
     mirror::remove_leftovers(&config.mirrors);
     packages::remove_leftovers(&config.mirrors);
-    let lane =
-        ChunkLane::new(&config.dial).context("Failed to prepare the connection to the broker")?;
-    let lane = lane.with_patience(config.patience);
+    let chunk_client =
+        ChunkClient::new(&config.dial).context("Failed to prepare the connection to the broker")?;
+    let chunk_client = chunk_client.with_patience(config.patience);
     let visible = std::env::var(CUDA_VISIBLE_DEVICES).ok();
     let reading = gpu::monitor(MONITORING.as_ref(), visible).await;
     let gpus = reading.borrow().gpus.clone();
@@ -130,7 +130,7 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
     };
     let context = Context {
         config,
-        lane,
+        chunk_client,
         cache: Arc::new(cache),
         slots,
         permits: Arc::new(Semaphore::new(slots)),

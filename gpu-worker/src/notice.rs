@@ -36,7 +36,7 @@ fn error(name: &str, what_happened: &str, hint: &str) -> RemoteError {
 }
 
 /// The session ended before everything that its last cell made had left it.
-pub(crate) fn rest_lost() -> RemoteError {
+pub(crate) fn deferred_lost() -> RemoteError {
     rest_error("The Python process on the GPU machine ended before all results had arrived")
 }
 

@@ -8,7 +8,7 @@
 
 use std::collections::VecDeque;
 
-use baton_protocol::{JobEvent, Output, Parcel, Piece, State};
+use baton_protocol::{JobEvent, Output, Payload, Piece, State};
 
 /// A batch ends when it has reached this size.
 const BATCH_BYTES: usize = 256 << 10;
@@ -36,7 +36,7 @@ impl Outbox {
         debug_assert!(!self.complete, "nothing follows the last event");
         self.ended |= event.is_last() || matches!(event, JobEvent::Finished { .. });
         self.complete |= event.is_last();
-        self.rest_sent |= matches!(event, JobEvent::Rest { .. });
+        self.rest_sent |= matches!(event, JobEvent::DeferredState { .. });
         let is_start = matches!(event, JobEvent::Started { .. });
         self.events.push_back(event);
         if is_start {
@@ -128,7 +128,7 @@ pub(crate) fn event_bytes(event: &JobEvent) -> usize {
             JobEvent::Finished { state, files, .. } => {
                 state.as_ref().map_or(0, state_bytes) + files.as_ref().map_or(0, parcel_bytes)
             }
-            JobEvent::Rest { state, .. } => state.as_ref().map_or(0, state_bytes),
+            JobEvent::DeferredState { state, .. } => state.as_ref().map_or(0, state_bytes),
             JobEvent::FilesWanted { wanted, .. } => parcel_bytes(wanted),
             _ => 0,
         }
@@ -146,8 +146,8 @@ pub(crate) fn state_bytes(state: &State) -> usize {
     manifest.pieces().map(piece_bytes).sum()
 }
 
-fn parcel_bytes(parcel: &Parcel) -> usize {
-    parcel.0.iter().map(piece_bytes).sum()
+fn parcel_bytes(payload: &Payload) -> usize {
+    payload.0.iter().map(piece_bytes).sum()
 }
 
 fn piece_bytes(piece: &Piece) -> usize {
@@ -181,7 +181,7 @@ mod tests {
             state: None,
             usage: Usage::default(),
             files: None,
-            away_bytes: 0,
+            deferred_bytes: 0,
         }
     }
 

@@ -1,18 +1,19 @@
-//! What the proxy has to be told.
+//! The proxy's configuration.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use baton_mirror::TrashLimits;
-use baton_transport::{Dial, LaneChoice};
+use baton_transport::{Dial, MemoryHolder, TransportChoice};
 
 use crate::kernel::ForkedKernel;
+use crate::relay::Relay;
 
 /// The Python module that starts the notebook kernel with the shim loaded.
 pub const LAUNCHER_MODULE: &str = "baton_shim.notebook.start";
 
-/// Tells the shim that there shall be no virtual GPU.
+/// Turns the shim's virtual GPU off.
 pub(crate) const NO_VIRTUAL_CUDA: (&str, &str) = ("BATON_VIRTUAL_CUDA", "0");
 
 #[derive(Debug, Clone)]
@@ -22,7 +23,7 @@ pub struct Config {
     pub python: PathBuf,
     /// [`LAUNCHER_MODULE`], or another module that starts a kernel when it is run with `-f FILE`.
     pub launcher_module: String,
-    /// A notebook kernel that waits already; else `python` starts one.
+    /// A notebook kernel that has been forked already; without it, `python` starts one.
     pub forked: Option<ForkedKernel>,
     /// Everything else that the client said on the command line; it belongs to the kernel.
     pub kernel_arguments: Vec<OsString>,
@@ -30,7 +31,7 @@ pub struct Config {
     /// The course that the notebook is for.
     pub course: Option<String>,
     /// Which ways state may take to a worker.
-    pub lane: LaneChoice,
+    pub transport: TransportChoice,
     /// How long a cell, and what it made, wait for a broker that is away.
     pub patience: Duration,
     /// Whether libraries in the notebook kernel find a virtual GPU.
@@ -60,4 +61,17 @@ pub enum BrokerChoice {
     },
     /// None, because the configuration is wrong; this says what is. Ordinary cells run all the same.
     Misconfigured(String),
+}
+
+/// What `%%gpu` cells need.
+pub(crate) struct RemoteConfig {
+    pub(crate) relay: Relay,
+    pub(crate) broker: BrokerChoice,
+    pub(crate) course: Option<String>,
+    pub(crate) trash: TrashConfig,
+    /// Where workers on this machine may fetch state; `None` if all state goes through the broker.
+    pub(crate) memory: Option<MemoryHolder>,
+    pub(crate) kernel_pid: u32,
+    /// How long a cell and its result wait for a broker that is unreachable.
+    pub(crate) patience: Duration,
 }

@@ -1,15 +1,16 @@
 //! The process that Jupyter starts as the kernel: a relay between its clients and the notebook kernel, its child.
 //!
 //! In: connections of clients. Out: the same bytes to and from the notebook kernel, and on iopub, between whole
-//! messages, what `%%gpu` cells publish elsewhere. The way of a `%%gpu` cell is in `journey`.
+//! messages, what `%%gpu` cells publish elsewhere. `remote_cell` tells what happens to a `%%gpu` cell.
 //!
 //! **Invariant:** a message that is not ours leaves with the bytes it arrived with, and nothing that happens to
 //! broker, worker or network touches an ordinary cell.
 
 mod config;
-mod journey;
 mod kernel;
 mod relay;
+mod remote_cell;
+mod shim;
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -21,17 +22,17 @@ use baton_jupyter_wire::connection::ConnectionFile;
 use baton_jupyter_wire::folder::PrivateFolder;
 use baton_jupyter_wire::process::{KernelCommand, start_kernel};
 use baton_jupyter_wire::shim::{SHIM_SOCKET, ShimListener};
-use baton_transport::{LaneChoice, MemoryHolder};
+use baton_transport::{MemoryHolder, TransportChoice};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use config::{BrokerChoice, Config, LAUNCHER_MODULE, TrashConfig};
 pub use kernel::ForkedKernel;
 use kernel::{Kernel, Signals};
-use relay::{Doors, KernelSide, Relay};
+use relay::{KernelSide, Listeners, Relay};
 
 /// How long a `%%gpu` cell may take to say goodbye to its broker once the notebook kernel is gone.
-const JOURNEY_END: Duration = Duration::from_secs(1);
+const REMOTE_CELLS_END: Duration = Duration::from_secs(1);
 
 /// Serves one notebook kernel until it ends. Returns the exit code that stands for how it ended.
 ///
@@ -51,7 +52,7 @@ pub async fn run(config: Config) -> anyhow::Result<i32> {
         .context("Failed to listen for workers on this machine")?;
     // All sockets exist before the kernel does: clients connect at once and wait in the backlog,
     // and a port that is taken leaves no kernel behind.
-    let doors = Doors::open(&outer).await?;
+    let listeners = Listeners::open(&outer).await?;
 
     let mut environment = vec![
         (SHIM_SOCKET, shim.path().as_os_str()),
@@ -70,29 +71,28 @@ pub async fn run(config: Config) -> anyhow::Result<i32> {
     let relay = Relay::new(&outer);
     let kernel_side = KernelSide::new(inner);
     let shutdown = CancellationToken::new();
-    let connections = doors.serve(&relay, &kernel_side, &shutdown);
-    let journeys = TaskTracker::new();
-    journeys.spawn(journey::serve(journey::Context {
+    let connections = listeners.serve(&relay, &kernel_side, &shutdown);
+    let remote_tasks = TaskTracker::new();
+    let remote_config = config::RemoteConfig {
         relay,
-        shim,
         broker: config.broker,
         course: config.course,
         trash: config.trash,
-        memory: (config.lane == LaneChoice::Auto).then_some(memory),
+        memory: (config.transport == TransportChoice::Auto).then_some(memory),
         kernel_pid,
         patience: config.patience,
-        shutdown: shutdown.clone(),
-    }));
+    };
+    remote_tasks.spawn(shim::serve(shim, remote_config, shutdown.clone()));
     let ended = shutdown.clone();
-    journeys.spawn(async move { ended.run_until_cancelled(serve_memory).await });
-    journeys.close();
+    remote_tasks.spawn(async move { ended.run_until_cancelled(serve_memory).await });
+    remote_tasks.close();
 
     let status = kernel::supervise(&mut kernel, kernel_pid, signals)
         .await
         .context("Failed to wait for the notebook kernel")?;
     shutdown.cancel();
     connections.drain().await;
-    let _ = tokio::time::timeout(JOURNEY_END, journeys.wait()).await;
+    let _ = tokio::time::timeout(REMOTE_CELLS_END, remote_tasks.wait()).await;
     if let Some(code) = status.code()
         && code != 0
         && !kernel_side.was_reached()

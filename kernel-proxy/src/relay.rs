@@ -3,15 +3,15 @@
 //! Greeting, identities, subscriptions and signatures pass untouched, because both sides use the same key; so they
 //! are the kernel's and the client's own affair. Only on iopub is something put in, between whole messages.
 //!
-//! `doors` accepts clients, `splice` moves bytes, `view` is the way from the kernel to one client on iopub, with
-//! `queue` for a client that reads slowly and `relief` for one that reads too slowly.
+//! `listeners` accepts clients, `splice` moves bytes, and `view` carries the kernel's iopub messages to one client, with
+//! a `queue` for a client that reads slowly and `compaction` for one that reads too slowly.
 //!
-//! **Invariant:** no task waits for more than one client, so a client that stands still stops nobody else.
+//! **Invariant:** no task waits for more than one client, so a stalled client stops no other.
 
 mod cells;
-mod doors;
+mod compaction;
+mod listeners;
 mod queue;
-mod relief;
 mod splice;
 mod subscriptions;
 mod view;
@@ -26,7 +26,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use cells::CellLog;
 pub(crate) use cells::is_visible;
-pub(crate) use doors::Doors;
+pub(crate) use listeners::Listeners;
 pub(crate) use splice::KernelSide;
 
 /// The cell, or callback of a widget, that a message of our own belongs to.

@@ -15,7 +15,7 @@ use std::{
 use anyhow::Context;
 use baton_kernel_proxy::{BrokerChoice, Config, ForkedKernel, LAUNCHER_MODULE, TrashConfig};
 use baton_mirror::TrashLimits;
-use baton_transport::{Dial, LaneChoice};
+use baton_transport::{Dial, TransportChoice};
 use tokio::runtime::Builder;
 
 use crate::{
@@ -46,7 +46,7 @@ pub(crate) fn main(
         kernel_arguments: arguments.others,
         broker: choices.broker,
         course: choices.course,
-        lane: choices.lane,
+        transport: choices.transport,
         patience: choices.patience,
         virtual_cuda: choices.virtual_cuda,
         trash: choices.trash,
@@ -62,7 +62,7 @@ pub(crate) fn main(
 struct Choices {
     broker: BrokerChoice,
     course: Option<String>,
-    lane: LaneChoice,
+    transport: TransportChoice,
     patience: Duration,
     virtual_cuda: bool,
     trash: TrashConfig,
@@ -73,7 +73,7 @@ impl Choices {
         let settings = Settings::read(surroundings, BTreeMap::new())?;
         Ok(Self {
             course: settings.course.clone(),
-            lane: settings.lane,
+            transport: settings.transport,
             patience: settings.broker_patience,
             virtual_cuda: settings.virtual_cuda,
             trash: TrashConfig {
@@ -92,7 +92,7 @@ impl Choices {
         Self {
             broker: BrokerChoice::Misconfigured(format!("{error:#}")),
             course: None,
-            lane: LaneChoice::default(),
+            transport: TransportChoice::default(),
             patience: Duration::ZERO,
             virtual_cuda: true,
             // No cell gets so far.

@@ -17,7 +17,7 @@ use baton_protocol::{
     ChunkHash,
     api::{Page, PublicFile, Publication, Withdrawal},
 };
-use baton_transport::{Api, ChunkLane};
+use baton_transport::{Api, ChunkClient};
 use bytes::Bytes;
 use clap::ArgMatches;
 
@@ -40,9 +40,9 @@ pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
         .map_or_else(Vec::new, |files| files.cloned().collect());
     let owner = nix::unistd::User::from_uid(nix::unistd::Uid::current())?;
     let owner = owner.map_or_else(|| "operator".to_owned(), |user| user.name);
-    let lane = ChunkLane::new(&service::dial(settings)?)?;
+    let chunk_client = ChunkClient::new(&service::dial(settings)?)?;
     let course = Course {
-        lane: lane.of_owner(owner.clone(), Some(course.clone())),
+        chunk_client: chunk_client.of_owner(owner.clone(), Some(course.clone())),
         path: format!("/v1/courses/{}/files", segment(course)),
         owner,
         api,
@@ -72,7 +72,7 @@ pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
 
 struct Course {
     api: Api,
-    lane: ChunkLane,
+    chunk_client: ChunkClient,
     path: String,
     owner: String,
 }
@@ -86,11 +86,11 @@ impl Course {
         anyhow::ensure!(!cuts.is_empty(), "It is empty");
         let hashes: Vec<ChunkHash> = cuts.keys().copied().collect();
         for _ in 0..ROUNDS {
-            let missing = self.lane.missing(&hashes).await?;
+            let missing = self.chunk_client.missing(&hashes).await?;
             for batch in missing.chunks(BATCH) {
                 let read = |hash: &ChunkHash| Ok((*hash, cuts[hash].read(&file)?));
                 let chunks: io::Result<Vec<(ChunkHash, Bytes)>> = batch.iter().map(read).collect();
-                self.lane.put(&chunks?).await?;
+                self.chunk_client.put(&chunks?).await?;
             }
             if missing.is_empty() {
                 break;

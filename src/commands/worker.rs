@@ -77,7 +77,7 @@ pub(crate) fn config(
     Config {
         id,
         dial,
-        lane: settings.lane,
+        transport: settings.transport,
         patience: settings.broker_patience,
         name: settings.worker_name.clone(),
         slots: settings.worker_slots,

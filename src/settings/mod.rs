@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 use baton_broker::Database;
 use baton_gpu_worker::{FilesChoice, NetworkChoice, SandboxChoice, gpu::GpuMode};
 use baton_protocol::address::BrokerAddress;
-use baton_transport::LaneChoice;
+use baton_transport::TransportChoice;
 
 pub(crate) use reference::reference;
 pub(crate) use sources::SettingsError;
@@ -111,8 +111,8 @@ settings! {
     default: Text("true");
 
     #[doc = "How state moves between notebook and worker: with `auto`, directly if both are on one machine, otherwise through the broker; with `http`, always through the broker."]
-    lane: LaneChoice = "lane",
-    flag: Some(("lane", &["worker", "up"])),
+    transport: TransportChoice = "transport",
+    flag: Some(("transport", &["worker", "up"])),
     default: Text("auto");
 
     #[doc = "How long a `%%gpu` cell and its results wait while the broker is unreachable or has no room. An interrupt ends the wait."]

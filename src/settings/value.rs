@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 use baton_broker::Database;
 use baton_gpu_worker::{FilesChoice, NetworkChoice, SandboxChoice, gpu::GpuMode};
 use baton_protocol::address::BrokerAddress;
-use baton_transport::LaneChoice;
+use baton_transport::TransportChoice;
 
 /// A value that is written as text in flags, in the environment and in the configuration file.
 pub(crate) trait Value: Sized {
@@ -54,7 +54,7 @@ impl Value for SocketAddr {
     }
 }
 
-impl Value for LaneChoice {
+impl Value for TransportChoice {
     const EXPECTED: &'static str = "auto or http";
 
     fn parse(text: &str) -> Option<Self> {

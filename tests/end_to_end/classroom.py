@@ -80,7 +80,7 @@ class Student(Peer):
         self.job = uuid.uuid4().bytes
 
     def hello(self) -> dict[str, Any]:
-        return {"protocol_version": 2, "notebook": self.identity, "owner": self.name, "course": self.course}
+        return {"protocol_version": 3, "notebook": self.identity, "owner": self.name, "course": self.course}
 
     def submit(self) -> None:
         cell = {
@@ -120,7 +120,7 @@ class Worker(Peer):
 
     def hello(self) -> dict[str, Any]:
         return {
-            "protocol_version": 2,
+            "protocol_version": 3,
             "worker": self.identity,
             "name": self.name,
             "devices": [{"kind": "cuda", "model": "NVIDIA H200", "memory_bytes": 141 * GIB}],

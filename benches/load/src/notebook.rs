@@ -82,7 +82,7 @@ impl Notebook {
         while run.finished.is_zero() {
             let events = match self.next().await? {
                 ToProxy::Events { job: of, events } if of == job => events,
-                ToProxy::Place { .. } => continue,
+                ToProxy::QueuePosition { .. } => continue,
                 other => anyhow::bail!("Unexpected: {other:?}"),
             };
             for event in events {

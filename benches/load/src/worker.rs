@@ -97,7 +97,7 @@ fn end(job: JobId, fencing: FencingNumber) -> FromWorker {
             gpu: None,
         },
         files: None,
-        away_bytes: 0,
+        deferred_bytes: 0,
     });
     FromWorker::Events {
         job,

@@ -88,10 +88,10 @@ pub(super) async fn explanation(
     Path(job): Path<String>,
 ) -> Result<Json<Explanation>, ApiError> {
     let job = find(&shared, &caller, job).await?;
-    let line = ask(&shared, |answer| Event::Explain(job.job, answer)).await?;
+    let queue = ask(&shared, |answer| Event::Explain(job.job, answer)).await?;
     Ok(Json(Explanation {
         sentence: words::explanation(&job, unix_ms()),
-        line: line.filter(|_| job.waiting.is_some()),
+        queue: queue.filter(|_| job.waiting.is_some()),
         job,
     }))
 }
@@ -177,11 +177,11 @@ fn job(row: JobRow, present: &Overview, now_ms: i64) -> Job {
 
 fn waiting(waiting: &dispatch::Waiting, now_ms: i64) -> Waiting {
     Waiting {
-        place: waiting.place,
-        last_place: waiting.last_place,
+        position: waiting.position,
+        last_position: waiting.last_position,
         moved_back: waiting.moved_back,
         rule: match waiting.reason {
-            WaitingReason::InLine => WaitingRule::InLine,
+            WaitingReason::JobsAhead => WaitingRule::JobsAhead,
             WaitingReason::BehindDeadline { .. } => WaitingRule::BehindDeadline,
             WaitingReason::OwnJobRuns { .. } => WaitingRule::OwnJobRuns,
             WaitingReason::NoWorker => WaitingRule::NoWorker,

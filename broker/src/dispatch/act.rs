@@ -1,11 +1,11 @@
-//! What people do to jobs, workers and courses, by page or API.
+//! People's commands about jobs, workers and courses, from pages or the API.
 //!
 //! In: who acts, and a [`Command`]. Out: the change and its record in the same transaction, or why it was not done.
-//! What waiting students are told follows by itself, because the line is ordered anew.
+//! Waiting students learn of it, because the queue is ordered again.
 
 use super::{Action, Dispatch, Job, Now, Phase};
 use crate::{
-    courses::{self, Wrong, check, check_text},
+    courses::{Wrong, check, check_text},
     people::Identity,
     store::{AuditEntry, Write},
 };
@@ -13,7 +13,6 @@ use baton_protocol::{
     JobEvent, JobId, Outcome, RemoteError,
     api::{self, CourseChange},
 };
-use std::sync::Arc;
 
 const SAFE: &str = "Your variables are as they were before the cell";
 
@@ -145,12 +144,14 @@ impl Dispatch {
                 check_reason(Some(&reason))?;
                 self.may_steer_worker(who, &worker)?;
                 record(api::Action::Drain, "", worker.clone(), Some(reason.clone()));
-                self.change_worker(worker, Some(reason), actions);
+                self.accounts.change_worker(worker, Some(reason), actions);
+                self.disordered = true;
             }
             Command::Resume { worker } => {
                 self.may_steer_worker(who, &worker)?;
                 record(api::Action::Resume, "", worker.clone(), None);
-                self.change_worker(worker, None, actions);
+                self.accounts.change_worker(worker, None, actions);
+                self.disordered = true;
             }
             Command::ChangeCourse { course, change } => {
                 check(&change)?;
@@ -166,7 +167,8 @@ impl Dispatch {
                 }
                 let detail = serde_json::to_string(&change).ok();
                 record(api::Action::ChangeCourse, &course, course.clone(), detail);
-                self.change_course(course, change, actions);
+                self.accounts.change_course(course, change, actions);
+                self.disordered = true;
             }
         }
         Ok(())
@@ -209,34 +211,12 @@ impl Dispatch {
         match known.next() {
             Some(worker) if worker.draining => Err(NotDone::Leaving(name.to_owned())),
             Some(_) => Ok(()),
-            None if self.courses.worker_paused(name).is_some() => Ok(()),
+            None if self.accounts.courses().worker_paused(name).is_some() => Ok(()),
             None => Err(NotDone::UnknownWorker(name.to_owned())),
         }
     }
 
-    fn change_worker(&mut self, name: String, paused: Option<String>, actions: &mut Vec<Action>) {
-        self.changes.workers.insert(name.clone(), paused.clone());
-        actions.push(Action::Write(Write::ChangeWorker { name, paused }));
-        self.lay_changes_over();
-    }
-
-    fn change_course(&mut self, name: String, change: CourseChange, actions: &mut Vec<Action>) {
-        let earlier = self.changes.courses.remove(&name).unwrap_or_default();
-        let change = courses::over(earlier, change);
-        self.changes.courses.insert(name.clone(), change.clone());
-        actions.push(Action::Write(Write::ChangeCourse {
-            course: name,
-            change: Box::new(change),
-        }));
-        self.lay_changes_over();
-    }
-
-    pub(super) fn lay_changes_over(&mut self) {
-        self.courses = Arc::new(self.filed.with(&self.changes));
-        self.disordered = true;
-    }
-
-    /// A job that has not started ends because somebody does not want it.
+    /// Ends a job that has not started and was stopped.
     pub(super) fn finish_cancelled(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
         let stopped = self.jobs.get(&id).and_then(|job| job.stopped.clone());
         match stopped {
@@ -274,7 +254,7 @@ fn stopped_before_it_ran(words: &str) -> RemoteError {
 }
 
 /// The end of a cell that staff stopped says so. The session only knows that it was interrupted.
-pub(super) fn say_stopped(event: &mut JobEvent, words: &str, ran: bool) {
+pub(super) fn set_stopped_message(event: &mut JobEvent, words: &str, ran: bool) {
     let JobEvent::Finished { outcome, error, .. } = event else {
         return;
     };

@@ -54,7 +54,7 @@ impl Dispatch {
             ToWorker::Revoke { job: id, fencing },
         ));
         match self.jobs.get_mut(&id).map(|job| (job.phase, job)) {
-            Some((Phase::Finished, _)) => self.rest_lost(id, actions),
+            Some((Phase::Finished, _)) => self.deferred_lost(id, actions),
             // Nobody was permitted to start it.
             Some((Phase::Assigned, _)) if !held.started => self.requeue(id, actions),
             Some((_, job)) => {

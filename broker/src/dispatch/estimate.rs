@@ -1,56 +1,61 @@
-//! When those who wait start: forecasts from what is known of the past, made as often as their cost allows.
+//! When those who wait start: estimates from what is known of the past, made as often as their cost allows.
 //!
-//! A forecast for a short line is made at once. One for a long line is made in steps, each after another decision, so
+//! An estimate for a short queue is made at once. One for a long queue is made in steps, each after another decision, so
 //! that no decision waits for a whole one.
 
 use super::{Dispatch, Job, Now, Phase};
 use baton_protocol::JobId;
-use baton_scheduling::queue::{self as order, Forecast, Forecasting, Open, Progress, Times};
+use baton_scheduling::queue::{self as order, Estimation, Open, Progress, StartEstimate, Times};
 use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
 
-/// A forecast for so many jobs is made again after so many times this, and so takes a small part of the time.
+/// An estimate for so many jobs is made again after so many times this, and so takes a small part of the time.
 const PAUSE_FOR_EACH: Duration = Duration::from_millis(4);
 /// A range that is over says nothing any more; a new one is made no sooner than this.
 const SOONEST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Forecasts {
+pub(super) struct Estimates {
     /// Starts are in milliseconds since 1970.
-    of_jobs: HashMap<JobId, Forecast>,
+    of_jobs: HashMap<JobId, StartEstimate>,
     next: Option<Instant>,
     unfinished: Option<Unfinished>,
 }
 
 #[derive(Debug, Clone)]
 struct Unfinished {
-    forecasting: Forecasting,
+    estimation: Estimation,
     /// The milliseconds since 1970 from which its times count.
     from_ms: u64,
-    go_on_at: Instant,
+    continue_at: Instant,
 }
 
-impl Forecasts {
-    pub(super) fn of(&self, job: JobId) -> Option<Forecast> {
+impl Estimates {
+    pub(super) fn of(&self, job: JobId) -> Option<StartEstimate> {
         self.of_jobs.get(&job).copied()
     }
 
     /// When the next step is due.
-    pub(super) fn go_on_at(&self) -> Option<Instant> {
+    pub(super) fn continue_at(&self) -> Option<Instant> {
         self.unfinished
             .as_ref()
-            .map(|unfinished| unfinished.go_on_at)
+            .map(|unfinished| unfinished.continue_at)
     }
 }
 
 impl Dispatch {
     /// Begins a new one, unless the last one is too recent: then soon.
-    pub(super) fn forecast(&mut self, jobs: &[order::Job], workers: &[order::Worker], now: Now) {
-        if self.forecasts.unfinished.is_some() {
+    pub(super) fn estimate_starts(
+        &mut self,
+        jobs: &[order::Job],
+        workers: &[order::Worker],
+        now: Now,
+    ) {
+        if self.estimates.unfinished.is_some() {
             return;
         }
-        if let Some(next) = self.forecasts.next.filter(|next| *next > now.instant) {
-            self.look_again(next);
+        if let Some(next) = self.estimates.next.filter(|next| *next > now.instant) {
+            self.recheck_at(next);
             return;
         }
         let open: Vec<Open<'_>> = jobs
@@ -58,61 +63,66 @@ impl Dispatch {
             .filter_map(|job| self.jobs.get(&job.job))
             .map(|job| self.open(job, now))
             .collect();
-        let outlook = self
-            .history
-            .outlook(&open, now.unix_ms, |account| self.standing_of(account, now));
-        self.forecasts.unfinished = Some(Unfinished {
-            forecasting: Forecasting::new(jobs, workers, self.courses.jobs_per_person, outlook),
-            from_ms: u64::try_from(now.unix_ms).unwrap_or(0),
-            go_on_at: now.instant,
+        let outlook = self.history.outlook(&open, now.unix_ms, |account| {
+            self.accounts.precedence(account, now)
         });
-        self.go_on_forecasting(now);
+        self.estimates.unfinished = Some(Unfinished {
+            estimation: Estimation::new(
+                jobs,
+                workers,
+                self.accounts.courses().jobs_per_person,
+                outlook,
+            ),
+            from_ms: u64::try_from(now.unix_ms).unwrap_or(0),
+            continue_at: now.instant,
+        });
+        self.continue_estimates(now);
     }
 
-    /// The next step of a forecast that is not finished. True when that was the last one.
-    pub(super) fn go_on_forecasting(&mut self, now: Now) -> bool {
-        let Some(mut unfinished) = self.forecasts.unfinished.take() else {
+    /// The next step of an estimate that is not finished. True when that was the last one.
+    pub(super) fn continue_estimates(&mut self, now: Now) -> bool {
+        let Some(mut unfinished) = self.estimates.unfinished.take() else {
             return false;
         };
-        let is_finished = unfinished.forecasting.play();
+        let is_finished = unfinished.estimation.play();
         if is_finished {
-            self.finish_forecast(unfinished, now);
+            self.finish_estimates(unfinished, now);
         } else {
-            unfinished.go_on_at = now.instant;
-            self.forecasts.unfinished = Some(unfinished);
+            unfinished.continue_at = now.instant;
+            self.estimates.unfinished = Some(unfinished);
         }
         is_finished
     }
 
-    fn finish_forecast(&mut self, unfinished: Unfinished, now: Now) {
+    fn finish_estimates(&mut self, unfinished: Unfinished, now: Now) {
         let from_ms = unfinished.from_ms;
-        let told = unfinished.forecasting.finish();
-        let waiting = u32::try_from(told.len()).unwrap_or(u32::MAX);
-        let absolute = |(job, forecast): (JobId, Option<Forecast>)| {
-            let forecast = forecast?;
-            let starts = forecast.starts.map(|ms| ms.saturating_add(from_ms));
-            Some((job, Forecast { starts, ..forecast }))
+        let shown = unfinished.estimation.finish();
+        let waiting = u32::try_from(shown.len()).unwrap_or(u32::MAX);
+        let absolute = |(job, estimate): (JobId, Option<StartEstimate>)| {
+            let estimate = estimate?;
+            let starts = estimate.starts.map(|ms| ms.saturating_add(from_ms));
+            Some((job, StartEstimate { starts, ..estimate }))
         };
-        self.forecasts = Forecasts {
-            of_jobs: told.into_iter().filter_map(absolute).collect(),
+        self.estimates = Estimates {
+            of_jobs: shown.into_iter().filter_map(absolute).collect(),
             next: Some(now.instant + PAUSE_FOR_EACH * waiting),
             unfinished: None,
         };
         let over = self
-            .forecasts
+            .estimates
             .of_jobs
             .values()
             .map(|said| said.starts.upper);
         if let Some(over) = over.min() {
             let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
             let left = Duration::from_millis(over.saturating_sub(now_ms));
-            self.look_again(now.instant + left.max(SOONEST));
+            self.recheck_at(now.instant + left.max(SOONEST));
         }
     }
 
     /// To those who wait again, at the latest then.
-    pub(super) fn look_again(&mut self, at: Instant) {
-        self.retell_at = Some(self.retell_at.map_or(at, |earlier| earlier.min(at)));
+    pub(super) fn recheck_at(&mut self, at: Instant) {
+        self.notify_at = Some(self.notify_at.map_or(at, |earlier| earlier.min(at)));
     }
 
     fn open<'job>(&self, job: &'job Job, now: Now) -> Open<'job> {

@@ -8,22 +8,22 @@ use std::collections::{BTreeMap, BTreeSet};
 
 impl Dispatch {
     /// `None` when the job does not wait.
-    pub(crate) fn explain(&self, id: JobId, now: Now) -> Option<api::Line> {
+    pub(crate) fn explain(&self, id: JobId, now: Now) -> Option<api::QueueDetails> {
         let job = self.jobs.get(&id)?;
         job.waiting.as_ref()?;
         let mut ahead = BTreeMap::new();
-        for (_, because) in order::ahead_of(&self.line(now), id) {
+        for (_, because) in order::ahead_of(&self.queue(now), id) {
             *ahead.entry(because).or_default() += 1;
         }
         let running = self.jobs.values().filter(|job| job.is_running());
         let workers = self.connected_workers();
         let open = workers.iter().filter(|worker| worker.open);
-        Some(api::Line {
+        Some(api::QueueDetails {
             ahead: ahead
                 .into_iter()
                 .map(|(because, jobs)| api::Ahead { because, jobs })
                 .collect(),
-            standing: self.standing(job, now),
+            precedence: self.precedence(job, now),
             running: small(running.count()),
             slots: open.map(|worker| worker.slots).sum(),
             budget: self.budget_left(&job.account, now),
@@ -36,13 +36,13 @@ impl Dispatch {
         Some(waited_ms.max(0).unsigned_abs())
     }
 
-    fn standing(&self, job: &Job, now: Now) -> api::Standing {
-        let standing = self.as_ordered(job, now).standing;
-        api::Standing {
-            used_ms: standing.used_ms as u64,
-            half_life_ms: self.courses.half_life_ms.unsigned_abs(),
-            weight: standing.weight,
-            boost: standing.boost,
+    fn precedence(&self, job: &Job, now: Now) -> api::Precedence {
+        let precedence = self.as_ordered(job, now).precedence;
+        api::Precedence {
+            used_ms: precedence.used_ms as u64,
+            half_life_ms: self.accounts.courses().half_life_ms.unsigned_abs(),
+            weight: precedence.weight,
+            boost: precedence.boost,
         }
     }
 
@@ -51,7 +51,7 @@ impl Dispatch {
             left_ms,
             of_ms,
             period,
-        } = self.budget(account, now)?.left;
+        } = self.accounts.budget(account, now)?.left;
         Some(api::Budget {
             left_ms,
             of_ms,
@@ -65,10 +65,10 @@ impl Dispatch {
             Some(courses) => courses.collect(),
             None => {
                 let of_jobs = self.jobs.values().map(|job| &job.account);
-                let accounts = self.spent.keys().chain(of_jobs);
+                let accounts = self.accounts.used().chain(of_jobs);
                 let used = accounts.map(|account| account.course.as_str());
                 let used = used.filter(|course| !course.is_empty());
-                self.courses.names().chain(used).collect()
+                self.accounts.courses().names().chain(used).collect()
             }
         };
         let courses = names.into_iter();
@@ -78,7 +78,7 @@ impl Dispatch {
     }
 
     fn course(&self, name: &str, seen_by: &Identity, now: Now) -> api::Course {
-        let course = self.courses.of(name);
+        let course = self.accounts.courses().of(name);
         let jobs = || {
             let jobs = self.jobs.values();
             jobs.filter(|job| job.account.course == name)

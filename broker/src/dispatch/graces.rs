@@ -1,4 +1,4 @@
-//! What happens when somebody does not come back.
+//! What happens when a proxy or a worker does not reconnect.
 //!
 //! A worker: its assignments expire, and what it had started is lost, because a cell is never run twice.
 //! A proxy: its jobs are cancelled and its sessions end.
@@ -35,11 +35,14 @@ impl Dispatch {
             .values()
             .filter_map(|job| Some(job.unclaimed?.until));
         let peers = workers.chain(notebooks).chain(missed).chain(unclaimed);
-        let line = self.retell_at.into_iter().chain(self.forecasts.go_on_at());
+        let line = self
+            .notify_at
+            .into_iter()
+            .chain(self.estimates.continue_at());
         peers.chain(line).min()
     }
 
-    pub(crate) fn time_passed(&mut self, now: Now, actions: &mut Vec<Action>) {
+    pub(crate) fn on_time_passed(&mut self, now: Now, actions: &mut Vec<Action>) {
         let is_over = |deadline: Option<Instant>| deadline.is_some_and(|end| end <= now.instant);
         let workers: Vec<WorkerId> = self
             .workers
@@ -48,7 +51,7 @@ impl Dispatch {
             .map(|(id, _)| *id)
             .collect();
         for worker in workers {
-            self.worker_gone(worker, now, actions);
+            self.on_worker_gone(worker, now, actions);
         }
         let missed: Vec<WorkerId> = self
             .missed
@@ -57,8 +60,8 @@ impl Dispatch {
             .map(|(id, _)| *id)
             .collect();
         for worker in missed {
-            for job in self.jobs_where(|job| job.owes_from(worker)) {
-                self.rest_lost(job, actions);
+            for job in self.jobs_where(|job| job.has_deferred_from(worker)) {
+                self.deferred_lost(job, actions);
             }
             self.missed.remove(&worker);
         }
@@ -69,12 +72,12 @@ impl Dispatch {
             .map(|(id, _)| *id)
             .collect();
         for notebook in notebooks {
-            self.proxy_gone(notebook, now, actions);
+            self.on_proxy_gone(notebook, now, actions);
         }
         self.cancel_unclaimed(now, actions);
     }
 
-    fn worker_gone(&mut self, id: WorkerId, now: Now, actions: &mut Vec<Action>) {
+    fn on_worker_gone(&mut self, id: WorkerId, now: Now, actions: &mut Vec<Action>) {
         for job in self.jobs_where(|job| job.worker == Some(id) && job.is_running()) {
             match self.jobs.get(&job) {
                 Some(job) if job.phase == Phase::Started => self.worker_lost(job.id, now, actions),
@@ -87,7 +90,7 @@ impl Dispatch {
         self.sessions_end(id, |_| true, actions);
         if let Some(worker) = self.workers.remove(&id) {
             tracing::warn!(worker.name = %worker.name, "Worker {} did not reconnect", worker.name);
-            if self.jobs.values().any(|job| job.owes_from(id)) {
+            if self.jobs.values().any(|job| job.has_deferred_from(id)) {
                 let deadline = now.instant + DEFERRED_GRACES * self.graces.worker;
                 self.missed.insert(
                     id,
@@ -105,7 +108,7 @@ impl Dispatch {
         self.disordered = true;
     }
 
-    pub(super) fn proxy_gone(&mut self, id: NotebookId, now: Now, actions: &mut Vec<Action>) {
+    pub(super) fn on_proxy_gone(&mut self, id: NotebookId, now: Now, actions: &mut Vec<Action>) {
         // Without the notebook, a job closes as soon as it is finished.
         self.notebooks.remove(&id);
         for job in self.jobs_where(|job| job.notebook == id) {
@@ -161,12 +164,12 @@ impl Dispatch {
     }
 
     /// What the job left out is lost with its worker.
-    pub(super) fn rest_lost(&mut self, id: JobId, actions: &mut Vec<Action>) {
+    pub(super) fn deferred_lost(&mut self, id: JobId, actions: &mut Vec<Action>) {
         let worker = self.name_of_worker(id);
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
-        job.rest_due = false;
+        job.deferred_due = false;
         job.fencing += 1;
         let error = RemoteError {
             name: "WorkerLost".to_owned(),
@@ -174,7 +177,7 @@ impl Dispatch {
             traceback: Vec::new(),
             hint: Some(format!("run the cell again, or show a TA job {id}")),
         };
-        let rest = JobEvent::Rest {
+        let rest = JobEvent::DeferredState {
             state: None,
             error: Some(error),
         };

@@ -3,7 +3,7 @@
 use super::Waiting;
 use crate::{people::Account, store::OpenJob};
 use baton_protocol::{
-    CellKey, FencingNumber, JobEvent, JobId, NotebookId, Outcome, Parcel, Priority, RemoteError,
+    CellKey, FencingNumber, JobEvent, JobId, NotebookId, Outcome, Payload, Priority, RemoteError,
     State, Submission, Usage, WorkerId,
 };
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub(crate) struct Job {
     pub(super) acknowledged: u64,
     pub(super) last_event: u64,
     /// It is finished, and its worker keeps what its end left out.
-    pub(super) rest_due: bool,
+    pub(super) deferred_due: bool,
     /// The proxy asked for that while the worker was away.
-    pub(super) rest_wanted: bool,
+    pub(super) deferred_wanted: bool,
     /// The assignment during which the proxy sent a whole state.
     pub(super) state_fencing: FencingNumber,
     pub(super) cancel_wanted: bool,
@@ -48,10 +48,10 @@ pub(crate) struct Job {
     /// How long it may run: granted, and never more than what was left of the budget.
     pub(super) timeout_ms: Option<u64>,
     pub(super) waiting: Option<Waiting>,
-    /// What its proxy was told last, and when.
-    pub(super) told: Option<(Waiting, Instant)>,
+    /// What was last sent to its proxy, and when.
+    pub(super) shown: Option<(Waiting, Instant)>,
     /// The ranges that its proxy was told for its start, in milliseconds since 1970.
-    pub(super) told_ranges: Vec<(u64, u64)>,
+    pub(super) shown_ranges: Vec<(u64, u64)>,
     /// When it was given to its worker, and whether no session of its notebook was there; unknown after a restart.
     pub(super) assigned: Option<(i64, bool)>,
     pub(super) submitted_ms: i64,
@@ -63,7 +63,7 @@ pub(crate) struct Job {
     /// An answer that came while the worker was away. In memory only, because it may be a password.
     pub(super) waiting_input: Option<(u64, Option<String>)>,
     /// Answers about files that came while the worker was away. The proxy says them again to a new broker.
-    pub(super) waiting_files: Vec<(u64, Parcel)>,
+    pub(super) waiting_files: Vec<(u64, Payload)>,
     /// The last answer to [`JobEvent::NamesWanted`], for a worker that comes back: nobody knows whether it arrived.
     pub(super) names: Option<(u64, State)>,
 }
@@ -96,8 +96,8 @@ impl Job {
             fencing: 0,
             acknowledged: 0,
             last_event: 0,
-            rest_due: false,
-            rest_wanted: false,
+            deferred_due: false,
+            deferred_wanted: false,
             state_fencing: 0,
             cancel_wanted: false,
             stopped: None,
@@ -109,8 +109,8 @@ impl Job {
             priority: submission.priority,
             timeout_ms: submission.cell.timeout_ms,
             waiting: None,
-            told: None,
-            told_ranges: Vec::new(),
+            shown: None,
+            shown_ranges: Vec::new(),
             assigned: None,
             submitted_ms: now_ms,
             started_ms: None,
@@ -135,8 +135,8 @@ impl Job {
             fencing: open.fencing,
             acknowledged: open.acknowledged,
             last_event: open.last_event,
-            rest_due: open.rest_due,
-            rest_wanted: false,
+            deferred_due: open.deferred_due,
+            deferred_wanted: false,
             state_fencing: open.state_fencing,
             cancel_wanted: open.cancel_wanted,
             stopped: open.stopped,
@@ -151,8 +151,8 @@ impl Job {
             priority: open.priority,
             timeout_ms: open.timeout_ms,
             waiting: None,
-            told: None,
-            told_ranges: Vec::new(),
+            shown: None,
+            shown_ranges: Vec::new(),
             assigned: None,
             submitted_ms: open.submitted_ms,
             started_ms: open.started_ms,
@@ -170,8 +170,8 @@ impl Job {
     }
 
     /// Whether this worker still has something that the job left out.
-    pub(super) fn owes_from(&self, worker: WorkerId) -> bool {
-        self.rest_due && self.worker == Some(worker)
+    pub(super) fn has_deferred_from(&self, worker: WorkerId) -> bool {
+        self.deferred_due && self.worker == Some(worker)
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -183,7 +183,7 @@ impl Job {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Abandoned {
     AsItEnded,
-    AsTold(Outcome),
+    Reported(Outcome),
     /// Nothing, unless it has started: the notebook submits the cell anew.
     NoTrace,
 }
@@ -222,7 +222,9 @@ impl MemoryCurve {
 pub(super) fn phase_after(job: &Job, event: &JobEvent) -> Option<Phase> {
     let phase = job.phase;
     match (phase, event) {
-        (Phase::Finished, JobEvent::Rest { .. }) if job.rest_due => Some(Phase::Finished),
+        (Phase::Finished, JobEvent::DeferredState { .. }) if job.deferred_due => {
+            Some(Phase::Finished)
+        }
         (Phase::Assigned, JobEvent::StateWanted {} | JobEvent::BytesWanted {}) => {
             Some(Phase::Assigned)
         }

@@ -1,13 +1,13 @@
 //! Everything that the broker decides, as a state machine: `(state, event, now) -> actions`.
 //!
-//! In: what proxies and workers say, that they come and go, and the time. Out: [`Action`]s. The caller stores all
-//! writes of a batch in one transaction and only then sends, so nobody hears of what a crash could undo.
+//! In: messages of proxies and workers, their connections and ends, and the time. Out: [`Action`]s. The caller stores
+//! all writes of a batch in one transaction and only then sends, so no peer learns of what a crash could undo.
 //! The state here is a copy of the store's open jobs plus who is connected; when a transaction fails, the copy is
 //! thrown away and loaded again.
 //!
 //! **Invariant:** no I/O, no clock, cannot fail.
 
-mod account;
+mod accounts;
 mod act;
 mod behind;
 mod estimate;
@@ -16,35 +16,35 @@ mod explain;
 mod exploration;
 mod graces;
 mod job;
-mod line;
 mod overview;
 mod proxy;
+mod queue;
+mod refusals;
 #[cfg(test)]
 mod tests;
-mod turned_away;
 mod worker;
 
 pub(crate) use act::{Command, NotDone};
 pub(crate) use job::{Job, MemoryCurve, Phase};
-pub(crate) use line::Waiting;
 pub(crate) use overview::{JobView, Overview, WorkerView};
+pub(crate) use queue::Waiting;
 pub(crate) use worker::WorkerHello;
 
 use crate::{
     config::Activity,
-    courses::{Changes, Courses},
+    courses::Courses,
     people::Account,
     store::{Loaded, Write},
-    usage::Spent,
 };
+use accounts::Accounts;
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Submission,
-    WorkerId,
+    Usage, WorkerId,
     proxy::ToProxy,
     worker::{Device, DeviceKind, GpuLoad, ToWorker},
 };
-use baton_scheduling::queue::History;
-use estimate::Forecasts;
+use baton_scheduling::queue::{History, Run};
+use estimate::Estimates;
 use graces::Missed;
 use job::{Abandoned, End};
 use std::{
@@ -86,14 +86,14 @@ pub(crate) enum Action {
     Write(Write),
     ToProxy(ConnectionId, ToProxy),
     ToWorker(ConnectionId, ToWorker),
-    /// What a notebook says to the worker of its job. It is said again after a reconnect, so where the worker's queue
-    /// is full the notebook's connection ends and not the worker's, which others share.
+    /// A notebook's message to the worker of its job. It is repeated after a reconnect, so if the worker's queue is
+    /// full, the notebook's connection ends and not the worker's, which others share.
     Relay {
         from: ConnectionId,
         to: ConnectionId,
         message: ToWorker,
     },
-    /// Live events for a proxy that has heard all events before them.
+    /// Live events for a proxy that has all events before them.
     Forward(ConnectionId, JobId, Vec<NumberedEvent>),
     /// Send the stored events after a number, then say `caught_up`.
     CatchUp {
@@ -107,7 +107,7 @@ pub(crate) enum Action {
         job: JobId,
         fencing: FencingNumber,
         timeout_ms: Option<u64>,
-        /// Empty: nobody that the broker knows.
+        /// Empty if the broker does not know the person.
         owner: String,
         submission: Option<Arc<Submission>>,
     },
@@ -117,19 +117,19 @@ pub(crate) enum Action {
         job: JobId,
     },
     Close(ConnectionId),
-    /// To whoever acted, once it is stored.
+    /// To the caller, once it is stored.
     Answer(oneshot::Sender<Result<(), NotDone>>, Result<(), NotDone>),
 }
 
 /// One life of a notebook kernel, seen through its proxy.
 #[derive(Debug, Clone)]
 struct Notebook {
-    /// Unknown while only a worker has spoken of it.
+    /// Unknown while only a worker has reported it.
     account: Option<Account>,
     connection: Option<ConnectionId>,
     /// When its jobs are cancelled; `None` while the proxy is connected.
     deadline: Option<Instant>,
-    /// The jobs whose events the connected proxy hears.
+    /// The jobs whose events the connected proxy receives.
     subscriptions: HashMap<JobId, Subscription>,
     /// The worker on which its last cell started, where its session is.
     ran_on: Option<WorkerId>,
@@ -162,7 +162,7 @@ struct Worker {
     /// When its jobs are taken from it; `None` while it is connected.
     deadline: Option<Instant>,
     /// When it was heard last, while it is not connected; `None` when that was before this broker.
-    away_since_ms: Option<i64>,
+    disconnected_since_ms: Option<i64>,
 }
 
 impl Worker {
@@ -191,22 +191,17 @@ pub(crate) struct Dispatch {
     missed: HashMap<WorkerId, Missed>,
     peers: HashMap<ConnectionId, Peer>,
     next_sequence: u64,
-    /// What the file says.
-    filed: Arc<Courses>,
-    changes: Changes,
-    /// What holds: the file with the changes over it.
-    courses: Arc<Courses>,
-    spent: HashMap<Account, Spent>,
+    accounts: Accounts,
     history: History,
-    forecasts: Forecasts,
-    /// Something changed that the order depends on.
+    estimates: Estimates,
+    /// The order must be computed again.
     disordered: bool,
-    /// When somebody may be told again where they stand.
-    retell_at: Option<Instant>,
+    /// When a proxy may be sent its job's position again.
+    notify_at: Option<Instant>,
 }
 
 impl Dispatch {
-    /// Whoever was there before this broker started has the restart grace to come back.
+    /// Peers from before this broker's start have the restart grace to reconnect.
     pub(crate) fn new(loaded: Loaded, graces: Graces, courses: Arc<Courses>, now: Now) -> Self {
         let until = now.instant + graces.restart;
         let deadline = Some(until);
@@ -239,7 +234,7 @@ impl Dispatch {
                     gpus: Vec::new(),
                     connection: None,
                     deadline,
-                    away_since_ms: None,
+                    disconnected_since_ms: None,
                 });
             }
             jobs.insert(open.job, Job::from_stored(open, until));
@@ -254,20 +249,17 @@ impl Dispatch {
             missed: HashMap::new(),
             peers: HashMap::new(),
             next_sequence: loaded.next_sequence,
-            courses: Arc::new(courses.with(&loaded.changes)),
-            changes: loaded.changes,
-            filed: courses,
-            spent: loaded.spent.into_iter().collect(),
+            accounts: Accounts::new(courses, loaded.changes, loaded.spent),
             history,
-            forecasts: Forecasts::default(),
+            estimates: Estimates::default(),
             disordered: true,
-            retell_at: None,
+            notify_at: None,
         }
     }
 
-    pub(crate) fn courses_changed(&mut self, courses: Arc<Courses>) {
-        self.filed = courses;
-        self.lay_changes_over();
+    pub(crate) fn on_courses_changed(&mut self, courses: Arc<Courses>) {
+        self.accounts.on_file_changed(courses);
+        self.disordered = true;
     }
 
     pub(crate) fn activity(&self) -> Activity {
@@ -292,7 +284,7 @@ impl Dispatch {
     }
 
     /// A connection ended, or what it said makes it useless.
-    pub(crate) fn closed(&mut self, connection: ConnectionId, ending: Ending, now: Now) {
+    pub(crate) fn on_closed(&mut self, connection: ConnectionId, ending: Ending, now: Now) {
         match self.peers.remove(&connection) {
             Some(Peer::Proxy(notebook)) => {
                 if let Some(notebook) = self.notebooks.get_mut(&notebook)
@@ -312,7 +304,7 @@ impl Dispatch {
                     && worker.connection == Some(connection)
                 {
                     worker.connection = None;
-                    worker.away_since_ms = Some(now.unix_ms);
+                    worker.disconnected_since_ms = Some(now.unix_ms);
                     worker.deadline = Some(now.instant + self.graces.worker);
                     self.disordered = true;
                 }
@@ -374,7 +366,7 @@ impl Dispatch {
         let charged = self.charge(id, usage.run_ms, now, actions);
         let end = JobEvent::Finished {
             files: None,
-            away_bytes: 0,
+            deferred_bytes: 0,
             outcome,
             error: error.clone(),
             state: None,
@@ -431,7 +423,7 @@ impl Dispatch {
             notebook.subscriptions.remove(&id);
             notebook.connection
         });
-        if job.rest_due
+        if job.deferred_due
             && let Some(connection) = self.runner(&job)
         {
             let fencing = job.fencing;
@@ -443,7 +435,7 @@ impl Dispatch {
         if let Some(proxy) = proxy {
             actions.push(Action::ToProxy(proxy, ToProxy::Closed { job: id }));
         }
-        if let Some(Abandoned::AsTold(outcome)) = job.abandoned {
+        if let Some(Abandoned::Reported(outcome)) = job.abandoned {
             actions.push(Action::Write(Write::GiveUp { job: id, outcome }));
         }
         if job.abandoned == Some(Abandoned::NoTrace) && job.started_ms.is_none() {
@@ -459,6 +451,47 @@ impl Dispatch {
         let notebook = self.notebooks.get(&self.jobs.get(&id)?.notebook)?;
         notebook.subscriptions.get(&id)?;
         notebook.connection
+    }
+
+    /// Charges a job's run to its account.
+    fn charge(
+        &mut self,
+        id: JobId,
+        run_ms: u64,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Option<JobEvent> {
+        let account = &self.jobs.get(&id)?.account;
+        self.accounts.charge(account, run_ms, now, actions)
+    }
+
+    /// How long a job ran, if its worker does not report it.
+    fn ran(&self, id: JobId, now: Now) -> Usage {
+        let started_ms = self.jobs.get(&id).and_then(|job| job.started_ms);
+        let worker = self.jobs.get(&id).and_then(|job| job.worker);
+        let absent_ms = worker.and_then(|worker| self.workers.get(&worker)?.disconnected_since_ms);
+        let until_ms = absent_ms.unwrap_or(now.unix_ms);
+        let run_ms = started_ms.map_or(0, |started| until_ms.saturating_sub(started));
+        Usage {
+            run_ms: u64::try_from(run_ms).unwrap_or(0),
+            ..Usage::default()
+        }
+    }
+
+    /// Remembers a run for later estimates, if it ended by itself, and that its person is here.
+    fn remember(&mut self, id: JobId, outcome: Outcome, usage: Usage, now: Now) {
+        let by_itself = matches!(outcome, Outcome::Ok | Outcome::Error | Outcome::TimedOut);
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        self.history.ended(&job.account, now.unix_ms);
+        if by_itself {
+            self.history.add(Run {
+                cell: job.cell_key,
+                account: job.account.clone(),
+                run_ms: usage.run_ms,
+            });
+        }
     }
 
     /// The connected worker that has this job.

@@ -93,7 +93,7 @@ impl WorkerView {
 
     pub(crate) fn state(&self) -> WorkerState {
         match (&self.paused, &self.failing) {
-            _ if !self.connected => WorkerState::Away,
+            _ if !self.connected => WorkerState::Disconnected,
             _ if self.draining => WorkerState::Leaving,
             (Some(_), _) => WorkerState::Drained,
             (None, Some(_)) => WorkerState::Failing,
@@ -125,7 +125,11 @@ impl Dispatch {
                 connected: worker.connection.is_some(),
                 draining: worker.draining,
                 failing: worker.failing.clone(),
-                paused: self.courses.worker_paused(&worker.name).map(str::to_owned),
+                paused: self
+                    .accounts
+                    .courses()
+                    .worker_paused(&worker.name)
+                    .map(str::to_owned),
                 jobs: unfinished().filter(|job| job.worker == Some(*id)).count(),
                 slots: worker.slots,
                 sessions: worker.warm.len(),
@@ -141,7 +145,13 @@ impl Dispatch {
         let waiting = in_phase(Phase::Queued).count();
         let may_run: Vec<&&Job> = in_phase(Phase::Queued)
             .filter(|job| job.held.is_none())
-            .filter(|job| self.courses.of(&job.account.course).paused.is_none())
+            .filter(|job| {
+                self.accounts
+                    .courses()
+                    .of(&job.account.course)
+                    .paused
+                    .is_none()
+            })
             .collect();
         let waiting_work_ms = may_run
             .iter()

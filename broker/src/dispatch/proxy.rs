@@ -2,11 +2,11 @@
 
 use super::{
     Abandoned, Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Subscription,
-    account::SAFE,
+    accounts::SAFE,
 };
 use crate::{people::Account, screen::Unwelcome, store::Write};
 use baton_protocol::{
-    JobId, NotebookId, Outcome, Parcel, Piece, Refusal, RemoteError, State, Submission,
+    JobId, NotebookId, Outcome, Payload, Piece, Refusal, RemoteError, State, Submission,
     proxy::{FromProxy, ToProxy},
     worker::ToWorker,
 };
@@ -20,7 +20,7 @@ const MOST_WAITING_FILES: usize = 64 << 20;
 
 impl Dispatch {
     /// The newest connection of a notebook is the one that counts.
-    pub(crate) fn proxy_came(
+    pub(crate) fn on_proxy_connected(
         &mut self,
         connection: ConnectionId,
         id: NotebookId,
@@ -59,7 +59,7 @@ impl Dispatch {
         ));
     }
 
-    pub(crate) fn proxy_said(
+    pub(crate) fn on_proxy_message(
         &mut self,
         connection: ConnectionId,
         message: FromProxy,
@@ -74,7 +74,7 @@ impl Dispatch {
                 self.submit(connection, submission, now, actions);
             }
             FromProxy::GivenUp { job, outcome } if self.closed.get(&job) == Some(&notebook) => {
-                self.given_up_late(connection, job, outcome, actions);
+                self.on_closed_job_given_up(connection, job, outcome, actions);
             }
             // Said once already.
             FromProxy::Hello { .. } => {}
@@ -85,7 +85,7 @@ impl Dispatch {
             | FromProxy::Input { job, .. }
             | FromProxy::Files { job, .. }
             | FromProxy::Names { job, .. }
-            | FromProxy::RestWanted { job }
+            | FromProxy::DeferredWanted { job }
             | FromProxy::Applied { job }
             | FromProxy::GivenUp { job, .. }
                 if !self.belongs(job, notebook) =>
@@ -114,18 +114,18 @@ impl Dispatch {
             FromProxy::Names { job, number, state } => {
                 self.names(connection, job, number, state, actions);
             }
-            FromProxy::RestWanted { job } => self.rest_wanted(connection, job, actions),
+            FromProxy::DeferredWanted { job } => self.deferred_wanted(connection, job, actions),
             FromProxy::Applied { job } => self.abandon(job, Abandoned::AsItEnded, now, actions),
             FromProxy::GivenUp { job, outcome } => {
-                let how = outcome.map_or(Abandoned::NoTrace, Abandoned::AsTold);
+                let how = outcome.map_or(Abandoned::NoTrace, Abandoned::Reported);
                 self.abandon(job, how, now, actions);
             }
-            FromProxy::Goodbye {} => self.proxy_gone(notebook, now, actions),
+            FromProxy::Goodbye {} => self.on_proxy_gone(notebook, now, actions),
         }
     }
 
     /// Nothing of what the proxy said goes on to a worker. A new cell that is too large leaves nothing here.
-    pub(crate) fn proxy_unwelcome(
+    pub(crate) fn on_proxy_refused(
         &mut self,
         connection: ConnectionId,
         message: FromProxy,
@@ -189,7 +189,7 @@ impl Dispatch {
     }
 
     /// The stored events up to a number were sent.
-    pub(crate) fn caught_up(
+    pub(crate) fn on_caught_up(
         &mut self,
         connection: ConnectionId,
         job: JobId,
@@ -247,7 +247,7 @@ impl Dispatch {
         notebook.subscriptions.insert(id, Subscription::Live);
         let name = submission.notebook_name.chars().take(LONGEST_NAME);
         submission.notebook_name = name.collect();
-        let granted = self.grant(&account, &mut submission.cell);
+        let granted = self.accounts.grant(&account, &mut submission.cell);
         let submission = Arc::new(submission);
         self.owners
             .insert(submission.notebook, account.owner.clone());
@@ -316,7 +316,7 @@ impl Dispatch {
             && let Some(waiting) = job.waiting.clone()
         {
             actions.push(Action::ToProxy(connection, waiting.message(id, now)));
-            job.told = Some((waiting, now.instant));
+            job.shown = Some((waiting, now.instant));
         }
     }
 
@@ -405,7 +405,7 @@ impl Dispatch {
         from: ConnectionId,
         id: JobId,
         question: u64,
-        answer: Parcel,
+        answer: Payload,
         actions: &mut Vec<Action>,
     ) {
         let Some(job) = self.jobs.get(&id).filter(|job| job.is_running()) else {
@@ -461,18 +461,18 @@ impl Dispatch {
     }
 
     /// A worker that has nothing of it any more has said so.
-    fn rest_wanted(&mut self, from: ConnectionId, id: JobId, actions: &mut Vec<Action>) {
-        let Some(job) = self.jobs.get(&id).filter(|job| job.rest_due) else {
+    fn deferred_wanted(&mut self, from: ConnectionId, id: JobId, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get(&id).filter(|job| job.deferred_due) else {
             return;
         };
         match self.runner(job) {
             Some(to) => {
-                let message = ToWorker::RestWanted { job: id };
+                let message = ToWorker::DeferredWanted { job: id };
                 actions.push(Action::Relay { from, to, message });
             }
             None => {
                 if let Some(job) = self.jobs.get_mut(&id) {
-                    job.rest_wanted = true;
+                    job.deferred_wanted = true;
                 }
             }
         }
@@ -489,8 +489,8 @@ impl Dispatch {
         }
     }
 
-    /// The job was closed while its notebook was away, which has told its student something else.
-    fn given_up_late(
+    /// The job was closed while its notebook was disconnected, which has shown its student another outcome.
+    fn on_closed_job_given_up(
         &self,
         connection: ConnectionId,
         job: JobId,
@@ -506,10 +506,10 @@ impl Dispatch {
 }
 
 /// What it takes here; the bytes of its chunks are elsewhere.
-fn kept_bytes(parcel: &Parcel) -> usize {
+fn kept_bytes(payload: &Payload) -> usize {
     let kept = |piece: &Piece| match piece {
         Piece::Inline(bytes) => bytes.len(),
         Piece::Stored { .. } => size_of::<Piece>(),
     };
-    parcel.0.iter().map(kept).sum()
+    payload.0.iter().map(kept).sum()
 }

@@ -1,7 +1,7 @@
 //! Whatever proxies, workers, time and kills do: what is decided can be stored, and a cell starts at most once.
 #![allow(clippy::unwrap_used)]
 
-mod long_line;
+mod long_queue;
 
 use super::*;
 use crate::{
@@ -22,7 +22,7 @@ const GRACES: Graces = Graces {
 
 #[derive(Debug, Clone)]
 enum Step {
-    ProxyComes(u8),
+    ProxyConnects(u8),
     ProxyGoes(u8),
     Submit(u8, u8),
     SendState(u8, u8),
@@ -31,7 +31,7 @@ enum Step {
     Resume(u8, u8, u64),
     /// Staff act on a job.
     Act(u8, u8, u8),
-    WorkerComes(u8),
+    WorkerConnects(u8),
     WorkerGoes(u8),
     /// It takes nothing more. What it had not started it may start yet: the two messages cross.
     WorkerDrains(u8),
@@ -44,7 +44,7 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let (proxy, job, worker) = (0..3_u8, 0..4_u8, 0..2_u8);
     prop_oneof![
-        3 => proxy.clone().prop_map(Step::ProxyComes),
+        3 => proxy.clone().prop_map(Step::ProxyConnects),
         1 => proxy.clone().prop_map(Step::ProxyGoes),
         5 => (proxy.clone(), job.clone()).prop_map(|(proxy, job)| Step::Submit(proxy, job)),
         1 => (proxy.clone(), job.clone()).prop_map(|(proxy, job)| Step::SendState(proxy, job)),
@@ -52,7 +52,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (proxy.clone(), job.clone()).prop_map(|(proxy, job)| Step::Applied(proxy, job)),
         1 => (proxy.clone(), job.clone(), 0..4_u8).prop_map(|(proxy, job, what)| Step::Act(proxy, job, what)),
         1 => (proxy, job, 0..5_u64).prop_map(|(proxy, job, after)| Step::Resume(proxy, job, after)),
-        4 => worker.clone().prop_map(Step::WorkerComes),
+        4 => worker.clone().prop_map(Step::WorkerConnects),
         1 => worker.clone().prop_map(Step::WorkerGoes),
         1 => worker.clone().prop_map(Step::WorkerDrains),
         8 => (worker, 0..5_u8).prop_map(|(worker, what)| Step::Work(worker, what)),
@@ -122,10 +122,10 @@ impl World {
         let now = self.now();
         let mut actions = Vec::new();
         match step {
-            Step::ProxyComes(proxy) => {
+            Step::ProxyConnects(proxy) => {
                 let connection = self.connection();
                 self.proxies.insert(proxy, connection);
-                self.dispatch.proxy_came(
+                self.dispatch.on_proxy_connected(
                     connection,
                     notebook(proxy),
                     Account::default(),
@@ -134,7 +134,7 @@ impl World {
             }
             Step::ProxyGoes(proxy) => {
                 if let Some(connection) = self.proxies.remove(&proxy) {
-                    self.dispatch.closed(connection, Ending::Closed, now);
+                    self.dispatch.on_closed(connection, Ending::Closed, now);
                 }
             }
             Step::Submit(proxy, job) => {
@@ -175,11 +175,11 @@ impl World {
                 // A job may be over, or have a worker.
                 drop(self.dispatch.act(&staff, command, now, &mut actions));
             }
-            Step::WorkerComes(worker) => self.worker_comes(worker, &mut actions),
+            Step::WorkerConnects(worker) => self.worker_connects(worker, &mut actions),
             Step::WorkerGoes(worker) => {
                 let side = self.workers.entry(worker).or_default();
                 if let Some(connection) = side.connection.take() {
-                    self.dispatch.closed(connection, Ending::Closed, now);
+                    self.dispatch.on_closed(connection, Ending::Closed, now);
                 }
             }
             Step::WorkerDrains(worker) => {
@@ -187,7 +187,7 @@ impl World {
                 if let Some(connection) = side.connection {
                     let drain = FromWorker::Drain {};
                     self.dispatch
-                        .worker_said(connection, drain, now, &mut actions);
+                        .on_worker_message(connection, drain, now, &mut actions);
                 }
             }
             Step::Work(worker, what) => self.work(worker, what, &mut actions),
@@ -200,7 +200,7 @@ impl World {
                 self.dispatch = Dispatch::new(self.stored.load(), GRACES, courses(), now);
             }
         }
-        self.dispatch.time_passed(self.now(), &mut actions);
+        self.dispatch.on_time_passed(self.now(), &mut actions);
         self.dispatch.settle(self.now(), &mut actions);
         self.perform(actions);
     }
@@ -208,11 +208,11 @@ impl World {
     fn proxy_says(&mut self, proxy: u8, message: FromProxy, actions: &mut Vec<Action>) {
         if let Some(connection) = self.proxies.get(&proxy) {
             self.dispatch
-                .proxy_said(*connection, message, self.now(), actions);
+                .on_proxy_message(*connection, message, self.now(), actions);
         }
     }
 
-    fn worker_comes(&mut self, worker: u8, actions: &mut Vec<Action>) {
+    fn worker_connects(&mut self, worker: u8, actions: &mut Vec<Action>) {
         let connection = self.connection();
         let now = self.now();
         let side = self.workers.entry(worker).or_default();
@@ -229,7 +229,8 @@ impl World {
             acknowledged: Vec::new(),
             failing: None,
         };
-        self.dispatch.worker_came(connection, hello, now, actions);
+        self.dispatch
+            .on_worker_connected(connection, hello, now, actions);
     }
 
     /// Always with the next number, whether or not the earlier event makes the later one possible.
@@ -263,7 +264,7 @@ impl World {
             },
             _ => JobEvent::Finished {
                 files: None,
-                away_bytes: 0,
+                deferred_bytes: 0,
                 outcome: Outcome::Ok,
                 error: None,
                 state: None,
@@ -276,7 +277,8 @@ impl World {
             first: *last,
             events: vec![event],
         };
-        self.dispatch.worker_said(connection, message, now, actions);
+        self.dispatch
+            .on_worker_message(connection, message, now, actions);
         if what > 2 {
             side.held.remove(&job);
         }
@@ -370,7 +372,7 @@ impl Stored {
                 ..
             } => {
                 let job = OpenJob {
-                    rest_due: false,
+                    deferred_due: false,
                     job: submission.job,
                     sequence,
                     notebook: submission.notebook,
@@ -505,14 +507,14 @@ pub(super) fn job_id(proxy: u8, number: u8) -> JobId {
 fn check_stopped(ending: Ending, after_seconds: u8) {
     let mut world = World::new();
     for step in [
-        Step::WorkerComes(0),
-        Step::ProxyComes(0),
+        Step::WorkerConnects(0),
+        Step::ProxyConnects(0),
         Step::Submit(0, 0),
     ] {
         world.take(step);
     }
     let connection = world.proxies.remove(&0).unwrap();
-    world.dispatch.closed(connection, ending, world.now());
+    world.dispatch.on_closed(connection, ending, world.now());
     world.take(Step::Seconds(after_seconds - 1));
     assert!(!world.dispatch.jobs[&job_id(0, 0)].cancel_wanted);
     world.take(Step::Seconds(1));

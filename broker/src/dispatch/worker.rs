@@ -37,7 +37,7 @@ impl Dispatch {
     /// Both sides compare what they hold: the worker hears what is stored, what is no longer its own, and what it
     /// missed while it was away. While a process has a worker's place, and until its grace is over, no other process
     /// gets it.
-    pub(crate) fn worker_came(
+    pub(crate) fn on_worker_connected(
         &mut self,
         connection: ConnectionId,
         hello: WorkerHello,
@@ -75,7 +75,7 @@ impl Dispatch {
             gpus: Vec::new(),
             connection: Some(connection),
             deadline: None,
-            away_since_ms: None,
+            disconnected_since_ms: None,
         };
         let still: HashSet<&NotebookId> = hello.sessions.iter().collect();
         self.sessions_end(id, |notebook| !still.contains(notebook), actions);
@@ -120,13 +120,13 @@ impl Dispatch {
             self.missed_by_worker(connection, job, now, actions);
         }
         let is_held = |job: &Job| held.get(&job.id) == Some(&job.fencing);
-        for job in self.jobs_where(|job| job.owes_from(id) && !is_held(job)) {
-            self.rest_lost(job, actions);
+        for job in self.jobs_where(|job| job.has_deferred_from(id) && !is_held(job)) {
+            self.deferred_lost(job, actions);
         }
         self.disordered = true;
     }
 
-    pub(crate) fn worker_said(
+    pub(crate) fn on_worker_message(
         &mut self,
         connection: ConnectionId,
         message: FromWorker,
@@ -269,10 +269,10 @@ impl Dispatch {
                 job: id,
             });
         }
-        if std::mem::take(&mut job.rest_wanted) {
+        if std::mem::take(&mut job.deferred_wanted) {
             actions.push(Action::ToWorker(
                 connection,
-                ToWorker::RestWanted { job: id },
+                ToWorker::DeferredWanted { job: id },
             ));
         }
         if !job.is_running() {
@@ -415,9 +415,9 @@ impl Dispatch {
                     self.history
                         .started(cold, u64::try_from(took_ms).unwrap_or(0));
                 }
-                let ranges = std::mem::take(&mut job.told_ranges);
+                let ranges = std::mem::take(&mut job.shown_ranges);
                 let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
-                self.history.told(&job.account, &ranges, now_ms);
+                self.history.started_after(&job.account, &ranges, now_ms);
                 started_on = job.worker;
                 if let Some(notebook) = self.notebooks.get_mut(&job.notebook) {
                     notebook.ran_on = job.worker;
@@ -430,9 +430,9 @@ impl Dispatch {
             }
             let ran = job.phase == Phase::Started;
             job.phase = phase;
-            job.rest_due = phase == Phase::Finished && !event.is_last();
+            job.deferred_due = phase == Phase::Finished && !event.is_last();
             if let Some(words) = &job.stopped {
-                act::say_stopped(&mut event, words, ran);
+                act::set_stopped_message(&mut event, words, ran);
             }
             match &mut event {
                 JobEvent::Started { worker } => *worker = self.name_of_worker(id),

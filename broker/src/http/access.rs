@@ -72,7 +72,7 @@ enum Credential {
 }
 
 impl Caller {
-    /// What a form carries, so that no foreign page can send it: whoever can read the page has the cookie.
+    /// A form's key, without which a foreign page cannot send it: only pages of this broker can read it.
     pub(crate) fn form_key(&self) -> String {
         let secret = match &self.credential {
             Some(
@@ -125,7 +125,7 @@ impl Access {
         }
     }
 
-    /// Where nobody has a token, there is nothing to check.
+    /// Without tokens there is nothing to check.
     async fn admit(
         &self,
         given: Option<Credential>,

@@ -87,7 +87,7 @@ pub async fn serve_chunks(
         .await
         .with_context(|| format!("Failed to listen on {}", config.listen))?;
     let address = listener.local_addr().context("Failed to read the port")?;
-    let door = Door {
+    let service = ChunkService {
         chunks: Arc::clone(&chunks),
         broker: Arc::new(Broker {
             client: reqwest::Client::builder()
@@ -103,7 +103,7 @@ pub async fn serve_chunks(
         .layer(DefaultBodyLimit::max(NAMES_BYTES))
         .route("/v1/chunks", put(take).layer(DefaultBodyLimit::disable()))
         .route("/health/live", get("live\n"))
-        .with_state(door)
+        .with_state(service)
         .layer(middleware::from_fn(headers::secure));
     let stop = CancellationToken::new();
     let _stop_when_dropped = stop.clone().drop_guard();
@@ -138,30 +138,34 @@ async fn keep_counted(chunks: Arc<ChunkDirectory>) {
 }
 
 #[derive(Clone)]
-struct Door {
+struct ChunkService {
     chunks: Arc<ChunkDirectory>,
     broker: Arc<Broker>,
 }
 
 async fn take(
-    State(door): State<Door>,
+    State(service): State<ChunkService>,
     asker: Asker,
     body: Body,
 ) -> Result<StatusCode, ChunkError> {
     let mut reader = ChunkReader::of(body);
-    door.broker.enter(&asker).await?;
+    service.broker.enter(&asker).await?;
     while let Some(batch) = reader.next_batch().await? {
         let (named, batch) = chunks::named(batch).await?;
-        door.broker.hold(&asker, &named).await?;
-        chunks::write(&door.chunks, batch).await?;
+        service.broker.hold(&asker, &named).await?;
+        chunks::write(&service.chunks, batch).await?;
     }
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn give(State(door): State<Door>, asker: Asker, body: Bytes) -> Result<Response, ChunkError> {
+async fn give(
+    State(service): State<ChunkService>,
+    asker: Asker,
+    body: Bytes,
+) -> Result<Response, ChunkError> {
     let hashes: Vec<ChunkHash> = decode(&body)?;
-    let held = door.broker.held(&asker, &hashes).await?;
-    chunks::read(&door.chunks, hashes, held).await
+    let held = service.broker.held(&asker, &hashes).await?;
+    chunks::read(&service.chunks, hashes, held).await
 }
 
 /// Whoever asks the listener, as they said it.

@@ -1,4 +1,4 @@
-//! The *http* lane: chunks by the name of their bytes.
+//! The *http* transport: chunks by the name of their bytes.
 //!
 //! In: `POST /v1/chunks/missing`, `PUT /v1/chunks`, `POST /v1/chunks/get`. Lists of names are MessagePack; chunks are
 //! `[length: u32, big endian][bytes]`, again and again. Every request is on an account: a notebook's own, or for a
@@ -12,7 +12,7 @@ use super::{Caller, Shared};
 use crate::{
     api::ApiError,
     engine::unix_ms,
-    lead::Standing,
+    leader_election::Leadership,
     people::{Account, Identity, worker_id},
     store::StoreError,
 };
@@ -200,8 +200,8 @@ pub(super) async fn account(
     party: Party,
 ) -> Result<Account, ChunkError> {
     // What the database says before is not what holds.
-    if *shared.standing.borrow() != Standing::Leads {
-        return Err(StoreError::NotLeading.into());
+    if *shared.leadership.borrow() != Leadership::Leader {
+        return Err(StoreError::NotLeader.into());
     }
     let account = match party.notebook {
         None if !caller.identity.may_be_person() => return Err(ChunkError::Nobody),

@@ -22,9 +22,9 @@ const WAITING: usize = 256;
 
 /// By address.
 #[derive(Default)]
-pub(super) struct Guests(Mutex<HashMap<IpAddr, Weak<Door>>>);
+pub(super) struct Guests(Mutex<HashMap<IpAddr, Weak<Gate>>>);
 
-struct Door {
+struct Gate {
     served: Arc<Semaphore>,
     all: Arc<Semaphore>,
 }
@@ -33,12 +33,12 @@ struct Door {
 #[derive(Clone)]
 pub(crate) struct Guest {
     known: CancellationToken,
-    place: Arc<Mutex<Option<Place>>>,
+    permit: Arc<Mutex<Option<Permit>>>,
 }
 
 /// Held until the guest is known or gone.
-struct Place {
-    _door: Arc<Door>,
+struct Permit {
+    _gate: Arc<Gate>,
     _permits: [OwnedSemaphorePermit; 2],
 }
 
@@ -46,40 +46,40 @@ impl Guests {
     /// `None`: too many of this address wait. Without an address it is a process of this user.
     pub(super) async fn enter(&self, address: Option<IpAddr>) -> Option<Guest> {
         let known = CancellationToken::new();
-        let place = match address {
+        let permit = match address {
             None => {
                 known.cancel();
                 None
             }
-            Some(address) => Some(self.place(address).await?),
+            Some(address) => Some(self.permit(address).await?),
         };
-        let place = Arc::new(Mutex::new(place));
-        Some(Guest { known, place })
+        let permit = Arc::new(Mutex::new(permit));
+        Some(Guest { known, permit })
     }
 
-    async fn place(&self, address: IpAddr) -> Option<Place> {
-        let door = self.door(address);
-        let all = Arc::clone(&door.all).try_acquire_owned().ok()?;
-        let served = Arc::clone(&door.served).acquire_owned();
+    async fn permit(&self, address: IpAddr) -> Option<Permit> {
+        let gate = self.gate(address);
+        let all = Arc::clone(&gate.all).try_acquire_owned().ok()?;
+        let served = Arc::clone(&gate.served).acquire_owned();
         let served = timeout(WITHIN, served).await.ok()?.ok()?;
-        Some(Place {
-            _door: door,
+        Some(Permit {
+            _gate: gate,
             _permits: [all, served],
         })
     }
 
-    fn door(&self, address: IpAddr) -> Arc<Door> {
-        let mut doors = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(door) = doors.get(&address).and_then(Weak::upgrade) {
-            return door;
+    fn gate(&self, address: IpAddr) -> Arc<Gate> {
+        let mut gates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(gate) = gates.get(&address).and_then(Weak::upgrade) {
+            return gate;
         }
-        doors.retain(|_, door| door.strong_count() > 0);
-        let door = Arc::new(Door {
+        gates.retain(|_, gate| gate.strong_count() > 0);
+        let gate = Arc::new(Gate {
             served: Arc::new(Semaphore::new(SERVED)),
             all: Arc::new(Semaphore::new(SERVED + WAITING)),
         });
-        doors.insert(address, Arc::downgrade(&door));
-        door
+        gates.insert(address, Arc::downgrade(&gate));
+        gate
     }
 }
 
@@ -87,8 +87,8 @@ impl Guest {
     /// A request on this connection was admitted.
     pub(super) fn admit(&self) {
         self.known.cancel();
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(place.take());
+        let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(permit.take());
     }
 
     /// Ends only if nothing is admitted in time.
@@ -119,8 +119,8 @@ mod tests {
             silent.push(enter(1).await.unwrap());
         }
         let mut waiting: JoinSet<_> = (0..WAITING).map(|_| enter(1)).collect();
-        let door = guests.door(IpAddr::from([10, 0, 0, 1]));
-        while door.all.available_permits() > 0 {
+        let gate = guests.gate(IpAddr::from([10, 0, 0, 1]));
+        while gate.all.available_permits() > 0 {
             tokio::task::yield_now().await;
         }
         assert!(enter(1).await.is_none(), "more do not even wait");

@@ -1,12 +1,12 @@
 //! For whatever watches the broker.
 
 use super::Shared;
-use crate::lead::Standing;
+use crate::leader_election::Leadership;
 use axum::{Router, extract::State, http::StatusCode, routing::get};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long reading the jobs at the start may take before somebody is told.
+/// How long reading the jobs at the start may take before the health check fails.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> Router<Shared> {
@@ -27,10 +27,10 @@ async fn ready(State(mut shared): State<Shared>) -> (StatusCode, &'static str) {
             "the broker is shutting down\n",
         );
     }
-    let leads = shared
-        .standing
-        .wait_for(|standing| *standing == Standing::Leads);
-    if timeout(PATIENCE, leads).await.is_err() {
+    let is_leader = shared
+        .leadership
+        .wait_for(|leadership| *leadership == Leadership::Leader);
+    if timeout(PATIENCE, is_leader).await.is_err() {
         let text = "the database does not answer, or another broker is using it\n";
         return (StatusCode::SERVICE_UNAVAILABLE, text);
     }

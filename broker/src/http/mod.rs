@@ -17,7 +17,7 @@ use crate::{
     api,
     courses::Courses,
     engine::Event,
-    lead::Standing,
+    leader_election::Leadership,
     metrics::{self, Metrics},
     page,
     quota::Quotas,
@@ -64,7 +64,7 @@ pub(crate) struct Shared {
     pub(crate) most_slots: u32,
     pub(crate) of_person: Arc<Connections>,
     pub(crate) in_flight: Arc<InFlight>,
-    pub(crate) standing: watch::Receiver<Standing>,
+    pub(crate) leadership: watch::Receiver<Leadership>,
 }
 
 /// Of a form or an action. Chunks have limits of their own.
@@ -106,7 +106,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .merge(sign_in::routes())
         .merge(health::routes())
         .layer(middleware::map_response_with_state(
-            shared.standing.clone(),
+            shared.leadership.clone(),
             no_more_from_here,
         ))
         .with_state(shared.clone());
@@ -126,13 +126,14 @@ pub(crate) fn over_tls(router: Router) -> Router {
     }))
 }
 
-/// A connection that was taken while nobody led, or before another broker did, is not kept: the next one is forwarded.
+/// Closes a connection that was accepted without a leader, or before another broker became the leader: the next one is
+/// forwarded.
 async fn no_more_from_here(
-    State(standing): State<watch::Receiver<Standing>>,
+    State(leadership): State<watch::Receiver<Leadership>>,
     mut response: Response,
 ) -> Response {
     let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
-    if !upgraded && *standing.borrow() != Standing::Leads {
+    if !upgraded && *leadership.borrow() != Leadership::Leader {
         let close = HeaderValue::from_static("close");
         response.headers_mut().insert(header::CONNECTION, close);
     }

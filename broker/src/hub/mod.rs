@@ -140,7 +140,7 @@ impl Hub {
         // Closed never.
         let _turn = match self.known(&hash, SILENCE) {
             Some(Some(_)) => (self.questions.acquire().await.ok(), None),
-            _ => (None, Some(self.strangers.turn(from).await)),
+            _ => (None, Some(self.strangers.permit(from).await)),
         };
         if let Some(known) = self.known(&hash, self.config.remembered) {
             return Ok(known);

@@ -18,7 +18,7 @@ pub(super) struct Strangers {
 }
 
 /// The right to ask once.
-pub(super) struct Turn<'a> {
+pub(super) struct Permit<'a> {
     of_address: Option<OwnedSemaphorePermit>,
     _of_all: Option<SemaphorePermit<'a>>,
     strangers: &'a Strangers,
@@ -34,17 +34,17 @@ impl Strangers {
     }
 
     /// The address first: whoever waits for that takes no room that others could use.
-    pub(super) async fn turn(&self, from: Option<IpAddr>) -> Turn<'_> {
-        let mut turn = Turn {
+    pub(super) async fn permit(&self, from: Option<IpAddr>) -> Permit<'_> {
+        let mut permit = Permit {
             of_address: None,
             _of_all: None,
             strangers: self,
             from,
         };
         // Neither is ever closed.
-        turn.of_address = self.of_address(from).acquire_owned().await.ok();
-        turn._of_all = self.all.acquire().await.ok();
-        turn
+        permit.of_address = self.of_address(from).acquire_owned().await.ok();
+        permit._of_all = self.all.acquire().await.ok();
+        permit
     }
 
     fn of_address(&self, from: Option<IpAddr>) -> Arc<Semaphore> {
@@ -59,7 +59,7 @@ impl Strangers {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         let mut of = self
             .strangers
@@ -88,12 +88,12 @@ mod tests {
         let strangers = Strangers::new();
         let mallory = Some("192.0.2.1".parse().unwrap());
         let ada = Some("192.0.2.2".parse().unwrap());
-        let first = strangers.turn(mallory).await;
-        let second = strangers.turn(mallory).await;
-        assert!(strangers.turn(mallory).now_or_never().is_none());
-        let hers = strangers.turn(ada).now_or_never().unwrap();
+        let first = strangers.permit(mallory).await;
+        let second = strangers.permit(mallory).await;
+        assert!(strangers.permit(mallory).now_or_never().is_none());
+        let hers = strangers.permit(ada).now_or_never().unwrap();
         drop((first, second));
-        assert!(strangers.turn(mallory).now_or_never().is_some());
+        assert!(strangers.permit(mallory).now_or_never().is_some());
         drop(hers);
         assert!(strangers.of.lock().unwrap().is_empty());
     }

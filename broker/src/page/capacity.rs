@@ -21,7 +21,7 @@ const DAYS: u32 = 7;
 /// What it shows changes slowly, and costs a part of a second.
 pub(super) const UPDATE_EVERY: Duration = Duration::from_secs(30);
 /// The live course, in seconds.
-const LATELY: f64 = 3600.0;
+const RECENT: f64 = 3600.0;
 
 pub(super) async fn show(
     State(shared): State<Shared>,
@@ -62,11 +62,11 @@ fn content(history: &History) -> Markup {
     };
     let here = people_here(&cells, now);
     let rates = fit.rates;
-    let lately = Lately::of(&cells, now);
+    let recent = RecentWaits::of(&cells, now);
     let expected = (here > 0).then(|| forecast(&while_here(rates), here, places, Effort::LIGHT));
     let capacity = Capacity::of(fit, history.gpus as usize, places, Effort::LIGHT);
     html! {
-        section.card { (now_part(here, &lately, expected.as_ref())) }
+        section.card { (now_part(here, &recent, expected.as_ref())) }
         section.card {
             h2 { "The last " (DAYS) " days, and a prediction" }
             @for sentence in capacity.sentences() { p { (sentence) } }
@@ -88,17 +88,17 @@ fn while_here(rates: Rates) -> Rates {
 }
 
 /// What cells of the last hour waited.
-struct Lately {
+struct RecentWaits {
     /// In seconds; of a cell that still waits, so far.
     waits: Vec<f64>,
 }
 
-impl Lately {
+impl RecentWaits {
     fn of(cells: &[PastCell], now: f64) -> Self {
-        let lately = cells.iter().filter(|cell| cell.submitted > now - LATELY);
+        let recent = cells.iter().filter(|cell| cell.submitted > now - RECENT);
         let wait = |cell: &PastCell| cell.started.or(cell.finished).unwrap_or(now) - cell.submitted;
         Self {
-            waits: lately.map(wait).collect(),
+            waits: recent.map(wait).collect(),
         }
     }
 
@@ -118,14 +118,14 @@ impl Lately {
     }
 }
 
-fn now_part(here: usize, lately: &Lately, expected: Option<&Forecast>) -> Markup {
+fn now_part(here: usize, recent: &RecentWaits, expected: Option<&Forecast>) -> Markup {
     html! {
         p.now {
-            @match lately.waits.len() {
+            @match recent.waits.len() {
                 0 => "No cells in the last hour.",
                 count => {
                     (count) @if count == 1 { " cell" } @else { " cells" } " of the last hour waited "
-                    (duration(lately.mean())) " on average."
+                    (duration(recent.mean())) " on average."
                 },
             }
         }
@@ -133,8 +133,8 @@ fn now_part(here: usize, lately: &Lately, expected: Option<&Forecast>) -> Markup
             p {
                 (here) @if here == 1 { " person is" } @else { " people are" } " here. If no one leaves, expect to wait "
                 (duration(expected.wait)) " on average, and 1 in 10 longer than " (duration(expected.waits[1])) ". "
-                @if lately.waits.is_empty() {}
-                @else if lately.is_worse_than(expected) {
+                @if recent.waits.is_empty() {}
+                @else if recent.is_worse_than(expected) {
                     strong { "More cells than that waited longer, which chance does not explain." }
                     " Demand is higher than in the last days, or a worker is missing."
                 }

@@ -18,7 +18,7 @@ pub(super) async fn look(shared: &Shared, caller: &Caller) -> Result<Facts, ApiE
     let (mut waiting, running): (Vec<JobView>, Vec<JobView>) =
         jobs.into_iter().partition(|job| job.phase == Phase::Queued);
     waiting.retain(|job| caller.identity.may_see(&job.account));
-    waiting.sort_by_key(|job| job.waiting.as_ref().map(|waiting| waiting.place));
+    waiting.sort_by_key(|job| job.waiting.as_ref().map(|waiting| waiting.position));
     Ok(Facts {
         now_ms,
         zone: Zone::of(shared),

@@ -62,7 +62,10 @@ fn sentence(facts: &Facts) -> Markup {
         let workers = present.workers.iter();
         workers.filter(|worker| worker.state() == state).count()
     };
-    let (drained, away) = (in_state(WorkerState::Drained), in_state(WorkerState::Away));
+    let (drained, disconnected) = (
+        in_state(WorkerState::Drained),
+        in_state(WorkerState::Disconnected),
+    );
     let run = present.running - present.starting;
     let wait = present.waiting - present.held_back;
     html! {
@@ -78,7 +81,7 @@ fn sentence(facts: &Facts) -> Markup {
             (words::capital(&words::count(connected.count(), "worker is connected", "workers are connected")))
             @if open > 0 { ", " (present.free_slots()) " of " (words::count(usize::try_from(open).unwrap_or(usize::MAX), "slot", "slots")) " free" }
             @if drained > 0 { ", " (drained) " drained" }
-            @if away > 0 { ", " strong { (away) " away" } }
+            @if disconnected > 0 { ", " strong { (disconnected) " disconnected" } }
             "."
         }
     }
@@ -229,7 +232,7 @@ fn by_session<'a>(
 
 pub(super) fn worker_state(worker: &WorkerView) -> Markup {
     let (class, mark, state) = match worker.state() {
-        WorkerState::Away => ("bad", "▲", "away"),
+        WorkerState::Disconnected => ("bad", "▲", "disconnected"),
         WorkerState::Leaving => ("busy", "◐", "leaving"),
         WorkerState::Drained => ("busy", "◇", "drained"),
         WorkerState::Failing => ("bad", "▲", "failing"),
@@ -280,9 +283,9 @@ fn queue(facts: &Facts) -> Markup {
 fn queue_row(job: &JobView, facts: &Facts) -> Markup {
     let now_ms = facts.now_ms;
     let place = job.waiting.as_ref().map_or_else(String::new, |waiting| {
-        match waiting.last_place > waiting.place {
-            true => format!("{}–{}", waiting.place, waiting.last_place),
-            false => waiting.place.to_string(),
+        match waiting.last_position > waiting.position {
+            true => format!("{}–{}", waiting.position, waiting.last_position),
+            false => waiting.position.to_string(),
         }
     });
     // By its id a row stays itself while it moves, and with it what is in focus.

@@ -44,7 +44,7 @@ fn section(title: &str, lines: &[String], empty: &str) -> String {
 
 fn worker_line(worker: &WorkerView) -> String {
     let state = match worker.state() {
-        WorkerState::Away => "away",
+        WorkerState::Disconnected => "disconnected",
         WorkerState::Leaving => "leaving",
         WorkerState::Drained => "drained",
         WorkerState::Failing => "failing",

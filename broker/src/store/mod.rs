@@ -81,9 +81,9 @@ pub(crate) enum StoreError {
     #[error("The database did not answer within {} s", after.as_secs())]
     Silent { after: Duration },
     #[error("Another broker is the leader")]
-    Standby { leader: Option<String> },
+    OtherLeader { leader: Option<String> },
     #[error("This broker has lost its connection to the database, or another broker is the leader")]
-    NotLeading,
+    NotLeader,
     #[error("Failed to create {}", path.display())]
     Create {
         path: PathBuf,
@@ -106,7 +106,7 @@ impl StoreError {
                 sqlx::Error::PoolTimedOut => true,
                 _ => false,
             },
-            Self::Silent { .. } | Self::NotLeading => true,
+            Self::Silent { .. } | Self::NotLeader => true,
             _ => false,
         }
     }
@@ -268,7 +268,7 @@ pub(crate) struct OpenJob {
     pub(crate) acknowledged: u64,
     pub(crate) last_event: u64,
     /// Something that its end left out has not come.
-    pub(crate) rest_due: bool,
+    pub(crate) deferred_due: bool,
     pub(crate) state_fencing: FencingNumber,
     pub(crate) cell_key: Option<CellKey>,
     pub(crate) priority: Priority,
@@ -312,27 +312,27 @@ impl Store {
         })
     }
 
-    /// Nothing can be written before, nor after another broker took the lead. Doing it again does no harm.
+    /// Nothing can be written before, nor after another broker became the leader. Idempotent.
     ///
     /// # Errors
-    /// [`StoreError::Standby`] when another broker leads.
-    pub(crate) async fn lead(&self) -> Result<(), StoreError> {
+    /// [`StoreError::OtherLeader`] if another broker is the leader.
+    pub(crate) async fn acquire_leadership(&self) -> Result<(), StoreError> {
         match self {
             // Its file is locked.
             Self::Sqlite(_) => Ok(()),
-            Self::Postgres(store) => store.lead().await,
+            Self::Postgres(store) => store.acquire_leadership().await,
         }
     }
 
     /// Whether what was loaded is still what is stored.
-    pub(crate) async fn still_leads(&self) -> Result<(), StoreError> {
+    pub(crate) async fn check_leadership(&self) -> Result<(), StoreError> {
         match self {
             Self::Sqlite(_) => Ok(()),
-            Self::Postgres(store) => store.still_leads().await,
+            Self::Postgres(store) => store.check_leadership().await,
         }
     }
 
-    /// Tells brokers that stand by where the leader can be reached.
+    /// Tells followers the leader's address.
     pub(crate) async fn announce(&self, address: &str) -> Result<(), StoreError> {
         match self {
             Self::Sqlite(_) => Ok(()),

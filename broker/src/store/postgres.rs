@@ -1,7 +1,7 @@
 //! PostgreSQL, for brokers of which one takes over when another dies.
 //!
-//! Of all brokers on one database one leads: its writing connection holds an advisory lock. Lock and connection are one
-//! session of the server, so who has lost the lead has lost the way to write, too, whatever it believes.
+//! One of the brokers on a database is the leader: its writing connection holds an advisory lock. Lock and connection are one
+//! session of the server, so a broker that is no longer the leader cannot write, even before it knows.
 //! The others ask again and again, and read where the leader can be reached.
 //!
 //! A connection on which anything went wrong is given up, and whatever was not committed with it.
@@ -34,7 +34,7 @@ use tokio::{
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations/postgres");
 
 /// Any number, the same in every version of the broker.
-const LEAD: i64 = 0x0062_6174_6f6e;
+const LEADER_LOCK: i64 = 0x0062_6174_6f6e;
 /// The oldest on which it was tried.
 const OLDEST: i32 = 15;
 /// A server that says nothing for so long counts as gone.
@@ -57,7 +57,7 @@ pub(crate) struct PostgresStore {
 #[derive(Default)]
 struct Writer {
     connection: Option<PgConnection>,
-    leads: bool,
+    is_leader: bool,
 }
 
 pub(super) struct PostgresWriter(OwnedMutexGuard<Writer>);
@@ -80,46 +80,46 @@ impl PostgresStore {
         }
     }
 
-    /// Takes the lead among the brokers on this database, and brings it to this version's shape.
+    /// Makes this broker the leader on this database, and migrates the database to this version.
     ///
     /// # Errors
-    /// [`StoreError::Standby`] when another one leads.
-    pub(super) async fn lead(&self) -> Result<(), StoreError> {
+    /// [`StoreError::OtherLeader`] if another broker is the leader.
+    pub(super) async fn acquire_leadership(&self) -> Result<(), StoreError> {
         let mut writer = self.writer.lock().await;
-        let found = self.take_lead(&mut writer).await;
-        writer.leads = found.is_ok();
-        if !matches!(found, Ok(()) | Err(StoreError::Standby { .. })) {
+        let found = self.try_lock(&mut writer).await;
+        writer.is_leader = found.is_ok();
+        if !matches!(found, Ok(()) | Err(StoreError::OtherLeader { .. })) {
             writer.connection = None;
         }
         found
     }
 
-    async fn take_lead(&self, writer: &mut Writer) -> Result<(), StoreError> {
+    async fn try_lock(&self, writer: &mut Writer) -> Result<(), StoreError> {
         let connection = match &mut writer.connection {
             Some(connection) => connection,
             none => none.insert(in_time(self.connect()).await?),
         };
-        if writer.leads {
+        if writer.is_leader {
             return in_time(async { Ok(connection.ping().await?) }).await;
         }
-        in_time(ask_for_lead(connection)).await?;
+        in_time(acquire_lock(connection)).await?;
         // This takes as long as it takes.
         MIGRATIONS.run_direct(None, connection, false).await?;
         Ok(())
     }
 
-    /// Whether the lead was never lost since it was taken.
-    pub(super) async fn still_leads(&self) -> Result<(), StoreError> {
+    /// Fails unless this broker has been the leader since it acquired the lock.
+    pub(super) async fn check_leadership(&self) -> Result<(), StoreError> {
         self.writer().await?.fetch(sql("SELECT 1")).await?;
         Ok(())
     }
 
     pub(super) async fn writer(&self) -> Result<PostgresWriter, StoreError> {
         let writer = Arc::clone(&self.writer).lock_owned().await;
-        if writer.leads && writer.connection.is_some() {
+        if writer.is_leader && writer.connection.is_some() {
             Ok(PostgresWriter(writer))
         } else {
-            Err(StoreError::NotLeading)
+            Err(StoreError::NotLeader)
         }
     }
 
@@ -132,16 +132,19 @@ impl PostgresStore {
         }))
     }
 
-    /// Another broker may lead from now on.
+    /// Lets another broker become the leader.
     pub(super) async fn close(&self) -> Result<(), StoreError> {
         self.readers.close().await;
-        let Writer { connection, leads } = std::mem::take(&mut *self.writer.lock().await);
+        let Writer {
+            connection,
+            is_leader,
+        } = std::mem::take(&mut *self.writer.lock().await);
         let Some(mut connection) = connection else {
             return Ok(());
         };
         // The server ends a closed connection's session when it comes to it.
-        if leads {
-            in_time(give_up_lead(&mut connection)).await?;
+        if is_leader {
+            in_time(release_lock(&mut connection)).await?;
         }
         Ok(connection.close().await?)
     }
@@ -173,12 +176,12 @@ pub(super) fn announcement(address: &str) -> Statement {
     .bind(address)
 }
 
-async fn ask_for_lead(connection: &mut PgConnection) -> Result<(), StoreError> {
-    let leads: bool = sqlx::query_scalar("SELECT pg_try_advisory_lock($1)")
-        .bind(LEAD)
+async fn acquire_lock(connection: &mut PgConnection) -> Result<(), StoreError> {
+    let is_leader: bool = sqlx::query_scalar("SELECT pg_try_advisory_lock($1)")
+        .bind(LEADER_LOCK)
         .fetch_one(&mut *connection)
         .await?;
-    if leads {
+    if is_leader {
         return Ok(());
     }
     let known: bool = sqlx::query_scalar("SELECT to_regclass('leader') IS NOT NULL")
@@ -191,12 +194,12 @@ async fn ask_for_lead(connection: &mut PgConnection) -> Result<(), StoreError> {
     } else {
         None
     };
-    Err(StoreError::Standby { leader })
+    Err(StoreError::OtherLeader { leader })
 }
 
-async fn give_up_lead(connection: &mut PgConnection) -> Result<(), StoreError> {
+async fn release_lock(connection: &mut PgConnection) -> Result<(), StoreError> {
     sqlx::query("SELECT pg_advisory_unlock($1)")
-        .bind(LEAD)
+        .bind(LEADER_LOCK)
         .execute(connection)
         .await?;
     Ok(())
@@ -205,7 +208,7 @@ async fn give_up_lead(connection: &mut PgConnection) -> Result<(), StoreError> {
 impl PostgresWriter {
     pub(super) async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError> {
         let Some(connection) = &mut self.0.connection else {
-            return Err(StoreError::NotLeading);
+            return Err(StoreError::NotLeader);
         };
         let rows = query(statement).fetch(connection).map_ok(Row::Postgres);
         let rows = in_time(async { Ok(rows.try_collect().await?) }).await;
@@ -215,7 +218,7 @@ impl PostgresWriter {
     /// Must go on to its end, or the connection is left inside of a transaction.
     pub(super) async fn apply(mut self, statements: Vec<Statement>) -> Result<(), StoreError> {
         let Some(connection) = &mut self.0.connection else {
-            return Err(StoreError::NotLeading);
+            return Err(StoreError::NotLeader);
         };
         let applied = in_time(apply(connection, statements)).await;
         self.keep_if_sound(applied)

@@ -126,10 +126,10 @@ impl Store {
         )
         .bind(super::write::FINISHED)
         .bind(super::write::RETURNED)
-        .bind(super::write::REST);
+        .bind(super::write::DEFERRED_STATE);
         for row in self.fetch(ends).await? {
             let end = decode(&row.get::<Vec<u8>>("body")?)?;
-            if let JobEvent::Finished { state, .. } | JobEvent::Rest { state, .. } = end {
+            if let JobEvent::Finished { state, .. } | JobEvent::DeferredState { state, .. } = end {
                 let chunks = state.iter().flat_map(State::chunks);
                 live.entry(account(&row)?).or_default().extend(chunks);
             }
@@ -173,9 +173,9 @@ fn open_job(row: &Row) -> Result<OpenJob, StoreError> {
         fencing: count(row.get("fencing")?)?,
         acknowledged: count(row.get("acknowledged")?)?,
         last_event: count(row.get("last_event")?)?,
-        rest_due: matches!(
+        deferred_due: matches!(
             row.get::<Option<String>>("last_kind")?.as_deref(),
-            Some(super::write::RETURNED | super::write::REST)
+            Some(super::write::RETURNED | super::write::DEFERRED_STATE)
         ),
         state_fencing: count(row.get("state_fencing")?)?,
         cell_key: cell_key(row)?,

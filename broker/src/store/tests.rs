@@ -23,8 +23,8 @@ async fn both_engines_keep_the_same() {
     let server = Server::start(Disk::NoSync);
     let story = Story::new();
     let path = folder.path().join("broker.db");
-    let sqlite = story.told_by(Database::Sqlite(path)).await;
-    let postgres = story.told_by(Database::named(&server.url())).await;
+    let sqlite = story.answers_of(Database::Sqlite(path)).await;
+    let postgres = story.answers_of(Database::named(&server.url())).await;
     for (sqlite, postgres) in sqlite.iter().zip(&postgres) {
         assert_eq!(sqlite, postgres);
     }
@@ -38,7 +38,7 @@ async fn a_closed_store_leaves_the_lead_at_once() {
     let database = Database::named(&server.url());
     for _ in 0..20 {
         let store = Store::open(&database).await.unwrap();
-        store.lead().await.unwrap();
+        store.acquire_leadership().await.unwrap();
         store.close().await.unwrap();
     }
 }
@@ -73,24 +73,24 @@ impl Story {
         }
     }
 
-    async fn told_by(&self, database: Database) -> Vec<String> {
+    async fn answers_of(&self, database: Database) -> Vec<String> {
         let store = Store::open(&database).await.unwrap();
-        store.lead().await.unwrap();
+        store.acquire_leadership().await.unwrap();
         // Doing it again does no harm.
-        store.lead().await.unwrap();
+        store.acquire_leadership().await.unwrap();
         store.announce("127.0.0.1:1").await.unwrap();
         self.changes(&store).await;
         self.refused_changes(&store).await;
-        let mut told = self.answers(&store).await;
+        let mut seen = self.answers(&store).await;
         self.end(&store).await;
-        told.extend(self.answers(&store).await);
+        seen.extend(self.answers(&store).await);
         store.close().await.unwrap();
 
         let store = Store::open(&database).await.unwrap();
-        store.lead().await.unwrap();
+        store.acquire_leadership().await.unwrap();
         let again = self.answers(&store).await;
-        assert_eq!(again, told[told.len() - again.len()..]);
-        told
+        assert_eq!(again, seen[seen.len() - again.len()..]);
+        seen
     }
 
     async fn changes(&self, store: &Store) {
@@ -267,40 +267,40 @@ impl Story {
     /// What every question is answered.
     async fn answers(&self, store: &Store) -> Vec<String> {
         let (first, everybody) = (self.first.job, &Identity::operator());
-        let mut told = Vec::new();
-        fn tell<T: Debug, E: Debug>(told: &mut Vec<String>, answer: Result<T, E>) {
-            told.push(format!("{:?}", answer.unwrap()));
+        let mut seen = Vec::new();
+        fn note<T: Debug, E: Debug>(seen: &mut Vec<String>, answer: Result<T, E>) {
+            seen.push(format!("{:?}", answer.unwrap()));
         }
-        tell(&mut told, store.answers().await);
-        tell(&mut told, store.load().await);
-        tell(&mut told, store.submission(first).await);
-        tell(&mut told, store.submission(JobId::random()).await);
+        note(&mut seen, store.answers().await);
+        note(&mut seen, store.load().await);
+        note(&mut seen, store.submission(first).await);
+        note(&mut seen, store.submission(JobId::random()).await);
         let live = store.live_chunks().await;
         let sorted = |(account, chunks)| (account, BTreeSet::from_iter(chunks));
-        tell(
-            &mut told,
+        note(
+            &mut seen,
             live.map(|live| BTreeMap::from_iter(live.into_iter().map(sorted))),
         );
         for person in ["ada", "bob", "zoe", ""] {
             let chunks = [1, 2, 3, 4].map(|byte| ChunkHash([byte; 32]));
             let held = store.held_chunks(&account(person), &chunks).await;
-            tell(&mut told, held.map(BTreeMap::from_iter));
-            tell(&mut told, store.held_bytes(person).await);
+            note(&mut seen, held.map(BTreeMap::from_iter));
+            note(&mut seen, store.held_bytes(person).await);
         }
         for worker in [None, Some(WorkerId::random())] {
             let served = store.served(self.first.notebook, worker).await;
-            tell(&mut told, served);
+            note(&mut seen, served);
         }
         for after in [0, 256, 512] {
-            tell(&mut told, store.events(first, after).await);
+            note(&mut seen, store.events(first, after).await);
         }
-        tell(&mut told, store.last_outputs(first, 3).await);
-        tell(&mut told, store.job_detail(everybody, first).await);
-        tell(&mut told, store.finished_jobs(everybody, 9).await);
-        tell(&mut told, store.waits(everybody, Some("ml"), 0).await);
-        tell(&mut told, store.last_day(3_700_000).await);
-        tell(
-            &mut told,
+        note(&mut seen, store.last_outputs(first, 3).await);
+        note(&mut seen, store.job_detail(everybody, first).await);
+        note(&mut seen, store.finished_jobs(everybody, 9).await);
+        note(&mut seen, store.waits(everybody, Some("ml"), 0).await);
+        note(&mut seen, store.last_day(3_700_000).await);
+        note(
+            &mut seen,
             store.audit(everybody, Some("ml"), Some(9), 5).await,
         );
         let digits = first.to_string();
@@ -321,7 +321,7 @@ impl Story {
         for filter in jobs {
             let found = store.jobs(everybody, &filter, 10).await.unwrap();
             assert!(found.iter().any(|row| row.job == first) || filter.before.is_some());
-            told.push(format!("{found:?}"));
+            seen.push(format!("{found:?}"));
         }
         let usage = UsageFilter {
             from: Some(0),
@@ -330,13 +330,13 @@ impl Story {
             course: Some("ml".to_owned()),
             after: Some((0, Account::default())),
         };
-        tell(&mut told, store.usage(everybody, &usage, 10).await);
+        note(&mut seen, store.usage(everybody, &usage, 10).await);
         let history = HistoryFilter {
             courses: Some(vec!["ml".to_owned(), "physics".to_owned()]),
             since_ms: 0,
         };
-        tell(&mut told, store.history(&history, 10).await);
-        told
+        note(&mut seen, store.history(&history, 10).await);
+        seen
     }
 
     fn assign(&self, job: JobId, fencing: FencingNumber) -> Write {

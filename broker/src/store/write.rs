@@ -309,7 +309,7 @@ pub(super) const FINISHED: &str = "finished";
 /// Finished, and something that was left out follows.
 pub(super) const RETURNED: &str = "returned";
 /// That follows, and may have to come again.
-pub(super) const REST: &str = "rest";
+pub(super) const DEFERRED_STATE: &str = "deferred_state";
 
 fn event_kind(event: &JobEvent) -> &'static str {
     match event {
@@ -323,9 +323,11 @@ fn event_kind(event: &JobEvent) -> &'static str {
         JobEvent::Charged(_) => "charged",
         JobEvent::FilesWanted { .. } => "files_wanted",
         JobEvent::NamesWanted { .. } => "names_wanted",
-        JobEvent::Finished { away_bytes: 0, .. } => FINISHED,
+        JobEvent::Finished {
+            deferred_bytes: 0, ..
+        } => FINISHED,
         JobEvent::Finished { .. } => RETURNED,
-        JobEvent::Rest { state: Some(_), .. } => REST,
-        JobEvent::Rest { state: None, .. } => "rest_lost",
+        JobEvent::DeferredState { state: Some(_), .. } => DEFERRED_STATE,
+        JobEvent::DeferredState { state: None, .. } => "deferred_lost",
     }
 }

@@ -98,7 +98,7 @@ async fn a_result_stays_until_it_is_home() {
     place.apply(submit(job, naming(other))).await;
     let end = JobEvent::Finished {
         files: None,
-        away_bytes: 0,
+        deferred_bytes: 0,
         outcome: Outcome::Ok,
         error: None,
         state: Some(naming(chunk)),
@@ -235,7 +235,7 @@ async fn who_takes_the_lead_counts_the_files_in_before_anything_is_swept() {
     );
     let place = place().await;
     let unknown = place.chunks.put(b"unknown").unwrap();
-    leader.lead().await.unwrap();
+    leader.acquire_leadership().await.unwrap();
     let (mut adopted, mut now_ms) = (false, 0);
     let mut round = async |minutes: i64| {
         now_ms += minutes * MINUTE;
@@ -244,7 +244,7 @@ async fn who_takes_the_lead_counts_the_files_in_before_anything_is_swept() {
     };
     assert_eq!(round(1).await, (false, true));
     leader.close().await.unwrap();
-    other.lead().await.unwrap();
+    other.acquire_leadership().await.unwrap();
     assert_eq!(round(1).await, (true, true));
     assert_eq!(round(9).await, (true, true));
     assert_eq!(round(2).await, (true, false));

@@ -35,8 +35,8 @@ async fn a_wrong_token_opens_nothing() {
             let refused = baton_transport::connect::<ToProxy, FromProxy>(&dial, path).await;
             assert!(matches!(refused, Err(LinkError::Unauthorized { .. })));
         }
-        let lane = baton_transport::ChunkLane::new(&dial).unwrap();
-        let refused = lane.missing(&[baton_chunks::hash(b"x")]).await;
+        let chunk_client = baton_transport::ChunkClient::new(&dial).unwrap();
+        let refused = chunk_client.missing(&[baton_chunks::hash(b"x")]).await;
         assert!(matches!(refused, Err(LinkError::Unauthorized { .. })));
         let refused = Api::new(&dial).unwrap().get("/").await;
         assert!(matches!(refused, Err(LinkError::Unauthorized { .. })));

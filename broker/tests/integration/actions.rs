@@ -35,7 +35,7 @@ pub(crate) async fn done(broker: &Broker, token: &str, path: &str, body: Value) 
 /// What a waiting job's owner is told next, besides what is the same.
 async fn told(proxy: &mut FakeProxy, of: JobId) -> (WaitingReason, Option<String>) {
     match proxy.next().await {
-        ToProxy::Place {
+        ToProxy::QueuePosition {
             job,
             waiting,
             message,
@@ -47,7 +47,7 @@ async fn told(proxy: &mut FakeProxy, of: JobId) -> (WaitingReason, Option<String
 
 async fn waiting(proxy: &mut FakeProxy) -> JobId {
     let job = proxy.submit().await;
-    proxy.place(job).await;
+    proxy.position(job).await;
     job
 }
 
@@ -256,11 +256,11 @@ async fn a_job_is_moved_to_the_front() {
         json!({"reason": "lost its worker"}),
     )
     .await;
-    assert_eq!(moved["waiting"]["place"], 1);
+    assert_eq!(moved["waiting"]["position"], 1);
     assert_eq!(told(&mut ada, first).await.0, WaitingReason::BehindMoved {});
     let path = format!("/v1/jobs/{first}/explanation");
     let explanation: Explanation = get(&broker, "ada-token", &path).await;
-    let ahead = serde_json::to_value(explanation.line.unwrap().ahead).unwrap();
+    let ahead = serde_json::to_value(explanation.queue.unwrap().ahead).unwrap();
     assert_eq!(ahead, json!([{"because": "moved_to_front", "jobs": 1}]));
     worker
         .report(running, 1, 2, vec![finished(Outcome::Ok)])
@@ -325,7 +325,7 @@ async fn a_running_job_is_interrupted() {
         state: None,
         usage: Default::default(),
         files: None,
-        away_bytes: 0,
+        deferred_bytes: 0,
     };
     worker.report(job, 1, 2, vec![over]).await;
     let (outcome, error) = end(ada.events_after(job, 0).await);
@@ -351,7 +351,10 @@ async fn a_drained_worker_ends_what_it_has() {
     );
     let job = bob.submit().await;
     let why = Some("a new fan".to_owned());
-    assert_eq!(bob.place(job).await.1, WaitingReason::WorkersPaused { why });
+    assert_eq!(
+        bob.position(job).await.1,
+        WaitingReason::WorkersPaused { why }
+    );
     worker
         .report(running, 1, 2, vec![finished(Outcome::Ok)])
         .await;

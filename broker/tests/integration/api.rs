@@ -168,7 +168,7 @@ async fn refusals_say_what_to_do() {
     let broker = class().await;
     let mut cid = proxy(&broker, "cid").await;
     let job = cid.submit().await;
-    cid.place(job).await;
+    cid.position(job).await;
     for (path, status, detail) in [
         ("/v1/nothing", 404, "nothing at this address"),
         ("/v1/jobs/7f3a", 404, "no cell 7f3a"),
@@ -272,9 +272,9 @@ async fn an_explanation_says_who_is_ahead_and_why() {
     last.priority = Priority::Low;
     let last_job = last.job;
     other.say(FromProxy::Submit(last)).await;
-    other.place(last_job).await;
+    other.position(last_job).await;
     let of_bob = bob.submit().await;
-    bob.place(of_bob).await;
+    bob.position(of_bob).await;
 
     let explain = async |job: JobId| -> Explanation {
         get(&broker, "tia-token", &format!("/v1/jobs/{job}/explanation")).await
@@ -288,19 +288,22 @@ async fn an_explanation_says_who_is_ahead_and_why() {
         "{}",
         running.sentence
     );
-    assert_eq!(running.line, None);
+    assert_eq!(running.queue, None);
     let first = explain(of_bob).await;
-    let line = first.line.unwrap();
-    assert_eq!((line.ahead, line.running, line.slots), (vec![], 1, 1));
-    assert_eq!(line.standing.weight, 2.0);
-    assert_eq!(line.budget.unwrap().of_ms, 3_600_000);
-    assert_eq!(first.job.waiting.unwrap().rule, WaitingRule::InLine);
+    let queue = first.queue.unwrap();
+    assert_eq!((queue.ahead, queue.running, queue.slots), (vec![], 1, 1));
+    assert_eq!(queue.precedence.weight, 2.0);
+    assert_eq!(queue.budget.unwrap().of_ms, 3_600_000);
+    assert_eq!(first.job.waiting.unwrap().rule, WaitingRule::JobsAhead);
     let last = explain(last_job).await;
     let waiting = last.job.waiting.unwrap();
-    assert_eq!((waiting.place, waiting.rule), (2, WaitingRule::OwnJobRuns));
+    assert_eq!(
+        (waiting.position, waiting.rule),
+        (2, WaitingRule::OwnJobRuns)
+    );
     assert!(last.sentence.contains(&waiting.sentence));
     let because = AheadBecause::LowPriority;
-    assert_eq!(last.line.unwrap().ahead, [Ahead { because, jobs: 1 }]);
+    assert_eq!(last.queue.unwrap().ahead, [Ahead { because, jobs: 1 }]);
 }
 
 #[tokio::test]

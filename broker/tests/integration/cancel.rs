@@ -22,12 +22,12 @@ async fn a_queued_job_is_cancelled_at_once() {
     let broker = Broker::start().await;
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let job = proxy.submit().await;
-    proxy.place(job).await;
+    proxy.position(job).await;
     proxy.say(FromProxy::Cancel { job }).await;
     assert!(is_cancelled(&proxy.event(job).await));
     // It is over for the order too.
     let next = proxy.submit().await;
-    assert_eq!(proxy.place(next).await.0, 1);
+    assert_eq!(proxy.position(next).await.0, 1);
 }
 
 #[tokio::test]
@@ -78,7 +78,7 @@ async fn a_cancellation_reaches_a_worker_that_was_away() {
     worker.report(job, fencing, 1, vec![started()]).await;
     let id = worker.id;
     drop(worker);
-    wait_until_away(&broker).await;
+    wait_until_disconnected(&broker).await;
     proxy.say(FromProxy::Cancel { job }).await;
     proxy.batch(job).await;
     proxy.batch(job).await;
@@ -106,7 +106,7 @@ async fn a_job_whose_worker_is_away_before_the_start_is_cancelled_at_once() {
     proxy.assigned(job).await;
     let id = worker.id;
     drop(worker);
-    wait_until_away(&broker).await;
+    wait_until_disconnected(&broker).await;
     proxy.say(FromProxy::Cancel { job }).await;
     assert!(is_cancelled(&proxy.event(job).await));
     let mut worker = FakeWorker::back(&broker.dial, id, &[(job, fencing)]).await;
@@ -174,7 +174,7 @@ async fn nobody_cancels_the_job_of_another_notebook() {
     let mut owner = FakeProxy::new(&broker.dial).await;
     let mut other = FakeProxy::new(&broker.dial).await;
     let job = owner.submit().await;
-    owner.place(job).await;
+    owner.position(job).await;
     let attempts: [fn(JobId) -> FromProxy; 4] = [
         |job| FromProxy::Cancel { job },
         |job| FromProxy::Applied { job },
@@ -194,9 +194,9 @@ async fn nobody_cancels_the_job_of_another_notebook() {
 }
 
 /// The page shows what the broker knows.
-pub(crate) async fn wait_until_away(broker: &Broker) {
+pub(crate) async fn wait_until_disconnected(broker: &Broker) {
     crate::harness::within("the loss of a worker", async {
-        while !broker.get("/").await.contains("away") {
+        while !broker.get("/").await.contains("disconnected") {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     })

@@ -7,7 +7,7 @@ use crate::{
 };
 use baton_broker::{ChunkListener, serve_chunks};
 use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, address::BrokerAddress};
-use baton_transport::{ChunkLane, Dial, LinkError, Token};
+use baton_transport::{ChunkClient, Dial, LinkError, Token};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 /// A listener in front of a broker on TCP whose token is `sesame`.
@@ -67,22 +67,22 @@ async fn chunks_may_go_through_a_process_of_their_own() {
     };
     let broker = Broker::start_with(rules).await;
     let listener = beside(&broker).await;
-    let lane_of = |token: &str| {
+    let chunk_client_of = |token: &str| {
         let address = listener.dial.address.clone();
         let token = Some(Token::new(token));
-        ChunkLane::new(&Dial {
+        ChunkClient::new(&Dial {
             address,
             token,
             ca_file: None,
         })
         .unwrap()
     };
-    let at_broker = |token: &str| ChunkLane::new(&broker.dial_as(token)).unwrap();
+    let at_broker = |token: &str| ChunkClient::new(&broker.dial_as(token)).unwrap();
 
     let chunks: Vec<_> = (0..4).map(|seed| chunk(seed, CHUNK_BYTES)).collect();
     let (some, one_more) = chunks.split_at(3);
     let hashes: Vec<ChunkHash> = some.iter().map(|(hash, _)| *hash).collect();
-    let ada = lane_of("ada");
+    let ada = chunk_client_of("ada");
     ada.put(some).await.unwrap();
     assert_eq!(at_broker("ada").missing(&hashes).await.unwrap(), []);
     assert_eq!(fetched(&ada, &hashes).await.unwrap(), some);
@@ -99,10 +99,10 @@ async fn chunks_may_go_through_a_process_of_their_own() {
 
     let nobody = [chunk(9, 10).0];
     for cheat in [
-        lane_of("bob"),
-        lane_of("bob").of_owner("ada".to_owned(), None),
-        lane_of("vic"),
-        lane_of("sesame").of_notebook(NotebookId::random()),
+        chunk_client_of("bob"),
+        chunk_client_of("bob").of_owner("ada".to_owned(), None),
+        chunk_client_of("vic"),
+        chunk_client_of("sesame").of_notebook(NotebookId::random()),
     ] {
         let [foreign, nothing] = [&hashes[..1], &nobody]
             .map(async |hashes| fetched(&cheat, hashes).await.unwrap_err().to_string());
@@ -111,9 +111,12 @@ async fn chunks_may_go_through_a_process_of_their_own() {
     for stranger in ["", "nobody", "ada bob"] {
         let refused =
             |done: Result<(), LinkError>| matches!(done, Err(LinkError::Unauthorized { .. }));
-        assert!(refused(lane_of(stranger).put(one_more).await), "{stranger}");
         assert!(
-            refused(fetched(&lane_of(stranger), &hashes).await.map(drop)),
+            refused(chunk_client_of(stranger).put(one_more).await),
+            "{stranger}"
+        );
+        assert!(
+            refused(fetched(&chunk_client_of(stranger), &hashes).await.map(drop)),
             "{stranger}"
         );
     }
@@ -143,7 +146,7 @@ async fn chunks_may_go_through_a_process_of_their_own() {
     let mut proxy = FakeProxy::new(&broker.dial_as("ada")).await;
     submit(&mut proxy, naming(&chunks[0])).await;
     let (_, submission) = worker.assignment().await;
-    let of_job = lane_of("sesame").of_notebook(submission.notebook);
+    let of_job = chunk_client_of("sesame").of_notebook(submission.notebook);
     assert_eq!(fetched(&of_job, &hashes[..1]).await.unwrap(), &some[..1]);
     listener.stop().await;
 }

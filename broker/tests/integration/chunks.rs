@@ -1,4 +1,4 @@
-//! The *http* lane.
+//! The *http* transport.
 
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, Rules, finished, started, state, submission, within,
@@ -10,7 +10,7 @@ use baton_protocol::{
     CHUNK_BYTES, ChunkHash, JobEvent, Manifest, NotebookId, Outcome, Piece, State, Submission,
     proxy::FromProxy, worker::ToWorker,
 };
-use baton_transport::{ChunkLane, LinkError};
+use baton_transport::{ChunkClient, LinkError};
 use bytes::Bytes;
 
 pub(crate) fn chunk(seed: u8, bytes: usize) -> (ChunkHash, Bytes) {
@@ -20,47 +20,53 @@ pub(crate) fn chunk(seed: u8, bytes: usize) -> (ChunkHash, Bytes) {
     (hash(&content), content)
 }
 
-fn lane(broker: &Broker) -> ChunkLane {
-    let lane = ChunkLane::new(&broker.dial).unwrap();
-    lane.of_owner("ada".to_owned(), None)
+fn chunk_client(broker: &Broker) -> ChunkClient {
+    let chunk_client = ChunkClient::new(&broker.dial).unwrap();
+    chunk_client.of_owner("ada".to_owned(), None)
 }
 
 pub(crate) async fn fetched(
-    lane: &ChunkLane,
+    chunk_client: &ChunkClient,
     hashes: &[ChunkHash],
 ) -> Result<Vec<(ChunkHash, Bytes)>, LinkError> {
     let mut chunks = Vec::new();
-    lane.get(hashes, |hash, bytes| {
-        chunks.push((hash, bytes));
-        Ok(())
-    })
-    .await?;
+    chunk_client
+        .get(hashes, |hash, bytes| {
+            chunks.push((hash, bytes));
+            Ok(())
+        })
+        .await?;
     Ok(chunks)
 }
 
 #[tokio::test]
 async fn only_missing_chunks_are_wanted_and_what_was_put_comes_back() {
     let broker = Broker::start().await;
-    let lane = lane(&broker);
+    let chunk_client = chunk_client(&broker);
     let chunks: Vec<_> = (0..20)
         .map(|seed| chunk(seed, if seed == 7 { 3 } else { CHUNK_BYTES }))
         .collect();
     let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
-    assert_eq!(lane.missing(&hashes).await.unwrap(), hashes);
-    lane.put(&chunks[..10]).await.unwrap();
-    assert_eq!(lane.missing(&hashes).await.unwrap(), hashes[10..]);
-    lane.put(&chunks[10..]).await.unwrap();
-    assert_eq!(fetched(&lane, &hashes).await.unwrap(), chunks);
+    assert_eq!(chunk_client.missing(&hashes).await.unwrap(), hashes);
+    chunk_client.put(&chunks[..10]).await.unwrap();
+    assert_eq!(chunk_client.missing(&hashes).await.unwrap(), hashes[10..]);
+    chunk_client.put(&chunks[10..]).await.unwrap();
+    assert_eq!(fetched(&chunk_client, &hashes).await.unwrap(), chunks);
 }
 
 #[tokio::test]
 async fn an_unknown_chunk_is_said_to_be_unknown() {
     let broker = Broker::start().await;
-    let lane = lane(&broker);
+    let chunk_client = chunk_client(&broker);
     let known = chunk(1, 100);
-    lane.put(std::slice::from_ref(&known)).await.unwrap();
+    chunk_client
+        .put(std::slice::from_ref(&known))
+        .await
+        .unwrap();
     let (unknown, _) = chunk(2, 100);
-    let error = fetched(&lane, &[known.0, unknown]).await.unwrap_err();
+    let error = fetched(&chunk_client, &[known.0, unknown])
+        .await
+        .unwrap_err();
     assert!(matches!(error, LinkError::UnknownChunk), "{error:?}");
 }
 
@@ -71,14 +77,20 @@ async fn a_full_store_says_so() {
         ..Rules::default()
     };
     let broker = Broker::start_with(rules).await;
-    let lane = lane(&broker);
+    let chunk_client = chunk_client(&broker);
     let chunks: Vec<_> = (0..5).map(|seed| chunk(seed, CHUNK_BYTES)).collect();
-    match lane.put(&chunks).await {
+    match chunk_client.put(&chunks).await {
         Err(LinkError::StoreFull { text }) => assert!(text.contains("no room"), "{text}"),
         other => panic!("{other:?}"),
     }
     // What fitted is there, and everything else goes on.
-    assert!(lane.missing(&[chunks[0].0]).await.unwrap().is_empty());
+    assert!(
+        chunk_client
+            .missing(&[chunks[0].0])
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 #[tokio::test]
@@ -124,8 +136,8 @@ async fn broker_of_a_class(database: Option<String>) -> Broker {
     Broker::start_with(rules).await
 }
 
-fn lane_of(broker: &Broker, token: &str) -> ChunkLane {
-    ChunkLane::new(&broker.dial_as(token)).unwrap()
+fn chunk_client_of(broker: &Broker, token: &str) -> ChunkClient {
+    ChunkClient::new(&broker.dial_as(token)).unwrap()
 }
 
 pub(crate) fn naming(chunk: &(ChunkHash, Bytes)) -> State {
@@ -158,39 +170,43 @@ async fn nobody_gets_at_the_chunks_of_another_person() {
 
 async fn nobody_cheats(broker: &Broker) {
     let secret = chunk(1, 1000);
-    let ada = lane_of(broker, "ada");
+    let ada = chunk_client_of(broker, "ada");
     ada.put(std::slice::from_ref(&secret)).await.unwrap();
     assert_eq!(ada.missing(&[secret.0]).await.unwrap(), []);
 
     let on_any_notebook = NotebookId::random();
-    let as_ada = |lane: ChunkLane| lane.of_owner("ada".to_owned(), Some("ml".to_owned()));
+    let as_ada =
+        |chunk_client: ChunkClient| chunk_client.of_owner("ada".to_owned(), Some("ml".to_owned()));
     let cheats = [
-        ("somebody of the course", lane_of(broker, "bob")),
-        ("somebody of another course", lane_of(broker, "vic")),
+        ("somebody of the course", chunk_client_of(broker, "bob")),
+        ("somebody of another course", chunk_client_of(broker, "vic")),
         (
             "somebody who says to be ada",
-            as_ada(lane_of(broker, "bob")),
+            as_ada(chunk_client_of(broker, "bob")),
         ),
         (
             "ada's course, of another one",
-            lane_of(broker, "vic").of_owner("vic".to_owned(), Some("ml".to_owned())),
+            chunk_client_of(broker, "vic").of_owner("vic".to_owned(), Some("ml".to_owned())),
         ),
         (
             "a student who says to be a worker",
-            lane_of(broker, "bob").of_notebook(on_any_notebook),
+            chunk_client_of(broker, "bob").of_notebook(on_any_notebook),
         ),
         (
             "a worker that has no job of this notebook",
-            lane_of(broker, "sesame").of_notebook(on_any_notebook),
+            chunk_client_of(broker, "sesame").of_notebook(on_any_notebook),
         ),
-        ("a worker that names nobody", lane_of(broker, "sesame")),
+        (
+            "a worker that names nobody",
+            chunk_client_of(broker, "sesame"),
+        ),
     ];
-    for (who, lane) in cheats {
+    for (who, chunk_client) in cheats {
         // What is foreign and what is not there are answered alike.
         let nothing = chunk(2, 1000).0;
         let answers = [secret.0, nothing].map(async |hash| {
-            let asked = lane.missing(&[hash]).await;
-            let read = fetched(&lane, &[hash]).await;
+            let asked = chunk_client.missing(&[hash]).await;
+            let read = fetched(&chunk_client, &[hash]).await;
             assert!(read.is_err(), "{who} read it");
             assert_ne!(asked.as_deref().ok(), Some(&[][..]), "{who} was told of it");
             (asked.is_ok(), read.unwrap_err().to_string())
@@ -232,13 +248,16 @@ async fn nobody_cheats(broker: &Broker) {
     let mut proxy = FakeProxy::new(&broker.dial_as("ada")).await;
     let job = submit(&mut proxy, naming(&secret)).await.job;
     let (fencing, submission) = worker.assignment().await;
-    let lane = lane_of(broker, "sesame").of_notebook(submission.notebook);
+    let chunk_client = chunk_client_of(broker, "sesame").of_notebook(submission.notebook);
     assert_eq!(
-        fetched(&lane, &[secret.0]).await.unwrap(),
+        fetched(&chunk_client, &[secret.0]).await.unwrap(),
         std::slice::from_ref(&secret)
     );
     let result = chunk(3, 500);
-    lane.put(std::slice::from_ref(&result)).await.unwrap();
+    chunk_client
+        .put(std::slice::from_ref(&result))
+        .await
+        .unwrap();
     worker
         .report(job, fencing, 1, vec![started(), finished(Outcome::Ok)])
         .await;
@@ -249,24 +268,33 @@ async fn nobody_cheats(broker: &Broker) {
     proxy.events_after(job, 0).await;
     proxy.say(FromProxy::Applied { job }).await;
     within("the end of the job", async {
-        while fetched(&lane, &[secret.0]).await.is_ok() {}
+        while fetched(&chunk_client, &[secret.0]).await.is_ok() {}
     })
     .await;
 
     // What five of a course brought, each by themselves, is the course's. Four are not enough.
     for (already, name) in ["bob", "cy", "dee", "eve"].into_iter().enumerate() {
-        let fay = lane_of(broker, "fay").missing(&[secret.0]).await.unwrap();
+        let fay = chunk_client_of(broker, "fay")
+            .missing(&[secret.0])
+            .await
+            .unwrap();
         assert_eq!(fay, [secret.0], "{already}");
-        let lane = lane_of(broker, name);
-        lane.put(std::slice::from_ref(&secret)).await.unwrap();
+        let chunk_client = chunk_client_of(broker, name);
+        chunk_client
+            .put(std::slice::from_ref(&secret))
+            .await
+            .unwrap();
     }
-    let fay = lane_of(broker, "fay");
+    let fay = chunk_client_of(broker, "fay");
     assert_eq!(fay.missing(&[secret.0]).await.unwrap(), []);
     assert_eq!(
         fetched(&fay, &[secret.0]).await.unwrap(),
         std::slice::from_ref(&secret)
     );
-    let vic = lane_of(broker, "vic").missing(&[secret.0]).await.unwrap();
+    let vic = chunk_client_of(broker, "vic")
+        .missing(&[secret.0])
+        .await
+        .unwrap();
     assert_eq!(vic, [secret.0]);
 }
 
@@ -274,7 +302,7 @@ async fn nobody_cheats(broker: &Broker) {
 async fn one_person_cannot_fill_the_store() {
     let broker = broker_of_a_class(None).await;
     let chunks: Vec<_> = (0..4).map(|seed| chunk(seed, CHUNK_BYTES)).collect();
-    let ada = lane_of(&broker, "ada");
+    let ada = chunk_client_of(&broker, "ada");
     ada.put(&chunks[..3]).await.unwrap();
     // What is there already needs no room.
     ada.put(&chunks[..3]).await.unwrap();
@@ -286,5 +314,8 @@ async fn one_person_cannot_fill_the_store() {
         other => panic!("{other:?}"),
     }
     assert_eq!(ada.missing(&[chunks[3].0]).await.unwrap(), [chunks[3].0]);
-    lane_of(&broker, "bob").put(&chunks[3..]).await.unwrap();
+    chunk_client_of(&broker, "bob")
+        .put(&chunks[3..])
+        .await
+        .unwrap();
 }

@@ -39,7 +39,7 @@ fn ended_after(run_ms: u64) -> JobEvent {
         error: None,
         state: None,
         files: None,
-        away_bytes: 0,
+        deferred_bytes: 0,
         usage: Usage {
             run_ms,
             ..Usage::default()
@@ -241,7 +241,7 @@ async fn told(
 ) -> (Option<Estimate>, Option<String>) {
     let hear = async {
         loop {
-            if let ToProxy::Place {
+            if let ToProxy::QueuePosition {
                 job,
                 waiting,
                 estimate,
@@ -340,7 +340,7 @@ async fn who_used_less_goes_first_and_low_priority_last() {
     low.say(FromProxy::Submit(batch)).await;
     let mut new = FakeProxy::in_course(&broker.dial, "new").await;
     let new_waits = new.submit().await;
-    assert_eq!(new.place(new_waits).await, (1, WaitingReason::InLine));
+    assert_eq!(new.position(new_waits).await, (1, WaitingReason::JobsAhead));
     worker
         .report(first, fencing, 2, vec![finished(Outcome::Ok)])
         .await;
@@ -370,7 +370,10 @@ async fn a_deadline_goes_first_and_says_so() {
     let mut due = FakeProxy::in_course(&broker.dial, "due").await;
     let (_proxy, first, fencing) = occupy(&broker, &mut worker).await;
     let plain_waits = plain.submit().await;
-    assert_eq!(plain.place(plain_waits).await, (1, WaitingReason::InLine));
+    assert_eq!(
+        plain.position(plain_waits).await,
+        (1, WaitingReason::JobsAhead)
+    );
     let due_waits = due.submit().await;
     let course = "due".to_owned();
     told(
@@ -419,7 +422,7 @@ async fn an_estimate_comes_from_earlier_runs_also_after_a_restart() {
     let mut waits = FakeProxy::in_course(&second.dial, "ml").await;
     let job = waits.submit().await;
     let estimate = loop {
-        let (estimate, _) = told(&mut waits, job, WaitingReason::InLine).await;
+        let (estimate, _) = told(&mut waits, job, WaitingReason::JobsAhead).await;
         if let Some(estimate) = estimate {
             break estimate;
         }

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 fn left_out() -> JobEvent {
     let mut end = finished(Outcome::Ok);
-    if let JobEvent::Finished { away_bytes, .. } = &mut end {
-        *away_bytes = 500 << 20;
+    if let JobEvent::Finished { deferred_bytes, .. } = &mut end {
+        *deferred_bytes = 500 << 20;
     }
     end
 }
 
 fn rest() -> JobEvent {
-    JobEvent::Rest {
+    JobEvent::DeferredState {
         state: Some(state("what follows")),
         error: None,
     }
@@ -39,8 +39,8 @@ async fn it_comes_again_until_the_notebook_has_it() {
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let (job, fencing) = sent(&mut worker, &mut proxy).await;
     for number in 4..6 {
-        proxy.say(FromProxy::RestWanted { job }).await;
-        assert_eq!(worker.next().await, ToWorker::RestWanted { job });
+        proxy.say(FromProxy::DeferredWanted { job }).await;
+        assert_eq!(worker.next().await, ToWorker::DeferredWanted { job });
         worker.report(job, fencing, number, vec![rest()]).await;
         assert_eq!(proxy.event(job).await, rest());
     }
@@ -60,7 +60,7 @@ async fn a_worker_that_was_away_hears_that_it_is_wanted() {
     let broker = broker.kill_and_restart().await;
     let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
     proxy.say(FromProxy::Resume { job, after: 4 }).await;
-    proxy.say(FromProxy::RestWanted { job }).await;
+    proxy.say(FromProxy::DeferredWanted { job }).await;
     proxy.expect_silence().await;
     let mut worker = FakeWorker::back(&broker.dial, id, &[(job, fencing)]).await;
     let number = 3;
@@ -70,7 +70,7 @@ async fn a_worker_that_was_away_hears_that_it_is_wanted() {
         number,
     };
     assert_eq!(worker.next().await, stored);
-    assert_eq!(worker.next().await, ToWorker::RestWanted { job });
+    assert_eq!(worker.next().await, ToWorker::DeferredWanted { job });
     worker.report(job, fencing, 4, vec![rest()]).await;
     assert_eq!(proxy.event(job).await, rest());
 }
@@ -89,7 +89,7 @@ async fn with_its_worker_it_is_lost() {
     let lost = proxy.event(job).await;
     assert!(lost.is_last(), "{lost:?}");
     // The notebook may have what was sent before. If it has not, it knows already.
-    proxy.say(FromProxy::RestWanted { job }).await;
+    proxy.say(FromProxy::DeferredWanted { job }).await;
     proxy.expect_silence().await;
 }
 

@@ -9,7 +9,7 @@ use baton_protocol::{
     address::BrokerAddress,
     proxy::{FromProxy, ToProxy},
 };
-use baton_transport::{Api, ChunkLane, Dial, LinkError, connect, tls::TlsProblem};
+use baton_transport::{Api, ChunkClient, Dial, LinkError, connect, tls::TlsProblem};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::{path::Path, time::Duration};
 use tempfile::TempDir;
@@ -98,12 +98,12 @@ async fn messages_and_chunks_are_encrypted() {
     let mut worker = FakeWorker::new(&broker.dial).await;
     let job = proxy.submit().await;
     assert_eq!(worker.run_to_end().await, job);
-    let lane = ChunkLane::new(&broker.dial).unwrap();
-    let lane = lane.of_owner("ada".to_owned(), None);
+    let chunk_client = ChunkClient::new(&broker.dial).unwrap();
+    let chunk_client = chunk_client.of_owner("ada".to_owned(), None);
     let chunks: Vec<_> = (0..40).map(|number| chunk(number, 1 << 18)).collect();
-    lane.put(&chunks).await.unwrap();
+    chunk_client.put(&chunks).await.unwrap();
     let names: Vec<_> = chunks.iter().map(|(name, _)| *name).collect();
-    assert_eq!(lane.missing(&names).await.unwrap(), []);
+    assert_eq!(chunk_client.missing(&names).await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -237,7 +237,7 @@ async fn a_peer_that_says_nothing_holds_up_nobody() {
 async fn chunks_through_a_process_of_their_own_are_encrypted() {
     let authority = Authority::new();
     let broker = authority.broker(HERE, LONG).await;
-    let lane_beside = async |ca_file: &Path| {
+    let chunk_client_beside = async |ca_file: &Path| {
         let listener = ChunkListener {
             listen: "127.0.0.1:0".parse().unwrap(),
             tls: Some(authority.sign(HERE, LONG)),
@@ -256,16 +256,17 @@ async fn chunks_through_a_process_of_their_own_are_encrypted() {
             address: BrokerAddress::Http(format!("https://{address}")),
             ..broker.dial.clone()
         };
-        let lane = ChunkLane::new(&dial).unwrap();
-        lane.of_owner("ada".to_owned(), None)
+        let chunk_client = ChunkClient::new(&dial).unwrap();
+        chunk_client
+            .of_owner("ada".to_owned(), None)
             .with_patience(Duration::ZERO)
     };
     let chunks = [chunk(1, 1 << 20)];
-    let lane = lane_beside(&authority.folder.path().join("ca.pem")).await;
-    lane.put(&chunks).await.unwrap();
+    let chunk_client = chunk_client_beside(&authority.folder.path().join("ca.pem")).await;
+    chunk_client.put(&chunks).await.unwrap();
     let foreign = Authority::new();
-    let lane = lane_beside(&foreign.folder.path().join("ca.pem")).await;
-    let error = lane.put(&chunks).await.unwrap_err().to_string();
+    let chunk_client = chunk_client_beside(&foreign.folder.path().join("ca.pem")).await;
+    let error = chunk_client.put(&chunks).await.unwrap_err().to_string();
     let expected = "no safe connection to the broker at https://";
     assert!(error.contains(expected), "{error}");
 }

@@ -3,10 +3,10 @@
 use crate::attacks::{Running, class, rules};
 use crate::harness::{Broker, FakeProxy, FakeWorker, Rules, started, state, submission, within};
 use baton_protocol::{
-    JobEvent, Manifest, NotebookId, Outcome, Parcel, Piece, State, Submission,
+    JobEvent, Manifest, NotebookId, Outcome, Payload, Piece, State, Submission,
     proxy::{FromProxy, ToProxy},
 };
-use baton_transport::{ChunkLane, LinkError};
+use baton_transport::{ChunkClient, LinkError};
 use std::time::Duration;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -61,19 +61,23 @@ async fn a_cell_larger_than_any_program_is_not_stored() {
     for _ in 0..2 {
         let large = with_code(mallory.notebook, 1 << 20);
         mallory.say(FromProxy::Submit(large)).await;
-        assert!(matches!(mallory.next().await, ToProxy::Place { .. }));
+        assert!(matches!(
+            mallory.next().await,
+            ToProxy::QueuePosition { .. }
+        ));
     }
     let third = with_code(mallory.notebook, 1 << 20);
     let why = refused(&mut mallory, third).await;
     assert!(why.contains("your limit is 3.0 MiB"), "{why}");
     let bytes = bytes::Bytes::from(vec![7; 1 << 20]);
-    let lane = ChunkLane::new(&broker.dial_as("mallory")).unwrap();
-    let full = lane
+    let chunk_client = ChunkClient::new(&broker.dial_as("mallory")).unwrap();
+    let full = chunk_client
         .put(&[(baton_chunks::hash(&bytes), bytes.clone())])
         .await;
     assert!(matches!(full, Err(LinkError::StoreFull { .. })), "{full:?}");
-    let lane = ChunkLane::new(&broker.dial_as("ada")).unwrap();
-    lane.put(&[(baton_chunks::hash(&bytes), bytes)])
+    let chunk_client = ChunkClient::new(&broker.dial_as("ada")).unwrap();
+    chunk_client
+        .put(&[(baton_chunks::hash(&bytes), bytes)])
         .await
         .unwrap();
     running.goes_on("more cells than a person may store").await;
@@ -87,8 +91,8 @@ async fn a_manifest_says_the_sizes_that_its_chunks_have() {
     let mut running = Running::start(&broker).await;
     let bytes = bytes::Bytes::from_static(b"one byte less than is said");
     let (hash, length) = (baton_chunks::hash(&bytes), bytes.len() as u32);
-    let lane = ChunkLane::new(&broker.dial_as("mallory")).unwrap();
-    lane.put(&[(hash, bytes)]).await.unwrap();
+    let chunk_client = ChunkClient::new(&broker.dial_as("mallory")).unwrap();
+    chunk_client.put(&[(hash, bytes)]).await.unwrap();
     let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
     for bytes in [length + 1, length - 1, u32::MAX] {
         let State::Chunks(manifest) = state("") else {
@@ -165,7 +169,10 @@ async fn messages_that_are_never_whole_take_no_more_than_one_person_may_have() {
     let mut large = submission(running.ada.notebook);
     large.cell.code = "#".repeat(1 << 20);
     running.ada.say(FromProxy::Submit(large)).await;
-    assert!(matches!(running.ada.next().await, ToProxy::Place { .. }));
+    assert!(matches!(
+        running.ada.next().await,
+        ToProxy::QueuePosition { .. }
+    ));
     running.goes_on("a large cell").await;
 
     drop(open);
@@ -223,11 +230,11 @@ async fn answers_for_a_worker_that_is_away_take_bounded_memory() {
     worker.report(job, fencing, 1, vec![started()]).await;
     drop(worker);
     within("an absence", async {
-        while !broker.get("/v1/workers").await.contains("\"away\"") {}
+        while !broker.get("/v1/workers").await.contains("\"disconnected\"") {}
     })
     .await;
     for question in 1..=100 {
-        let answer = Parcel(vec![Piece::Inline(vec![0; 8 << 20].into())]);
+        let answer = Payload(vec![Piece::Inline(vec![0; 8 << 20].into())]);
         let answer = FromProxy::Files {
             job,
             question,

@@ -8,12 +8,12 @@ use crate::harness::{
 };
 use baton_broker::{Person, Role};
 use baton_protocol::{
-    ChunkHash, FencingNumber, JobEvent, JobId, NotebookId, Outcome, PROTOCOL_VERSION, Parcel,
+    ChunkHash, FencingNumber, JobEvent, JobId, NotebookId, Outcome, PROTOCOL_VERSION, Payload,
     Refusal, Submission, WorkerId, encode,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
-use baton_transport::{ChunkLane, Connection};
+use baton_transport::{ChunkClient, Connection};
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -90,8 +90,8 @@ impl Class {
         .await;
         let bytes = bytes::Bytes::from_static(b"what only Ada has");
         let chunk = baton_chunks::hash(&bytes);
-        let lane = ChunkLane::new(&broker.dial_as("ada")).unwrap();
-        lane.put(&[(chunk, bytes)]).await.unwrap();
+        let chunk_client = ChunkClient::new(&broker.dial_as("ada")).unwrap();
+        chunk_client.put(&[(chunk, bytes)]).await.unwrap();
 
         let mut worker = FakeWorker::new(&broker.dial_as("gpu-1")).await;
         let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
@@ -148,7 +148,7 @@ fn number_of(message: &FromProxy) -> usize {
         FromProxy::Input { .. } => 5,
         FromProxy::Files { .. } => 6,
         FromProxy::Names { .. } => 7,
-        FromProxy::RestWanted { .. } => 8,
+        FromProxy::DeferredWanted { .. } => 8,
         FromProxy::Applied { .. } => 9,
         FromProxy::GivenUp { .. } => 10,
         // Names nothing: it is about the notebook that says it.
@@ -186,14 +186,14 @@ fn proxy_messages(ids: &Ids, job: JobId, own: NotebookId) -> Vec<FromProxy> {
         FromProxy::Files {
             job,
             question: 1,
-            answer: Parcel(Vec::new()),
+            answer: Payload(Vec::new()),
         },
         FromProxy::Names {
             job,
             number: 1,
             state: state("another"),
         },
-        FromProxy::RestWanted { job },
+        FromProxy::DeferredWanted { job },
         FromProxy::Applied { job },
         FromProxy::GivenUp {
             job,
@@ -264,7 +264,7 @@ fn worker_messages(ids: &Ids) -> Vec<FromWorker> {
         job,
         fencing,
         first,
-        events: vec![JobEvent::Rest {
+        events: vec![JobEvent::DeferredState {
             state: Some(state("theirs")),
             error: None,
         }],

@@ -24,12 +24,12 @@ async fn a_job_that_waited_runs_after_the_restart() {
     let broker = KilledBroker::start(folder.path()).await;
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let job = proxy.submit().await;
-    assert_eq!(proxy.place(job).await, (1, WaitingReason::NoWorker));
+    assert_eq!(proxy.position(job).await, (1, WaitingReason::NoWorker));
 
     let broker = broker.kill_and_restart().await;
     let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;
     proxy.say(FromProxy::Resume { job, after: 0 }).await;
-    assert_eq!(proxy.place(job).await, (1, WaitingReason::NoWorker));
+    assert_eq!(proxy.position(job).await, (1, WaitingReason::NoWorker));
     let mut worker = FakeWorker::new(&broker.dial).await;
     assert_eq!(worker.run_to_end().await, job);
     assert_eq!(proxy.events_after(job, 0).await.len(), 3);
@@ -110,7 +110,7 @@ async fn an_orderly_end_keeps_the_line_too() {
     let broker = Broker::start().await;
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let job = proxy.submit().await;
-    proxy.place(job).await;
+    proxy.position(job).await;
     let folder = broker.stop().await;
     proxy.expect_closed().await;
     assert!(!folder.path().join("broker.sock").exists());
@@ -118,7 +118,7 @@ async fn an_orderly_end_keeps_the_line_too() {
     let broker = Broker::start_in(folder, Rules::default()).await;
     let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;
     proxy.say(FromProxy::Resume { job, after: 0 }).await;
-    assert_eq!(proxy.place(job).await, (1, WaitingReason::NoWorker));
+    assert_eq!(proxy.position(job).await, (1, WaitingReason::NoWorker));
 }
 
 #[tokio::test]
@@ -149,7 +149,7 @@ impl Log {
         Self { path, bytes }
     }
 
-    async fn lose_the_rest(self, mut broker: KilledBroker) -> KilledBroker {
+    async fn lose_deferred(self, mut broker: KilledBroker) -> KilledBroker {
         broker.kill();
         let log = fs::OpenOptions::new().write(true).open(&self.path).unwrap();
         assert!(log.metadata().unwrap().len() > self.bytes);
@@ -174,7 +174,7 @@ async fn a_start_that_the_database_lost_ends_the_job_and_the_student_is_told() {
         .report(job, fencing, 1, vec![started(), output("it runs")])
         .await;
 
-    let broker = log.lose_the_rest(broker).await;
+    let broker = log.lose_deferred(broker).await;
     let acknowledged = Acknowledged {
         job,
         number: 2,
@@ -221,7 +221,7 @@ async fn what_a_worker_was_told_before_the_start_may_be_lost() {
         .report(job, fencing, 1, vec![JobEvent::StateWanted {}])
         .await;
 
-    let broker = log.lose_the_rest(broker).await;
+    let broker = log.lose_deferred(broker).await;
     let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
     proxy.say(FromProxy::Resume { job, after: 1 }).await;
     let acknowledged = Acknowledged {
@@ -242,14 +242,14 @@ async fn a_job_of_which_its_proxy_has_heard_more_is_not_given_to_another_worker(
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let notebook = proxy.notebook;
     let job = proxy.submit().await;
-    proxy.place(job).await;
+    proxy.position(job).await;
     let log = Log::of(folder.path());
     let mut worker = FakeWorker::new(&broker.dial).await;
     let (fencing, _) = worker.assignment().await;
     worker.report(job, fencing, 1, vec![started()]).await;
     drop(worker);
 
-    let broker = log.lose_the_rest(broker).await;
+    let broker = log.lose_deferred(broker).await;
     let mut other = FakeWorker::new(&broker.dial).await;
     let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
     proxy.say(FromProxy::Resume { job, after: 2 }).await;
@@ -308,7 +308,7 @@ async fn a_cell_that_is_submitted_anew_leaves_no_trace_whenever_the_broker_is_ki
     let mut broker = KilledBroker::start(folder.path()).await;
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let (job, outcome) = (proxy.submit().await, None);
-    proxy.place(job).await;
+    proxy.position(job).await;
     proxy.say(FromProxy::Cancel { job }).await;
     assert!(proxy.event(job).await.is_last());
 

@@ -11,7 +11,7 @@ use baton_protocol::{
     encode,
     proxy::{FromProxy, ToProxy},
 };
-use baton_transport::{ChunkLane, Dial, LinkError, Token, connect};
+use baton_transport::{ChunkClient, Dial, LinkError, Token, connect};
 use std::time::Duration;
 
 async fn broker_that(limits: impl FnOnce(&mut Rules)) -> Broker {
@@ -78,7 +78,7 @@ async fn who_asks_for_chunks_too_often_waits_and_nobody_else() {
     let broker = broker_that(|rules| rules.chunk_requests_a_second = 20).await;
     let listener = chunk_listener::beside(&broker).await;
     for dial in [&broker.dial, &listener.dial] {
-        let lane = |token: &str| ChunkLane::new(&dialled_as(dial, token)).unwrap();
+        let chunk_client = |token: &str| ChunkClient::new(&dialled_as(dial, token)).unwrap();
         let asker = Asker::at(dial);
         asker.exhausts("ada", "get").await;
         // The same address, other people; and the service itself.
@@ -93,8 +93,10 @@ async fn who_asks_for_chunks_too_often_waits_and_nobody_else() {
         // A notebook comes through when there is room again, with all that it brings.
         let brought: Vec<_> = (0..40).map(|seed| chunk(seed, 100_000)).collect();
         let hashes: Vec<ChunkHash> = brought.iter().map(|(hash, _)| *hash).collect();
-        within("a put", lane("ada").put(&brought)).await.unwrap();
-        let came = within("a get", fetched(&lane("ada"), &hashes)).await;
+        within("a put", chunk_client("ada").put(&brought))
+            .await
+            .unwrap();
+        let came = within("a get", fetched(&chunk_client("ada"), &hashes)).await;
         assert_eq!(came.unwrap(), brought);
     }
     let metrics = broker.get_as("sesame", "/metrics").await;

@@ -46,13 +46,13 @@ async fn the_queue_and_the_workers_are_counted() {
     run(&mut worker, &mut ada).await;
     hold(&mut worker, &mut ada).await;
     let waiting = bob.submit().await;
-    bob.place(waiting).await;
+    bob.position(waiting).await;
     let text = metrics(&broker).await;
     for (name, expected) in [
         ("baton_jobs{state=\"queued\"}", "1"),
         ("baton_workers{state=\"open\"}", "1"),
-        ("baton_workers{state=\"away\"}", "0"),
-        ("baton_places", "1"),
+        ("baton_workers{state=\"disconnected\"}", "0"),
+        ("baton_worker_slots", "1"),
         ("baton_desired_workers", "2"),
         ("baton_course_jobs{course=\"ml\",state=\"running\"}", "1"),
         ("baton_course_jobs{course=\"ml\",state=\"waiting\"}", "1"),

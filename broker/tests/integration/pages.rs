@@ -49,7 +49,7 @@ async fn the_page_shows_who_runs_who_waits_and_what_was() {
     waiting.notebook_name = "<b>evil</b>.ipynb".to_owned();
     let waiting_job = waiting.job;
     second.say(FromProxy::Submit(waiting)).await;
-    second.place(waiting_job).await;
+    second.position(waiting_job).await;
 
     let page = broker.get("/").await;
     for text in [
@@ -206,7 +206,7 @@ async fn forms_act_for_those_who_may_and_only_from_their_own_pages() {
     runs.assigned(running).await;
     let mut proxy = crate::api::proxy(&broker, "ada").await;
     let job = proxy.submit().await;
-    proxy.place(job).await;
+    proxy.position(job).await;
     let (page, id) = (format!("/job?id={job}"), job.to_string());
     let hold = [
         ("job", id.as_str()),
@@ -292,7 +292,7 @@ async fn a_form_that_lacks_something_comes_back_and_says_what() {
     crate::api::hold(&mut worker, &mut proxy).await;
     let mut proxy = crate::api::proxy(&broker, "ada").await;
     let waits = proxy.submit().await;
-    proxy.place(waits).await;
+    proxy.position(waits).await;
     let again = async |who: &Browser, page: &str, fields: &[(&str, &str)]| {
         let answer = who.send(page, fields).await;
         (answer.status().as_u16(), answer.text().await.unwrap())
@@ -517,7 +517,7 @@ async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() 
             ..Usage::default()
         },
         files: None,
-        away_bytes: 0,
+        deferred_bytes: 0,
     };
     worker.report(job, fencing, 3, vec![end]).await;
     proxy.events_after(job, 0).await;

@@ -123,9 +123,9 @@ async fn who_gets_in_where() {
             as_worker.err().is_none_or(|error| refused(&error)),
             "{token}"
         );
-        let lane = baton_transport::ChunkLane::new(&dial).unwrap();
-        let lane = lane.of_owner("said".to_owned(), None);
-        let asked = lane.missing(&[baton_chunks::hash(b"x")]).await;
+        let chunk_client = baton_transport::ChunkClient::new(&dial).unwrap();
+        let chunk_client = chunk_client.of_owner("said".to_owned(), None);
+        let asked = chunk_client.missing(&[baton_chunks::hash(b"x")]).await;
         assert_eq!(asked.is_ok(), notebook, "{token}");
         for path in ["/", "/status", "/v1/workers"] {
             let got = Api::new(&dial).unwrap().get(path).await;

@@ -64,7 +64,7 @@ async fn a_broker_outlives_its_database() {
     let broker = Broker::start_with(rules).await;
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let job = proxy.submit().await;
-    assert_eq!(proxy.place(job).await, (1, WaitingReason::NoWorker));
+    assert_eq!(proxy.position(job).await, (1, WaitingReason::NoWorker));
 
     server.kill();
     // What cannot be stored is not answered, and its sender hears that it has to come back.
@@ -83,7 +83,7 @@ async fn a_broker_outlives_its_database() {
     .await;
     let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;
     proxy.say(FromProxy::Resume { job, after: 0 }).await;
-    assert_eq!(proxy.place(job).await, (1, WaitingReason::NoWorker));
+    assert_eq!(proxy.position(job).await, (1, WaitingReason::NoWorker));
     let mut worker = FakeWorker::new(&broker.dial).await;
     assert_eq!(worker.run_to_end().await, job);
     broker.stop().await;

@@ -12,7 +12,7 @@ use baton_protocol::{
     CHUNK_BYTES, ChunkHash, Outcome,
     api::{Act, Action, Page, PublicFile},
 };
-use baton_transport::ChunkLane;
+use baton_transport::ChunkClient;
 use bytes::Bytes;
 use serde_json::json;
 
@@ -50,12 +50,13 @@ async fn what_staff_publish_their_course_has_and_nobody_else() {
 
 async fn from_published_to_withdrawn(rules: Rules) {
     let broker = Broker::start_with(rules.clone()).await;
-    let lane = |broker: &Broker, token: &str| ChunkLane::new(&broker.dial_as(token)).unwrap();
+    let chunk_client =
+        |broker: &Broker, token: &str| ChunkClient::new(&broker.dial_as(token)).unwrap();
     let data: Vec<(ChunkHash, Bytes)> = (0..3).map(|seed| chunk(seed, CHUNK_BYTES)).collect();
     let hashes: Vec<ChunkHash> = data.iter().map(|(hash, _)| *hash).collect();
     let secret = chunk(9, 1000);
-    lane(&broker, "tia").put(&data).await.unwrap();
-    let of_ada = lane(&broker, "ada");
+    chunk_client(&broker, "tia").put(&data).await.unwrap();
+    let of_ada = chunk_client(&broker, "ada");
     of_ada.put(std::slice::from_ref(&secret)).await.unwrap();
 
     // Naming makes nothing public but by staff of the course who have brought it.
@@ -94,7 +95,7 @@ async fn from_published_to_withdrawn(rules: Rules) {
     }
     let told = async |body| problem(post(&broker, "tia", FILES, body).await).await;
     assert_eq!(told(stolen).await, told(absent).await);
-    let of_bob = lane(&broker, "bob");
+    let of_bob = chunk_client(&broker, "bob");
     let named: Vec<ChunkHash> = hashes.iter().copied().chain([secret.0]).collect();
     assert_eq!(of_bob.missing(&named).await.unwrap(), named);
 
@@ -113,25 +114,25 @@ async fn from_published_to_withdrawn(rules: Rules) {
     let mut cy = FakeProxy::new(&broker.dial_as("cy")).await;
     let job = submit(&mut cy, naming(&data[1])).await.job;
     let (fencing, submission) = worker.assignment().await;
-    let of_job = lane(&broker, "sesame").of_notebook(submission.notebook);
+    let of_job = chunk_client(&broker, "sesame").of_notebook(submission.notebook);
     assert_eq!(fetched(&of_job, &hashes[..2]).await.unwrap(), &data[..2]);
     let ends = vec![started(), finished(Outcome::Ok)];
     worker.report(job, fencing, 1, ends).await;
     cy.events_after(job, 0).await;
     // For another course it does not exist, nor does the list.
     for token in ["vic", "tom"] {
-        let foreign = lane(&broker, token);
+        let foreign = chunk_client(&broker, token);
         assert_eq!(foreign.missing(&hashes).await.unwrap(), hashes, "{token}");
         let nothing = fetched(&foreign, &[chunk(8, 1000).0]).await.unwrap_err();
         let read = fetched(&foreign, &hashes[..1]).await.unwrap_err();
         assert_eq!(read.to_string(), nothing.to_string(), "{token}");
         assert_eq!(answer(&broker, token, FILES).await.status(), 404, "{token}");
     }
-    let in_course = lane(&broker, "vic").of_owner("vic".to_owned(), Some("ml".to_owned()));
+    let in_course = chunk_client(&broker, "vic").of_owner("vic".to_owned(), Some("ml".to_owned()));
     assert!(in_course.missing(&hashes).await.is_err());
 
     // A course has as much in public as a person may hold.
-    let root = lane(&broker, "root").of_owner("root".to_owned(), Some("ml".to_owned()));
+    let root = chunk_client(&broker, "root").of_owner("root".to_owned(), Some("ml".to_owned()));
     let others: Vec<(ChunkHash, Bytes)> = (4..6).map(|seed| chunk(seed, CHUNK_BYTES)).collect();
     root.put(&others).await.unwrap();
     let other = file("other", &[others[0].0, others[1].0]);
@@ -140,7 +141,7 @@ async fn from_published_to_withdrawn(rules: Rules) {
 
     // It outlives the broker, a file takes the place of one of its name, and what another file names stays.
     let broker = Broker::start_in(broker.stop().await, rules).await;
-    let fresh = lane(&broker, "dee");
+    let fresh = chunk_client(&broker, "dee");
     assert_eq!(fetched(&fresh, &hashes[..2]).await.unwrap(), &data[..2]);
     done(&broker, "tia", FILES, file("data.npy", &hashes[1..])).await;
     assert!(fetched(&fresh, &hashes[..1]).await.is_err());
@@ -163,7 +164,9 @@ async fn from_published_to_withdrawn(rules: Rules) {
     assert_eq!(unknown.kind, "urn:baton:unknown-file");
     // Whoever had asked for it has it still.
     assert_eq!(
-        fetched(&lane(&broker, "bob"), &hashes[1..2]).await.unwrap(),
+        fetched(&chunk_client(&broker, "bob"), &hashes[1..2])
+            .await
+            .unwrap(),
         &data[1..2]
     );
 

@@ -203,7 +203,7 @@ async fn a_late_worker_is_harmless() {
     let id = late.id;
     drop(late);
     // The grace passes.
-    proxy.place(job).await;
+    proxy.position(job).await;
 
     let mut worker = FakeWorker::new(&broker.dial).await;
     let (fencing, _) = worker.assignment().await;
@@ -272,7 +272,7 @@ async fn the_newest_connection_of_a_proxy_counts() {
     let mut newer = FakeProxy::of(&broker.dial, older.notebook).await;
     older.expect_closed().await;
     let job = newer.submit().await;
-    newer.place(job).await;
+    newer.position(job).await;
     assert!(matches!(
         newer.next_after_cancel(job).await,
         ToProxy::Events { .. }

@@ -1,5 +1,7 @@
 //! What pages say of worlds in which every number differs, beside what is counted from the API.
 
+mod counted;
+
 use crate::{
     actions::done,
     api::{every, get},
@@ -7,9 +9,10 @@ use crate::{
 };
 use baton_broker::{Person, Role};
 use baton_protocol::{
-    api::{Act, Course, Job, JobState, Page, Usage, WaitingRule, Worker, WorkerState},
+    api::{Act, Course, Job, JobState, Page, Usage, Worker, WorkerState},
     proxy::FromProxy,
 };
+use counted::Counted;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -206,84 +209,6 @@ fn people() -> String {
     students.chain(staff).collect()
 }
 
-/// What the API says, counted here and not by what makes the pages.
-struct Counted {
-    jobs: Vec<Job>,
-    workers: Vec<Worker>,
-}
-
-impl Counted {
-    async fn by(broker: &Broker, token: &str) -> Self {
-        let workers: Page<Worker> = get(broker, token, "/v1/workers").await;
-        Self {
-            jobs: every(broker, token, "/v1/jobs?limit=500").await,
-            workers: workers.items,
-        }
-    }
-
-    fn in_state(&self, state: JobState) -> impl Iterator<Item = &Job> {
-        self.jobs.iter().filter(move |job| job.state == state)
-    }
-
-    fn held_back(&self) -> usize {
-        let rule = |job: &&Job| job.waiting.as_ref().map(|waiting| waiting.rule);
-        let held = [Some(WaitingRule::Held), Some(WaitingRule::CoursePaused)];
-        self.in_state(JobState::Queued)
-            .filter(|job| held.contains(&rule(job)))
-            .count()
-    }
-
-    fn sentence(&self) -> String {
-        let count = |number: usize, verb: &str| match number {
-            0 => format!("no cell {verb}s"),
-            1 => format!("1 cell {verb}s"),
-            _ => format!("{number} cells {verb}"),
-        };
-        let number = |state| self.in_state(state).count();
-        let waiting = number(JobState::Queued) - self.held_back();
-        let mut parts = vec![count(number(JobState::Started), "run")];
-        if number(JobState::Assigned) > 0 {
-            parts.push(count(number(JobState::Assigned), "start"));
-        }
-        parts.push(count(waiting, "wait"));
-        if waiting > 0 {
-            parts.push("the longest for less than a minute".to_owned());
-        }
-        match self.held_back() {
-            0 => {}
-            1 => parts.push("and 1 is held back".to_owned()),
-            held => parts.push(format!("and {held} are held back")),
-        }
-        let sentence = parts.join(", ") + ".";
-        sentence.replacen(
-            "no cell",
-            "No cell",
-            usize::from(sentence.starts_with("no")),
-        )
-    }
-
-    fn of_workers(&self) -> String {
-        let in_state = |state| {
-            self.workers
-                .iter()
-                .filter(move |worker| worker.state == state)
-        };
-        let slots: u32 = in_state(WorkerState::Connected)
-            .map(|worker| worker.slots)
-            .sum();
-        let busy: u32 = in_state(WorkerState::Connected)
-            .map(|worker| worker.jobs)
-            .sum();
-        format!(
-            "{} workers are connected, {} of {slots} slot{} free, {} drained.",
-            self.workers.len(),
-            slots - busy,
-            if slots == 1 { "" } else { "s" },
-            in_state(WorkerState::Drained).count()
-        )
-    }
-}
-
 /// The words of a part of a page.
 fn words(html: &str) -> String {
     let mut words = String::new();
@@ -411,7 +336,7 @@ fn check_queue(page: &str, all: &Counted, seen: &Counted) {
     let mut expected: Vec<(u32, [String; 4])> = seen
         .in_state(JobState::Queued)
         .map(|job| {
-            let place = job.waiting.as_ref().unwrap().place;
+            let place = job.waiting.as_ref().unwrap().position;
             let cells = [
                 place.to_string(),
                 job.person.clone(),

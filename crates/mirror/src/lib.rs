@@ -17,6 +17,7 @@
 //! of them is written, and nothing outside is read but a file to which a link of the student's leads. A folder that is gone, replaced or unreadable is never taken for an empty one.
 
 mod content;
+mod copy_rules;
 mod errors;
 mod folder;
 mod home;
@@ -25,7 +26,6 @@ mod mirror;
 mod root;
 mod transfer;
 mod trash;
-mod travels;
 mod walk;
 
 pub use content::{ContentReader, ContentWriter, read_chunk};
@@ -37,5 +37,5 @@ pub use mirror::compare::{Difference, Found};
 pub use mirror::placeholders::{Placeholder, Placeholders};
 pub use mirror::{Mirror, Scan};
 pub use root::Root;
-pub use transfer::{open_parcel, read_file, send_parcel, small_parcel, write_file};
+pub use transfer::{open_payload, read_file, send_payload, small_payload, write_file};
 pub use trash::{Kept, Trash, TrashLimits, Was};

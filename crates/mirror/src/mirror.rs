@@ -145,7 +145,7 @@ impl Mirror {
                 .map_err(|error| self.failed(path, error))?;
         }
         for (path, entry) in changed {
-            self.bring(path, entry, from_here.contains(path))
+            self.apply_entry(path, entry, from_here.contains(path))
                 .map_err(|error| self.failed(path, error))?;
         }
         Ok(())
@@ -367,7 +367,12 @@ impl Mirror {
         }
     }
 
-    fn bring(&mut self, path: &RelativePath, entry: &Entry, from_here: bool) -> io::Result<()> {
+    fn apply_entry(
+        &mut self,
+        path: &RelativePath,
+        entry: &Entry,
+        from_here: bool,
+    ) -> io::Result<()> {
         let known = self.known.get_mut(path);
         match entry {
             Entry::Folder { mode } => {

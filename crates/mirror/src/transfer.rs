@@ -1,4 +1,4 @@
-//! Files and messages about them on the *http* lane.
+//! Files and messages about them on the *http* transport.
 //!
 //! **Invariant:** blocking work is done where blocking is allowed.
 
@@ -6,9 +6,9 @@ use std::fs::File;
 use std::sync::Arc;
 
 use baton_chunks::ChunkDirectory;
-use baton_protocol::files::{Content, Parcel};
+use baton_protocol::files::{Content, Payload};
 use baton_protocol::{CHUNK_BYTES, ChunkHash, INLINE_BYTES, Piece, decode, encode};
-use baton_transport::ChunkLane;
+use baton_transport::ChunkClient;
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -20,7 +20,7 @@ use crate::{ContentReader, ContentWriter, FilesError};
 const GROUP: usize = 16;
 
 /// Brings the bytes of a file to the broker.
-pub async fn read_file(lane: &ChunkLane, file: File) -> Result<Content, FilesError> {
+pub async fn read_file(chunk_client: &ChunkClient, file: File) -> Result<Content, FilesError> {
     let mut reader = ContentReader::new(file);
     loop {
         let batch;
@@ -33,14 +33,14 @@ pub async fn read_file(lane: &ChunkLane, file: File) -> Result<Content, FilesErr
         if batch.is_empty() {
             return reader.finish().map_err(unread);
         }
-        upload(lane, batch).await?;
+        upload(chunk_client, batch).await?;
     }
 }
 
 /// Fills a file. Chunks that are in the cache are not fetched, but the broker has to say that they are the notebook's;
 /// those that are fetched are kept there.
 pub async fn write_file(
-    lane: &ChunkLane,
+    chunk_client: &ChunkClient,
     cache: Option<&Arc<ChunkDirectory>>,
     content: Content,
     file: File,
@@ -57,7 +57,7 @@ pub async fn write_file(
         Ok::<_, FilesError>((writer, cached, missing))
     })
     .await??;
-    let foreign = lane.missing(&cached).await?;
+    let foreign = chunk_client.missing(&cached).await?;
     let from_cache = cache.clone();
     let (mut writer, lost) = spawn_blocking(move || {
         let mut writer = writer;
@@ -76,7 +76,7 @@ pub async fn write_file(
     .await??;
     missing.extend(lost);
     for group in missing.chunks(GROUP) {
-        let fetched = download(lane, group).await?;
+        let fetched = download(chunk_client, group).await?;
         let cache = cache.clone();
         writer = spawn_blocking(move || {
             for (hash, bytes) in fetched {
@@ -92,10 +92,13 @@ pub async fn write_file(
     spawn_blocking(move || writer.finish()).await?
 }
 
-pub async fn send_parcel(lane: &ChunkLane, message: &impl Serialize) -> Result<Parcel, FilesError> {
+pub async fn send_payload(
+    chunk_client: &ChunkClient,
+    message: &impl Serialize,
+) -> Result<Payload, FilesError> {
     let bytes = Bytes::from(encode(message));
     if bytes.len() <= INLINE_BYTES {
-        return Ok(Parcel(vec![Piece::Inline(bytes)]));
+        return Ok(Payload(vec![Piece::Inline(bytes)]));
     }
     let starts = (0..bytes.len()).step_by(CHUNK_BYTES);
     let chunks: Vec<(ChunkHash, Bytes)> = starts
@@ -109,25 +112,25 @@ pub async fn send_parcel(lane: &ChunkLane, message: &impl Serialize) -> Result<P
         bytes: u32::try_from(chunk.len()).unwrap_or(u32::MAX),
     };
     let pieces = chunks.iter().map(piece).collect();
-    upload(lane, chunks).await?;
-    Ok(Parcel(pieces))
+    upload(chunk_client, chunks).await?;
+    Ok(Payload(pieces))
 }
 
 /// For what is short in any case.
-pub fn small_parcel(message: &impl Serialize) -> Parcel {
-    Parcel(vec![Piece::Inline(Bytes::from(encode(message)))])
+pub fn small_payload(message: &impl Serialize) -> Payload {
+    Payload(vec![Piece::Inline(Bytes::from(encode(message)))])
 }
 
-pub async fn open_parcel<Message: DeserializeOwned>(
-    lane: &ChunkLane,
-    parcel: &Parcel,
+pub async fn open_payload<Message: DeserializeOwned>(
+    chunk_client: &ChunkClient,
+    payload: &Payload,
 ) -> Result<Message, FilesError> {
     let mut bytes = Vec::new();
-    for piece in &parcel.0 {
+    for piece in &payload.0 {
         match piece {
             Piece::Inline(part) => bytes.extend_from_slice(part),
             Piece::Stored { hash, .. } => {
-                for (_, part) in download(lane, &[*hash]).await? {
+                for (_, part) in download(chunk_client, &[*hash]).await? {
                     bytes.extend_from_slice(&part);
                 }
             }
@@ -136,26 +139,30 @@ pub async fn open_parcel<Message: DeserializeOwned>(
     Ok(decode(&bytes)?)
 }
 
-async fn upload(lane: &ChunkLane, mut chunks: Vec<(ChunkHash, Bytes)>) -> Result<(), FilesError> {
+async fn upload(
+    chunk_client: &ChunkClient,
+    mut chunks: Vec<(ChunkHash, Bytes)>,
+) -> Result<(), FilesError> {
     let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
-    let missing = lane.missing(&hashes).await?;
+    let missing = chunk_client.missing(&hashes).await?;
     chunks.retain(|(hash, _)| missing.contains(hash));
     if !chunks.is_empty() {
-        lane.put(&chunks).await?;
+        chunk_client.put(&chunks).await?;
     }
     Ok(())
 }
 
 async fn download(
-    lane: &ChunkLane,
+    chunk_client: &ChunkClient,
     hashes: &[ChunkHash],
 ) -> Result<Vec<(ChunkHash, Bytes)>, FilesError> {
     let mut chunks = Vec::with_capacity(hashes.len());
-    lane.get(hashes, |hash, bytes| {
-        chunks.push((hash, bytes));
-        Ok(())
-    })
-    .await?;
+    chunk_client
+        .get(hashes, |hash, bytes| {
+            chunks.push((hash, bytes));
+            Ok(())
+        })
+        .await?;
     Ok(chunks)
 }
 

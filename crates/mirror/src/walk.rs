@@ -9,9 +9,9 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use baton_protocol::files::RelativePath;
 
+use crate::copy_rules::{Copied, Rules};
 use crate::errors::at;
 use crate::folder::{Folder, Status};
-use crate::travels::{Rules, Travels};
 use crate::{FilesError, Root};
 
 /// Caches and stores of tools: large, made anew by whoever needs them, or of use on one machine only.
@@ -26,7 +26,7 @@ const NEVER: [&str; 7] = [
 ];
 
 /// Names that neither a listing nor what a cell changed ever contains.
-pub(crate) fn never_travels(name: &OsStr) -> bool {
+pub(crate) fn never_copied(name: &OsStr) -> bool {
     NEVER.iter().any(|never| name == *never) || name.as_bytes().starts_with(STAGING.as_bytes())
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn walk(root: &Root, most: usize, rules: Option<&Rules<'_>>) -> Walke
 }
 
 /// A folder that waits for its turn, as its name was found; none is the root.
-type Next = Option<(RelativePath, Status, Travels)>;
+type Next = Option<(RelativePath, Status, Copied)>;
 
 impl Walked {
     fn look(&mut self, root: &Root, most: usize, rules: Option<&Rules<'_>>) {
@@ -113,23 +113,23 @@ impl Walked {
         folders: &mut VecDeque<Next>,
     ) -> io::Result<()> {
         let (of, within) = match of {
-            Some((path, _, travels)) => (Some(path), *travels),
-            None => (None, Travels::Yes),
+            Some((path, _, copied)) => (Some(path), *copied),
+            None => (None, Copied::Yes),
         };
         folder.each_name(|name| {
-            if never_travels(name) {
+            if never_copied(name) {
                 return Ok(true);
             }
             let Some(status) = folder.child(name).present()? else {
                 return Ok(true);
             };
             let path = below(of, name)?;
-            let travels = rules.map_or(Travels::Yes, |rules| rules.travels(&path, &status, within));
-            match travels {
-                Travels::Yes => {}
-                Travels::Made => drop(self.made.insert(path.clone())),
-                Travels::No => {
-                    if within == Travels::Yes && self.left_out.len() < MOST_LEFT_OUT {
+            let copied = rules.map_or(Copied::Yes, |rules| rules.decide(&path, &status, within));
+            match copied {
+                Copied::Yes => {}
+                Copied::Made => drop(self.made.insert(path.clone())),
+                Copied::No => {
+                    if within == Copied::Yes && self.left_out.len() < MOST_LEFT_OUT {
                         self.left_out.push(path);
                     }
                     return Ok(true);
@@ -140,7 +140,7 @@ impl Walked {
                 return Ok(false);
             }
             if status.is_folder() {
-                folders.push_back(Some((path.clone(), status, travels)));
+                folders.push_back(Some((path.clone(), status, copied)));
             }
             self.entries.push((path, status));
             Ok(true)

@@ -59,9 +59,9 @@ pub struct Job {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Waiting {
     /// 1 = next in line.
-    pub place: u32,
-    /// The place that it hardly falls behind, where others are likely to overtake; else the same.
-    pub last_place: u32,
+    pub position: u32,
+    /// The last position that it is likely to have; the same if others are unlikely to overtake.
+    pub last_position: u32,
     /// Why it is further back than it once was told to be.
     pub moved_back: Option<MovedBack>,
     /// The first rule that keeps it from running.
@@ -77,7 +77,7 @@ pub struct Waiting {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitingRule {
-    InLine,
+    JobsAhead,
     /// Some of the jobs ahead came later and are for a course that has a deadline.
     BehindDeadline,
     /// Another cell of the same person runs.
@@ -102,14 +102,14 @@ pub struct Explanation {
     pub job: Job,
     pub sentence: String,
     /// Of a queued job.
-    pub line: Option<Line>,
+    pub queue: Option<QueueDetails>,
 }
 
 /// What the order of a queued job is made of.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Line {
+pub struct QueueDetails {
     pub ahead: Vec<Ahead>,
-    pub standing: Standing,
+    pub precedence: Precedence,
     /// Jobs that workers have.
     pub running: u32,
     /// Jobs that the connected workers take at once.
@@ -151,7 +151,7 @@ pub enum AheadBecause {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Standing {
+pub struct Precedence {
     /// What the account has used of late; half of it counts after each half-life.
     pub used_ms: u64,
     pub half_life_ms: u64,
@@ -211,7 +211,7 @@ pub enum WorkerState {
     /// Ends its jobs, then goes.
     Leaving,
     /// Not connected; its jobs are not yet given up.
-    Away,
+    Disconnected,
 }
 
 /// What a course may use, and what it does.

@@ -2,7 +2,7 @@
 //!
 //! A worker that does not see the folder keeps a mirror of it. The proxy sends a [`Listing`]; contents follow when the
 //! worker asks for them ([`FilesWanted`], [`FilesAnswer`]); what a cell did to files comes home as [`Change`]s.
-//! All of it travels in [`Parcel`]s, which the broker passes on and does not read.
+//! All of it travels in [`Payload`]s, which the broker passes on and does not read.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -16,7 +16,7 @@ use serde_bytes::{ByteBuf, Bytes};
 /// An encoded message, cut like any other bytes: what is short lies inside, the rest in chunks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Parcel(pub Vec<Piece>);
+pub struct Payload(pub Vec<Piece>);
 
 /// Where the notebook's folder is, and what tells whoever sees a folder there that it is the very same one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,7 +27,7 @@ pub struct NotebookFolder {
     pub device: u64,
     pub inode: u64,
     /// A [`Listing`], once a worker has a mirror of this folder.
-    pub listing: Option<Parcel>,
+    pub listing: Option<Payload>,
 }
 
 /// A path below the notebook's folder: no `..`, no `.`, nothing empty. Names need not be Unicode.

@@ -15,29 +15,29 @@ mod codec;
 pub mod files;
 mod ids;
 mod job;
-mod line;
 mod manifest;
 pub mod memory;
 mod output;
 pub mod proxy;
+mod queue_position;
 pub mod shim;
 mod state;
 pub mod worker;
 
 pub use chunk::{CHUNK_BYTES, ChunkHash, ChunkHashError, INLINE_BYTES};
 pub use codec::{DecodeError, decode, encode};
-pub use files::Parcel;
+pub use files::Payload;
 pub use ids::{CallId, FencingNumber, JobId, NotebookId, SessionId, WorkerId};
 pub use job::{
     BudgetLeft, Cell, CellKey, GpuUsage, Outcome, Period, Priority, RemoteError, Submission, Usage,
 };
-pub use line::in_line;
 pub use manifest::{Manifest, Piece, SegmentPart, StateVersion};
 pub use output::{JobEvent, NumberedEvent, Output};
+pub use queue_position::in_line;
 pub use state::{HeldKey, HeldState, Holder, State};
 
 /// Proxy, worker and broker must agree on this number; a difference is refused with [`Refusal::ProtocolVersion`].
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// Why the broker does not serve a peer that said hello.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize, thiserror::Error)]

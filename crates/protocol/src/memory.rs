@@ -1,4 +1,4 @@
-//! Between a worker and a proxy on the same machine: the memory lane.
+//! Between a worker and a proxy on the same machine: the memory transport.
 //!
 //! One Unix socket for each proxy, in a folder that only its user can enter, with frames as in [`crate::shim`].
 //! The worker asks once on each connection; a frame that carries a [`Bundle`] carries its file, too.

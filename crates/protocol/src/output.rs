@@ -1,6 +1,6 @@
 //! What happens to a job, as a numbered log.
 
-use crate::{BudgetLeft, Outcome, Parcel, RemoteError, State, Usage};
+use crate::{BudgetLeft, Outcome, Payload, RemoteError, State, Usage};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -44,7 +44,7 @@ pub enum JobEvent {
         password: bool,
     },
     /// A [`crate::files::FilesWanted`]; the answer goes back as [`crate::proxy::FromProxy::Files`].
-    FilesWanted { question: u64, wanted: Parcel },
+    FilesWanted { question: u64, wanted: Payload },
     /// The cell looks up names of the notebook that it was not given; it waits for the answer with this number,
     /// [`crate::proxy::FromProxy::Names`]. Questions of one run are numbered from 1.
     NamesWanted { number: u64, names: Vec<String> },
@@ -59,13 +59,13 @@ pub enum JobEvent {
         state: Option<State>,
         usage: Usage,
         /// A list of [`crate::files::Change`]s, where the session works in a mirror.
-        files: Option<Parcel>,
+        files: Option<Payload>,
         /// Memory that the state names and does not bring: it follows as [`Self::Rest`].
-        away_bytes: u64,
+        deferred_bytes: u64,
     },
     /// What [`Self::Finished`] left out. It comes again when the notebook says
-    /// [`crate::proxy::FromProxy::RestWanted`].
-    Rest {
+    /// [`crate::proxy::FromProxy::DeferredWanted`].
+    DeferredState {
         /// None: it is lost, or its worker has nothing of it any more. This is the last event.
         state: Option<State>,
         error: Option<RemoteError>,
@@ -79,8 +79,11 @@ impl JobEvent {
         matches!(
             self,
             Self::NotStarted { .. }
-                | Self::Finished { away_bytes: 0, .. }
-                | Self::Rest { state: None, .. }
+                | Self::Finished {
+                    deferred_bytes: 0,
+                    ..
+                }
+                | Self::DeferredState { state: None, .. }
         )
     }
 }

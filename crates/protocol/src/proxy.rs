@@ -1,10 +1,10 @@
 //! Between a proxy and the broker.
 //!
-//! The proxy says hello, is welcomed or refused, then submits jobs and hears their events. After a reconnect it
-//! says `Resume` for each job that it still waits for; everything after the given number comes again.
+//! The proxy says hello and is welcomed or refused. Then it submits jobs and receives their events. After a reconnect
+//! it sends `Resume` for each job that it waits for; the broker repeats all events after the given number.
 
 use crate::{
-    JobId, NotebookId, NumberedEvent, Outcome, Parcel, Refusal, State, Submission, api::MovedBack,
+    JobId, NotebookId, NumberedEvent, Outcome, Payload, Refusal, State, Submission, api::MovedBack,
 };
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ pub enum FromProxy {
     Hello {
         protocol_version: u32,
         notebook: NotebookId,
-        /// Whose notebook this is, where no token tells.
+        /// The notebook's owner, if no token names one.
         owner: String,
         /// The course that the notebook is for. Not needed by a person of one course.
         course: Option<String>,
@@ -50,7 +50,7 @@ pub enum FromProxy {
     Files {
         job: JobId,
         question: u64,
-        answer: Parcel,
+        answer: Payload,
     },
     /// The answer to [`crate::JobEvent::NamesWanted`] with this number. Idempotent: sent again after a reconnect.
     Names {
@@ -58,22 +58,22 @@ pub enum FromProxy {
         number: u64,
         state: State,
     },
-    /// What the job left in its session has not come, or could not be used: send it, or send it again. Idempotent.
-    RestWanted {
+    /// The job's deferred state has not arrived or could not be used: send it, or send it again. Idempotent.
+    DeferredWanted {
         job: JobId,
     },
-    /// The change is applied at home (or never will be): the broker may forget the job's state and events.
+    /// The changes are applied, or never will be: the broker may forget the job's state and events.
     /// Idempotent: sent again after a reconnect until `Closed` or `UnknownJob`.
     Applied {
         job: JobId,
     },
-    /// Nothing of the job comes home, whether it has ended or not, and the notebook told the student this outcome;
-    /// none: it submits the cell anew, so a job that has not started leaves no trace. Idempotent like `Applied`.
+    /// The notebook does not use the job's result, whether it has ended or not, and told the student this outcome. With
+    /// `None` it submits the cell again, so a job that has not started leaves no trace. Idempotent like `Applied`.
     GivenUp {
         job: JobId,
         outcome: Option<Outcome>,
     },
-    /// The notebook is closed: its session may end at once, and jobs that are left are cancelled.
+    /// The notebook is closed: its session may end at once, and its remaining jobs are cancelled.
     Goodbye {},
 }
 
@@ -84,14 +84,14 @@ pub enum ToProxy {
         broker_version: String,
     },
     Refused(Refusal),
-    /// Where the job stands. Sent when it changes, from the function that schedules.
-    Place {
+    /// The job's position in the queue. Sent when it changes, from the function that schedules.
+    QueuePosition {
         job: JobId,
-        /// 1 = next in line.
-        place: u32,
-        /// The place that it hardly falls behind, where others are likely to overtake; else the same.
-        last_place: u32,
-        /// Why it is further back than it once was told to be.
+        /// 1 = next.
+        position: u32,
+        /// The last position that it is likely to have; the same if others are unlikely to overtake.
+        last_position: u32,
+        /// Why it is further back than an earlier position.
         moved_back: Option<MovedBack>,
         waiting: WaitingReason,
         /// Whether it waits for a GPU: the workers of some services have none.
@@ -109,11 +109,11 @@ pub enum ToProxy {
     Cancelling {
         job: JobId,
     },
-    /// The notebook's session on this worker, which held what no other can have, has ended.
+    /// The notebook's session on this worker, which held objects that no other can have, has ended.
     SessionEnded {
         worker: String,
     },
-    /// The answer to `Applied` and `GivenUp` once it is stored: it need not be said again.
+    /// The answer to `Applied` and `GivenUp` once it is stored: the proxy need not repeat it.
     Closed {
         job: JobId,
     },
@@ -128,7 +128,7 @@ pub enum ToProxy {
 #[serde(rename_all = "snake_case")]
 pub enum WaitingReason {
     /// Jobs ahead of this one.
-    InLine,
+    JobsAhead,
     /// Jobs ahead of this one, some of which came later and are for a course that has a deadline.
     BehindDeadline { course: String },
     /// Another cell of the same person runs, in this notebook.

@@ -187,11 +187,11 @@ pub enum ToNotebook {
         summary: Option<Output>,
     },
     /// The bytes that the delta of this call left out; the frame carries their file. Of no use once another call runs.
-    Rest { call: CallId, delta: Delta },
+    DeferredState { call: CallId, delta: Delta },
     /// The session has ended between two cells.
     SessionEnded { worker: String },
     /// They are lost: the notebook goes back to before the first call of which something is missing.
-    RestLost { call: CallId, error: RemoteError },
+    DeferredLost { call: CallId, error: RemoteError },
     /// The cell did not run, or its state is lost: the notebook has the values from before the cell.
     /// The object table is void.
     Failed {
@@ -273,7 +273,7 @@ pub enum FromSession {
         error: Option<RemoteError>,
         state: Snapshot,
         /// Memory that the state names and leaves out. It is told of in `Settled`, after `Released`.
-        away_bytes: u64,
+        deferred_bytes: u64,
         /// The session holds something that the notebook knows and that no other session can have.
         #[serde(default)]
         keeps: bool,

@@ -7,7 +7,7 @@
 //! An acknowledged [`JobEvent::Started`] is the permission to start the job. No other worker gets it from then on.
 
 use crate::{
-    FencingNumber, JobEvent, JobId, NotebookId, Parcel, Refusal, State, Submission, WorkerId,
+    FencingNumber, JobEvent, JobId, NotebookId, Payload, Refusal, State, Submission, WorkerId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -109,7 +109,7 @@ pub enum ToWorker {
     Files {
         job: JobId,
         question: u64,
-        answer: Parcel,
+        answer: Payload,
     },
     /// The answer to [`JobEvent::NamesWanted`] with this number. May come twice.
     Names {
@@ -118,7 +118,7 @@ pub enum ToWorker {
         state: State,
     },
     /// The notebook lacks what the job left in its session, whatever was sent of it before.
-    RestWanted {
+    DeferredWanted {
         job: JobId,
     },
     /// Events up to this number of this assignment are stored.

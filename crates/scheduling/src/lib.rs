@@ -1,6 +1,6 @@
 //! Scheduling decisions that more than one program makes or simulates.
 //!
-//! [`queue`] orders waiting jobs, assigns them to workers and forecasts when the others start; the broker acts on it.
+//! [`queue`] orders waiting jobs, assigns them to workers and estimates when the others start; the broker acts on it.
 //! [`arbiter`] shares one GPU between sessions; the worker acts on it. `plan` simulates both.
 //!
 //! **Invariant:** pure; no clock, no I/O, cannot fail.

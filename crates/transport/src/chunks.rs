@@ -1,4 +1,4 @@
-//! The *http* lane: asking which chunks are missing, bringing and fetching them, many with one request.
+//! The *http* transport: asks which chunks are missing, and sends and fetches chunks, many with one request.
 //!
 //! Everything here may be repeated without harm, so a broker that restarts meanwhile is waited for.
 
@@ -18,19 +18,19 @@ const MISSING_BATCH: usize = 8192;
 /// Chunks in one request that brings or fetches them.
 const CHUNK_BATCH: usize = 32;
 
-/// How long a broker that cannot be reached is waited for, unless [`ChunkLane::with_patience`] says otherwise.
+/// How long a broker that cannot be reached is waited for, unless [`ChunkClient::with_patience`] says otherwise.
 const PATIENCE: Duration = Duration::from_mins(10);
 
 /// Of one notebook: the broker gives chunks to those only whose they are.
 #[derive(Debug, Clone)]
-pub struct ChunkLane {
+pub struct ChunkClient {
     api: Api,
     /// Whose chunks: a part of every request.
     party: Vec<(&'static str, String)>,
     patience: Duration,
 }
 
-impl ChunkLane {
+impl ChunkClient {
     pub fn new(dial: &Dial) -> Result<Self, LinkError> {
         Ok(Self {
             api: Api::new(dial)?,

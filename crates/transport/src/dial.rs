@@ -1,4 +1,4 @@
-//! Where the broker is and what opens its door.
+//! The broker's address, and the token for it.
 
 use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 

@@ -1,4 +1,5 @@
-//! The memory lane: state stays where it was packed, and whoever is on the same machine fetches the file.
+//! The *memory* transport: state stays in the process that packed it, and a process on the same machine fetches the
+//! file.
 //!
 //! The proxy holds ([`MemoryHolder`]); the worker fetches a state ([`fetch`]) and brings what the cell changed back the
 //! same way ([`deposit`]). So one socket serves both directions, and a worker knows whether a result can be fetched
@@ -29,7 +30,7 @@ use crate::frames::{FrameError, split};
 
 /// Which ways state may take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LaneChoice {
+pub enum TransportChoice {
     /// The quickest that both ends have.
     #[default]
     Auto,

@@ -1,10 +1,10 @@
 //! Dialling out to the broker: messages on a WebSocket, chunks over HTTP; and past the broker, on one machine.
 //!
-//! Proxies and workers dial; nobody needs to know their addresses. A broker on the same machine listens on a Unix
+//! Proxies and workers dial; no other address is needed. A broker on the same machine listens on a Unix
 //! socket, any other on TCP, with TLS ([`tls`]) where its address
 //! says `https`; all speak the same HTTP.
 //!
-//! What state takes the memory lane goes from process to process over a Unix socket of the proxy ([`MemoryHolder`]).
+//! State on the memory transport goes from process to process over a Unix socket of the proxy ([`MemoryHolder`]).
 //!
 //! **Invariant:** nothing here decides what to say; reconnecting is the caller's, with [`Backoff`] for the pauses.
 
@@ -21,8 +21,8 @@ pub mod tls;
 
 pub use api::Api;
 pub use backoff::Backoff;
-pub use chunks::ChunkLane;
+pub use chunks::ChunkClient;
 pub use connection::{Connection, connect};
 pub use dial::{Dial, Token};
 pub use errors::LinkError;
-pub use holder::{Held, LaneChoice, MemoryHolder, Unreachable, deposit, fetch, host};
+pub use holder::{Held, MemoryHolder, TransportChoice, Unreachable, deposit, fetch, host};

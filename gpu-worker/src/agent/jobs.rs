@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use baton_protocol::worker::FromWorker;
-use baton_protocol::{FencingNumber, JobId, Parcel, State, Submission};
+use baton_protocol::{FencingNumber, JobId, Payload, State, Submission};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -24,11 +24,11 @@ pub(super) struct Assignment {
     pub(super) permission: watch::Sender<()>,
     pub(super) states: mpsc::Sender<State>,
     pub(super) inputs: mpsc::Sender<(u64, Option<String>)>,
-    pub(super) files: mpsc::UnboundedSender<(u64, Parcel)>,
+    pub(super) files: mpsc::UnboundedSender<(u64, Payload)>,
     pub(super) names: watch::Sender<Option<Names>>,
     pub(super) cancelled: CancellationToken,
     pub(super) revoked: CancellationToken,
-    pub(super) rest_wanted: Arc<Notify>,
+    pub(super) deferred_wanted: Arc<Notify>,
 }
 
 impl Agent {
@@ -62,7 +62,7 @@ impl Agent {
             names,
             cancelled: CancellationToken::new(),
             revoked: CancellationToken::new(),
-            rest_wanted: Arc::default(),
+            deferred_wanted: Arc::default(),
         };
         let events = EventSink {
             job,
@@ -78,7 +78,7 @@ impl Agent {
                 events.clone(),
                 files_end,
                 self.context.connections.subscribe(),
-                self.context.lane_of(notebook),
+                self.context.chunk_client_of(notebook),
             )),
             events,
             submission,
@@ -88,7 +88,7 @@ impl Agent {
             names: names_end,
             cancelled: assignment.cancelled.clone(),
             revoked: assignment.revoked.clone(),
-            rest_wanted: assignment.rest_wanted.clone(),
+            deferred_wanted: assignment.deferred_wanted.clone(),
             warnings: Vec::new(),
         };
         self.assignments.insert(job, assignment);

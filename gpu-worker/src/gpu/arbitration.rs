@@ -255,7 +255,7 @@ impl Arbitration {
                 }
                 self.tell(session, ToSession::Grant { epoch });
             }
-            Action::Drop { session, epoch, .. } => self.tell(session, ToSession::Drop { epoch }),
+            Action::Preempt { session, epoch, .. } => self.tell(session, ToSession::Drop { epoch }),
             Action::SwapOut { session, bytes } => self.tell(session, ToSession::SwapOut { bytes }),
             Action::SwapIn(session) => self.tell(session, ToSession::SwapIn),
             Action::Trim(session) => self.tell(session, ToSession::Trim),

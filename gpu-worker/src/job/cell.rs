@@ -33,9 +33,9 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_unti
 use self::collecting::Collected;
 use self::limits::Cancel;
 use self::speech::tell;
-use super::lanes::Way;
 use super::prepare::Ready;
 use super::state::Assembled;
+use super::transfer::Transport;
 use super::{Ending, Names, Order};
 use crate::batch::Batcher;
 use crate::context::{Context, MoveError};
@@ -56,7 +56,7 @@ pub(crate) async fn run_cell(
         mut session,
         base,
         state,
-        way,
+        transport,
         _slot,
     } = ready;
     let cell = order.submission.cell.clone();
@@ -88,7 +88,7 @@ pub(crate) async fn run_cell(
         context,
         session,
         version: base.after_message(),
-        way,
+        transport,
         questions: 0,
         phase: Phase::Applying {
             ledger: state.ledger,
@@ -118,7 +118,7 @@ struct Run<'context> {
     session: Session,
     /// What the session holds, once it has applied what it was sent.
     version: StateVersion,
-    way: Way,
+    transport: Transport,
     /// How many times the cell has looked up names that it was not given.
     questions: u64,
     phase: Phase<'context>,
@@ -151,7 +151,7 @@ enum Phase<'context> {
     Collecting {
         outcome: Outcome,
         error: Option<RemoteError>,
-        away_bytes: u64,
+        deferred_bytes: u64,
         collected: BoxFuture<'static, Collected>,
     },
     /// Between two phases, and at the end.

@@ -10,17 +10,17 @@
 //! notebook has given up the object table that it shared with it.
 
 mod cell;
-pub(crate) mod lanes;
 mod plan;
 mod prepare;
 mod state;
+pub(crate) mod transfer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use baton_protocol::shim::ToSession;
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, Outcome, Parcel, RemoteError, State, Submission, Usage,
+    FencingNumber, JobEvent, JobId, Outcome, Payload, RemoteError, State, Submission, Usage,
 };
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -54,7 +54,7 @@ pub(crate) struct Order {
     /// The assignment is no longer this worker's.
     pub(crate) revoked: CancellationToken,
     /// The notebook lacks what the cell left in its session.
-    pub(crate) rest_wanted: Arc<Notify>,
+    pub(crate) deferred_wanted: Arc<Notify>,
     /// What the student is to read above the cell's output.
     pub(crate) warnings: Vec<String>,
     pub(crate) last_word: LastWord,
@@ -134,10 +134,10 @@ pub(crate) struct Ending {
     pub(crate) outcome: Outcome,
     pub(crate) error: Option<RemoteError>,
     pub(crate) state: Option<State>,
-    pub(crate) files: Option<Parcel>,
+    pub(crate) files: Option<Payload>,
     pub(crate) usage: Usage,
     /// What the state leaves out; the session has it.
-    pub(crate) away_bytes: u64,
+    pub(crate) deferred_bytes: u64,
     pub(crate) away: Option<Away>,
     /// It ended before the cell, for a reason of this worker that others need not have.
     elsewhere: bool,
@@ -160,7 +160,7 @@ impl Ending {
             state: None,
             files: None,
             usage: Usage::default(),
-            away_bytes: 0,
+            deferred_bytes: 0,
             away: None,
             elsewhere: false,
         }
@@ -270,7 +270,7 @@ impl From<Ending> for JobEvent {
             state: ending.state,
             usage: ending.usage,
             files: ending.files,
-            away_bytes: ending.away_bytes,
+            deferred_bytes: ending.deferred_bytes,
         }
     }
 }

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use baton_chunks::Ledger;
 use baton_protocol::{JobEvent, Outcome, StateVersion};
 
-use super::lanes::{Source, Way, bring, open};
 use super::plan::{Plan, plan};
 use super::state::Assembled;
+use super::transfer::{Source, Transport, open, receive};
 use super::{Ending, Order};
 use crate::context::{Context, MoveError};
 use crate::gpu::Cell;
@@ -25,7 +25,7 @@ pub(crate) struct Ready<'context> {
     pub(crate) base: StateVersion,
     pub(crate) state: Assembled,
     /// How the result goes home.
-    pub(crate) way: Way,
+    pub(crate) transport: Transport,
     /// Held until the job is over.
     pub(crate) _slot: tokio::sync::SemaphorePermit<'context>,
 }
@@ -55,7 +55,7 @@ pub(crate) async fn prepare<'context>(
             Plan::Continue | Plan::StartFresh => open(context, state).await,
             Plan::AskForState => None,
         };
-        let Some((source, way)) = opened else {
+        let Some((source, transport)) = opened else {
             // A notebook that lacks something of it asks for that before it sends a whole state.
             drop(session.take_if(|_| !deferred.needs_session()));
             order.events.send(match plan {
@@ -85,7 +85,7 @@ pub(crate) async fn prepare<'context>(
             session: ready,
             base,
             state,
-            way,
+            transport,
             _slot: slot,
         });
     }
@@ -105,7 +105,7 @@ async fn go_on(
         gpu.cell(Cell::Expected);
     }
     let held = session.take_held(base).map(|held| held.ledger);
-    let state = bring(context, source, held.unwrap_or_default())
+    let state = receive(context, source, held.unwrap_or_default())
         .await
         .map_err(|error| state_lost(&error))?;
     let session = place.take().ok_or_else(shutting_down)?;
@@ -148,7 +148,7 @@ async fn start_fresh(
 ) -> Result<(Session, Assembled), Ending> {
     let session = start_session(context, order);
     let state = async {
-        let assembled = bring(context, source, Ledger::default()).await;
+        let assembled = receive(context, source, Ledger::default()).await;
         assembled.map_err(|error| state_lost(&error))
     };
     let (session, state) = tokio::try_join!(session, state)?;

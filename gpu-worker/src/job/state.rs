@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use baton_chunks::{Assembler, Collector, Ledger};
 use baton_protocol::shim::Delta;
 use baton_protocol::{ChunkHash, Manifest};
-use baton_transport::ChunkLane;
+use baton_transport::ChunkClient;
 use bytes::Bytes;
 
 use crate::context::{Context, MoveError, blocking};
@@ -44,7 +44,7 @@ pub(crate) async fn assemble(
         Ok((assembler, missing))
     })
     .await?;
-    let assembler = bring(context, assembler, &missing).await?;
+    let assembler = receive(context, assembler, &missing).await?;
     let (file, delta, ledger) = blocking(move || assembler.finish()).await?;
     Ok(Assembled {
         file,
@@ -53,7 +53,7 @@ pub(crate) async fn assemble(
     })
 }
 
-async fn bring(
+async fn receive(
     context: &Context,
     mut assembler: Assembler,
     missing: &[ChunkHash],
@@ -73,7 +73,7 @@ async fn fetch(
 ) -> Result<Vec<(ChunkHash, Bytes)>, MoveError> {
     let mut chunks = Vec::with_capacity(hashes.len());
     context
-        .lane
+        .chunk_client
         .get(hashes, |hash, bytes| {
             chunks.push((hash, bytes));
             Ok(())
@@ -105,7 +105,7 @@ async fn place(
 
 /// Reads what changed out of a session and brings it to the broker.
 pub(crate) async fn collect(
-    lane: ChunkLane,
+    chunk_client: ChunkClient,
     mut collector: Collector,
 ) -> Result<(Manifest, Ledger), MoveError> {
     loop {
@@ -116,22 +116,25 @@ pub(crate) async fn collect(
         })
         .await?;
         match batch {
-            Some(chunks) => upload(&lane, chunks).await?,
+            Some(chunks) => upload(&chunk_client, chunks).await?,
             None => return Ok(collector.finish()),
         }
     }
 }
 
-async fn upload(lane: &ChunkLane, mut chunks: Vec<(ChunkHash, Bytes)>) -> Result<(), MoveError> {
+async fn upload(
+    chunk_client: &ChunkClient,
+    mut chunks: Vec<(ChunkHash, Bytes)>,
+) -> Result<(), MoveError> {
     if chunks.is_empty() {
         return Ok(());
     }
     let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
-    let missing = lane.missing(&hashes).await?;
+    let missing = chunk_client.missing(&hashes).await?;
     let missing: HashSet<ChunkHash> = missing.into_iter().collect();
     chunks.retain(|(hash, _)| missing.contains(hash));
     if !chunks.is_empty() {
-        lane.put(&chunks).await?;
+        chunk_client.put(&chunks).await?;
     }
     Ok(())
 }

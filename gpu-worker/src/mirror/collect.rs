@@ -5,8 +5,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use baton_mirror::{Difference, FilesError, Mirror, Scan, read_file, send_parcel};
-use baton_protocol::files::{Change, Content, Parcel, RelativePath};
+use baton_mirror::{Difference, FilesError, Mirror, Scan, read_file, send_payload};
+use baton_protocol::files::{Change, Content, Payload, RelativePath};
 use tokio::task::spawn_blocking;
 
 use super::{SessionMirror, lock};
@@ -14,7 +14,7 @@ use crate::context::{Context, MoveError};
 use crate::notice;
 
 /// A list of changes, if there are any, and lines for the student.
-pub(crate) type Collected = (Option<Parcel>, Vec<String>);
+pub(crate) type Collected = (Option<Payload>, Vec<String>);
 
 /// The session is quiet meanwhile; what it still writes is a difference after the next cell.
 pub(crate) fn collect(
@@ -72,9 +72,9 @@ impl Collecting {
             }
             sent.push(difference);
         }
-        let parcel = match changes.is_empty() {
+        let payload = match changes.is_empty() {
             true => None,
-            false => Some(send_parcel(&self.context.lane, &changes).await?),
+            false => Some(send_payload(&self.context.chunk_client, &changes).await?),
         };
         let mirror = self.mirror.clone();
         let adopt = move || {
@@ -85,7 +85,7 @@ impl Collecting {
             Ok::<_, FilesError>(())
         };
         spawn_blocking(adopt).await??;
-        Ok((parcel, self.notes))
+        Ok((payload, self.notes))
     }
 
     /// `None` when it is gone already.
@@ -97,7 +97,7 @@ impl Collecting {
         let (mirror, scan, path) = (self.mirror.clone(), scan.clone(), path.clone());
         let found = spawn_blocking(move || lock(&mirror).open_found(&scan, &path)).await??;
         match found {
-            Some(file) => Ok(Some(read_file(&self.context.lane, file).await?)),
+            Some(file) => Ok(Some(read_file(&self.context.chunk_client, file).await?)),
             None => Ok(None),
         }
     }

@@ -19,10 +19,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use baton_jupyter_wire::folder::{self, PrivateFolder};
-use baton_mirror::{FilesError, Mirror, Placeholders, Root, Status, open_parcel, write_file};
+use baton_mirror::{FilesError, Mirror, Placeholders, Root, Status, open_payload, write_file};
 use baton_protocol::Cell;
 use baton_protocol::files::{
-    Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Parcel, RelativePath,
+    Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Payload, RelativePath,
 };
 use nix::libc;
 use tokio::sync::mpsc;
@@ -216,9 +216,9 @@ impl SessionMirror {
             .as_ref()
             .and_then(|folder| folder.listing.as_ref());
         let mut listing = None;
-        if let Some(parcel) = said {
+        if let Some(payload) = said {
             // One that is too old to be read is asked for like any other.
-            listing = open_parcel::<Listing>(&self.context.lane, parcel)
+            listing = open_payload::<Listing>(&self.context.chunk_client, payload)
                 .await
                 .ok();
         }
@@ -333,7 +333,7 @@ impl SessionMirror {
         metadata.is_ok_and(|metadata| self.placeholders.get(&Status::from(&metadata)).is_some())
     }
 
-    fn on_answer(&mut self, question: u64, answer: Parcel) {
+    fn on_answer(&mut self, question: u64, answer: Payload) {
         let Some(path) = self.asked.remove(&question) else {
             return;
         };
@@ -375,9 +375,9 @@ async fn fill_from(
     context: Arc<Context>,
     mirror: Arc<Mutex<Mirror>>,
     file: std::fs::File,
-    answer: &Parcel,
+    answer: &Payload,
 ) -> Result<(), i32> {
-    let answer = open_parcel::<FilesAnswer>(&context.lane, answer).await;
+    let answer = open_payload::<FilesAnswer>(&context.chunk_client, answer).await;
     let content = match answer {
         Ok(FilesAnswer::Contents(mut contents)) if contents.len() == 1 => contents.remove(0),
         Ok(FilesAnswer::Failed { reason }) => Err(NoContent::Failed { reason }),
@@ -406,7 +406,13 @@ async fn fill(
     file: std::fs::File,
     content: Content,
 ) -> Result<(), MoveError> {
-    let file = write_file(&context.lane, Some(&context.cache), content.clone(), file).await?;
+    let file = write_file(
+        &context.chunk_client,
+        Some(&context.cache),
+        content.clone(),
+        file,
+    )
+    .await?;
     Ok(spawn_blocking(move || lock(&mirror).filled(&file, &content)).await??)
 }
 
@@ -414,7 +420,7 @@ async fn next_opened(opened: &mut Option<mpsc::UnboundedReceiver<Opened>>) -> Op
     opened.as_mut()?.recv().await
 }
 
-async fn next_answer(questions: &mut Option<Questions>) -> (u64, Parcel) {
+async fn next_answer(questions: &mut Option<Questions>) -> (u64, Payload) {
     match questions {
         Some(questions) => questions.next().await,
         None => std::future::pending().await,

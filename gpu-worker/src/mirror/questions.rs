@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use baton_mirror::{open_parcel, small_parcel};
+use baton_mirror::{open_payload, small_payload};
 use baton_protocol::JobEvent;
-use baton_protocol::files::{FilesAnswer, FilesWanted, Parcel};
-use baton_transport::ChunkLane;
+use baton_protocol::files::{FilesAnswer, FilesWanted, Payload};
+use baton_transport::ChunkClient;
 use tokio::sync::{mpsc, watch};
 
 use crate::context::MoveError;
@@ -15,26 +15,26 @@ use crate::job::EventSink;
 
 pub(crate) struct Questions {
     events: EventSink,
-    answers: mpsc::UnboundedReceiver<(u64, Parcel)>,
+    answers: mpsc::UnboundedReceiver<(u64, Payload)>,
     /// Counts the connections to the broker.
     connections: watch::Receiver<u64>,
-    lane: ChunkLane,
-    open: BTreeMap<u64, Parcel>,
+    chunk_client: ChunkClient,
+    open: BTreeMap<u64, Payload>,
     last: u64,
 }
 
 impl Questions {
     pub(crate) fn new(
         events: EventSink,
-        answers: mpsc::UnboundedReceiver<(u64, Parcel)>,
+        answers: mpsc::UnboundedReceiver<(u64, Payload)>,
         connections: watch::Receiver<u64>,
-        lane: ChunkLane,
+        chunk_client: ChunkClient,
     ) -> Self {
         Self {
             events,
             answers,
             connections,
-            lane,
+            chunk_client,
             open: BTreeMap::new(),
             last: 0,
         }
@@ -44,13 +44,13 @@ impl Questions {
     pub(crate) fn ask(&mut self, wanted: &FilesWanted) -> u64 {
         self.last += 1;
         let question = self.last;
-        self.open.insert(question, small_parcel(wanted));
+        self.open.insert(question, small_payload(wanted));
         self.say(question);
         question
     }
 
     /// The next answer. Cancel safe.
-    pub(crate) async fn next(&mut self) -> (u64, Parcel) {
+    pub(crate) async fn next(&mut self) -> (u64, Payload) {
         loop {
             tokio::select! {
                 answer = self.answers.recv() => match answer {
@@ -77,7 +77,7 @@ impl Questions {
         loop {
             let (of, answer) = self.next().await;
             if of == question {
-                return match open_parcel(&self.lane, &answer).await? {
+                return match open_payload(&self.chunk_client, &answer).await? {
                     FilesAnswer::Failed { reason } => Err(MoveError::AtHome { reason }),
                     answer => Ok(answer),
                 };

@@ -18,7 +18,7 @@ use std::time::Duration;
 use baton_chunks::{BlobError, Ledger};
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{JobEvent, RemoteError, State, StateVersion};
-use baton_transport::{Backoff, ChunkLane};
+use baton_transport::{Backoff, ChunkClient};
 use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Held, Keeper};
 use crate::context::MoveError;
 use crate::job::EventSink;
-use crate::job::lanes::{Changes, Way, send_home};
+use crate::job::transfer::{Changes, Transport, send_back};
 use crate::notice;
 
 /// A cell that was queued behind this one arrives sooner, and may change what would be on its way over the network.
@@ -38,8 +38,8 @@ pub(crate) struct Away {
     word: RestWord,
     /// The notebook says that it lacks this.
     wanted: Arc<Notify>,
-    lane: ChunkLane,
-    way: Way,
+    chunk_client: ChunkClient,
+    transport: Transport,
     /// The session's process.
     kernel: i32,
     keeper: Option<Keeper>,
@@ -75,7 +75,7 @@ impl Away {
     /// The job has ended, and says that this follows.
     pub(crate) fn new(
         order: RestOrder,
-        (lane, way): (ChunkLane, Way),
+        (chunk_client, transport): (ChunkClient, Transport),
         kernel: i32,
         held: &Held,
     ) -> Self {
@@ -86,8 +86,8 @@ impl Away {
                 said: false,
             },
             wanted: order.wanted,
-            lane,
-            way,
+            chunk_client,
+            transport,
             kernel,
             keeper: None,
             version: held.version,
@@ -140,7 +140,7 @@ impl Away {
     pub(super) fn lose_session(&mut self) {
         if self.keeper.is_none() {
             self.stage = Stage::Over;
-            self.word.lost(notice::rest_lost());
+            self.word.lost(notice::deferred_lost());
         }
     }
 
@@ -217,14 +217,14 @@ impl Away {
             snapshot,
             ledger: self.ledger.clone(),
         };
-        let (lane, way) = (self.lane.clone(), self.way.clone());
+        let (chunk_client, transport) = (self.chunk_client.clone(), self.transport.clone());
         Box::pin(async move {
-            let pause = match way {
-                Way::Chunks => BEFORE_CHUNKS,
-                Way::Memory { .. } => BEFORE_MEMORY,
+            let pause = match transport {
+                Transport::Chunks => BEFORE_CHUNKS,
+                Transport::Memory { .. } => BEFORE_MEMORY,
             };
             tokio::time::sleep(pause).await;
-            send_home(lane, way, changes)
+            send_back(chunk_client, transport, changes)
                 .await
                 .map_err(|not_sent| not_sent.error)
         })
@@ -255,7 +255,7 @@ impl RestWord {
     fn sent(&self, state: State) {
         if !self.revoked.is_cancelled() {
             let (state, error) = (Some(state), None);
-            self.events.send(JobEvent::Rest { state, error });
+            self.events.send(JobEvent::DeferredState { state, error });
         }
     }
 
@@ -263,7 +263,7 @@ impl RestWord {
     fn lost(&mut self, error: RemoteError) {
         if !self.said && !self.revoked.is_cancelled() {
             let (state, error) = (None, Some(error));
-            self.events.send(JobEvent::Rest { state, error });
+            self.events.send(JobEvent::DeferredState { state, error });
         }
         self.said = true;
     }
@@ -271,6 +271,6 @@ impl RestWord {
 
 impl Drop for RestWord {
     fn drop(&mut self) {
-        self.lost(notice::rest_lost());
+        self.lost(notice::deferred_lost());
     }
 }

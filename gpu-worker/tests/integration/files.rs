@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use baton_gpu_worker::FilesChoice;
-use baton_mirror::small_parcel;
+use baton_mirror::small_payload;
 use baton_protocol::files::{
-    Change, Content, Entry, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Parcel,
+    Change, Content, Entry, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Payload,
     RelativePath, Stamp,
 };
 use baton_protocol::worker::ToWorker;
@@ -25,8 +25,8 @@ fn path(text: &str) -> RelativePath {
     RelativePath::new(text).unwrap()
 }
 
-fn open<Message: DeserializeOwned>(parcel: &Parcel) -> Message {
-    match parcel.0.as_slice() {
+fn open<Message: DeserializeOwned>(payload: &Payload) -> Message {
+    match payload.0.as_slice() {
         [Piece::Inline(bytes)] => decode(bytes).unwrap(),
         pieces => panic!("{pieces:?}"),
     }
@@ -74,7 +74,7 @@ impl Home {
     }
 
     async fn answer(&mut self, job: JobId, question: u64, answer: &FilesAnswer) {
-        let answer = small_parcel(answer);
+        let answer = small_payload(answer);
         let message = ToWorker::Files {
             job,
             question,

@@ -10,10 +10,10 @@ use baton_gpu_worker::{
 };
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{
-    Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, Outcome, Parcel, Piece, Priority,
+    Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, Outcome, Payload, Piece, Priority,
     RemoteError, SessionId, State, StateVersion, Submission, Usage, WorkerId,
 };
-use baton_transport::{Dial, LaneChoice};
+use baton_transport::{Dial, TransportChoice};
 use bytes::Bytes;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -98,7 +98,7 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
     Config {
         id: WorkerId::random(),
         dial,
-        lane: LaneChoice::Auto,
+        transport: TransportChoice::Auto,
         patience: Duration::from_secs(600),
         name: None,
         slots: Some(2),
@@ -312,7 +312,7 @@ pub(crate) struct Ran {
     pub(crate) error: Option<RemoteError>,
     pub(crate) state: Option<Manifest>,
     pub(crate) usage: Usage,
-    pub(crate) files: Option<Parcel>,
+    pub(crate) files: Option<Payload>,
 }
 
 impl Ran {

@@ -7,7 +7,7 @@ use baton_chunks::{Bundle, Ledger, pack};
 use baton_protocol::shim::{SegmentView, Snapshot};
 use baton_protocol::worker::ToWorker;
 use baton_protocol::{HeldState, JobEvent, Outcome, State, StateVersion, Submission};
-use baton_transport::{Held, LaneChoice, MemoryHolder};
+use baton_transport::{Held, MemoryHolder, TransportChoice};
 use serde_json::{Value, json};
 
 use crate::harness::{Notebook, Worker};
@@ -136,7 +136,7 @@ async fn without_the_holder_the_state_comes_through_the_broker() {
 
 #[tokio::test]
 async fn a_worker_told_so_uses_the_broker_only() {
-    let mut worker = Worker::start_with(|config| config.lane = LaneChoice::Http).await;
+    let mut worker = Worker::start_with(|config| config.transport = TransportChoice::Http).await;
     let mut proxy = Proxy::new();
     let (submission, _held) = proxy.cell("y = x", &json!({"x": 4}), &[]);
     asks_for_bytes(&mut worker, &mut proxy, submission).await;

@@ -90,7 +90,7 @@ impl CellLog {
     }
 
     /// A message of a cell of which neither `busy` nor `execute_input` was seen: this viewer came after both.
-    pub(super) fn note_joined_late(&mut self, message_id: &str) {
+    pub(super) fn note_running(&mut self, message_id: &str) {
         if self.find(message_id).is_none() {
             self.note_input(message_id);
         }
@@ -197,10 +197,10 @@ mod tests {
     #[test]
     fn a_viewer_that_comes_late_waits_for_no_input() {
         let mut late = CellLog::default();
-        late.note_joined_late("a");
+        late.note_running("a");
         assert!(late.has_begun("a", false));
         let mut on_time = log(&[busy("a")]);
-        on_time.note_joined_late("a");
+        on_time.note_running("a");
         assert!(!on_time.has_begun("a", false));
     }
 

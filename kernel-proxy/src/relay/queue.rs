@@ -53,8 +53,8 @@ impl OutputQueue {
         self.push(message, ends);
     }
 
-    /// Hands every complete message that has not begun to `relieve`, and takes what it returns instead.
-    pub(super) fn exchange(&mut self, relieve: impl FnOnce(Vec<Bytes>) -> Vec<Bytes>) {
+    /// Hands every complete message that has not begun to `compact`, and takes what it returns instead.
+    pub(super) fn exchange(&mut self, compact: impl FnOnce(Vec<Bytes>) -> Vec<Bytes>) {
         let mut head = Vec::new();
         let mut messages = Vec::new();
         let mut open: Vec<Bytes> = Vec::new();
@@ -85,7 +85,7 @@ impl OutputQueue {
                 is_last.then_some(piece.len()).into_iter().collect(),
             );
         }
-        self.push_packed(&relieve(messages));
+        self.push_packed(&compact(messages));
         for piece in open {
             self.push(piece, VecDeque::new());
         }

@@ -2,7 +2,7 @@
 //!
 //! In: the kernel's bytes, and messages of our own. Out: the same bytes in the same order, with our messages between
 //! them where their cell has begun. What the client does not take at once waits in its queue. When that is full, the
-//! kernel is not read for a moment, which is all that a client needs that reads; then relief makes room.
+//! kernel is not read for a moment, which is all that a client needs that reads; then compaction makes room.
 //!
 //! **Invariant:** what was injected before something was read from the kernel is written before it.
 
@@ -18,8 +18,8 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::Instant;
 
 use super::cells::{CellLog, Sign};
+use super::compaction::compact;
 use super::queue::OutputQueue;
-use super::relief::relieve;
 use super::subscriptions::Subscriptions;
 use super::{Injection, Relay};
 
@@ -38,22 +38,22 @@ const FEW_MESSAGES: usize = 256;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// When its connection to the kernel waits, and its queue is about to be made smaller.
-    pub(super) relief_bytes: usize,
+    pub(super) compact_above_bytes: usize,
     /// How long a client may take to make room by reading.
     pub(super) patience: Duration,
     /// What a queue that cannot be made smaller may hold.
     pub(super) queued_bytes: usize,
     /// When a client with such a queue loses its connection, if it takes nothing.
-    pub(super) standstill: Duration,
+    pub(super) stall_limit: Duration,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            relief_bytes: 12 << 20,
+            compact_above_bytes: 12 << 20,
             patience: Duration::from_secs(1),
             queued_bytes: 24 << 20,
-            standstill: Duration::from_secs(10),
+            stall_limit: Duration::from_secs(10),
         }
     }
 }
@@ -66,7 +66,7 @@ pub(super) enum ViewError {
     #[error("Received bytes that are not ZMTP")]
     Wire(#[from] WireError),
     #[error("The client has read nothing for {seconds} s; {queued_bytes} bytes are queued for it")]
-    Standstill { seconds: u64, queued_bytes: usize },
+    Stalled { seconds: u64, queued_bytes: usize },
 }
 
 /// What the way to the kernel learns for the way back.
@@ -149,12 +149,12 @@ pub(super) async fn show(
                     chunk.reserve(BUFFER_BYTES);
                 }
             }
-            () = tokio::time::sleep_until(had_room + limits.patience), if is_full && view.can_be_relieved() => {
-                view.relieve();
+            () = tokio::time::sleep_until(had_room + limits.patience), if is_full && view.can_be_compacted() => {
+                view.compact();
             }
-            () = tokio::time::sleep_until(last_progress + limits.standstill), if is_full && !view.can_be_relieved() => {
-                return Err(ViewError::Standstill {
-                    seconds: limits.standstill.as_secs(),
+            () = tokio::time::sleep_until(last_progress + limits.stall_limit), if is_full && !view.can_be_compacted() => {
+                return Err(ViewError::Stalled {
+                    seconds: limits.stall_limit.as_secs(),
                     queued_bytes: view.queue.remaining(),
                 });
             }
@@ -283,7 +283,7 @@ impl<'a> View<'a> {
         self.queue.remaining() > self.room_bytes
     }
 
-    fn can_be_relieved(&self) -> bool {
+    fn can_be_compacted(&self) -> bool {
         self.room_bytes < self.limits.queued_bytes
     }
 
@@ -291,26 +291,27 @@ impl<'a> View<'a> {
     fn make_room(&mut self) {
         let cannot_wait = self.queue.messages() > FEW_MESSAGES
             || self.queue.remaining() > self.limits.queued_bytes;
-        if self.is_full() && self.can_be_relieved() && cannot_wait {
-            self.relieve();
+        if self.is_full() && self.can_be_compacted() && cannot_wait {
+            self.compact();
         }
     }
 
-    fn relieve(&mut self) {
+    fn compact(&mut self) {
         let Some(scribe) = self.relay.scribe() else {
             return;
         };
         // Far enough that it is not needed again at once; when that cannot be, not before much more has come.
         let Limits {
-            relief_bytes,
+            compact_above_bytes,
             queued_bytes,
             ..
         } = self.limits;
         let before = self.queue.remaining();
         self.queue
-            .exchange(|messages| relieve(messages, scribe, relief_bytes / 2));
+            .exchange(|messages| compact(messages, scribe, compact_above_bytes / 2));
         let after = self.queue.remaining();
-        self.room_bytes = (after + relief_bytes / 4).clamp(relief_bytes, queued_bytes);
+        self.room_bytes =
+            (after + compact_above_bytes / 4).clamp(compact_above_bytes, queued_bytes);
         tracing::warn!(
             queued_bytes.before = before,
             queued_bytes.after = after,
@@ -319,7 +320,7 @@ impl<'a> View<'a> {
     }
 
     fn regain_room(&mut self) {
-        if self.queue.remaining() < self.limits.relief_bytes / 2 {
+        if self.queue.remaining() < self.limits.compact_above_bytes / 2 {
             self.room_bytes = usual_room(self.relay, self.limits);
         }
     }
@@ -328,7 +329,7 @@ impl<'a> View<'a> {
 /// Where nothing can be signed, nothing can be exchanged.
 fn usual_room(relay: &Relay, limits: Limits) -> usize {
     match relay.scribe() {
-        Some(_) => limits.relief_bytes,
+        Some(_) => limits.compact_above_bytes,
         None => limits.queued_bytes,
     }
 }
@@ -346,13 +347,13 @@ fn note(
     }
     if let Some(sign) = sign.filter(|sign| !matches!(sign, Sign::Output(_))) {
         if let Sign::Idle(message_id) = &sign {
-            cells.note_joined_late(message_id);
+            cells.note_running(message_id);
         }
         cells.note(&sign);
     } else if !held.is_empty()
         && let Some(message_id) = message.parent_header().and_then(message_id)
     {
-        cells.note_joined_late(&message_id);
+        cells.note_running(&message_id);
     }
 }
 

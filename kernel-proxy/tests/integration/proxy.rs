@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use baton_jupyter_wire::connection::{Channel, ConnectionFile};
 use baton_jupyter_wire::process::kill_tree;
 use baton_kernel_proxy::{BrokerChoice, Config, TrashConfig};
-use baton_transport::LaneChoice;
+use baton_transport::TransportChoice;
 use serde_json::{Value, json};
 
 use crate::client::Client;
@@ -42,7 +42,7 @@ fn proxy_process() {
             .collect(),
         broker: BrokerChoice::Misconfigured("this is a test".to_owned()),
         course: None,
-        lane: LaneChoice::Auto,
+        transport: TransportChoice::Auto,
         patience: std::time::Duration::from_secs(600),
         virtual_cuda: true,
         trash: TrashConfig::default(),

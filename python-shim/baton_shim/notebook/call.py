@@ -130,9 +130,9 @@ class Call:
 
     def _late(self, message: Message) -> None:
         """Something of an earlier call. What that left in its session comes again if this call does not come home."""
-        if message.name == "rest":
+        if message.name == "deferred_state":
             message.close()
-        elif message.name == "rest_lost":
+        elif message.name == "deferred_lost":
             self.home.rest.keep(message)
         else:
             self.home.overdue(message)

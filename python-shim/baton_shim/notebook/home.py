@@ -226,7 +226,7 @@ class Home:
     def overdue(self, message: Message) -> None:
         """Something of an earlier call."""
         call = message.body.get("call", 0)
-        if message.name in ("rest", "rest_lost"):
+        if message.name in ("deferred_state", "deferred_lost"):
             self.rest.take(message)
             return
         if message.name == "session_ended" and not self.busy:

@@ -96,7 +96,7 @@ class Rest:
             message.close()
             return
         trouble = None
-        if message.name == "rest_lost":
+        if message.name == "deferred_lost":
             self._lose(message.body["error"]["value"])
             message.close()
             return
@@ -159,10 +159,10 @@ class Rest:
         """What is here already. A loss waits for a cell: what it takes back may be context variables, which `decimal`
         and numpy use, and the event loop's callbacks have a copy of the cells' context.
         """
-        if in_cell or self._later is None or self._later.name != "rest_lost":
+        if in_cell or self._later is None or self._later.name != "deferred_lost":
             self._take_later()
         while (message := self._home.link.receive(timeout=0)) is not None:
-            if in_cell or message.name != "rest_lost":
+            if in_cell or message.name != "deferred_lost":
                 self._home.overdue(message)
             else:
                 self.keep(message)

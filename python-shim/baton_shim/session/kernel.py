@@ -264,7 +264,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             outcome=outcome,
             error=error,
             state=snapshot.as_wire(),
-            away_bytes=snapshot.away_bytes,
+            deferred_bytes=snapshot.away_bytes,
             keeps=self._table.keeps(),
         )
         self._names.went_home(names, gone)

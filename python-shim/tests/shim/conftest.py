@@ -433,7 +433,7 @@ class Baton:
                 self.lose_session()
                 return None
         self.before_finish()
-        away_bytes = body["away_bytes"]
+        away_bytes = body["deferred_bytes"]
         delta, file = self.mover.move(session.pid, body["state"])
         self.away.send("released", {"message_id": run["message_id"]})
         finished = {"call": call, "outcome": body["outcome"], "error": body["error"], "delta": delta}
@@ -462,7 +462,7 @@ class Baton:
                 told = True
                 known = dict(self.mover.segments)
                 delta, file = self.mover.move(session.pid, body["state"])
-                self.home.send("rest", {"call": call, "delta": delta}, file)
+                self.home.send("deferred_state", {"call": call, "delta": delta}, file)
                 os.close(file)
             try:
                 name, said = self.from_home.get(timeout=0.01)
@@ -470,7 +470,7 @@ class Baton:
                 name, said = "", {}
             if self.session is None and not told:
                 error = {"name": "SessionDied", "value": "The session died", "traceback": [], "hint": "again"}
-                self.home.send("rest_lost", {"call": call, "error": error})
+                self.home.send("deferred_lost", {"call": call, "error": error})
                 self.told_of_loss.set()
                 return said if name == "run" else None
             if name == "applied":

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use baton_protocol::{
     Outcome, Period,
     api::{
-        Act, Ahead, AheadBecause, Budget, Course, Explanation, Job, JobState, Line, PublicFile,
-        Usage, Waiting, Worker, WorkerState,
+        Act, Ahead, AheadBecause, Budget, Course, Explanation, Job, JobState, PublicFile,
+        QueueDetails, Usage, Waiting, Worker, WorkerState,
     },
     proxy::Estimate,
 };
@@ -41,7 +41,7 @@ pub(in crate::commands) fn workers(workers: &[Worker]) -> String {
             WorkerState::Failing => "failing",
             WorkerState::Drained => "drained",
             WorkerState::Leaving => "leaving",
-            WorkerState::Away => "away",
+            WorkerState::Disconnected => "disconnected",
         };
         let devices: Vec<&str> = worker
             .devices
@@ -168,31 +168,31 @@ pub(super) fn explanation(explanation: &Explanation, now_ms: i64) -> String {
         let waited = duration(now_ms - job.submitted_ms);
         lines.push(format!("It has waited for {waited}."));
     }
-    if let Some(line) = &explanation.line {
-        lines.extend(facts(line));
+    if let Some(queue) = &explanation.queue {
+        lines.extend(facts(queue));
     }
     lines.join("\n") + "\n"
 }
 
-fn facts(line: &Line) -> Vec<String> {
-    let mut facts: Vec<String> = line.ahead.iter().map(ahead).collect();
+fn facts(queue: &QueueDetails) -> Vec<String> {
+    let mut facts: Vec<String> = queue.ahead.iter().map(ahead).collect();
     facts.push(format!(
         "Workers run {} and take {} at once.",
-        count(line.running, "cell"),
-        line.slots
+        count(queue.running, "cell"),
+        queue.slots
     ));
-    let standing = &line.standing;
-    let boost = match standing.boost {
+    let precedence = &queue.precedence;
+    let boost = match precedence.boost {
         1.0 => String::new(),
         boost => format!(", times {boost} because a deadline is near"),
     };
     facts.push(format!(
         "Its person recently used {} of GPU time (half of it counts after {}); the course has weight {}{boost}.",
-        positive(standing.used_ms),
-        positive(standing.half_life_ms),
-        standing.weight
+        positive(precedence.used_ms),
+        positive(precedence.half_life_ms),
+        precedence.weight
     ));
-    if let Some(left) = &line.budget {
+    if let Some(left) = &queue.budget {
         facts.push(format!("Budget: {}.", budget(left)));
     }
     facts

@@ -169,7 +169,7 @@ class Stage:
 
     @property
     def _options(self) -> dict[str, str]:
-        return {"BATON_LANE": self.plan.lane}
+        return {"BATON_TRANSPORT": self.plan.lane}
 
     @property
     def _moved_clock(self) -> dict[str, str]:

@@ -370,7 +370,7 @@ impl World {
         line.open_at_broker = false;
         line.to_broker.clear();
         self.dispatch
-            .closed(line.id, Ending::Closed, at(self.seconds));
+            .on_closed(line.id, Ending::Closed, at(self.seconds));
         self.perform(Vec::new());
     }
 
@@ -405,13 +405,14 @@ impl World {
         let said = match message {
             Up::WorkerHello(known) => {
                 let hello = self.hello(peer, known);
-                self.dispatch.worker_came(id, hello, now, &mut actions);
+                self.dispatch
+                    .on_worker_connected(id, hello, now, &mut actions);
                 return self.perform(actions);
             }
             Up::ProxyHello => {
                 let notebook = notebook(PROXY);
                 self.dispatch
-                    .proxy_came(id, notebook, Account::default(), &mut actions);
+                    .on_proxy_connected(id, notebook, Account::default(), &mut actions);
                 return self.perform(actions);
             }
             Up::Events {
@@ -426,7 +427,7 @@ impl World {
                     first,
                     events,
                 };
-                self.dispatch.worker_said(id, said, now, &mut actions);
+                self.dispatch.on_worker_message(id, said, now, &mut actions);
                 return self.perform(actions);
             }
             Up::Submit => {
@@ -438,7 +439,7 @@ impl World {
             Up::Cancel => FromProxy::Cancel { job },
             Up::Applied => FromProxy::Applied { job },
         };
-        self.dispatch.proxy_said(id, said, now, &mut actions);
+        self.dispatch.on_proxy_message(id, said, now, &mut actions);
         self.perform(actions);
     }
 
@@ -482,7 +483,7 @@ impl World {
 
     /// Stores, then sends, as the engine does.
     fn perform(&mut self, mut actions: Vec<Action>) {
-        self.dispatch.time_passed(at(self.seconds), &mut actions);
+        self.dispatch.on_time_passed(at(self.seconds), &mut actions);
         self.dispatch.settle(at(self.seconds), &mut actions);
         let mut sends = Vec::new();
         for action in actions {
@@ -527,7 +528,7 @@ impl World {
                 }
                 let mut actions = Vec::new();
                 self.dispatch
-                    .caught_up(connection, job, through, &mut actions);
+                    .on_caught_up(connection, job, through, &mut actions);
                 actions.into_iter().for_each(|action| self.send(action));
             }
             Action::Close(id) => {

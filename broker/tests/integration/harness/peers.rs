@@ -102,15 +102,15 @@ impl FakeProxy {
         }
     }
 
-    pub(crate) async fn place(&mut self, of: JobId) -> (u32, WaitingReason) {
+    pub(crate) async fn position(&mut self, of: JobId) -> (u32, WaitingReason) {
         match self.next().await {
-            ToProxy::Place {
+            ToProxy::QueuePosition {
                 job,
-                place,
+                position,
                 waiting,
                 ..
-            } if job == of => (place, waiting),
-            other => panic!("expected a place of {of}, got {other:?}"),
+            } if job == of => (position, waiting),
+            other => panic!("expected a position of {of}, got {other:?}"),
         }
     }
 
@@ -442,6 +442,6 @@ pub(crate) fn finished(outcome: Outcome) -> JobEvent {
             gpu: None,
         },
         files: None,
-        away_bytes: 0,
+        deferred_bytes: 0,
     }
 }

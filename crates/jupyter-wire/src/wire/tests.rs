@@ -175,7 +175,7 @@ fn long_frames_only_pass_by() {
 }
 
 #[test]
-fn malformed_frames_are_told() {
+fn malformed_frames_are_reported() {
     let check = |bytes: &[u8], expected| {
         let error = Tracker::after_greeting().advance(bytes).unwrap_err();
         assert_eq!(error, expected);

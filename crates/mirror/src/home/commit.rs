@@ -20,7 +20,7 @@ use crate::errors::at;
 use crate::folder::{Below, Folder, Place, Status};
 use crate::links::inside;
 use crate::trash::{Trash, TrashEntry, Was};
-use crate::walk::{STAGING, never_travels};
+use crate::walk::{STAGING, never_copied};
 use crate::{FilesError, Root};
 
 /// Files that wait for their place.
@@ -179,7 +179,7 @@ struct Commit {
 enum Not {
     Changed,
     /// Neither do its like leave the notebook's folder.
-    Travels,
+    NeverCopied,
     Io(io::Error),
 }
 
@@ -261,7 +261,7 @@ impl Commit {
         let why = match done {
             Ok(()) => return,
             Err(Not::Changed) => "something else changed it here meanwhile".to_owned(),
-            Err(Not::Travels) => "files of that name are not copied".to_owned(),
+            Err(Not::NeverCopied) => "files of that name are not copied".to_owned(),
             Err(Not::Io(error)) => format!("doing the same here failed: {error}"),
         };
         self.notes.push(format!(
@@ -425,8 +425,8 @@ impl Commit {
 
     /// Refuses a path that leads through a link, through something that is no folder, or to what never travels.
     fn place_of(&self, path: &RelativePath) -> Result<Place, Not> {
-        if path.as_path().iter().any(never_travels) {
-            return Err(Not::Travels);
+        if path.as_path().iter().any(never_copied) {
+            return Err(Not::NeverCopied);
         }
         match self.staging.home.at(path) {
             Err(error) if error.kind() == io::ErrorKind::NotADirectory => Err(Not::Changed),

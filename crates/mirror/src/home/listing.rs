@@ -10,10 +10,10 @@ use std::path::Path;
 use baton_protocol::files::{Entry, Listing, RelativePath, Stamp};
 use serde_bytes::ByteBuf;
 
+use crate::copy_rules::{RULES, Rules};
 use crate::errors::at;
 use crate::folder::Status;
 use crate::links::inside;
-use crate::travels::{RULES, Rules};
 use crate::walk::walk;
 use crate::{FilesError, Root};
 
@@ -21,7 +21,7 @@ use crate::{FilesError, Root};
 #[derive(Debug, Default)]
 pub struct HomeListing {
     number: u64,
-    told: BTreeMap<RelativePath, Entry>,
+    sent: BTreeMap<RelativePath, Entry>,
     /// Where the last cell changed something.
     touched: BTreeSet<RelativePath>,
     /// What the last cell wrote, as it lies here now.
@@ -35,7 +35,7 @@ impl HomeListing {
     pub fn next(&mut self, seen: Seen, whole: bool) -> Listing {
         let base = (!whole && self.number > 0).then_some(self.number);
         if whole {
-            self.told.clear();
+            self.sent.clear();
             self.touched.clear();
             self.from_mirror.clear();
         }
@@ -43,9 +43,9 @@ impl HomeListing {
             Entry::File { stamp, .. } => self.from_mirror.get(path) == Some(stamp),
             _ => false,
         };
-        let is_news =
-            |(path, entry): &(&RelativePath, &Entry)| self.told.get(*path) != Some(*entry);
-        let changed: Vec<_> = seen.entries.iter().filter(is_news).collect();
+        let is_changed =
+            |(path, entry): &(&RelativePath, &Entry)| self.sent.get(*path) != Some(*entry);
+        let changed: Vec<_> = seen.entries.iter().filter(is_changed).collect();
         let listing = Listing {
             base,
             number: self.number + 1,
@@ -59,7 +59,7 @@ impl HomeListing {
                 .map(|(path, entry)| (path.clone(), entry.clone()))
                 .collect(),
             gone: self
-                .told
+                .sent
                 .keys()
                 .chain(&self.touched)
                 .filter(|path| seen.lacks(path))
@@ -70,11 +70,11 @@ impl HomeListing {
         self.number = listing.number;
         self.made.retain(|path| seen.knows_nothing_of(path));
         self.made.extend(seen.made.iter().cloned());
-        self.told.retain(|path, _| seen.knows_nothing_of(path));
+        self.sent.retain(|path, _| seen.knows_nothing_of(path));
         self.touched.retain(|path| seen.knows_nothing_of(path));
         self.from_mirror
             .retain(|path, _| seen.knows_nothing_of(path));
-        self.told.extend(seen.entries);
+        self.sent.extend(seen.entries);
         listing
     }
 
@@ -82,19 +82,19 @@ impl HomeListing {
     #[must_use]
     pub fn files(&self) -> usize {
         let is_file = |entry: &&Entry| !matches!(entry, Entry::Folder { .. });
-        self.told.values().filter(is_file).count()
+        self.sent.values().filter(is_file).count()
     }
 
     /// Only what was listed may be read.
     #[must_use]
     pub fn has_file(&self, path: &RelativePath) -> bool {
-        matches!(self.told.get(path), Some(Entry::File { .. }))
+        matches!(self.sent.get(path), Some(Entry::File { .. }))
     }
 
     /// A cell changed something at these paths, whether or not it is so here now: the mirror has to hear of them.
     pub fn touched(&mut self, paths: impl IntoIterator<Item = RelativePath>) {
         for path in paths {
-            self.told.remove(&path);
+            self.sent.remove(&path);
             self.touched.insert(path);
         }
     }

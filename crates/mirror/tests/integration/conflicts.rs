@@ -79,7 +79,7 @@ fn all_of_it_can_be_undone() {
     fs::write(pair.at("made/e"), "new").unwrap();
     fs::remove_file(pair.removing("link")).unwrap();
     symlink("x", pair.at("link")).unwrap();
-    let committed = pair.bring_home();
+    let committed = pair.commit_home();
     assert!(committed.notes.is_empty(), "{:?}", committed.notes);
     assert_ne!(tree(&home), before);
     committed.undo();

@@ -270,7 +270,7 @@ proptest! {
                 _ => Base::File(Stamp(0)),
             };
             let changes = changes(cell, &outside, base);
-            let bring = || {
+            let commit = || {
                 let mut staging = pair.stage().unwrap();
                 for change in changes {
                     if let Some((file, content)) = staging.add(change).unwrap() {
@@ -283,8 +283,8 @@ proptest! {
                 }
             };
             match renamed {
-                true => while_renaming(&pair.home, &outside.folder, bring),
-                false => bring(),
+                true => while_renaming(&pair.home, &outside.folder, commit),
+                false => commit(),
             }
             prop_assert!(outside.is_untouched(), "{:?}", tree(&outside.folder));
             // A link of the other process may have been kept, as everything of the student's is.

@@ -65,7 +65,7 @@ impl Pair {
     pub(crate) fn cell(&mut self, work: impl FnOnce(&mut Self)) -> Vec<String> {
         self.sync();
         work(self);
-        self.bring_home().notes.clone()
+        self.commit_home().notes.clone()
     }
 
     pub(crate) fn sync(&mut self) {
@@ -103,12 +103,12 @@ impl Pair {
         Staging::create(&self.root, &self.trash())
     }
 
-    pub(crate) fn bring_home(&mut self) -> Committed {
+    pub(crate) fn commit_home(&mut self) -> Committed {
         let scan = self.mirror.scan().unwrap();
-        self.bring(scan)
+        self.commit(scan)
     }
 
-    pub(crate) fn bring(&mut self, scan: Scan) -> Committed {
+    pub(crate) fn commit(&mut self, scan: Scan) -> Committed {
         let (changes, written) = self.changes_of(scan);
         let mut staging = self.stage().unwrap();
         self.listing

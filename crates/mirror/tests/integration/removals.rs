@@ -28,7 +28,7 @@ fn what_no_cell_removed_stays_at_home() {
     let scan = pair.mirror.scan().unwrap();
     assert_eq!(scan.missing.len(), 3);
     assert_eq!(scan.differences, []);
-    assert!(pair.bring(scan).notes.is_empty());
+    assert!(pair.commit(scan).notes.is_empty());
     assert!(pair.mirror.is_damaged());
     assert_eq!(tree(&pair.home), before);
 }
@@ -41,7 +41,7 @@ fn all_of_it_goes_that_a_cell_removed() {
         fs::remove_file(place).unwrap();
     }
     fs::remove_dir(pair.removing("data")).unwrap();
-    assert!(pair.bring_home().notes.is_empty());
+    assert!(pair.commit_home().notes.is_empty());
     assert!(!pair.mirror.is_damaged());
     assert!(tree(&pair.home).is_empty());
 }
@@ -51,7 +51,7 @@ fn what_was_in_a_folder_that_a_cell_renamed_is_there_no_more() {
     let mut pair = filled(5);
     let (from, to) = (pair.removing("data"), pair.at("moved"));
     fs::rename(from, to).unwrap();
-    assert!(pair.bring_home().notes.is_empty());
+    assert!(pair.commit_home().notes.is_empty());
     let names: Vec<_> = tree(&pair.home).into_keys().collect();
     assert_eq!(names.len(), 6);
     assert!(names.iter().all(|name| name.starts_with("moved")));
@@ -60,7 +60,7 @@ fn what_was_in_a_folder_that_a_cell_renamed_is_there_no_more() {
     let place = pair.at("moved/1");
     pair.before(&place, Before::Removing);
     fs::remove_file(place).unwrap();
-    assert!(pair.bring_home().notes.is_empty());
+    assert!(pair.commit_home().notes.is_empty());
     assert_eq!(tree(&pair.home).len(), 5);
 }
 

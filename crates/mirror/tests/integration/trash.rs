@@ -41,7 +41,7 @@ fn used(pair: &mut Pair) {
 fn what_a_cell_takes_away_comes_back() {
     let mut pair = Pair::new();
     used(&mut pair);
-    let committed = pair.bring_home();
+    let committed = pair.commit_home();
     assert_eq!(committed.deleted, 1);
     drop(committed);
     let expected = [
@@ -70,7 +70,7 @@ fn what_is_undone_leaves_nothing_in_the_trash() {
     pair.spoil_state_folder();
     used(&mut pair);
     let before = tree(&pair.home);
-    pair.bring_home().undo();
+    pair.commit_home().undo();
     assert_eq!(tree(&pair.home), before);
     assert_eq!(kept(&pair), []);
     let trash = pair.home.join(".baton/trash");
@@ -82,13 +82,13 @@ fn a_trash_beside_the_notebook_never_travels() {
     let mut pair = Pair::new();
     pair.spoil_state_folder();
     used(&mut pair);
-    drop(pair.bring_home());
+    drop(pair.commit_home());
     pair.sync();
     assert!(pair.home.join(".baton/trash").is_dir());
     assert!(!pair.at(".baton").exists());
     fs::create_dir(pair.at(".baton")).unwrap();
     fs::write(pair.at(".baton/mine"), "x").unwrap();
-    assert!(pair.bring_home().notes.is_empty());
+    assert!(pair.commit_home().notes.is_empty());
     assert!(!pair.home.join(".baton/mine").exists());
 }
 
@@ -97,7 +97,7 @@ fn nothing_appears_beside_the_notebook_where_the_state_folder_is_near() {
     let mut pair = Pair::new();
     fs::write(pair.home.join(".baton"), "a file of the student's").unwrap();
     used(&mut pair);
-    drop(pair.bring_home());
+    drop(pair.commit_home());
     assert_eq!(kept(&pair).len(), 2);
     for kept in pair.trash().kept().unwrap() {
         kept.restore(&pair.home, &pair.trash()).unwrap();
@@ -126,7 +126,7 @@ fn the_trash_is_bounded_in_size_and_age() {
     fs::write(pair.home.join("b"), "y").unwrap();
     pair.sync();
     fs::remove_file(pair.removing("b")).unwrap();
-    let committed = pair.bring_home();
+    let committed = pair.commit_home();
     let age = Duration::ZERO;
     pair.trash().tidy(TrashLimits { bytes: 0, age }).unwrap();
     assert_eq!(sizes(&pair), [1]);

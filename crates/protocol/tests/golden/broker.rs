@@ -27,7 +27,7 @@ fn enclosed() -> State {
 /// The golden files are those of this version.
 #[test]
 fn the_version_is_the_one_of_the_files() {
-    assert_eq!(PROTOCOL_VERSION, 2);
+    assert_eq!(PROTOCOL_VERSION, 3);
 }
 
 golden!(events_are_read, "event", JobEvent, events(), {
@@ -42,7 +42,7 @@ golden!(events_are_read, "event", JobEvent, events(), {
     JobEvent::FilesWanted { .. } => "files_wanted",
     JobEvent::NamesWanted { .. } => "names_wanted",
     JobEvent::Finished { .. } => "finished",
-    JobEvent::Rest { .. } => "rest",
+    JobEvent::DeferredState { .. } => "deferred_state",
 });
 
 golden!(outcomes_are_read, "outcome", Outcome, [
@@ -83,7 +83,7 @@ golden!(refusals_are_read, "refusal", Refusal, [
 });
 
 golden!(reasons_are_read, "waiting", WaitingReason, [
-    WaitingReason::InLine,
+    WaitingReason::JobsAhead,
     WaitingReason::BehindDeadline { course: "ml101".to_owned() },
     WaitingReason::OwnJobRuns { notebook: "lesson.ipynb".to_owned() },
     WaitingReason::NoWorker,
@@ -94,7 +94,7 @@ golden!(reasons_are_read, "waiting", WaitingReason, [
     WaitingReason::BehindMoved {},
     WaitingReason::OwnSession { worker: "gpu-2".to_owned() },
 ], {
-    WaitingReason::InLine => "in_line",
+    WaitingReason::JobsAhead => "jobs_ahead",
     WaitingReason::BehindDeadline { .. } => "behind_deadline",
     WaitingReason::OwnJobRuns { .. } => "own_job_runs",
     WaitingReason::NoWorker => "no_worker",
@@ -115,9 +115,9 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Resume { job: job(), after: 41 },
     FromProxy::Cancel { job: job() },
     FromProxy::Input { job: job(), question: 2, value: Some("Ada".to_owned()) },
-    FromProxy::Files { job: job(), question: 3, answer: parcel() },
+    FromProxy::Files { job: job(), question: 3, answer: payload() },
     FromProxy::Names { job: job(), number: 3, state: held() },
-    FromProxy::RestWanted { job: job() },
+    FromProxy::DeferredWanted { job: job() },
     FromProxy::Applied { job: job() },
     FromProxy::GivenUp { job: job(), outcome: Some(Outcome::Cancelled) },
     FromProxy::Goodbye {},
@@ -130,7 +130,7 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Input { .. } => "input",
     FromProxy::Files { .. } => "files",
     FromProxy::Names { .. } => "names",
-    FromProxy::RestWanted { .. } => "rest_wanted",
+    FromProxy::DeferredWanted { .. } => "deferred_wanted",
     FromProxy::Applied { .. } => "applied",
     FromProxy::GivenUp { .. } => "given_up",
     FromProxy::Goodbye {} => "goodbye",
@@ -139,12 +139,12 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
 golden!(messages_to_proxies_are_read, "to_proxy", ToProxy, [
     ToProxy::Welcome { broker_version: "0.1.0".to_owned() },
     ToProxy::Refused(Refusal::ProtocolVersion { broker: 1, peer: 2 }),
-    ToProxy::Place {
+    ToProxy::QueuePosition {
         job: job(),
-        place: 3,
-        last_place: 5,
+        position: 3,
+        last_position: 5,
         moved_back: Some(MovedBack { people: 2, because: AheadBecause::UsedLess }),
-        waiting: WaitingReason::InLine,
+        waiting: WaitingReason::JobsAhead,
         gpu: true,
         estimate: Some(Estimate { lower_ms: 25_000, middle_ms: 40_000, upper_ms: 90_000 }),
         message: Some("The lab closes at six".to_owned()),
@@ -160,7 +160,7 @@ golden!(messages_to_proxies_are_read, "to_proxy", ToProxy, [
 ], {
     ToProxy::Welcome { .. } => "welcome",
     ToProxy::Refused(_) => "refused",
-    ToProxy::Place { .. } => "place",
+    ToProxy::QueuePosition { .. } => "queue_position",
     ToProxy::Events { .. } => "events",
     ToProxy::Cancelling { .. } => "cancelling",
     ToProxy::SessionEnded { .. } => "session_ended",
@@ -223,9 +223,9 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::State { job: job(), state: enclosed() },
     ToWorker::Cancel { job: job() },
     ToWorker::Input { job: job(), question: 2, value: None },
-    ToWorker::Files { job: job(), question: 3, answer: parcel() },
+    ToWorker::Files { job: job(), question: 3, answer: payload() },
     ToWorker::Names { job: job(), number: 3, state: held() },
-    ToWorker::RestWanted { job: job() },
+    ToWorker::DeferredWanted { job: job() },
     ToWorker::Acknowledge { job: job(), fencing: 7, number: 12 },
     ToWorker::Revoke { job: job(), fencing: 7 },
     ToWorker::EndSession { notebook: notebook() },
@@ -238,7 +238,7 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Input { .. } => "input",
     ToWorker::Files { .. } => "files",
     ToWorker::Names { .. } => "names",
-    ToWorker::RestWanted { .. } => "rest_wanted",
+    ToWorker::DeferredWanted { .. } => "deferred_wanted",
     ToWorker::Acknowledge { .. } => "acknowledge",
     ToWorker::Revoke { .. } => "revoke",
     ToWorker::EndSession { .. } => "end_session",

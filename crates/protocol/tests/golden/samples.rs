@@ -3,7 +3,7 @@
 use baton_protocol::files::NotebookFolder;
 use baton_protocol::{
     BudgetLeft, Cell, CellKey, ChunkHash, GpuUsage, HeldKey, HeldState, Holder, JobEvent, JobId,
-    Manifest, NotebookId, Outcome, Output, Parcel, Period, Piece, Priority, RemoteError,
+    Manifest, NotebookId, Outcome, Output, Payload, Period, Piece, Priority, RemoteError,
     SegmentPart, SessionId, State, StateVersion, Submission, Usage, WorkerId,
 };
 use uuid::Uuid;
@@ -80,8 +80,8 @@ pub(crate) fn held() -> State {
     })
 }
 
-pub(crate) fn parcel() -> Parcel {
-    Parcel(manifest().stream)
+pub(crate) fn payload() -> Payload {
+    Payload(manifest().stream)
 }
 
 pub(crate) fn submission() -> Submission {
@@ -108,7 +108,7 @@ pub(crate) fn submission() -> Submission {
                 host: "0197-boot".to_owned(),
                 device: 66_306,
                 inode: 1_048_577,
-                listing: Some(parcel()),
+                listing: Some(payload()),
             })),
         },
         state: State::Chunks(manifest()),
@@ -167,7 +167,7 @@ pub(crate) fn events() -> Vec<JobEvent> {
         },
         JobEvent::FilesWanted {
             question: 3,
-            wanted: parcel(),
+            wanted: payload(),
         },
         JobEvent::NamesWanted {
             number: 3,
@@ -183,10 +183,10 @@ pub(crate) fn events() -> Vec<JobEvent> {
             error: Some(error()),
             state: Some(held()),
             usage: usage(),
-            files: Some(parcel()),
-            away_bytes: 500 << 20,
+            files: Some(payload()),
+            deferred_bytes: 500 << 20,
         },
-        JobEvent::Rest {
+        JobEvent::DeferredState {
             state: Some(held()),
             error: Some(error()),
         },

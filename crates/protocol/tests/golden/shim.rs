@@ -118,9 +118,9 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::OutputGiven { call: 9, missing: 3 },
     ToNotebook::InputWanted { call: 9, prompt: "Name: ".to_owned(), password: false },
     ToNotebook::Finished { call: 9, outcome: Outcome::Ok, error: None, delta: Some(delta()), summary: Some(output()) },
-    ToNotebook::Rest { call: 9, delta: delta() },
+    ToNotebook::DeferredState { call: 9, delta: delta() },
     ToNotebook::SessionEnded { worker: "gpu-2".to_owned() },
-    ToNotebook::RestLost { call: 9, error: error() },
+    ToNotebook::DeferredLost { call: 9, error: error() },
     ToNotebook::Failed { call: 9, outcome: Outcome::WorkerLost, error: error() },
 ], {
     ToNotebook::Released { .. } => "released",
@@ -130,9 +130,9 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::OutputGiven { .. } => "output_given",
     ToNotebook::InputWanted { .. } => "input_wanted",
     ToNotebook::Finished { .. } => "finished",
-    ToNotebook::Rest { .. } => "rest",
+    ToNotebook::DeferredState { .. } => "deferred_state",
     ToNotebook::SessionEnded { .. } => "session_ended",
-    ToNotebook::RestLost { .. } => "rest_lost",
+    ToNotebook::DeferredLost { .. } => "deferred_lost",
     ToNotebook::Failed { .. } => "failed",
 });
 
@@ -142,7 +142,7 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::Refused { message_id: message_id(), error: error() },
     FromSession::InputWanted { message_id: message_id(), question: 2, prompt: "Name: ".to_owned(), password: false },
     FromSession::NamesWanted { message_id: message_id(), names: vec!["scale".to_owned()] },
-    FromSession::Finished { message_id: message_id(), outcome: Outcome::Error, error: Some(error()), state: snapshot(), away_bytes: 500 << 20, keeps: true },
+    FromSession::Finished { message_id: message_id(), outcome: Outcome::Error, error: Some(error()), state: snapshot(), deferred_bytes: 500 << 20, keeps: true },
     FromSession::Settled { message_id: message_id(), state: snapshot(), keeper: None },
     FromSession::Settled { message_id: message_id(), state: snapshot(), keeper: Some(4711) },
     FromSession::Published { output: output() },

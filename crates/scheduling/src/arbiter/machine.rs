@@ -5,10 +5,10 @@ use std::time::Duration;
 use crate::arbiter::{
     Action, EndReason, Epoch, Event, SessionId, Settings,
     accounts::Accounts,
-    session::{Session, Trim, Turn},
+    leases::{Priority, Rank},
+    session::{Lease, Session, Trim},
     sessions::Sessions,
     shortage::Shortage,
-    turns::{Place, Rank},
 };
 
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct Arbiter {
     accounts: Accounts,
     pub(crate) epoch: Epoch,
     /// Seconds that the lowest level has not had of its share.
-    owed: f64,
+    guaranteed_debt: f64,
     /// It was a whole slice, and is not paid yet.
     is_overdue: bool,
 }
@@ -44,7 +44,7 @@ impl Arbiter {
             stuck_since: None,
             accounts: Accounts::default(),
             epoch: 0,
-            owed: 0.0,
+            guaranteed_debt: 0.0,
             is_overdue: false,
         }
     }
@@ -61,7 +61,7 @@ impl Arbiter {
         self.grant(&mut actions);
         self.transfer(&mut actions);
         self.give_up_stuck(&mut actions);
-        self.let_go(&mut actions);
+        self.release_gpu(&mut actions);
         actions
     }
 
@@ -70,8 +70,8 @@ impl Arbiter {
     pub fn wake_at(&self) -> Option<Duration> {
         let wanted = self.sessions.any_waits() || self.needy().is_some();
         let computing = self.sessions.count_computing() as u32;
-        let away = self.sessions.sums().away > 0;
-        let retries = away.then(|| self.sessions.values().map(Session::retries_at));
+        let swapped_out = self.sessions.sums().swapped_out > 0;
+        let retries = swapped_out.then(|| self.sessions.values().map(Session::retries_at));
         let sessions = self.sessions.computing();
         sessions
             .flat_map(|(_, session)| self.wakes_of(session, wanted, computing))
@@ -96,9 +96,10 @@ impl Arbiter {
         if !asked.waits() {
             return None;
         }
-        let place = self.place(asked);
-        let is_ahead =
-            |other: &&Session| other.computes() || (other.waits() && self.place(other) < place);
+        let priority = self.priority(asked);
+        let is_ahead = |other: &&Session| {
+            other.computes() || (other.waits() && self.priority(other) < priority)
+        };
         Some(self.sessions.values().filter(is_ahead).count())
     }
 
@@ -127,14 +128,15 @@ impl Arbiter {
 
     fn settle_the_lowest(&mut self, elapsed: Duration) {
         if self.lowest_computes() {
-            self.owed = (self.owed - elapsed.as_secs_f64()).max(0.0);
+            self.guaranteed_debt = (self.guaranteed_debt - elapsed.as_secs_f64()).max(0.0);
         } else if self.lowest_waits() {
-            self.owed += elapsed.as_secs_f64() * self.settings.guaranteed_share;
+            self.guaranteed_debt += elapsed.as_secs_f64() * self.settings.guaranteed_share;
         } else {
-            self.owed = 0.0;
+            self.guaranteed_debt = 0.0;
         }
         let slice = self.settings.guaranteed_slice.as_secs_f64();
-        self.is_overdue = self.owed >= slice || (self.is_overdue && self.owed > 0.0);
+        self.is_overdue =
+            self.guaranteed_debt >= slice || (self.is_overdue && self.guaranteed_debt > 0.0);
     }
 
     fn take_in(&mut self, event: Event, actions: &mut Vec<Action>) {
@@ -160,7 +162,7 @@ impl Arbiter {
                 self.sessions.change(id, Session::vacate);
                 self.shortage.begin_anew(now);
             }
-            Event::HostHas { bytes } => self.host_bytes = Some(self.places() + bytes),
+            Event::HostHas { bytes } => self.host_bytes = Some(self.pinned_bytes() + bytes),
             Event::CanTrim(id) => {
                 self.sessions.change(id, |one| one.trim = Trim::Can);
             }
@@ -188,7 +190,7 @@ impl Arbiter {
                 if matches!(event, Event::CellEnded(_))
                     && self.sessions.get(&id).is_some_and(is_holding)
                 {
-                    self.drop_lease(id, actions);
+                    self.preempt(id, actions);
                 }
                 let moved_out = &mut self.moved_out;
                 self.sessions.change(id, |session| match event {
@@ -201,8 +203,10 @@ impl Arbiter {
                     Event::Wanted(_) => session.want(now),
                     Event::Yielded { epoch, .. } => session.give_back(epoch, now),
                     Event::Shrank {
-                        bytes, away_bytes, ..
-                    } => session.shrink(bytes, away_bytes),
+                        bytes,
+                        swapped_out_bytes,
+                        ..
+                    } => session.shrink(bytes, swapped_out_bytes),
                     Event::PartLeft { bytes, .. } => session.leave_in_part(bytes),
                     Event::SwappedOut(_) => *moved_out += session.leave(now),
                     Event::SwappedIn(_) => session.arrive(now, std::mem::take(moved_out)),
@@ -218,7 +222,7 @@ impl Arbiter {
         let overdue = self.deadlines().filter(|(_, time)| *time <= self.now);
         for id in overdue.map(|(id, _)| id).collect::<Vec<_>>() {
             self.sessions
-                .change(id, |session| session.turn = Turn::Ending);
+                .change(id, |session| session.lease = Lease::Ending);
             actions.push(Action::End {
                 session: id,
                 reason: EndReason::Kept,
@@ -247,30 +251,31 @@ impl Arbiter {
         let crowded = self.needy().filter(|id| !self.fits_beside_holders(*id));
         for id in [self.next_resident(), crowded].into_iter().flatten() {
             let rival = &self.sessions[&id];
-            let (place, computes) = (self.place(rival), rival.computes());
+            let (priority, computes) = (self.priority(rival), rival.computes());
             let yields = |session: &Session| {
-                computes || (self.settings).yields(session, self.place(session), place, self.now)
+                computes
+                    || (self.settings).yields(session, self.priority(session), priority, self.now)
             };
             // Only who holds a lease can lose one.
             let others = self.sessions.computing().filter(|(other, _)| *other != id);
             let losing = others.filter(|(_, session)| yields(session));
             for other in losing.map(|(other, _)| other).collect::<Vec<_>>() {
-                self.drop_lease(other, actions);
+                self.preempt(other, actions);
             }
         }
     }
 
-    fn drop_lease(&mut self, id: SessionId, actions: &mut Vec<Action>) {
-        if let Turn::Holding { epoch, .. } = self.sessions[&id].turn {
+    fn preempt(&mut self, id: SessionId, actions: &mut Vec<Action>) {
+        if let Lease::Holding { epoch, .. } = self.sessions[&id].lease {
             let deadline = self.now + self.settings.drain_limit;
             self.sessions.change(id, |session| {
-                session.turn = Turn::Draining {
+                session.lease = Lease::Draining {
                     epoch,
                     deadline,
                     wants: false,
                 };
             });
-            actions.push(Action::Drop {
+            actions.push(Action::Preempt {
                 session: id,
                 epoch,
                 deadline,
@@ -286,10 +291,10 @@ impl Arbiter {
             if !is_alone && self.needy().is_some_and(|needy| needy != id) {
                 return;
             }
-            let rank = self.place(&self.sessions[&id]).rank;
+            let rank = self.priority(&self.sessions[&id]).rank;
             let level = self.settings.level(&self.sessions[&id]);
             self.epoch += 1;
-            let turn = Turn::Holding {
+            let lease = Lease::Holding {
                 epoch: self.epoch,
                 since: self.now,
                 level,
@@ -297,7 +302,7 @@ impl Arbiter {
             };
             self.sessions.change(id, |session| {
                 session.fresh = false;
-                session.turn = turn;
+                session.lease = lease;
             });
             actions.push(Action::Grant {
                 session: id,
@@ -341,17 +346,17 @@ impl Arbiter {
     fn next_resident(&self) -> Option<SessionId> {
         let needy = self.needy();
         self.front(|id, session| {
-            session.is_resident() && needy.is_none_or(|needy| !self.is_in_the_way(id, needy))
+            session.is_resident() && needy.is_none_or(|needy| !self.blocks(id, needy))
         })
     }
 
-    pub(crate) fn place(&self, session: &Session) -> Place {
+    pub(crate) fn priority(&self, session: &Session) -> Priority {
         self.place_in(self.settings.level(session), session)
     }
 
-    fn place_in(&self, level: usize, session: &Session) -> Place {
+    fn place_in(&self, level: usize, session: &Session) -> Priority {
         let is_lowest = level == self.settings.lowest() && !session.computes();
-        Place {
+        Priority {
             rank: if is_lowest && self.is_overdue {
                 Rank::Overdue
             } else {
@@ -374,8 +379,8 @@ impl Arbiter {
 
     fn wakes_of(&self, session: &Session, wanted: bool, computing: u32) -> [Option<Duration>; 5] {
         let settings = &self.settings;
-        match session.turn {
-            Turn::Holding {
+        match session.lease {
+            Lease::Holding {
                 since, guaranteed, ..
             } if wanted => {
                 let slices = (self.now - since).as_nanos() / settings.slice.as_nanos() + 1;
@@ -394,7 +399,7 @@ impl Arbiter {
     }
 
     fn wake_for_the_lowest(&self) -> Option<Duration> {
-        let left = self.settings.guaranteed_slice.as_secs_f64() - self.owed;
+        let left = self.settings.guaranteed_slice.as_secs_f64() - self.guaranteed_debt;
         let share = self.settings.guaranteed_share;
         let grows = share > 0.0 && self.lowest_waits() && !self.lowest_computes();
         (grows && !self.is_overdue)
@@ -405,8 +410,8 @@ impl Arbiter {
 /// Coarser than the rounding of seconds in an `f64`.
 const PRECISION: Duration = Duration::from_micros(1);
 
-pub(crate) fn best(places: impl Iterator<Item = (SessionId, Place)>) -> Option<SessionId> {
-    places
+pub(crate) fn best(priorities: impl Iterator<Item = (SessionId, Priority)>) -> Option<SessionId> {
+    priorities
         .min_by(|(_, left), (_, right)| left.partial_cmp(right).expect("times are numbers"))
         .map(|(id, _)| id)
 }

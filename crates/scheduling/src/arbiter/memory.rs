@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::arbiter::{
     Action, Arbiter, EndReason, SessionId,
     machine::best,
-    session::{Activity, Release, Residency, Session, Trim, Turn},
+    session::{Activity, Lease, Release, Residency, Session, Trim},
 };
 
 impl Arbiter {
@@ -51,7 +51,7 @@ impl Arbiter {
             let free = self.free_bytes();
             let one = &self.sessions[&session];
             let bytes = one.growing_bytes;
-            if one.is_away() || (one.is_resident() && bytes <= free) {
+            if one.is_swapped_out() || (one.is_resident() && bytes <= free) {
                 self.sessions.change(session, |one| {
                     one.grow(bytes);
                     one.growing_bytes = 0;
@@ -87,7 +87,7 @@ impl Arbiter {
 
     /// The one for whom room is made: it allocates or comes back, and its turn is nearest. Who computes is before all.
     pub(crate) fn needy(&self) -> Option<SessionId> {
-        if self.sessions.sums().growing == 0 && self.sessions.sums().away == 0 {
+        if self.sessions.sums().growing == 0 && self.sessions.sums().swapped_out == 0 {
             return None;
         }
         let needy = self
@@ -95,8 +95,8 @@ impl Arbiter {
             .iter()
             .filter(|(_, session)| self.needs_room(session));
         let computing = needy.clone().find(|(_, session)| session.computes());
-        let places = needy.map(|(id, session)| (*id, self.place(session)));
-        computing.map(|(id, _)| *id).or_else(|| best(places))
+        let priorities = needy.map(|(id, session)| (*id, self.priority(session)));
+        computing.map(|(id, _)| *id).or_else(|| best(priorities))
     }
 
     /// There is room for what it needs once those who do not compute have made way.
@@ -105,25 +105,25 @@ impl Arbiter {
     }
 
     /// There is no room for `needy`, who is before it, if it computes.
-    pub(crate) fn is_in_the_way(&self, id: SessionId, needy: SessionId) -> bool {
-        self.makes_way(id, &self.sessions[&id], needy)
+    pub(crate) fn blocks(&self, id: SessionId, needy: SessionId) -> bool {
+        self.must_leave(id, &self.sessions[&id], needy)
             && self.room_without(id, needy) < bytes_needed(&self.sessions[&needy])
     }
 
     /// What those who do not compute can leave to `needy` while `kept` stays.
     fn room_without(&self, kept: SessionId, needy: SessionId) -> u64 {
-        let makes_way =
-            |id: SessionId, session: &Session| id != kept && self.makes_way(id, session, needy);
+        let must_leave =
+            |id: SessionId, session: &Session| id != kept && self.must_leave(id, session, needy);
         let possible = self
             .sessions
             .iter()
-            .filter(|(id, session)| makes_way(**id, session));
-        let (mut there, mut with_places) = (0, 0);
+            .filter(|(id, session)| must_leave(**id, session));
+        let (mut there, mut with_pinned) = (0, 0);
         for (_, session) in possible {
             there += session.bytes_there();
-            with_places += session.bytes_there().min(session.free_places());
+            with_pinned += session.bytes_there().min(session.free_pinned_bytes());
         }
-        self.room_with_leaving() + there.min(with_places + self.room_on_host())
+        self.room_with_leaving() + there.min(with_pinned + self.room_on_host())
     }
 
     /// What stays on the GPU, whoever computes.
@@ -147,16 +147,17 @@ impl Arbiter {
     /// Whether or not there can be any.
     pub(crate) fn wants_room(&self, session: &Session) -> bool {
         (session.is_resident() && session.growing_bytes > 0)
-            || (session.waits() && session.is_away() && session.retry_at <= self.now)
+            || (session.waits() && session.is_swapped_out() && session.retry_at <= self.now)
     }
 
     /// Who needs room now, or who is expected and finds some.
     fn next_to_come(&self) -> Option<SessionId> {
-        if self.sessions.sums().away == 0 {
+        if self.sessions.sums().swapped_out == 0 {
             return None;
         }
         let free = self.free_bytes();
-        let is_ready = |session: &Session| session.is_away() && session.away_bytes <= free;
+        let is_ready =
+            |session: &Session| session.is_swapped_out() && session.swapped_out_bytes <= free;
         if let Some(id) = self.needy() {
             return is_ready(&self.sessions[&id]).then_some(id);
         }
@@ -183,11 +184,11 @@ impl Arbiter {
                 return None;
             }
             let victim = self.victim(|id, session| {
-                let has_place = session.free_places() + self.room_on_host() > 0;
-                has_place && self.makes_way(id, session, needy)
+                let has_pinned = session.free_pinned_bytes() + self.room_on_host() > 0;
+                has_pinned && self.must_leave(id, session, needy)
             })?;
             let session = &self.sessions[&victim];
-            let can_leave = session.free_places() + self.room_on_host();
+            let can_leave = session.free_pinned_bytes() + self.room_on_host();
             let trims = self.trims_until(session).is_some();
             return (!trims).then_some((victim, short.min(can_leave)));
         }
@@ -254,17 +255,20 @@ impl Arbiter {
 
     /// For more than what has its place there.
     fn room_on_host(&self) -> u64 {
-        self.host_bytes().saturating_sub(self.places())
+        self.host_bytes().saturating_sub(self.pinned_bytes())
     }
 
     /// What was on the host keeps its place there.
-    pub(crate) fn places(&self) -> u64 {
-        let places = |one: &Session| one.host_bytes.max(one.away_bytes + one.bytes_leaving());
-        self.sessions.values().map(places).sum()
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        let pinned = |one: &Session| {
+            one.host_bytes
+                .max(one.swapped_out_bytes + one.bytes_leaving())
+        };
+        self.sessions.values().map(pinned).sum()
     }
 
     fn host_has_room_for(&self, session: &Session) -> bool {
-        session.bytes_there() <= session.free_places() + self.room_on_host()
+        session.bytes_there() <= session.free_pinned_bytes() + self.room_on_host()
     }
 
     /// Somebody needs room, nobody computes or moves, and what should leave finds no room on the host.
@@ -290,7 +294,7 @@ impl Arbiter {
         self.sessions.change(id, |session| {
             match std::mem::take(&mut session.growing_bytes) {
                 0 => {
-                    session.turn = Turn::Ending;
+                    session.lease = Lease::Ending;
                     let reason = EndReason::NoHostRoom;
                     actions.push(Action::End {
                         session: id,
@@ -335,7 +339,7 @@ impl Arbiter {
     }
 
     /// Who waits makes way only for who is before it, and who has not computed since it came only for a better rank.
-    fn makes_way(&self, id: SessionId, session: &Session, needy: SessionId) -> bool {
+    fn must_leave(&self, id: SessionId, session: &Session, needy: SessionId) -> bool {
         if id == needy || !may_leave(session) {
             return false;
         }
@@ -343,7 +347,7 @@ impl Arbiter {
         if !session.waits() || needing.computes() {
             return true;
         }
-        let (own, other) = (self.place(session), self.place(needing));
+        let (own, other) = (self.priority(session), self.priority(needing));
         if session.fresh {
             other.rank < own.rank
         } else {
@@ -353,13 +357,13 @@ impl Arbiter {
 }
 
 fn may_leave(session: &Session) -> bool {
-    let rests = session.is_resident() || session.is_away();
+    let rests = session.is_resident() || session.is_swapped_out();
     rests && !session.computes() && session.bytes_there() > 0
 }
 
 fn bytes_needed(session: &Session) -> u64 {
-    if session.is_away() {
-        session.away_bytes
+    if session.is_swapped_out() {
+        session.swapped_out_bytes
     } else {
         session.growing_bytes
     }

@@ -1,25 +1,25 @@
-//! The arbiter of one GPU: who computes on it, for how long, and whose memory stays on it.
+//! The arbiter of one GPU: which session computes on it, for how long, and whose memory stays on it.
 //!
-//! In: what happens in the sessions ([`Event`]) and when. Out: what they are told ([`Action`]), and when to look again
+//! In: what happens in the sessions ([`Event`]) and when. Out: orders for them ([`Action`]), and when to call again
 //! ([`Arbiter::wake_at`]).
 //!
 //! A *lease* is the right to submit work, for a quantum at a time; *residency* is having memory on the GPU. A lease
 //! needs residency, residency needs no lease. So a hand-over between sessions that both fit moves no bytes.
 //!
-//! Leases follow multi-level feedback on the GPU time that a cell has had: a short cell never waits for long ones,
-//! whoever started first. Inside a level they follow what each person used lately. Cells of the lowest level have a
-//! guaranteed share, so nobody waits for ever.
+//! Leases follow multi-level feedback on the GPU time that a cell has had: a short cell never waits for long
+//! ones, even if those started first. Inside a level the order is by each person's recent use. Cells of the lowest level
+//! have a guaranteed share, so no cell waits for ever.
 //!
 //! **Invariant:** pure; no I/O, no clock, no randomness. All times are since one common start, in [`Duration`]s.
 
 mod accounts;
+mod leases;
 mod machine;
 mod memory;
 mod session;
 mod sessions;
 mod settings;
 mod shortage;
-mod turns;
 
 use std::time::Duration;
 
@@ -60,11 +60,11 @@ pub enum Event {
         session: SessionId,
         bytes: u64,
     },
-    /// It freed. Of these bytes `away_bytes` were on the host.
+    /// It freed. Of these bytes `swapped_out_bytes` were on the host.
     Shrank {
         session: SessionId,
         bytes: u64,
-        away_bytes: u64,
+        swapped_out_bytes: u64,
     },
     /// A part of what is to leave has left; the driver has these bytes back.
     PartLeft {
@@ -106,7 +106,7 @@ pub enum Action {
         epoch: Epoch,
     },
     /// Submit nothing more; [`Event::Yielded`] when nothing is in flight. Who has not by `deadline` is ended.
-    Drop {
+    Preempt {
         session: SessionId,
         epoch: Epoch,
         deadline: Duration,

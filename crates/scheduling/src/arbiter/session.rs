@@ -8,7 +8,7 @@ use crate::arbiter::{Epoch, accounts::Account};
 pub(crate) struct Session {
     pub(crate) account: Account,
     pub(crate) activity: Activity,
-    pub(crate) turn: Turn,
+    pub(crate) lease: Lease,
     /// GPU time that its cell has had.
     pub(crate) attained: Duration,
     /// When it last had something to do with the GPU.
@@ -29,7 +29,7 @@ pub(crate) struct Session {
     pub(crate) fixed_bytes: u64,
     pub(crate) bytes: u64,
     /// Of those, on the host.
-    pub(crate) away_bytes: u64,
+    pub(crate) swapped_out_bytes: u64,
     /// The most that was on the host: memory that has come back keeps its place there.
     pub(crate) host_bytes: u64,
     /// Asked for and neither made nor refused.
@@ -44,7 +44,7 @@ pub(crate) enum Activity {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum Lease {
     Idle,
     Waiting {
         since: Duration,
@@ -73,7 +73,7 @@ pub(crate) enum Release {
     No,
     /// Its memory leaves first.
     Chosen,
-    Told,
+    Requested,
     /// Its context is off the GPU.
     Gone,
 }
@@ -100,7 +100,7 @@ pub(crate) enum Residency {
         bytes: u64,
     },
     /// A part of its memory is on the host, or all of it.
-    Away,
+    SwappedOut,
     Coming {
         since: Duration,
     },
@@ -111,7 +111,7 @@ impl Session {
         Self {
             account,
             activity: Activity::Editing,
-            turn: Turn::Idle,
+            lease: Lease::Idle,
             attained: Duration::ZERO,
             used_at: now,
             residency: Residency::Resident,
@@ -124,7 +124,7 @@ impl Session {
             is_hopeless: false,
             fixed_bytes,
             bytes: 0,
-            away_bytes: 0,
+            swapped_out_bytes: 0,
             host_bytes: 0,
             growing_bytes: 0,
         }
@@ -134,8 +134,8 @@ impl Session {
         self.residency == Residency::Resident
     }
 
-    pub(crate) fn is_away(&self) -> bool {
-        self.residency == Residency::Away
+    pub(crate) fn is_swapped_out(&self) -> bool {
+        self.residency == Residency::SwappedOut
     }
 
     pub(crate) fn is_coming(&self) -> bool {
@@ -146,56 +146,60 @@ impl Session {
     pub(crate) fn moves_since(&self) -> Option<Duration> {
         match self.residency {
             Residency::Leaving { since, .. } | Residency::Coming { since } => Some(since),
-            Residency::Resident | Residency::Away => None,
+            Residency::Resident | Residency::SwappedOut => None,
         }
     }
 
     /// Who leaves the GPU waits for its next cell first.
     pub(crate) fn waits(&self) -> bool {
-        let leaves = matches!(self.release, Release::Told | Release::Gone);
-        !leaves && matches!(self.turn, Turn::Waiting { .. })
+        let leaves = matches!(self.release, Release::Requested | Release::Gone);
+        !leaves && matches!(self.lease, Lease::Waiting { .. })
     }
 
     /// It has no cell, and nothing to do on the GPU.
     pub(crate) fn is_idle(&self) -> bool {
-        self.activity != Activity::Running && self.turn == Turn::Idle
+        self.activity != Activity::Running && self.lease == Lease::Idle
     }
 
     pub(crate) fn holds(&self) -> bool {
-        matches!(self.turn, Turn::Holding { .. })
+        matches!(self.lease, Lease::Holding { .. })
     }
 
     /// Its work may be on the GPU.
     pub(crate) fn computes(&self) -> bool {
-        !matches!(self.turn, Turn::Idle | Turn::Waiting { .. })
+        !matches!(self.lease, Lease::Idle | Lease::Waiting { .. })
     }
 
     /// Not to be moved in before, where it is away and has nothing on the GPU.
     pub(crate) fn retries_at(&self) -> Option<Duration> {
-        (self.is_away() && !self.computes()).then_some(self.retry_at)
+        (self.is_swapped_out() && !self.computes()).then_some(self.retry_at)
     }
 
     pub(crate) fn waits_since(&self) -> Duration {
-        match self.turn {
-            Turn::Waiting { since } => since,
+        match self.lease {
+            Lease::Waiting { since } => since,
             _ => self.used_at,
         }
     }
 
     /// With what is on its way there.
     pub(crate) fn bytes_on_gpu(&self) -> u64 {
-        let away = if self.is_coming() { 0 } else { self.away_bytes };
-        self.fixed_bytes + self.bytes - away
+        let swapped_out = if self.is_coming() {
+            0
+        } else {
+            self.swapped_out_bytes
+        };
+        self.fixed_bytes + self.bytes - swapped_out
     }
 
     /// On the GPU, and could leave it.
     pub(crate) fn bytes_there(&self) -> u64 {
-        self.bytes - self.away_bytes
+        self.bytes - self.swapped_out_bytes
     }
 
     /// On the host, and empty: for its memory that is on the GPU.
-    pub(crate) fn free_places(&self) -> u64 {
-        let filled = self.away_bytes + self.bytes_leaving();
+    pub(crate) fn free_pinned_bytes(&self) -> u64 {
+        let filled = self.swapped_out_bytes + self.bytes_leaving();
         self.host_bytes.saturating_sub(filled)
     }
 
@@ -228,51 +232,53 @@ impl Session {
 
     pub(crate) fn want(&mut self, now: Duration) {
         self.has_context = true;
-        match &mut self.turn {
-            Turn::Idle => self.turn = Turn::Waiting { since: now },
-            Turn::Draining { wants, .. } => *wants = true,
-            Turn::Waiting { .. } | Turn::Holding { .. } | Turn::Ending => {}
+        match &mut self.lease {
+            Lease::Idle => self.lease = Lease::Waiting { since: now },
+            Lease::Draining { wants, .. } => *wants = true,
+            Lease::Waiting { .. } | Lease::Holding { .. } | Lease::Ending => {}
         }
     }
 
     pub(crate) fn give_back(&mut self, returned: Epoch, now: Duration) {
-        let wants = match self.turn {
-            Turn::Holding { epoch, .. } if epoch == returned => false,
-            Turn::Draining { epoch, wants, .. } if epoch == returned => wants,
+        let wants = match self.lease {
+            Lease::Holding { epoch, .. } if epoch == returned => false,
+            Lease::Draining { epoch, wants, .. } if epoch == returned => wants,
             _ => return,
         };
         self.swap_time = Duration::ZERO;
         self.used_at = now;
-        self.turn = if wants {
-            Turn::Waiting { since: now }
+        self.lease = if wants {
+            Lease::Waiting { since: now }
         } else {
-            Turn::Idle
+            Lease::Idle
         };
     }
 
     pub(crate) fn end_cell(&mut self) {
         self.activity = Activity::Editing;
         self.fresh = false;
-        match &mut self.turn {
-            Turn::Waiting { .. } => self.turn = Turn::Idle,
-            Turn::Draining { wants, .. } => *wants = false,
-            Turn::Idle | Turn::Holding { .. } | Turn::Ending => {}
+        match &mut self.lease {
+            Lease::Waiting { .. } => self.lease = Lease::Idle,
+            Lease::Draining { wants, .. } => *wants = false,
+            Lease::Idle | Lease::Holding { .. } | Lease::Ending => {}
         }
     }
 
     /// On the GPU, or on the host while a part of it is there.
     pub(crate) fn grow(&mut self, bytes: u64) {
         self.bytes += bytes;
-        if self.is_away() {
+        if self.is_swapped_out() {
             self.put_away(bytes);
         }
     }
 
-    pub(crate) fn shrink(&mut self, bytes: u64, away_bytes: u64) {
+    pub(crate) fn shrink(&mut self, bytes: u64, swapped_out_bytes: u64) {
         // What is not on the GPU was on the host, whatever is said.
-        let away_bytes = away_bytes.max(bytes.saturating_sub(self.bytes_there()));
-        self.away_bytes = self.away_bytes.saturating_sub(away_bytes.min(bytes));
-        self.bytes = self.bytes.saturating_sub(bytes).max(self.away_bytes);
+        let swapped_out_bytes = swapped_out_bytes.max(bytes.saturating_sub(self.bytes_there()));
+        self.swapped_out_bytes = self
+            .swapped_out_bytes
+            .saturating_sub(swapped_out_bytes.min(bytes));
+        self.bytes = self.bytes.saturating_sub(bytes).max(self.swapped_out_bytes);
         self.host_bytes = self.host_bytes.min(self.bytes);
         let there = self.bytes_there();
         if let Residency::Leaving { bytes, .. } = &mut self.residency {
@@ -300,23 +306,23 @@ impl Session {
             return Duration::ZERO;
         };
         self.put_away(bytes);
-        self.residency = Residency::Away;
+        self.residency = Residency::SwappedOut;
         now - since
     }
 
     fn put_away(&mut self, bytes: u64) {
-        self.away_bytes += bytes;
-        self.host_bytes = self.host_bytes.max(self.away_bytes);
+        self.swapped_out_bytes += bytes;
+        self.host_bytes = self.host_bytes.max(self.swapped_out_bytes);
     }
 
     pub(crate) fn stay_away(&mut self, retry_at: Duration) {
-        self.residency = Residency::Away;
+        self.residency = Residency::SwappedOut;
         self.retry_at = retry_at;
     }
 
     /// It has a context on the GPU no more. A cell that came meanwhile has it back already.
     pub(crate) fn vacate(&mut self) {
-        if self.release == Release::Told {
+        if self.release == Release::Requested {
             self.has_context = false;
             self.release = Release::Gone;
         }
@@ -325,7 +331,7 @@ impl Session {
     pub(crate) fn arrive(&mut self, now: Duration, made_room: Duration) {
         if let Residency::Coming { since } = self.residency {
             self.residency = Residency::Resident;
-            self.away_bytes = 0;
+            self.swapped_out_bytes = 0;
             self.fresh = true;
             self.swap_time = now - since + made_room;
         }

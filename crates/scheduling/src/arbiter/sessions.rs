@@ -10,8 +10,8 @@ use std::{ops::Index, time::Duration};
 use crate::arbiter::{
     SessionId,
     accounts::Account,
+    leases::level,
     session::{Release, Residency, Session},
-    turns::level,
 };
 
 #[derive(Debug)]
@@ -32,7 +32,7 @@ pub(crate) struct Sessions {
 pub(crate) struct Sums {
     /// Those who asked for memory and have not got it.
     pub(crate) growing: i64,
-    pub(crate) away: i64,
+    pub(crate) swapped_out: i64,
     /// Those who are to leave the GPU, and have memory there or have not been told.
     pub(crate) chosen: i64,
     pub(crate) leaving: i64,
@@ -55,7 +55,7 @@ impl Sums {
         let coming = matches!(session.residency, Residency::Coming { .. });
         Self {
             growing: i64::from(session.growing_bytes > 0),
-            away: i64::from(session.is_away()),
+            swapped_out: i64::from(session.is_swapped_out()),
             chosen: i64::from(session.release == Release::Chosen),
             leaving: i64::from(leaving),
             coming: i64::from(coming),
@@ -66,7 +66,7 @@ impl Sums {
 
     fn add(&mut self, other: Self, times: i64) {
         self.growing += times * other.growing;
-        self.away += times * other.away;
+        self.swapped_out += times * other.swapped_out;
         self.chosen += times * other.chosen;
         self.leaving += times * other.leaving;
         self.coming += times * other.coming;
@@ -96,8 +96,8 @@ impl Sessions {
     }
 
     pub(crate) fn get(&self, id: &SessionId) -> Option<&Session> {
-        let place = self.ids.binary_search(id).ok()?;
-        Some(&self.all[place])
+        let index = self.ids.binary_search(id).ok()?;
+        Some(&self.all[index])
     }
 
     pub(crate) fn values(&self) -> impl Iterator<Item = &Session> {
@@ -133,10 +133,10 @@ impl Sessions {
         self.computing.len()
     }
 
-    fn at(&self, places: &[usize]) -> impl Iterator<Item = (SessionId, &Session)> {
-        places
+    fn at(&self, indices: &[usize]) -> impl Iterator<Item = (SessionId, &Session)> {
+        indices
             .iter()
-            .map(|place| (self.ids[*place], &self.all[*place]))
+            .map(|index| (self.ids[*index], &self.all[*index]))
     }
 
     /// Each of those who compute had so much GPU time until now.
@@ -146,8 +146,8 @@ impl Sessions {
         now: Duration,
         mut charged: impl FnMut(Account),
     ) {
-        for place in &self.computing {
-            let session = &mut self.all[*place];
+        for index in &self.computing {
+            let session = &mut self.all[*index];
             session.attained += each;
             session.used_at = now;
             charged(session.account);
@@ -156,16 +156,16 @@ impl Sessions {
 
     pub(crate) fn insert(&mut self, id: SessionId, session: Session) {
         self.remove(id);
-        let place = self.ids.partition_point(|other| *other < id);
-        self.ids.insert(place, id);
-        self.all.insert(place, session);
+        let index = self.ids.partition_point(|other| *other < id);
+        self.ids.insert(index, id);
+        self.all.insert(index, session);
         self.count();
     }
 
     pub(crate) fn remove(&mut self, id: SessionId) {
-        if let Ok(place) = self.ids.binary_search(&id) {
-            self.ids.remove(place);
-            self.all.remove(place);
+        if let Ok(index) = self.ids.binary_search(&id) {
+            self.ids.remove(index);
+            self.all.remove(index);
             self.count();
         }
     }
@@ -176,8 +176,8 @@ impl Sessions {
         id: SessionId,
         change: impl FnOnce(&mut Session) -> Said,
     ) -> Option<Said> {
-        let place = self.ids.binary_search(&id).ok()?;
-        let session = &mut self.all[place];
+        let index = self.ids.binary_search(&id).ok()?;
+        let session = &mut self.all[index];
         let sums = Sums::of(session);
         let list = list_of(&self.levels, session);
         let said = change(session);
@@ -188,8 +188,8 @@ impl Sessions {
             self.sums.add(new_sums, 1);
         }
         if new_list != list {
-            self.leave(place, list);
-            self.enter(place, new_list);
+            self.leave(index, list);
+            self.enter(index, new_list);
         }
         Some(said)
     }
@@ -199,27 +199,27 @@ impl Sessions {
         self.sums = Sums::default();
         self.computing.clear();
         self.waiting.iter_mut().for_each(Vec::clear);
-        for place in 0..self.all.len() {
-            self.sums.add(Sums::of(&self.all[place]), 1);
-            self.enter(place, list_of(&self.levels, &self.all[place]));
+        for index in 0..self.all.len() {
+            self.sums.add(Sums::of(&self.all[index]), 1);
+            self.enter(index, list_of(&self.levels, &self.all[index]));
         }
     }
 
-    fn enter(&mut self, place: usize, list: Option<List>) {
+    fn enter(&mut self, index: usize, list: Option<List>) {
         if let Some(list) = list {
-            let places = self.places_of(list);
-            let index = places.partition_point(|other| *other < place);
-            places.insert(index, place);
+            let indices = self.priorities_of(list);
+            let at = indices.partition_point(|other| *other < index);
+            indices.insert(at, index);
         }
     }
 
-    fn leave(&mut self, place: usize, list: Option<List>) {
+    fn leave(&mut self, index: usize, list: Option<List>) {
         if let Some(list) = list {
-            self.places_of(list).retain(|other| *other != place);
+            self.priorities_of(list).retain(|other| *other != index);
         }
     }
 
-    fn places_of(&mut self, list: List) -> &mut Vec<usize> {
+    fn priorities_of(&mut self, list: List) -> &mut Vec<usize> {
         match list {
             List::Computing => &mut self.computing,
             List::Waiting(level) => &mut self.waiting[level],

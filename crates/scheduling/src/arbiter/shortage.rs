@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::arbiter::{
     Action, Arbiter, EndReason, SessionId,
-    session::{Release, Session, Turn},
+    session::{Lease, Release, Session},
 };
 
 /// What was found is not believed for longer.
@@ -134,17 +134,18 @@ impl Arbiter {
     }
 
     /// Tells those who are to leave and have nothing there but their contexts.
-    pub(crate) fn let_go(&mut self, actions: &mut Vec<Action>) {
+    pub(crate) fn release_gpu(&mut self, actions: &mut Vec<Action>) {
         if self.sessions.sums().chosen == 0 {
             return;
         }
-        let rests = |one: &Session| one.is_away() || one.is_resident();
+        let rests = |one: &Session| one.is_swapped_out() || one.is_resident();
         let bare = |one: &Session| rests(one) && one.bytes_there() == 0;
         let chosen = self.sessions.iter();
         let leaving =
             chosen.filter(|(_, one)| one.release == Release::Chosen && one.is_idle() && bare(one));
         for id in leaving.map(|(id, _)| *id).collect::<Vec<_>>() {
-            self.sessions.change(id, |one| one.release = Release::Told);
+            self.sessions
+                .change(id, |one| one.release = Release::Requested);
             actions.push(Action::Release(id));
         }
     }
@@ -158,13 +159,14 @@ impl Arbiter {
         let is_standstill = self
             .others_with_contexts(id)
             .all(|(_, one)| one.used_at + limit <= self.now);
-        let is_leaving = |one: &Session| matches!(one.release, Release::Chosen | Release::Told);
+        let is_leaving =
+            |one: &Session| matches!(one.release, Release::Chosen | Release::Requested);
         let somebody_leaves = self.sessions.values().any(is_leaving);
-        let comes_back = self.sessions[&id].is_away();
+        let returns = self.sessions[&id].is_swapped_out();
         self.sessions.change(id, |session| {
-            session.is_hopeless = !comes_back && (is_long || (is_alone && !somebody_leaves));
-            if comes_back && is_long && is_standstill {
-                session.turn = Turn::Ending;
+            session.is_hopeless = !returns && (is_long || (is_alone && !somebody_leaves));
+            if returns && is_long && is_standstill {
+                session.lease = Lease::Ending;
                 actions.push(Action::End {
                     session: id,
                     reason: EndReason::NoRoom,

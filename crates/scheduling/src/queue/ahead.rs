@@ -1,12 +1,12 @@
-//! Why others are ahead.
+//! Why other jobs are ahead.
 
-use super::{Job, Standing, in_line};
+use super::{Job, Precedence, in_queue_order};
 use baton_protocol::{JobId, api::AheadBecause};
 
 /// The waiting jobs that are ahead of this one, the next one first.
 #[must_use]
 pub fn ahead_of(jobs: &[Job], job: JobId) -> Vec<(JobId, AheadBecause)> {
-    let line = in_line(jobs);
+    let line = in_queue_order(jobs);
     let Some(place) = line.iter().position(|other| other.job == job) else {
         return Vec::new();
     };
@@ -16,7 +16,7 @@ pub fn ahead_of(jobs: &[Job], job: JobId) -> Vec<(JobId, AheadBecause)> {
         .collect()
 }
 
-/// The first difference without which they would stand the other way round.
+/// The first difference without which the order would be reversed.
 pub(crate) fn because(ahead: &Job, behind: &Job) -> AheadBecause {
     if behind.held && !ahead.held {
         return AheadBecause::Held;
@@ -27,22 +27,22 @@ pub(crate) fn because(ahead: &Job, behind: &Job) -> AheadBecause {
     if ahead.front > behind.front {
         return AheadBecause::MovedToFront;
     }
-    let (ahead, behind) = (ahead.standing, behind.standing);
-    let turns = |without: fn(&mut Standing)| {
+    let (ahead, behind) = (ahead.precedence, behind.precedence);
+    let turns = |without: fn(&mut Precedence)| {
         let (mut ahead, mut behind) = (ahead, behind);
         without(&mut ahead);
         without(&mut behind);
         ahead.rank().total_cmp(&behind.rank())
     };
-    if turns(|standing| standing.boost = 1.0).is_gt() {
+    if turns(|precedence| precedence.boost = 1.0).is_gt() {
         AheadBecause::Deadline
-    // Two that came in one millisecond are not told apart by their waiting.
+    // Two jobs of the same millisecond have waited equally long.
     } else if !ahead.low_priority
         && behind.low_priority
-        && turns(|standing| standing.low_priority = false).is_ge()
+        && turns(|precedence| precedence.low_priority = false).is_ge()
     {
         AheadBecause::LowPriority
-    } else if turns(|standing| standing.used_ms = 0.0).is_gt() {
+    } else if turns(|precedence| precedence.used_ms = 0.0).is_gt() {
         AheadBecause::UsedLess
     } else {
         AheadBecause::WaitedLonger

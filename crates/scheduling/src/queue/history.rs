@@ -1,6 +1,6 @@
 //! What is known of the past: how long cells ran, how long sessions took to start, and when people come back.
 //!
-//! In: submissions, starts and ends as they happen. Out: the [`Outlook`] that a forecast is made from.
+//! In: submissions, starts and ends as they happen. Out: the [`Outlook`] that an estimate is made from.
 //! A cell's length is like those of its own last runs, the more so the more of them there are; else like its person's
 //! in the course, else like the course's. Where nothing is known, nothing is said.
 //! A cell is known by a key that says nothing of its code.
@@ -8,8 +8,8 @@
 //! **Invariant:** pure; at most [`MOST_RUNS`] runs are remembered, and people who left are forgotten.
 
 use crate::queue::{
-    Account, Standing,
-    outlook::{Coming, CourseOutlook, Expected, Outlook},
+    Account, Precedence,
+    outlook::{CourseOutlook, Expected, Outlook, Returning},
     survival::{Seen, Survival},
     times::Times,
 };
@@ -25,7 +25,7 @@ pub const MOST_RUNS: usize = 20_000;
 const LOOK_AT: usize = 24;
 const LOOK_AT_IN_COURSE: usize = 24;
 /// Who submits nothing for so long after a cell has gone away.
-const AWAY_MS: i64 = 1_800_000;
+const ABSENT_MS: i64 = 1_800_000;
 /// A course's last pauses between two cells.
 const MOST_PAUSES: usize = 300;
 const MOST_STARTS: usize = 60;
@@ -149,7 +149,7 @@ impl History {
         let course = self.courses.entry(account.course.clone()).or_default();
         match known {
             Some(Person { open: 1.., .. }) => {}
-            Some(Person { since_ms, .. }) if at_ms - since_ms <= AWAY_MS => {
+            Some(Person { since_ms, .. }) if at_ms - since_ms <= ABSENT_MS => {
                 push(
                     &mut course.pauses,
                     seen(at_ms - since_ms, true),
@@ -158,7 +158,7 @@ impl History {
             }
             known => {
                 if known.is_some() {
-                    push(&mut course.pauses, seen(AWAY_MS, false), MOST_PAUSES);
+                    push(&mut course.pauses, seen(ABSENT_MS, false), MOST_PAUSES);
                 }
                 push(&mut course.newcomers, at_ms, MOST_NEWCOMERS);
             }
@@ -172,7 +172,7 @@ impl History {
             person.open = person.open.saturating_sub(1);
             person.since_ms = at_ms;
         }
-        let here = |person: &Person| person.open > 0 || at_ms - person.since_ms <= 2 * AWAY_MS;
+        let here = |person: &Person| person.open > 0 || at_ms - person.since_ms <= 2 * ABSENT_MS;
         self.people.retain(|_, person| here(person));
     }
 
@@ -183,7 +183,7 @@ impl History {
     }
 
     /// A job starts after so much time of which ranges were told before, the first one first.
-    pub fn told(&mut self, account: &Account, ranges: &[(u64, u64)], started: u64) {
+    pub fn started_after(&mut self, account: &Account, ranges: &[(u64, u64)], started: u64) {
         let Some((first, later)) = ranges.split_first() else {
             return;
         };
@@ -276,14 +276,14 @@ impl History {
         Times::weighted(known.into_iter().map(from_now).collect())
     }
 
-    /// What a forecast needs to know beside the order: of `open` jobs, and of the people who may come, each with the
-    /// standing of the next job.
+    /// What an estimate needs to know beside the order: of `open` jobs, and of the people who may come, each with the
+    /// precedence of the next job.
     #[must_use]
     pub fn outlook(
         &self,
         open: &[Open<'_>],
         now_ms: i64,
-        standing: impl Fn(&Account) -> Standing,
+        precedence: impl Fn(&Account) -> Precedence,
     ) -> Outlook {
         let starting =
             |cold: bool| Times::of(if cold { &self.cold } else { &self.warm }.iter().copied());
@@ -316,16 +316,16 @@ impl History {
             },
         };
         let idle = self.people.iter().filter(|(_, person)| person.open == 0);
-        let mut coming: Vec<Coming> = idle
-            .filter(|(_, person)| now_ms - person.since_ms <= AWAY_MS)
-            .map(|(account, person)| Coming {
+        let mut returning: Vec<Returning> = idle
+            .filter(|(_, person)| now_ms - person.since_ms <= ABSENT_MS)
+            .map(|(account, person)| Returning {
                 owner: account.owner.as_str().into(),
                 course: number(&account.course),
-                standing: standing(account),
-                away_ms: (now_ms - person.since_ms).max(0).unsigned_abs(),
+                precedence: precedence(account),
+                absent_ms: (now_ms - person.since_ms).max(0).unsigned_abs(),
             })
             .collect();
-        coming.sort_unstable_by(|one, other| {
+        returning.sort_unstable_by(|one, other| {
             (&one.owner, one.course).cmp(&(&other.owner, other.course))
         });
         Outlook {
@@ -333,9 +333,9 @@ impl History {
             courses: courses
                 .iter()
                 .zip(&runs)
-                .map(|(course, runs)| self.course(course, runs.clone(), now_ms, &standing))
+                .map(|(course, runs)| self.course(course, runs.clone(), now_ms, &precedence))
                 .collect(),
-            coming,
+            returning,
             cold: starting(true),
             warm: starting(false),
         }
@@ -346,7 +346,7 @@ impl History {
         course: &str,
         takes: Option<Times>,
         now_ms: i64,
-        standing: &impl Fn(&Account) -> Standing,
+        precedence: &impl Fn(&Account) -> Precedence,
     ) -> CourseOutlook {
         let nobody = Account {
             owner: String::new(),
@@ -360,7 +360,8 @@ impl History {
             .iter()
             .filter(|(account, _)| account.course == course);
         let idle = of_course.filter(|(_, person)| person.open == 0);
-        pauses.extend(idle.map(|(_, person)| seen((now_ms - person.since_ms).min(AWAY_MS), false)));
+        pauses
+            .extend(idle.map(|(_, person)| seen((now_ms - person.since_ms).min(ABSENT_MS), false)));
         let newcomers = comings.map_or_else(Vec::new, |comings| {
             let since = |at: &i64| now_ms - at;
             let ages = comings.newcomers.iter().map(since);
@@ -384,7 +385,7 @@ impl History {
             // With the first of them the watching began.
             newcomers: newcomers.len().saturating_sub(1) as f64 / watched_ms as f64,
             newcomers_for_ms: watched_ms,
-            newcomer: standing(&nobody),
+            newcomer: precedence(&nobody),
         }
     }
 }

@@ -1,12 +1,12 @@
-//! Who runs next, where, and what those who wait are told.
+//! Which job runs next, on which worker, and what waiting people see.
 //!
 //! In: every unfinished job in order of arrival and every worker that is connected. Out: assignments, and for each
 //! job that still waits its place and the first rule that keeps it from running ([`plan`]); and when it may start
-//! ([`forecast`]), from what the past tells ([`History`]).
+//! ([`estimate`]), from what the past tells ([`History`]).
 //! What a student is told follows from the same rules that assign, so the two cannot disagree.
 //!
-//! The order is a weighted fair share: whose account has used less, for its weight, is sooner. Waiting counts like
-//! GPU time that was not used, so everybody's turn comes, whoever else arrives. A notebook runs one job at a time, a
+//! The order is a weighted fair share: the account with the lowest weighted use runs first. Waiting counts
+//! like GPU time that was not used, so every job runs in the end. A notebook runs one job at a time, a
 //! person at most `jobs_per_person`, a worker at most `slots`. A notebook whose session holds what no other can have
 //! waits a while for that session's worker. A job that one of these rules holds back does not hold up the jobs behind
 //! it.
@@ -14,29 +14,29 @@
 //! **Invariant:** pure; no clock, no I/O, cannot fail.
 
 mod ahead;
-mod forecast;
+mod estimate;
 mod history;
-mod line;
+mod occupancy;
 mod outlook;
+mod shown_position;
 mod survival;
 mod times;
-mod told;
 
 pub use ahead::ahead_of;
-pub use forecast::{Forecast, Forecasting, forecast};
+pub use estimate::{Estimation, StartEstimate, estimate_starts};
 pub use history::{History, MOST_RUNS, Open, PastRun, Progress, Run};
-pub use outlook::{Coming, CourseOutlook, Expected, Outlook};
+pub use outlook::{CourseOutlook, Expected, Outlook, Returning};
+pub use shown_position::ShownPosition;
 pub use survival::{Seen, Survival};
 pub use times::{Spread, Times};
-pub use told::ToldPlace;
 
 use baton_protocol::{JobId, NotebookId, WorkerId};
-use line::{Line, Taken};
+use occupancy::{Occupancy, Taken};
 use std::{collections::HashSet, sync::Arc};
 
 /// Ten seconds of waiting weigh as much as a second of GPU time that was not used.
 const WAITING_PER_USE: f64 = 10.0;
-/// A job of low priority stands where its account would stand with this much more use.
+/// A job of low priority is ordered as if its account had used this much more.
 const LOW_PRIORITY_MS: f64 = 3_600_000.0;
 
 /// How long a job waits for the worker whose session holds what no other can have, before it runs on another.
@@ -58,7 +58,7 @@ pub struct Job {
     pub owner: Arc<str>,
     /// The worker that has it, connected or not.
     pub worker: Option<WorkerId>,
-    pub standing: Standing,
+    pub precedence: Precedence,
     /// Staff hold it back.
     pub held: bool,
     /// None of its course's jobs is started.
@@ -69,7 +69,7 @@ pub struct Job {
 
 /// What decides about the order between two jobs.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Standing {
+pub struct Precedence {
     /// What the account has used of late, in milliseconds of GPU time.
     pub used_ms: f64,
     /// Of the course. Twice the weight is twice the share.
@@ -94,9 +94,9 @@ pub struct Worker {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct QueuePosition {
     /// 1 = next in line.
-    pub place: u32,
+    pub position: u32,
     pub reason: Reason,
 }
 
@@ -116,17 +116,17 @@ pub enum Reason {
     BehindMoved,
     /// The notebook's session on this busy worker holds what no other can have.
     OwnSession(WorkerId),
-    InLine,
+    JobsAhead,
 }
 
 #[derive(Debug, Default)]
 pub struct Plan {
     pub assignments: Vec<(JobId, WorkerId)>,
     /// The next one first.
-    pub places: Vec<(JobId, Place)>,
+    pub positions: Vec<(JobId, QueuePosition)>,
 }
 
-impl Standing {
+impl Precedence {
     /// Lower is sooner.
     #[must_use]
     pub fn rank(&self) -> f64 {
@@ -142,28 +142,28 @@ impl Standing {
 /// `jobs` in order of arrival.
 #[must_use]
 pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
-    let mut line = Line::new(jobs, workers, jobs_per_person);
+    let mut occupancy = Occupancy::new(jobs, workers, jobs_per_person);
     let mut assigned = Vec::new();
     let mut waiting = Vec::new();
-    let is_boosted = |job: &Job| job.standing.boost > 1.0 && job.front.is_none();
+    let is_boosted = |job: &Job| job.precedence.boost > 1.0 && job.front.is_none();
     // The last to arrive of those that are ahead because of a deadline.
     let mut boosted = jobs
         .iter()
         .rposition(|job| job.worker.is_some() && is_boosted(job));
     let mut moved = false;
     for (arrival, job) in in_order(jobs) {
-        let reason = match line.take(job) {
+        let reason = match occupancy.take(job) {
             Taken::By(worker) => {
                 assigned.push((job, worker));
                 None
             }
-            Taken::Not(Reason::InLine) => Some(match boosted {
-                _ if job.front.is_some() => Reason::InLine,
+            Taken::Not(Reason::JobsAhead) => Some(match boosted {
+                _ if job.front.is_some() => Reason::JobsAhead,
                 _ if moved => Reason::BehindMoved,
                 Some(other) if other > arrival && !is_boosted(job) => {
                     Reason::BehindDeadline(jobs[other].job)
                 }
-                _ => Reason::InLine,
+                _ => Reason::JobsAhead,
             }),
             Taken::Not(reason) => Some(reason),
         };
@@ -175,20 +175,21 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
             waiting.push((job, reason));
         }
     }
-    let places = (1..).zip(waiting);
-    let places = places.map(|(place, (job, reason))| (job.job, Place { place, reason }));
+    let positions = (1..).zip(waiting);
+    let positions =
+        positions.map(|(position, (job, reason))| (job.job, QueuePosition { position, reason }));
     Plan {
         assignments: assigned
             .iter()
             .map(|(job, worker)| (job.job, *worker))
             .collect(),
-        places: places.collect(),
+        positions: positions.collect(),
     }
 }
 
 /// The waiting jobs, the next one first.
 #[must_use]
-pub fn in_line(jobs: &[Job]) -> Vec<&Job> {
+pub fn in_queue_order(jobs: &[Job]) -> Vec<&Job> {
     in_order(jobs).into_iter().map(|(_, job)| job).collect()
 }
 
@@ -204,7 +205,7 @@ fn in_order(jobs: &[Job]) -> Vec<(usize, &Job)> {
         (job.held, job.paused, front)
     };
     waiting.sort_by(|(_, one), (_, other)| {
-        let rank = || one.standing.rank().total_cmp(&other.standing.rank());
+        let rank = || one.precedence.rank().total_cmp(&other.precedence.rank());
         before_rank(one).cmp(&before_rank(other)).then_with(rank)
     });
     waiting

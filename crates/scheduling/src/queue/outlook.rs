@@ -1,16 +1,16 @@
-//! What may happen next, as far as the past tells.
+//! What is likely to happen next, from the past.
 
-use crate::queue::{Standing, survival::Survival, times::Times};
+use crate::queue::{Precedence, survival::Survival, times::Times};
 use std::sync::Arc;
 
-/// What a forecast needs to know beside the order.
+/// What an estimate needs besides the order.
 #[derive(Debug, Clone)]
 pub struct Outlook {
-    /// Of each job that is not over, in the same order.
+    /// One for each unfinished job, in the same order.
     pub jobs: Vec<Expected>,
     pub courses: Vec<CourseOutlook>,
     /// People without a job who were here a moment ago.
-    pub coming: Vec<Coming>,
+    pub returning: Vec<Returning>,
     /// From an assignment to the start where no session is warm, and where one is; `None`: not known yet.
     pub cold: Option<Times>,
     pub warm: Option<Times>,
@@ -24,13 +24,13 @@ pub struct Expected {
     pub of_its_own: f64,
     /// Until its session is ready, of a job that a worker has.
     pub starting: Option<Times>,
-    /// From then on; `None`: nobody knows.
+    /// From then on; `None` if unknown.
     pub takes: Option<Times>,
 }
 
 #[derive(Debug, Clone)]
 pub struct CourseOutlook {
-    /// The next cell of somebody.
+    /// The run time of a person's next cell.
     pub takes: Option<Times>,
     /// From the end of a cell to the same person's next one, in seconds; some never come back.
     pub pauses: Survival,
@@ -41,15 +41,15 @@ pub struct CourseOutlook {
     /// How many people who were not here come in a millisecond, and for how long that goes on.
     pub newcomers: f64,
     pub newcomers_for_ms: u64,
-    pub newcomer: Standing,
+    pub newcomer: Precedence,
 }
 
 #[derive(Debug, Clone)]
-pub struct Coming {
+pub struct Returning {
     pub owner: Arc<str>,
     pub course: usize,
     /// Of the job that this person submits next.
-    pub standing: Standing,
-    /// Since the last one ended.
-    pub away_ms: u64,
+    pub precedence: Precedence,
+    /// Since the last job ended.
+    pub absent_ms: u64,
 }

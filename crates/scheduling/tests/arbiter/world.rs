@@ -305,7 +305,7 @@ impl World {
         self.tell(Event::Shrank {
             session: id,
             bytes,
-            away_bytes,
+            swapped_out_bytes: away_bytes,
         });
         self.tell(Event::Trimmed(id));
     }
@@ -435,7 +435,7 @@ impl World {
                 self.told.hand_overs += 1;
                 self.reschedule();
             }
-            Action::Drop {
+            Action::Preempt {
                 session: id, epoch, ..
             } => {
                 let session = self.sessions.get_mut(&id).expect("it is known");
@@ -507,7 +507,7 @@ impl World {
                     "{action:?} {granted:?}"
                 );
             }
-            Action::Drop { session, epoch, .. } => {
+            Action::Preempt { session, epoch, .. } => {
                 let lease = about(session).lease.expect("only a lease is taken back");
                 assert_eq!(lease.epoch, epoch);
                 let others = self.sessions.iter().filter(|(id, _)| **id != session);

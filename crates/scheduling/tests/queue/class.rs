@@ -1,7 +1,7 @@
 //! A class on a simulated clock, in which everybody submits the next cell as soon as the last one has ended.
 
 use baton_protocol::{JobId, NotebookId, WorkerId};
-use baton_scheduling::queue::{Job, Standing, Worker, plan};
+use baton_scheduling::queue::{Job, Precedence, Worker, plan};
 use proptest::{
     prelude::Rng,
     test_runner::{RngAlgorithm, TestRng},
@@ -136,7 +136,7 @@ impl Class {
             notebook: NotebookId(Uuid::from_u128(cell.student as u128)),
             owner: cell.student.to_string().into(),
             worker: cell.started.map(|_| GPU),
-            standing: Standing {
+            precedence: Precedence {
                 used_ms: student.used_ms(self.now),
                 weight: student.weight,
                 boost: student.boost,

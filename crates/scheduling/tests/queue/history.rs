@@ -1,8 +1,8 @@
-//! What is known of the past, and what a forecast gets of it.
+//! What is known of the past, and what an estimate gets of it.
 
 use baton_protocol::CellKey;
 use baton_scheduling::queue::{
-    Account, History, MOST_RUNS, Open, PastRun, Progress, Run, Standing, Times,
+    Account, History, MOST_RUNS, Open, PastRun, Precedence, Progress, Run, Times,
 };
 
 const CELL: CellKey = CellKey([1; 16]);
@@ -34,8 +34,8 @@ fn middle(times: Option<Times>) -> Option<u64> {
     times.map(|times| times.middle())
 }
 
-fn standing(_: &Account) -> Standing {
-    Standing {
+fn precedence(_: &Account) -> Precedence {
+    Precedence {
         used_ms: 0.0,
         weight: 1.0,
         boost: 1.0,
@@ -124,13 +124,13 @@ fn the_outlook_knows_who_may_come() {
         },
         limit_ms: None,
     }];
-    let outlook = history.outlook(&open, 60 * MINUTE, standing);
-    let coming: Vec<(&str, u64)> = outlook
-        .coming
+    let outlook = history.outlook(&open, 60 * MINUTE, precedence);
+    let returning: Vec<(&str, u64)> = outlook
+        .returning
         .iter()
-        .map(|coming| (&*coming.owner, coming.away_ms))
+        .map(|returning| (&*returning.owner, returning.absent_ms))
         .collect();
-    assert_eq!(coming, [("ada", 120_000)]);
+    assert_eq!(returning, [("ada", 120_000)]);
     let [course] = &outlook.courses[..] else {
         panic!("{outlook:?}");
     };

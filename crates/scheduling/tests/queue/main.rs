@@ -2,9 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod class;
+mod estimate;
 mod fairness;
-mod forecast;
 mod history;
 mod lecture;
 mod order;
-mod told;
+mod shown_position;

@@ -2,7 +2,7 @@
 
 use baton_protocol::{JobId, NotebookId, WorkerId, api::AheadBecause};
 use baton_scheduling::queue::{
-    Job, Place, Plan, Reason, SESSION_PATIENCE_MS, Standing, Worker, ahead_of, plan,
+    Job, Plan, Precedence, QueuePosition, Reason, SESSION_PATIENCE_MS, Worker, ahead_of, plan,
 };
 use proptest::prelude::*;
 use std::{
@@ -23,7 +23,7 @@ fn notebook_id(number: u8) -> NotebookId {
     NotebookId(Uuid::from_u128(number.into()))
 }
 
-fn standing() -> impl Strategy<Value = Standing> {
+fn precedence() -> impl Strategy<Value = Precedence> {
     let weight = prop::sample::select(vec![0.5, 1.0, 4.0]);
     let boost = prop::sample::select(vec![1.0, 1.0, 3.0]);
     (
@@ -34,7 +34,7 @@ fn standing() -> impl Strategy<Value = Standing> {
         0..1_000_000_u64,
     )
         .prop_map(
-            |(used_ms, weight, boost, low_priority, waited_ms)| Standing {
+            |(used_ms, weight, boost, low_priority, waited_ms)| Precedence {
                 used_ms: used_ms.into(),
                 weight,
                 boost,
@@ -51,7 +51,7 @@ fn jobs() -> impl Strategy<Value = Vec<Job>> {
     let row = (
         0..8_u8,
         worker,
-        standing(),
+        precedence(),
         (prop::bool::weighted(0.1), prop::bool::weighted(0.1)),
         prop::option::weighted(0.1, 0..9_i64),
     );
@@ -60,12 +60,12 @@ fn jobs() -> impl Strategy<Value = Vec<Job>> {
         (0..)
             .zip(rows)
             .map(
-                |(number, (notebook, worker, standing, (held, paused), front))| Job {
+                |(number, (notebook, worker, precedence, (held, paused), front))| Job {
                     job: job_id(number),
                     notebook: notebook_id(notebook),
                     owner: format!("person {}", notebook / 2).into(),
                     worker: worker.filter(|_| running.insert(notebook)).map(worker_id),
-                    standing,
+                    precedence,
                     held,
                     paused,
                     front,
@@ -114,10 +114,10 @@ pub(crate) fn of(jobs: &[Job], id: JobId) -> &Job {
     jobs.iter().find(|job| job.job == id).unwrap()
 }
 
-fn in_line(place: &Place) -> bool {
+fn in_queue_order(position: &QueuePosition) -> bool {
     matches!(
-        place.reason,
-        Reason::InLine | Reason::BehindDeadline(_) | Reason::BehindMoved
+        position.reason,
+        Reason::JobsAhead | Reason::BehindDeadline(_) | Reason::BehindMoved
     )
 }
 
@@ -126,7 +126,7 @@ proptest! {
     fn every_waiting_job_is_assigned_or_placed_and_never_both((jobs, workers, each) in class()) {
         let plan = plan(&jobs, &workers, each);
         let mut told: Vec<JobId> = plan.assignments.iter().map(|(job, _)| *job).collect();
-        told.extend(plan.places.iter().map(|(job, _)| *job));
+        told.extend(plan.positions.iter().map(|(job, _)| *job));
         told.sort_unstable();
         let mut waiting: Vec<JobId> = jobs.iter().filter(|job| job.worker.is_none()).map(|job| job.job).collect();
         waiting.sort_unstable();
@@ -137,23 +137,23 @@ proptest! {
     fn who_is_ahead_is_ahead_for_a_reason((jobs, workers, each) in class()) {
         let plan = plan(&jobs, &workers, each);
         let jobs = carried_out(&jobs, &plan);
-        let places: Vec<JobId> = plan.places.iter().map(|(job, _)| *job).collect();
-        for (place, behind) in places.iter().enumerate() {
+        let positions: Vec<JobId> = plan.positions.iter().map(|(job, _)| *job).collect();
+        for (position, behind) in positions.iter().enumerate() {
             let ahead = ahead_of(&jobs, *behind);
             let named: Vec<JobId> = ahead.iter().map(|(job, _)| *job).collect();
-            prop_assert_eq!(named, &places[..place]);
+            prop_assert_eq!(named, &positions[..position]);
             let behind = of(&jobs, *behind);
             for (job, because) in ahead {
                 let ahead = of(&jobs, job);
-                let (standing, other) = (ahead.standing, behind.standing);
+                let (precedence, other) = (ahead.precedence, behind.precedence);
                 let is_so = match because {
                     AheadBecause::Held => behind.held && !ahead.held,
                     AheadBecause::MovedToFront => ahead.front > behind.front,
                     AheadBecause::CoursePaused => behind.paused && !ahead.paused,
-                    AheadBecause::Deadline => standing.boost > 1.0,
-                    AheadBecause::LowPriority => other.low_priority && !standing.low_priority,
+                    AheadBecause::Deadline => precedence.boost > 1.0,
+                    AheadBecause::LowPriority => other.low_priority && !precedence.low_priority,
                     AheadBecause::UsedLess => other.used_ms > 0.0,
-                    AheadBecause::WaitedLonger => other.low_priority || standing.waited_ms >= other.waited_ms,
+                    AheadBecause::WaitedLonger => other.low_priority || precedence.waited_ms >= other.waited_ms,
                 };
                 prop_assert!(is_so, "{:?}: {:?} {:?}", because, ahead, behind);
             }
@@ -192,32 +192,32 @@ proptest! {
         let again = plan(&carried_out(&jobs, &first), &workers, each);
         prop_assert!(again.assignments.is_empty());
         // And what was told stays true. Who waits for a session may wait for another cell of the notebook as well.
-        for (told, later) in first.places.iter().zip(&again.places) {
+        for (told, later) in first.positions.iter().zip(&again.positions) {
             let waits_for_both = matches!(told.1.reason, Reason::OwnSession(_))
                 && matches!(later.1.reason, Reason::OwnJobRuns(_));
             prop_assert!(told == later || waits_for_both, "{:?} {:?}", told, later);
         }
-        prop_assert_eq!(again.places.len(), first.places.len());
+        prop_assert_eq!(again.positions.len(), first.positions.len());
     }
 
     #[test]
     fn places_are_numbered_by_rank_and_then_by_arrival((jobs, workers, each) in class()) {
         let plan = plan(&jobs, &workers, each);
-        for (expected, (_, place)) in (1..).zip(&plan.places) {
-            prop_assert_eq!(place.place, expected);
+        for (expected, (_, position)) in (1..).zip(&plan.positions) {
+            prop_assert_eq!(position.position, expected);
         }
         let key = |job: JobId| {
-            let Job { held, paused, front, standing, .. } = of(&jobs, job);
-            (*held, *paused, Reverse(*front), standing.rank(), job)
+            let Job { held, paused, front, precedence, .. } = of(&jobs, job);
+            (*held, *paused, Reverse(*front), precedence.rank(), job)
         };
-        prop_assert!(plan.places.is_sorted_by(|(one, _), (other, _)| key(*one) < key(*other)));
+        prop_assert!(plan.positions.is_sorted_by(|(one, _), (other, _)| key(*one) < key(*other)));
     }
 
     #[test]
     fn nobody_in_line_is_passed_by_a_higher_rank((jobs, workers, each) in class()) {
         let plan = plan(&jobs, &workers, each);
-        let rank = |job: JobId| (Reverse(of(&jobs, job).front), of(&jobs, job).standing.rank());
-        for (waits, _) in plan.places.iter().filter(|(_, place)| in_line(place)) {
+        let rank = |job: JobId| (Reverse(of(&jobs, job).front), of(&jobs, job).precedence.rank());
+        for (waits, _) in plan.positions.iter().filter(|(_, position)| in_queue_order(position)) {
             for (assigned, _) in &plan.assignments {
                 prop_assert!(rank(*assigned) <= rank(*waits));
             }
@@ -228,12 +228,12 @@ proptest! {
     fn a_reason_is_true((jobs, workers, each) in class()) {
         let plan = plan(&jobs, &workers, each);
         let after = carried_out(&jobs, &plan);
-        for (id, place) in &plan.places {
+        for (id, position) in &plan.positions {
             let job = of(&jobs, *id);
-            match place.reason {
+            match position.reason {
                 Reason::Held => prop_assert!(job.held),
                 Reason::BehindMoved => {
-                    let moved = plan.places.iter().map(|(other, _)| of(&jobs, *other));
+                    let moved = plan.positions.iter().map(|(other, _)| of(&jobs, *other));
                     prop_assert!(job.front.is_none() && moved.into_iter().any(|other| other.front.is_some()));
                 }
                 Reason::CoursePaused => prop_assert!(job.paused),
@@ -246,16 +246,16 @@ proptest! {
                 Reason::WorkersClosed => prop_assert!(workers.iter().all(|worker| !worker.open)),
                 Reason::BehindDeadline(other) => {
                     let ahead = of(&jobs, other);
-                    prop_assert!(other > *id && ahead.standing.boost > 1.0);
-                    prop_assert!(ahead.worker.is_some() || ahead.standing.rank() <= job.standing.rank());
+                    prop_assert!(other > *id && ahead.precedence.boost > 1.0);
+                    prop_assert!(ahead.worker.is_some() || ahead.precedence.rank() <= job.precedence.rank());
                 }
                 Reason::OwnSession(own) => {
                     let own = workers.iter().find(|worker| worker.worker == own).unwrap();
                     let busy = after.iter().filter(|other| other.worker == Some(own.worker)).count();
                     prop_assert!(own.open && own.keeping.contains(&job.notebook) && busy >= own.slots as usize);
-                    prop_assert!(job.standing.waited_ms < SESSION_PATIENCE_MS);
+                    prop_assert!(job.precedence.waited_ms < SESSION_PATIENCE_MS);
                 }
-                Reason::InLine => {
+                Reason::JobsAhead => {
                     for worker in workers.iter().filter(|worker| worker.open) {
                         let busy = after.iter().filter(|other| other.worker == Some(worker.worker)).count();
                         prop_assert!(busy >= worker.slots as usize);
@@ -272,10 +272,10 @@ proptest! {
         let mut jobs = carried_out(&jobs, &before);
         jobs.remove(ended.index(jobs.len()));
         let after: HashMap<JobId, u32> =
-            plan(&jobs, &workers, each).places.iter().map(|(job, place)| (*job, place.place)).collect();
-        for (job, place) in &before.places {
+            plan(&jobs, &workers, each).positions.iter().map(|(job, position)| (*job, position.position)).collect();
+        for (job, position) in &before.positions {
             if let Some(later) = after.get(job) {
-                prop_assert!(*later <= place.place);
+                prop_assert!(*later <= position.position);
             }
         }
     }
@@ -298,8 +298,8 @@ proptest! {
     }
 }
 
-pub(crate) fn standing_of(used_ms: f64, waited_ms: u64) -> Standing {
-    Standing {
+pub(crate) fn precedence_of(used_ms: f64, waited_ms: u64) -> Precedence {
+    Precedence {
         used_ms,
         weight: 1.0,
         boost: 1.0,
@@ -314,7 +314,7 @@ pub(crate) fn job(number: u8, worker: Option<u8>) -> Job {
         notebook: notebook_id(number),
         owner: number.to_string().into(),
         worker: worker.map(worker_id),
-        standing: standing_of(0.0, 0),
+        precedence: precedence_of(0.0, 0),
         held: false,
         paused: false,
         front: None,
@@ -334,7 +334,7 @@ pub(crate) fn worker(number: u8, slots: u32) -> Worker {
 #[test]
 fn without_a_worker_that_is_the_reason() {
     let plan = plan(&[job(1, None)], &[], 1);
-    assert_eq!(plan.places[0].1.reason, Reason::NoWorker);
+    assert_eq!(plan.positions[0].1.reason, Reason::NoWorker);
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn the_least_loaded_worker_is_taken() {
 fn a_cell_waits_a_while_for_the_session_that_holds_what_no_other_can_have() {
     let decide = |waited_ms, keeps: bool, open: bool| {
         let waits = Job {
-            standing: standing_of(0.0, waited_ms),
+            precedence: precedence_of(0.0, waited_ms),
             ..job(2, None)
         };
         let mut own = worker(1, 1);
@@ -361,7 +361,11 @@ fn a_cell_waits_a_while_for_the_session_that_holds_what_no_other_can_have() {
             &[own, worker(2, 2)],
             1,
         );
-        let reasons: Vec<Reason> = plan.places.iter().map(|(_, place)| place.reason).collect();
+        let reasons: Vec<Reason> = plan
+            .positions
+            .iter()
+            .map(|(_, position)| position.reason)
+            .collect();
         (plan.assignments.len(), reasons)
     };
     let last_moment = SESSION_PATIENCE_MS - 1;
@@ -376,30 +380,33 @@ fn a_cell_waits_a_while_for_the_session_that_holds_what_no_other_can_have() {
 
 #[test]
 fn who_used_less_for_the_weight_is_first() {
-    let with = |number, standing| Job {
-        standing,
+    let with = |number, precedence| Job {
+        precedence,
         ..job(number, None)
     };
-    let base = standing_of(100_000.0, 0);
-    let order = |standings: &[Standing]| -> Vec<u128> {
+    let base = precedence_of(100_000.0, 0);
+    let order = |precedences: &[Precedence]| -> Vec<u128> {
         let jobs: Vec<Job> = (1..)
-            .zip(standings)
-            .map(|(number, standing)| with(number, *standing))
+            .zip(precedences)
+            .map(|(number, precedence)| with(number, *precedence))
             .collect();
         let plan = plan(&jobs, &[worker(1, 0)], 1);
-        plan.places.iter().map(|(job, _)| job.0.as_u128()).collect()
+        plan.positions
+            .iter()
+            .map(|(job, _)| job.0.as_u128())
+            .collect()
     };
-    let heavier = Standing {
+    let heavier = Precedence {
         weight: 2.0,
         ..base
     };
-    let boosted = Standing { boost: 3.0, ..base };
-    let low = Standing {
+    let boosted = Precedence { boost: 3.0, ..base };
+    let low = Precedence {
         low_priority: true,
         ..base
     };
-    let patient = standing_of(100_000.0, 900_000);
-    let new = standing_of(0.0, 0);
+    let patient = precedence_of(100_000.0, 900_000);
+    let new = precedence_of(0.0, 0);
     assert_eq!(
         order(&[base, heavier, boosted, low, patient, new]),
         [6, 5, 3, 2, 1, 4]

@@ -1,4 +1,4 @@
-//! The worker's end of the memory lane.
+//! The worker's end of the memory transport.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::frames::{FrameError, split};
 /// A proxy that is there answers at once.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why state cannot come by memory; it can still come by another lane.
+/// Why state cannot be fetched from memory; another transport is still possible.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreachable {

@@ -15,13 +15,13 @@ use axum::{
     routing::{post, put},
 };
 use baton_protocol::{CHUNK_BYTES, ChunkHash, decode, encode};
-use baton_transport::{Api, ChunkLane, LinkError};
+use baton_transport::{Api, ChunkClient, LinkError};
 
 use tokio::time::Instant;
 
 use crate::server::{Server, nobody};
 
-/// A store whose chunks are named by their first bytes: the lane does not care for names.
+/// A store whose chunks are named by their first bytes: the client does not check names.
 #[derive(Default)]
 struct Store {
     chunks: HashMap<ChunkHash, Bytes>,
@@ -107,7 +107,7 @@ fn router(store: &Shared) -> Router {
 }
 
 async fn fetch_all(
-    lane: &ChunkLane,
+    chunk_client: &ChunkClient,
     hashes: &[ChunkHash],
 ) -> Result<Vec<(ChunkHash, Bytes)>, LinkError> {
     let mut received = Vec::new();
@@ -115,7 +115,7 @@ async fn fetch_all(
         received.push((hash, bytes));
         Ok(())
     };
-    lane.get(hashes, each).await?;
+    chunk_client.get(hashes, each).await?;
     Ok(received)
 }
 
@@ -124,23 +124,26 @@ fn hashes(chunks: &[(ChunkHash, Bytes)]) -> Vec<ChunkHash> {
 }
 
 async fn check_there_and_back(server: Server, store: Shared) {
-    let lane = ChunkLane::new(&server.dial).unwrap();
+    let chunk_client = ChunkClient::new(&server.dial).unwrap();
     let sizes = [4, 5, 100_000, CHUNK_BYTES];
     let chunks: Vec<_> = (0..70)
         .map(|number| chunk(number, sizes[number as usize % 4]))
         .collect();
     let names = hashes(&chunks);
-    assert_eq!(lane.missing(&names).await.unwrap(), names);
-    lane.put(&chunks[..69]).await.unwrap();
-    assert_eq!(lane.missing(&names).await.unwrap(), [names[69]]);
-    assert_eq!(fetch_all(&lane, &names[..69]).await.unwrap(), chunks[..69]);
-    let unknown = fetch_all(&lane, &names).await;
+    assert_eq!(chunk_client.missing(&names).await.unwrap(), names);
+    chunk_client.put(&chunks[..69]).await.unwrap();
+    assert_eq!(chunk_client.missing(&names).await.unwrap(), [names[69]]);
+    assert_eq!(
+        fetch_all(&chunk_client, &names[..69]).await.unwrap(),
+        chunks[..69]
+    );
+    let unknown = fetch_all(&chunk_client, &names).await;
     assert!(matches!(unknown, Err(LinkError::UnknownChunk)));
 
     let requests = lock(&store).requests;
-    assert!(lane.missing(&[]).await.unwrap().is_empty());
-    lane.put(&[]).await.unwrap();
-    assert!(fetch_all(&lane, &[]).await.unwrap().is_empty());
+    assert!(chunk_client.missing(&[]).await.unwrap().is_empty());
+    chunk_client.put(&[]).await.unwrap();
+    assert!(fetch_all(&chunk_client, &[]).await.unwrap().is_empty());
     assert_eq!(
         lock(&store).requests,
         requests,
@@ -164,11 +167,11 @@ async fn chunks_go_there_and_back_over_a_unix_socket() {
 async fn an_answer_that_breaks_off_is_asked_for_again_from_there() {
     let store = Shared::default();
     let server = Server::tcp(router(&store)).await;
-    let lane = ChunkLane::new(&server.dial).unwrap();
+    let chunk_client = ChunkClient::new(&server.dial).unwrap();
     let chunks: Vec<_> = (0..10).map(|number| chunk(number, 1000)).collect();
-    lane.put(&chunks).await.unwrap();
+    chunk_client.put(&chunks).await.unwrap();
     lock(&store).broken_answers = 2;
-    let received = fetch_all(&lane, &hashes(&chunks)).await.unwrap();
+    let received = fetch_all(&chunk_client, &hashes(&chunks)).await.unwrap();
     assert_eq!(received, chunks, "each once and in order");
 }
 
@@ -176,20 +179,20 @@ async fn an_answer_that_breaks_off_is_asked_for_again_from_there() {
 async fn a_broker_that_is_away_for_a_moment_is_waited_for() {
     let store = Shared::default();
     let server = Server::tcp(router(&store)).await;
-    let lane = ChunkLane::new(&server.dial).unwrap();
+    let chunk_client = ChunkClient::new(&server.dial).unwrap();
     lock(&store).unavailable = 2;
-    lane.put(&[chunk(1, 10)]).await.unwrap();
+    chunk_client.put(&[chunk(1, 10)]).await.unwrap();
     assert_eq!(lock(&store).requests, 3);
 }
 
 #[tokio::test]
 async fn a_broker_that_is_away_for_good_is_said() {
     let patience = Duration::from_secs(100);
-    let lane = ChunkLane::new(&nobody().await).unwrap();
-    let lane = lane.with_patience(patience);
+    let chunk_client = ChunkClient::new(&nobody().await).unwrap();
+    let chunk_client = chunk_client.with_patience(patience);
     tokio::time::pause();
     let began = Instant::now();
-    let error = lane.missing(&[name(b"a")]).await.unwrap_err();
+    let error = chunk_client.missing(&[name(b"a")]).await.unwrap_err();
     assert!(began.elapsed() >= patience);
     assert!(matches!(error, LinkError::Unreachable { .. }), "{error:?}");
     let cause = std::error::Error::source(&error).unwrap().to_string();
@@ -203,9 +206,9 @@ async fn a_full_store_says_so_in_its_own_words() {
     }
     let router = Router::new().route("/v1/chunks", put(full));
     for server in [Server::tcp(router.clone()).await, Server::unix(router)] {
-        let lane = ChunkLane::new(&server.dial).unwrap();
+        let chunk_client = ChunkClient::new(&server.dial).unwrap();
         let chunks: Vec<_> = (0..64).map(|number| chunk(number, CHUNK_BYTES)).collect();
-        let error = lane.put(&chunks).await.unwrap_err();
+        let error = chunk_client.put(&chunks).await.unwrap_err();
         assert_eq!(
             error.to_string(),
             "The broker cannot store more: The disk is full"
@@ -222,8 +225,8 @@ async fn nonsense_is_not_believed() {
     ] {
         let router = Router::new().route("/v1/chunks/get", post(move || async move { body }));
         let server = Server::tcp(router).await;
-        let lane = ChunkLane::new(&server.dial).unwrap();
-        let error = fetch_all(&lane, &[name(b"a")]).await.unwrap_err();
+        let chunk_client = ChunkClient::new(&server.dial).unwrap();
+        let error = fetch_all(&chunk_client, &[name(b"a")]).await.unwrap_err();
         assert!(error.to_string().contains(expected), "{error}");
     }
 }
@@ -232,11 +235,14 @@ async fn nonsense_is_not_believed() {
 async fn an_error_of_the_receiver_comes_back() {
     let store = Shared::default();
     let server = Server::tcp(router(&store)).await;
-    let lane = ChunkLane::new(&server.dial).unwrap();
+    let chunk_client = ChunkClient::new(&server.dial).unwrap();
     let chunk = chunk(1, 10);
-    lane.put(std::slice::from_ref(&chunk)).await.unwrap();
+    chunk_client
+        .put(std::slice::from_ref(&chunk))
+        .await
+        .unwrap();
     let each = |_, _| Err(LinkError::Receiver("no room".into()));
-    let error = lane.get(&[chunk.0], each).await;
+    let error = chunk_client.get(&[chunk.0], each).await;
     assert!(matches!(error, Err(LinkError::Receiver(_))));
 }
 
@@ -253,9 +259,9 @@ async fn a_page_can_be_read() {
 #[test]
 fn transfers_may_run_on_any_thread() {
     fn check(_: impl Send) {}
-    let _ = |lane: &ChunkLane, hashes: &[ChunkHash], chunks: &[(ChunkHash, Bytes)]| {
-        check(lane.missing(hashes));
-        check(lane.put(chunks));
-        check(lane.get(hashes, |_, _| Ok(())));
+    let _ = |chunk_client: &ChunkClient, hashes: &[ChunkHash], chunks: &[(ChunkHash, Bytes)]| {
+        check(chunk_client.missing(hashes));
+        check(chunk_client.put(chunks));
+        check(chunk_client.get(hashes, |_, _| Ok(())));
     };
 }

@@ -1,4 +1,4 @@
-//! The memory lane between two ends in one process.
+//! The memory transport between two ends in one process.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;

@@ -45,17 +45,17 @@ impl Windows {
 
     #[inline]
     pub(super) fn submitted(&self, stream: Stream) {
-        let lane = &self.0[(stream.0 ^ stream.0 >> 6 ^ stream.0 >> 12) % LANES];
-        let count = lane.count.fetch_add(1, Relaxed) + 1;
-        if count >= lane.between.load(Relaxed) {
-            lane.mark(stream);
+        let chunk_client = &self.0[(stream.0 ^ stream.0 >> 6 ^ stream.0 >> 12) % LANES];
+        let count = chunk_client.count.fetch_add(1, Relaxed) + 1;
+        if count >= chunk_client.between.load(Relaxed) {
+            chunk_client.mark(stream);
         }
     }
 
     /// Takes the marks out of the streams of a context that is about to end.
     pub(super) fn forget(&self, context: Context) {
-        for lane in &self.0 {
-            let mut marks = lane.marks();
+        for chunk_client in &self.0 {
+            let mut marks = chunk_client.marks();
             marks.outstanding.retain(|event| event.context() != context);
         }
     }

@@ -108,7 +108,7 @@ impl Arbitration {
                 self.handle(Event::Shrank {
                     session,
                     bytes,
-                    away_bytes,
+                    swapped_out_bytes: away_bytes,
                 });
             }
             FromSession::Left { bytes } => self.handle(Event::PartLeft { session, bytes }),

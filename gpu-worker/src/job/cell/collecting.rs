@@ -5,12 +5,12 @@ use std::time::Duration;
 use baton_chunks::Ledger;
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{Outcome, RemoteError, State, Usage};
-use baton_transport::{Backoff, ChunkLane};
+use baton_transport::{Backoff, ChunkClient};
 use tokio::time::Instant;
 
 use super::{Phase, Run};
 use crate::context::MoveError;
-use crate::job::lanes::{Changes, Way, send_home};
+use crate::job::transfer::{Changes, Transport, send_back};
 use crate::job::{Ending, Order};
 use crate::mirror;
 use crate::notice;
@@ -32,20 +32,20 @@ pub(super) struct SessionEnd {
     pub(super) outcome: Outcome,
     pub(super) error: Option<RemoteError>,
     /// What its state leaves out.
-    pub(super) away_bytes: u64,
+    pub(super) deferred_bytes: u64,
 }
 
 /// The session keeps what the cell changed, and nothing else does: where the broker has no room for it, or this
 /// machine no memory, there may be some soon.
 async fn send_patiently(
     patience: Duration,
-    lane: ChunkLane,
-    way: Way,
+    chunk_client: ChunkClient,
+    transport: Transport,
     mut changes: Changes,
 ) -> Result<(State, Ledger), MoveError> {
     let (began, mut backoff) = (Instant::now(), Backoff::default());
     loop {
-        let not_sent = match send_home(lane.clone(), way.clone(), changes).await {
+        let not_sent = match send_back(chunk_client.clone(), transport.clone(), changes).await {
             Ok(sent) => return Ok(sent),
             Err(not_sent) => not_sent,
         };
@@ -65,7 +65,7 @@ impl Run<'_> {
         SessionEnd {
             outcome,
             error,
-            away_bytes,
+            deferred_bytes,
         }: SessionEnd,
         state: Snapshot,
         ledger: Ledger,
@@ -83,8 +83,8 @@ impl Run<'_> {
             ledger,
         };
         let patience = self.context.config.patience;
-        let lane = self.context.lane.clone();
-        let collecting = send_patiently(patience, lane, self.way.clone(), changes);
+        let chunk_client = self.context.chunk_client.clone();
+        let collecting = send_patiently(patience, chunk_client, self.transport.clone(), changes);
         let kernel_bytes = processes::resident_of(self.session.kernel());
         if let Some(ending) = self.on_memory(Some(kernel_bytes.max(self.memory_bytes))) {
             return Some(ending);
@@ -99,7 +99,7 @@ impl Run<'_> {
         self.phase = Phase::Collecting {
             outcome,
             error,
-            away_bytes,
+            deferred_bytes,
             // The session waits meanwhile: what it holds is what the cell left.
             collected: Box::pin(async move { tokio::join!(collecting, files) }),
         };
@@ -114,7 +114,7 @@ impl Run<'_> {
         let Phase::Collecting {
             outcome,
             error,
-            away_bytes,
+            deferred_bytes,
             ..
         } = std::mem::replace(&mut self.phase, Phase::Over)
         else {
@@ -147,14 +147,14 @@ impl Run<'_> {
         if let Some(mirror) = &mut self.session.mirror {
             mirror.rest();
         }
-        let away = (away_bytes > 0).then(|| {
+        let away = (deferred_bytes > 0).then(|| {
             let rest = RestOrder {
                 events: order.events.clone(),
                 revoked: order.revoked.clone(),
-                wanted: order.rest_wanted.clone(),
+                wanted: order.deferred_wanted.clone(),
             };
-            let lane = (self.context.lane.clone(), self.way.clone());
-            Away::new(rest, lane, self.session.kernel().as_raw(), &held)
+            let chunk_client = (self.context.chunk_client.clone(), self.transport.clone());
+            Away::new(rest, chunk_client, self.session.kernel().as_raw(), &held)
         });
         self.session.held = Some(held);
         Some(Ending {
@@ -163,7 +163,7 @@ impl Run<'_> {
             state: Some(state),
             files,
             usage: Usage::default(),
-            away_bytes,
+            deferred_bytes,
             away,
             elsewhere: false,
         })

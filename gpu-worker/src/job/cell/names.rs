@@ -10,8 +10,8 @@ use baton_protocol::{Cell, JobEvent, Outcome};
 
 use super::{Phase, Run};
 use crate::context::MoveError;
-use crate::job::lanes::bring_more;
 use crate::job::state::Assembled;
+use crate::job::transfer::receive_more;
 use crate::job::{Ending, Names, Order};
 use crate::notice;
 
@@ -34,7 +34,7 @@ impl Run<'_> {
             let ledger: Ledger = std::mem::take(ledger);
             self.phase = Phase::Fetching {
                 since: *since,
-                fetched: Box::pin(bring_more(self.context, state, ledger)),
+                fetched: Box::pin(receive_more(self.context, state, ledger)),
             };
         }
     }

@@ -69,7 +69,7 @@ impl Run<'_> {
                     outcome,
                     error,
                     state,
-                    away_bytes,
+                    deferred_bytes,
                     keeps,
                     ..
                 },
@@ -87,7 +87,7 @@ impl Run<'_> {
                 let end = SessionEnd {
                     outcome,
                     error,
-                    away_bytes,
+                    deferred_bytes,
                 };
                 return self.begin_collecting(end, state, ledger);
             }

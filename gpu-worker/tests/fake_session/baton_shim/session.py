@@ -121,7 +121,12 @@ class Kernel(IPythonKernel):
                 "hint": None,
             }
         self.link.send(
-            "finished", message_id=self.message_id, outcome=outcome, error=error, state=self.snapshot(), away_bytes=0
+            "finished",
+            message_id=self.message_id,
+            outcome=outcome,
+            error=error,
+            state=self.snapshot(),
+            deferred_bytes=0,
         )
         name, _ = self.link.receive()
         assert name == "released", name

@@ -97,7 +97,7 @@ async fn settle() {
 }
 
 impl Pair {
-    async fn kernel_says(&mut self, messages: &[Bytes]) {
+    async fn kernel_sends(&mut self, messages: &[Bytes]) {
         self.kernel.write_all(&messages.concat()).await.unwrap();
         settle().await;
     }
@@ -148,7 +148,7 @@ async fn output_stands_between_input_and_idle_although_they_are_read_at_once() {
     settle().await;
     inject(&relay, "a", false, "1");
     inject(&relay, "a", false, "2");
-    pair.kernel_says(&[
+    pair.kernel_sends(&[
         greeting().into(),
         status("a", "busy"),
         input("a"),
@@ -168,7 +168,7 @@ async fn output_of_a_silent_cell_follows_its_busy() {
     settle().await;
     inject(&relay, "a", true, "1");
     inject(&relay, "b", false, "never");
-    pair.kernel_says(&[greeting().into(), status("a", "busy"), status("a", "idle")])
+    pair.kernel_sends(&[greeting().into(), status("a", "busy"), status("a", "idle")])
         .await;
     assert_eq!(pair.end().await, ["busy", "1", "idle"]);
 }
@@ -177,7 +177,7 @@ async fn output_of_a_silent_cell_follows_its_busy() {
 async fn nothing_follows_the_idle_of_a_cell_that_was_left() {
     let relay = relay(Limits::default());
     let mut pair = start(&relay, &[SUBSCRIBE]);
-    pair.kernel_says(&[
+    pair.kernel_sends(&[
         greeting().into(),
         status("a", "busy"),
         input("a"),
@@ -207,13 +207,13 @@ async fn one_that_joins_in_the_middle_of_a_cell_gets_the_rest_at_once() {
     let relay = relay(Limits::default());
     let mut early = start(&relay, &[SUBSCRIBE]);
     early
-        .kernel_says(&[greeting().into(), status("a", "busy"), input("a")])
+        .kernel_sends(&[greeting().into(), status("a", "busy"), input("a")])
         .await;
     let mut late = start(&relay, &[SUBSCRIBE]);
-    late.kernel_says(&[greeting().into()]).await;
+    late.kernel_sends(&[greeting().into()]).await;
     inject(&relay, "a", false, "1");
     settle().await;
-    late.kernel_says(&[status("a", "idle")]).await;
+    late.kernel_sends(&[status("a", "idle")]).await;
     assert_eq!(late.end().await, ["1", "idle"]);
     assert_eq!(early.end().await, ["busy", "execute_input", "1"]);
 }
@@ -222,10 +222,10 @@ async fn one_that_joins_in_the_middle_of_a_cell_gets_the_rest_at_once() {
 async fn one_that_joins_when_nobody_looks_gets_the_rest_with_the_cells_next_message() {
     let relay = relay(Limits::default());
     let mut pair = start(&relay, &[SUBSCRIBE]);
-    pair.kernel_says(&[greeting().into()]).await;
+    pair.kernel_sends(&[greeting().into()]).await;
     inject(&relay, "a", false, "1");
     settle().await;
-    pair.kernel_says(&[status("b", "busy"), display("a", 1), status("a", "idle")])
+    pair.kernel_sends(&[status("b", "busy"), display("a", 1), status("a", "idle")])
         .await;
     assert_eq!(pair.end().await, ["busy", "display_data", "1", "idle"]);
 }
@@ -235,7 +235,7 @@ async fn a_client_gets_what_it_asked_for() {
     let check = async |said: &[&[u8]], expected: &[&str]| {
         let relay = relay(Limits::default());
         let mut pair = start(&relay, said);
-        pair.kernel_says(&[greeting().into()]).await;
+        pair.kernel_sends(&[greeting().into()]).await;
         inject(&relay, "a", false, "1");
         settle().await;
         assert_eq!(pair.end().await, expected);
@@ -249,19 +249,19 @@ async fn a_client_gets_what_it_asked_for() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_reads_too_slowly_gets_what_matters() {
     let limits = Limits {
-        relief_bytes: 100 << 10,
+        compact_above_bytes: 100 << 10,
         queued_bytes: 200 << 10,
         ..Limits::default()
     };
     let relay = relay(limits);
     let mut pair = start(&relay, &[SUBSCRIBE]);
-    pair.kernel_says(&[greeting().into(), status("a", "busy"), input("a")])
+    pair.kernel_sends(&[greeting().into(), status("a", "busy"), input("a")])
         .await;
     for _ in 0..100 {
-        pair.kernel_says(&[display("a", 10_000)]).await;
+        pair.kernel_sends(&[display("a", 10_000)]).await;
     }
     inject(&relay, "a", false, "remote");
-    pair.kernel_says(&[status("a", "idle")]).await;
+    pair.kernel_sends(&[status("a", "idle")]).await;
     let words = pair.end().await;
     assert_eq!(words[..2], ["busy", "execute_input"]);
     assert_eq!(words[words.len() - 2..], ["remote", "idle"]);
@@ -272,7 +272,7 @@ async fn a_client_that_reads_too_slowly_gets_what_matters() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_only_pauses_gets_everything() {
     let limits = Limits {
-        relief_bytes: 100 << 10,
+        compact_above_bytes: 100 << 10,
         queued_bytes: 200 << 10,
         ..Limits::default()
     };
@@ -293,7 +293,7 @@ async fn a_client_that_only_pauses_gets_everything() {
 #[tokio::test(start_paused = true)]
 async fn a_client_that_stands_still_loses_its_connection() {
     let limits = Limits {
-        relief_bytes: 10 << 10,
+        compact_above_bytes: 10 << 10,
         queued_bytes: 20 << 10,
         ..Limits::default()
     };
@@ -305,7 +305,7 @@ async fn a_client_that_stands_still_loses_its_connection() {
     });
     let error = pair.view.await.unwrap().unwrap_err();
     assert!(
-        matches!(error, ViewError::Standstill { seconds: 10, .. }),
+        matches!(error, ViewError::Stalled { seconds: 10, .. }),
         "{error}"
     );
     kernel.await.unwrap();
@@ -351,10 +351,10 @@ proptest! {
             let Pair { mut kernel, mut client, view } = start(&relay, &[SUBSCRIBE]);
             inject(&relay, "a", silent, "never");
             let sent = stream.clone();
-            let saying = tokio::spawn(async move { kernel.write_all(&sent).await });
+            let sending = tokio::spawn(async move { kernel.write_all(&sent).await });
             let mut received = Vec::new();
             client.read_to_end(&mut received).await.unwrap();
-            let _ = saying.await;
+            let _ = sending.await;
             (received, view.await.unwrap())
         });
         prop_assert!(stream.starts_with(&received));

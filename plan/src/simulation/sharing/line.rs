@@ -3,7 +3,7 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use baton_protocol::{JobId, NotebookId, WorkerId};
-use baton_scheduling::queue::{Job, Standing, Worker, plan};
+use baton_scheduling::queue::{Job, Precedence, Worker, plan};
 use uuid::Uuid;
 
 /// Everybody has one notebook, and runs one cell at a time.
@@ -59,7 +59,7 @@ impl Line {
             notebook: notebook(person),
             owner: Arc::clone(&self.people[person].owner),
             worker: None,
-            standing: Standing {
+            precedence: Precedence {
                 used_ms: 0.0,
                 weight: 1.0,
                 boost: 1.0,
@@ -89,9 +89,9 @@ impl Line {
         for job in &mut waiting {
             anybody = true;
             let person = &self.people[number(job.notebook.0)];
-            job.standing.waited_ms = (now - person.since).as_millis() as u64;
+            job.precedence.waited_ms = (now - person.since).as_millis() as u64;
             if self.is_fair {
-                job.standing.used_ms = person.used_ms(now);
+                job.precedence.used_ms = person.used_ms(now);
             }
         }
         if !anybody {

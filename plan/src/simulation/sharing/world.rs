@@ -290,7 +290,7 @@ impl<'class> World<'class> {
                 self.gpus[gpu].computing.push(person);
                 self.reschedule(gpu);
             }
-            Action::Drop { session, epoch, .. } => {
+            Action::Preempt { session, epoch, .. } => {
                 let person = self.person_of(session);
                 // A cell that has ended has nothing in flight, and says so itself.
                 if self.sessions[person].lease.take().is_some() {

@@ -149,7 +149,7 @@ pub(super) fn event(kind: Event) -> JobEvent {
             state: None,
             usage: Usage::default(),
             files: None,
-            away_bytes: 0,
+            deferred_bytes: 0,
         },
     }
 }

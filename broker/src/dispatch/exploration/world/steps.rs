@@ -105,7 +105,7 @@ impl World {
                 .hash(state);
             (
                 job.waiting.is_some(),
-                left(job.told.as_ref().map(|told| told.1)),
+                left(job.shown.as_ref().map(|shown| shown.1)),
             )
                 .hash(state);
         }
@@ -137,7 +137,7 @@ impl World {
         missed.hash(state);
         let mut peers: Vec<_> = dispatch.peers.keys().map(|id| place(*id)).collect();
         peers.sort_unstable();
-        (peers, dispatch.closed.len(), left(dispatch.retell_at)).hash(state);
+        (peers, dispatch.closed.len(), left(dispatch.notify_at)).hash(state);
         if let Some(disk) = &self.remembered {
             disk.events.hash(state);
             for job in disk.stored.jobs.values() {

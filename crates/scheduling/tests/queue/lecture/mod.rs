@@ -7,8 +7,8 @@ pub(crate) mod score;
 
 use baton_protocol::{CellKey, JobId, NotebookId, WorkerId, api::MovedBack};
 use baton_scheduling::queue::{
-    Account, Forecast, History, Job, Open, Outlook, Progress, Run, Spread, Standing, ToldPlace,
-    Worker, forecast, in_line, plan,
+    Account, History, Job, Open, Outlook, Precedence, Progress, Run, ShownPosition, Spread,
+    StartEstimate, Worker, estimate_starts, in_queue_order, plan,
 };
 use people::{Habits, Student, longer_than};
 use rand::{SeedableRng, rngs::Xoshiro256PlusPlus as Random};
@@ -26,7 +26,7 @@ const SAME_ESTIMATE_MS: u64 = 2000;
 #[derive(Debug, Clone)]
 pub(crate) struct Telling {
     pub(crate) at: u64,
-    pub(crate) place: ToldPlace,
+    pub(crate) position: ShownPosition,
     pub(crate) moved_back: Option<MovedBack>,
     /// In absolute times.
     pub(crate) starts: Option<Spread>,
@@ -204,7 +204,8 @@ impl Lecture {
                     let ranges = cell.tellings.iter().filter_map(|telling| telling.starts);
                     let ranges: Vec<(u64, u64)> =
                         ranges.map(|starts| (starts.lower, starts.upper)).collect();
-                    self.history.told(&person.account(), &ranges, self.now);
+                    self.history
+                        .started_after(&person.account(), &ranges, self.now);
                 }
                 let run = person.student.runs(&self.habits, &mut self.random);
                 cell.phase = Phase::Runs {
@@ -249,18 +250,18 @@ impl Lecture {
         for (job, worker) in plan.assignments {
             self.assign(job.0.as_u128(), worker.0.as_u128() as usize);
         }
-        if !self.tells || plan.places.is_empty() {
+        if !self.tells || plan.positions.is_empty() {
             return;
         }
         let jobs: Vec<Job> = self.cells.keys().map(|id| self.job(*id)).collect();
-        let said: HashMap<JobId, Option<Forecast>> =
-            forecast(&jobs, &self.workers(), 1, self.outlook())
+        let said: HashMap<JobId, Option<StartEstimate>> =
+            estimate_starts(&jobs, &self.workers(), 1, self.outlook())
                 .into_iter()
                 .collect();
-        let line = in_line(&jobs);
-        for (job, place) in plan.places {
+        let line = in_queue_order(&jobs);
+        for (job, position) in plan.positions {
             let said = said.get(&job).copied().flatten();
-            self.tell(job.0.as_u128(), place.place, said, &line);
+            self.tell(job.0.as_u128(), position.position, said, &line);
         }
     }
 
@@ -285,7 +286,7 @@ impl Lecture {
         self.history.outlook(&open, self.now as i64, |account| {
             let person = account.owner.parse::<usize>().ok();
             let used_ms = person.map_or(0.0, |person| self.people[person].used_ms(self.now));
-            standing(used_ms, 0)
+            precedence(used_ms, 0)
         })
     }
 
@@ -310,25 +311,27 @@ impl Lecture {
         }
     }
 
-    fn tell(&mut self, id: u128, place: u32, said: Option<Forecast>, line: &[&Job]) {
+    fn tell(&mut self, id: u128, position: u32, said: Option<StartEstimate>, line: &[&Job]) {
         let Some(cell) = self.cells.get(&id) else {
             return;
         };
         let last = cell.tellings.last();
-        let before = last.map(|last| last.place);
+        let before = last.map(|last| last.position);
         let overtakers = said.map(|said| said.overtakers);
-        let place = ToldPlace::next(before, place, overtakers, self.now);
+        let position = ShownPosition::next(before, position, overtakers, self.now);
         let starts = said.map(|said| said.starts.map(|ms| ms + self.now));
         match last {
             Some(last) if last.at + TELL_EVERY > self.now => return,
-            Some(last) if last.place.is_same(&place) && is_near(last.starts, starts) => return,
+            Some(last) if last.position.is_same(&position) && is_near(last.starts, starts) => {
+                return;
+            }
             _ => {}
         }
         let wanted = last.is_none() && id.is_multiple_of(self.best_each);
         let telling = Telling {
             at: self.now,
-            place,
-            moved_back: place.moved_back(line, self.now),
+            position,
+            moved_back: position.moved_back(line, self.now),
             starts,
             best: wanted.then(|| self.best(id)).flatten(),
         };
@@ -420,7 +423,7 @@ impl Lecture {
             notebook: person.notebook,
             owner: Arc::clone(&person.owner),
             worker: worker.map(|worker| WorkerId(Uuid::from_u128(worker as u128))),
-            standing: standing(person.used_ms(self.now), self.now - cell.submitted),
+            precedence: precedence(person.used_ms(self.now), self.now - cell.submitted),
             held: false,
             paused: false,
             front: None,
@@ -428,8 +431,8 @@ impl Lecture {
     }
 }
 
-fn standing(used_ms: f64, waited_ms: u64) -> Standing {
-    Standing {
+fn precedence(used_ms: f64, waited_ms: u64) -> Precedence {
+    Precedence {
         used_ms,
         weight: 1.0,
         boost: 1.0,

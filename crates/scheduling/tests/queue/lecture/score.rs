@@ -37,11 +37,11 @@ pub(crate) struct Held {
 
 impl MovesBack {
     fn add(&mut self, before: &Telling, after: &Telling) -> bool {
-        let is_back =
-            after.place.place > before.place.place || after.place.last > before.place.last;
+        let is_back = after.position.position > before.position.position
+            || after.position.last > before.position.last;
         if is_back {
             self.tellings += 1;
-            self.beyond += usize::from(after.place.place > before.place.last);
+            self.beyond += usize::from(after.position.position > before.position.last);
             self.without_reason += usize::from(after.moved_back.is_none());
         }
         is_back

@@ -1,0 +1,63 @@
+//! One of the brokers on a database is the leader. The others are followers, and try to become the leader.
+
+use crate::{
+    engine::{Engine, Event},
+    store::{Loaded, StoreError},
+};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// How often a follower tries to become the leader.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// This broker's part among those on its database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Leadership {
+    /// Not known yet, or the database cannot be reached.
+    Unknown,
+    Follower {
+        leader: String,
+    },
+    Leader,
+}
+
+/// Makes this broker the leader and loads the jobs, which no other broker can change from then on.
+pub(crate) async fn acquire(engine: &Engine) -> Result<Loaded, StoreError> {
+    engine.store.acquire_leadership().await?;
+    // Before the announcement, so that no two brokers send a connection to each other.
+    engine.leadership.send_replace(Leadership::Unknown);
+    engine.store.announce(&engine.address).await?;
+    engine.store.load().await
+}
+
+pub(crate) fn follow(engine: &Engine, leader: Option<String>) {
+    let leadership = match leader {
+        Some(leader) if leader != engine.address => Leadership::Follower { leader },
+        _ => Leadership::Unknown,
+    };
+    engine.leadership.send_if_modified(|known| {
+        let changed = *known != leadership;
+        if changed && let Leadership::Follower { leader } = &leadership {
+            tracing::info!("This broker is a follower; {leader} is the leader");
+        }
+        *known = leadership;
+        changed
+    });
+}
+
+/// Closes new connections for a while, because the state is not known; peers reconnect. Questions get no answer.
+pub(crate) async fn reject_connections(inbox: &mut mpsc::Receiver<Event>, pause: Duration) {
+    let over = tokio::time::sleep(pause);
+    tokio::pin!(over);
+    loop {
+        tokio::select! {
+            biased;
+            () = &mut over => return,
+            Some(event) = inbox.recv() => {
+                if let Event::ProxyConnected(_, outgoing, ..) | Event::WorkerConnected(_, outgoing, _) = event {
+                    outgoing.close.cancel();
+                }
+            }
+        }
+    }
+}

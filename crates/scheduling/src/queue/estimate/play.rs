@@ -1,0 +1,508 @@
+//! One way in which the line may go on.
+//!
+//! The rules are those of [`crate::queue::plan`], on numbers in place of names, because this is done thousands of times.
+
+use super::chance::Chance;
+use crate::queue::{
+    CourseOutlook, Expected, Job, Outlook, Precedence, SESSION_PATIENCE_MS, Worker, in_order,
+    times::Times,
+};
+use baton_protocol::{JobId, NotebookId, WorkerId};
+use foldhash::{HashMap, HashMapExt};
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
+
+/// A play that is longer than any lecture tells nothing.
+const HORIZON_MS: u64 = 8 * 3_600_000;
+/// The newcomers of a course that one play counts in.
+const MOST_NEWCOMERS: u64 = 200;
+const RUN: u64 = 1;
+const START: u64 = 2;
+const PAUSE: u64 = 3;
+
+/// What all plays begin with.
+#[derive(Debug, Clone)]
+pub(super) struct World {
+    outlook: Outlook,
+    jobs_per_person: u32,
+    workers: Vec<Room>,
+    /// Where each notebook has a warm session.
+    warm: Vec<Vec<usize>>,
+    /// Where each notebook has a session that holds what no other can have.
+    keeping: Vec<Option<usize>>,
+    people: usize,
+    waiting: Vec<JobId>,
+    /// With the worker where that one is connected.
+    running: Vec<(Entry, Option<usize>)>,
+    /// In order. The first of them are those of `waiting` that may be started.
+    line: Vec<Entry>,
+    returning: Vec<Person>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    slots: u32,
+    busy: u32,
+    id: WorkerId,
+}
+
+/// A job, or what somebody submits who comes later.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    order: Order,
+    /// Its number among those that wait.
+    waiting: Option<usize>,
+    person: Person,
+    /// Its number in [`Outlook::jobs`]; `None`: of one that is not submitted yet.
+    job: Option<usize>,
+    chance: Chance,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Person {
+    owner: usize,
+    /// `None`: one that is not known, somewhere warm or not.
+    notebook: Option<usize>,
+    course: usize,
+    precedence: Precedence,
+    absent_ms: u64,
+    chance: Chance,
+}
+
+/// Lower is sooner. The ranks of all who wait fall alike, so their order stays.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Order {
+    front: Reverse<Option<i64>>,
+    rank: f64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Start {
+    pub(super) after_ms: u64,
+    /// How many started before it who had not come yet.
+    pub(super) overtakers: u64,
+}
+
+impl Order {
+    fn of(front: Option<i64>, precedence: &Precedence, submitted_ms: u64) -> Self {
+        // As if it had been asked at the beginning.
+        let later = submitted_ms as f64 / crate::queue::WAITING_PER_USE;
+        Self {
+            front: Reverse(front),
+            rank: precedence.rank() + later,
+        }
+    }
+
+    fn is_before(&self, other: &Self) -> bool {
+        let by_front = self.front.cmp(&other.front);
+        by_front.then(self.rank.total_cmp(&other.rank)).is_le()
+    }
+}
+
+/// Names, by number.
+struct Numbers<Name>(HashMap<Name, usize>);
+
+impl<Name: std::hash::Hash + Eq> Numbers<Name> {
+    fn of(&mut self, name: Name) -> usize {
+        let next = self.0.len();
+        *self.0.entry(name).or_insert(next)
+    }
+}
+
+impl World {
+    pub(super) fn new(
+        jobs: &[Job],
+        workers: &[Worker],
+        jobs_per_person: u32,
+        outlook: Outlook,
+    ) -> Self {
+        let mut owners: Numbers<Arc<str>> = Numbers(HashMap::with_capacity(jobs.len()));
+        let mut notebooks: Numbers<NotebookId> = Numbers(HashMap::with_capacity(jobs.len()));
+        let open: Vec<&Worker> = workers.iter().filter(|worker| worker.open).collect();
+        let mut entry = |number: usize, job: &Job, waiting: Option<usize>| Entry {
+            order: Order::of(job.front, &job.precedence, 0),
+            waiting,
+            person: Person {
+                owner: owners.of(job.owner.clone()),
+                notebook: Some(notebooks.of(job.notebook)),
+                course: outlook.jobs[number].course,
+                precedence: job.precedence,
+                absent_ms: 0,
+                chance: Chance::of_name(&job.owner),
+            },
+            job: Some(number),
+            chance: Chance::of_id(job.job.0.as_u128()),
+        };
+        let is_at = |id: WorkerId| open.iter().position(|worker| worker.worker == id);
+        let mut rooms: Vec<Room> = open
+            .iter()
+            .map(|worker| Room {
+                slots: worker.slots,
+                busy: 0,
+                id: worker.worker,
+            })
+            .collect();
+        let mut running = Vec::new();
+        for (number, job) in jobs.iter().enumerate() {
+            if let Some(worker) = job.worker {
+                let at = is_at(worker);
+                if let Some(at) = at {
+                    rooms[at].busy += 1;
+                }
+                running.push((entry(number, job, None), at));
+            }
+        }
+        let ordered = in_order(jobs);
+        let waiting = ordered.iter().map(|(_, job)| job.job).collect();
+        let may_start = (0..)
+            .zip(ordered)
+            .filter(|(_, (_, job))| !job.held && !job.paused);
+        let line = may_start
+            .map(|(position, (number, job))| entry(number, job, Some(position)))
+            .collect();
+        let mut warm = vec![Vec::new(); notebooks.0.len()];
+        let mut keeping = vec![None; notebooks.0.len()];
+        for (at, worker) in open.iter().enumerate() {
+            for notebook in &worker.warm {
+                if let Some(number) = notebooks.0.get(notebook) {
+                    warm[*number].push(at);
+                }
+            }
+            for notebook in &worker.keeping {
+                if let Some(number) = notebooks.0.get(notebook) {
+                    keeping[*number].get_or_insert(at);
+                }
+            }
+        }
+        let returning = outlook.returning.iter().map(|returning| Person {
+            owner: owners.of(returning.owner.clone()),
+            notebook: None,
+            course: returning.course,
+            precedence: returning.precedence,
+            absent_ms: returning.absent_ms,
+            chance: Chance::of_name(&returning.owner),
+        });
+        let returning = returning.collect();
+        Self {
+            jobs_per_person: jobs_per_person.max(1),
+            workers: rooms,
+            warm,
+            keeping,
+            people: owners.0.len(),
+            waiting,
+            running,
+            line,
+            returning,
+            outlook,
+        }
+    }
+
+    fn unlike(&self, play: u64) -> Vec<(f64, f64)> {
+        let of_course = |(course, number): (&CourseOutlook, u64)| {
+            let factor = |what: &str, spread: f64| {
+                let chance = Chance::of_name(what).and(number);
+                chance.factor_in_play(play, spread)
+            };
+            let runs = factor("runs", course.unlike_runs);
+            (runs, factor("pauses", course.unlike_pauses))
+        };
+        self.outlook
+            .courses
+            .iter()
+            .zip(0..)
+            .map(of_course)
+            .collect()
+    }
+
+    /// The next one first.
+    pub(super) fn waiting(&self) -> &[JobId] {
+        &self.waiting
+    }
+
+    fn expected(&self, entry: &Entry) -> Option<&Expected> {
+        entry.job.map(|number| &self.outlook.jobs[number])
+    }
+
+    /// Of each that waits, when it starts, if it does.
+    pub(super) fn play(&self, number: u64) -> Vec<Option<Start>> {
+        let mut play = Play {
+            world: self,
+            number,
+            workers: self.workers.clone(),
+            last_worker: vec![None; self.warm.len()],
+            busy_notebooks: vec![false; self.warm.len()],
+            busy_owners: vec![0; self.people],
+            open: vec![0; self.people],
+            line: (0..self.line.len()).collect(),
+            entries: self.line.clone(),
+            events: BinaryHeap::new(),
+            runs: Vec::new(),
+            people: Vec::new(),
+            starts: vec![None; self.waiting.len()],
+            left: self.line.len(),
+            newly_started: 0,
+            unlike: self.unlike(number),
+        };
+        if play.begin() {
+            play.go_on();
+        }
+        play.starts
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Event {
+    Ends(usize),
+    Comes(usize),
+}
+
+struct Play<'world> {
+    world: &'world World,
+    number: u64,
+    workers: Vec<Room>,
+    /// Where a notebook ran last, of those that ran in this play.
+    last_worker: Vec<Option<usize>>,
+    busy_notebooks: Vec<bool>,
+    busy_owners: Vec<u32>,
+    /// Jobs of each person that wait or run.
+    open: Vec<u32>,
+    /// In order, by their numbers: they move often.
+    line: Vec<usize>,
+    entries: Vec<Entry>,
+    events: BinaryHeap<Reverse<(u64, Event)>>,
+    runs: Vec<(Entry, Option<usize>, u64)>,
+    people: Vec<Person>,
+    starts: Vec<Option<Start>>,
+    /// How many of those that wait now have not started.
+    left: usize,
+    newly_started: u64,
+    /// Of each course, how much longer all runs and pauses are than the past tells.
+    unlike: Vec<(f64, f64)>,
+}
+
+impl Play<'_> {
+    /// False when something runs of which nobody knows how long it takes.
+    fn begin(&mut self) -> bool {
+        let world = self.world;
+        for entry in &world.line {
+            self.open[entry.person.owner] += 1;
+        }
+        for (entry, worker) in &world.running {
+            self.open[entry.person.owner] += 1;
+            self.occupy(entry);
+            let starting = world.expected(entry).and_then(|job| job.starting.as_ref());
+            let starting = self.drawn(starting, entry.chance.and(START));
+            if !self.runs(*entry, *worker, starting) {
+                return false;
+            }
+        }
+        for person in &world.returning {
+            self.comes_back(*person, 0);
+        }
+        for (number, course) in world.outlook.courses.iter().enumerate() {
+            let mut at = 0.0;
+            for newcomer in 0..MOST_NEWCOMERS {
+                let chance = Chance::of_name("newcomer").and(number as u64).and(newcomer);
+                at += -(1.0 - chance.in_play(self.number)).ln() / course.newcomers;
+                if at.is_nan() || at > course.newcomers_for_ms as f64 {
+                    break;
+                }
+                let person = Person {
+                    owner: self.open.len(),
+                    notebook: None,
+                    course: number,
+                    precedence: course.newcomer,
+                    absent_ms: 0,
+                    chance,
+                };
+                self.open.push(0);
+                self.busy_owners.push(0);
+                self.enter(at as u64, person);
+            }
+        }
+        true
+    }
+
+    fn go_on(&mut self) {
+        self.fill(0);
+        while self.left > 0
+            && let Some(Reverse((now, event))) = self.events.pop()
+            && now <= HORIZON_MS
+        {
+            match event {
+                Event::Ends(run) => self.end(run, now),
+                Event::Comes(person) => self.submit(person, now),
+            }
+            let at_once = self.events.peek();
+            if at_once.is_some_and(|Reverse((next, _))| *next == now) {
+                continue;
+            }
+            if !self.fill(now) {
+                return;
+            }
+        }
+    }
+
+    fn end(&mut self, run: usize, now: u64) {
+        let (entry, worker, run_ms) = self.runs[run];
+        let mut person = entry.person;
+        if let Some(notebook) = person.notebook {
+            self.busy_notebooks[notebook] = false;
+            self.last_worker[notebook] = worker;
+        }
+        self.busy_owners[person.owner] -= 1;
+        self.open[person.owner] -= 1;
+        if let Some(worker) = worker {
+            self.workers[worker].busy -= 1;
+        }
+        if self.open[person.owner] == 0 {
+            person.precedence.used_ms += run_ms as f64;
+            person.precedence.low_priority = false;
+            person.precedence.waited_ms = 0;
+            person.absent_ms = 0;
+            person.chance = person.chance.and(PAUSE);
+            self.comes_back(person, now);
+        }
+    }
+
+    /// Some never do.
+    fn comes_back(&mut self, person: Person, now: u64) {
+        let pauses = &self.world.outlook.courses[person.course].pauses;
+        let (_, lazier) = self.unlike[person.course];
+        let away = person.absent_ms as f64 / 1000.0;
+        let left = 1.0 - person.chance.in_play(self.number);
+        let part = 1.0 - pauses.longer_than(away) * left;
+        if let Some(pause) = pauses.percentile(part) {
+            self.enter(
+                now + ((pause - away).max(0.0) * 1000.0 * lazier) as u64,
+                person,
+            );
+        }
+    }
+
+    fn enter(&mut self, at: u64, person: Person) {
+        self.events
+            .push(Reverse((at, Event::Comes(self.people.len()))));
+        self.people.push(person);
+    }
+
+    fn submit(&mut self, person: usize, now: u64) {
+        let person = self.people[person];
+        self.open[person.owner] += 1;
+        let entry = Entry {
+            order: Order::of(None, &person.precedence, now),
+            waiting: None,
+            person,
+            job: None,
+            chance: person.chance.and(now),
+        };
+        let position = self
+            .line
+            .partition_point(|other| self.entries[*other].order.is_before(&entry.order));
+        self.line.insert(position, self.entries.len());
+        self.entries.push(entry);
+    }
+
+    /// Starts what can be started. False when a run begins of which nobody knows how long it takes.
+    fn fill(&mut self, now: u64) -> bool {
+        let mut position = 0;
+        while position < self.line.len() && self.has_room() {
+            let entry = self.entries[self.line[position]];
+            let person = entry.person;
+            let is_busy = person
+                .notebook
+                .is_some_and(|notebook| self.busy_notebooks[notebook]);
+            if is_busy
+                || self.busy_owners[person.owner] >= self.world.jobs_per_person
+                || self.waits_for_session(&person, now)
+            {
+                position += 1;
+                continue;
+            }
+            let Some((worker, is_warm)) = self.choose_worker(person.notebook) else {
+                return true;
+            };
+            self.line.remove(position);
+            self.occupy(&entry);
+            self.workers[worker].busy += 1;
+            let outlook = &self.world.outlook;
+            let (one, other) = match is_warm {
+                true => (&outlook.warm, &outlook.cold),
+                false => (&outlook.cold, &outlook.warm),
+            };
+            let starting = one.as_ref().or(other.as_ref());
+            let start = now + self.drawn(starting, entry.chance.and(START));
+            match entry.waiting {
+                Some(number) => {
+                    self.left -= 1;
+                    self.starts[number] = Some(Start {
+                        after_ms: start,
+                        overtakers: self.newly_started,
+                    });
+                }
+                None => self.newly_started += 1,
+            }
+            if !self.runs(entry, Some(worker), start) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn runs(&mut self, entry: Entry, worker: Option<usize>, start: u64) -> bool {
+        let world = self.world;
+        let (takes, of_its_own) = match world.expected(&entry) {
+            Some(expected) => (&expected.takes, expected.of_its_own),
+            None => (&world.outlook.courses[entry.person.course].takes, 0.0),
+        };
+        let Some(takes) = takes else {
+            return false;
+        };
+        let usual_ms = takes.at(entry.chance.and(RUN).in_play(self.number));
+        let (slower, _) = self.unlike[entry.person.course];
+        let run_ms = (usual_ms as f64 * slower.powf(1.0 - of_its_own)) as u64;
+        let end = start.saturating_add(run_ms);
+        self.events
+            .push(Reverse((end, Event::Ends(self.runs.len()))));
+        self.runs.push((entry, worker, run_ms));
+        true
+    }
+
+    fn drawn(&self, times: Option<&Times>, chance: Chance) -> u64 {
+        times.map_or(0, |times| times.at(chance.in_play(self.number)))
+    }
+
+    fn occupy(&mut self, entry: &Entry) {
+        if let Some(notebook) = entry.person.notebook {
+            self.busy_notebooks[notebook] = true;
+        }
+        self.busy_owners[entry.person.owner] += 1;
+    }
+
+    fn has_room(&self) -> bool {
+        self.workers.iter().any(|worker| worker.busy < worker.slots)
+    }
+
+    fn waits_for_session(&self, person: &Person, now: u64) -> bool {
+        let keeping = person
+            .notebook
+            .and_then(|notebook| self.world.keeping[notebook]);
+        keeping.is_some_and(|at| self.workers[at].busy >= self.workers[at].slots)
+            && person.precedence.waited_ms + now < SESSION_PATIENCE_MS
+    }
+
+    /// The warm session's worker first, then the least loaded one; and whether it is warm.
+    fn choose_worker(&self, notebook: Option<usize>) -> Option<(usize, bool)> {
+        let is_warm = |at: usize| {
+            notebook.is_none_or(|notebook| {
+                self.last_worker[notebook] == Some(at) || self.world.warm[notebook].contains(&at)
+            })
+        };
+        let free = self.workers.iter().enumerate();
+        let free = free.filter(|(_, worker)| worker.busy < worker.slots);
+        let chosen = free.min_by_key(|(at, worker)| {
+            let load_per_million = u64::from(worker.busy) * 1_000_000 / u64::from(worker.slots);
+            (!is_warm(*at), load_per_million, worker.id)
+        });
+        chosen.map(|(at, _)| (at, is_warm(at)))
+    }
+}

@@ -1,0 +1,116 @@
+//! Which notebooks, people and slots have a job at one moment.
+
+use super::{Job, Reason, SESSION_PATIENCE_MS, Worker};
+use baton_protocol::{JobId, NotebookId, WorkerId};
+use foldhash::{HashMap, HashMapExt};
+
+/// Built for each decision, so nothing in it is copied or allocated per job.
+#[derive(Debug, Clone)]
+pub(super) struct Occupancy<'jobs> {
+    workers: &'jobs [Worker],
+    jobs_per_person: u32,
+    busy_notebooks: HashMap<NotebookId, JobId>,
+    busy_persons: HashMap<&'jobs str, Jobs>,
+    busy_slots: HashMap<WorkerId, u32>,
+}
+
+/// A person's running jobs.
+#[derive(Debug, Clone, Copy)]
+struct Jobs {
+    count: u32,
+    /// Which of them tells why others wait.
+    first: JobId,
+}
+
+pub(super) enum Taken {
+    By(WorkerId),
+    Not(Reason),
+}
+
+impl<'jobs> Occupancy<'jobs> {
+    pub(super) fn new(jobs: &'jobs [Job], workers: &'jobs [Worker], jobs_per_person: u32) -> Self {
+        let mut occupancy = Self {
+            workers,
+            jobs_per_person: jobs_per_person.max(1),
+            busy_notebooks: HashMap::with_capacity(jobs.len()),
+            busy_persons: HashMap::with_capacity(jobs.len()),
+            busy_slots: HashMap::with_capacity(workers.len()),
+        };
+        for job in jobs {
+            if let Some(worker) = job.worker {
+                occupancy.occupy(job, worker);
+            }
+        }
+        occupancy
+    }
+
+    /// Gives the job a slot, if the rules allow it.
+    pub(super) fn take(&mut self, job: &'jobs Job) -> Taken {
+        if job.held {
+            return Taken::Not(Reason::Held);
+        }
+        if job.paused {
+            return Taken::Not(Reason::CoursePaused);
+        }
+        if let Some(other) = self.busy_notebooks.get(&job.notebook) {
+            return Taken::Not(Reason::OwnJobRuns(*other));
+        }
+        if let Some(others) = self.busy_persons.get(&*job.owner)
+            && others.count >= self.jobs_per_person
+        {
+            return Taken::Not(Reason::OwnJobRuns(others.first));
+        }
+        if let Some(worker) = self.worker_to_wait_for(job) {
+            return Taken::Not(Reason::OwnSession(worker));
+        }
+        match self.choose_worker(job.notebook) {
+            Some(worker) => {
+                self.occupy(job, worker);
+                Taken::By(worker)
+            }
+            None if self.workers.is_empty() => Taken::Not(Reason::NoWorker),
+            None if self.workers.iter().all(|worker| !worker.open) => {
+                Taken::Not(Reason::WorkersClosed)
+            }
+            None => Taken::Not(Reason::JobsAhead),
+        }
+    }
+
+    fn occupy(&mut self, job: &'jobs Job, worker: WorkerId) {
+        self.busy_notebooks.insert(job.notebook, job.job);
+        let none = Jobs {
+            count: 0,
+            first: job.job,
+        };
+        self.busy_persons.entry(&job.owner).or_insert(none).count += 1;
+        *self.busy_slots.entry(worker).or_default() += 1;
+    }
+
+    fn busy(&self, worker: &Worker) -> u32 {
+        self.busy_slots.get(&worker.worker).copied().unwrap_or(0)
+    }
+
+    /// The busy worker whose session holds what would be lost on any other.
+    fn worker_to_wait_for(&self, job: &Job) -> Option<WorkerId> {
+        if job.precedence.waited_ms >= SESSION_PATIENCE_MS {
+            return None;
+        }
+        let keeps = |worker: &&Worker| worker.open && worker.keeping.contains(&job.notebook);
+        let worker = self.workers.iter().find(keeps)?;
+        (self.busy(worker) >= worker.slots).then_some(worker.worker)
+    }
+
+    /// The warm session's worker first, then the least loaded one. `None` when no slot is free.
+    fn choose_worker(&self, notebook: NotebookId) -> Option<WorkerId> {
+        self.workers
+            .iter()
+            .filter(|worker| worker.open && self.busy(worker) < worker.slots)
+            .min_by_key(|worker| {
+                let cold = !worker.warm.contains(&notebook);
+                let load_per_million =
+                    u64::from(self.busy(worker)) * 1_000_000 / u64::from(worker.slots);
+                (cold, load_per_million, worker.worker)
+            })
+            .map(|worker| worker.worker)
+    }
+}

@@ -1,0 +1,593 @@
+//! A `%%gpu` cell from top to bottom: snapshot in, connect, send state, submit, follow, receive state, apply.
+//!
+//! In: the shim's snapshot, and job events from the broker. Out: the submission and its state to the broker, output
+//! to the clients, and the changed state to the shim. [`RemoteCells`] is what outlives one cell;
+//! [`cell::RemoteCell`] is the running one. Every wait also listens to the shim, so an interrupt works in every step.
+//!
+//! **Invariant:** the notebook gets a cell's changes completely or not at all. Any other end of a cell voids the
+//! object table on both sides, and the next cell starts a new one.
+
+mod autostart;
+mod cell;
+mod deferred;
+mod display;
+mod failure;
+mod file_changes;
+mod link;
+mod names;
+mod naming;
+mod notebook_files;
+mod output_history;
+mod session_state;
+mod status_line;
+mod transfer;
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
+use baton_protocol::files::Payload;
+use baton_protocol::proxy::FromProxy;
+use baton_protocol::shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook};
+use baton_protocol::{
+    CallId, Cell, JobEvent, JobId, NotebookId, Outcome, RemoteError, State, Submission, Usage,
+};
+use baton_transport::frames::FrameError;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use self::cell::{RemoteCell, Stop};
+use self::deferred::{Deferred, DeferredState};
+use self::display::Display;
+use self::failure::Failure;
+use self::link::{EndedSessions, JobUpdate, Link, Step};
+use self::names::{Sending, SentNames};
+use self::naming::Naming;
+use self::notebook_files::NotebookFiles;
+use self::session_state::SessionState;
+use self::status_line::Waiting;
+use self::transfer::Transfer;
+use crate::config::RemoteConfig;
+
+/// How long a cell waits for a broker that was never reached.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
+/// How long an interrupted cell may take to return its state; a worker gives a session less.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
+/// How long an interrupted cell waits for the broker's confirmation.
+const CANCEL_SILENCE: Duration = Duration::from_millis(500);
+
+/// What a notebook's `%%gpu` cells share. Cells run one at a time.
+pub(crate) struct RemoteCells {
+    notebook: NotebookId,
+    naming: Naming,
+    python: String,
+    python_version: String,
+    link: Link,
+    ended: EndedSessions,
+    /// How long a submitted cell waits for a broker that is unreachable.
+    patience: Duration,
+    transfer: Transfer,
+    files: NotebookFiles,
+    display: Display,
+    /// `None` before the first cell and after any failure.
+    session: Option<SessionState>,
+    /// The worker that has the session.
+    session_on: Option<String>,
+    deferred: DeferredState,
+}
+
+/// What can happen while no cell runs.
+pub(crate) enum BetweenCells {
+    /// [`RemoteCells::send_deferred`] has something for the shim.
+    Deferred,
+    /// The session on this worker ended.
+    SessionEnded(String),
+}
+
+pub(crate) enum CellEnd {
+    Done,
+    /// The shim gave this cell up and began another.
+    Replaced(Box<Run>),
+    KernelGone,
+}
+
+/// The job's last event.
+struct Finished {
+    outcome: Outcome,
+    error: Option<RemoteError>,
+    state: Option<State>,
+    usage: Usage,
+    files: Option<Payload>,
+    /// Bytes of deferred state.
+    deferred_bytes: u64,
+}
+
+impl RemoteCells {
+    /// Also returns the future that drives the connection to the broker. It ends after the `RemoteCells` is dropped.
+    pub(crate) fn open(config: RemoteConfig) -> (Self, impl Future<Output = ()>) {
+        let notebook = NotebookId::random();
+        let (link, ended, drive_link) =
+            link::open(config.broker, config.course, notebook, config.patience);
+        let cells = Self {
+            notebook,
+            naming: Naming::new(),
+            python: String::new(),
+            python_version: String::new(),
+            link,
+            ended,
+            patience: config.patience,
+            transfer: Transfer::new(config.kernel_pid, config.memory),
+            files: NotebookFiles::new(config.trash),
+            display: Display::new(config.relay),
+            session: None,
+            session_on: None,
+            deferred: DeferredState::default(),
+        };
+        (cells, drive_link)
+    }
+
+    pub(crate) fn on_hello(&mut self, hello: Hello) {
+        self.python = hello.python;
+        self.python_version = hello.python_version;
+    }
+
+    /// Runs one cell and tells the shim how it ended.
+    pub(crate) async fn run(
+        &mut self,
+        run: Run,
+        reader: &mut ShimReader,
+        writer: &mut ShimWriter,
+    ) -> Result<CellEnd, FrameError> {
+        self.deferred.repeat();
+        let job = JobId::random();
+        let mut cell = RemoteCell::new(job, &run, reader, writer);
+        let span = tracing::error_span!("job", job.id = %job);
+        match self.run_steps(&mut cell, run).instrument(span).await {
+            Ok(()) => Ok(CellEnd::Done),
+            Err(stop) => self.on_stop(cell, stop).await,
+        }
+    }
+
+    async fn run_steps(&mut self, cell: &mut RemoteCell<'_>, run: Run) -> Result<(), Stop> {
+        self.link.wake().await;
+        let transports = cell
+            .connect(&mut self.link, &self.display, CONNECT_PATIENCE)
+            .await?;
+        let mut request = self.request(&run);
+        request.notebook_folder = cell.notebook_folder(&mut self.files, &transports).await?;
+        let cell_key = Some(self.naming.cell_key(&run.code, &self.link.status()));
+        let priority = run.priority;
+        let state = self.send_state(cell, run.state).await?;
+        self.link
+            .submit(Submission {
+                job: cell.job,
+                notebook: self.notebook,
+                notebook_name: self.naming.notebook.clone(),
+                cell_key,
+                priority,
+                cell: request,
+                state,
+            })
+            .await;
+        cell.release().await?;
+        let finished = self.follow(cell).await?;
+        self.receive_and_apply(cell, finished).await
+    }
+
+    fn request(&self, run: &Run) -> Cell {
+        Cell {
+            code: run.code.clone(),
+            message_id: run.message_id.clone(),
+            execution_count: run.execution_count,
+            silent: run.silent,
+            timeout_ms: run.timeout_ms,
+            longest_timeout_ms: None,
+            gpu_memory_bytes: run.gpu_memory_bytes,
+            allow_stdin: run.allow_stdin,
+            python: self.python.clone(),
+            python_version: self.python_version.clone(),
+            folder: run.folder.clone(),
+            notebook_folder: None,
+        }
+    }
+
+    /// Moves what the session lacks to where a worker can get it. Afterwards the shim's memory is no longer read,
+    /// which [`RemoteCell::release`] tells the shim.
+    async fn send_state(
+        &mut self,
+        cell: &mut RemoteCell<'_>,
+        mut snapshot: Snapshot,
+    ) -> Result<State, Stop> {
+        cell.status_line.waits(Waiting::Sending);
+        let session = loop {
+            match self.session.take() {
+                _ if snapshot.messages == 0 => {
+                    self.files.session_is_new();
+                    break SessionState::new();
+                }
+                Some(session) if session.version.messages == snapshot.messages => break session,
+                _ => snapshot = cell.whole_state().await?,
+            }
+        };
+        let transports = cell
+            .connect(&mut self.link, &self.display, self.patience)
+            .await?;
+        let cancel = CancellationToken::new();
+        let version = session.version;
+        let outgoing = session.continued_by(snapshot);
+        let sending = self.transfer.send(outgoing, &transports, &cancel);
+        tokio::pin!(sending);
+        let mut stop = None;
+        let sent = loop {
+            let look = cell.status_line.next_look(cell.now());
+            tokio::select! {
+                sent = &mut sending => break sent,
+                () = tokio::time::sleep(look) => self.display.refresh_status_line(cell),
+                stopped = cell.stopped(), if stop.is_none() => {
+                    stop = Some(stopped);
+                    cancel.cancel();
+                }
+            }
+        };
+        if let Some(stop) = stop {
+            return Err(stop);
+        }
+        let sent = sent.map_err(|error| Failure::transfer(&error, cell.job))?;
+        self.session = Some(SessionState::after(version, sent.ledger));
+        cell.held = sent.held;
+        Ok(sent.state)
+    }
+
+    /// Passes everything between the job and the shim, from the submission to the job's last event.
+    async fn follow(&mut self, cell: &mut RemoteCell<'_>) -> Result<Finished, Stop> {
+        let mut cancelled: Option<(Instant, Duration)> = None;
+        let mut down_since: Option<Instant> = None;
+        let mut names = None;
+        cell.status_line.waits(Waiting::Starting { worker: None });
+        loop {
+            let mut look = cell.status_line.next_look(cell.now());
+            if let Some((since, patience)) = cancelled {
+                look = look.min(patience.saturating_sub(since.elapsed()));
+            }
+            tokio::select! {
+                step = self.link.next_of(cell.job) => match step {
+                    Step::Update(JobUpdate::Cancelling) => {
+                        if let Some((_, patience)) = &mut cancelled {
+                            *patience = CANCEL_PATIENCE;
+                        }
+                    }
+                    Step::Update(JobUpdate::Lost) => {
+                        return Err(Failure::job_lost(cell.job).into());
+                    }
+                    Step::Update(JobUpdate::Position(position)) => {
+                        cell.is_stored = true;
+                        let since = cell.now();
+                        cell.status_line.waits(Waiting::Queued { position, since });
+                    }
+                    Step::Update(JobUpdate::Event(event)) => match *event {
+                        JobEvent::Finished { outcome, error, state, usage, files, deferred_bytes } => {
+                            return Ok(Finished { outcome, error, state, usage, files, deferred_bytes });
+                        }
+                        event => self.on_event(cell, event).await?,
+                    },
+                    Step::Status(status) => match cell.transports(status)? {
+                        Ok(transports) => {
+                            down_since = None;
+                            self.files.repeat_answers(cell.job, &self.link).await;
+                            self.files.answer(cell.job, &transports.chunks);
+                        }
+                        Err(_) => {
+                            down_since.get_or_insert_with(Instant::now);
+                            cell.status_line.waits(Waiting::Connecting);
+                        }
+                    },
+                },
+                (question, answer) = self.files.next_answer(cell.job) => {
+                    self.link.send(FromProxy::Files { job: cell.job, question, answer }).await;
+                }
+                message = cell.reader.receive() => match message? {
+                    Some(FromNotebook::State { call, state }) if call == cell.call => {
+                        let state = self.send_state(cell, state).await?;
+                        self.link.send(FromProxy::State { job: cell.job, state }).await;
+                        cell.release().await?;
+                    }
+                    Some(FromNotebook::Names { call, state }) if call == cell.call => {
+                        names = Some(self.begin_names(cell, state)?);
+                    }
+                    Some(FromNotebook::Input { call, value }) if call == cell.call => {
+                        let (job, question) = (cell.job, cell.input.unwrap_or_default());
+                        self.link.answer(job, FromProxy::Input { job, question, value }).await;
+                    }
+                    other => match cell.stop_of(other) {
+                        Some(Stop::Cancelled) if down_since.is_none() => {
+                            self.link.send(FromProxy::Cancel { job: cell.job }).await;
+                            cancelled.get_or_insert_with(|| (Instant::now(), CANCEL_SILENCE));
+                        }
+                        Some(stop) => return Err(stop),
+                        None => {}
+                    },
+                },
+                sent = names::sent(&mut names) => {
+                    names = None;
+                    self.send_names(cell, sent).await?;
+                }
+                () = tokio::time::sleep(look) => self.display.refresh_status_line(cell),
+            }
+            if cancelled.is_some_and(|(since, patience)| since.elapsed() >= patience) {
+                return Err(Stop::Cancelled);
+            }
+            if down_since.is_some_and(|since| since.elapsed() > self.patience) {
+                return Err(Failure::no_answer(None, cell.job).into());
+            }
+        }
+    }
+
+    async fn on_event(&mut self, cell: &mut RemoteCell<'_>, event: JobEvent) -> Result<(), Stop> {
+        cell.is_stored = true;
+        let call = cell.call;
+        match event {
+            JobEvent::Assigned {
+                worker,
+                gpu,
+                timeout_ms,
+            } => {
+                let now = cell.now();
+                cell.status_line
+                    .assigned(worker.clone(), gpu, timeout_ms, now);
+                cell.worker = Some(worker);
+            }
+            JobEvent::StateWanted {} | JobEvent::BytesWanted {} => {
+                if matches!(event, JobEvent::BytesWanted {}) {
+                    self.transfer.use_chunks();
+                }
+                self.session = None;
+                cell.writer.send(&ToNotebook::StateWanted { call }).await?;
+            }
+            JobEvent::Started { worker } => {
+                cell.started = true;
+                self.ended.forget();
+                cell.status_line.starts(cell.now());
+                cell.worker = Some(worker);
+            }
+            JobEvent::Output(output) => self.display.show(cell, output).await?,
+            JobEvent::FilesWanted { question, wanted } => {
+                self.files.asked(question, wanted);
+                if let Ok(transports) = cell.transports(self.link.status())? {
+                    self.files.answer(cell.job, &transports.chunks);
+                }
+            }
+            JobEvent::InputWanted {
+                question,
+                prompt,
+                password,
+            } => {
+                cell.input = Some(question);
+                let wanted = ToNotebook::InputWanted {
+                    call,
+                    prompt,
+                    password,
+                };
+                cell.writer.send(&wanted).await?;
+            }
+            JobEvent::NamesWanted { number, names } => {
+                cell.question = Some(number);
+                let wanted = ToNotebook::NamesWanted { call, names };
+                cell.writer.send(&wanted).await?;
+            }
+            JobEvent::Charged(left) => cell.status_line.charged(left),
+            // `NotStarted` stops at the broker; `Rest` comes after the cell.
+            JobEvent::NotStarted { .. }
+            | JobEvent::Finished { .. }
+            | JobEvent::DeferredState { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Begins to send the names that the running cell looked up.
+    fn begin_names(&mut self, cell: &RemoteCell<'_>, snapshot: Snapshot) -> Result<Sending, Stop> {
+        let continues = |session: &SessionState| session.version.messages == snapshot.messages;
+        let Some(session) = self.session.take().filter(continues) else {
+            return Err(Failure::out_of_step(cell.job).into());
+        };
+        let transports = self.link.transports();
+        let outgoing = session.continued_by(snapshot);
+        Ok(names::send(self.transfer.clone(), transports, outgoing))
+    }
+
+    async fn send_names(
+        &mut self,
+        cell: &mut RemoteCell<'_>,
+        (base, sent): SentNames,
+    ) -> Result<(), Stop> {
+        let sent = sent.map_err(|error| Failure::transfer(&error, cell.job))?;
+        self.session = Some(SessionState::after(base, sent.ledger));
+        cell.names_held = sent.held;
+        let (job, number) = (cell.job, cell.question.unwrap_or_default());
+        let names = FromProxy::Names {
+            job,
+            number,
+            state: sent.state,
+        };
+        self.link.answer(job, names).await;
+        cell.release().await
+    }
+
+    /// Gets the changed state, and applies it to variables and files together or not at all.
+    async fn receive_and_apply(
+        &mut self,
+        cell: &mut RemoteCell<'_>,
+        finished: Finished,
+    ) -> Result<(), Stop> {
+        let (Some(state), Some(session)) = (finished.state, self.session.take()) else {
+            return Err(match (finished.outcome, finished.error) {
+                (Outcome::Cancelled, _) => Stop::Cancelled,
+                (outcome, Some(error)) => Failure { outcome, error }.into(),
+                (_, None) => Failure::job_lost(cell.job).into(),
+            });
+        };
+        let (file, delta, ledger) = cell
+            .receive_state(
+                &mut self.link,
+                &self.display,
+                state,
+                session.ledger,
+                self.patience,
+            )
+            .await?;
+        let files = file_changes::apply(
+            &mut self.files,
+            &mut self.display,
+            cell,
+            &mut self.link,
+            finished.files,
+            self.patience,
+        )
+        .await?;
+        let message = ToNotebook::Finished {
+            call: cell.call,
+            outcome: finished.outcome,
+            error: finished.error,
+            delta: Some(delta),
+            summary: self.display.summary(cell, finished.usage),
+        };
+        cell.writer.send_with_file(&message, file.as_fd()).await?;
+        let applied = cell.applied().await;
+        if !matches!(applied, Ok(true)) {
+            file_changes::undo(files).await;
+            applied?;
+            self.on_not_applied(cell).await;
+            return Ok(());
+        }
+        if let Some(files) = files {
+            self.files.keep(files).await;
+        }
+        cell.comms.clear();
+        self.session_on = cell.worker.take();
+        let session = SessionState::after(session.version, ledger);
+        self.session = Some(session.clone());
+        let deferred = match finished.deferred_bytes {
+            0 => {
+                self.link.applied(cell.job).await;
+                None
+            }
+            _ => Some(Deferred::new(
+                cell.job,
+                cell.call,
+                session,
+                cell.held.take(),
+            )),
+        };
+        self.deferred.replace(&mut self.link, deferred).await;
+        Ok(())
+    }
+
+    /// The shim kept everything as it was before the cell.
+    async fn on_not_applied(&mut self, cell: &mut RemoteCell<'_>) {
+        file_changes::warn_if_not_undone(&self.files, &mut self.display, cell).await;
+        self.display.close_comms(cell);
+        let outcome = Some(Outcome::WorkerLost);
+        self.link.give_up(cell.job, outcome).await;
+        self.deferred.request(&self.link).await;
+    }
+
+    /// A cell ends without a result.
+    async fn on_stop(
+        &mut self,
+        mut cell: RemoteCell<'_>,
+        stop: Stop,
+    ) -> Result<CellEnd, FrameError> {
+        self.session = None;
+        let outcome = match &stop {
+            Stop::Failed(failure) => Some(failure.outcome),
+            _ => (!cell.withdrawn).then_some(Outcome::Cancelled),
+        };
+        self.link.give_up(cell.job, outcome).await;
+        self.deferred.request(&self.link).await;
+        self.display.close_comms(&mut cell);
+        let message = match stop {
+            Stop::Cancelled | Stop::GivenUp => ToNotebook::Finished {
+                call: cell.call,
+                outcome: Outcome::Cancelled,
+                error: None,
+                delta: None,
+                summary: None,
+            },
+            Stop::Failed(failure) => {
+                tracing::warn!(job.id = %cell.job, error = %failure.error.value, "A %%gpu cell did not run");
+                ToNotebook::Failed {
+                    call: cell.call,
+                    outcome: failure.outcome,
+                    error: failure.error,
+                }
+            }
+            Stop::Replaced(run) => return Ok(CellEnd::Replaced(run)),
+            Stop::KernelGone => return Ok(CellEnd::KernelGone),
+            Stop::Shim(error) => return Err(error),
+        };
+        file_changes::warn_if_not_undone(&self.files, &mut self.display, &mut cell).await;
+        self.display.end_status_line(&mut cell);
+        cell.writer.send(&message).await?;
+        Ok(CellEnd::Done)
+    }
+
+    /// Waits for an event while no cell runs. Cancel safe.
+    pub(crate) async fn between_cells(&mut self) -> BetweenCells {
+        loop {
+            let ended = tokio::select! {
+                () = self.deferred.next(&mut self.link) => {
+                    return BetweenCells::Deferred;
+                }
+                worker = self.ended.next() => worker,
+            };
+            let is_its_own = self.session_on.as_ref() == Some(&ended);
+            if self.session.is_some() && is_its_own {
+                return BetweenCells::SessionEnded(ended);
+            }
+        }
+    }
+
+    /// The shim knows which objects only that session held.
+    pub(crate) async fn send_session_ended(
+        &mut self,
+        worker: String,
+        writer: &mut ShimWriter,
+    ) -> Result<(), FrameError> {
+        tracing::info!("The session on {worker} ended, and the objects that only it held are lost");
+        self.session = None;
+        writer.send(&ToNotebook::SessionEnded { worker }).await
+    }
+
+    /// Sends the shim what [`Self::between_cells`] has waited for.
+    pub(crate) async fn send_deferred(
+        &mut self,
+        writer: &mut ShimWriter,
+    ) -> Result<(), FrameError> {
+        let lost = self.deferred.send(&self.link, writer).await?;
+        if lost {
+            self.session = None;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn on_deferred_applied(&mut self, call: CallId, error: Option<String>) {
+        self.deferred
+            .on_applied(&self.link, call, error, &mut self.session)
+            .await;
+    }
+
+    /// The kernel's object table is gone, so the session's state is of no use.
+    pub(crate) async fn forget_state(&mut self) {
+        self.session = None;
+        self.deferred.replace(&mut self.link, None).await;
+    }
+
+    /// Sends the shim the output of an earlier cell.
+    pub(crate) async fn replay_output(
+        &self,
+        call: CallId,
+        writer: &mut ShimWriter,
+    ) -> Result<(), FrameError> {
+        self.display.replay(call, writer).await
+    }
+}

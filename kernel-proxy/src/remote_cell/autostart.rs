@@ -1,0 +1,115 @@
+//! Finds the broker, and starts one for this user if none is configured.
+//!
+//! Without configuration the broker is `baton up` of this user on this machine: a Unix socket and a token in the
+//! runtime folder. It is started by the first `%%gpu` cell and ends by itself when idle; several notebooks may try
+//! at once, since `up` lets only one live.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use baton_protocol::address::BrokerAddress;
+use baton_transport::{Dial, Token};
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+use crate::config::BrokerChoice;
+
+const POLL: Duration = Duration::from_millis(10);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Why there is no broker to dial.
+pub(super) enum NoBroker {
+    /// Another attempt may succeed soon.
+    Yet(String),
+    /// The broker cannot serve until a person repairs it. Cells that have begun wait for it.
+    Unable(String),
+    /// Another attempt cannot succeed.
+    Ever(Obstacle),
+}
+
+/// Shown to the student as it is.
+#[derive(Debug, Clone)]
+pub(super) struct Obstacle {
+    pub(super) reason: String,
+    pub(super) hint: &'static str,
+}
+
+/// Returns where to dial. This user's own broker accepts connections by then.
+pub(super) async fn dial_or_start(choice: &BrokerChoice) -> Result<Dial, NoBroker> {
+    match choice {
+        BrokerChoice::Configured(dial) => Ok(dial.clone()),
+        BrokerChoice::Misconfigured(reason) => Err(NoBroker::Ever(Obstacle {
+            reason: reason.clone(),
+            hint: "correct the configuration (`baton config show` checks it), then restart the kernel",
+        })),
+        BrokerChoice::OfThisUser {
+            runtime_folder,
+            start_command,
+        } => {
+            let socket = runtime_folder.join("broker.sock");
+            if !accepts(&socket).await {
+                let Some(command) = start_command else {
+                    return Err(NoBroker::Ever(Obstacle {
+                        reason: "no broker is configured, and `autostart` is off".into(),
+                        hint: "run `baton up` in a terminal, or ask your course staff for the broker's address",
+                    }));
+                };
+                start(command, &socket, &runtime_folder.join("up.log"))
+                    .await
+                    .map_err(NoBroker::Yet)?;
+            }
+            let token = std::fs::read_to_string(runtime_folder.join("token"));
+            Ok(Dial {
+                address: BrokerAddress::Unix(socket),
+                token: token.ok().map(|text| Token::new(&text)),
+                ca_file: None,
+            })
+        }
+    }
+}
+
+async fn accepts(socket: &Path) -> bool {
+    tokio::net::UnixStream::connect(socket).await.is_ok()
+}
+
+async fn start(command: &[OsString], socket: &Path, log: &Path) -> Result<(), String> {
+    let mut child = spawn(command)?;
+    let deadline = Instant::now() + START_TIMEOUT;
+    while !accepts(socket).await {
+        if let Ok(Some(status)) = child.try_wait()
+            && !accepts(socket).await
+        {
+            return Err(format!(
+                "the GPU service for this user could not start ({status}); its log is {}",
+                log.display()
+            ));
+        }
+        if Instant::now() > deadline {
+            return Err(format!(
+                "the GPU service for this user did not start within {} s",
+                START_TIMEOUT.as_secs()
+            ));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    // The service outlives this notebook; another notebook may have started the one that answers.
+    tokio::spawn(async move { child.wait().await });
+    Ok(())
+}
+
+fn spawn(command: &[OsString]) -> Result<Child, String> {
+    let [program, arguments @ ..] = command else {
+        return Err("the command that starts the GPU service is empty".to_owned());
+    };
+    Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        // An interrupt of the notebook's process group must not reach it.
+        .process_group(0)
+        .spawn()
+        .map_err(|error| format!("{} could not be started: {error}", program.display()))
+}

@@ -1,0 +1,300 @@
+//! The running cell: what its steps share, its waits, and how the shim ends it.
+
+use std::time::Duration;
+
+use baton_chunks::Ledger;
+use baton_jupyter_wire::message::{iopub_topic, message_type};
+use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
+use baton_protocol::files::NotebookFolder;
+use baton_protocol::shim::{FromNotebook, Run, Snapshot, ToNotebook};
+use baton_protocol::{CallId, JobId, Output, State};
+use baton_transport::frames::FrameError;
+use baton_transport::{Backoff, Held};
+use bytes::Bytes;
+use tokio::time::Instant;
+
+use super::display::Display;
+use super::failure::Failure;
+use super::link::{Link, Status, Transports, describe};
+use super::notebook_files::NotebookFiles;
+use super::status_line::StatusLine;
+use super::transfer::{self, Received};
+use crate::relay::ParentCell;
+
+/// What the steps of one cell share.
+pub(super) struct RemoteCell<'a> {
+    pub(super) job: JobId,
+    pub(super) parent: ParentCell,
+    pub(super) captured: bool,
+    /// The shim's number of this run.
+    pub(super) call: CallId,
+    pub(super) began: Instant,
+    pub(super) status_line: StatusLine,
+    /// The broker has the job, as its messages show.
+    pub(super) is_stored: bool,
+    pub(super) worker: Option<String>,
+    /// The cell may have written files.
+    pub(super) started: bool,
+    /// The shim will submit the cell again.
+    pub(super) withdrawn: bool,
+    /// Comms that the cell opened. The notebook owns them once the cell's changes are applied.
+    pub(super) comms: Vec<String>,
+    /// State that workers on this machine may fetch while the cell runs.
+    pub(super) held: Option<Held>,
+    /// The last question to the student.
+    pub(super) input: Option<u64>,
+    /// The last question for names that the cell looked up.
+    pub(super) question: Option<u64>,
+    /// As `held`, for the answer to that question.
+    pub(super) names_held: Option<Held>,
+    pub(super) reader: &'a mut ShimReader,
+    pub(super) writer: &'a mut ShimWriter,
+}
+
+/// Why a cell ends without a result.
+pub(super) enum Stop {
+    Cancelled,
+    /// The shim accepts no more messages about the cell.
+    GivenUp,
+    Replaced(Box<Run>),
+    KernelGone,
+    Failed(Box<Failure>),
+    Shim(FrameError),
+}
+
+impl From<FrameError> for Stop {
+    fn from(error: FrameError) -> Self {
+        Self::Shim(error)
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(Box::new(failure))
+    }
+}
+
+impl<'a> RemoteCell<'a> {
+    pub(super) fn new(
+        job: JobId,
+        run: &Run,
+        reader: &'a mut ShimReader,
+        writer: &'a mut ShimWriter,
+    ) -> Self {
+        let kind = message_type(&run.parent_header);
+        let is_callback = kind.is_some_and(|kind| kind != "execute_request");
+        Self {
+            job,
+            parent: ParentCell {
+                header: Bytes::from(run.parent_header.clone().into_vec()),
+                message_id: run.message_id.clone(),
+                kernel_session: run.kernel_session.clone(),
+                silent: run.silent || is_callback,
+            },
+            captured: run.captured,
+            call: run.call,
+            began: Instant::now(),
+            status_line: StatusLine::new(format!("baton-{job}"), run.quiet || run.silent),
+            is_stored: false,
+            worker: None,
+            started: false,
+            withdrawn: false,
+            comms: Vec::new(),
+            held: None,
+            input: None,
+            question: None,
+            names_held: None,
+            reader,
+            writer,
+        }
+    }
+
+    pub(super) fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Waits until the broker is connected, as long as another attempt may help.
+    pub(super) async fn connect(
+        &mut self,
+        link: &mut Link,
+        display: &Display,
+        patience: Duration,
+    ) -> Result<Transports, Stop> {
+        let since = Instant::now();
+        loop {
+            let reason = match self.transports(link.status())? {
+                Ok(transports) => return Ok(transports),
+                Err(reason) => reason,
+            };
+            if since.elapsed() > patience {
+                return Err(Failure::no_answer(reason.as_deref(), self.job).into());
+            }
+            let look = self.status_line.next_look(self.now());
+            tokio::select! {
+                () = link.status_changed() => {}
+                () = tokio::time::sleep(look) => display.refresh_status_line(self),
+                stop = self.stopped() => return Err(stop),
+            }
+        }
+    }
+
+    /// Returns the transports to a worker, or why there are none yet.
+    pub(super) fn transports(
+        &self,
+        status: Status,
+    ) -> Result<Result<Transports, Option<String>>, Stop> {
+        match status {
+            Status::Up(transports) => Ok(Ok(transports)),
+            Status::Down { reason } => Ok(Err(reason)),
+            Status::Unable { reason } if self.is_stored => Ok(Err(Some(reason))),
+            Status::Unable { reason } => Err(Failure::unable(&reason, self.job).into()),
+            Status::Refused(obstacle) => Err(Failure::refused(&obstacle, self.job).into()),
+        }
+    }
+
+    pub(super) fn note_comm(&mut self, output: &Output) {
+        let topic = || iopub_topic(&output.kind, &output.content);
+        match output.kind.as_str() {
+            "comm_open" => self.comms.push(comm_of(&topic())),
+            "comm_close" => self.comms.retain(|comm| *comm != comm_of(&topic())),
+            _ => {}
+        }
+    }
+
+    /// Tells the shim that its memory was read. Messages to the broker go first: the student waits for those, and the
+    /// shim takes a processor when it wakes.
+    pub(super) async fn release(&mut self) -> Result<(), Stop> {
+        tokio::task::yield_now().await;
+        let released = ToNotebook::Released { call: self.call };
+        Ok(self.writer.send(&released).await?)
+    }
+
+    /// Asks the shim for a complete state, which begins a new object table.
+    pub(super) async fn whole_state(&mut self) -> Result<Snapshot, Stop> {
+        let wanted = ToNotebook::StateWanted { call: self.call };
+        self.writer.send(&wanted).await?;
+        loop {
+            match self.reader.receive().await? {
+                Some(FromNotebook::State { call, state }) if call == self.call => {
+                    return Ok(state);
+                }
+                other => {
+                    if let Some(stop) = self.stop_of(other) {
+                        return Err(stop);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Describes the notebook's folder for the worker.
+    pub(super) async fn notebook_folder(
+        &mut self,
+        files: &mut NotebookFiles,
+        transports: &Transports,
+    ) -> Result<Option<Box<NotebookFolder>>, Stop> {
+        let folder = tokio::select! {
+            folder = files.for_cell(&transports.chunks) => folder,
+            stop = self.stopped() => return Err(stop),
+        };
+        folder.map_err(|error| Failure::transfer(&error.into(), self.job).into())
+    }
+
+    /// The result exists only on the worker, so this tries again until `patience` ends.
+    pub(super) async fn receive_state(
+        &mut self,
+        link: &mut Link,
+        display: &Display,
+        state: State,
+        ledger: Ledger,
+        patience: Duration,
+    ) -> Result<Received, Stop> {
+        let (began, mut backoff) = (Instant::now(), Backoff::default());
+        let held = self.held.take();
+        let mut next = Some((state, ledger));
+        while let Some((state, ledger)) = next.take() {
+            let transports = self.connect(link, display, patience).await?;
+            // State in memory can be taken only once.
+            let again = matches!(state, State::Chunks(_)).then(|| (state.clone(), ledger.clone()));
+            let received = tokio::select! {
+                received = transfer::receive(state, ledger, held.as_ref(), &transports.chunks) => received,
+                stop = self.stopped() => return Err(stop),
+            };
+            let error = match received {
+                Ok(received) => {
+                    self.held = held;
+                    return Ok(received);
+                }
+                Err(error) => error,
+            };
+            if !error.is_transient() || began.elapsed() > patience {
+                return Err(Failure::result_lost(&error, self.job).into());
+            }
+            tracing::info!(
+                error = describe(&error),
+                "A cell's result could not be fetched yet"
+            );
+            next = again;
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next_delay()) => {}
+                stop = self.stopped() => return Err(stop),
+            }
+        }
+        Err(Failure::job_lost(self.job).into())
+    }
+
+    /// Waits until the shim has applied the changes (true), or has kept everything as it was before the cell (false).
+    pub(super) async fn applied(&mut self) -> Result<bool, Stop> {
+        loop {
+            match self.reader.receive().await? {
+                Some(FromNotebook::Applied { call, error }) if call == self.call => {
+                    if let Some(error) = &error {
+                        tracing::warn!(job.id = %self.job, error, "A cell's change could not be applied");
+                    }
+                    return Ok(error.is_none());
+                }
+                // Too late for an interrupt: the change is being applied.
+                Some(FromNotebook::Cancel { .. }) => {}
+                other => {
+                    if let Some(stop) = self.stop_of(other) {
+                        return Err(stop);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits until the shim ends this cell. Cancel safe.
+    pub(super) async fn stopped(&mut self) -> Stop {
+        loop {
+            let message = match self.reader.receive().await {
+                Ok(message) => message,
+                Err(error) => return Stop::Shim(error),
+            };
+            if let Some(stop) = self.stop_of(message) {
+                return stop;
+            }
+        }
+    }
+
+    pub(super) fn stop_of(&mut self, message: Option<FromNotebook>) -> Option<Stop> {
+        match message {
+            None => Some(Stop::KernelGone),
+            Some(FromNotebook::Run(run)) => Some(Stop::Replaced(Box::new(run))),
+            Some(FromNotebook::Cancel { call }) if call == self.call => Some(Stop::Cancelled),
+            Some(FromNotebook::Withdraw { call }) if call == self.call => {
+                self.withdrawn = true;
+                Some(Stop::Cancelled)
+            }
+            Some(FromNotebook::GiveUp { call }) if call == self.call => Some(Stop::GivenUp),
+            Some(unexpected) => {
+                tracing::debug!(?unexpected, "Ignored an unexpected message");
+                None
+            }
+        }
+    }
+}
+
+fn comm_of(topic: &str) -> String {
+    topic.strip_prefix("comm-").unwrap_or(topic).to_owned()
+}

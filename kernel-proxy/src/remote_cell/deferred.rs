@@ -1,0 +1,211 @@
+//! Deferred state of the last cell: it arrives while no cell runs, and is void once a later cell has returned.
+//!
+//! ```text
+//! waiting ──Rest──> announced ──received──> received ──sent──> applied
+//!    ^                  │
+//!    └──── wanted ──────┘
+//! ```
+//!
+//! State that cannot be fetched or used is requested again while the worker has it. A later cell that fails changes
+//! nothing here.
+//!
+//! **Invariant:** the shim is told only between cells, and always of a loss.
+
+use std::os::fd::AsFd;
+
+use baton_jupyter_wire::shim::ShimWriter;
+use baton_protocol::proxy::FromProxy;
+use baton_protocol::shim::ToNotebook;
+use baton_protocol::{CallId, JobEvent, JobId, RemoteError, State};
+use baton_transport::frames::FrameError;
+use baton_transport::{Backoff, Held};
+
+use super::failure::Failure;
+use super::link::{JobUpdate, Link, describe};
+use super::session_state::SessionState;
+use super::transfer::{self, Received};
+
+/// The deferred state of the last cell that returned, if there is any.
+#[derive(Default)]
+pub(super) struct DeferredState(Option<Deferred>);
+
+pub(super) struct Deferred {
+    job: JobId,
+    call: CallId,
+    /// What notebook and session both have without it.
+    session: SessionState,
+    /// Where a worker on this machine deposits it.
+    held: Option<Held>,
+    stage: Stage,
+    backoff: Backoff,
+}
+
+enum Stage {
+    Waiting,
+    /// It can be received from there.
+    Announced(State),
+    Received(Box<Received>),
+    /// The shim has it, and has not answered.
+    Sent(Box<Received>),
+    Lost(RemoteError),
+}
+
+impl DeferredState {
+    /// Waits until there is something for the shim. Cancel safe.
+    pub(super) async fn next(&mut self, link: &mut Link) {
+        match &mut self.0 {
+            Some(deferred) => deferred.next(link).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Sends the shim what [`Self::next`] has waited for. Returns true if the deferred state is lost.
+    pub(super) async fn send(
+        &mut self,
+        link: &Link,
+        writer: &mut ShimWriter,
+    ) -> Result<bool, FrameError> {
+        let Some(mut deferred) = self.0.take() else {
+            return Ok(false);
+        };
+        let (job, call) = (deferred.job, deferred.call);
+        match deferred.stage {
+            Stage::Received(received) => {
+                let (file, delta, _) = received.as_ref();
+                let delta = delta.clone();
+                let rest = ToNotebook::DeferredState { call, delta };
+                writer.send_with_file(&rest, file.as_fd()).await?;
+                deferred.stage = Stage::Sent(received);
+            }
+            Stage::Lost(error) => {
+                tracing::warn!(job.id = %job, error = %error.value, "Deferred state is lost");
+                link.applied(job).await;
+                writer
+                    .send(&ToNotebook::DeferredLost { call, error })
+                    .await?;
+                return Ok(true);
+            }
+            Stage::Waiting | Stage::Announced(_) | Stage::Sent(_) => {}
+        }
+        self.0 = Some(deferred);
+        Ok(false)
+    }
+
+    /// The shim has applied it, or cannot.
+    pub(super) async fn on_applied(
+        &mut self,
+        link: &Link,
+        call: CallId,
+        error: Option<String>,
+        session: &mut Option<SessionState>,
+    ) {
+        let Some(deferred) = self.0.take_if(|deferred| deferred.call == call) else {
+            return;
+        };
+        if let Some(error) = &error {
+            tracing::warn!(job.id = %deferred.job, error, "Deferred state could not be applied");
+        }
+        let fits = |session: &SessionState| session.version == deferred.session.version;
+        *session = match (session.take().filter(fits), deferred.stage) {
+            (Some(session), Stage::Sent(received)) if error.is_none() => {
+                Some(SessionState::after(session.version, received.2))
+            }
+            _ => None,
+        };
+        link.applied(deferred.job).await;
+    }
+
+    /// Another cell begins: a shim that has not yet applied the deferred state will not do so any more.
+    pub(super) fn repeat(&mut self) {
+        if let Some(deferred) = &mut self.0 {
+            deferred.stage = match std::mem::replace(&mut deferred.stage, Stage::Waiting) {
+                Stage::Sent(received) => Stage::Received(received),
+                stage => stage,
+            };
+        }
+    }
+
+    /// A later cell returned no state, so this is needed after all.
+    pub(super) async fn request(&self, link: &Link) {
+        if let Some(deferred) = &self.0
+            && matches!(deferred.stage, Stage::Waiting)
+        {
+            let job = deferred.job;
+            link.answer(job, FromProxy::DeferredWanted { job }).await;
+        }
+    }
+
+    /// A later cell returned its state, which includes everything that was deferred before.
+    pub(super) async fn replace(&mut self, link: &mut Link, deferred: Option<Deferred>) {
+        link.watch(deferred.as_ref().map(|deferred| deferred.job));
+        if let Some(before) = std::mem::replace(&mut self.0, deferred) {
+            link.applied(before.job).await;
+        }
+    }
+}
+
+impl Deferred {
+    pub(super) fn new(job: JobId, call: CallId, session: SessionState, held: Option<Held>) -> Self {
+        Self {
+            job,
+            call,
+            session,
+            held: held.inspect(Held::keep_for_results),
+            stage: Stage::Waiting,
+            backoff: Backoff::default(),
+        }
+    }
+
+    async fn next(&mut self, link: &mut Link) {
+        loop {
+            self.stage = match &self.stage {
+                Stage::Waiting => match link.next_of_watched().await {
+                    JobUpdate::Event(event) => match *event {
+                        JobEvent::DeferredState {
+                            state: Some(state), ..
+                        } => Stage::Announced(state),
+                        JobEvent::DeferredState { error, .. } => {
+                            Stage::Lost(error.unwrap_or_else(lost))
+                        }
+                        _ => continue,
+                    },
+                    JobUpdate::Lost => {
+                        let reason = "The GPU service lost the cell's run";
+                        Stage::Lost(Failure::deferred_lost(reason))
+                    }
+                    JobUpdate::Position(_) | JobUpdate::Cancelling => continue,
+                },
+                Stage::Announced(state) => {
+                    let transports = link.transports().await;
+                    let ledger = self.session.ledger.clone();
+                    let held = self.held.as_ref();
+                    match transfer::receive(state.clone(), ledger, held, &transports.chunks).await {
+                        Ok(received) => Stage::Received(Box::new(received)),
+                        Err(error) if error.is_lasting() => {
+                            Stage::Lost(Failure::deferred_lost(&describe(&error)))
+                        }
+                        Err(error) => {
+                            tracing::info!(
+                                error = describe(&error),
+                                "Deferred state could not be fetched yet"
+                            );
+                            tokio::time::sleep(self.backoff.next_delay()).await;
+                            if error.is_transient() {
+                                continue;
+                            }
+                            let job = self.job;
+                            link.answer(job, FromProxy::DeferredWanted { job }).await;
+                            Stage::Waiting
+                        }
+                    }
+                }
+                Stage::Received(_) | Stage::Lost(_) => return,
+                Stage::Sent(_) => return std::future::pending().await,
+            };
+        }
+    }
+}
+
+fn lost() -> RemoteError {
+    Failure::deferred_lost("The GPU machine no longer has the cell's results")
+}

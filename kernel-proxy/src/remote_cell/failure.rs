@@ -1,0 +1,127 @@
+//! Why a cell did not run, in the student's words: what happened, whether the variables are safe, what to do next.
+
+use baton_chunks::BlobError;
+use baton_protocol::{JobId, Outcome, RemoteError};
+use baton_transport::LinkError;
+
+use super::autostart::Obstacle;
+use super::link::describe;
+use super::transfer::TransferError;
+
+const SAFE: &str = "Your variables are as they were before the cell";
+const AGAIN: &str = "run the cell again; if it fails again, run `baton doctor` in a terminal";
+
+/// How a call ends that brings nothing home.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) outcome: Outcome,
+    pub(super) error: RemoteError,
+}
+
+impl Failure {
+    fn service(value: String, hint: &str, job: JobId) -> Self {
+        let short = &job.to_string()[24..];
+        Self {
+            outcome: Outcome::WorkerLost,
+            error: RemoteError {
+                name: "GpuServiceError".to_owned(),
+                value,
+                traceback: Vec::new(),
+                hint: Some(format!("{hint} (job {short})")),
+            },
+        }
+    }
+
+    pub(super) fn no_answer(reason: Option<&str>, job: JobId) -> Self {
+        let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+        Self::service(
+            format!("The GPU service does not answer{reason}. {SAFE}; ordinary cells work"),
+            AGAIN,
+            job,
+        )
+    }
+
+    pub(super) fn refused(obstacle: &Obstacle, job: JobId) -> Self {
+        Self::service(
+            format!(
+                "This notebook cannot use the GPU service: {}. {SAFE}",
+                obstacle.reason
+            ),
+            obstacle.hint,
+            job,
+        )
+    }
+
+    pub(super) fn unable(reason: &str, job: JobId) -> Self {
+        Self::service(
+            format!("{reason}, so this cell did not run. {SAFE}; ordinary cells work"),
+            "run the cell again later, and tell your course staff",
+            job,
+        )
+    }
+
+    pub(super) fn job_lost(job: JobId) -> Self {
+        Self::service(
+            format!("The GPU service lost this cell's run. {SAFE}"),
+            AGAIN,
+            job,
+        )
+    }
+
+    /// The shim's answer does not continue what the session holds.
+    pub(super) fn out_of_step(job: JobId) -> Self {
+        Self::service(
+            format!("The notebook and its session are out of step. {SAFE}"),
+            AGAIN,
+            job,
+        )
+    }
+
+    pub(super) fn transfer(error: &TransferError, job: JobId) -> Self {
+        match error {
+            TransferError::Link(LinkError::StoreFull { .. })
+            | TransferError::Blob(BlobError::Full { .. }) => Self::service(
+                format!(
+                    "The GPU service has no room for the variables of this cell ({}). {SAFE}",
+                    describe(error)
+                ),
+                "delete large variables that the cell does not need, or tell your course staff",
+                job,
+            ),
+            TransferError::Blob(error @ BlobError::MemoryFull) => Self::service(
+                format!("{error} of this cell. {SAFE}"),
+                "delete large variables that the cell does not need",
+                job,
+            ),
+            _ => Self::service(
+                format!(
+                    "The variables of this cell could not be sent ({}). {SAFE}",
+                    describe(error)
+                ),
+                AGAIN,
+                job,
+            ),
+        }
+    }
+
+    /// The notebook says what that means for its variables.
+    pub(super) fn deferred_lost(what_happened: &str) -> RemoteError {
+        RemoteError {
+            name: "GpuServiceError".to_owned(),
+            value: what_happened.to_owned(),
+            traceback: Vec::new(),
+            hint: Some("run the cell again".to_owned()),
+        }
+    }
+
+    pub(super) fn result_lost(error: &TransferError, job: JobId) -> Self {
+        Self::service(
+            format!(
+                "The cell ran, but its result could not be fetched ({}). {SAFE}",
+                describe(error)
+            ),
+            AGAIN,
+            job,
+        )
+    }
+}

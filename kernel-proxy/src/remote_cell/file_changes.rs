@@ -1,0 +1,91 @@
+//! What a cell did to files: applied to the notebook's folder with the variables, or undone with them.
+
+use std::time::Duration;
+
+use baton_mirror::{Committed, FilesError};
+use baton_protocol::files::Payload;
+
+use super::cell::{RemoteCell, Stop};
+use super::display::Display;
+use super::failure::Failure;
+use super::link::{Link, describe};
+use super::notebook_files::{NotebookFiles, is_much};
+
+const NOT_UNDONE: &str =
+    "Changes to files are not undone: the cell worked in the notebook's folder itself";
+
+/// Applies a cell's changes to the notebook's folder, and warns about each file that is not as the cell left it.
+pub(super) async fn apply(
+    files: &mut NotebookFiles,
+    display: &mut Display,
+    cell: &mut RemoteCell<'_>,
+    link: &mut Link,
+    changes: Option<Payload>,
+    patience: Duration,
+) -> Result<Option<Committed>, Stop> {
+    for note in files.take_notes() {
+        display.warn(cell, &note).await?;
+    }
+    let Some(changes) = changes else {
+        return Ok(None);
+    };
+    let transports = cell.connect(link, display, patience).await?;
+    let staged = tokio::select! {
+        staged = files.stage(&changes, &transports.chunks) => staged,
+        stop = cell.stopped() => return Err(stop),
+    };
+    let lost = |error: FilesError| Failure::result_lost(&error.into(), cell.job);
+    let staged = match staged {
+        // Without room, the right to write, or the folder, the variables are applied all the same.
+        Err(error @ (FilesError::Io { .. } | FilesError::FolderGone { .. })) => {
+            display.warn(cell, &not_applied(&error)).await?;
+            return Ok(None);
+        }
+        staged => staged.map_err(lost)?,
+    };
+    let files_before = files.count();
+    let committed = files.commit(staged).await.map_err(lost)?;
+    if is_much(committed.deleted, files_before) {
+        display.warn(cell, &much_deleted(committed.deleted)).await?;
+    }
+    for note in &committed.notes {
+        display.warn(cell, note).await?;
+    }
+    Ok(Some(committed))
+}
+
+/// Restores the files from before the cell, because the notebook keeps the variables from before it.
+pub(super) async fn undo(committed: Option<Committed>) {
+    if let Some(committed) = committed
+        && let Err(error) = tokio::task::spawn_blocking(move || committed.undo()).await
+    {
+        tracing::error!(%error, "Failed to restore the files from before a cell");
+    }
+}
+
+/// The variables are as before the cell; so are the files, but only if the session had a mirror.
+pub(super) async fn warn_if_not_undone(
+    files: &NotebookFiles,
+    display: &mut Display,
+    cell: &mut RemoteCell<'_>,
+) {
+    if cell.started && !files.is_mirrored() {
+        // If the shim is gone, the warning has no reader.
+        let _ = display.warn(cell, NOT_UNDONE).await;
+    }
+}
+
+fn much_deleted(files: usize) -> String {
+    format!(
+        "The cell deleted {files} files in the notebook's folder; run `baton files restore` in a \
+         terminal to restore them"
+    )
+}
+
+fn not_applied(error: &FilesError) -> String {
+    format!(
+        "The cell's file changes could not be applied here ({}); they exist only on the GPU machine, while this \
+         session lives",
+        describe(error)
+    )
+}

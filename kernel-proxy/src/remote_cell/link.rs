@@ -1,0 +1,218 @@
+//! The connection to the broker: opened by the first `%%gpu` cell, kept, and opened again when it breaks.
+//!
+//! In: commands of the running cell. Out: updates about its job, each event once and in order on any network.
+//! After a reconnect every open job is resumed from the last event that was seen.
+
+mod driver;
+
+use std::collections::VecDeque;
+
+use baton_protocol::proxy::FromProxy;
+use baton_protocol::{JobEvent, JobId, Outcome, Submission};
+use baton_transport::{ChunkClient, Token};
+use tokio::sync::{mpsc, watch};
+
+pub(super) use self::driver::open;
+use super::autostart::Obstacle;
+use super::status_line::QueuePosition;
+
+/// The running cell's end of the link.
+pub(super) struct Link {
+    commands: mpsc::Sender<Command>,
+    updates: mpsc::Receiver<(JobId, JobUpdate)>,
+    /// A job whose updates are kept while another job's updates are read.
+    watched: Option<JobId>,
+    kept: VecDeque<JobUpdate>,
+    tries_anew: watch::Sender<Status>,
+    status: watch::Receiver<Status>,
+}
+
+/// The workers on which a session of this notebook ended that held objects no other can have.
+pub(super) struct EndedSessions {
+    workers: mpsc::UnboundedReceiver<String>,
+}
+
+impl EndedSessions {
+    /// Cancel safe.
+    pub(super) async fn next(&mut self) -> String {
+        match self.workers.recv().await {
+            Some(worker) => worker,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// A new session begins, so the end of earlier ones no longer matters.
+    pub(super) fn forget(&mut self) {
+        while self.workers.try_recv().is_ok() {}
+    }
+}
+
+enum Command {
+    /// A cell needs the broker.
+    Wake,
+    Submit(Box<Submission>),
+    Send(Box<FromProxy>),
+    /// As `Send`, and once more after each reconnect until the next answer or the job's end.
+    Answer(JobId, Box<FromProxy>),
+    /// The proxy is done with the job. Repeated after each reconnect until the broker has stored it.
+    Final(JobId, Box<FromProxy>),
+}
+
+#[derive(Debug)]
+pub(super) enum JobUpdate {
+    Position(QueuePosition),
+    Event(Box<JobEvent>),
+    /// The broker has received the cancellation.
+    Cancelling,
+    /// The broker lost a job that it had reported before.
+    Lost,
+}
+
+pub(super) enum Step {
+    Update(JobUpdate),
+    Status(Status),
+}
+
+/// The transports to a worker, as far as the broker's address shows.
+#[derive(Clone)]
+pub(super) struct Transports {
+    pub(super) chunks: ChunkClient,
+    /// Workers may be on this machine.
+    pub(super) near: bool,
+    pub(super) token: Option<Token>,
+}
+
+#[derive(Clone)]
+pub(super) enum Status {
+    Down {
+        /// Why the last attempt failed.
+        reason: Option<String>,
+    },
+    Up(Transports),
+    /// The broker cannot serve at the moment; the driver tries again.
+    Unable {
+        reason: String,
+    },
+    /// Another attempt cannot succeed.
+    Refused(Obstacle),
+}
+
+impl Link {
+    /// A cell starts, so a broker that refused this notebook is tried again.
+    pub(super) async fn wake(&self) {
+        self.tries_anew.send_if_modified(|status| {
+            let refused = matches!(status, Status::Refused(_) | Status::Unable { .. });
+            if refused {
+                *status = Status::Down { reason: None };
+            }
+            refused
+        });
+        self.command(Command::Wake).await;
+    }
+
+    pub(super) async fn submit(&self, submission: Submission) {
+        self.command(Command::Submit(Box::new(submission))).await;
+    }
+
+    pub(super) async fn send(&self, message: FromProxy) {
+        self.command(Command::Send(Box::new(message))).await;
+    }
+
+    /// Sends what a running cell waits for, and repeats it, because a broker that ends may lose it.
+    pub(super) async fn answer(&self, job: JobId, message: FromProxy) {
+        self.command(Command::Answer(job, Box::new(message))).await;
+    }
+
+    /// Ends a job whose result is not used. `outcome` is what the student was told; `None` if the cell is submitted again.
+    pub(super) async fn give_up(&self, job: JobId, outcome: Option<Outcome>) {
+        let word = FromProxy::GivenUp { job, outcome };
+        self.command(Command::Final(job, Box::new(word))).await;
+    }
+
+    /// Ends a job whose changes are applied, or never will be.
+    pub(super) async fn applied(&self, job: JobId) {
+        let word = FromProxy::Applied { job };
+        self.command(Command::Final(job, Box::new(word))).await;
+    }
+
+    pub(super) fn status(&self) -> Status {
+        self.status.borrow().clone()
+    }
+
+    /// Waits for the transports.
+    pub(super) fn transports(&self) -> impl Future<Output = Transports> + use<> {
+        let mut status = self.status.clone();
+        async move {
+            loop {
+                if let Status::Up(transports) = &*status.borrow_and_update() {
+                    return transports.clone();
+                }
+                if status.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+            }
+        }
+    }
+
+    pub(super) async fn status_changed(&mut self) {
+        // The driver lives as long as the link.
+        if self.status.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Returns the next update about this job or the connection, and drops those of abandoned jobs. Cancel safe.
+    pub(super) async fn next_of(&mut self, job: JobId) -> Step {
+        loop {
+            tokio::select! {
+                updates = self.updates.recv() => match updates {
+                    Some((of, updates)) if of == job => return Step::Update(updates),
+                    Some((of, updates)) if self.watched == Some(of) => self.kept.push_back(updates),
+                    Some(_) => {}
+                    None => std::future::pending().await,
+                },
+                changed = self.status.changed() => match changed {
+                    Ok(()) => return Step::Status(self.status.borrow_and_update().clone()),
+                    Err(_) => std::future::pending().await,
+                },
+            }
+        }
+    }
+
+    /// Keeps this job's updates from now on. They are few.
+    pub(super) fn watch(&mut self, job: Option<JobId>) {
+        self.watched = job;
+        self.kept.clear();
+    }
+
+    /// Returns the next update about the watched job. Cancel safe.
+    pub(super) async fn next_of_watched(&mut self) -> JobUpdate {
+        if let Some(updates) = self.kept.pop_front() {
+            return updates;
+        }
+        loop {
+            match self.updates.recv().await {
+                Some((of, updates)) if self.watched == Some(of) => return updates,
+                Some(_) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    async fn command(&self, command: Command) {
+        // Without a driver the proxy is shutting down, and nothing waits for the answer.
+        let _ = self.commands.send(command).await;
+    }
+}
+
+/// An error with its causes, in one line.
+pub(super) fn describe(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(": ");
+        text.push_str(&cause.to_string());
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,432 @@
+//! Drives the link: dials, greets, resumes, and passes commands and updates on.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use baton_protocol::proxy::{FromProxy, ToProxy};
+use baton_protocol::{JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
+use baton_transport::{Backoff, ChunkClient, Connection, LinkError};
+use tokio::sync::{mpsc, watch};
+
+use super::{Command, EndedSessions, JobUpdate, Link, Status, Transports, describe};
+use crate::config::BrokerChoice;
+use crate::remote_cell::autostart::{NoBroker, Obstacle, dial_or_start};
+use crate::remote_cell::status_line::QueuePosition;
+
+const COMMANDS: usize = 64;
+const UPDATES: usize = 256;
+/// A peer that accepts but does not greet is not a broker.
+const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Opens the link. The owner polls the returned future, which drives it, beside its own work.
+pub(in crate::remote_cell) fn open(
+    choice: BrokerChoice,
+    course: Option<String>,
+    notebook: NotebookId,
+    patience: Duration,
+) -> (Link, EndedSessions, impl Future<Output = ()>) {
+    let (commands, command_receiver) = mpsc::channel(COMMANDS);
+    let (update_sender, updates) = mpsc::channel(UPDATES);
+    let (status_sender, status) = watch::channel(Status::Down { reason: None });
+    let tries_anew = status_sender.clone();
+    let (ended_sender, workers) = mpsc::unbounded_channel();
+    let driver = Driver {
+        choice,
+        course,
+        notebook,
+        patience,
+        commands: command_receiver,
+        updates: update_sender,
+        ended: ended_sender,
+        status: status_sender,
+        jobs: HashMap::new(),
+        unsent: Vec::new(),
+    };
+    let link = Link {
+        commands,
+        updates,
+        watched: None,
+        kept: VecDeque::new(),
+        tries_anew,
+        status,
+    };
+    (link, EndedSessions { workers }, driver.run())
+}
+
+struct Driver {
+    choice: BrokerChoice,
+    course: Option<String>,
+    notebook: NotebookId,
+    /// How long chunks are tried again.
+    patience: Duration,
+    commands: mpsc::Receiver<Command>,
+    updates: mpsc::Sender<(JobId, JobUpdate)>,
+    ended: mpsc::UnboundedSender<String>,
+    status: watch::Sender<Status>,
+    jobs: HashMap<JobId, Job>,
+    /// Messages for the next connection.
+    unsent: Vec<FromProxy>,
+}
+
+enum Job {
+    Open(OpenJob),
+    /// The proxy is done with it, which the broker has not confirmed yet.
+    Ended(Box<FromProxy>),
+}
+
+struct OpenJob {
+    submission: Box<Submission>,
+    /// The last answer to the running cell, or the request for its deferred state.
+    answer: Option<Box<FromProxy>>,
+    /// The number of the last event that was passed on.
+    seen: u64,
+}
+
+type Broker = Connection<ToProxy, FromProxy>;
+
+impl Driver {
+    async fn run(mut self) {
+        // A student who never runs a `%%gpu` cell needs no broker.
+        if self.commands.recv().await.is_none() {
+            return;
+        }
+        let mut backoff = Backoff::default();
+        loop {
+            let ended = match self.connect().await {
+                Ok(mut broker) => {
+                    backoff = Backoff::default();
+                    match self.serve(&mut broker).await {
+                        Some(ended) => ended,
+                        None => return,
+                    }
+                }
+                Err(no_broker) => no_broker,
+            };
+            let (reason, status) = match ended {
+                NoBroker::Yet(reason) => (
+                    reason.clone(),
+                    Status::Down {
+                        reason: Some(reason),
+                    },
+                ),
+                NoBroker::Unable(reason) => (reason.clone(), Status::Unable { reason }),
+                NoBroker::Ever(obstacle) => {
+                    self.status.send_replace(Status::Refused(obstacle));
+                    match self.collect_commands_until_wake().await {
+                        true => continue,
+                        false => return,
+                    }
+                }
+            };
+            tracing::info!(reason, "The broker is not connected");
+            self.status.send_replace(status);
+            if !self.pause(backoff.next_delay()).await {
+                return;
+            }
+        }
+    }
+
+    async fn connect(&mut self) -> Result<Broker, NoBroker> {
+        let dial = dial_or_start(&self.choice).await?;
+        let waits = self.jobs.values().any(|job| matches!(job, Job::Open(_)));
+        let greeting = async {
+            let mut broker: Broker = baton_transport::connect(&dial, "/v1/proxy").await?;
+            let hello = FromProxy::Hello {
+                protocol_version: PROTOCOL_VERSION,
+                notebook: self.notebook,
+                owner: owner(),
+                course: self.course.clone(),
+            };
+            broker.send(&hello).await?;
+            Ok::<_, LinkError>((broker.receive().await?, broker))
+        };
+        let greeted = tokio::time::timeout(WELCOME_TIMEOUT, greeting).await;
+        let (answer, broker) = greeted
+            .map_err(|_| {
+                let address = &dial.address;
+                NoBroker::Yet(format!("{address} accepts connections but does not answer"))
+            })?
+            .map_err(|error| no_broker(error, waits))?;
+        match answer {
+            Some(ToProxy::Welcome { .. }) => {
+                let chunks = ChunkClient::new(&dial).map_err(|error| no_broker(error, waits))?;
+                let chunks = chunks
+                    .with_patience(self.patience)
+                    .of_owner(owner(), self.course.clone());
+                self.status.send_replace(Status::Up(Transports {
+                    chunks,
+                    near: dial.address.is_near(),
+                    token: dial.token,
+                }));
+                Ok(broker)
+            }
+            Some(ToProxy::Refused(refusal)) => Err(refused(&refusal)),
+            _ => Err(NoBroker::Yet(format!(
+                "{} is not a Baton broker",
+                dial.address
+            ))),
+        }
+    }
+
+    /// Serves until the connection breaks (returns the reason) or the proxy ends (`None`).
+    async fn serve(&mut self, broker: &mut Broker) -> Option<NoBroker> {
+        if let Err(error) = self.resume(broker).await {
+            return Some(NoBroker::Yet(describe(&error)));
+        }
+        loop {
+            let result = tokio::select! {
+                command = self.commands.recv() => match command {
+                    Some(command) => self.on_command(command, broker).await,
+                    None => {
+                        // If it is lost, the broker ends the session after a while.
+                        let _ = broker.send(&FromProxy::Goodbye {}).await;
+                        return None;
+                    }
+                },
+                message = broker.receive() => match message {
+                    Ok(Some(ToProxy::Refused(refusal))) => return Some(refused(&refusal)),
+                    Ok(Some(message)) => self.on_message(message, broker).await,
+                    Ok(None) => {
+                        return Some(NoBroker::Yet("the broker closed the connection".to_owned()));
+                    }
+                    Err(error) => Err(error),
+                },
+            };
+            if let Err(error) = result {
+                return Some(NoBroker::Yet(describe(&error)));
+            }
+        }
+    }
+
+    async fn resume(&mut self, broker: &mut Broker) -> Result<(), LinkError> {
+        for message in std::mem::take(&mut self.unsent) {
+            broker.send(&message).await?;
+        }
+        for (id, job) in &self.jobs {
+            match job {
+                Job::Open(open) => {
+                    let (job, after) = (*id, open.seen);
+                    broker.send(&FromProxy::Resume { job, after }).await?;
+                    if let Some(answer) = &open.answer {
+                        broker.send(answer).await?;
+                    }
+                }
+                Job::Ended(final_message) => broker.send(final_message).await?,
+            }
+        }
+        Ok(())
+    }
+
+    async fn on_command(&mut self, command: Command, broker: &mut Broker) -> Result<(), LinkError> {
+        match self.note(command) {
+            Noted::Submission(submission) => broker.send(&FromProxy::Submit(*submission)).await,
+            Noted::Once(message) | Noted::Repeated(message) => broker.send(&message).await,
+            Noted::Nothing => Ok(()),
+        }
+    }
+
+    /// Records a command, connected or not.
+    fn note(&mut self, command: Command) -> Noted {
+        match command {
+            Command::Wake => Noted::Nothing,
+            Command::Submit(submission) => {
+                let open = OpenJob {
+                    submission: submission.clone(),
+                    answer: None,
+                    seen: 0,
+                };
+                self.jobs.insert(submission.job, Job::Open(open));
+                Noted::Submission(submission)
+            }
+            Command::Send(message) => Noted::Once(message),
+            Command::Answer(job, message) => match self.jobs.get_mut(&job) {
+                Some(Job::Open(open)) => {
+                    open.answer = Some(message.clone());
+                    Noted::Repeated(message)
+                }
+                _ => Noted::Nothing,
+            },
+            Command::Final(job, message) => match self.jobs.get_mut(&job) {
+                Some(job @ Job::Open(_)) => {
+                    *job = Job::Ended(message.clone());
+                    Noted::Repeated(message)
+                }
+                _ => Noted::Nothing,
+            },
+        }
+    }
+
+    async fn on_message(&mut self, message: ToProxy, broker: &mut Broker) -> Result<(), LinkError> {
+        match message {
+            ToProxy::QueuePosition {
+                job,
+                position,
+                last_position,
+                moved_back,
+                waiting,
+                gpu,
+                estimate,
+                message,
+            } => {
+                let position = QueuePosition {
+                    position,
+                    last_position,
+                    moved_back,
+                    reason: waiting,
+                    gpu,
+                    estimate,
+                    message,
+                };
+                self.send_update(job, JobUpdate::Position(position)).await;
+            }
+            ToProxy::Events { job, events } => {
+                for numbered in events {
+                    let Some(Job::Open(open)) = self.jobs.get_mut(&job) else {
+                        return Ok(());
+                    };
+                    if numbered.number <= open.seen {
+                        continue;
+                    }
+                    if numbered.number > open.seen + 1 {
+                        let after = open.seen;
+                        return broker.send(&FromProxy::Resume { job, after }).await;
+                    }
+                    open.seen = numbered.number;
+                    if let JobEvent::DeferredState { .. } = numbered.event {
+                        open.answer = None;
+                    }
+                    self.send_update(job, JobUpdate::Event(Box::new(numbered.event)))
+                        .await;
+                }
+            }
+            ToProxy::SessionEnded { worker } => {
+                // The receiver is gone only when the proxy ends.
+                let _ = self.ended.send(worker);
+            }
+            ToProxy::Cancelling { job } => self.send_update(job, JobUpdate::Cancelling).await,
+            ToProxy::Closed { job } => self.confirmed(job),
+            ToProxy::UnknownJob { job } => match self.jobs.get(&job) {
+                Some(Job::Open(open)) if open.seen == 0 => {
+                    let submission = open.submission.as_ref().clone();
+                    return broker.send(&FromProxy::Submit(submission)).await;
+                }
+                Some(Job::Open(_)) => self.send_update(job, JobUpdate::Lost).await,
+                _ => self.confirmed(job),
+            },
+            ToProxy::Welcome { .. } | ToProxy::Refused(_) => {}
+        }
+        Ok(())
+    }
+
+    /// The broker waits for no more messages about the job.
+    fn confirmed(&mut self, job: JobId) {
+        if let Some(Job::Ended(_)) = self.jobs.get(&job) {
+            self.jobs.remove(&job);
+        }
+    }
+
+    async fn send_update(&self, job: JobId, updates: JobUpdate) {
+        // The receiver may be gone; its update no longer matters.
+        let _ = self.updates.send((job, updates)).await;
+    }
+
+    /// Waits for a delay, and takes commands meanwhile. Returns false when the proxy ends.
+    async fn pause(&mut self, delay: Duration) -> bool {
+        let until = tokio::time::Instant::now() + delay;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep_until(until) => return true,
+                command = self.commands.recv() => match command {
+                    // A student who runs a cell now should not wait for a long delay.
+                    Some(Command::Wake) => return true,
+                    Some(command) => self.defer_command(command),
+                    None => return false,
+                },
+            }
+        }
+    }
+
+    async fn collect_commands_until_wake(&mut self) -> bool {
+        loop {
+            match self.commands.recv().await {
+                Some(Command::Wake) => return true,
+                Some(command) => self.defer_command(command),
+                None => return false,
+            }
+        }
+    }
+
+    fn defer_command(&mut self, command: Command) {
+        // A submission is repeated when the broker does not know the job.
+        if let Noted::Once(message) = self.note(command) {
+            self.unsent.push(*message);
+        }
+    }
+}
+
+/// A message for the broker, if it is connected.
+enum Noted {
+    Submission(Box<Submission>),
+    Once(Box<FromProxy>),
+    /// `resume` repeats it.
+    Repeated(Box<FromProxy>),
+    Nothing,
+}
+
+/// `waits`: cells wait, so another attempt is worth it.
+fn no_broker(error: LinkError, waits: bool) -> NoBroker {
+    let reason = describe(&error);
+    match error {
+        LinkError::Unauthorized { .. } => NoBroker::Ever(Obstacle {
+            reason,
+            hint: "ask your course staff for the token, and see `baton config show`",
+        }),
+        LinkError::TooMuch { problem, .. } if !waits => NoBroker::Ever(Obstacle {
+            reason: problem.detail,
+            hint: "shut down notebooks that you do not use, then run the cell again",
+        }),
+        LinkError::Certificate { address, problem } if !waits => NoBroker::Ever(Obstacle {
+            reason: format!("there is no safe connection to the broker at {address}: {problem}"),
+            hint: problem.hint(),
+        }),
+        LinkError::CaFile { .. } => NoBroker::Ever(Obstacle {
+            reason,
+            hint: "correct `ca_file` (`baton config show` says where it is set), then restart the kernel",
+        }),
+        LinkError::Refused { problem } => NoBroker::Ever(Obstacle {
+            reason: problem.detail,
+            hint: "correct `broker_address` (`baton config show` says where it is set), then restart the kernel",
+        }),
+        LinkError::Unable { .. } => NoBroker::Unable(reason),
+        _ => NoBroker::Yet(reason),
+    }
+}
+
+fn refused(refusal: &Refusal) -> NoBroker {
+    let reason = refusal.to_string();
+    let hint = match refusal {
+        Refusal::Unable { .. } => return NoBroker::Unable(reason),
+        Refusal::NotInCourse { .. } | Refusal::WhichCourse { .. } => {
+            "name the course with `course` in ~/.config/baton/config.toml or with BATON_COURSE, then restart the kernel"
+        }
+        Refusal::NotYours {} => "restart the kernel",
+        // The last four are for workers only.
+        Refusal::ProtocolVersion { .. }
+        | Refusal::NoHello {}
+        | Refusal::NotYourName { .. }
+        | Refusal::WorkerConnected { .. }
+        | Refusal::Replaced { .. }
+        | Refusal::OutOfBounds { .. } => {
+            "install the same version of Baton on both ends, or ask your course staff"
+        }
+    };
+    NoBroker::Ever(Obstacle { reason, hint })
+}
+
+fn owner() -> String {
+    let user = nix::unistd::User::from_uid(nix::unistd::Uid::current());
+    match user {
+        Ok(Some(user)) => user.name,
+        _ => nix::unistd::Uid::current().to_string(),
+    }
+}

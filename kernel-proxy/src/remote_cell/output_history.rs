@@ -1,0 +1,98 @@
+//! The output of the last cells, for a page that was not open meanwhile. The broker deletes a cell's output once its
+//! result is applied.
+//!
+//! **Invariant:** pure, and bounded: the oldest output is dropped first.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use baton_protocol::{CallId, Output};
+
+/// Limits of all outputs together. `MOST_BYTES` ignores what an output takes besides its content.
+const MOST_BYTES: usize = 16 << 20;
+const MOST_OUTPUTS: usize = 20_000;
+/// For so many cells, the number of dropped outputs is known.
+const MOST_CALLS: usize = 1000;
+
+#[derive(Default)]
+pub(super) struct OutputHistory {
+    outputs: VecDeque<(CallId, Output)>,
+    bytes: usize,
+    /// How many outputs of a cell were dropped.
+    dropped: BTreeMap<CallId, u64>,
+}
+
+impl OutputHistory {
+    /// Leaves out widgets, which belong to the notebook kernel once their cell has ended.
+    pub(super) fn note(&mut self, call: CallId, output: &Output) {
+        if output.kind.starts_with("comm_") {
+            return;
+        }
+        self.bytes += bytes_of(output);
+        self.outputs.push_back((call, output.clone()));
+        while (self.bytes > MOST_BYTES || self.outputs.len() > MOST_OUTPUTS)
+            && let Some((call, oldest)) = self.outputs.pop_front()
+        {
+            self.bytes -= bytes_of(&oldest);
+            *self.dropped.entry(call).or_default() += 1;
+        }
+        while self.dropped.len() > MOST_CALLS {
+            self.dropped.pop_first();
+        }
+    }
+
+    /// Returns a cell's outputs in order, and how many before them were dropped.
+    pub(super) fn of(&self, call: CallId) -> (Vec<Output>, u64) {
+        let its_own = self.outputs.iter().filter(|(of, _)| *of == call);
+        let missing = self.dropped.get(&call).copied().unwrap_or_default();
+        (its_own.map(|(_, output)| output.clone()).collect(), missing)
+    }
+}
+
+fn bytes_of(output: &Output) -> usize {
+    let buffers: usize = output.buffers.iter().map(bytes::Bytes::len).sum();
+    output.content.len() + output.metadata.len() + buffers
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    fn output(kind: &str, bytes: usize) -> Output {
+        Output {
+            kind: kind.to_owned(),
+            content: Bytes::from(vec![b' '; bytes]),
+            metadata: Bytes::new(),
+            buffers: vec![Bytes::from(vec![0; bytes])],
+        }
+    }
+
+    #[test]
+    fn the_oldest_outputs_go_first_and_are_counted() {
+        let mut history = OutputHistory::default();
+        let quarter = MOST_BYTES / 8;
+        let check = |history: &OutputHistory, call, there: usize, missing| {
+            let (outputs, dropped) = history.of(call);
+            assert_eq!((outputs.len(), dropped), (there, missing), "{call}");
+        };
+        history.note(1, &output("stream", quarter));
+        history.note(2, &output("comm_open", 1));
+        check(&history, 1, 1, 0);
+        check(&history, 2, 0, 0);
+        for _ in 0..6 {
+            history.note(3, &output("display_data", quarter));
+        }
+        check(&history, 1, 0, 1);
+        check(&history, 2, 0, 0);
+        check(&history, 3, 4, 2);
+        history.note(4, &output("stream", 0));
+        check(&history, 4, 1, 0);
+        for _ in 0..MOST_OUTPUTS {
+            history.note(5, &output("stream", 1));
+        }
+        check(&history, 1, 0, 1);
+        check(&history, 4, 0, 1);
+        check(&history, 5, MOST_OUTPUTS, 0);
+    }
+}

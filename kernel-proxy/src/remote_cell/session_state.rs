@@ -1,0 +1,42 @@
+//! What the notebook's session holds, as far as the proxy has sent it.
+
+use baton_chunks::Ledger;
+use baton_protocol::shim::Snapshot;
+use baton_protocol::{SessionId, StateVersion};
+
+use super::transfer::Outgoing;
+
+/// What the session holds once it has applied all messages so far.
+#[derive(Clone)]
+pub(super) struct SessionState {
+    pub(super) version: StateVersion,
+    pub(super) ledger: Ledger,
+}
+
+impl SessionState {
+    pub(super) fn new() -> Self {
+        Self {
+            version: StateVersion {
+                session: SessionId::random(),
+                messages: 0,
+            },
+            ledger: Ledger::default(),
+        }
+    }
+
+    /// What the session holds once it has applied one more message.
+    pub(super) fn after(before: StateVersion, ledger: Ledger) -> Self {
+        Self {
+            version: before.after_message(),
+            ledger,
+        }
+    }
+
+    pub(super) fn continued_by(self, snapshot: Snapshot) -> Outgoing {
+        Outgoing {
+            base: self.version,
+            snapshot,
+            ledger: self.ledger,
+        }
+    }
+}

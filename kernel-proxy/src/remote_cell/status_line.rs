@@ -1,0 +1,367 @@
+//! The status line below a waiting or finished cell, which changes in position.
+//!
+//! Pure: facts and times in, texts out.
+//!
+//! **Invariant:** no line for a wait under [`QUIET`] or a run under [`SOON`], and at most one change in [`PACE`].
+
+mod phrases;
+
+use std::time::Duration;
+
+use baton_protocol::api::MovedBack;
+use baton_protocol::proxy::{Estimate, WaitingReason};
+use baton_protocol::{BudgetLeft, GpuUsage, Usage, in_line};
+use serde_json::json;
+
+use phrases::{budget, bytes, escaped, roughly, seconds, since, whole};
+
+/// Shorter waits show no line.
+pub(super) const QUIET: Duration = Duration::from_secs(2);
+/// A cell that runs longer without output shows that it runs.
+const SOON: Duration = Duration::from_secs(1);
+/// Faster changes cannot be read.
+pub(super) const PACE: Duration = Duration::from_secs(1);
+/// A shorter start is not listed.
+const SHORTEST_START_SHOWN: Duration = Duration::from_millis(500);
+
+/// Why the cell does not run yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Waiting {
+    Connecting,
+    Sending,
+    Queued {
+        position: QueuePosition,
+        /// When the broker reported it.
+        since: Duration,
+    },
+    Starting {
+        worker: Option<String>,
+    },
+}
+
+/// A waiting job's position in the queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct QueuePosition {
+    /// 1 = next.
+    pub(super) position: u32,
+    /// The last position that it is likely to have.
+    pub(super) last_position: u32,
+    /// Why it is further back than it was before.
+    pub(super) moved_back: Option<MovedBack>,
+    pub(super) reason: WaitingReason,
+    /// Whether it waits for a GPU.
+    pub(super) gpu: bool,
+    pub(super) estimate: Option<Estimate>,
+    /// From the course's staff.
+    pub(super) message: Option<String>,
+}
+
+impl Waiting {
+    fn text(&self, now: Duration) -> String {
+        match self {
+            Self::Connecting => {
+                "Waiting for the GPU service to answer. Your variables are safe".to_owned()
+            }
+            Self::Sending => "Sending the cell's variables".to_owned(),
+            Self::Queued { position, since } => position.text(now.saturating_sub(*since)),
+            Self::Starting { worker: None } => "Starting".to_owned(),
+            Self::Starting {
+                worker: Some(worker),
+            } => format!("Starting on {worker}"),
+        }
+    }
+}
+
+impl QueuePosition {
+    fn text(&self, passed: Duration) -> String {
+        let (for_one, worker) = match self.gpu {
+            true => ("Waiting for a GPU", "GPU worker"),
+            false => ("Waiting for a worker", "worker"),
+        };
+        let line = match &self.reason {
+            WaitingReason::NoWorker => {
+                format!("{for_one}: no {worker} is connected at the moment")
+            }
+            WaitingReason::WorkersPaused { why: None } => {
+                format!("{for_one}: the {worker}s are drained")
+            }
+            WaitingReason::WorkersPaused { why: Some(why) } => {
+                format!("{for_one}: the {worker}s are drained ({why})")
+            }
+            WaitingReason::WorkersFail { worker: name, why } => {
+                format!("{for_one}: no session starts on {name} ({why})")
+            }
+            WaitingReason::CoursePaused { why } => {
+                format!("{for_one}: your course is paused ({why})")
+            }
+            WaitingReason::OwnJobRuns { notebook } => {
+                format!("Waiting for your other %%gpu cell ({notebook}) to finish")
+            }
+            WaitingReason::BehindDeadline { course } => format!(
+                "{for_one}: {}. {course} has a deadline and runs first",
+                self.in_line(passed)
+            ),
+            WaitingReason::Held { why } => {
+                format!("{for_one}: your course staff hold this cell back ({why})")
+            }
+            WaitingReason::BehindMoved {} => format!(
+                "{for_one}: {}. Your course staff moved another cell to the front",
+                self.in_line(passed)
+            ),
+            WaitingReason::OwnSession { worker } => format!(
+                "Waiting for {worker}, because your session there holds objects that cannot move: {}",
+                self.in_line(passed)
+            ),
+            WaitingReason::JobsAhead => format!("{for_one}: {}", self.in_line(passed)),
+        };
+        match &self.message {
+            Some(message) => format!("{line}\n{message}"),
+            None => line,
+        }
+    }
+
+    fn in_line(&self, passed: Duration) -> String {
+        let position = in_line(self.position, self.last_position);
+        let position = match self.estimate {
+            Some(estimate) => {
+                let left = |ms| roughly(Duration::from_millis(ms).saturating_sub(passed));
+                let (lower, middle, upper) = (
+                    left(estimate.lower_ms),
+                    left(estimate.middle_ms),
+                    left(estimate.upper_ms),
+                );
+                match lower == upper {
+                    true => format!("{position}, about {middle}"),
+                    false => format!("{position}, about {middle} ({lower} to {upper})"),
+                }
+            }
+            None => {
+                format!("{position}. No estimate yet: too little is known about the cells ahead")
+            }
+        };
+        match self.moved_back {
+            Some(moved_back) => format!("{position}. {moved_back}"),
+            None => position,
+        }
+    }
+}
+
+/// The status line of one cell. Times are measured from the beginning of the cell.
+///
+/// It is shown below the cell's output: while the cell waits, or runs without output, and again at the end.
+#[derive(Debug)]
+pub(super) struct StatusLine {
+    display_id: String,
+    waiting: Waiting,
+    /// The text in the notebook, and since when it is there.
+    shown: Option<(String, Duration)>,
+    assigned: Option<Assigned>,
+    started: Option<Duration>,
+    has_output: bool,
+    budget: Option<BudgetLeft>,
+    quiet: bool,
+}
+
+#[derive(Debug)]
+struct Assigned {
+    worker: String,
+    /// Whether the worker has a GPU.
+    gpu: bool,
+    at: Duration,
+    /// The time limit of the run.
+    limit: Option<Duration>,
+}
+
+/// An iopub message to publish.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct StatusMessage {
+    pub(super) kind: &'static str,
+    pub(super) content: String,
+}
+
+impl StatusMessage {
+    pub(super) fn new(text: &str) -> Self {
+        Self::with(text, json!({}))
+    }
+
+    fn with(text: &str, transient: serde_json::Value) -> Self {
+        let html = escaped(text).replace('\n', "<br>");
+        let content = json!({
+            "data": {
+                "text/plain": text,
+                "text/html": format!("<small style=\"opacity:0.7\">{html}</small>"),
+            },
+            "metadata": {},
+            "transient": transient,
+        });
+        Self {
+            kind: "display_data",
+            content: content.to_string(),
+        }
+    }
+}
+
+impl StatusLine {
+    pub(super) fn new(display_id: String, quiet: bool) -> Self {
+        Self {
+            display_id,
+            waiting: Waiting::Connecting,
+            shown: None,
+            assigned: None,
+            started: None,
+            has_output: false,
+            budget: None,
+            quiet,
+        }
+    }
+
+    pub(super) fn waits(&mut self, waiting: Waiting) {
+        self.waiting = waiting;
+    }
+
+    pub(super) fn assigned(
+        &mut self,
+        worker: String,
+        gpu: bool,
+        timeout_ms: Option<u64>,
+        at: Duration,
+    ) {
+        self.waiting = Waiting::Starting {
+            worker: Some(worker.clone()),
+        };
+        self.assigned = Some(Assigned {
+            worker,
+            gpu,
+            at,
+            limit: timeout_ms.map(Duration::from_millis),
+        });
+    }
+
+    pub(super) fn charged(&mut self, left: BudgetLeft) {
+        self.budget = Some(left);
+    }
+
+    pub(super) fn starts(&mut self, now: Duration) {
+        self.started.get_or_insert(now);
+    }
+
+    /// The cell has shown output of its own.
+    pub(super) fn output_shown(&mut self) {
+        self.has_output = true;
+    }
+
+    pub(super) fn is_shown(&self) -> bool {
+        self.shown.is_some()
+    }
+
+    /// The line has been removed from the notebook.
+    pub(super) fn cleared(&mut self) {
+        self.shown = None;
+    }
+
+    /// How long after `now` the line may change.
+    pub(super) fn next_look(&self, now: Duration) -> Duration {
+        let earliest = match (&self.shown, self.started) {
+            (Some((_, since)), _) => *since + PACE,
+            (None, Some(started)) => started + SOON,
+            (None, None) => QUIET,
+        };
+        earliest.saturating_sub(now).max(PACE / 4)
+    }
+
+    /// Returns the line as it should be now, if that is a change.
+    pub(super) fn look(&mut self, now: Duration) -> Option<StatusMessage> {
+        if self.quiet {
+            return None;
+        }
+        let text = match (&self.assigned, self.started) {
+            (Some(assigned), Some(started)) => {
+                let running = now.saturating_sub(started);
+                if self.shown.is_none() && (self.has_output || running < SOON) {
+                    return None;
+                }
+                assigned.running(running)
+            }
+            _ if now < QUIET => return None,
+            _ => self.waiting.text(now),
+        };
+        let due = match &self.shown {
+            None => true,
+            Some((shown, since)) => *shown != text && now >= *since + PACE,
+        };
+        due.then(|| self.show(&text, now))
+    }
+
+    /// Returns the summary of a finished cell.
+    pub(super) fn summary(&self, now: Duration, usage: Usage) -> Option<String> {
+        let assigned = self.assigned.as_ref().filter(|_| !self.quiet)?;
+        let started = self.started.unwrap_or(now);
+        let mut text = format!(
+            "{}: {} on {}, waited {}",
+            if assigned.gpu { "GPU" } else { "CPU" },
+            seconds(Duration::from_millis(usage.run_ms)),
+            assigned.worker,
+            seconds(assigned.at)
+        );
+        let starting = started.saturating_sub(assigned.at);
+        if starting >= SHORTEST_START_SHOWN {
+            text.push_str(&format!(", started in {}", seconds(starting)));
+        }
+        if let Some((peak, of)) = peak(usage) {
+            text.push_str(&format!(", peak {} of {of}", bytes(peak)));
+        }
+        if let Some(gpu) = usage.gpu {
+            text.push_str(&gpu_usage(gpu));
+        }
+        if let Some(left) = &self.budget {
+            text.push_str(&format!(". {}", budget(left)));
+        }
+        Some(text)
+    }
+
+    /// Sets the text that is shown from now on.
+    pub(super) fn show(&mut self, text: &str, now: Duration) -> StatusMessage {
+        let mut line = StatusMessage::with(text, json!({"display_id": self.display_id}));
+        if self.shown.is_some() {
+            line.kind = "update_display_data";
+        }
+        self.shown = Some((text.to_owned(), now));
+        line
+    }
+}
+
+impl Assigned {
+    fn running(&self, running: Duration) -> String {
+        let limit = self.limit.map_or_else(String::new, |limit| {
+            format!(" of at most {}", whole(limit.as_secs().max(1)))
+        });
+        format!("Running on {} for {}{limit}", self.worker, since(running))
+    }
+}
+
+/// The peak of GPU memory, or of main memory if no GPU was used.
+fn peak(usage: Usage) -> Option<(u64, &'static str)> {
+    let on_gpu = usage.gpu.map_or(0, |gpu| gpu.peak_memory_bytes);
+    [
+        (on_gpu, "GPU memory"),
+        (usage.peak_memory_bytes, "main memory"),
+    ]
+    .into_iter()
+    .find(|(bytes, _)| *bytes > 0)
+}
+
+/// The cell's use of a GPU that sessions share.
+fn gpu_usage(gpu: GpuUsage) -> String {
+    let mut text = format!(
+        ", held the GPU for {}",
+        seconds(Duration::from_millis(gpu.held_ms))
+    );
+    if gpu.waited_ms >= 100 {
+        let waited = seconds(Duration::from_millis(gpu.waited_ms));
+        text.push_str(&format!(" and waited {waited} for it"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

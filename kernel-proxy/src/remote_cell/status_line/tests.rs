@@ -1,0 +1,263 @@
+#![allow(clippy::unwrap_used)]
+
+use baton_protocol::{Period, api::AheadBecause};
+
+use super::*;
+
+fn at(seconds: f64) -> Duration {
+    Duration::from_secs_f64(seconds)
+}
+
+fn text(line: Option<StatusMessage>) -> Option<(&'static str, String)> {
+    let line = line?;
+    let content: serde_json::Value = serde_json::from_str(&line.content).ok()?;
+    Some((
+        line.kind,
+        content["data"]["text/plain"].as_str()?.to_owned(),
+    ))
+}
+
+fn position(reason: WaitingReason) -> QueuePosition {
+    QueuePosition {
+        position: 3,
+        last_position: 3,
+        moved_back: None,
+        reason,
+        gpu: true,
+        estimate: None,
+        message: None,
+    }
+}
+
+fn queued(number: u32) -> Waiting {
+    let estimate = Estimate {
+        lower_ms: 25_000,
+        middle_ms: 40_000,
+        upper_ms: 90_000,
+    };
+    Waiting::Queued {
+        position: QueuePosition {
+            position: number,
+            last_position: number,
+            estimate: Some(estimate),
+            ..position(WaitingReason::JobsAhead)
+        },
+        since: at(0.0),
+    }
+}
+
+fn usage(run_ms: u64, peak_memory_bytes: u64) -> Usage {
+    Usage {
+        run_ms,
+        peak_memory_bytes,
+        gpu: None,
+    }
+}
+
+#[test]
+fn a_short_cell_shows_the_summary_alone() {
+    let mut status_line = StatusLine::new("d".into(), false);
+    status_line.waits(queued(1));
+    assert_eq!(status_line.look(at(1.9)), None);
+    status_line.assigned("cpu-0".into(), false, None, at(0.4));
+    status_line.starts(at(0.5));
+    assert_eq!(status_line.look(at(1.4)), None);
+    status_line.output_shown();
+    assert_eq!(status_line.look(at(3.0)), None);
+    assert_eq!(
+        status_line.summary(at(3.5), usage(3100, 0)).unwrap(),
+        "CPU: 3.1 s on cpu-0, waited 0.4 s"
+    );
+}
+
+#[test]
+fn a_cell_that_shows_nothing_is_said_to_run() {
+    let mut status_line = StatusLine::new("d".into(), false);
+    status_line.assigned("gpu-2".into(), true, Some(300_000), at(0.1));
+    status_line.starts(at(0.2));
+    assert_eq!(status_line.next_look(at(0.2)), SOON);
+    let line = text(status_line.look(at(1.3))).unwrap();
+    let running = "Running on gpu-2 for 1 s of at most 5 min".to_owned();
+    assert_eq!(line, ("display_data", running));
+    status_line.output_shown();
+    status_line.cleared();
+    assert_eq!(status_line.look(at(9.0)), None);
+}
+
+#[test]
+fn a_long_wait_is_one_line_that_changes_once_a_second_at_most() {
+    let mut status_line = StatusLine::new("d".into(), false);
+    status_line.waits(queued(2));
+    let line = |kind, text: &str| Some((kind, text.to_owned()));
+    assert_eq!(
+        text(status_line.look(at(2.0))),
+        line(
+            "display_data",
+            "Waiting for a GPU: 2nd in line, about 40 s (25 s to 1 min 30 s)"
+        )
+    );
+    status_line.waits(queued(1));
+    assert_eq!(status_line.look(at(2.5)), None);
+    assert_eq!(
+        text(status_line.look(at(10.0))),
+        line(
+            "update_display_data",
+            "Waiting for a GPU: 1st in line, about 30 s (15 s to 1 min 20 s)"
+        )
+    );
+    status_line.assigned("gpu-2".into(), true, Some(300_000), at(11.0));
+    assert_eq!(
+        text(status_line.look(at(11.5))),
+        line("update_display_data", "Starting on gpu-2")
+    );
+    status_line.starts(at(13.1));
+    assert_eq!(
+        text(status_line.look(at(25.5))),
+        line(
+            "update_display_data",
+            "Running on gpu-2 for 12 s of at most 5 min"
+        )
+    );
+}
+
+#[test]
+fn every_reason_has_its_words() {
+    let check = |position: QueuePosition, expected: &str| {
+        let waiting = Waiting::Queued {
+            position,
+            since: at(0.0),
+        };
+        assert_eq!(waiting.text(at(2.0)), expected);
+    };
+    let why = || "back at two".to_owned();
+    check(
+        position(WaitingReason::JobsAhead),
+        "Waiting for a GPU: 3rd in line. No estimate yet: too little is known about the cells ahead",
+    );
+    check(
+        QueuePosition {
+            last_position: 5,
+            moved_back: Some(MovedBack {
+                people: 2,
+                because: AheadBecause::UsedLess,
+            }),
+            ..position(WaitingReason::JobsAhead)
+        },
+        "Waiting for a GPU: 3rd to 5th in line. No estimate yet: too little is known about the cells ahead. Two people with less recent use moved ahead",
+    );
+    check(
+        position(WaitingReason::OwnJobRuns {
+            notebook: "a.ipynb".into(),
+        }),
+        "Waiting for your other %%gpu cell (a.ipynb) to finish",
+    );
+    check(
+        position(WaitingReason::BehindDeadline {
+            course: "ml101".into(),
+        }),
+        "Waiting for a GPU: 3rd in line. No estimate yet: too little is known about the cells ahead. ml101 has a deadline and runs first",
+    );
+    check(
+        position(WaitingReason::Held { why: why() }),
+        "Waiting for a GPU: your course staff hold this cell back (back at two)",
+    );
+    check(
+        position(WaitingReason::BehindMoved {}),
+        "Waiting for a GPU: 3rd in line. No estimate yet: too little is known about the cells ahead. Your course staff moved another cell to the front",
+    );
+    check(
+        position(WaitingReason::NoWorker),
+        "Waiting for a GPU: no GPU worker is connected at the moment",
+    );
+    check(
+        QueuePosition {
+            gpu: false,
+            ..position(WaitingReason::NoWorker)
+        },
+        "Waiting for a worker: no worker is connected at the moment",
+    );
+    check(
+        position(WaitingReason::WorkersPaused { why: Some(why()) }),
+        "Waiting for a GPU: the GPU workers are drained (back at two)",
+    );
+    check(
+        position(WaitingReason::WorkersFail {
+            worker: "gpu-2".to_owned(),
+            why: "no disk".to_owned(),
+        }),
+        "Waiting for a GPU: no session starts on gpu-2 (no disk)",
+    );
+    check(
+        QueuePosition {
+            message: Some("Ask in room 5".to_owned()),
+            ..position(WaitingReason::CoursePaused { why: why() })
+        },
+        "Waiting for a GPU: your course is paused (back at two)\nAsk in room 5",
+    );
+}
+
+#[test]
+fn the_summary_says_what_is_known() {
+    let mut status_line = StatusLine::new("d".into(), false);
+    status_line.assigned("gpu-2".into(), true, None, at(12.0));
+    status_line.starts(at(12.4));
+    status_line.charged(BudgetLeft {
+        left_ms: 6_179_000,
+        of_ms: 7_200_000,
+        period: Period::Week,
+    });
+    let mut used = usage(41_000, 3_435_973_836);
+    assert_eq!(
+        status_line.summary(at(60.0), used).unwrap(),
+        "GPU: 41.0 s on gpu-2, waited 12.0 s, peak 3.2 GiB of main memory. 102 of 120 min left this week"
+    );
+    used.gpu = Some(GpuUsage {
+        held_ms: 30_000,
+        waited_ms: 2000,
+        swaps: 1,
+        peak_memory_bytes: 1 << 30,
+    });
+    let mut slow = StatusLine::new("d".into(), false);
+    slow.assigned("gpu-2".into(), true, None, at(0.3));
+    slow.starts(at(2.4));
+    assert_eq!(
+        slow.summary(at(60.0), used).unwrap(),
+        "GPU: 41.0 s on gpu-2, waited 0.3 s, started in 2.1 s, peak 1.0 GiB of GPU memory, held the GPU for 30.0 s and waited 2.0 s for it"
+    );
+}
+
+#[test]
+fn what_staff_write_is_no_markup() {
+    let mut status_line = StatusLine::new("d".into(), false);
+    let position = QueuePosition {
+        message: Some("<b>now</b>".to_owned()),
+        ..position(WaitingReason::NoWorker)
+    };
+    status_line.waits(Waiting::Queued {
+        position,
+        since: at(0.0),
+    });
+    let line = status_line.look(at(2.0)).unwrap();
+    assert!(line.content.contains("moment<br>&lt;b&gt;now&lt;/b&gt;"));
+}
+
+#[test]
+fn a_quiet_cell_says_nothing() {
+    let mut status_line = StatusLine::new("d".into(), true);
+    status_line.assigned("cpu-0".into(), false, None, at(0.1));
+    assert_eq!(status_line.look(at(60.0)), None);
+    assert_eq!(status_line.summary(at(61.0), usage(5, 6)), None);
+}
+
+#[test]
+fn words_for_numbers_and_times() {
+    assert_eq!(seconds(at(0.04)), "0.0 s");
+    assert_eq!(seconds(at(75.0)), "1 min 15 s");
+    assert_eq!(seconds(at(7500.0)), "2 h 5 min");
+    assert_eq!(roughly(at(0.0)), "1 s");
+    assert_eq!(roughly(at(61.0)), "1 min 5 s");
+    assert_eq!(roughly(at(7500.0)), "2 h 5 min");
+    assert_eq!(since(at(59.9)), "59 s");
+    assert_eq!(since(at(125.0)), "2 min");
+    assert_eq!([900, 3_435_973_836].map(bytes), ["0.9 KiB", "3.2 GiB"]);
+}
