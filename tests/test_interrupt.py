@@ -175,7 +175,7 @@ def test_while_the_service_does_not_answer(service: Service, new_kernel: Callabl
 
 def test_while_the_result_comes_home(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     service.start_broker()
-    service.start_worker()
+    service.start_worker(BATON_WORKER_SANDBOX="none")  # the cell stops the broker
     kernel = service.kernel(new_kernel)
     kernel.run("import numpy as np\nx = np.ones(3_000_000)").ok()
     # The cell's last act stops the broker, so what follows is the way home and never ends by itself.

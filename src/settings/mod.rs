@@ -339,10 +339,25 @@ settings! {
     flag: Some(("session-idle", &["worker", "up"])),
     default: Text("30m");
 
-    #[doc = "How much memory a session may use before its cell is stopped."]
+    #[doc = "How much memory a session may use before its cell is stopped. In a sandbox with a control group this includes its files in memory and everything that it started, and nothing is swapped."]
     worker_session_memory: Option<Size> = "worker.session_memory",
     flag: Some(("session-memory", &["worker", "up"])),
     default: Nothing { described: "no limit" };
+
+    #[doc = "How many processes and threads a sandboxed session may have."]
+    worker_session_processes: u32 = "worker.session_processes",
+    flag: Some(("session-processes", &["worker", "up"])),
+    default: Text("4096");
+
+    #[doc = "How many processors' time a sandboxed session may use. Sessions that compete for processors get equal shares."]
+    worker_session_cpus: Option<u32> = "worker.session_cpus",
+    flag: Some(("session-cpus", &["worker", "up"])),
+    default: Nothing { described: "no limit" };
+
+    #[doc = "How much a sandboxed session may store in each of `/tmp`, `/var/tmp`, `/dev/shm` and its home. They are in memory, and are removed with the session."]
+    worker_session_scratch: Size = "worker.session_scratch",
+    flag: Some(("session-scratch", &["worker", "up"])),
+    default: Text("8GiB");
 
     #[doc = "Names of environment variables that sessions inherit from the worker in addition to the usual ones, such as `[\"HTTPS_PROXY\", \"COURSE_*\"]`. Sessions do not see other variables. Cells can read these, so do not name a secret."]
     worker_session_environment: VariableNames = "worker.session_environment",
@@ -350,9 +365,9 @@ settings! {
     default: Text("[]");
 
     #[doc = "How the worker isolates the cells of different people: `bubblewrap` starts each session in its own namespaces, where it sees a read-only system and its notebook's files; `none` lets cells do everything that the worker's user can do. The worker refuses to start if bubblewrap does not work."]
-    worker_sandbox: SandboxChoice = "worker.sandbox",
+    worker_sandbox: Option<SandboxChoice> = "worker.sandbox",
     flag: Some(("sandbox", &["worker", "up"])),
-    default: Text("none");
+    default: Nothing { described: "`bubblewrap`; `none` for `baton up`, which is for one person" };
 
     #[doc = "The network of sandboxed cells: `none`, or `host`, the network of this machine, which `pip install` and downloads need."]
     worker_network: NetworkChoice = "worker.network",

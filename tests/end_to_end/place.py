@@ -15,8 +15,8 @@ from end_to_end.waiting import wait_until
 
 MARK = "PLACE_OF_THIS_TEST"
 
-SANDBOX = os.environ.get("BATON_TEST_SANDBOX", "none")
-"""Of the workers: all tests also run with `bubblewrap`."""
+SANDBOX = os.environ.get("BATON_TEST_SANDBOX", "" if shutil.which("bwrap") else "none")
+"""Of all workers. Empty: the default, which is bubblewrap for `baton worker` and none for `baton up`."""
 
 OUTER_ENVIRONMENT = dict(os.environ)
 """As the tests were started, before any of them changed it."""
@@ -48,7 +48,6 @@ class Place:
         home = self.folder / "home"
         return kept | {
             MARK: str(self.folder),
-            "BATON_WORKER_SANDBOX": SANDBOX,
             "BATON_WORKER_SESSION_ENVIRONMENT": f"{MARK},BATON_TEST_*",
             "HOME": str(home),
             "IPYTHONDIR": str(home / ".ipython"),
@@ -61,7 +60,7 @@ class Place:
             "XDG_DATA_HOME": str(home / ".local/share"),
             "XDG_RUNTIME_DIR": str(self.folder / "run"),
             "XDG_STATE_HOME": str(home / ".local/state"),
-        }
+        } | ({"BATON_WORKER_SANDBOX": SANDBOX} if SANDBOX else {})
 
     def processes(self) -> list[psutil.Process]:
         """Every living process that was started in this place, directly or not."""

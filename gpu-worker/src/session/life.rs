@@ -14,6 +14,7 @@ use tokio::net::UnixStream;
 use tokio::process::Child;
 
 use crate::processes;
+use crate::sandbox::Group;
 
 pub(super) enum Life {
     /// The kernel is the worker's child.
@@ -35,16 +36,19 @@ pub(super) struct Walls {
     report: UnixStream,
     /// Killed when dropped.
     _child: Child,
+    /// What remains in it is killed when it is dropped.
+    group: Option<Group>,
 }
 
 impl Walls {
-    fn new(child: Child, report: UnixStream) -> Arc<Self> {
+    fn new(child: Child, report: UnixStream, group: Option<Group>) -> Arc<Self> {
         // A child that was not waited for has its number.
         let bubblewrap = Pid::from_raw(child.id().unwrap_or_default().cast_signed());
         Arc::new(Self {
             bubblewrap,
             report,
             _child: child,
+            group,
         })
     }
 
@@ -69,7 +73,10 @@ impl Walls {
     fn end_all_but(&self, supervisor: Option<Pid>, keepers: &[Pid]) {
         let root = self.bubblewrap.as_raw().cast_unsigned();
         if keepers.is_empty() {
-            return kill_tree(root);
+            return match &self.group {
+                Some(group) => group.kill(),
+                None => kill_tree(root),
+            };
         }
         // What the keepers need to live: bubblewrap, the first process inside, and the supervisor.
         let frame = [
@@ -86,11 +93,11 @@ impl Walls {
 }
 
 impl Life {
-    pub(super) fn new(child: Child, report: Option<UnixStream>) -> Self {
+    pub(super) fn new(child: Child, report: Option<UnixStream>, group: Option<Group>) -> Self {
         match report {
             None => Self::Bare(child),
             Some(report) => Self::Sandboxed {
-                walls: Walls::new(child, report),
+                walls: Walls::new(child, report, group),
                 supervisor: None,
                 status: None,
             },
@@ -112,6 +119,11 @@ impl Life {
                 None => *status.insert(walls.kernel_ended().await),
             },
         }
+    }
+
+    /// The limit because of which the system ended one of its processes.
+    pub(super) fn exceeded_memory_bytes(&self) -> Option<u64> {
+        self.walls()?.group.as_ref()?.exceeded_memory_bytes()
     }
 
     pub(super) fn walls(&self) -> Option<&Arc<Walls>> {

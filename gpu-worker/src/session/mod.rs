@@ -106,6 +106,8 @@ pub(crate) struct Death {
     /// `None`: its connection broke, but the process lived on.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) last_lines: Vec<String>,
+    /// The limit of memory that its control group exceeded.
+    pub(crate) exceeded_memory_bytes: Option<u64>,
 }
 
 impl Session {
@@ -136,6 +138,7 @@ impl Session {
         Death {
             status,
             last_lines: self.log.last_lines(5),
+            exceeded_memory_bytes: self.life.exceeded_memory_bytes(),
         }
     }
 
