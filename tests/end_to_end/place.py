@@ -46,21 +46,26 @@ class Place:
         ours = ("BATON_", "JUPYTER", "XDG_")
         kept = {key: value for key, value in OUTER_ENVIRONMENT.items() if not key.startswith(ours)}
         home = self.folder / "home"
-        return kept | {
-            MARK: str(self.folder),
-            "BATON_WORKER_SESSION_ENVIRONMENT": f"{MARK},BATON_TEST_*",
-            "HOME": str(home),
-            "IPYTHONDIR": str(home / ".ipython"),
-            "JUPYTER_CONFIG_DIR": str(home / ".jupyter"),
-            "JUPYTER_DATA_DIR": str(home / ".local/share/jupyter"),
-            "JUPYTER_RUNTIME_DIR": str(self.folder / "run/jupyter"),
-            "MPLCONFIGDIR": str(home / ".matplotlib"),
-            "XDG_CACHE_HOME": str(home / ".cache"),
-            "XDG_CONFIG_HOME": str(home / ".config"),
-            "XDG_DATA_HOME": str(home / ".local/share"),
-            "XDG_RUNTIME_DIR": str(self.folder / "run"),
-            "XDG_STATE_HOME": str(home / ".local/state"),
-        } | ({"BATON_WORKER_SANDBOX": SANDBOX} if SANDBOX else {})
+        sandbox = {"BATON_WORKER_SANDBOX": SANDBOX} if SANDBOX else {}
+        return (
+            kept
+            | sandbox
+            | {
+                MARK: str(self.folder),
+                "BATON_WORKER_SESSION_ENVIRONMENT": f"{MARK},BATON_TEST_*",
+                "HOME": str(home),
+                "IPYTHONDIR": str(home / ".ipython"),
+                "JUPYTER_CONFIG_DIR": str(home / ".jupyter"),
+                "JUPYTER_DATA_DIR": str(home / ".local/share/jupyter"),
+                "JUPYTER_RUNTIME_DIR": str(self.folder / "run/jupyter"),
+                "MPLCONFIGDIR": str(home / ".matplotlib"),
+                "XDG_CACHE_HOME": str(home / ".cache"),
+                "XDG_CONFIG_HOME": str(home / ".config"),
+                "XDG_DATA_HOME": str(home / ".local/share"),
+                "XDG_RUNTIME_DIR": str(self.folder / "run"),
+                "XDG_STATE_HOME": str(home / ".local/state"),
+            }
+        )
 
     def processes(self) -> list[psutil.Process]:
         """Every living process that was started in this place, directly or not."""

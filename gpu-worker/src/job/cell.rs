@@ -238,7 +238,7 @@ impl Run<'_> {
                 }
                 tracing::warn!(?death.status, "A session died while it ran a cell");
                 if let Some(limit) = death.exceeded_memory_bytes {
-                    let error = notice::out_of_memory(self.memory_bytes, limit);
+                    let error = notice::out_of_memory(self.memory_bytes.max(limit), limit);
                     return Some(Ending::without_state(Outcome::OutOfMemory, error));
                 }
                 let error = notice::session_died(&death, self.memory_bytes);

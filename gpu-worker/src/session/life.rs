@@ -121,9 +121,8 @@ impl Life {
         }
     }
 
-    /// The limit because of which the system ended one of its processes.
-    pub(super) fn exceeded_memory_bytes(&self) -> Option<u64> {
-        self.walls()?.group.as_ref()?.exceeded_memory_bytes()
+    pub(super) fn group(&self) -> Option<&Group> {
+        self.walls()?.group.as_ref()
     }
 
     pub(super) fn walls(&self) -> Option<&Arc<Walls>> {

@@ -72,6 +72,11 @@ impl Group {
         self.folders.iter().map(open).collect()
     }
 
+    pub(crate) fn limits_memory(&self) -> bool {
+        let mut folders = self.folders.iter();
+        self.limits.memory_bytes.is_some() && folders.any(|folder| folder.has_memory)
+    }
+
     /// The limit because of which the system ended a process of the group.
     pub(crate) fn exceeded_memory_bytes(&self) -> Option<u64> {
         let folder = self.folders.iter().find(|folder| folder.has_memory)?;

@@ -11,6 +11,7 @@ use std::fmt::{self, Display};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use nix::unistd::Pid;
 
@@ -24,6 +25,9 @@ use crate::processes;
 const OWN: &str = "worker";
 /// How the groups of sessions begin; the number of their worker follows.
 const PREFIX: &str = "baton-";
+
+/// How long a worker that ends waits for the processes of its sessions.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a group limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,6 +117,21 @@ impl Groups {
         }
         let name = format!("{PREFIX}{}-{}", Pid::this(), uuid::Uuid::new_v4().simple());
         Group::create(&self.bases, &name, self.limits).map(Some)
+    }
+}
+
+impl Drop for Groups {
+    /// The groups of ended sessions are gone before their worker is, if their processes end in time.
+    fn drop(&mut self) {
+        let prefix = format!("{PREFIX}{}-", Pid::this());
+        let has_own = |base: &Base| {
+            let mut entries = fs::read_dir(&base.folder).into_iter().flatten().flatten();
+            entries.any(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+        };
+        let deadline = Instant::now() + LAST_PATIENCE;
+        while self.bases.iter().any(has_own) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
