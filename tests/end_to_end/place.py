@@ -18,6 +18,9 @@ MARK = "PLACE_OF_THIS_TEST"
 SANDBOX = os.environ.get("BATON_TEST_SANDBOX", "" if shutil.which("bwrap") else "none")
 """Of all workers. Empty: the default, which is bubblewrap for `baton worker` and none for `baton up`."""
 
+WHO = "os.getpid(), os.environ['BATON_SESSION']"
+"""What a cell prints so that a test finds its process."""
+
 OUTER_ENVIRONMENT = dict(os.environ)
 """As the tests were started, before any of them changed it."""
 
@@ -32,7 +35,7 @@ class Place:
     def create(cls) -> Place:
         # Sockets lie in here and their paths must stay short.
         place = cls(Path(tempfile.mkdtemp(prefix="baton-")))
-        for name in ("run", "home", "work"):
+        for name in ("run", "home", "work", "signs"):
             (place.folder / name).mkdir(mode=0o700)
         return place
 
@@ -40,6 +43,11 @@ class Place:
     def work(self) -> Path:
         """Where the notebooks lie."""
         return self.folder / "work"
+
+    @property
+    def signs(self) -> Path:
+        """Where a test leaves files for which a cell waits: sandboxed cells may read them."""
+        return self.folder / "signs"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -52,6 +60,7 @@ class Place:
             | sandbox
             | {
                 MARK: str(self.folder),
+                "BATON_WORKER_READABLE": str(self.signs),
                 "BATON_WORKER_SESSION_ENVIRONMENT": f"{MARK},BATON_TEST_*",
                 "HOME": str(home),
                 "IPYTHONDIR": str(home / ".ipython"),
@@ -78,6 +87,13 @@ class Place:
         except psutil.Error:
             return False
 
+    def session_pid(self, said: str) -> int:
+        """The number, outside of its sandbox, of the process that printed `WHO`."""
+        inside, mark = said.split()
+        found = [process.pid for process in self.processes() if is_called(process, inside, mark)]
+        assert len(found) == 1, found
+        return found[0]
+
     def process(self, *words: str) -> psutil.Process:
         """The one process whose command line has these words."""
         found = [process for process in self.processes() if has_words(process, words)]
@@ -103,6 +119,16 @@ class Place:
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
         return []
+
+
+def is_called(process: psutil.Process, inside: str, mark: str) -> bool:
+    """Whether the process belongs to the session with this mark and has this number in its own namespace."""
+    try:
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        numbers = next(line for line in lines if line.startswith("NSpid:"))
+        return process.environ().get("BATON_SESSION") == mark and numbers.split()[-1] == inside
+    except (OSError, psutil.Error):
+        return False
 
 
 def is_service(process: psutil.Process) -> bool:
