@@ -73,9 +73,7 @@ pub(crate) fn config(
     dial: Dial,
     folder: &RuntimeFolder,
 ) -> Config {
-    let sandbox = settings
-        .worker_sandbox
-        .unwrap_or(SandboxChoice::Bubblewrap);
+    let sandbox = settings.worker_sandbox.unwrap_or(SandboxChoice::Bubblewrap);
     Config {
         sandbox,
         python: python(settings, sandbox),

@@ -134,7 +134,12 @@ fn program() -> Vec<libc::sock_filter> {
     ]);
     for (index, family) in (1..).zip(ALLOWED_SOCKETS) {
         // Over the other families and the refusal.
-        program.push(when(libc::BPF_JEQ, family.cast_unsigned(), count + 1 - index, 0));
+        program.push(when(
+            libc::BPF_JEQ,
+            family.cast_unsigned(),
+            count + 1 - index,
+            0,
+        ));
     }
     program.extend([fail(libc::EAFNOSUPPORT), allow()]);
     program

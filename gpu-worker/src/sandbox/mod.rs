@@ -175,7 +175,8 @@ impl Bubblewrap {
             names.join(", ")
         );
         if unlimited.contains(&Controller::Memory) {
-            said += " Baton stops a cell only some time after it has exceeded worker.session_memory.";
+            said +=
+                " Baton stops a cell only some time after it has exceeded worker.session_memory.";
         }
         if unlimited.contains(&Controller::Processes) {
             said += " The user's own limit of processes (RLIMIT_NPROC) takes their place, which does not bind root.";

@@ -63,7 +63,8 @@ fn sandbox(settings: &Settings, python: &Path) -> (Finding, bool) {
     }
     let error = match on_a_runtime(baton_gpu_worker::try_the_sandbox(&config, python)) {
         Ok(()) => {
-            let good = "A sandbox for sessions starts here, and a probe inside reaches nothing outside";
+            let good =
+                "A sandbox for sessions starts here, and a probe inside reaches nothing outside";
             return (Finding::Good(good.to_owned()), true);
         }
         Err(error) => format!("{error:#}"),

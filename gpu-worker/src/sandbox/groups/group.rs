@@ -178,7 +178,7 @@ fn remove(folders: &[Folder]) {
         Ok(()) => true,
         Err(error) => error.kind() == io::ErrorKind::NotFound,
     };
-    while !folders.iter().fold(true, |all, folder| is_gone(folder) && all) {
+    while !folders.iter().all(is_gone) {
         if Instant::now() > deadline {
             let folders: Vec<_> = folders.iter().map(|folder| &folder.path).collect();
             tracing::warn!(?folders, "Processes of a session do not end");
@@ -193,7 +193,10 @@ pub(super) fn members(folder: &Path) -> io::Result<Vec<Pid>> {
     let text = fs::read_to_string(folder.join("cgroup.procs"))?;
     let numbers = text.lines().filter_map(|line| line.parse().ok());
     // A process of another namespace has the number 0.
-    Ok(numbers.filter(|number| *number > 0).map(Pid::from_raw).collect())
+    Ok(numbers
+        .filter(|number| *number > 0)
+        .map(Pid::from_raw)
+        .collect())
 }
 
 #[cfg(test)]

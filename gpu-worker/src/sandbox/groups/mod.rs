@@ -200,7 +200,9 @@ fn move_into(folder: &Path, own: &Path) -> io::Result<()> {
     let mut family = processes::below(Pid::this());
     family.push(Pid::this());
     if members.iter().any(|member| !family.contains(member)) {
-        return Err(io::Error::other("other processes are in this worker's group"));
+        return Err(io::Error::other(
+            "other processes are in this worker's group",
+        ));
     }
     match fs::create_dir(own) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
