@@ -369,7 +369,7 @@ settings! {
     flag: Some(("sandbox", &["worker", "up"])),
     default: Nothing { described: "`bubblewrap`; `none` for `baton up`, which is for one person" };
 
-    #[doc = "The network of sandboxed cells: `none`, or `host`, the network of this machine, which `pip install` and downloads need."]
+    #[doc = "The network of sandboxed cells: `none`; `egress`, which `pip install` and downloads need, reaches the internet but no private addresses, not this machine and not the broker; `host` is the network of this machine."]
     worker_network: NetworkChoice = "worker.network",
     flag: Some(("network", &["worker", "up"])),
     default: Text("none");

@@ -5,6 +5,7 @@
 //!
 //! **Invariant:** nothing of the machine is visible to a session unless [`view`] or the administrator names it.
 
+mod egress;
 mod filter;
 mod groups;
 mod probe;
@@ -23,6 +24,8 @@ use std::path::{Path, PathBuf};
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
+use self::egress::Egress;
+pub(crate) use self::egress::{Carrier, Gate};
 pub(crate) use self::groups::Group;
 use self::groups::{Controller, Groups};
 pub(crate) use self::sys::inherit;
@@ -45,6 +48,8 @@ pub enum NetworkChoice {
     /// Only a loopback of their own.
     #[default]
     None,
+    /// Connections to the internet, but not to private addresses, this machine or the broker.
+    Egress,
     /// That of the machine.
     Host,
 }
@@ -105,6 +110,16 @@ pub(crate) enum SandboxError {
          hint: check worker.readable, worker.network and what the machine allows, or report it as a vulnerability"
     )]
     Leaks { reached: String },
+    #[error(
+        "worker.network is egress, and the program {name} is missing\n\
+         hint: install slirp4netns and iproute2 (`apt-get install slirp4netns iproute2`), or set worker.network = \"none\""
+    )]
+    NoEgress { name: &'static str },
+    #[error(
+        "worker.network is egress, and slirp4netns does not work here: {said}\n\
+         hint: it needs /dev/net/tun; or set worker.network = \"none\""
+    )]
+    Egress { said: String },
     #[error("{python} does not say where its packages are: {said}")]
     Python { python: PathBuf, said: String },
     #[error("Failed to prepare the sandbox")]
@@ -132,12 +147,16 @@ pub(crate) struct Wrapped {
     pub(crate) mirror: Option<PathBuf>,
     /// `None`: this worker may make no control groups.
     pub(crate) group: Option<Group>,
+    /// What it waits at for its network.
+    pub(crate) gate: Option<Gate>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Bubblewrap {
     program: PathBuf,
     network: NetworkChoice,
+    /// With [`NetworkChoice::Egress`].
+    egress: Option<Egress>,
     readable: Vec<PathBuf>,
     limits: Limits,
     groups: Groups,
@@ -154,9 +173,13 @@ impl Bubblewrap {
             processors: config.session_cpus,
             scratch_bytes: config.session_scratch_bytes,
         };
+        let egress = (config.network == NetworkChoice::Egress)
+            .then(|| Egress::open(&config.dial.address, &config.runtime_folder))
+            .transpose()?;
         let bubblewrap = Self {
             program: find(PROGRAM).ok_or(SandboxError::Missing)?,
             network: config.network,
+            egress,
             readable: config.readable.clone(),
             limits,
             groups: Groups::open(limits),
@@ -225,11 +248,27 @@ impl Bubblewrap {
             command.env(PROCESS_LIMIT, self.limits.processes.to_string());
         }
         self.enter(command, &view)?;
+        let gate = match &self.egress {
+            Some(egress) => Some(egress.hold(command)?),
+            None => None,
+        };
         let group = self.groups.create()?;
         if let Some(group) = &group {
             join(command, group.doors()?);
         }
-        Ok(Wrapped { mirror, group })
+        Ok(Wrapped {
+            mirror,
+            group,
+            gate,
+        })
+    }
+
+    /// Gives a sandbox that waits at its gate a network, and lets it begin.
+    pub(crate) async fn connect(&self, gate: Gate) -> Result<Option<Carrier>, SandboxError> {
+        match &self.egress {
+            Some(egress) => egress.connect(gate).await.map(Some),
+            None => Ok(None),
+        }
     }
 
     /// What every session with this Python sees.
@@ -241,13 +280,16 @@ impl Bubblewrap {
         for path in self.paths_of_python(python).await? {
             view.read_only(&path);
         }
+        if let Some(egress) = &self.egress {
+            view.replaced("/etc/resolv.conf".as_ref(), &egress.resolver);
+        }
         Ok(view)
     }
 
     fn enter(&self, command: &mut Command, view: &View) -> io::Result<()> {
         let filter: OwnedFd = filter::file()?;
         command.args(WALLS);
-        if self.network == NetworkChoice::None {
+        if self.network != NetworkChoice::Host {
             command.arg("--unshare-net");
         }
         command
@@ -271,7 +313,7 @@ impl Bubblewrap {
 
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let usual = ["/usr/bin", "/usr/local/bin"].map(PathBuf::from);
+    let usual = ["/usr/bin", "/usr/local/bin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path)
         .chain(usual)
         .map(|folder| folder.join(program))

@@ -1,9 +1,11 @@
 //! Handing open descriptors to a program that is started, and putting it into control groups.
 #![allow(unsafe_code)]
 
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::libc;
 use nix::unistd::write;
 use tokio::process::Command;
 
@@ -30,4 +32,18 @@ pub(super) fn join(command: &mut Command, doors: Vec<OwnedFd>) {
     };
     // SAFETY: as above.
     unsafe { command.pre_exec(in_child) };
+}
+
+/// `NS_GET_USERNS` of `ioctl_ns(2)`.
+const NS_GET_USERNS: libc::Ioctl = 0xb701;
+
+/// The user namespace to which another namespace belongs.
+pub(super) fn owner_of(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes no argument and returns a descriptor or an error.
+    let descriptor = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) };
+    match descriptor {
+        // SAFETY: the system just opened it for this process.
+        0.. => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

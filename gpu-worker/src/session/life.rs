@@ -14,7 +14,7 @@ use tokio::net::UnixStream;
 use tokio::process::Child;
 
 use crate::processes;
-use crate::sandbox::Group;
+use crate::sandbox::{Carrier, Group};
 
 pub(super) enum Life {
     /// The kernel is the worker's child.
@@ -25,6 +25,8 @@ pub(super) enum Life {
         /// Once the kernel is known.
         supervisor: Option<Pid>,
         status: Option<Option<ExitStatus>>,
+        /// Of its network; goes with the session, because keepers need none.
+        carrier: Option<Carrier>,
     },
 }
 
@@ -100,7 +102,14 @@ impl Life {
                 walls: Walls::new(child, report, group),
                 supervisor: None,
                 status: None,
+                carrier: None,
             },
+        }
+    }
+
+    pub(super) fn has_network(&mut self, network: Option<Carrier>) {
+        if let Self::Sandboxed { carrier, .. } = self {
+            *carrier = network;
         }
     }
 
