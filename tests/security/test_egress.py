@@ -1,7 +1,7 @@
 """`worker.network = "egress"`: cells reach the internet, and nothing that is closer.
 
-The worker runs in a network of its own. Beside it is a second one, which stands for everything else. It has an address of
-the internet, a private one, and the one of clouds' metadata, and answers on each. With `host` all of them are reached.
+The worker runs in a network of its own. Beside it is a second one, which stands for everything else. It has an address
+of the internet, a private one, and the one of clouds' metadata, and answers on each. `host` reaches all of them.
 """
 
 from __future__ import annotations
