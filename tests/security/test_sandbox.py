@@ -23,7 +23,7 @@ PROBE = Path(__file__).with_name("probe.py").read_text()
 BASIC_DEVICES = {"console", "core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout"}
 BASIC_DEVICES |= {"tty", "urandom", "zero"}
 
-ONLY_FOR_ROOT = {"write_settings_of_the_system", "write_into_python_of_all", "has_capabilities", "call_mount"}
+ONLY_FOR_ROOT = {"write_settings_of_the_system", "write_into_python_of_all", "has_capabilities"}
 """Without a sandbox, only a worker that runs as root can do these."""
 
 LIMITS = {
