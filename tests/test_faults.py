@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from end_to_end import Cell, Kernel, Service, wait_until
+from end_to_end.place import WHO
 from end_to_end.results import Result
 
 SAFE = "Your variables are as they were before"
@@ -38,11 +39,9 @@ def notebook(running: Service, new_kernel: Callable[..., Kernel]) -> Kernel:
 
 def begin_endless(kernel: Kernel) -> tuple[Cell, int]:
     """A cell that has changed something and now runs, and the process that it runs in."""
-    cell = kernel.begin(
-        "%%gpu\nimport os\nvalues.append('lost')\nprint('pid', os.getpid(), flush=True)\nwhile True: pass"
-    )
+    cell = kernel.begin("%%gpu\nimport os\nvalues.append('lost')\nprint(" + WHO + ", flush=True)\nwhile True: pass")
     shown = cell.wait_for(lambda result: result.stdout.endswith("\n"), "the cell runs").stdout
-    return cell, int(shown.split()[1])
+    return cell, kernel.place.session_pid(shown)
 
 
 def check_lost(result: Result, kernel: Kernel) -> None:
@@ -113,7 +112,7 @@ def test_a_worker_replaced_between_cells(running: Service, notebook: Kernel) -> 
 
 
 def test_a_worker_asked_to_stop_lets_its_cell_end(running: Service, notebook: Kernel) -> None:
-    go = running.place.folder / "go"
+    go = running.place.signs / "go"
     cell = notebook.begin(
         "%%gpu\nimport pathlib, time\n"
         "end = time.monotonic() + 20\n"
@@ -201,8 +200,8 @@ class Gate:
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    return Gate(tmp_path)
+def gate(service: Service) -> Gate:
+    return Gate(service.place.work)
 
 
 def check_ran_once(cell: Cell, gate: Gate, kernel: Kernel) -> None:
@@ -264,9 +263,9 @@ def test_the_broker_killed_many_times_while_cells_run(running: Service, notebook
 
 
 @pytest.fixture
-def breakable_python(tmp_path: Path) -> tuple[Path, Path]:
+def breakable_python(service: Service) -> tuple[Path, Path]:
     """A Python, and a file; while that is there, it does not start."""
-    broken, python = tmp_path / "broken", tmp_path / "python"
+    broken, python = service.place.signs / "broken", service.place.signs / "python"
     python.write_text(
         f'#!/bin/sh\n[ ! -e {broken} ] || {{ echo "no libpython"; exit 3; }}\nexec {sys.executable} "$@"\n'
     )
@@ -284,7 +283,7 @@ def busy(service: Service) -> set[str]:
 
 
 def test_a_worker_that_cannot_start_sessions_fails_no_cells(
-    service: Service, new_kernel: Callable[..., Kernel], breakable_python: tuple[Path, Path], tmp_path: Path
+    service: Service, new_kernel: Callable[..., Kernel], breakable_python: tuple[Path, Path]
 ) -> None:
     """They go to another worker; and it gets cells again once sessions start there."""
     python, broken = breakable_python
@@ -299,10 +298,11 @@ def test_a_worker_that_cannot_start_sessions_fails_no_cells(
     assert state_of(service, faulty) == "failing"
     broken.unlink()
     wait_until(lambda: state_of(service, faulty) == "connected", "its trial has passed")
-    wait = f"%%gpu\nimport os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}):\n    time.sleep(0.01)"
+    go = service.place.signs / "go"
+    wait = f"%%gpu\nimport os, time\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)"
     cells = [service.kernel(new_kernel).begin(wait) for _ in range(2)]
     wait_until(lambda: busy(service) == {faulty, sound}, "both workers have a cell")
-    (tmp_path / "go").touch()
+    go.touch()
     assert all(cell.finish().ok() for cell in cells)
 
 
@@ -341,7 +341,8 @@ def test_a_worker_tries_a_cell_before_it_takes_any(
     python.write_text(f"#!/bin/sh\n{start}\n{trouble}\n{end}\n")
     python.chmod(0o755)
     service.start_broker()
-    worker = service.begin_worker(BATON_WORKER_PYTHON=str(python))
+    # Its Python changes a folder of its own, which no sandbox allows.
+    worker = service.begin_worker(BATON_WORKER_PYTHON=str(python), BATON_WORKER_SANDBOX="none")
     wait_until(
         lambda: "Sessions do not start here, so this worker accepts no cells" in service.log(worker), "it says so"
     )
@@ -476,7 +477,7 @@ def test_a_broker_that_is_away_for_half_a_minute_when_a_cell_ends(
     """Longer than a request waits: the session keeps what the cell made, which has to go through the broker."""
     kernel = running.kernel(new_kernel, BATON_TRANSPORT="http")
     kernel.run("import numpy as np, pathlib").ok()
-    marker = running.place.folder / "go"
+    marker = running.place.signs / "go"
     cell = kernel.begin(
         "%%gpu\nimport time\nprint('runs', flush=True)\n"
         f"while not pathlib.Path({str(marker)!r}).exists(): time.sleep(0.01)\n"

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,11 +101,11 @@ def test_a_cell_that_does_not_stop_is_left_by_the_second_press(kernel: Kernel) -
 
 
 def test_files_that_came_home_before_the_second_press_go_back(
-    service: Service, new_kernel: Callable[..., Kernel], tmp_path: Path
+    service: Service, new_kernel: Callable[..., Kernel]
 ) -> None:
     service.start_broker()
     service.start_worker(BATON_WORKER_FILES="mirror")
-    kernel, go = service.kernel(new_kernel), tmp_path / "go"
+    kernel, go = service.kernel(new_kernel), service.place.signs / "go"
     written, pid = service.place.work / "written", kernel.evaluate("__import__('os').getpid()")
     cell = kernel.begin(
         f"%%gpu\nimport os, time\nprint('begun')\nwhile not os.path.exists({str(go)!r}):\n"
@@ -175,7 +174,7 @@ def test_while_the_service_does_not_answer(service: Service, new_kernel: Callabl
 
 def test_while_the_result_comes_home(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     service.start_broker()
-    service.start_worker()
+    service.start_worker(BATON_WORKER_SANDBOX="none")  # the cell stops the broker
     kernel = service.kernel(new_kernel)
     kernel.run("import numpy as np\nx = np.ones(3_000_000)").ok()
     # The cell's last act stops the broker, so what follows is the way home and never ends by itself.
@@ -199,7 +198,7 @@ def test_a_stop_whose_word_is_lost_on_the_way(
     relay = network.relay(service.address, f"unix:{service.place.folder}/run/notebook.sock")
     kernel = service.kernel(new_kernel, BATON_BROKER_ADDRESS=relay.address, BATON_TRANSPORT="http")
     kernel.gpu("import numpy as np\nprint('warm')").ok()
-    go = service.place.folder / "go"
+    go = service.place.signs / "go"
     cell = kernel.begin(
         f"%%gpu\nimport os, time\nprint('begun')\nwhile not os.path.exists({str(go)!r}):\n    time.sleep(0.01)\n"
         "x = np.ones(1_000_000)"

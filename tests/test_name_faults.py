@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 from end_to_end import Cell, Kernel, Service, wait_until
+from end_to_end.place import WHO
 
 SAFE = "Your variables are as they were before"
 
@@ -104,10 +105,11 @@ class Slow:
     def begin(self) -> tuple[Cell, int]:
         """The cell waits for the name; and the process in which it does."""
         cell = self.kernel.begin(
-            "%%gpu\nimport os\nvalues.append(2)\nprint('pid', os.getpid(), flush=True)\n"
+            "%%gpu\nimport os\nvalues.append(2)\nprint(" + WHO + ", flush=True)\n"
             "found = eval('sl' + 'ow').x\nvalues.append(3)"
         )
-        session = int(cell.wait_for_text("pid").stdout.split()[1])
+        shown = cell.wait_for(lambda result: result.stdout.endswith("\n"), "the cell runs").stdout
+        session = self.kernel.place.session_pid(shown)
         self.asked.read_text()
         return cell, session
 

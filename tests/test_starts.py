@@ -28,7 +28,7 @@ class Probe:
 
 def land(file):
     with open(file, 'a') as lands:
-        lands.write(f'{os.getpid()}\\n')
+        lands.write(f'{os.getpid()} {os.environ["BATON_SESSION"]}\\n')
     return Probe(file)
 
 values = []
@@ -53,7 +53,7 @@ class Class:
         """The cells whose end the notebook had."""
 
     def file(self, what: str) -> Path:
-        return self.service.place.folder / f"{what}-{self.cells}"
+        return self.service.place.work / f"{what}-{self.cells}"
 
     def prepare(self) -> str:
         """The next cell: counts its run, and waits while there is a file `hold`."""
@@ -78,7 +78,7 @@ class Class:
     def landed(self) -> Relay:
         """The relay of the worker whose session applies the cell's state."""
         wait_until(lambda: read(self.file("landed")).endswith("\n"), "a session applies the state")
-        return self.worker_of(int(read(self.file("landed")).split()[0]))
+        return self.worker_of(self.service.place.session_pid(read(self.file("landed")).splitlines()[0]))
 
     def heal(self) -> None:
         for relay in self.relays.values():
@@ -172,6 +172,6 @@ def reset_at_its_start(classroom: Class) -> None:
 def test_no_cell_begins_twice(classroom: Class, fault: Callable[[Class], None]) -> None:
     for _ in range(ROUNDS):
         fault(classroom)
-    folder = classroom.service.place.folder
+    folder = classroom.service.place.work
     assert {path.read_text() for path in folder.glob("runs-*")} == {"x"}
     assert classroom.kernel.evaluate("values") == classroom.ended

@@ -24,7 +24,7 @@ class Waiting:
         if os.getpid() == self.home or said.exists():
             return
         written = said.with_name("written")
-        written.write_text(str(os.getpid()))
+        written.write_text(f"{os.getpid()} {os.environ['BATON_SESSION']}")
         written.rename(said)
         open(pathlib.Path(self.folder, "never")).read()
 """
@@ -40,7 +40,7 @@ class Notebook:
     def session_in_between(self) -> psutil.Process:
         """It has a part of what it was sent."""
         wait_until(self._said.exists, "a session takes in what came")
-        return psutil.Process(int(self._said.read_text()))
+        return psutil.Process(self.kernel.place.session_pid(self._said.read_text()))
 
     def check_lost(self, result: Result, values: list[int]) -> None:
         """The message says that the variables are safe, they are, and a session is made anew."""
@@ -60,10 +60,8 @@ def running(service: Service) -> Service:
 
 
 @pytest.fixture(params=["auto", "http"])
-def notebook(
-    running: Service, new_kernel: Callable[..., Kernel], request: pytest.FixtureRequest, tmp_path: Path
-) -> Notebook:
-    return Notebook(running.kernel(new_kernel, BATON_TRANSPORT=request.param), tmp_path)
+def notebook(running: Service, new_kernel: Callable[..., Kernel], request: pytest.FixtureRequest) -> Notebook:
+    return Notebook(running.kernel(new_kernel, BATON_TRANSPORT=request.param), running.place.work)
 
 
 def test_a_session_that_takes_in_its_first_state(notebook: Notebook) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from end_to_end import Kernel, Service, wait_until
+from end_to_end.place import WHO
 from end_to_end.service import broken_store, exhausted_descriptors, stopped
 
 MAKE = """
@@ -96,11 +97,11 @@ def lane(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def open_notebook(service: Service, new_kernel: Callable[..., Kernel], tmp_path: Path) -> Callable[..., Notebook]:
+def open_notebook(service: Service, new_kernel: Callable[..., Kernel]) -> Callable[..., Notebook]:
     def opened(lane: str = "auto") -> Notebook:
         kernel = service.kernel(new_kernel, BATON_TRANSPORT=lane, BATON_CELL_BYTES="0")
         kernel.run(MAKE).ok()
-        return Notebook(kernel, tmp_path / "go")
+        return Notebook(kernel, service.place.signs / "go")
 
     return opened
 
@@ -201,9 +202,9 @@ def test_a_later_cell_that_fails_takes_nothing_of_an_earlier_one(
         case "crash":
             assert kernel.gpu("x += 100; kept['epoch'] = 100; import os; os._exit(3)").error is not None
         case "kill the worker's session":
-            cell = kernel.begin("%%gpu\nx += 100; import os, time; print(os.getpid(), flush=True); time.sleep(60)")
-            printed = cell.wait_for(lambda result: result.stdout, "the cell runs")
-            psutil.Process(int(printed.stdout)).kill()
+            cell = kernel.begin("%%gpu\nx += 100; import os, time; print(" + WHO + ", flush=True); time.sleep(60)")
+            printed = cell.wait_for(lambda result: result.stdout.endswith("\n"), "the cell runs")
+            psutil.Process(kernel.place.session_pid(printed.stdout)).kill()
             assert cell.finish().error is not None
         case _:
             cell = kernel.begin("%%gpu\nx += 100; more = np.ones(300_000_000); import time; time.sleep(60)")
@@ -285,12 +286,10 @@ def test_a_worker_that_is_killed_first(service: Service, open_notebook: Callable
     notebook.check_lost()
 
 
-def test_a_service_of_its_own_that_is_killed_first(
-    service: Service, new_kernel: Callable[..., Kernel], tmp_path: Path
-) -> None:
+def test_a_service_of_its_own_that_is_killed_first(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     kernel = new_kernel(at=service.place, BATON_CELL_BYTES="0")
     kernel.run(MAKE).ok()
-    notebook = Notebook(kernel, tmp_path / "go")
+    notebook = Notebook(kernel, service.place.signs / "go")
     notebook.step()
     for _ in range(2):  # the second time before anybody was told
         (both,) = (process for process in service.place.processes() if "up" in process.cmdline())

@@ -70,6 +70,12 @@ pub struct Config {
     pub session_idle: Duration,
     /// How much memory the processes of one session may hold together.
     pub session_memory_bytes: Option<u64>,
+    /// How many processes and threads a session in a sandbox may have.
+    pub session_processes: u32,
+    /// How many processors' time a session in a sandbox may use.
+    pub session_cpus: Option<u32>,
+    /// How much a session in a sandbox may store in each of its private folders in memory.
+    pub session_scratch_bytes: u64,
     /// How long an interrupted cell may take to end before its session is ended.
     pub cancel_grace: Duration,
     /// How long running cells may go on after [`Stop::WhenCellsEnd`]; `None`: each until its own time limit.
@@ -147,6 +153,15 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
     }
 }
 
+/// Starts a sandbox for this Python, and a probe in it.
+///
+/// # Errors
+/// If no sandbox starts, or if the probe reaches something outside. The message has a hint.
+pub async fn try_the_sandbox(config: &Config, python: &Path) -> anyhow::Result<()> {
+    Bubblewrap::open(config, python).await?;
+    Ok(())
+}
+
 /// Starts a session of this Python as a worker does, but off the GPU, which others may be using; lets it run a cell of
 /// its own, and ends it. Call it from a thread that lives until it is done.
 pub async fn try_a_session(config: &Config, python: &Path) -> anyhow::Result<()> {
@@ -159,13 +174,14 @@ pub async fn try_a_session(config: &Config, python: &Path) -> anyhow::Result<()>
 }
 
 async fn open_sandbox(config: &Config) -> Result<Option<Arc<Bubblewrap>>, SandboxError> {
-    match config.sandbox {
-        SandboxChoice::None => Ok(None),
-        // A notebook could name any program.
-        SandboxChoice::Bubblewrap if config.python.is_none() => Err(SandboxError::NoPython),
-        SandboxChoice::Bubblewrap => {
-            let bubblewrap = Bubblewrap::open(config.network, config.readable.clone()).await?;
-            Ok(Some(Arc::new(bubblewrap)))
-        }
+    if config.sandbox == SandboxChoice::None {
+        return Ok(None);
     }
+    // A notebook could name any program.
+    let python = config.python.as_deref().ok_or(SandboxError::NoPython)?;
+    let bubblewrap = Bubblewrap::open(config, python).await?;
+    if let Some(unlimited) = bubblewrap.unlimited() {
+        tracing::warn!("{unlimited}");
+    }
+    Ok(Some(Arc::new(bubblewrap)))
 }

@@ -262,6 +262,7 @@ mod tests {
         let death = Death {
             status: Some(ExitStatus::from_raw(9)),
             last_lines: vec!["Killed".to_owned()],
+            exceeded_memory_bytes: None,
         };
         assert_eq!(
             session_died(&death, 3 << 30).value,

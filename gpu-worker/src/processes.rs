@@ -7,6 +7,7 @@
 
 use std::collections::HashSet;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use baton_jupyter_wire::process::kill_tree;
@@ -97,7 +98,12 @@ pub(crate) fn resident_of(process: Pid) -> u64 {
 }
 
 fn proportional_of(process: Pid) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{process}/smaps_rollup")).ok()?;
+    let text = match fs::read_to_string(format!("/proc/{process}/smaps_rollup")) {
+        // A process that has ended since it was listed holds nothing.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Some(0),
+        Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => return Some(0),
+        text => text.ok()?,
+    };
     let line = text.lines().find_map(|line| line.strip_prefix("Pss:"))?;
     let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
     Some(kib << 10)

@@ -101,7 +101,7 @@ pub(crate) fn main(
                 token,
                 ca_file: None,
             };
-            worker::config(settings, place.id, dial, &folder)
+            worker::config_for_one_person(settings, place.id, dial, &folder)
         };
         tokio::select! {
             ended = serve(broker, worker, &stop) => ended,

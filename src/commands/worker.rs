@@ -20,8 +20,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let folder = RuntimeFolder::create(&settings.runtime_folder)?;
     let dial = service::dial(settings)?;
     let place = folder.worker(settings.worker_name.as_deref())?;
-    let mut config = config(settings, place.id, dial, &folder);
-    config.stop_grace = settings.worker_stop_grace;
+    let config = config(settings, place.id, dial, &folder);
     let runtime = runtime::start(Builder::new_multi_thread())?;
     runtime.block_on(async {
         let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
@@ -53,12 +52,12 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
 }
 
 /// In a sandbox no notebook chooses the program: without a setting it is the Python that this program was installed for.
-fn python(settings: &Settings) -> Option<PathBuf> {
+fn python(settings: &Settings, sandbox: SandboxChoice) -> Option<PathBuf> {
     let beside = || {
         let python = std::env::current_exe().ok()?.with_file_name("python");
         python.exists().then_some(python)
     };
-    match settings.worker_sandbox {
+    match sandbox {
         SandboxChoice::None => settings.worker_python.clone(),
         SandboxChoice::Bubblewrap => settings.worker_python.clone().or_else(beside),
     }
@@ -67,12 +66,30 @@ fn python(settings: &Settings) -> Option<PathBuf> {
 /// Of `baton up`, unless the setting says otherwise.
 const SHORT_STOP_GRACE: Duration = Duration::from_secs(10);
 
+/// For a worker that people share who need not trust each other.
 pub(crate) fn config(
     settings: &Settings,
     id: WorkerId,
     dial: Dial,
     folder: &RuntimeFolder,
 ) -> Config {
+    let sandbox = settings.worker_sandbox.unwrap_or(SandboxChoice::Bubblewrap);
+    Config {
+        sandbox,
+        python: python(settings, sandbox),
+        stop_grace: settings.worker_stop_grace,
+        ..config_for_one_person(settings, id, dial, folder)
+    }
+}
+
+/// For the worker of `baton up`.
+pub(crate) fn config_for_one_person(
+    settings: &Settings,
+    id: WorkerId,
+    dial: Dial,
+    folder: &RuntimeFolder,
+) -> Config {
+    let sandbox = settings.worker_sandbox.unwrap_or(SandboxChoice::None);
     let mirrors = settings.worker_mirrors.clone();
     Config {
         id,
@@ -81,11 +98,14 @@ pub(crate) fn config(
         patience: settings.broker_patience,
         name: settings.worker_name.clone(),
         slots: settings.worker_slots,
-        python: python(settings),
+        python: python(settings, sandbox),
         cache: settings.worker_cache.clone(),
         cache_limit_bytes: settings.worker_cache_limit.bytes,
         session_idle: settings.worker_session_idle,
         session_memory_bytes: settings.worker_session_memory.map(|size| size.bytes),
+        session_processes: settings.worker_session_processes,
+        session_cpus: settings.worker_session_cpus,
+        session_scratch_bytes: settings.worker_session_scratch.bytes,
         cancel_grace: settings.worker_cancel_grace,
         stop_grace: Some(settings.worker_stop_grace.unwrap_or(SHORT_STOP_GRACE)),
         files: settings.worker_files,
@@ -96,7 +116,7 @@ pub(crate) fn config(
         gpu_memory_bytes: settings.worker_gpu_memory.map(|size| size.bytes),
         baton: std::env::current_exe().ok(),
         session_environment: settings.worker_session_environment.0.clone(),
-        sandbox: settings.worker_sandbox,
+        sandbox,
         network: settings.worker_network,
         readable: settings.worker_readable.0.clone(),
         runtime_folder: folder.path().to_owned(),

@@ -3,6 +3,7 @@
 //! The table makes the flags with their help, the reading of environment and file, `baton config show`, and the page
 //! `docs/reference/configuration.md`. Flag goes before environment, environment before file, file before default.
 
+mod kinds;
 mod reference;
 mod secrets;
 mod sources;
@@ -17,12 +18,14 @@ use baton_gpu_worker::{FilesChoice, NetworkChoice, SandboxChoice, gpu::GpuMode};
 use baton_protocol::address::BrokerAddress;
 use baton_transport::TransportChoice;
 
+pub(crate) use kinds::Dashboard;
 pub(crate) use reference::reference;
 pub(crate) use sources::SettingsError;
 pub(crate) use surroundings::Surroundings;
 pub(crate) use table::Setting;
 pub(crate) use value::{ListenAddress, Size};
 
+use kinds::{GroupPattern, HttpUrl, Paths, PublicUrl, UrlPrefix, VariableNames};
 use sources::{Origin, Sources};
 use table::DefaultText::{self, Computed, Nothing, Text};
 pub(crate) use value::Value;
@@ -339,10 +342,25 @@ settings! {
     flag: Some(("session-idle", &["worker", "up"])),
     default: Text("30m");
 
-    #[doc = "How much memory a session may use before its cell is stopped."]
+    #[doc = "How much memory a session may use before its cell is stopped. In a sandbox with a control group this includes its files in memory and everything that it started, and nothing is swapped."]
     worker_session_memory: Option<Size> = "worker.session_memory",
     flag: Some(("session-memory", &["worker", "up"])),
     default: Nothing { described: "no limit" };
+
+    #[doc = "How many processes and threads a sandboxed session may have."]
+    worker_session_processes: u32 = "worker.session_processes",
+    flag: Some(("session-processes", &["worker", "up"])),
+    default: Text("4096");
+
+    #[doc = "How many processors' time a sandboxed session may use. Sessions that compete for processors get equal shares."]
+    worker_session_cpus: Option<u32> = "worker.session_cpus",
+    flag: Some(("session-cpus", &["worker", "up"])),
+    default: Nothing { described: "no limit" };
+
+    #[doc = "How much a sandboxed session may store in each of `/tmp`, `/var/tmp`, `/dev/shm` and its home. They are in memory, and are removed with the session."]
+    worker_session_scratch: Size = "worker.session_scratch",
+    flag: Some(("session-scratch", &["worker", "up"])),
+    default: Text("8GiB");
 
     #[doc = "Names of environment variables that sessions inherit from the worker in addition to the usual ones, such as `[\"HTTPS_PROXY\", \"COURSE_*\"]`. Sessions do not see other variables. Cells can read these, so do not name a secret."]
     worker_session_environment: VariableNames = "worker.session_environment",
@@ -350,11 +368,11 @@ settings! {
     default: Text("[]");
 
     #[doc = "How the worker isolates the cells of different people: `bubblewrap` starts each session in its own namespaces, where it sees a read-only system and its notebook's files; `none` lets cells do everything that the worker's user can do. The worker refuses to start if bubblewrap does not work."]
-    worker_sandbox: SandboxChoice = "worker.sandbox",
+    worker_sandbox: Option<SandboxChoice> = "worker.sandbox",
     flag: Some(("sandbox", &["worker", "up"])),
-    default: Text("none");
+    default: Nothing { described: "`bubblewrap`; `none` for `baton up`, which is for one person" };
 
-    #[doc = "The network of sandboxed cells: `none`, or `host`, the network of this machine, which `pip install` and downloads need."]
+    #[doc = "The network of sandboxed cells: `none`; `egress`, which `pip install` and downloads need, reaches the internet but no private addresses, not this machine and not the broker; `host` is the network of this machine."]
     worker_network: NetworkChoice = "worker.network",
     flag: Some(("network", &["worker", "up"])),
     default: Text("none");
@@ -413,134 +431,6 @@ settings! {
     up_dashboard: Dashboard = "up.dashboard",
     flag: Some(("dashboard", &["up"])),
     default: Text("127.0.0.1:0");
-}
-
-/// A path that begins with a slash and ends without one.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct UrlPrefix(pub(crate) String);
-
-impl Value for UrlPrefix {
-    const EXPECTED: &'static str = "a path such as /services/baton";
-
-    fn parse(text: &str) -> Option<Self> {
-        let plain = |letter: char| letter.is_ascii_alphanumeric() || "/-_.~".contains(letter);
-        let path = text.strip_suffix('/').unwrap_or(text);
-        let valid = path.starts_with('/') && !path.contains("//") && path.chars().all(plain);
-        valid.then(|| Self(path.to_owned()))
-    }
-}
-
-/// An address that the broker asks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct HttpUrl(pub(crate) String);
-
-impl Value for HttpUrl {
-    const EXPECTED: &'static str = "an address such as http://127.0.0.1:8081/hub/api";
-
-    fn parse(text: &str) -> Option<Self> {
-        let host = ["https://", "http://"]
-            .iter()
-            .find_map(|scheme| text.strip_prefix(scheme))?;
-        let valid = !host.is_empty() && !host.starts_with('/') && is_plain(host);
-        valid.then(|| Self(text.to_owned()))
-    }
-}
-
-/// An address as a browser is given it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PublicUrl(pub(crate) String);
-
-impl Value for PublicUrl {
-    const EXPECTED: &'static str = "an address such as https://hub.example.edu/hub/api";
-
-    fn parse(text: &str) -> Option<Self> {
-        let known = ["http://", "https://", "/"];
-        let rest = known.iter().find_map(|start| text.strip_prefix(start))?;
-        let valid = !rest.starts_with('/') && is_plain(rest);
-        valid.then(|| Self(text.to_owned()))
-    }
-}
-
-fn is_plain(text: &str) -> bool {
-    text.chars().all(|letter| letter.is_ascii_graphic())
-}
-
-/// What the groups of courses are called.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct GroupPattern(pub(crate) String);
-
-impl Value for GroupPattern {
-    const EXPECTED: &'static str = "a name with {course} in it";
-
-    fn parse(text: &str) -> Option<Self> {
-        (text.matches("{course}").count() == 1).then(|| Self(text.to_owned()))
-    }
-}
-
-/// Names of environment variables; a `*` stands at the end and for any ending.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct VariableNames(pub(crate) Vec<String>);
-
-impl Value for VariableNames {
-    const EXPECTED: &'static str = "a list such as [\"HTTPS_PROXY\", \"COURSE_*\"]";
-
-    /// As in the configuration file, or with a comma between the names.
-    fn parse(text: &str) -> Option<Self> {
-        let names = listed(text);
-        let is_name = |name: &&str| {
-            let name = name.strip_suffix('*').unwrap_or(name);
-            let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
-            !name.is_empty() && name.chars().all(plain)
-        };
-        let known = names.iter().all(is_name);
-        known.then(|| Self(names.into_iter().map(str::to_owned).collect()))
-    }
-}
-
-/// Absolute paths on this machine.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Paths(pub(crate) Vec<PathBuf>);
-
-impl Value for Paths {
-    const EXPECTED: &'static str = "a list of absolute paths such as [\"/data/course\"]";
-
-    /// As in the configuration file, or with a comma between the paths.
-    fn parse(text: &str) -> Option<Self> {
-        let paths: Vec<_> = listed(text).into_iter().map(PathBuf::from).collect();
-        paths
-            .iter()
-            .all(|path| path.is_absolute())
-            .then_some(Self(paths))
-    }
-}
-
-/// What stands between brackets, or without them, with commas between.
-fn listed(text: &str) -> Vec<&str> {
-    let inner = text
-        .strip_prefix('[')
-        .and_then(|text| text.strip_suffix(']'));
-    let words = inner.unwrap_or(text).split(',');
-    let words = words.map(|word| word.trim().trim_matches('"'));
-    words.filter(|word| !word.is_empty()).collect()
-}
-
-/// Where a page for people is shown.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Dashboard {
-    Off,
-    On(std::net::SocketAddr),
-}
-
-impl Value for Dashboard {
-    const EXPECTED: &'static str = "ADDRESS:PORT of this machine or off";
-
-    fn parse(text: &str) -> Option<Self> {
-        if text == "off" {
-            return Some(Self::Off);
-        }
-        let address: std::net::SocketAddr = text.parse().ok()?;
-        address.ip().is_loopback().then_some(Self::On(address))
-    }
 }
 
 impl Settings {

@@ -92,11 +92,12 @@ impl Value for SandboxChoice {
 }
 
 impl Value for NetworkChoice {
-    const EXPECTED: &'static str = "none or host";
+    const EXPECTED: &'static str = "none, egress or host";
 
     fn parse(text: &str) -> Option<Self> {
         match text {
             "none" => Some(Self::None),
+            "egress" => Some(Self::Egress),
             "host" => Some(Self::Host),
             _ => None,
         }

@@ -170,3 +170,25 @@ fn a_wrong_configuration_is_one_of_the_findings() {
     assert!(said.stdout.contains("Unknown key wrong"), "{}", said.stdout);
     assert!(said.stdout.contains("is Python 3."), "{}", said.stdout);
 }
+
+#[test]
+fn the_sandbox_is_tried() {
+    let home = Home::new();
+    let python = python();
+    let doctor = |sandbox: &str| {
+        let mut command = home.command(&["doctor", "--python", &python]);
+        said(command.env("BATON_WORKER_SANDBOX", sandbox))
+    };
+    let none = doctor("none");
+    let expected = "ok     Sessions have no sandbox, because worker.sandbox is \"none\"";
+    assert!(none.stdout.contains(expected), "{}", none.stdout);
+    let tried = doctor("bubblewrap");
+    if fs::exists("/usr/bin/bwrap").unwrap() {
+        let expected =
+            "ok     A sandbox for sessions starts here, and a probe inside reaches nothing outside";
+        assert!(tried.stdout.contains(expected), "{}", tried.stdout);
+    } else {
+        let fix = fix(&tried, "the program bwrap is missing");
+        assert!(fix.contains("apt-get install bubblewrap"), "{fix}");
+    }
+}

@@ -14,7 +14,7 @@ import psutil
 import zmq
 from jupyter_client.manager import KernelManager
 
-from end_to_end.place import Place
+from end_to_end.place import WHO, Place
 from end_to_end.results import Result
 from end_to_end.waiting import wait_until
 
@@ -149,27 +149,13 @@ class Kernel:
     @property
     def session_pid(self) -> int:
         """The process in which this notebook's `%%gpu` cells run, by its number outside of the sandbox."""
-        said = self.gpu("import os; print(os.getpid(), os.environ['BATON_SESSION'])").ok().stdout
-        inside, mark = said.split()
-        found = [process.pid for process in self.place.processes() if is_called(process, inside, mark)]
-        assert len(found) == 1, found
-        return found[0]
+        return self.place.session_pid(self.gpu(f"import os; print({WHO})").ok().stdout)
 
     def kill_session(self) -> None:
         """Returns when the worker knows."""
         session = psutil.Process(self.session_pid)
         session.send_signal(signal.SIGKILL)
         wait_until(lambda: not session.is_running(), "the session is gone")
-
-
-def is_called(process: psutil.Process, inside: str, mark: str) -> bool:
-    """Whether the process belongs to the session with this mark and has this number in its own namespace."""
-    try:
-        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
-        numbers = next(line for line in lines if line.startswith("NSpid:"))
-        return process.environ().get("BATON_SESSION") == mark and numbers.split()[-1] == inside
-    except (OSError, psutil.Error):
-        return False
 
 
 class Cell:

@@ -15,8 +15,11 @@ from end_to_end.waiting import wait_until
 
 MARK = "PLACE_OF_THIS_TEST"
 
-SANDBOX = os.environ.get("BATON_TEST_SANDBOX", "none")
-"""Of the workers: all tests also run with `bubblewrap`."""
+SANDBOX = os.environ.get("BATON_TEST_SANDBOX", "" if shutil.which("bwrap") else "none")
+"""Of all workers. Empty: the default, which is bubblewrap for `baton worker` and none for `baton up`."""
+
+WHO = "os.getpid(), os.environ['BATON_SESSION']"
+"""What a cell prints so that a test finds its process."""
 
 OUTER_ENVIRONMENT = dict(os.environ)
 """As the tests were started, before any of them changed it."""
@@ -32,7 +35,7 @@ class Place:
     def create(cls) -> Place:
         # Sockets lie in here and their paths must stay short.
         place = cls(Path(tempfile.mkdtemp(prefix="baton-")))
-        for name in ("run", "home", "work"):
+        for name in ("run", "home", "work", "signs"):
             (place.folder / name).mkdir(mode=0o700)
         return place
 
@@ -42,26 +45,36 @@ class Place:
         return self.folder / "work"
 
     @property
+    def signs(self) -> Path:
+        """Where a test leaves files for which a cell waits: sandboxed cells may read them."""
+        return self.folder / "signs"
+
+    @property
     def environment(self) -> dict[str, str]:
         ours = ("BATON_", "JUPYTER", "XDG_")
         kept = {key: value for key, value in OUTER_ENVIRONMENT.items() if not key.startswith(ours)}
         home = self.folder / "home"
-        return kept | {
-            MARK: str(self.folder),
-            "BATON_WORKER_SANDBOX": SANDBOX,
-            "BATON_WORKER_SESSION_ENVIRONMENT": f"{MARK},BATON_TEST_*",
-            "HOME": str(home),
-            "IPYTHONDIR": str(home / ".ipython"),
-            "JUPYTER_CONFIG_DIR": str(home / ".jupyter"),
-            "JUPYTER_DATA_DIR": str(home / ".local/share/jupyter"),
-            "JUPYTER_RUNTIME_DIR": str(self.folder / "run/jupyter"),
-            "MPLCONFIGDIR": str(home / ".matplotlib"),
-            "XDG_CACHE_HOME": str(home / ".cache"),
-            "XDG_CONFIG_HOME": str(home / ".config"),
-            "XDG_DATA_HOME": str(home / ".local/share"),
-            "XDG_RUNTIME_DIR": str(self.folder / "run"),
-            "XDG_STATE_HOME": str(home / ".local/state"),
-        }
+        sandbox = {"BATON_WORKER_SANDBOX": SANDBOX} if SANDBOX else {}
+        return (
+            kept
+            | sandbox
+            | {
+                MARK: str(self.folder),
+                "BATON_WORKER_READABLE": str(self.signs),
+                "BATON_WORKER_SESSION_ENVIRONMENT": f"{MARK},BATON_TEST_*",
+                "HOME": str(home),
+                "IPYTHONDIR": str(home / ".ipython"),
+                "JUPYTER_CONFIG_DIR": str(home / ".jupyter"),
+                "JUPYTER_DATA_DIR": str(home / ".local/share/jupyter"),
+                "JUPYTER_RUNTIME_DIR": str(self.folder / "run/jupyter"),
+                "MPLCONFIGDIR": str(home / ".matplotlib"),
+                "XDG_CACHE_HOME": str(home / ".cache"),
+                "XDG_CONFIG_HOME": str(home / ".config"),
+                "XDG_DATA_HOME": str(home / ".local/share"),
+                "XDG_RUNTIME_DIR": str(self.folder / "run"),
+                "XDG_STATE_HOME": str(home / ".local/state"),
+            }
+        )
 
     def processes(self) -> list[psutil.Process]:
         """Every living process that was started in this place, directly or not."""
@@ -73,6 +86,13 @@ class Place:
             return marked and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
+
+    def session_pid(self, said: str) -> int:
+        """The number, outside of its sandbox, of the process that printed `WHO`."""
+        inside, mark = said.split()
+        found = [process.pid for process in self.processes() if is_called(process, inside, mark)]
+        assert len(found) == 1, found
+        return found[0]
 
     def process(self, *words: str) -> psutil.Process:
         """The one process whose command line has these words."""
@@ -99,6 +119,16 @@ class Place:
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
         return []
+
+
+def is_called(process: psutil.Process, inside: str, mark: str) -> bool:
+    """Whether the process belongs to the session with this mark and has this number in its own namespace."""
+    try:
+        lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
+        numbers = next(line for line in lines if line.startswith("NSpid:"))
+        return process.environ().get("BATON_SESSION") == mark and numbers.split()[-1] == inside
+    except (OSError, psutil.Error):
+        return False
 
 
 def is_service(process: psutil.Process) -> bool:

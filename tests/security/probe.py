@@ -6,8 +6,10 @@ line of the table: it returns what it got hold of, and returns nothing or raises
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -21,9 +23,38 @@ CLONE_NEWUSER = 0x10000000
 SECONDS = 3.0
 
 NUMBERS = {
-    "x86_64": {"keyctl": 250, "bpf": 321, "perf_event_open": 298, "io_uring_setup": 425, "userfaultfd": 323},
-    "aarch64": {"keyctl": 219, "bpf": 280, "perf_event_open": 241, "io_uring_setup": 425, "userfaultfd": 282},
+    "x86_64": {
+        "add_key": 248,
+        "bpf": 321,
+        "io_uring_setup": 425,
+        "keyctl": 250,
+        "mount": 165,
+        "open_tree": 428,
+        "perf_event_open": 298,
+        "request_key": 249,
+        "setns": 308,
+        "userfaultfd": 323,
+    },
+    "aarch64": {
+        "add_key": 217,
+        "bpf": 280,
+        "io_uring_setup": 425,
+        "keyctl": 219,
+        "mount": 40,
+        "open_tree": 428,
+        "perf_event_open": 241,
+        "request_key": 218,
+        "setns": 268,
+        "userfaultfd": 282,
+    },
 }
+
+MIB = 1 << 20
+PROCESSES = 250
+FILE_MIB = 48
+"""More than the tests allow in each private folder of a sandbox."""
+MEMORY_MIB = 900
+"""More than the tests allow a session in a sandbox."""
 
 
 def read(path: str) -> bytes:
@@ -130,6 +161,16 @@ def exchange_udp(facts: dict[str, Any]) -> Any:
         return client.recv(100)
 
 
+def open_sockets_without_namespaces(facts: dict[str, Any]) -> Any:
+    """They belong to the whole machine, or to little-used code of its kernel."""
+    opened = []
+    for family in (socket.AF_ALG, socket.AF_VSOCK, socket.AF_PACKET):
+        with contextlib.suppress(OSError):
+            socket.socket(family, socket.SOCK_RAW if family == socket.AF_PACKET else socket.SOCK_SEQPACKET).close()
+            opened.append(family.name)
+    return opened
+
+
 # ---- shared memory and keys
 
 
@@ -179,6 +220,53 @@ def has_capabilities(facts: dict[str, Any]) -> Any:
     return any(line.startswith("CapEff:") and int(line.split()[1], 16) for line in lines)
 
 
+# ---- more than a share
+
+
+def start_many_processes(facts: dict[str, Any]) -> Any:
+    children: list[int] = []
+    try:
+        while len(children) < PROCESSES:
+            children.append(os.posix_spawn("/bin/sleep", ["sleep", "60"], {}))
+        return children
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+
+
+def fill(folder: str) -> bool:
+    path = Path(folder, f"filled-{os.getpid()}")
+    try:
+        with path.open("wb", buffering=0) as file:
+            return all(file.write(bytes(MIB)) == MIB for _ in range(FILE_MIB))
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def fill_temporary_folder(facts: dict[str, Any]) -> Any:
+    return fill("/tmp")
+
+
+def fill_shared_memory(facts: dict[str, Any]) -> Any:
+    return fill("/dev/shm")
+
+
+def fill_home(facts: dict[str, Any]) -> Any:
+    return fill(os.path.expanduser("~"))
+
+
+def take_memory(facts: dict[str, Any]) -> Any:
+    """In a process whose parent is gone. It is the largest of the session, so the system ends it and not the kernel."""
+    reads, writes = os.pipe()
+    code = f"import os; taken = bytes([1]) * ({MEMORY_MIB} << 20); os.write({writes}, bytes([1]))"
+    line = f"setsid {sys.executable} -c '{code}' >/dev/null 2>&1 </dev/null &"
+    subprocess.run(["/bin/sh", "-c", line], pass_fds=[writes], check=True)
+    os.close(writes)
+    with open(reads, "rb") as said:
+        return said.read()
+
+
 # ---- what stays
 
 
@@ -217,6 +305,12 @@ PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
         see_devices,
         write_settings_of_the_system,
         has_capabilities,
+        open_sockets_without_namespaces,
+        start_many_processes,
+        fill_temporary_folder,
+        fill_shared_memory,
+        fill_home,
+        take_memory,
     )
 }
 PROBES |= {f"share_{name}_namespace": shares_namespace(name) for name in "user pid mnt net ipc uts cgroup".split()}

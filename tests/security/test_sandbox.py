@@ -6,6 +6,7 @@ The same attempts run without a sandbox, where each must succeed: so it is known
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import socket
@@ -23,7 +24,18 @@ BASIC_DEVICES = {"console", "core", "fd", "full", "null", "ptmx", "pts", "random
 BASIC_DEVICES |= {"tty", "urandom", "zero"}
 
 ONLY_FOR_ROOT = {"write_settings_of_the_system", "write_into_python_of_all", "has_capabilities"}
-"""Without a sandbox nobody but a worker that runs as root could do these."""
+"""Without a sandbox, only a worker that runs as root can do these."""
+
+LIMITS = {
+    "BATON_WORKER_SESSION_MEMORY": "600MiB",
+    "BATON_WORKER_SESSION_PROCESSES": "200",
+    "BATON_WORKER_SESSION_SCRATCH": "32MiB",
+}
+WITHOUT_GROUPS = {
+    "memory": {"take_memory"},
+    "processes": {"start_many_processes"} if os.geteuid() == 0 else set(),
+}
+"""What succeeds where a worker says that it may not make control groups for these."""
 
 VICTIM = """
 import os
@@ -49,6 +61,9 @@ with open(file) as opened:
 found = keep()
 """
 VICTIM_STILL_THERE = "import sys\ncanary_is_there = (sys.canary[0].value.decode(), open(file).read())"
+Attacked = tuple[str, dict[str, str], dict[str, bool], set[str]]
+"""Which sandbox, what the probe said, what it left outside, and what had no limits."""
+
 ATTACK = """
 names = {"__name__": "probe"}
 exec(source, names)
@@ -89,8 +104,7 @@ class Echo:
 
 
 @pytest.fixture(scope="module", params=["bubblewrap", "none"])
-def attacked(request: pytest.FixtureRequest) -> Iterator[tuple[str, dict[str, str], dict[str, bool]]]:
-    """Which sandbox, what the probe said, and what it left outside."""
+def attacked(request: pytest.FixtureRequest) -> Iterator[Attacked]:
     sandbox = request.param
     if sandbox == "bubblewrap" and shutil.which("bwrap") is None:
         pytest.fail("bubblewrap is missing: run scripts/install-system-packages sandbox")
@@ -111,13 +125,13 @@ def attacked(request: pytest.FixtureRequest) -> Iterator[tuple[str, dict[str, st
 
 def run_attack(
     service: Service, sandbox: str, port: int, udp: int, kernels: list[Kernel]
-) -> tuple[dict[str, str], dict[str, bool]]:
+) -> tuple[dict[str, str], dict[str, bool], set[str]]:
     place = service.place
     (place.folder / "home/secret").write_text("of the worker's user")
     (place.folder / "token").write_text("token-of-this-test")
     service.start_broker()
-    options = {"BATON_WORKER_SANDBOX": sandbox, "BATON_WORKER_FILES": "mirror"}
-    service.start_worker(slots=2, **options)
+    limits = LIMITS if sandbox == "bubblewrap" else {}
+    service.start_worker(slots=2, BATON_WORKER_SANDBOX=sandbox, BATON_WORKER_FILES="mirror", **limits)
 
     def open_kernel(name: str) -> Kernel:
         folder = place.work / name
@@ -171,7 +185,13 @@ def run_attack(
     for path in (facts["left"], facts["socket"], f"/dev/shm/{name}"):
         Path(path).unlink(missing_ok=True)
     assert victim.is_unharmed()
-    return found, left
+    return found, left, unlimited(service)
+
+
+def unlimited(service: Service) -> set[str]:
+    """What the worker cannot limit on this machine, as its log says."""
+    said = re.search("No control group limits what sessions use here: ([^.]*)", service.log("worker-0"))
+    return set(said[1].split(", ")) if said else set()
 
 
 def command_of(process: psutil.Process) -> list[str]:
@@ -186,20 +206,53 @@ def table(found: dict[str, str]) -> str:
 
 
 def test_every_attempt_fails_in_the_sandbox_and_succeeds_without(
-    attacked: tuple[str, dict[str, str], dict[str, bool]],
+    attacked: Attacked,
 ) -> None:
-    sandbox, found, _ = attacked
+    sandbox, found, _, without_groups = attacked
     print(table(found))
     if sandbox == "bubblewrap":
-        assert not [name for name, said in found.items() if said == "succeeded"], table(found)
+        expected = set().union(*(WITHOUT_GROUPS.get(kind, set()) for kind in without_groups))
+        assert {name for name, said in found.items() if said == "succeeded"} == expected, table(found)
         return
     impossible = ONLY_FOR_ROOT if os.geteuid() else set()
     blind = {name for name, said in found.items() if said != "succeeded"}
     assert blind == impossible, table(found)
 
 
-def test_nothing_is_left_of_a_sandboxed_session(attacked: tuple[str, dict[str, str], dict[str, bool]]) -> None:
-    sandbox, _, left = attacked
+MUCH = {
+    "variables": "kept = b'1' * (1 << 30)",
+    "memory files": "import os\nfile = os.memfd_create('')\nfor _ in range(1024):\n    os.write(file, bytes(1 << 20))",
+}
+
+
+@pytest.mark.parametrize("kind", MUCH)
+@pytest.mark.parametrize("sandbox", ["bubblewrap", "none"])
+def test_a_cell_beyond_its_memory_is_told_so(sandbox: str, kind: str, new_kernel: Callable[..., Kernel]) -> None:
+    service = Service.create()
+    service.start_broker()
+    service.start_worker(BATON_WORKER_SANDBOX=sandbox, BATON_WORKER_SESSION_MEMORY="400MiB")
+    try:
+        kernel, other = service.kernel(new_kernel), service.kernel(new_kernel)
+        other.gpu("x = 1").ok()
+        error = kernel.gpu(MUCH[kind]).error
+        if kind == "memory files" and (sandbox == "none" or "memory" in unlimited(service)):
+            assert error is None, "Only a control group sees them"
+        else:
+            assert error is not None
+            assert error[0] == "OutOfMemory"
+            assert "The cell was stopped because its processes used" in error[1], error
+            assert "the limit is 400.0 MiB" in error[1], error
+        assert other.gpu("x + 1").ok().value == "2"
+        assert kernel.gpu("1 + 1").ok().value == "2"
+        kernel.shutdown()
+        other.shutdown()
+    finally:
+        left = service.close()
+    assert not left, f"Processes left behind: {left}"
+
+
+def test_nothing_is_left_of_a_sandboxed_session(attacked: Attacked) -> None:
+    sandbox, _, left, _ = attacked
     assert set(left.values()) == {sandbox == "none"}, left
 
 

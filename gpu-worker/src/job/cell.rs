@@ -237,6 +237,10 @@ impl Run<'_> {
                     self.batcher.push(output);
                 }
                 tracing::warn!(?death.status, "A session died while it ran a cell");
+                if let Some(limit) = death.exceeded_memory_bytes {
+                    let error = notice::out_of_memory(self.memory_bytes.max(limit), limit);
+                    return Some(Ending::without_state(Outcome::OutOfMemory, error));
+                }
                 let error = notice::session_died(&death, self.memory_bytes);
                 return Some(Ending::without_state(Outcome::WorkerLost, error));
             }

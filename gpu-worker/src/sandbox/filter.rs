@@ -1,6 +1,8 @@
 //! The system calls that a session has no use for: each of them has led out of sandboxes.
 //!
-//! `memfd_create` is not among them, because CUDA and Baton need it.
+//! `memfd_create` is not among them, because CUDA and Baton need it. Neither is `ptrace`: the process namespace leaves it
+//! nothing but the session's own processes. `clone3` keeps its arguments in memory, where no filter sees them; the limit
+//! of user namespaces (`--disable-userns`) stops it.
 
 use std::io::{self, Seek as _, Write as _};
 use std::mem::offset_of;
@@ -31,6 +33,29 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_open_by_handle_at,
     libc::SYS_quotactl,
     libc::SYS_syslog,
+    // Mounts and namespaces.
+    libc::SYS_chroot,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fsopen,
+    libc::SYS_fspick,
+    libc::SYS_mount,
+    libc::SYS_mount_setattr,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_pivot_root,
+    libc::SYS_setns,
+    libc::SYS_umount2,
+    // The machine itself.
+    libc::SYS_acct,
+    libc::SYS_clock_settime,
+    libc::SYS_delete_module,
+    libc::SYS_finit_module,
+    libc::SYS_init_module,
+    libc::SYS_reboot,
+    libc::SYS_settimeofday,
+    libc::SYS_swapoff,
+    libc::SYS_swapon,
 ];
 
 /// They fail as on a system that does not have them, so programs do without.
@@ -39,6 +64,24 @@ const ABSENT: &[libc::c_long] = &[
     libc::SYS_io_uring_register,
     libc::SYS_io_uring_setup,
 ];
+
+/// A network namespace separates these. `AF_VSOCK` leads past it to the machine's host, others to little-used code of
+/// the kernel.
+const ALLOWED_SOCKETS: &[libc::c_int] = &[
+    libc::AF_UNIX,
+    libc::AF_INET,
+    libc::AF_INET6,
+    libc::AF_NETLINK,
+];
+
+/// Makes a new namespace of any kind. `CLONE_NEWTIME` is not here, because `clone` takes its bit for a signal.
+const NEW_NAMESPACE: libc::c_int = libc::CLONE_NEWNS
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET;
 
 /// The filter's program, as bubblewrap reads it.
 pub(super) fn file() -> io::Result<OwnedFd> {
@@ -72,7 +115,33 @@ fn program() -> Vec<libc::sock_filter> {
             program.extend([when(libc::BPF_JEQ, *call as u32, 0, 1), fail(errno)]);
         }
     }
-    program.push(answer(libc::SECCOMP_RET_ALLOW));
+    let allow = || answer(libc::SECCOMP_RET_ALLOW);
+    // Both processors keep the lower half first.
+    let first_argument = || load(offset_of!(libc::seccomp_data, args));
+    for call in [libc::SYS_unshare, libc::SYS_clone] {
+        program.extend([
+            when(libc::BPF_JEQ, call as u32, 0, 4),
+            first_argument(),
+            when(libc::BPF_JSET, NEW_NAMESPACE.cast_unsigned(), 0, 1),
+            fail(libc::EPERM),
+            allow(),
+        ]);
+    }
+    let count = ALLOWED_SOCKETS.len() as u8;
+    program.extend([
+        when(libc::BPF_JEQ, libc::SYS_socket as u32, 0, count + 2),
+        first_argument(),
+    ]);
+    for (index, family) in (1..).zip(ALLOWED_SOCKETS) {
+        // Over the other families and the refusal.
+        program.push(when(
+            libc::BPF_JEQ,
+            family.cast_unsigned(),
+            count + 1 - index,
+            0,
+        ));
+    }
+    program.extend([fail(libc::EAFNOSUPPORT), allow()]);
     program
 }
 

@@ -1,36 +1,44 @@
 //! Bubblewrap around each session: what a cell cannot see it cannot reach.
 //!
-//! In: a command that starts a session, and which files it needs. Out: the same command inside namespaces of its own,
-//! without capabilities, with a read-only system and no network.
+//! In: a command that starts a session, and which files it needs. Out: the same command inside namespaces and a control
+//! group of its own, without capabilities, with a read-only system and no network.
 //!
 //! **Invariant:** nothing of the machine is visible to a session unless [`view`] or the administrator names it.
 
+mod egress;
 mod filter;
+mod groups;
+mod probe;
 mod python;
 mod sys;
 mod view;
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
+use self::egress::Egress;
+pub(crate) use self::egress::{Carrier, Gate};
+pub(crate) use self::groups::Group;
+use self::groups::{Controller, Groups};
 pub(crate) use self::sys::inherit;
+use self::sys::join;
 use self::view::View;
+use crate::Config;
 
 /// What stands between sessions and the machine.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxChoice {
     /// Each session has a sandbox of its own; without the program `bwrap` the worker does not start.
     Bubblewrap,
     /// Sessions can do what the worker's user can do.
-    #[default]
     None,
 }
 
@@ -40,14 +48,28 @@ pub enum NetworkChoice {
     /// Only a loopback of their own.
     #[default]
     None,
+    /// Connections to the internet, but not to private addresses, this machine or the broker.
+    Egress,
     /// That of the machine.
     Host,
 }
 
+/// What one session may use of the machine.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) memory_bytes: Option<u64>,
+    /// Threads count, too.
+    pub(crate) processes: u32,
+    pub(crate) processors: Option<u32>,
+    /// Of `/tmp`, `/var/tmp`, `/dev/shm` and the home, each.
+    pub(crate) scratch_bytes: u64,
+}
+
 const PROGRAM: &str = "bwrap";
 
-/// What a session's `/tmp` and home may hold together with its `/dev/shm`, each.
-const SCRATCH_BYTES: u64 = 8 << 30;
+/// Tells the supervisor how many processes and threads there may be, where no control group limits them.
+const PROCESS_LIMIT: &str = "BATON_PROCESS_LIMIT";
+
 /// What a session's private folder may hold: sockets.
 const SOCKETS_BYTES: u64 = 1 << 20;
 
@@ -83,6 +105,21 @@ pub(crate) enum SandboxError {
         "worker.sandbox is bubblewrap, and no Python of the worker's own is set\nhint: set worker.python"
     )]
     NoPython,
+    #[error(
+        "worker.sandbox is bubblewrap, and its walls have holes here. A probe inside reached: {reached}\n\
+         hint: check worker.readable, worker.network and what the machine allows, or report it as a vulnerability"
+    )]
+    Leaks { reached: String },
+    #[error(
+        "worker.network is egress, and the program {name} is missing\n\
+         hint: install slirp4netns and iproute2 (`apt-get install slirp4netns iproute2`), or set worker.network = \"none\""
+    )]
+    NoEgress { name: &'static str },
+    #[error(
+        "worker.network is egress, and slirp4netns does not work here: {said}\n\
+         hint: it needs /dev/net/tun; or set worker.network = \"none\""
+    )]
+    Egress { said: String },
     #[error("{python} does not say where its packages are: {said}")]
     Python { python: PathBuf, said: String },
     #[error("Failed to prepare the sandbox")]
@@ -104,71 +141,91 @@ pub(crate) struct Needs<'a> {
     pub(crate) hidden: [&'a Path; 3],
 }
 
+/// What the worker has of a session's sandbox.
+pub(crate) struct Wrapped {
+    /// The path at which the session finds its mirror.
+    pub(crate) mirror: Option<PathBuf>,
+    /// `None`: this worker may make no control groups.
+    pub(crate) group: Option<Group>,
+    /// What it waits at for its network.
+    pub(crate) gate: Option<Gate>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Bubblewrap {
     program: PathBuf,
     network: NetworkChoice,
+    /// With [`NetworkChoice::Egress`].
+    egress: Option<Egress>,
     readable: Vec<PathBuf>,
+    limits: Limits,
+    groups: Groups,
     /// What each Python needs.
     pythons: Mutex<HashMap<PathBuf, Vec<PathBuf>>>,
 }
 
 impl Bubblewrap {
-    /// Fails where no sandbox can be started.
-    pub(crate) async fn open(
-        network: NetworkChoice,
-        readable: Vec<PathBuf>,
-    ) -> Result<Self, SandboxError> {
+    /// Fails where no sandbox can be started for this Python, or where a probe inside reaches what it must not.
+    pub(crate) async fn open(config: &Config, python: &Path) -> Result<Self, SandboxError> {
+        let limits = Limits {
+            memory_bytes: config.session_memory_bytes,
+            processes: config.session_processes,
+            processors: config.session_cpus,
+            scratch_bytes: config.session_scratch_bytes,
+        };
+        let egress = (config.network == NetworkChoice::Egress)
+            .then(|| Egress::open(&config.dial.address, &config.runtime_folder))
+            .transpose()?;
         let bubblewrap = Self {
             program: find(PROGRAM).ok_or(SandboxError::Missing)?,
-            network,
-            readable,
+            network: config.network,
+            egress,
+            readable: config.readable.clone(),
+            limits,
+            groups: Groups::open(limits),
             pythons: Mutex::default(),
         };
-        bubblewrap.probe().await?;
+        probe::run(&bubblewrap, python, &config.runtime_folder).await?;
         Ok(bubblewrap)
     }
 
-    async fn probe(&self) -> Result<(), SandboxError> {
-        let mut command = Command::new(&self.program);
-        self.enter(&mut command, &View::of_the_system())?;
-        let output = command
-            .args(["--", "true"])
-            .stdin(Stdio::null())
-            .kill_on_drop(true)
-            .output()
-            .await?;
-        match output.status.success() {
-            true => Ok(()),
-            false => Err(SandboxError::Fails {
-                said: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-            }),
+    /// What sessions can take without a limit, and what to do about it.
+    pub(crate) fn unlimited(&self) -> Option<String> {
+        let unlimited = self.groups.unlimited();
+        let names: Vec<_> = unlimited.iter().map(ToString::to_string).collect();
+        let mut said = format!(
+            "No control group limits what sessions use here: {}.",
+            names.join(", ")
+        );
+        if unlimited.contains(&Controller::Memory) {
+            said +=
+                " Baton stops a cell only some time after it has exceeded worker.session_memory.";
         }
+        if unlimited.contains(&Controller::Processes) {
+            said += " The user's own limit of processes (RLIMIT_NPROC) takes their place, which does not bind root.";
+        }
+        let hint = "let the worker make control groups: `Delegate=yes` in its systemd unit, as in deploy/systemd";
+        let _ = write!(said, "\nhint: {hint}");
+        (!unlimited.is_empty()).then_some(said)
     }
 
     pub(crate) fn program(&self) -> &Path {
         &self.program
     }
 
-    /// Puts what `command` starts into a sandbox, with `environment` and what the command has been told so far. The
-    /// session's own program and arguments follow. Returns the path at which the session finds its mirror.
+    /// Puts what `command` starts into a sandbox, with the environment that the command has so far. The session's own
+    /// program and arguments follow.
     pub(crate) async fn wrap(
         &self,
         command: &mut Command,
         needs: Needs<'_>,
-    ) -> Result<Option<PathBuf>, SandboxError> {
-        let mut view = View::of_the_system();
-        for path in &self.readable {
-            view.read_only(path);
-        }
-        for path in self.paths_of_python(needs.python).await? {
-            view.read_only(&path);
-        }
+    ) -> Result<Wrapped, SandboxError> {
+        let mut view = self.view(needs.python).await?;
         if let Some(folder) = needs.notebook_folder {
             view.notebook_folder(folder);
         }
         let environment: Vec<_> = command.as_std().get_envs().collect();
-        view.of_environment(&environment, SCRATCH_BYTES);
+        view.of_environment(&environment, self.limits.scratch_bytes);
         view.private(needs.private_folder, SOCKETS_BYTES)?;
         view.writable(needs.packages, needs.packages);
         for path in needs.hidden {
@@ -187,14 +244,52 @@ impl Bubblewrap {
             .env("TMPDIR", "/tmp")
             .env_remove("XDG_RUNTIME_DIR")
             .env_remove("JUPYTER_RUNTIME_DIR");
+        if !self.groups.has(Controller::Processes) {
+            command.env(PROCESS_LIMIT, self.limits.processes.to_string());
+        }
         self.enter(command, &view)?;
-        Ok(mirror)
+        let gate = match &self.egress {
+            Some(egress) => Some(egress.hold(command)?),
+            None => None,
+        };
+        let group = self.groups.create()?;
+        if let Some(group) = &group {
+            join(command, group.doors()?);
+        }
+        Ok(Wrapped {
+            mirror,
+            group,
+            gate,
+        })
+    }
+
+    /// Gives a sandbox that waits at its gate a network, and lets it begin.
+    pub(crate) async fn connect(&self, gate: Gate) -> Result<Option<Carrier>, SandboxError> {
+        match &self.egress {
+            Some(egress) => egress.connect(gate).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// What every session with this Python sees.
+    async fn view(&self, python: &Path) -> Result<View, SandboxError> {
+        let mut view = View::of_the_system();
+        for path in &self.readable {
+            view.read_only(path);
+        }
+        for path in self.paths_of_python(python).await? {
+            view.read_only(&path);
+        }
+        if let Some(egress) = &self.egress {
+            view.replaced("/etc/resolv.conf".as_ref(), &egress.resolver);
+        }
+        Ok(view)
     }
 
     fn enter(&self, command: &mut Command, view: &View) -> io::Result<()> {
         let filter: OwnedFd = filter::file()?;
         command.args(WALLS);
-        if self.network == NetworkChoice::None {
+        if self.network != NetworkChoice::Host {
             command.arg("--unshare-net");
         }
         command
@@ -218,7 +313,7 @@ impl Bubblewrap {
 
 fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let usual = ["/usr/bin", "/usr/local/bin"].map(PathBuf::from);
+    let usual = ["/usr/bin", "/usr/local/bin", "/usr/sbin", "/sbin"].map(PathBuf::from);
     std::env::split_paths(&path)
         .chain(usual)
         .map(|folder| folder.join(program))

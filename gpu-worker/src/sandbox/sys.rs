@@ -1,9 +1,12 @@
-//! Handing open descriptors to a program that is started.
+//! Handing open descriptors to a program that is started, and putting it into control groups.
 #![allow(unsafe_code)]
 
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::libc;
+use nix::unistd::write;
 use tokio::process::Command;
 
 /// What `command` starts has these descriptors open, under the same numbers.
@@ -17,4 +20,30 @@ pub(crate) fn inherit(command: &mut Command, descriptors: Vec<OwnedFd>) {
     // SAFETY: the closure only makes system calls that are safe between fork and exec; it allocates nothing and takes
     // no lock.
     unsafe { command.pre_exec(in_child) };
+}
+
+/// What `command` starts is in these control groups from its first instruction on.
+pub(super) fn join(command: &mut Command, doors: Vec<OwnedFd>) {
+    let in_child = move || {
+        for door in &doors {
+            write(door, b"0")?;
+        }
+        Ok(())
+    };
+    // SAFETY: as above.
+    unsafe { command.pre_exec(in_child) };
+}
+
+/// `NS_GET_USERNS` of `ioctl_ns(2)`.
+const NS_GET_USERNS: libc::Ioctl = 0xb701;
+
+/// The user namespace to which another namespace belongs.
+pub(super) fn owner_of(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    // SAFETY: the call takes no argument and returns a descriptor or an error.
+    let descriptor = unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) };
+    match descriptor {
+        // SAFETY: the system just opened it for this process.
+        0.. => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+        _ => Err(io::Error::last_os_error()),
+    }
 }

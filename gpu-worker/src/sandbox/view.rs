@@ -150,6 +150,12 @@ impl View {
         }
     }
 
+    /// Shows another file in its place.
+    pub(super) fn replaced(&mut self, place: &Path, file: &Path) {
+        let mount = Mount::ReadOnly(file.to_owned());
+        self.mounts.insert(place.to_owned(), mount);
+    }
+
     /// The notebook's own folder, unless it is one of the system's.
     pub(super) fn notebook_folder(&mut self, folder: &Path) {
         if folder.parent().is_some() && !self.mounts.contains_key(folder) {

@@ -14,6 +14,7 @@ use tokio::net::UnixStream;
 use tokio::process::Child;
 
 use crate::processes;
+use crate::sandbox::{Carrier, Group};
 
 pub(super) enum Life {
     /// The kernel is the worker's child.
@@ -24,6 +25,8 @@ pub(super) enum Life {
         /// Once the kernel is known.
         supervisor: Option<Pid>,
         status: Option<Option<ExitStatus>>,
+        /// Of its network; goes with the session, because keepers need none.
+        carrier: Option<Carrier>,
     },
 }
 
@@ -35,16 +38,19 @@ pub(super) struct Walls {
     report: UnixStream,
     /// Killed when dropped.
     _child: Child,
+    /// What remains in it is killed when it is dropped.
+    group: Option<Group>,
 }
 
 impl Walls {
-    fn new(child: Child, report: UnixStream) -> Arc<Self> {
+    fn new(child: Child, report: UnixStream, group: Option<Group>) -> Arc<Self> {
         // A child that was not waited for has its number.
         let bubblewrap = Pid::from_raw(child.id().unwrap_or_default().cast_signed());
         Arc::new(Self {
             bubblewrap,
             report,
             _child: child,
+            group,
         })
     }
 
@@ -69,7 +75,10 @@ impl Walls {
     fn end_all_but(&self, supervisor: Option<Pid>, keepers: &[Pid]) {
         let root = self.bubblewrap.as_raw().cast_unsigned();
         if keepers.is_empty() {
-            return kill_tree(root);
+            return match &self.group {
+                Some(group) => group.kill(),
+                None => kill_tree(root),
+            };
         }
         // What the keepers need to live: bubblewrap, the first process inside, and the supervisor.
         let frame = [
@@ -86,14 +95,21 @@ impl Walls {
 }
 
 impl Life {
-    pub(super) fn new(child: Child, report: Option<UnixStream>) -> Self {
+    pub(super) fn new(child: Child, report: Option<UnixStream>, group: Option<Group>) -> Self {
         match report {
             None => Self::Bare(child),
             Some(report) => Self::Sandboxed {
-                walls: Walls::new(child, report),
+                walls: Walls::new(child, report, group),
                 supervisor: None,
                 status: None,
+                carrier: None,
             },
+        }
+    }
+
+    pub(super) fn has_network(&mut self, network: Option<Carrier>) {
+        if let Self::Sandboxed { carrier, .. } = self {
+            *carrier = network;
         }
     }
 
@@ -112,6 +128,10 @@ impl Life {
                 None => *status.insert(walls.kernel_ended().await),
             },
         }
+    }
+
+    pub(super) fn group(&self) -> Option<&Group> {
+        self.walls()?.group.as_ref()
     }
 
     pub(super) fn walls(&self) -> Option<&Arc<Walls>> {

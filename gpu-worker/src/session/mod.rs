@@ -34,6 +34,7 @@ use crate::gpu::{Membership, Part, ProgramError};
 use crate::mirror::SessionMirror;
 use crate::packages::SessionPackages;
 use crate::processes;
+use crate::sandbox::Group;
 
 /// How long a process may live on after its connections are gone.
 const LAST_BREATH: Duration = Duration::from_secs(1);
@@ -106,6 +107,8 @@ pub(crate) struct Death {
     /// `None`: its connection broke, but the process lived on.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) last_lines: Vec<String>,
+    /// The limit of memory that its control group exceeded.
+    pub(crate) exceeded_memory_bytes: Option<u64>,
 }
 
 impl Session {
@@ -136,6 +139,7 @@ impl Session {
         Death {
             status,
             last_lines: self.log.last_lines(5),
+            exceeded_memory_bytes: self.life.group().and_then(Group::exceeded_memory_bytes),
         }
     }
 
@@ -226,6 +230,11 @@ impl Session {
     /// Where sessions take turns on a GPU.
     pub(crate) fn gpu(&self) -> Option<&Membership> {
         self.gpu.membership()
+    }
+
+    /// Whether the system keeps all of its processes below the limit of memory.
+    pub(crate) fn memory_is_limited(&self) -> bool {
+        self.life.group().is_some_and(Group::limits_memory)
     }
 
     pub(crate) fn kernel(&self) -> Pid {

@@ -171,6 +171,8 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         .map_err(StartError::Gpu)?;
     let mut mirror_place = mirror.as_ref().map(|mirror| mirror.root().to_owned());
     let mut report = None;
+    let mut group = None;
+    let mut gate = None;
     match order.sandbox {
         Some(sandbox) => {
             let config = order.config;
@@ -185,12 +187,14 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
                 }),
                 hidden: [runtime_folder, &config.mirrors, &config.cache],
             };
-            let place = sandbox.wrap(&mut command, needs).await?;
-            let moved = match (&mirror, &place) {
+            let wrapped = sandbox.wrap(&mut command, needs).await?;
+            group = wrapped.group;
+            gate = wrapped.gate;
+            let moved = match (&mirror, &wrapped.mirror) {
                 (Some(mirror), Some(place)) => moved(&working_folder, mirror.root(), place),
                 _ => working_folder,
             };
-            mirror_place = place;
+            mirror_place = wrapped.mirror;
             command
                 .arg("--chdir")
                 .arg(moved)
@@ -234,7 +238,10 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     }
     let starting = Starting::new(&mut child, mark);
     let log = follow_output(&mut child);
-    let mut life = Life::new(child, report);
+    let mut life = Life::new(child, report, group);
+    if let (Some(sandbox), Some(gate)) = (order.sandbox, gate) {
+        life.has_network(sandbox.connect(gate).await?);
+    }
 
     let (kernel, shim_reader, shim, hello) = tokio::select! {
         said = accept_shim(pair, order.largest_message_bytes) => match said {

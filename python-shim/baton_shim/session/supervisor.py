@@ -9,9 +9,17 @@ memory may have to outlive the kernel.
 from __future__ import annotations
 
 import os
+import resource
 
 SUPERVISOR = "BATON_SUPERVISOR_DESCRIPTOR"
 """Names the connection on which the supervisor reports, in a session that has one."""
+
+
+PROCESS_LIMIT = "BATON_PROCESS_LIMIT"
+"""How many processes and threads the sandbox may have, where no control group limits them.
+
+The system counts them for each user namespace, so the limit has to be set inside.
+"""
 
 
 def supervise() -> None:
@@ -20,6 +28,9 @@ def supervise() -> None:
     if not text:
         return
     connection = int(text)
+    limit = os.environ.pop(PROCESS_LIMIT, "")
+    if limit:
+        _limit_processes(int(limit))
     kernel = os.fork()
     if kernel == 0:
         os.close(connection)
@@ -33,6 +44,12 @@ def supervise() -> None:
     os.write(connection, status.to_bytes(4, "little"))
     os.read(connection, 1)  # ends when the worker closes its end
     os._exit(0)
+
+
+def _limit_processes(wanted: int) -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NPROC)
+    limit = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
+    resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
 
 
 def _keep_only(connection: int) -> None:

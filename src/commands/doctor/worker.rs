@@ -2,7 +2,10 @@
 
 use std::path::Path;
 
-use baton_gpu_worker::gpu::{self, MONITORING};
+use baton_gpu_worker::{
+    Config, SandboxChoice,
+    gpu::{self, MONITORING},
+};
 use baton_protocol::WorkerId;
 
 use super::Finding;
@@ -31,6 +34,8 @@ const LIBRARIES: [&str; 12] = [
 /// Where a driver is loaded; the second is Windows'.
 const DRIVERS: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
 
+const SETTINGS: &str = "correct the settings; `baton config reference` lists every one";
+
 /// `notebook`: the Python of notebooks here, which runs the sessions of a worker that has none of its own.
 pub(super) fn check(settings: &Settings, notebook: &Path) -> Vec<Finding> {
     let mut findings = vec![gpus()];
@@ -38,8 +43,42 @@ pub(super) fn check(settings: &Settings, notebook: &Path) -> Vec<Finding> {
     if let Some(worker) = own {
         findings.extend(differences(notebook, worker));
     }
-    findings.push(runs_a_cell(settings, own.unwrap_or(notebook)));
+    let python = own.unwrap_or(notebook);
+    let (sandbox, has_sandbox) = sandbox(settings, python);
+    findings.push(sandbox);
+    findings.push(runs_a_cell(settings, python, has_sandbox));
     findings
+}
+
+/// Whether `baton worker` gets the sandbox that it wants, and whether sessions here have one.
+fn sandbox(settings: &Settings, python: &Path) -> (Finding, bool) {
+    let config = match config(settings) {
+        Ok(config) => config,
+        Err(error) => return (Finding::wrong(format!("{error:#}"), SETTINGS), false),
+    };
+    if config.sandbox == SandboxChoice::None {
+        let none = "Sessions have no sandbox, because worker.sandbox is \"none\": people who share this worker can read \
+                    each other's data";
+        return (Finding::Good(none.to_owned()), false);
+    }
+    let error = match on_a_runtime(baton_gpu_worker::try_the_sandbox(&config, python)) {
+        Ok(()) => {
+            let good =
+                "A sandbox for sessions starts here, and a probe inside reaches nothing outside";
+            return (Finding::Good(good.to_owned()), true);
+        }
+        Err(error) => format!("{error:#}"),
+    };
+    let (what, fix) = error.split_once("\nhint: ").unwrap_or((&error, SETTINGS));
+    // Most machines are for notebooks, or for one person with `baton up`.
+    let is_for_workers = settings.worker_sandbox.is_some() || settings.worker_python.is_some();
+    let finding = match is_for_workers {
+        true => Finding::wrong(what, fix),
+        false => Finding::Good(format!(
+            "`baton up` needs no sandbox; `baton worker` does, and would not start here: {what}"
+        )),
+    };
+    (finding, false)
 }
 
 fn gpus() -> Finding {
@@ -111,8 +150,8 @@ fn same_library(notebook: &Python, worker: &Python, name: &str) -> Option<Findin
 }
 
 /// As a worker does before it connects.
-fn runs_a_cell(settings: &Settings, python: &Path) -> Finding {
-    match try_a_session(settings, python) {
+fn runs_a_cell(settings: &Settings, python: &Path, in_sandbox: bool) -> Finding {
+    match try_a_session(settings, python, in_sandbox) {
         Ok(()) => Finding::Good("A session of a worker here starts and runs a cell".to_owned()),
         Err(error) => Finding::wrong(
             format!("A worker here runs no cells. {error:#}"),
@@ -125,9 +164,21 @@ fn runs_a_cell(settings: &Settings, python: &Path) -> Finding {
     }
 }
 
-fn try_a_session(settings: &Settings, python: &Path) -> anyhow::Result<()> {
+fn try_a_session(settings: &Settings, python: &Path, in_sandbox: bool) -> anyhow::Result<()> {
+    let mut config = config(settings)?;
+    if !in_sandbox {
+        config.sandbox = SandboxChoice::None;
+    }
+    config.python = Some(python.to_owned());
+    on_a_runtime(baton_gpu_worker::try_a_session(&config, python))
+}
+
+fn config(settings: &Settings) -> anyhow::Result<Config> {
     let folder = RuntimeFolder::create(&settings.runtime_folder)?;
     let dial = service::dial(settings)?;
-    let config = worker::config(settings, WorkerId::random(), dial, &folder);
-    tokio::runtime::Runtime::new()?.block_on(baton_gpu_worker::try_a_session(&config, python))
+    Ok(worker::config(settings, WorkerId::random(), dial, &folder))
+}
+
+fn on_a_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+    tokio::runtime::Runtime::new()?.block_on(work)
 }

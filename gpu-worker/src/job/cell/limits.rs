@@ -71,6 +71,9 @@ impl Run<'_> {
     pub(super) fn on_memory(&mut self, bytes: Option<u64>) -> Option<Ending> {
         self.memory_bytes = bytes?;
         self.usage.peak_memory_bytes = self.usage.peak_memory_bytes.max(self.memory_bytes);
+        if self.session.memory_is_limited() {
+            return None; // The system ends what exceeds the limit, at once.
+        }
         let limit = self.context.config.session_memory_bytes?;
         (self.memory_bytes > limit).then(|| {
             let error = notice::out_of_memory(self.memory_bytes, limit);

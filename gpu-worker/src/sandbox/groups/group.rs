@@ -1,0 +1,249 @@
+//! The control group of one session.
+//!
+//! In: limits. Out: a door for the session's first process, and the end of all that are in the group.
+//!
+//! **Invariant:** when a [`Group`] is dropped, every process in it ends, and the group is removed.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::{Base, Controller, Version};
+use crate::sandbox::Limits;
+
+/// Of processor time, in microseconds.
+const PERIOD_US: u64 = 100_000;
+
+/// How long processes may take to end that were killed, for example while the driver frees their memory.
+const PATIENCE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(5);
+
+#[derive(Debug)]
+pub(crate) struct Group {
+    folders: Vec<Folder>,
+    limits: Limits,
+}
+
+#[derive(Debug, Clone)]
+struct Folder {
+    path: PathBuf,
+    version: Version,
+    has_memory: bool,
+    has_processes: bool,
+}
+
+impl Group {
+    pub(super) fn create(bases: &[Base], name: &str, limits: Limits) -> io::Result<Self> {
+        let mut group = Self {
+            folders: Vec::new(),
+            limits,
+        };
+        for base in bases {
+            let path = base.folder.join(name);
+            fs::create_dir(&path)?;
+            for controller in &base.controllers {
+                for (file, value) in settings(*controller, base.version, limits) {
+                    set(&path.join(file), &value)?;
+                }
+            }
+            group.folders.push(Folder {
+                path,
+                version: base.version,
+                has_memory: base.controllers.contains(&Controller::Memory),
+                has_processes: base.controllers.contains(&Controller::Processes),
+            });
+        }
+        Ok(group)
+    }
+
+    /// A process that writes `0` into each of them is in the group.
+    pub(crate) fn doors(&self) -> io::Result<Vec<OwnedFd>> {
+        let open = |folder: &Folder| {
+            let door = File::options()
+                .write(true)
+                .open(folder.path.join("cgroup.procs"))?;
+            Ok(door.into())
+        };
+        self.folders.iter().map(open).collect()
+    }
+
+    pub(crate) fn limits_memory(&self) -> bool {
+        let mut folders = self.folders.iter();
+        self.limits.memory_bytes.is_some() && folders.any(|folder| folder.has_memory)
+    }
+
+    /// The limit because of which the system ended a process of the group.
+    pub(crate) fn exceeded_memory_bytes(&self) -> Option<u64> {
+        let folder = self.folders.iter().find(|folder| folder.has_memory)?;
+        let file = match folder.version {
+            Version::One => "memory.oom_control",
+            Version::Two => "memory.events",
+        };
+        let text = fs::read_to_string(folder.path.join(file)).ok()?;
+        let mut counts = text.lines();
+        let count = counts.find_map(|line| line.strip_prefix("oom_kill "))?;
+        (count.trim() != "0").then_some(self.limits.memory_bytes)?
+    }
+
+    /// Sends every process in it a signal that it cannot refuse.
+    pub(crate) fn kill(&self) {
+        kill_all(&self.folders);
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        let folders = std::mem::take(&mut self.folders);
+        kill_all(&folders);
+        if let Err(error) = std::thread::Builder::new().spawn(move || remove(&folders)) {
+            tracing::warn!(%error, "A session's control group remains");
+        }
+    }
+}
+
+/// The files that set a limit, in this order.
+fn settings(
+    controller: Controller,
+    version: Version,
+    limits: Limits,
+) -> Vec<(&'static str, String)> {
+    let memory = limits.memory_bytes.map(|bytes| bytes.to_string());
+    let quota = limits.processors.map(|count| u64::from(count) * PERIOD_US);
+    match (controller, version) {
+        (Controller::Memory, Version::Two) => memory
+            .into_iter()
+            .flat_map(|bytes| [("memory.max", bytes), ("memory.swap.max", "0".to_owned())])
+            .collect(),
+        // Memory and swap together may be no more than memory alone.
+        (Controller::Memory, Version::One) => memory
+            .into_iter()
+            .flat_map(|bytes| {
+                let both = ("memory.memsw.limit_in_bytes", bytes.clone());
+                [("memory.limit_in_bytes", bytes), both]
+            })
+            .collect(),
+        (Controller::Processes, _) => vec![("pids.max", limits.processes.to_string())],
+        (Controller::Processors, Version::Two) => quota
+            .map(|quota| ("cpu.max", format!("{quota} {PERIOD_US}")))
+            .into_iter()
+            .collect(),
+        (Controller::Processors, Version::One) => quota
+            .into_iter()
+            .flat_map(|quota| {
+                let period = ("cpu.cfs_period_us", PERIOD_US.to_string());
+                [period, ("cpu.cfs_quota_us", quota.to_string())]
+            })
+            .collect(),
+    }
+}
+
+/// A system without swap, or that does not count it, has no file for it.
+fn set(file: &Path, value: &str) -> io::Result<()> {
+    let is_optional = file
+        .file_name()
+        .is_some_and(|name| name == "memory.swap.max" || name == "memory.memsw.limit_in_bytes");
+    match file.exists() || !is_optional {
+        true => fs::write(file, value),
+        false => Ok(()),
+    }
+}
+
+fn kill_all(folders: &[Folder]) {
+    let at_once = folders.iter().any(|folder| {
+        folder.version == Version::Two && fs::write(folder.path.join("cgroup.kill"), "1").is_ok()
+    });
+    if at_once {
+        return;
+    }
+    // None can start another meanwhile.
+    for folder in folders.iter().filter(|folder| folder.has_processes) {
+        let _ = fs::write(folder.path.join("pids.max"), "0");
+    }
+    for folder in folders {
+        for member in members(&folder.path).unwrap_or_default() {
+            let _ = kill(member, Signal::SIGKILL);
+        }
+    }
+}
+
+/// Waits until the system has ended them.
+fn remove(folders: &[Folder]) {
+    let deadline = Instant::now() + PATIENCE;
+    let is_gone = |folder: &Folder| match fs::remove_dir(&folder.path) {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    };
+    while !folders.iter().all(is_gone) {
+        if Instant::now() > deadline {
+            let folders: Vec<_> = folders.iter().map(|folder| &folder.path).collect();
+            tracing::warn!(?folders, "Processes of a session do not end");
+            return;
+        }
+        kill_all(folders);
+        std::thread::sleep(POLL);
+    }
+}
+
+pub(super) fn members(folder: &Path) -> io::Result<Vec<Pid>> {
+    let text = fs::read_to_string(folder.join("cgroup.procs"))?;
+    let numbers = text.lines().filter_map(|line| line.parse().ok());
+    // A process of another namespace has the number 0.
+    Ok(numbers
+        .filter(|number| *number > 0)
+        .map(Pid::from_raw)
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        memory_bytes: Some(4096),
+        processes: 7,
+        processors: Some(2),
+        scratch_bytes: 0,
+    };
+
+    fn check(controller: Controller, version: Version, expected: &[(&str, &str)]) {
+        let found = settings(controller, version, LIMITS);
+        let found: Vec<_> = found
+            .iter()
+            .map(|(file, value)| (*file, value.as_str()))
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn each_limit_has_its_file() {
+        use Controller::{Memory, Processes, Processors};
+        let pids: &[(&str, &str)] = &[("pids.max", "7")];
+        check(Processes, Version::One, pids);
+        check(Processes, Version::Two, pids);
+        let memory: &[(&str, &str)] = &[("memory.max", "4096"), ("memory.swap.max", "0")];
+        check(Memory, Version::Two, memory);
+        let memory: &[(&str, &str)] = &[
+            ("memory.limit_in_bytes", "4096"),
+            ("memory.memsw.limit_in_bytes", "4096"),
+        ];
+        check(Memory, Version::One, memory);
+        check(Processors, Version::Two, &[("cpu.max", "200000 100000")]);
+        let processors: &[(&str, &str)] = &[
+            ("cpu.cfs_period_us", "100000"),
+            ("cpu.cfs_quota_us", "200000"),
+        ];
+        check(Processors, Version::One, processors);
+        let without = Limits {
+            memory_bytes: None,
+            processors: None,
+            ..LIMITS
+        };
+        assert_eq!(settings(Memory, Version::Two, without), []);
+        assert_eq!(settings(Processors, Version::One, without), []);
+    }
+}

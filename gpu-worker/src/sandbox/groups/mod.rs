@@ -1,0 +1,272 @@
+//! Control groups: what each session may use of the machine, and a certain end for all of its processes.
+//!
+//! In: the groups that this worker may make. Out: one [`Group`] for each session.
+//!
+//! **Invariant:** a worker changes no group but its own and those that it makes.
+
+mod group;
+mod hierarchies;
+
+use std::fmt::{self, Display};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::unistd::Pid;
+
+pub(crate) use self::group::Group;
+use self::hierarchies::{Hierarchy, Version, hierarchies_of_this_process};
+use super::Limits;
+use crate::processes;
+
+/// The group into which a worker moves, because only groups without processes can limit those below (version 2).
+/// systemd's `DelegateSubgroup=` may name it, too.
+const OWN: &str = "worker";
+/// How the groups of sessions begin; the number of their worker follows.
+const PREFIX: &str = "baton-";
+
+/// How long a worker that ends waits for the processes of its sessions.
+const LAST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What a group limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Controller {
+    Memory,
+    Processes,
+    Processors,
+}
+
+impl Controller {
+    const ALL: [Self; 3] = [Self::Memory, Self::Processes, Self::Processors];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Processes => "pids",
+            Self::Processors => "cpu",
+        }
+    }
+}
+
+impl Display for Controller {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Memory => "memory",
+            Self::Processes => "processes",
+            Self::Processors => "processor time",
+        })
+    }
+}
+
+/// A folder in which the groups of sessions are made.
+#[derive(Debug)]
+struct Base {
+    folder: PathBuf,
+    version: Version,
+    controllers: Vec<Controller>,
+}
+
+#[derive(Debug)]
+pub(super) struct Groups {
+    bases: Vec<Base>,
+    limits: Limits,
+}
+
+impl Groups {
+    /// Finds what this worker may make. What it may not limit is in [`Groups::unlimited`].
+    pub(super) fn open(limits: Limits) -> Self {
+        let hierarchies = hierarchies_of_this_process();
+        let bases: Vec<_> = bases_wanted(&hierarchies)
+            .into_iter()
+            .filter_map(|base| match prepare(&base) {
+                Ok(folder) => Some(Base { folder, ..base }),
+                Err(error) => {
+                    tracing::debug!(folder = %base.folder.display(), %error, "No control groups here");
+                    None
+                }
+            })
+            .collect();
+        for base in &bases {
+            remove_leftovers(&base.folder);
+        }
+        Self { bases, limits }
+    }
+
+    /// What sessions can take without a limit, though there should be one.
+    pub(super) fn unlimited(&self) -> Vec<Controller> {
+        let wanted = |controller: &Controller| match controller {
+            Controller::Memory => self.limits.memory_bytes.is_some(),
+            Controller::Processes => true,
+            Controller::Processors => self.limits.processors.is_some(),
+        };
+        let mut controllers = Controller::ALL.to_vec();
+        controllers.retain(|controller| wanted(controller) && !self.has(*controller));
+        controllers
+    }
+
+    pub(super) fn has(&self, controller: Controller) -> bool {
+        let mut bases = self.bases.iter();
+        bases.any(|base| base.controllers.contains(&controller))
+    }
+
+    /// `None`: this worker may make no groups.
+    pub(super) fn create(&self) -> io::Result<Option<Group>> {
+        if self.bases.is_empty() {
+            return Ok(None);
+        }
+        let name = format!("{PREFIX}{}-{}", Pid::this(), uuid::Uuid::new_v4().simple());
+        Group::create(&self.bases, &name, self.limits).map(Some)
+    }
+}
+
+impl Drop for Groups {
+    /// The groups of ended sessions are gone before their worker is, if their processes end in time.
+    fn drop(&mut self) {
+        let prefix = format!("{PREFIX}{}-", Pid::this());
+        let has_own = |base: &Base| {
+            let mut entries = fs::read_dir(&base.folder).into_iter().flatten().flatten();
+            entries.any(|entry| entry.file_name().to_string_lossy().starts_with(&prefix))
+        };
+        let deadline = Instant::now() + LAST_PATIENCE;
+        while self.bases.iter().any(has_own) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Version 2 where it has the controller, else version 1. Version 2 also ends a group's processes at once.
+fn bases_wanted(hierarchies: &[Hierarchy]) -> Vec<Base> {
+    let mut bases: Vec<Base> = Vec::new();
+    let newest_first = || hierarchies.iter().rev();
+    for controller in Controller::ALL {
+        let has = |hierarchy: &&Hierarchy| {
+            let mut names = hierarchy.controllers.iter();
+            names.any(|name| name == controller.name())
+        };
+        let Some(hierarchy) = newest_first().find(has) else {
+            continue;
+        };
+        match bases
+            .iter_mut()
+            .find(|base| base.folder == hierarchy.folder)
+        {
+            Some(base) => base.controllers.push(controller),
+            None => bases.push(Base {
+                folder: hierarchy.folder.clone(),
+                version: hierarchy.version,
+                controllers: vec![controller],
+            }),
+        }
+    }
+    let unified = newest_first().find(|hierarchy| hierarchy.version == Version::Two);
+    if let Some(unified) = unified
+        && !bases.iter().any(|base| base.version == Version::Two)
+    {
+        bases.push(Base {
+            folder: unified.folder.clone(),
+            version: Version::Two,
+            controllers: Vec::new(),
+        });
+    }
+    bases
+}
+
+/// Returns the folder in which groups can be made with this base's controllers.
+fn prepare(base: &Base) -> io::Result<PathBuf> {
+    let folder = match (base.folder.file_name(), base.folder.parent()) {
+        (Some(name), Some(parent)) if name == OWN && base.version == Version::Two => parent,
+        _ => &base.folder,
+    };
+    if base.version == Version::Two && !base.controllers.is_empty() {
+        let is_root_of_all = !folder.join("cgroup.events").exists();
+        if folder == base.folder && !is_root_of_all {
+            move_into(folder, &folder.join(OWN))?;
+        }
+        for controller in &base.controllers {
+            let enabled = format!("+{}", controller.name());
+            fs::write(folder.join("cgroup.subtree_control"), enabled)?;
+        }
+    }
+    let trial = folder.join(format!("{PREFIX}{}", Pid::this()));
+    fs::create_dir(&trial)?;
+    fs::remove_dir(&trial)?;
+    Ok(folder.to_owned())
+}
+
+/// Moves this worker and its children one group down, if the group is its alone.
+fn move_into(folder: &Path, own: &Path) -> io::Result<()> {
+    let members = group::members(folder)?;
+    let mut family = processes::below(Pid::this());
+    family.push(Pid::this());
+    if members.iter().any(|member| !family.contains(member)) {
+        return Err(io::Error::other(
+            "other processes are in this worker's group",
+        ));
+    }
+    match fs::create_dir(own) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    for member in members {
+        fs::write(own.join("cgroup.procs"), member.to_string())?;
+    }
+    Ok(())
+}
+
+/// Groups of workers that were killed. Those that are not empty belong to a worker that lives, and stay.
+fn remove_leftovers(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let worker = name.to_str().and_then(|name| {
+            let (worker, _) = name.strip_prefix(PREFIX)?.split_once('-')?;
+            worker.parse::<u32>().ok()
+        });
+        if worker.is_some_and(|worker| !Path::new(&format!("/proc/{worker}")).exists()) {
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hierarchy(folder: &str, version: Version, controllers: &[&str]) -> Hierarchy {
+        Hierarchy {
+            folder: folder.into(),
+            version,
+            controllers: controllers.iter().map(|name| (*name).to_owned()).collect(),
+        }
+    }
+
+    fn check(hierarchies: &[Hierarchy], expected: &[(&str, &[Controller])]) {
+        let bases = bases_wanted(hierarchies);
+        let found: Vec<_> = bases
+            .iter()
+            .map(|base| (base.folder.to_str().unwrap_or_default(), &*base.controllers))
+            .collect();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn version_2_goes_before_version_1() {
+        use Controller::{Memory, Processes, Processors};
+        let first = hierarchy("/one/memory", Version::One, &["memory"]);
+        let both = hierarchy("/one/cpu", Version::One, &["cpu", "cpuacct"]);
+        let all = hierarchy("/two", Version::Two, &["cpu", "io", "memory", "pids"]);
+        let none = hierarchy("/two", Version::Two, &[]);
+        let controllers: &[Controller] = &[Memory, Processes, Processors];
+        check(&[first.clone(), all], &[("/two", controllers)]);
+        check(
+            &[first.clone(), both, none],
+            &[
+                ("/one/memory", &[Memory]),
+                ("/one/cpu", &[Processors]),
+                ("/two", &[]),
+            ],
+        );
+        check(&[first], &[("/one/memory", &[Memory])]);
+        check(&[], &[]);
+    }
+}

@@ -1,0 +1,133 @@
+//! Kinds of values that one or two settings have: addresses, patterns, lists.
+
+use std::path::PathBuf;
+
+use super::Value;
+
+/// A path that begins with a slash and ends without one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UrlPrefix(pub(crate) String);
+
+impl Value for UrlPrefix {
+    const EXPECTED: &'static str = "a path such as /services/baton";
+
+    fn parse(text: &str) -> Option<Self> {
+        let plain = |letter: char| letter.is_ascii_alphanumeric() || "/-_.~".contains(letter);
+        let path = text.strip_suffix('/').unwrap_or(text);
+        let valid = path.starts_with('/') && !path.contains("//") && path.chars().all(plain);
+        valid.then(|| Self(path.to_owned()))
+    }
+}
+
+/// An address that the broker asks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HttpUrl(pub(crate) String);
+
+impl Value for HttpUrl {
+    const EXPECTED: &'static str = "an address such as http://127.0.0.1:8081/hub/api";
+
+    fn parse(text: &str) -> Option<Self> {
+        let host = ["https://", "http://"]
+            .iter()
+            .find_map(|scheme| text.strip_prefix(scheme))?;
+        let valid = !host.is_empty() && !host.starts_with('/') && is_plain(host);
+        valid.then(|| Self(text.to_owned()))
+    }
+}
+
+/// An address as a browser is given it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PublicUrl(pub(crate) String);
+
+impl Value for PublicUrl {
+    const EXPECTED: &'static str = "an address such as https://hub.example.edu/hub/api";
+
+    fn parse(text: &str) -> Option<Self> {
+        let known = ["http://", "https://", "/"];
+        let rest = known.iter().find_map(|start| text.strip_prefix(start))?;
+        let valid = !rest.starts_with('/') && is_plain(rest);
+        valid.then(|| Self(text.to_owned()))
+    }
+}
+
+fn is_plain(text: &str) -> bool {
+    text.chars().all(|letter| letter.is_ascii_graphic())
+}
+
+/// What the groups of courses are called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct GroupPattern(pub(crate) String);
+
+impl Value for GroupPattern {
+    const EXPECTED: &'static str = "a name with {course} in it";
+
+    fn parse(text: &str) -> Option<Self> {
+        (text.matches("{course}").count() == 1).then(|| Self(text.to_owned()))
+    }
+}
+
+/// Names of environment variables; a `*` stands at the end and for any ending.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct VariableNames(pub(crate) Vec<String>);
+
+impl Value for VariableNames {
+    const EXPECTED: &'static str = "a list such as [\"HTTPS_PROXY\", \"COURSE_*\"]";
+
+    /// As in the configuration file, or with a comma between the names.
+    fn parse(text: &str) -> Option<Self> {
+        let names = listed(text);
+        let is_name = |name: &&str| {
+            let name = name.strip_suffix('*').unwrap_or(name);
+            let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
+            !name.is_empty() && name.chars().all(plain)
+        };
+        let known = names.iter().all(is_name);
+        known.then(|| Self(names.into_iter().map(str::to_owned).collect()))
+    }
+}
+
+/// Absolute paths on this machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Paths(pub(crate) Vec<PathBuf>);
+
+impl Value for Paths {
+    const EXPECTED: &'static str = "a list of absolute paths such as [\"/data/course\"]";
+
+    /// As in the configuration file, or with a comma between the paths.
+    fn parse(text: &str) -> Option<Self> {
+        let paths: Vec<_> = listed(text).into_iter().map(PathBuf::from).collect();
+        paths
+            .iter()
+            .all(|path| path.is_absolute())
+            .then_some(Self(paths))
+    }
+}
+
+/// What stands between brackets, or without them, with commas between.
+fn listed(text: &str) -> Vec<&str> {
+    let inner = text
+        .strip_prefix('[')
+        .and_then(|text| text.strip_suffix(']'));
+    let words = inner.unwrap_or(text).split(',');
+    let words = words.map(|word| word.trim().trim_matches('"'));
+    words.filter(|word| !word.is_empty()).collect()
+}
+
+/// Where a page for people is shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dashboard {
+    Off,
+    On(std::net::SocketAddr),
+}
+
+impl Value for Dashboard {
+    const EXPECTED: &'static str = "ADDRESS:PORT of this machine or off";
+
+    fn parse(text: &str) -> Option<Self> {
+        if text == "off" {
+            return Some(Self::Off);
+        }
+        let address: std::net::SocketAddr = text.parse().ok()?;
+        address.ip().is_loopback().then_some(Self::On(address))
+    }
+}

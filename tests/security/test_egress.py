@@ -1,0 +1,77 @@
+"""`worker.network = "egress"`: cells reach the internet, and nothing that is closer.
+
+The worker runs in a network of its own. Beside it is a second one, which stands for everything else. It has an address
+of the internet, a private one, and the one of clouds' metadata, and answers on each. `host` reaches all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+
+import pytest
+from end_to_end import Kernel, Service
+
+INTERNET, PRIVATE, LINK = "198.51.100.2", "10.99.0.2", "169.254.169.254"
+OWN = "198.51.100.1"
+PORT = 8765
+
+SERVE = f"""
+import ctypes, signal, socket
+PR_SET_PDEATHSIG = 1
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with the worker
+with socket.create_server(("0.0.0.0", {PORT})) as server:
+    while True:
+        connection, _ = server.accept()
+        with connection:
+            connection.sendall(b"answer")
+"""
+NETWORKS = f"""
+ip link set lo up
+unshare --net sh -c 'echo $$ > "$1"; exec "$2" -c "$3"' sh "$PIDS" {sys.executable} "$SERVE" &
+until [ -s "$PIDS" ] && [ "$(readlink /proc/$(cat "$PIDS")/ns/net)" != "$(readlink /proc/$$/ns/net)" ]; do :; done
+there=$(cat "$PIDS")
+ip link add near type veth peer name far netns $there
+nsenter --net=/proc/$there/ns/net sh -c '
+    ip link set lo up
+    ip address add {INTERNET}/24 dev far
+    ip address add {PRIVATE}/24 dev far
+    ip address add {LINK}/32 dev far
+    ip link set far up'
+ip address add {OWN}/24 dev near
+ip address add 10.99.0.1/24 dev near
+ip link set near up
+ip route add {LINK}/32 dev near
+{sys.executable} -c "$SERVE" &
+"""
+ASK = f"""
+import socket
+def ask(address):
+    try:
+        with socket.create_connection((address, {PORT}), 5) as connection:
+            return connection.recv(100).decode()
+    except OSError as error:
+        return type(error).__name__
+answers = {{address: ask(address) for address in {[INTERNET, PRIVATE, LINK, OWN, "10.0.2.2"]!r}}}
+"""
+
+
+@pytest.mark.parametrize("network", ["egress", "host", "none"])
+def test_what_a_cell_reaches(service: Service, new_kernel: Callable[..., Kernel], network: str) -> None:
+    for program in ("slirp4netns", "ip"):
+        if shutil.which(program, path="/usr/bin:/usr/sbin:/bin:/sbin") is None:
+            pytest.fail(f"{program} is missing: run scripts/install-system-packages sandbox network")
+    if network == "egress" and not os.access("/dev/net/tun", os.R_OK | os.W_OK):
+        pytest.skip("NOT TESTED: this user may not open /dev/net/tun")
+    service.start_broker()
+    script = f'PIDS={service.place.folder}/there; SERVE="$0"\n{NETWORKS}\nexec "$@"'
+    prefix = ["unshare", "--map-root-user", "--net", "--mount", "sh", "-c", script, SERVE]
+    service.start_worker(prefix=prefix, BATON_WORKER_SANDBOX="bubblewrap", BATON_WORKER_NETWORK=network)
+    kernel = service.kernel(new_kernel)
+    kernel.gpu(ASK).ok()
+    answers = kernel.evaluate("answers")
+    reached = {address for address, said in answers.items() if said == "answer"}
+    expected = {"egress": {INTERNET}, "host": {INTERNET, PRIVATE, LINK, OWN}, "none": set()}
+    assert reached == expected[network], answers
