@@ -138,7 +138,7 @@ def test_callbacks_of_events_run_once_for_each_cell(baton: Baton, magic: str) ->
     assert baton.run("len(seen)").result == "3"
 
 
-def test_a_librarys_callback_that_unregisters_itself(baton: Baton) -> None:
+def test_a_callback_of_a_library_that_unregisters_itself(baton: Baton) -> None:
     with open(baton.folder / "once.py", "w") as module:
         module.write("seen = []\ndef end(*_):\n    seen.append(1)\n    events.unregister('post_run_cell', end)\n")
     baton.run("%%gpu\nimport once\nonce.events = get_ipython().events; once.events.register('post_run_cell', once.end)")
