@@ -27,7 +27,7 @@ drawn = [random.random()]
 warnings.filterwarnings("ignore", message="quiet")
 logging.getLogger().setLevel(logging.DEBUG)
 logging.getLogger("course.part").setLevel(logging.ERROR)
-made = tempfile.mkdtemp()
+made = tempfile.mkdtemp(dir=folder)
 os.chdir(made)
 drawn.append(random.gauss(0, 1))
 sys.path.append("/nowhere")
