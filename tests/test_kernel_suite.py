@@ -5,9 +5,19 @@ Plain ipykernel is not asked for its welcome: where it starts while the client c
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import jupyter_kernel_test
+import pytest
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _history_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The suite counts what it finds there, and other tests' cells would count, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        yield
 
 
 class Samples:
