@@ -122,13 +122,14 @@ def test_a_reload_while_a_gpu_cell_runs(
     second.goto(f"{address}lab/workspaces/second/tree/reload.ipynb")
     expect(second.locator(".jp-OutputArea-output").get_by_text("begun")).to_be_visible()
     go.touch()
-    for tab in (page, second):
+    for tab, before in ((page, "still"), (second, "at 1")):
         expect_kernel(tab, "Idle")
         expect(tab.locator(".jp-CodeCell").first.locator(".noUi-handle")).to_be_visible()
         tab.locator(".jp-CodeCell").last.click()
         tab.keyboard.press("Control+Enter")
         handle = tab.locator(".jp-CodeCell").last.locator(".noUi-handle")
         expect(handle).to_be_visible()
+        expect(tab.locator(".jp-CodeCell").last.get_by_text(before)).to_be_visible()
         handle.press("ArrowRight")
     expect(page.locator(".jp-CodeCell").last.get_by_text("at 2")).to_be_visible()
     page.screenshot(path=artefacts / "reload.png", full_page=True)
@@ -143,7 +144,7 @@ def test_a_tab_that_was_closed_while_gpu_cells_ran(
     What was shown meanwhile is under its cell with its number, and in the notebook's file, also for the next cell,
     which was waiting when the tab was closed.
     """
-    shown, go, end = (place.work / name for name in ("shown", "go", "end"))
+    shown, go, end = (place.work / f"closed-{name}" for name in ("shown", "go", "end"))
     cells = [
         "%%gpu\nimport os, time\nprint('before', flush=True)\n"
         f"while not os.path.exists({str(shown)!r}):\n    time.sleep(0.05)\n"

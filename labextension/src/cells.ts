@@ -31,18 +31,24 @@ function find(panel: NotebookPanel, id: string): ICodeCellModel | undefined {
   return undefined;
 }
 
-/** Puts everything that a cell showed in its place, and saves that with the notebook. */
-export function place(panel: NotebookPanel, complete: Complete): void {
+/** Puts everything that a cell showed in its place. Nothing was edited, so the notebook does not count as changed. */
+export function place(panel: NotebookPanel, complete: Complete): boolean {
   const cell = find(panel, complete.id);
   if (!cell) {
-    return;
+    return false;
   }
-  const { context } = panel;
+  const { model } = panel.context;
+  const { dirty } = model;
   // The student ran it in this kernel, which is what makes JupyterLab trust the output of a cell.
   cell.trusted = true;
   cell.outputs.fromJSON(complete.outputs);
   cell.executionCount = complete.execution_count;
   cell.executionState = 'idle';
+  model.dirty = dirty;
+  return true;
+}
+
+export function save({ context }: NotebookPanel): void {
   if (!context.model.readOnly && context.contentsModel?.writable) {
     void context.save();
   }

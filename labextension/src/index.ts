@@ -11,12 +11,12 @@
 import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
 import type { Kernel } from '@jupyterlab/services';
 
-import { Followed, place, type Complete, type Running } from './cells';
+import { Followed, place, save, type Complete, type Running } from './cells';
 import { askWhatRuns } from './running';
 
 const TARGET = 'baton.output';
 
-type Told = { running?: Running; cell?: Complete };
+type Told = { running?: Running; cell?: Complete; save?: string };
 
 async function isBaton(kernel: Kernel.IKernelConnection): Promise<boolean> {
   const spec = await kernel.spec;
@@ -51,7 +51,12 @@ async function listen(panel: NotebookPanel, kernel: Kernel.IKernelConnection): P
         followed.end();
         followed = null;
       }
-      place(panel, told.cell);
+      if (place(panel, told.cell)) {
+        comm.send({ placed: told.cell.request });
+      }
+    }
+    if (told.save) {
+      save(panel);
     }
   };
   comm.open({ saved: saved(panel) });

@@ -5,7 +5,9 @@ page opens, and is told which cell runs and what the cells showed that the page 
 that an earlier page asked for and that ended after the notebook was last saved.
 
 In: `comm_open` of `baton.output` with `{"saved": when the page's file was written, in seconds since the epoch}`.
-Out: `{"cell": {...}}` between two cells, and `{"running": {...}}` when the next one begins.
+Out: `{"cell": {...}}` between two cells, and `{"running": {...}}` when the next one begins. A page answers that it has
+put a cell in its place, and one of them is asked to save the notebook: if several did, JupyterLab would ask which to
+keep.
 A page that opens while a cell runs opens `baton.running` on a subshell, and is told which one.
 
 **Invariant:** each cell is given to a page once. Nothing of this needs an open page, and nothing waits for one.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ class Pages:
         self._home = home
         self._pages: deque[Page] = deque(maxlen=MOST_PAGES)
         self._running: tuple[dict[str, Any], int] | None = None
+        self._saving: dict[str, Any] = {}
+        """For each cell that a page was asked to save, by its request: when, by the front-end's clock."""
 
     def listen(self) -> None:
         manager = self._home.shell.kernel.comm_manager
@@ -71,6 +76,7 @@ class Pages:
     def _page_opened(self, comm: Any, message: dict[str, Any]) -> None:
         header, saved = message["header"], message["content"]["data"]["saved"]
         page = Page(comm, header["session"], header["date"], float(saved))
+        comm.on_msg(partial(self._placed, page))
         self._pages.append(page)
         self._tell_running(page)
         self._soon()
@@ -81,6 +87,13 @@ class Pages:
         if (running := self._running_for(asks)) is not None:
             comm.send(running)
         comm.close()
+
+    def _placed(self, page: Page, message: dict[str, Any]) -> None:
+        request = message["content"]["data"]["placed"]
+        # A page that opened later has found a file without the cell: the page that was asked is closed.
+        if request not in self._saving or page.opened > self._saving[request]:
+            self._saving[request] = message["header"]["date"]
+            page.comm.send({"save": request})
 
     def _tell_running(self, page: Page) -> None:
         if (running := self._running_for(page)) is not None:
