@@ -32,7 +32,7 @@ def main() -> None:
             return kernel
 
         service.start_broker()
-        service.start_worker(slots=4)
+        service.start_worker(slots=4, BATON_WORKER_SANDBOX="none")  # cells note their runs beside the notebook
         done = chaos(
             service,
             new_kernel,
