@@ -7,8 +7,9 @@ import io
 import pickle
 import sys
 import types
+from collections import ChainMap
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -22,6 +23,8 @@ from baton_shim.state.nans import Nans
 from baton_shim.state.refusal import Stayed, describe_failure, is_spent
 
 _BY_CLOUDPICKLE = (type, types.FunctionType, types.ModuleType)
+_FILE_NAME = 10
+"""Its place among the arguments of `CodeType`, since Python 3.11."""
 _NEW = (copyreg.__newobj__, copyreg.__newobj_ex__, made)  # type: ignore[attr-defined]
 _AHEAD = ((*ATOMS, types.ModuleType), types.FunctionType, type)
 
@@ -54,8 +57,17 @@ class _LargeContents:
         return False
 
 
+def reduced_code(code: types.CodeType) -> tuple[Any, ...]:
+    """With its file name, by which tracebacks find the cell: cloudpickle 3.1.3 and newer leave it out."""
+    make, arguments = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
+    file_name = "".join(code.co_filename)  # a text of its own, as cloudpickle's others
+    return make, (*arguments[:_FILE_NAME], file_name, *arguments[_FILE_NAME + 1 :])
+
+
 class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
     """`explain` gives the text that a stand-in shows; `patch` is the function that the other end's table has, too."""
+
+    dispatch_table: ClassVar = ChainMap({types.CodeType: reduced_code}, cloudpickle.Pickler.dispatch_table)
 
     def __init__(
         self,
