@@ -62,7 +62,7 @@ test: browser lint test-rust test-python test-ends
 test-rust: export PYTHONPATH := $(CURDIR)/python-shim
 test-rust: export BATON_TEST_PYTHON := $(BIN)/python
 test-rust: $(VENV)/.requirements-test $(VENV)/.requirements-cuda $(INSTALLED)
-	scripts/install-system-packages postgres
+	scripts/install-system-packages postgres sandbox
 	if cargo nextest --version >/dev/null 2>&1; \
 	then cargo nextest run --no-fail-fast --workspace --locked --cargo-profile $(PROFILE); \
 	else cargo test --no-fail-fast --workspace --locked --profile $(PROFILE); fi
