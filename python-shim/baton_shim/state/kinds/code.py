@@ -149,7 +149,7 @@ def annotations_of(function: types.FunctionType) -> Annotations:
     annotate = getattr(function, "__annotate__", None)
     if annotate is None:
         return tuple(function.__annotations__.items()), None
-    others = (function.__globals__, function.__builtins__, function.__dict__, function.__kwdefaults__)  # type: ignore[attr-defined]
+    others = (function.__globals__, function.__builtins__, function.__dict__, function.__kwdefaults__)
     for part in gc.get_referents(function):
         if type(part) is dict and not any(part is other for other in others):
             return tuple(part.items()), None
