@@ -60,13 +60,17 @@ pub enum ClientError {
 
 /// A running kernel with one client.
 pub struct Kernel {
-    process: Child,
+    process: Process,
     shell: ClientShellConnection,
     iopub: ClientIoPubConnection,
     control: ClientControlConnection,
-    /// What the process itself wrote, of which only its end is of interest.
-    log: File,
     _folder: TempDir,
+}
+
+struct Process {
+    child: Child,
+    /// What it wrote itself, of which only the end is of interest.
+    log: File,
 }
 
 impl Kernel {
@@ -93,14 +97,15 @@ impl Kernel {
         let file = folder.path().join("connection.json");
         let text = serde_json::to_vec(&connection).map_err(io::Error::from)?;
         std::fs::write(&file, text)?;
-        let mut log = tempfile::tempfile()?;
-        let mut process = kernelspec
+        let log = tempfile::tempfile()?;
+        let child = kernelspec
             .command(&file)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log.try_clone()?)
             .kill_on_drop(true)
             .spawn()?;
+        let mut process = Process { child, log };
 
         let deadline = Instant::now() + patience;
         let listens = || {
@@ -109,10 +114,7 @@ impl Kernel {
             ports.map(socket).iter().all(|socket| socket.exists())
         };
         while !listens() {
-            if let Some(status) = process.try_wait()? {
-                let output = last_words(&mut log);
-                return Err(ClientError::Ended { status, output });
-            }
+            process.check()?;
             if Instant::now() > deadline {
                 return Err(ClientError::Silent(patience));
             }
@@ -124,7 +126,6 @@ impl Kernel {
             shell,
             iopub,
             control,
-            log,
             _folder: folder,
         };
         kernel.greet(deadline, patience).await?;
@@ -143,7 +144,7 @@ impl Kernel {
                     return Ok(());
                 }
             }
-            self.check()?;
+            self.process.check()?;
         }
         Err(ClientError::Silent(patience))
     }
@@ -182,9 +183,7 @@ impl Kernel {
                         }
                     }
                 }
-                status = self.process.wait() => {
-                    return Err(ClientError::Ended { status: status?, output: last_words(&mut self.log) });
-                }
+                status = self.process.child.wait() => return Err(self.process.ended(status?)),
             }
         }
         Ok(reply.expect("the loop ends with a reply"))
@@ -194,19 +193,23 @@ impl Kernel {
     pub async fn shut_down(mut self) {
         let request = JupyterMessage::new(ShutdownRequest { restart: false }, None);
         if self.control.send(request).await.is_ok() {
-            let _ = timeout(END, self.process.wait()).await;
+            let _ = timeout(END, self.process.child.wait()).await;
         }
-        let _ = self.process.kill().await;
+        let _ = self.process.child.kill().await;
+    }
+}
+
+impl Process {
+    fn check(&mut self) -> Result<(), ClientError> {
+        match self.child.try_wait()? {
+            None => Ok(()),
+            Some(status) => Err(self.ended(status)),
+        }
     }
 
-    fn check(&mut self) -> Result<(), ClientError> {
-        match self.process.try_wait()? {
-            None => Ok(()),
-            Some(status) => Err(ClientError::Ended {
-                status,
-                output: last_words(&mut self.log),
-            }),
-        }
+    fn ended(&mut self, status: ExitStatus) -> ClientError {
+        let output = last_words(&mut self.log);
+        ClientError::Ended { status, output }
     }
 }
 

@@ -21,7 +21,7 @@ from baton_shim.surroundings.registered import is_noted
 SETS = re.compile(r"(set|enable|register|use)_\w+|seed|\w*policy\w*")
 MAY_SET = re.compile(r"set_|enable_|register_|use_|seed|policy")
 READS = re.compile(r"get_\w+|is_\w+|has_\w+|list_\w+")
-# Seeds of libraries are those of random, numpy and torch; how much is logged is a level of a logger.
+# Seeds of libraries are carried with those of `surroundings.randomness`; how much is logged is a level of a logger.
 ELSEWHERE = re.compile(r"set_\w*(seed|verbosity)\w*")
 # Of these libraries Baton carries all that such calls set, or they set something in another one of them.
 CARRIED = frozenset(

@@ -83,22 +83,21 @@ def set_tensorflow_state(context: Any, state: tuple[Any, Any] | None) -> None:
         context.context_safe()._rng.setstate(generator)
 
 
-class KerasRandom:
+def keras_state(kept: Any) -> tuple[Any, tuple[int, ...] | None]:
     """The seed of Keras 3, and the state of the generator from which its layers and `keras.random` draw."""
+    generator = kept.get_global_attribute("global_seed_generator")
+    state = generator and tuple(sys.modules["keras"].ops.convert_to_numpy(generator.state).tolist())
+    return kept.get_global_attribute("global_random_seed"), state
 
-    def look(self, kept: Any) -> tuple[Any, tuple[int, ...] | None]:
-        generator = kept.get_global_attribute("global_seed_generator")
-        state = generator and tuple(sys.modules["keras"].ops.convert_to_numpy(generator.state).tolist())
-        return kept.get_global_attribute("global_random_seed"), state
 
-    def apply(self, kept: Any, difference: tuple[Any, tuple[int, ...] | None]) -> None:
-        seed, state = difference
-        generator = None
-        if state is not None:
-            generator = sys.modules["keras"].random.SeedGenerator(0)  # without a seed it would draw from `random`
-            generator.state.assign(state)
-        kept.set_global_attribute("global_random_seed", seed)
-        kept.set_global_attribute("global_seed_generator", generator)
+def set_keras_state(kept: Any, seed_and_state: tuple[Any, tuple[int, ...] | None]) -> None:
+    seed, state = seed_and_state
+    generator = None
+    if state is not None:
+        generator = sys.modules["keras"].random.SeedGenerator(0)  # without a seed it would draw from `random`
+        generator.state.assign(state)
+    kept.set_global_attribute("global_random_seed", seed)
+    kept.set_global_attribute("global_seed_generator", generator)
 
 
 def and_whether_seeded(before: Any, now: Any) -> Any:
@@ -106,7 +105,6 @@ def and_whether_seeded(before: Any, now: Any) -> Any:
 
 
 TORCH = TorchRandom()
-KERAS = KerasRandom()
 
 # Each process seeds them by chance.
 RANDOMNESS: tuple[Kind, ...] = (
@@ -124,7 +122,7 @@ RANDOMNESS: tuple[Kind, ...] = (
         *(tensorflow_state, set_tensorflow_state, None),
     ),
     Kind(
-        *("keras.random", "The seed of Keras", "keras.src.backend.common.global_state", KERAS.look, KERAS.apply),
-        (None, None),
+        *("keras.random", "The seed of Keras", "keras.src.backend.common.global_state"),
+        *(keras_state, set_keras_state, (None, None)),
     ),
 )

@@ -30,14 +30,22 @@ pub(super) struct Library {
     handle: AtomicUsize,
 }
 
-pub(super) static CUDA: Library = Library::new(c"libcuda.so.1");
-pub(super) static NVML: Library = Library::new(c"libnvidia-ml.so.1");
+static CUDA: Library = Library::new(c"libcuda.so.1");
+static NVML: Library = Library::new(c"libnvidia-ml.so.1");
 
 impl Library {
     const fn new(file: &'static CStr) -> Self {
         Self {
             file,
             handle: AtomicUsize::new(0),
+        }
+    }
+
+    /// The one that exports a function of this name.
+    pub(super) const fn of(name: &str) -> &'static Self {
+        match name.as_bytes() {
+            [b'n', b'v', b'm', b'l', ..] => &NVML,
+            _ => &CUDA,
         }
     }
 
@@ -68,17 +76,12 @@ pub(super) struct Export {
 }
 
 impl Export {
-    /// Of the driver.
     pub(super) const fn new(name_and_nul: &'static str) -> Self {
-        Self::of(&CUDA, name_and_nul)
-    }
-
-    pub(super) const fn of(library: &'static Library, name_and_nul: &'static str) -> Self {
         let Ok(name) = CStr::from_bytes_with_nul(name_and_nul.as_bytes()) else {
             panic!("it ends with its only nul");
         };
         Self {
-            library,
+            library: Library::of(name_and_nul),
             name,
             address: AtomicUsize::new(0),
         }

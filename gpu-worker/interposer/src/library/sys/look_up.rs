@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use super::super::PROCESS;
 use super::super::symbols;
 use super::super::wire::DEVICE;
-use super::driver::{self, Code, Export, NOT_FOUND, SUCCESS};
+use super::driver::{self, Code, Export, Library, NOT_FOUND, SUCCESS};
 use super::host::{self, RTLD_NEXT, RTLD_NOLOAD, dlvsym};
 use super::{table, wrapper, wrappers};
 
@@ -160,7 +160,7 @@ unsafe extern "C" fn wrapped(handle: *mut c_void, asked: *const c_char) -> *mut 
     let Some(wrapper) = unsafe { driver::name(asked) }.and_then(wrapper) else {
         return std::ptr::null_mut();
     };
-    let Some(library) = wrapper.library().open(RTLD_NOLOAD) else {
+    let Some(library) = Library::of(wrapper.name).open(RTLD_NOLOAD) else {
         return std::ptr::null_mut();
     };
     // SAFETY: the caller's.

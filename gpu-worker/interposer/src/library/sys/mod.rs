@@ -57,15 +57,6 @@ struct Wrapper {
     address: *const (),
 }
 
-impl Wrapper {
-    fn library(&self) -> &'static driver::Library {
-        match self.name.starts_with("nvml") {
-            true => &driver::NVML,
-            false => &driver::CUDA,
-        }
-    }
-}
-
 // SAFETY: the address of a function.
 unsafe impl Sync for Wrapper {}
 
@@ -103,7 +94,8 @@ macro_rules! table {
 }
 use table;
 
-/// Makes wrappers and the table of them; within, `driver` is the driver's function of that name.
+/// Makes wrappers and the table of them; within, `$driver` is the function of that name that is wrapped. Where there is
+/// none, they answer with the module's `NOT_FOUND`.
 macro_rules! wrap {
     ($(fn $name:ident($($argument:ident: $kind:ty),*) |$driver:ident| $body:block)*) => {
         $(#[cfg_attr(not(test), unsafe(no_mangle))]

@@ -9,11 +9,12 @@ use std::mem::transmute;
 
 use super::super::monitoring::{Use, own_use};
 use super::super::wire::DEVICE;
-use super::driver::{Code, Export, NVML, SUCCESS};
+use super::driver::{Code, Export, SUCCESS};
+use super::wrap;
 
 /// `NVML_ERROR_INSUFFICIENT_SIZE` and `NVML_ERROR_FUNCTION_NOT_FOUND`.
 const INSUFFICIENT_SIZE: Code = 7;
-const FUNCTION_NOT_FOUND: Code = 13;
+const NOT_FOUND: Code = 13;
 
 const UUID_BYTES: usize = 96;
 const NO_INSTANCE: c_uint = c_uint::MAX;
@@ -80,7 +81,7 @@ fn own(device: usize) -> Option<Use> {
 
 fn uuid(device: usize) -> Option<String> {
     type Get = unsafe extern "C" fn(usize, *mut c_char, c_uint) -> Code;
-    static EXPORT: Export = Export::of(&NVML, "nvmlDeviceGetUUID\0");
+    static EXPORT: Export = Export::new("nvmlDeviceGetUUID\0");
     let address = EXPORT.address()?;
     let mut text = [0; UUID_BYTES];
     // SAFETY: the library's function, the caller's device, and room of the size that is given.
@@ -142,25 +143,6 @@ fn list<T: From<(u32, u64)>>(
         unsafe { places.add(index).write(process.into()) };
     }
     SUCCESS
-}
-
-/// Makes wrappers and the table of them; within, `$real` is the library's function of that name.
-macro_rules! wrap {
-    ($(fn $name:ident($($argument:ident: $kind:ty),*) |$real:ident| $body:block)*) => {
-        $(#[cfg_attr(not(test), unsafe(no_mangle))]
-        unsafe extern "C" fn $name($($argument: $kind),*) -> Code {
-            static EXPORT: Export = Export::of(&NVML, concat!(stringify!($name), "\0"));
-            let Some(address) = EXPORT.address() else {
-                return FUNCTION_NOT_FOUND;
-            };
-            // SAFETY: the library's function of this name has this signature, and the caller's arguments.
-            let $real = || unsafe {
-                transmute::<usize, unsafe extern "C" fn($($kind),*) -> Code>(address)($($argument),*)
-            };
-            $body
-        })*
-        super::table! { $($name)* }
-    };
 }
 
 wrap! {
