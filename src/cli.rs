@@ -3,6 +3,7 @@
 mod actions;
 mod files;
 mod plan;
+mod run;
 
 use std::{ffi::OsString, path::PathBuf};
 
@@ -10,7 +11,7 @@ use baton_gpu_worker::gpu::{sleep, trial};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
 
 use crate::{
-    commands::install::Place,
+    commands::{install::Place, run::is_notebook},
     settings::{Setting, flags_of},
 };
 
@@ -85,8 +86,35 @@ pub(crate) fn command() -> Command {
         .subcommands(questions())
         .subcommands(actions::actions())
         .subcommand(actions::publish())
+        .subcommands([run::run(), run::logs(), run::fetch()])
         .subcommand(plan::plan())
         .subcommand(plan::bench())
+}
+
+/// Reads the command line.
+pub(crate) fn matches(arguments: &[OsString]) -> ArgMatches {
+    let words = std::iter::once(OsString::from("baton")).chain(arguments.iter().cloned());
+    let matches = command().get_matches_from(words);
+    match options_first(arguments, &matches) {
+        Some(words) => command().get_matches_from(words),
+        None => matches,
+    }
+}
+
+/// What stands behind a script is the script's, but behind a notebook it is ours.
+fn options_first(arguments: &[OsString], matches: &ArgMatches) -> Option<Vec<OsString>> {
+    let run = matches.subcommand_matches("run")?;
+    let program = run
+        .get_one::<PathBuf>("program")
+        .filter(|program| is_notebook(program))?;
+    let behind = run.get_many::<String>("arguments")?.len();
+    let (before, behind) = arguments.split_at(arguments.len().checked_sub(behind)?);
+    let (_, before) = before.split_last()?;
+    let words = ["baton".into()].into_iter();
+    let words = words
+        .chain(before.iter().cloned())
+        .chain(behind.iter().cloned());
+    Some(words.chain([program.into()]).collect())
 }
 
 /// What is asked of the broker's API.

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
         Some((command, rest)) if command == "kernel" && !cli::asks_for_help(rest) => {
             commands::kernel::main(&surroundings, rest)
         }
-        _ => run(&surroundings, &cli::command().get_matches()),
+        _ => run(&surroundings, &cli::matches(&arguments)),
     };
     result.unwrap_or_else(|error| {
         report(&error);
@@ -79,6 +79,9 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
         "cancel" | "hold" | "release" | "front" | "drain" | "resume" | "course" | "audit" => {
             commands::act::main(&settings()?, command, matches)
         }
+        "run" => commands::run::main(&settings()?, matches),
+        "logs" => commands::run::logs(&settings()?, matches),
+        "fetch" => commands::run::fetch(&settings()?, matches),
         "publish" => commands::publish::main(&settings()?, matches),
         "plan" => commands::plan::main(matches, settings),
         "bench" => match matches.subcommand() {

@@ -78,6 +78,7 @@ pub async fn run(config: Config) -> anyhow::Result<i32> {
         broker: config.broker,
         course: config.course,
         trash: config.trash,
+        first_job: config.first_job,
         memory: (config.transport == TransportChoice::Auto).then_some(memory),
         kernel_pid,
         patience: config.patience,

@@ -75,6 +75,8 @@ pub(crate) struct RemoteCells {
     /// The worker that has the session.
     session_on: Option<String>,
     deferred: DeferredState,
+    /// Chosen by the client.
+    first_job: Option<JobId>,
 }
 
 /// What can happen while no cell runs.
@@ -123,6 +125,7 @@ impl RemoteCells {
             session: None,
             session_on: None,
             deferred: DeferredState::default(),
+            first_job: config.first_job,
         };
         (cells, drive_link)
     }
@@ -140,7 +143,7 @@ impl RemoteCells {
         writer: &mut ShimWriter,
     ) -> Result<CellEnd, FrameError> {
         self.deferred.repeat();
-        let job = JobId::random();
+        let job = self.first_job.take().unwrap_or_else(JobId::random);
         let mut cell = RemoteCell::new(job, &run, reader, writer);
         let span = tracing::error_span!("job", job.id = %job);
         match self.run_steps(&mut cell, run).instrument(span).await {

@@ -13,6 +13,7 @@ pub(crate) mod kernel;
 pub(crate) mod people;
 pub(crate) mod plan;
 pub(crate) mod publish;
+pub(crate) mod run;
 pub(crate) mod status;
 pub(crate) mod up;
 pub(crate) mod worker;

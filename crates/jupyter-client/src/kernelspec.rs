@@ -31,6 +31,8 @@ pub struct Kernelspec {
     program: PathBuf,
     arguments: Vec<String>,
     environment: HashMap<String, String>,
+    /// Where the kernel starts; the own folder without one.
+    start_in: Option<PathBuf>,
 }
 
 impl Kernelspec {
@@ -60,7 +62,20 @@ impl Kernelspec {
             },
             arguments: words.collect(),
             environment: specification.env.unwrap_or_default(),
+            start_in: None,
         })
+    }
+
+    /// Without a file. `{connection_file}` in an argument stands for the file's path.
+    #[must_use]
+    pub fn new(program: &Path, arguments: impl IntoIterator<Item = &'static str>) -> Self {
+        Self {
+            folder: PathBuf::new(),
+            program: program.to_owned(),
+            arguments: arguments.into_iter().map(str::to_owned).collect(),
+            environment: HashMap::new(),
+            start_in: None,
+        }
     }
 
     /// A bare name is looked for on the `PATH`.
@@ -74,6 +89,20 @@ impl Kernelspec {
         &self.arguments
     }
 
+    /// With one more variable in the kernel's environment.
+    #[must_use]
+    pub fn with_variable(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.environment.insert(name.to_owned(), value.into());
+        self
+    }
+
+    /// The kernel's folder is the notebook's.
+    #[must_use]
+    pub fn in_folder(mut self, folder: &Path) -> Self {
+        self.start_in = Some(folder.to_owned());
+        self
+    }
+
     pub(crate) fn command(&self, connection_file: &Path) -> Command {
         let filled_in = |argument: &String| {
             argument
@@ -84,6 +113,9 @@ impl Kernelspec {
         command
             .args(self.arguments.iter().map(filled_in))
             .envs(&self.environment);
+        if let Some(folder) = &self.start_in {
+            command.current_dir(folder);
+        }
         command
     }
 }

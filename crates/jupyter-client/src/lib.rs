@@ -23,11 +23,18 @@ use jupyter_protocol::{
     ConnectionInfo, ExecuteReply, ExecuteRequest, ExecutionState, JupyterMessage,
     KernelInfoRequest, ShutdownRequest, connection_info::Transport,
 };
-pub use jupyter_protocol::{JupyterMessageContent as Output, ReplyStatus};
+pub use jupyter_protocol::{
+    JupyterMessageContent as Output, ReplyStatus,
+    media::{Media, MediaType},
+};
 use jupyter_zmq_client::{
     ClientControlConnection, ClientIoPubConnection, ClientShellConnection, RuntimeError,
     create_client_control_connection, create_client_iopub_connection,
     create_client_shell_connection_with_identity, peer_identity_for_session,
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
 };
 use tempfile::TempDir;
 use tokio::{
@@ -104,6 +111,8 @@ impl Kernel {
             .stdout(log.try_clone()?)
             .stderr(log.try_clone()?)
             .kill_on_drop(true)
+            // Ctrl-C in the terminal is not the kernel's.
+            .process_group(0)
             .spawn()?;
         let mut process = Process { child, log };
 
@@ -189,6 +198,12 @@ impl Kernel {
         Ok(reply.expect("the loop ends with a reply"))
     }
 
+    /// Interrupts the cell that runs, as Jupyter's button does.
+    #[must_use]
+    pub fn interrupter(&self) -> Interrupter {
+        Interrupter(self.process.child.id())
+    }
+
     /// Asks the kernel to end, and ends it if it does not.
     pub async fn shut_down(mut self) {
         let request = JupyterMessage::new(ShutdownRequest { restart: false }, None);
@@ -196,6 +211,19 @@ impl Kernel {
             let _ = timeout(END, self.process.child.wait()).await;
         }
         let _ = self.process.child.kill().await;
+    }
+}
+
+/// Of a kernel that runs a cell.
+pub struct Interrupter(Option<u32>);
+
+impl Interrupter {
+    /// A signal; a kernel that has ended is left alone.
+    pub fn interrupt(&self) {
+        let process = self.0.and_then(|process| i32::try_from(process).ok());
+        if let Some(process) = process {
+            let _ = kill(Pid::from_raw(process), Signal::SIGINT);
+        }
     }
 }
 

@@ -1,0 +1,151 @@
+"""A notebook as a job: its cells run one after the other in an IPython kernel of their own.
+
+In: the cells. Out, to `baton run`: for each cell `cell` with its number, everything that the kernel publishes on iopub
+for it, and its `execute_reply`.
+
+**Invariant:** after the first cell that fails and may not, no other runs. The kernel ends with the job.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from jupyter_client.blocking import BlockingKernelClient
+from jupyter_client.connect import write_connection_file
+
+from baton_shim.session.programs.report import ProgramFailed, Report
+
+START_SECONDS = 60
+# A kernel that ended is noticed after this time at the latest.
+LOOK_SECONDS = 0.5
+
+
+class Cell(NamedTuple):
+    number: int
+    """Among all cells of the notebook, from 0."""
+    source: str
+    may_fail: bool
+
+
+def run_notebook(cells: list[tuple[int, str, bool]]) -> None:
+    """Runs the cells until one fails.
+
+    Raises:
+        ProgramFailed: A cell failed, or the kernel ended. `baton run` has been told.
+    """
+    report = Report()
+    with NotebookKernel(report) as kernel:
+        for cell in (Cell(*cell) for cell in cells):
+            reply = kernel.run(cell)
+            if reply["status"] != "ok" and not cell.may_fail:
+                raise ProgramFailed(f"Cell {cell.number + 1}: {reply.get('ename')}: {reply.get('evalue')}")
+            if any(payload.get("source") == "ask_exit" for payload in reply.get("payload", ())):
+                return  # `exit()`
+
+
+class NotebookKernel:
+    """A plain IPython kernel beside the session, with the session's GPU, folder and packages."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+        self._folder = tempfile.TemporaryDirectory(prefix="baton-notebook-")
+        file = os.path.join(self._folder.name, "connection.json")
+        write_connection_file(file, transport="ipc", ip=os.path.join(self._folder.name, "kernel"))
+        command = [sys.executable, "-P", "-m", "baton_shim.session.programs.notebook_kernel", "-f", file]
+        self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+        self._client = BlockingKernelClient(connection_file=file)
+        self._client.load_connection_file()
+
+    def __enter__(self) -> NotebookKernel:
+        try:
+            self._client.start_channels(stdin=False, hb=False)
+            self._wait_until_ready()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end()
+
+    def _wait_until_ready(self) -> None:
+        """Output from before the subscription would be lost, so an answer has to arrive on iopub, too."""
+        asked = self._client.kernel_info()
+        for _ in range(int(START_SECONDS / LOOK_SECONDS)):
+            try:
+                message = self._client.get_iopub_msg(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                self._check()
+                asked = self._client.kernel_info()
+                continue
+            if message["parent_header"].get("msg_id") == asked:
+                return
+        raise ProgramFailed(f"The notebook's kernel did not answer within {START_SECONDS} s")
+
+    def run(self, cell: Cell) -> dict[str, Any]:
+        """The content of the reply. An interrupt of the job is one of the cell, and ends the job after it."""
+        self._report.message("cell", {"number": cell.number})
+        asked = self._client.execute(cell.source, allow_stdin=False)
+        try:
+            reply = self._follow(asked)
+        except KeyboardInterrupt:
+            self._process.send_signal(signal.SIGINT)
+            self._follow(asked)
+            raise
+        self._report.message("execute_reply", reply["content"], reply["header"]["date"].isoformat())
+        content: dict[str, Any] = reply["content"]
+        return content
+
+    def _follow(self, asked: str) -> dict[str, Any]:
+        """Reports what the kernel publishes until it is idle, and returns the reply."""
+        while True:
+            try:
+                message = self._client.get_iopub_msg(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                self._check()
+                continue
+            if message["parent_header"].get("msg_id") != asked:
+                continue  # of what an earlier cell left running: front ends put it below that cell, which has ended
+            kind, content = message["msg_type"], message["content"]
+            if kind == "status" and content["execution_state"] == "idle":
+                break
+            if kind == "stream":
+                self._report.stream(content["name"], content["text"])
+            elif kind != "status":
+                self._report.message(kind, content, message["header"]["date"].isoformat())
+        while True:
+            try:
+                reply: dict[str, Any] = self._client.get_shell_msg(timeout=LOOK_SECONDS)
+            except queue.Empty:
+                self._check()
+                continue
+            if reply["parent_header"].get("msg_id") == asked:
+                return reply
+
+    def _check(self) -> None:
+        if (status := self._process.poll()) is not None:
+            raise ProgramFailed(f"The notebook's kernel ended ({ending(status)})")
+
+    def _end(self) -> None:
+        self._client.stop_channels()
+        if self._process.poll() is None:
+            self._process.kill()  # nothing of it is kept
+        self._process.wait()
+        self._folder.cleanup()
+
+
+def ending(status: int) -> str:
+    """The exit status of a process, for people."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:
+        return f"signal {-status}"

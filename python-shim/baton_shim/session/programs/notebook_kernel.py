@@ -1,0 +1,53 @@
+"""`python -P -m baton_shim.session.programs.notebook_kernel -f connection.json`: the kernel of a notebook that is a job.
+
+It is the plain kernel of ipykernel, on a machine that has what `%%gpu` cells ask for: `%%gpu` and its relatives change
+nothing here, and without a GPU `cuda` is virtual, as in a session. `-P` keeps the notebook's folder off the path until
+IPython puts it there.
+"""
+
+from __future__ import annotations
+
+import re
+
+from baton_shim.base.launch import end_with_parent, run_kernel
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MARKS = re.compile(r"[ \t]*%%(?:gpu|cpu|both)(?:[ \t\r\n]|$)")
+"""First lines that say where a cell runs. All cells of a job run here."""
+ABOUT_THE_SESSION = ("gpu", "gpu_config", "gpu_output", "gpu_reset", "gpu_status")
+
+
+def main() -> None:
+    end_with_parent("SIGKILL")
+    run_kernel(shell_ready)
+
+
+def shell_ready(shell: Any) -> None:
+    from baton_shim.virtual import SWITCH
+
+    SWITCH.begin(session=True)
+    shell.input_transformers_cleanup.append(without_mark)
+    for name in ABOUT_THE_SESSION:
+        shell.register_magic_function(no_session, "line", name)
+
+
+def without_mark(lines: list[str]) -> list[str]:
+    """The line becomes a comment, so that line numbers in tracebacks stay those of the notebook."""
+    for number, line in enumerate(lines):
+        if MARKS.match(line):
+            return [*lines[:number], f"# {line.lstrip()}", *lines[number + 1 :]]
+        if line.strip() and not line.lstrip().startswith("#"):
+            break
+    return lines
+
+
+def no_session(line: str) -> None:
+    """There is no session apart from the notebook's own kernel."""
+    print("This notebook runs as a job: all of its cells run on the worker, in one kernel")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""A script as a job: its text goes to `baton run` as it is written, and its exit status at the end."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import selectors
+import signal
+import subprocess
+import sys
+
+from baton_shim.session.programs.report import ProgramFailed, Report
+
+READ_BYTES = 1 << 16
+
+
+def run_script(arguments: list[str]) -> None:
+    """Runs `python *arguments` in the session's folder and with its GPU.
+
+    Raises:
+        ProgramFailed: The exit status is not 0. `baton run` has been told.
+    """
+    report = Report()
+    command = [sys.executable, "-P", "-m", "baton_shim.session.programs.script_start", *arguments]
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    with process:
+        try:
+            pass_on(process, report)
+            status = process.wait()
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            pass_on(process, report)
+            raise
+        finally:
+            if process.poll() is None:
+                process.kill()
+    report.message("exit", {"status": status})
+    if status != 0:
+        raise ProgramFailed(f"{arguments[0]} ended with status {status}")
+
+
+def pass_on(process: subprocess.Popen[bytes], report: Report) -> None:
+    """Until the script has closed both of its streams."""
+    decode = codecs.getincrementaldecoder("utf-8")
+    with selectors.DefaultSelector() as streams:
+        for name in ("stdout", "stderr"):
+            pipe = getattr(process, name)
+            if not pipe.closed:
+                streams.register(pipe, selectors.EVENT_READ, (name, decode(errors="replace")))
+        while streams.get_map():
+            for key, _ in streams.select():
+                name, decoder = key.data
+                data = os.read(key.fd, READ_BYTES)
+                if text := decoder.decode(data, final=not data):
+                    report.stream(name, text)
+                if not data:
+                    streams.unregister(key.fileobj)

@@ -1,0 +1,165 @@
+//! `baton run`: a notebook or a script as one job.
+//!
+//! [`run`] starts the kernel "Python (shared GPU)" as any client does, and runs one `%%gpu` cell in it. The cell's code
+//! runs the whole program in the session (`baton_shim.session.programs`), so queue, limits, files and interrupts are
+//! those of every cell. What the program shows comes back as [`Report`]s; a [`Document`] makes a notebook of them.
+//!
+//! **Invariant:** the notebook on disk is whole at any time: it is replaced, never written to.
+
+mod document;
+mod outputs;
+mod parameters;
+mod report;
+mod streams;
+
+use std::{path::Path, time::Duration};
+
+use baton_jupyter_client::{ClientError, Kernel, Kernelspec, ReplyStatus};
+use tokio::sync::mpsc;
+
+pub use document::{CodeCell, Document, DocumentError};
+pub use outputs::Recorder;
+pub use parameters::{InvalidParameter, Parameter};
+pub use report::{Message, Report};
+
+/// For the start of the kernel; on a busy machine it takes seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What the job runs.
+pub enum Program<'a> {
+    Notebook(&'a Document),
+    /// The script's path in the folder, and its arguments.
+    Script(&'a [String]),
+}
+
+/// As the options of `%%gpu` say it; the magic checks them.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    pub timeout: Option<String>,
+    pub memory: Option<String>,
+    pub low_priority: bool,
+}
+
+/// How the job ended, apart from what the program itself reported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    Done,
+    /// The program failed and has reported why.
+    ProgramFailed(String),
+    Interrupted,
+    /// The time limit of the job, or of cells in its course.
+    TimedOut,
+    /// The service could not run it, or not to its end: the error and its message.
+    ServiceFailed {
+        name: String,
+        value: String,
+    },
+}
+
+/// Runs a program as a job. Each report goes to `on_report`.
+///
+/// The first of `interrupts` interrupts the program; with the second the job is given up.
+///
+/// # Errors
+/// When the kernel does not start, or ends.
+pub async fn run(
+    kernelspec: &Kernelspec,
+    program: &Program<'_>,
+    options: &Options,
+    mut interrupts: mpsc::Receiver<()>,
+    mut on_report: impl FnMut(Report),
+) -> Result<End, ClientError> {
+    let mut kernel = Kernel::start(kernelspec, PATIENCE).await?;
+    let interrupter = kernel.interrupter();
+    let code = cell(program, options);
+    let mut is_interrupted = false;
+    let reply = {
+        let running = kernel.run(&code, |output| {
+            if let Some(report) = Report::of(output) {
+                on_report(report);
+            }
+        });
+        tokio::pin!(running);
+        loop {
+            tokio::select! {
+                reply = &mut running => break reply,
+                Some(()) = interrupts.recv() => match std::mem::replace(&mut is_interrupted, true) {
+                    false => interrupter.interrupt(),
+                    true => return Ok(End::Interrupted),
+                },
+            }
+        }
+    };
+    kernel.shut_down().await;
+    let reply = reply?;
+    let error = reply.error.filter(|_| reply.status != ReplyStatus::Ok);
+    Ok(match error {
+        None => End::Done,
+        Some(error) => match error.ename.as_str() {
+            "ProgramFailed" => End::ProgramFailed(error.evalue),
+            "KeyboardInterrupt" => End::Interrupted,
+            "CellTimeout" => End::TimedOut,
+            _ => End::ServiceFailed {
+                name: error.ename,
+                value: error.evalue,
+            },
+        },
+    })
+}
+
+/// The cell that runs the program. What it binds stays in the session.
+fn cell(program: &Program<'_>, options: &Options) -> String {
+    let mut code = "%%gpu --no-return".to_owned();
+    for (option, value) in [("--timeout", &options.timeout), ("--mem", &options.memory)] {
+        if let Some(value) = value {
+            code += &format!(" {option} {value}");
+        }
+    }
+    if options.low_priority {
+        code += " --priority low";
+    }
+    let (module, function, argument) = match program {
+        Program::Notebook(document) => {
+            let cells = document.code_cells();
+            let cells = cells.iter().map(|cell| {
+                let may_fail = if cell.may_fail { "True" } else { "False" };
+                let source = parameters::python_text(&cell.source);
+                format!("({}, {source}, {may_fail})", cell.number)
+            });
+            ("notebook", "run_notebook", list(cells))
+        }
+        Program::Script(arguments) => {
+            let arguments = arguments.iter().map(|text| parameters::python_text(text));
+            ("script", "run_script", list(arguments))
+        }
+    };
+    format!(
+        "{code}\nfrom baton_shim.session.programs.{module} import {function}\n{function}({argument})"
+    )
+}
+
+fn list(items: impl Iterator<Item = String>) -> String {
+    format!("[{}]", items.collect::<Vec<_>>().join(", "))
+}
+
+/// Replaces a file by one with these bytes, at once.
+///
+/// # Errors
+/// When it cannot be written. What was there before stays.
+pub fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let folder = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let mode = std::fs::metadata(path).map_or(0o644, |file| file.permissions().mode());
+    let mut file = tempfile::Builder::new()
+        .prefix(".baton-")
+        .permissions(std::fs::Permissions::from_mode(mode & 0o777))
+        .tempfile_in(folder)?;
+    file.write_all(bytes)?;
+    file.persist(path)?;
+    Ok(())
+}

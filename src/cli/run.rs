@@ -1,0 +1,102 @@
+//! `baton run`, `logs` and `fetch`: notebooks and scripts as jobs.
+
+use std::path::PathBuf;
+
+use baton_runner::Parameter;
+use clap::{Arg, ArgAction, Command, value_parser};
+
+use super::{IN_BACKGROUND, path_argument, python_argument, switch};
+
+pub(super) fn run() -> Command {
+    let text = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help)
+    };
+    Command::new("run")
+        .about("Run a notebook or a script as one job")
+        .override_usage(
+            "baton run NOTEBOOK.ipynb [OPTIONS]\n       baton run [OPTIONS] SCRIPT [ARGUMENTS]...",
+        )
+        .arg(
+            Arg::new("program")
+                .value_name("PROGRAM")
+                .required(true)
+                .value_parser(value_parser!(PathBuf))
+                .help("A notebook (.ipynb), whose cells run in order until one fails, or a Python script"),
+        )
+        .arg(
+            Arg::new("arguments")
+                .value_name("ARGUMENTS")
+                .num_args(0..)
+                .trailing_var_arg(true)
+                .allow_hyphen_values(true)
+                .help("The script's arguments"),
+        )
+        .arg(
+            path_argument(
+                "output",
+                "FILE",
+                "Where the notebook goes as it ran [default: NOTEBOOK.out.ipynb beside it]",
+            )
+            .short('o'),
+        )
+        .arg(
+            Arg::new("parameter")
+                .short('p')
+                .long("parameter")
+                .value_name("NAME=VALUE")
+                .action(ArgAction::Append)
+                .value_parser(|text: &str| text.parse::<Parameter>())
+                .help("Set this variable after the cell with the tag `parameters`; the value is JSON or text"),
+        )
+        .arg(text("course", "COURSE", "The course that the job is for"))
+        .arg(text("timeout", "DURATION", "Stop after this time, such as 5m or 1h30m"))
+        .arg(text("mem", "SIZE", "How much GPU memory it may use, such as 8G"))
+        .arg(
+            text("priority", "PRIORITY", "low: other cells run first")
+                .value_parser(["normal", "low"])
+                .default_value("normal"),
+        )
+        .arg(switch("detach", "Start in the background, print the job, and return").short('d'))
+        .arg(python_argument("The Python in which notebooks run"))
+        .arg(switch("json", "Print JSON"))
+        .arg(
+            Arg::new(IN_BACKGROUND)
+                .long(IN_BACKGROUND)
+                .value_name("JOB")
+                .hide(true),
+        )
+}
+
+pub(super) fn logs() -> Command {
+    Command::new("logs")
+        .about("Show what a run showed")
+        .arg(job())
+        .arg(
+            switch(
+                "follow",
+                "Go on until the run ends; the exit code is the run's",
+            )
+            .short('f'),
+        )
+}
+
+pub(super) fn fetch() -> Command {
+    Command::new("fetch")
+        .about("Write the notebook of a run as it ran so far")
+        .arg(job())
+        .arg(
+            path_argument(
+                "output",
+                "FILE",
+                "Write it here [default: where the run writes it]",
+            )
+            .short('o'),
+        )
+}
+
+fn job() -> Arg {
+    Arg::new("job")
+        .value_name("JOB")
+        .required(true)
+        .help("The job that `baton run` printed, or its last digits")
+}
