@@ -11,6 +11,7 @@ NAMES = (
     "client_speed",
     "warm_gpu_cell",
     "interrupt",
+    "notebook_run",
     "sandbox",
     "large_array",
     "moving_state",

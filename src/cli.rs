@@ -8,7 +8,7 @@ mod run;
 use std::{ffi::OsString, path::PathBuf};
 
 use baton_gpu_worker::gpu::{sleep, trial};
-use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, value_parser};
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, error::ErrorKind, value_parser};
 
 use crate::{
     commands::{install::Place, run::is_notebook},
@@ -95,10 +95,19 @@ pub(crate) fn command() -> Command {
 pub(crate) fn matches(arguments: &[OsString]) -> ArgMatches {
     let words = std::iter::once(OsString::from("baton")).chain(arguments.iter().cloned());
     let matches = command().get_matches_from(words);
-    match options_first(arguments, &matches) {
-        Some(words) => command().get_matches_from(words),
-        None => matches,
+    let Some(words) = options_first(arguments, &matches) else {
+        return matches;
+    };
+    let again = command().get_matches_from(words);
+    let program = |matches: &ArgMatches| {
+        let run = matches.subcommand_matches("run")?;
+        run.get_one::<PathBuf>("program").cloned()
+    };
+    if program(&again) != program(&matches) {
+        let what = "A notebook takes no arguments\nhint: give it parameters with -p NAME=VALUE";
+        command().error(ErrorKind::UnknownArgument, what).exit();
     }
+    again
 }
 
 /// What stands behind a script is the script's, but behind a notebook it is ours.

@@ -56,7 +56,7 @@ pub enum End {
     },
 }
 
-/// Runs a program as a job. Each report goes to `on_report`.
+/// Runs a program as a job, whose reports go to `reports`.
 ///
 /// The first of `interrupts` interrupts the program; with the second the job is given up.
 ///
@@ -67,7 +67,7 @@ pub async fn run(
     program: &Program<'_>,
     options: &Options,
     mut interrupts: mpsc::Receiver<()>,
-    mut on_report: impl FnMut(Report),
+    reports: mpsc::UnboundedSender<Report>,
 ) -> Result<End, ClientError> {
     let mut kernel = Kernel::start(kernelspec, PATIENCE).await?;
     let interrupter = kernel.interrupter();
@@ -76,7 +76,7 @@ pub async fn run(
     let reply = {
         let running = kernel.run(&code, |output| {
             if let Some(report) = Report::of(output) {
-                on_report(report);
+                let _ = reports.send(report); // nobody may listen
             }
         });
         tokio::pin!(running);

@@ -100,7 +100,11 @@ impl Recorder {
                 self.set("execution_count", content["execution_count"].clone());
                 self.set_time("iopub.execute_input", date);
             }
-            "display_data" | "execute_result" => self.output(msg_type, content, true),
+            "display_data" => {
+                self.update(content);
+                self.output(msg_type, content, true);
+            }
+            "execute_result" => self.output(msg_type, content, true),
             "error" => self.output(msg_type, content, false),
             "update_display_data" => self.update(content),
             "clear_output" => self.clear(content["wait"] == true),
@@ -146,7 +150,7 @@ impl Recorder {
         running.outputs.push(Output::Other(output.into()));
     }
 
-    /// All outputs with this display id, in whatever cell.
+    /// All outputs with this display id, in whatever cell; also those that were shown before one more.
     fn update(&mut self, content: &Value) {
         let places = content["transient"]["display_id"]
             .as_str()

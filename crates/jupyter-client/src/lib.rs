@@ -33,7 +33,7 @@ use jupyter_zmq_client::{
     create_client_shell_connection_with_identity, peer_identity_for_session,
 };
 use nix::{
-    sys::signal::{Signal, kill},
+    sys::signal::{Signal, killpg},
     unistd::Pid,
 };
 use tempfile::TempDir;
@@ -218,11 +218,11 @@ impl Kernel {
 pub struct Interrupter(Option<u32>);
 
 impl Interrupter {
-    /// A signal; a kernel that has ended is left alone.
+    /// A signal to the kernel and its children; a kernel that has ended is left alone.
     pub fn interrupt(&self) {
         let process = self.0.and_then(|process| i32::try_from(process).ok());
         if let Some(process) = process {
-            let _ = kill(Pid::from_raw(process), Signal::SIGINT);
+            let _ = killpg(Pid::from_raw(process), Signal::SIGINT);
         }
     }
 }

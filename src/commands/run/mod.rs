@@ -11,6 +11,7 @@ mod results;
 use std::{
     ffi::OsString,
     process::{Command, ExitCode, Stdio},
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -18,7 +19,11 @@ use baton_protocol::JobId;
 use baton_runner::{End, Message, Report};
 use clap::ArgMatches;
 use nix::unistd;
-use tokio::{runtime::Builder, sync::mpsc};
+use tokio::{
+    runtime::Builder,
+    sync::mpsc,
+    time::{MissedTickBehavior, interval},
+};
 
 use self::{
     notebook::WrittenNotebook,
@@ -32,6 +37,9 @@ pub(crate) use self::{
     request::{JOB_VARIABLE, is_notebook},
     results::{fetch, logs},
 };
+
+/// How often the notebook is written while a cell runs.
+const WRITE_EVERY: Duration = Duration::from_secs(2);
 
 pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let request = Request::read(matches)?;
@@ -99,14 +107,22 @@ async fn run(
         error: None,
         exit_status: None,
     };
+    let (reports, mut reported) = mpsc::unbounded_channel();
     let (program, options) = (loaded.program(), &request.options);
-    let end = baton_runner::run(&kernelspec, &program, options, interrupts, |report| {
-        watched.on_report(&report);
-    });
-    let end = end.await;
+    let running = baton_runner::run(&kernelspec, &program, options, interrupts, reports);
+    tokio::pin!(running);
+    let mut due = interval(WRITE_EVERY);
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let end = loop {
+        tokio::select! {
+            biased;
+            Some(report) = reported.recv() => watched.on_report(&report),
+            end = &mut running => break end,
+            _ = due.tick() => watched.write(),
+        }
+    };
     listening.abort();
-    let ended = watched.end(end?)?;
-    Ok(ended)
+    watched.end(end?)
 }
 
 /// The terminal of a run in the background may go.
@@ -147,6 +163,12 @@ impl Watched {
             }
         }
         self.progress.show(report);
+    }
+
+    fn write(&mut self) {
+        if let Some(notebook) = &mut self.notebook {
+            notebook.write_if_changed();
+        }
     }
 
     /// Says how it ended, and writes the notebook a last time.

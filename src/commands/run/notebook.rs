@@ -1,9 +1,6 @@
 //! The notebook as it runs, on disk: whole after each cell, and now and then within one.
 
-use std::{
-    path::PathBuf,
-    time::{Duration, Instant},
-};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use baton_protocol::JobId;
@@ -13,15 +10,12 @@ use serde_json::{Value, json};
 
 use super::record::Ended;
 
-/// How often it is written while a cell runs.
-const WRITE_EVERY: Duration = Duration::from_secs(2);
-
 pub(super) struct WrittenNotebook {
     recorder: Recorder,
     paths: Vec<PathBuf>,
     /// What stands in the notebook about the run.
     about: Value,
-    written: Option<Instant>,
+    has_changed: bool,
 }
 
 impl WrittenNotebook {
@@ -35,7 +29,7 @@ impl WrittenNotebook {
             recorder: Recorder::new(document),
             paths,
             about,
-            written: None,
+            has_changed: false,
         }
     }
 
@@ -44,17 +38,17 @@ impl WrittenNotebook {
         self.recorder.running()
     }
 
+    /// Written at once with the end of a cell.
     pub(super) fn record(&mut self, report: &Report) {
         self.recorder.record(report);
-        let (is_end, is_output) = match report {
-            Report::Program(message) => (message.msg_type == "execute_reply", true),
-            Report::Stream { .. } => (false, true),
-            Report::Status(_) => (false, false),
-        };
-        let is_due = self
-            .written
-            .is_none_or(|written| written.elapsed() >= WRITE_EVERY);
-        if (is_end || is_output && is_due)
+        self.has_changed |= !matches!(report, Report::Status(_));
+        if matches!(report, Report::Program(message) if message.msg_type == "execute_reply") {
+            self.write_if_changed();
+        }
+    }
+
+    pub(super) fn write_if_changed(&mut self) {
+        if self.has_changed
             && let Err(error) = self.write()
         {
             tracing::warn!("{error:#}");
@@ -72,7 +66,7 @@ impl WrittenNotebook {
 
     /// To all paths, though one fails.
     fn write(&mut self) -> anyhow::Result<()> {
-        self.written = Some(Instant::now());
+        self.has_changed = false;
         let document = self.recorder.document();
         document.set_record(self.about.clone());
         let mut result = Ok(());

@@ -46,10 +46,6 @@ impl Request {
             json: matches.get_flag("json"),
         };
         anyhow::ensure!(
-            !request.is_notebook() || request.arguments.is_empty(),
-            "A notebook takes no arguments\nhint: give it parameters with -p NAME=VALUE"
-        );
-        anyhow::ensure!(
             request.is_notebook() || request.parameters.is_empty() && request.output.is_none(),
             "-p and -o are for notebooks\nhint: a script gets what stands behind its name as arguments"
         );

@@ -58,7 +58,7 @@ class NotebookKernel:
         self._folder = tempfile.TemporaryDirectory(prefix="baton-notebook-")
         file = os.path.join(self._folder.name, "connection.json")
         write_connection_file(file, transport="ipc", ip=os.path.join(self._folder.name, "kernel"))
-        command = [sys.executable, "-P", "-m", "baton_shim.session.programs.notebook_kernel", "-f", file]
+        command = [sys.executable, "-m", "baton_shim.session.programs.notebook_kernel", "-f", file]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         self._client = BlockingKernelClient(connection_file=file)
         self._client.load_connection_file()

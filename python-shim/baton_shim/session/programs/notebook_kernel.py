@@ -1,26 +1,23 @@
-"""`python -P -m baton_shim.session.programs.notebook_kernel -f connection.json`: the kernel of a notebook that is a job.
+"""`python -m baton_shim.session.programs.notebook_kernel -f connection.json`: the kernel of a notebook that is a job.
 
 It is the plain kernel of ipykernel, on a machine that has what `%%gpu` cells ask for: `%%gpu` and its relatives change
-nothing here, and without a GPU `cuda` is virtual, as in a session. `-P` keeps the notebook's folder off the path until
-IPython puts it there.
-"""
+nothing here, and without a GPU `cuda` is virtual, as in a session."""
 
 from __future__ import annotations
 
-import re
-
-from baton_shim.base.launch import end_with_parent, run_kernel
+from baton_shim.base.launch import end_with_parent, leave_notebook_folder, run_kernel
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-MARKS = re.compile(r"[ \t]*%%(?:gpu|cpu|both)(?:[ \t\r\n]|$)")
+MARKS = frozenset(("%%gpu", "%%cpu", "%%both"))
 """First lines that say where a cell runs. All cells of a job run here."""
 ABOUT_THE_SESSION = ("gpu", "gpu_config", "gpu_output", "gpu_reset", "gpu_status")
 
 
 def main() -> None:
+    leave_notebook_folder()
     end_with_parent("SIGKILL")
     run_kernel(shell_ready)
 
@@ -37,7 +34,7 @@ def shell_ready(shell: Any) -> None:
 def without_mark(lines: list[str]) -> list[str]:
     """The line becomes a comment, so that line numbers in tracebacks stay those of the notebook."""
     for number, line in enumerate(lines):
-        if MARKS.match(line):
+        if MARKS.intersection(line.split(maxsplit=1)[:1]):
             return [*lines[:number], f"# {line.lstrip()}", *lines[number + 1 :]]
         if line.strip() and not line.lstrip().startswith("#"):
             break

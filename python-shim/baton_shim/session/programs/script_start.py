@@ -20,8 +20,8 @@ def main() -> None:
 
     end_with_parent("SIGKILL")
     sys.argv = sys.argv[1:]
-    script = sys.argv[0]
-    sys.path.insert(0, os.path.dirname(os.path.abspath(script)))  # `-P` left it out
+    script = os.path.abspath(sys.argv[0])
+    sys.path.insert(0, os.path.dirname(script))  # `-P` left it out
     SWITCH.begin(session=True)
     sys.excepthook = show
     run(read(script), script)

@@ -1,0 +1,380 @@
+"""`baton run`: notebooks and scripts as jobs, for a user who configured nothing, and in a course."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from end_to_end import Place, Service, wait_until
+from end_to_end.service import BINARY
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+SHOWS_EVERYTHING = [
+    "import sys\nfrom IPython.display import HTML, Markdown, clear_output, display, update_display",
+    "print('a')\nprint('b', file=sys.stderr)\nprint('c')\n'value'",
+    "for step in range(3):\n    print(f'{step} %', end='\\r')\nprint()",
+    "display(HTML('<b>one</b>\\n<i>two</i>'), Markdown('*three*'))\n4; 5;",
+    "handle = display('first', display_id='shared')\nprint('between')\nhandle.update('second')",
+    "update_display('third', display_id='shared')\nclear_output()\ndisplay('again', display_id='shared')",
+    "print('gone')\nclear_output(wait=True)\nprint('stays')\nclear_output(wait=True)",
+    "display({'application/json': {'a': [1, None]}, 'text/plain': 'json'}, raw=True, metadata={'x': {'y': 1}})",
+    "import matplotlib\nmatplotlib.use('module://matplotlib_inline.backend_inline')\n"
+    "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()",
+    "%%time_is_not_compared\n1",
+    "_, Out[2], In[1][:10]",
+    "def f():\n    raise ValueError('no\\nmore')\nf()",
+    "print?",
+    "!echo from the shell",
+]
+
+
+def write(path: Path, *cells: str | nbformat.NotebookNode) -> Path:
+    notebook = new_notebook(metadata={"mine": {"kept": True}})
+    notebook.cells = [new_code_cell(cell) if isinstance(cell, str) else cell for cell in cells]
+    nbformat.write(notebook, path)
+    return path
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    return notebook
+
+
+def printed(cell: nbformat.NotebookNode) -> str:
+    return "".join(output.text for output in cell.outputs if output.output_type == "stream")
+
+
+class Runs:
+    """The command, as a user of a place calls it."""
+
+    def __init__(self, place: Place, folder: Path, **environment: str) -> None:
+        self.folder = folder
+        self._environment = place.environment | environment
+
+    def __call__(self, *arguments: str, command: str = "run") -> subprocess.CompletedProcess[str]:
+        options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 100, "check": False}
+        return subprocess.run([BINARY, command, *arguments], env=self._environment, cwd=self.folder, **options)
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        return subprocess.Popen([BINARY, "run", *arguments], env=self._environment, cwd=self.folder, **options)
+
+    def detach(self, *arguments: str) -> str:
+        """The job."""
+        said = self("--detach", "--json", *arguments)
+        assert said.returncode == 0, said.stderr
+        job: str = json.loads(said.stdout)["job"]
+        return job
+
+
+@pytest.fixture
+def run(place: Place, tmp_path: Path) -> Runs:
+    return Runs(place, tmp_path)
+
+
+# ---- notebooks
+
+
+def test_outputs_are_those_that_a_front_end_stores(run: Runs, tmp_path: Path) -> None:
+    tagged = [new_code_cell(cell, metadata={"tags": ["raises-exception"]}) for cell in SHOWS_EVERYTHING]
+    file = write(tmp_path / "all.ipynb", new_markdown_cell("# Title"), *tagged)
+    expected = read(file)
+    NotebookClient(expected, kernel_name="python3", coalesce_streams=True).execute()
+    said = run("all.ipynb", "-o", "ran.ipynb")
+    assert said.returncode == 0, said.stderr
+    assert said.stdout == "ran.ipynb\n"
+    ran = read(tmp_path / "ran.ipynb")
+    for cell, own in zip(expected.cells, ran.cells, strict=True):
+        assert own.get("outputs") == cell.get("outputs"), cell.source
+        assert own.get("execution_count") == cell.get("execution_count")
+        assert (own.source, own.id) == (cell.source, cell.id)
+    assert ran.metadata.mine == {"kept": True}
+    assert ran.metadata.baton.outcome == "ok"
+    assert read(file).cells[1].get("outputs") == []
+
+
+def test_parameters_come_after_the_cell_that_is_tagged(run: Runs, tmp_path: Path) -> None:
+    defaults = new_code_cell("epochs, name = 1, 'a'", metadata={"tags": ["parameters"]})
+    write(tmp_path / "train.ipynb", defaults, "print(epochs, repr(name), extra)")
+    said = run("train.ipynb", "-p", "epochs=5", "--parameter", "name=resnet", "-p", 'extra={"x": [true, null]}')
+    assert said.returncode == 0, said.stderr
+    ran = read(tmp_path / "train.out.ipynb")
+    assert printed(ran.cells[2]) == "5 'resnet' {'x': [True, None]}\n"
+    assert ran.cells[1].metadata.tags == ["injected-parameters"]
+    again = run("train.out.ipynb", "-p", "epochs=7", "-p", "extra=1", "-o", "train.out.ipynb")
+    assert again.returncode == 0, again.stderr
+    ran = read(tmp_path / "train.out.ipynb")
+    assert printed(ran.cells[2]) == "7 'a' 1\n"
+    assert len(ran.cells) == 3
+
+
+def test_the_first_error_ends_the_run(run: Runs, tmp_path: Path) -> None:
+    write(tmp_path / "bad.ipynb", "print('before')", "def f():\n    return 1 / 0\nf()", "print('never')")
+    said = run("bad.ipynb")
+    assert said.returncode == 1
+    assert "ZeroDivisionError" in said.stderr
+    assert said.stderr.endswith("Cell 2: ZeroDivisionError: division by zero\nThe notebook so far: bad.out.ipynb\n")
+    ran = read(tmp_path / "bad.out.ipynb")
+    assert printed(ran.cells[0]) == "before\n"
+    assert ran.cells[1].outputs[0].ename == "ZeroDivisionError"
+    assert ran.cells[2].outputs == []
+    told = json.loads(run("bad.ipynb", "--json").stdout)
+    assert (told["ended"]["outcome"], told["ended"]["cell"]) == ("failed", 2)
+    assert run(told["job"][-8:], command="explain").returncode == 0
+
+
+def test_marks_of_gpu_cells_mean_nothing_in_a_job(run: Runs, tmp_path: Path) -> None:
+    write(
+        tmp_path / "marked.ipynb",
+        "import torch\nx = torch.ones(2, device='cuda')",
+        "%%gpu --timeout 5m\nx += 1\nprint(x.device.type, x.tolist())",
+        "# first\n\n%%cpu\nprint(x.sum().item())",
+        "%gpu_status",
+        "%%gpu\n1 / 0",
+    )
+    said = run("marked.ipynb")
+    assert said.returncode == 1
+    ran = read(tmp_path / "marked.out.ipynb")
+    assert printed(ran.cells[1]) == "cuda [2.0, 2.0]\n"
+    assert printed(ran.cells[2]) == "4.0\n"
+    assert printed(ran.cells[3]).startswith("This notebook runs as a job")
+    assert "----> 2 1 / 0" in strip_colours("\n".join(ran.cells[4].outputs[0].traceback))
+
+
+def strip_colours(text: str) -> str:
+    import re
+
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+
+
+def test_a_kernel_that_ends(run: Runs, tmp_path: Path) -> None:
+    write(tmp_path / "quits.ipynb", "print('a')", "exit()", "print('never')")
+    assert run("quits.ipynb").returncode == 0
+    assert read(tmp_path / "quits.out.ipynb").cells[2].execution_count is None
+    write(tmp_path / "dies.ipynb", "print('a')", "import os; os._exit(7)", "print('never')")
+    said = run("dies.ipynb")
+    assert said.returncode == 1
+    assert "The notebook's kernel ended (exit status 7)" in said.stderr
+    assert printed(read(tmp_path / "dies.out.ipynb").cells[0]) == "a\n"
+
+
+def test_what_cannot_run_is_told_before(run: Runs, tmp_path: Path) -> None:
+    (tmp_path / "text.ipynb").write_text("no notebook")
+    write(tmp_path / "good.ipynb", "1")
+    for arguments, told in [
+        (["missing.ipynb"], "Failed to read missing.ipynb"),
+        (["text.ipynb"], "text.ipynb is not a notebook"),
+        (["missing.py"], "There is no script missing.py"),
+        (["good.ipynb", "an argument"], "A notebook takes no arguments"),
+        (["good.ipynb", "-p", "5"], "`5` is not a parameter"),
+        (["good.ipynb", "--timeout", "soon"], "--timeout soon: that is not a duration"),
+    ]:
+        said = run(*arguments)
+        assert said.returncode != 0
+        assert told in said.stderr, said.stderr
+    said = run("good.ipynb", "-o", "no/such/folder.ipynb")
+    assert said.returncode == 3
+    assert "Failed to write no/such/folder.ipynb" in said.stderr
+
+
+def test_a_time_limit(run: Runs, tmp_path: Path) -> None:
+    write(tmp_path / "long.ipynb", "print('begun')", "import time\nwhile True:\n    time.sleep(0.1)")
+    said = run("long.ipynb", "--timeout", "1s")
+    assert said.returncode == 124
+    assert "Stopped at the time limit of the run" in said.stderr
+    assert printed(read(tmp_path / "long.out.ipynb").cells[0]) == "begun\n"
+
+
+# ---- scripts
+
+
+def test_a_script_runs_as_python_runs_it(run: Runs, tmp_path: Path) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "helper.py").write_text("value = 42\n")
+    (folder / "glob.py").write_text("raise ImportError('the standard library asks for the wrong file')\n")
+    (folder / "script.py").write_text(
+        "import helper, os, pickle, sys, __main__\n"
+        "class Thing: pass\n"
+        "print(sys.argv, __name__, helper.value, os.getcwd() == sys.argv[2], os.path.relpath(__file__))\n"
+        "print(type(pickle.loads(pickle.dumps(Thing()))).__module__, sorted(vars(__main__))[:1])\n"
+        "print('to stderr', file=sys.stderr)\n"
+        "open('written.txt', 'w').write('here')\n"
+        "raise SystemExit(int(sys.argv[3]))\n"
+    )
+    said = run("code/script.py", "--option", str(tmp_path), "0", "-o", "x")
+    assert said.returncode == 0, said.stderr
+    arguments = ["code/script.py", "--option", str(tmp_path), "0", "-o", "x"]
+    assert said.stdout.splitlines()[0] == f"{arguments} __main__ 42 True code/script.py"
+    assert said.stdout.splitlines()[1] == "__main__ ['Thing']"
+    assert "to stderr\n" in said.stderr
+    assert (tmp_path / "written.txt").read_text() == "here"
+    assert run("code/script.py", "--option", str(tmp_path), "5").returncode == 5
+
+
+def test_a_scripts_traceback_is_its_own(run: Runs, tmp_path: Path) -> None:
+    (tmp_path / "fails.py").write_text("def f():\n    raise ValueError('no')\nf()\n")
+    (tmp_path / "wrong.py").write_text("x = = 1\n")
+    said = run("fails.py")
+    plain = subprocess.run([sys.executable, "fails.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert said.returncode == plain.returncode == 1
+    assert said.stderr == f"{plain.stderr}fails.py ended with status 1\n"
+    assert f'File "{tmp_path}/wrong.py", line 1' in run("wrong.py").stderr
+
+
+# ---- in the background
+
+
+HELD = "import pathlib, time\nprint('begun')\nwhile not pathlib.Path('{sign}').exists():\n    time.sleep(0.02)"
+
+
+def held(place: Place, name: str) -> tuple[str, Path]:
+    """A cell that waits for a file, and the file."""
+    sign = place.signs / name
+    return HELD.format(sign=sign), sign
+
+
+def wait_for_log(run: Runs, job: str, text: str) -> None:
+    wait_until(lambda: text in run(job, command="logs").stdout, f"{text!r} is in the log")
+
+
+def test_a_detached_run_is_followed_and_fetched(run: Runs, place: Place, tmp_path: Path) -> None:
+    cell, sign = held(place, "detached")
+    write(tmp_path / "long.ipynb", "print('first')", cell, "print('last')\n7 * 6")
+    job = run.detach("long.ipynb")
+    wait_for_log(run, job, "begun")
+    fetched = run(job[-8:], "-o", "now.ipynb", command="fetch")
+    assert fetched.returncode == 0, fetched.stderr
+    assert "this is the notebook so far" in fetched.stderr
+    assert printed(read(tmp_path / "now.ipynb").cells[0]) == "first\n"
+    (jobs,) = [
+        row
+        for row in json.loads(run("--json", command="jobs").stdout)
+        if row["job"].replace("-", "") == job.replace("-", "")
+    ]
+    assert (jobs["state"], jobs["notebook"]) == ("started", "long.ipynb")
+    sign.touch()
+    followed = run("--follow", job, command="logs")
+    assert followed.returncode == 0
+    assert followed.stdout.index("first") < followed.stdout.index("begun") < followed.stdout.index("last")
+    assert "42\n" in followed.stdout
+    assert run(job, command="fetch").returncode == 0
+    assert printed(read(tmp_path / "long.out.ipynb").cells[2]) == "last\n"
+
+
+def test_a_detached_run_is_cancelled_by_its_job(run: Runs, place: Place, tmp_path: Path) -> None:
+    cell, _ = held(place, "cancelled")
+    write(tmp_path / "long.ipynb", cell, "print('never')")
+    job = run.detach("long.ipynb")
+    wait_for_log(run, job, "begun")
+    assert run(job[-8:], command="cancel").returncode == 0
+    followed = run("-f", job, command="logs")
+    assert followed.returncode == 130
+    ran = read(tmp_path / "long.out.ipynb")
+    assert printed(ran.cells[0]) == "begun\n"
+    assert ran.metadata.baton.outcome == "interrupted"
+
+
+def test_a_run_that_was_killed_says_so_and_leaves_what_it_had(run: Runs, place: Place, tmp_path: Path) -> None:
+    cell, _ = held(place, "killed")
+    write(tmp_path / "long.ipynb", "print('kept')", cell)
+    job = run.detach("long.ipynb")
+    wait_for_log(run, job, "begun")
+    place.process("baton", "run", f"--in-background={job}").kill()
+    followed = run("-f", job, command="logs")
+    assert followed.returncode == 3
+    assert "The process of the run was ended from outside" in followed.stderr
+    (tmp_path / "long.out.ipynb").unlink()
+    assert run(job, command="fetch").returncode == 3
+    assert printed(read(tmp_path / "long.out.ipynb").cells[0]) == "kept\n"
+    wait_until(lambda: row_of(run, job)["state"] == "finished", "its job has ended, too")
+
+
+def row_of(run: Runs, job: str) -> dict[str, Any]:
+    rows: list[dict[str, Any]] = json.loads(run("--json", command="jobs").stdout)
+    return next(row for row in rows if row["job"].replace("-", "") == job)
+
+
+def test_ctrl_c_stops_the_cell_and_writes_the_notebook(run: Runs, place: Place, tmp_path: Path) -> None:
+    cell, _ = held(place, "interrupted")
+    write(tmp_path / "long.ipynb", cell, "print('never')")
+    running = run.begin("long.ipynb")
+    output = tmp_path / "long.out.ipynb"
+    wait_until(lambda: output.exists() and printed(read(output).cells[0]) == "begun\n", "the cell runs")
+    running.send_signal(signal.SIGINT)
+    _, stderr = running.communicate(timeout=30)
+    assert running.returncode == 130, stderr
+    assert "The run was interrupted" in stderr
+    assert read(output).cells[0].outputs[-1].ename == "KeyboardInterrupt"
+
+
+# ---- on a worker of a course, in a sandbox
+
+
+@pytest.fixture
+def course(service: Service, tmp_path: Path) -> tuple[Service, Runs]:
+    service.start_broker()
+    service.start_worker()
+    folder = service.place.work
+    return service, Runs(service.place, folder, **service.access)
+
+
+def test_files_come_and_go(course: tuple[Service, Runs]) -> None:
+    _, run = course
+    (run.folder / "data.txt").write_text("from home")
+    (run.folder / "own.py").write_text("def double(x):\n    return 2 * x\n")
+    write(
+        run.folder / "files.ipynb",
+        "import own\nprint(open('data.txt').read(), own.double(4))",
+        "!cat data.txt && echo made by a child > child.txt",
+        "open('result.txt', 'w').write('back')",
+    )
+    said = run("files.ipynb")
+    assert said.returncode == 0, said.stderr
+    ran = read(run.folder / "files.out.ipynb")
+    assert printed(ran.cells[0]) == "from home 8\n"
+    assert "from home" in printed(ran.cells[1])
+    assert (run.folder / "result.txt").read_text() == "back"
+    assert (run.folder / "child.txt").read_text() == "made by a child\n"
+
+
+def test_each_cell_runs_once_though_the_broker_is_killed_again_and_again(course: tuple[Service, Runs]) -> None:
+    service, run = course
+    signs = service.place.signs
+    cells = 12
+    turns = (HELD.format(sign=signs / f"turn-{n}") + f"\nprint({n})" for n in range(cells))
+    write(run.folder / "long.ipynb", *turns)
+    running = run.begin("long.ipynb")
+    output = run.folder / "long.out.ipynb"
+    for n in range(cells):
+        if n % 2 == 1:
+            service.kill("broker")
+            service.start_broker()
+        (signs / f"turn-{n}").touch()
+    _, stderr = running.communicate(timeout=90)
+    assert running.returncode == 0, stderr
+    ran = read(output)
+    assert [printed(cell) for cell in ran.cells] == [f"begun\n{n}\n" for n in range(cells)]
+    assert [cell.execution_count for cell in ran.cells] == list(range(1, cells + 1))
+
+
+def test_a_worker_that_dies_is_named(course: tuple[Service, Runs]) -> None:
+    service, run = course
+    cell, _ = held(service.place, "worker")
+    write(run.folder / "long.ipynb", "print('kept')", cell)
+    running = run.begin("long.ipynb")
+    output = run.folder / "long.out.ipynb"
+    wait_until(lambda: output.exists() and printed(read(output).cells[0]) == "kept\n", "the cell runs")
+    service.kill("worker-0")
+    _, stderr = running.communicate(timeout=60)
+    assert running.returncode == 3, stderr
+    assert "worker" in stderr.lower()
+    assert printed(read(output).cells[0]) == "kept\n"
