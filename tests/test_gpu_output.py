@@ -219,3 +219,8 @@ def test_silent_cells_have_no_value(kernel: Kernel) -> None:
     result = kernel.gpu("number = 5\nnumber", silent=True)
     assert result.published == []
     assert kernel.evaluate("number") == 5
+
+
+def test_one_large_display_arrives(kernel: Kernel) -> None:
+    cell = kernel.gpu("display({'text/plain': 'x' * 20_000_000}, raw=True)").ok()
+    assert [(kind, len(text)) for kind, text in cell.outputs] == [("display_data", 20_000_000)]

@@ -5,7 +5,7 @@
 //! bar's `\r` stays where it was; nothing else changes its place.
 //!
 //! Where nobody takes the batches, displays and streams beyond [`PENDING_BYTES`] are left out and counted, and the
-//! student reads how many; what widgets say is left out only where one message alone is larger than that.
+//! student reads how many; other messages are left out only where one alone is larger than that.
 //!
 //! **Invariant:** no I/O; the clock comes from the caller.
 
@@ -23,6 +23,9 @@ const BATCH_BYTES: usize = 64 << 10;
 const TEXT_BYTES: usize = 1 << 20;
 /// Also what fits into one message to the broker.
 const PENDING_BYTES: usize = 32 << 20;
+
+/// What is left out first where outputs cannot be sent.
+const DISPENSABLE: [&str; 3] = ["stream", "display_data", "update_display_data"];
 
 #[derive(Default)]
 pub(crate) struct Batcher {
@@ -47,7 +50,7 @@ struct Stream {
 impl Batcher {
     pub(crate) fn push(&mut self, output: Output) {
         let bytes = output_bytes(&output);
-        let is_dispensable = !output.kind.starts_with("comm_");
+        let is_dispensable = DISPENSABLE.contains(&output.kind.as_str());
         let ahead_bytes = if is_dispensable {
             self.pending_bytes
         } else {

@@ -1,10 +1,11 @@
 //! What a job says, as `baton_shim.session.programs.report` writes it.
 
-use baton_jupyter_client::{Media, MediaType, Output};
+use baton_jupyter_client::{MediaType, Output};
 use serde::Deserialize;
 use serde_json::Value;
 
-const MEDIA_TYPE: &str = "application/vnd.baton.run+json";
+/// Of the messages that carry a [`Message`].
+const KIND: &str = "baton_run";
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {
@@ -35,25 +36,19 @@ impl Report {
                 let text = stream.text;
                 return Some(Self::Stream { name, text });
             }
+            Output::UnknownMessage(message) if message.msg_type == KIND => {
+                return serde_json::from_value(message.content)
+                    .ok()
+                    .map(Self::Program);
+            }
             Output::DisplayData(display) => display.data,
             Output::UpdateDisplayData(display) => display.data,
             _ => return None,
         };
-        Self::of_media(data)
-    }
-
-    fn of_media(data: Media) -> Option<Self> {
-        let mut status = None;
-        for media in data.content {
-            match media {
-                MediaType::Other((kind, value)) if kind == MEDIA_TYPE => {
-                    return serde_json::from_value(value).ok().map(Self::Program);
-                }
-                MediaType::Plain(text) => status = Some(Self::Status(text)),
-                _ => {}
-            }
-        }
-        status
+        data.content.into_iter().find_map(|media| match media {
+            MediaType::Plain(text) => Some(Self::Status(text)),
+            _ => None,
+        })
     }
 }
 

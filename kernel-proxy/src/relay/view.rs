@@ -214,10 +214,19 @@ impl<'a> View<'a> {
         drop(wishes);
         self.held_bytes += injection.wire.len();
         self.held.push_back(injection);
-        while self.held_bytes > MOST_HELD_BYTES
-            && let Some(oldest) = self.held.pop_front()
-        {
-            self.held_bytes -= oldest.wire.len();
+        if self.held_bytes > MOST_HELD_BYTES {
+            self.forget_oldest();
+        }
+    }
+
+    /// Of those whose cell has not begun. The others only wait for the end of a message.
+    fn forget_oldest(&mut self) {
+        for injection in std::mem::take(&mut self.held) {
+            if self.held_bytes > MOST_HELD_BYTES && !self.has_begun(&injection) {
+                self.held_bytes -= injection.wire.len();
+            } else {
+                self.held.push_back(injection);
+            }
         }
     }
 

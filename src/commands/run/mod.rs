@@ -38,8 +38,8 @@ pub(crate) use self::{
     results::{fetch, logs},
 };
 
-/// How often the notebook is written while a cell runs.
-const WRITE_EVERY: Duration = Duration::from_secs(2);
+/// How often the notebook is written while it runs.
+const WRITE_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let request = Request::read(matches)?;
@@ -99,10 +99,17 @@ async fn run(
     let (interrupt, interrupts) = mpsc::channel(1);
     let listening = tokio::spawn(pass_on(signals, interrupt, in_background));
     let mut watched = Watched {
-        notebook: loaded.document().map(|document| {
-            let paths = [Some(folder.notebook()), request.output()];
-            WrittenNotebook::new(document.clone(), job, paths.into_iter().flatten().collect())
-        }),
+        notebook: loaded
+            .document()
+            .map(|document| {
+                let paths = [Some(folder.notebook()), request.output()];
+                WrittenNotebook::create(
+                    document.clone(),
+                    job,
+                    paths.into_iter().flatten().collect(),
+                )
+            })
+            .transpose()?,
         progress: Progress::new(folder, &loaded, in_background || request.json)?,
         error: None,
         exit_status: None,
@@ -122,6 +129,9 @@ async fn run(
         }
     };
     listening.abort();
+    while let Ok(report) = reported.try_recv() {
+        watched.on_report(&report);
+    }
     watched.end(end?)
 }
 

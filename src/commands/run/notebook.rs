@@ -1,4 +1,4 @@
-//! The notebook as it runs, on disk: whole after each cell, and now and then within one.
+//! The notebook as it runs, on disk.
 
 use std::path::PathBuf;
 
@@ -19,18 +19,25 @@ pub(super) struct WrittenNotebook {
 }
 
 impl WrittenNotebook {
-    pub(super) fn new(document: Document, job: JobId, paths: Vec<PathBuf>) -> Self {
+    /// Also writes it, so that what cannot be written is known before it runs.
+    pub(super) fn create(
+        document: Document,
+        job: JobId,
+        paths: Vec<PathBuf>,
+    ) -> anyhow::Result<Self> {
         let about = json!({
             "version": env!("CARGO_PKG_VERSION"),
             "job": job.to_string(),
             "started": Timestamp::now().to_string(),
         });
-        Self {
+        let mut notebook = Self {
             recorder: Recorder::new(document),
             paths,
             about,
             has_changed: false,
-        }
+        };
+        notebook.write()?;
+        Ok(notebook)
     }
 
     /// The number of the cell that runs or ran last, from 0.
@@ -38,13 +45,9 @@ impl WrittenNotebook {
         self.recorder.running()
     }
 
-    /// Written at once with the end of a cell.
     pub(super) fn record(&mut self, report: &Report) {
         self.recorder.record(report);
         self.has_changed |= !matches!(report, Report::Status(_));
-        if matches!(report, Report::Program(message) if message.msg_type == "execute_reply") {
-            self.write_if_changed();
-        }
     }
 
     pub(super) fn write_if_changed(&mut self) {

@@ -1,7 +1,8 @@
 """What a job reports to `baton run`, as output of its cell.
 
-Streams are streams, which the way home joins and bounds. Everything else is a message of Jupyter's protocol, wrapped
-in a display of its own media type: the job's own displays, such as a status line, are not the notebook's.
+Streams are streams, which are joined and bounded on their way. Everything else is a message of Jupyter's protocol,
+wrapped in one of another kind: the job's own displays, such as a status line, are not the notebook's, and unlike
+displays such a message is never left out where outputs come faster than they can be sent.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from typing import Any
 
 from IPython import get_ipython
 
-MEDIA_TYPE = "application/vnd.baton.run+json"
-"""Also in `notebook-runner/src/report.rs`."""
+KIND = "baton_run"
+"""Also in `runner/src/report.rs`."""
 
 
 class Report:
@@ -23,8 +24,7 @@ class Report:
 
     def message(self, kind: str, content: dict[str, Any], date: str = "") -> None:
         """`date`: of the message, as ISO 8601."""
-        value = {"msg_type": kind, "content": content, "date": date}
-        self._send("display_data", {"data": {MEDIA_TYPE: value}, "metadata": {}, "transient": {}})
+        self._send(KIND, {"msg_type": kind, "content": content, "date": date})
 
     def _send(self, kind: str, content: dict[str, Any]) -> None:
         self._kernel.send_response(self._kernel.iopub_socket, kind, content)
