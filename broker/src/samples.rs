@@ -34,6 +34,7 @@ pub(crate) fn submission(job: JobId, state: State) -> Submission {
             timeout_ms: None,
             longest_timeout_ms: None,
             gpu_memory_bytes: None,
+            gpu: None,
             allow_stdin: false,
             python: String::new(),
             python_version: String::new(),

@@ -167,6 +167,7 @@ pub(crate) fn waiting(waiting: &Waiting) -> String {
         WaitingReason::JobsAhead => place,
         WaitingReason::OwnJobRuns { .. }
         | WaitingReason::CoursePaused { .. }
+        | WaitingReason::NoWorkerFits { .. }
         | WaitingReason::Held { .. } => why(waiting),
         _ => format!("{place}; {}", why(waiting)),
     }
@@ -206,6 +207,16 @@ pub(crate) fn why(waiting: &Waiting) -> String {
         WaitingReason::CoursePaused { why } => format!("the course is paused: {why}"),
         WaitingReason::Held { why } => format!("staff hold it back: {why}"),
         WaitingReason::BehindMoved {} => "staff moved another cell to the front".to_owned(),
+        WaitingReason::FittingWorkersBusy { requirement } => {
+            format!("it needs a worker {requirement}, and each is busy")
+        }
+        WaitingReason::NoWorkerFits {
+            requirement,
+            connected,
+        } => format!(
+            "it needs a worker {requirement}; connected: {}",
+            connected.join(", ")
+        ),
         WaitingReason::OwnSession { worker } => {
             format!("its session on {worker} holds objects that cannot move, and {worker} is busy")
         }

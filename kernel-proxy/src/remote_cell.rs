@@ -184,6 +184,7 @@ impl RemoteCells {
             timeout_ms: run.timeout_ms,
             longest_timeout_ms: None,
             gpu_memory_bytes: run.gpu_memory_bytes,
+            gpu: run.gpu.clone(),
             allow_stdin: run.allow_stdin,
             python: self.python.clone(),
             python_version: self.python_version.clone(),

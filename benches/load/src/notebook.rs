@@ -141,6 +141,7 @@ fn submission(notebook: NotebookId) -> Submission {
             timeout_ms: None,
             longest_timeout_ms: None,
             gpu_memory_bytes: None,
+            gpu: None,
             allow_stdin: true,
             python: "/usr/bin/python3".to_owned(),
             python_version: "3.13".to_owned(),

@@ -191,6 +191,8 @@ fn waiting(waiting: &dispatch::Waiting, now_ms: i64) -> Waiting {
             WaitingReason::Held { .. } => WaitingRule::Held,
             WaitingReason::BehindMoved {} => WaitingRule::BehindMoved,
             WaitingReason::OwnSession { .. } => WaitingRule::OwnSession,
+            WaitingReason::FittingWorkersBusy { .. } => WaitingRule::FittingWorkersBusy,
+            WaitingReason::NoWorkerFits { .. } => WaitingRule::NoWorkerFits,
         },
         sentence: words::waiting(waiting),
         estimate: waiting.estimate(now_ms),

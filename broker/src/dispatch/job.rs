@@ -1,10 +1,10 @@
 //! One job as the broker holds it in memory.
 
-use super::Waiting;
+use super::{Waiting, needs};
 use crate::{people::Account, store::OpenJob};
 use baton_protocol::{
     CellKey, FencingNumber, JobEvent, JobId, NotebookId, Outcome, Payload, Priority, RemoteError,
-    State, Submission, Usage, WorkerId,
+    Requirement, State, Submission, Usage, WorkerId,
 };
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -45,6 +45,8 @@ pub(crate) struct Job {
     pub(super) abandoned: Option<Abandoned>,
     pub(super) cell_key: Option<CellKey>,
     pub(super) priority: Priority,
+    /// What the cell itself requires of its worker.
+    pub(super) needs: Vec<Requirement>,
     /// How long it may run: granted, and never more than what was left of the budget.
     pub(super) timeout_ms: Option<u64>,
     pub(super) waiting: Option<Waiting>,
@@ -107,6 +109,7 @@ impl Job {
             abandoned: None,
             cell_key: submission.cell_key,
             priority: submission.priority,
+            needs: needs::of_cell(&submission.cell),
             timeout_ms: submission.cell.timeout_ms,
             waiting: None,
             shown: None,
@@ -149,6 +152,7 @@ impl Job {
             abandoned: None,
             cell_key: open.cell_key,
             priority: open.priority,
+            needs: open.needs,
             timeout_ms: open.timeout_ms,
             waiting: None,
             shown: None,

@@ -3,7 +3,7 @@
 use super::{Dispatch, Job, MemoryCurve, Phase, Waiting};
 use crate::people::Account;
 use baton_protocol::{
-    JobId, NotebookId,
+    JobId, Machine, NotebookId,
     api::WorkerState,
     worker::{Device, GpuLoad},
 };
@@ -56,6 +56,7 @@ pub(crate) struct JobView {
 pub(crate) struct WorkerView {
     pub(crate) name: String,
     pub(crate) devices: Vec<Device>,
+    pub(crate) machine: Machine,
     pub(crate) connected: bool,
     pub(crate) draining: bool,
     /// Why no session starts there.
@@ -121,7 +122,8 @@ impl Dispatch {
             .iter()
             .map(|(id, worker)| WorkerView {
                 name: worker.name.clone(),
-                devices: worker.devices.clone(),
+                devices: worker.offer.devices.clone(),
+                machine: worker.offer.machine.clone(),
                 connected: worker.connection.is_some(),
                 draining: worker.draining,
                 failing: worker.failing.clone(),

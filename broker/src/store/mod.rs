@@ -37,7 +37,8 @@ use crate::{
 };
 use baton_protocol::{
     CellKey, DecodeError, FencingNumber, JobId, NotebookId, NumberedEvent, Outcome, Priority,
-    RemoteError, State, Submission, Usage, WorkerId, api::CourseChange, worker::Device,
+    RemoteError, Requirement, State, Submission, Usage, WorkerId, api::CourseChange,
+    worker::Device,
 };
 use baton_scheduling::queue::PastRun;
 use futures_util::{TryStreamExt, stream::BoxStream};
@@ -272,6 +273,8 @@ pub(crate) struct OpenJob {
     pub(crate) state_fencing: FencingNumber,
     pub(crate) cell_key: Option<CellKey>,
     pub(crate) priority: Priority,
+    /// What the cell itself requires of its worker, unless it has started.
+    pub(crate) needs: Vec<Requirement>,
     pub(crate) timeout_ms: Option<u64>,
     pub(crate) submitted_ms: i64,
     pub(crate) started_ms: Option<i64>,

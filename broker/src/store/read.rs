@@ -5,7 +5,7 @@ use super::{
     statement::{Row, sql},
     write::number,
 };
-use crate::{people::Account, usage::Spent};
+use crate::{dispatch::of_cell, people::Account, usage::Spent};
 use baton_protocol::{
     CellKey, JobEvent, JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode,
 };
@@ -26,6 +26,7 @@ impl Store {
             "SELECT job, sequence, notebook, notebook_name, owner, course, state, cancel_wanted, worker, worker_name, fencing,
              acknowledged, state_fencing, cell_key, priority, timeout_ms, submitted_ms, started_ms,
              execution_count, stopped, held, front_ms,
+             CASE WHEN state IN ('queued', 'assigned') THEN cell END AS waiting_cell,
              (SELECT COALESCE(MAX(number), 0) FROM events WHERE events.job = jobs.job) AS last_event,
              (SELECT kind FROM events WHERE events.job = jobs.job ORDER BY number DESC LIMIT 1) AS last_kind
              FROM jobs WHERE closed = 0 ORDER BY sequence",
@@ -180,6 +181,10 @@ fn open_job(row: &Row) -> Result<OpenJob, StoreError> {
         state_fencing: count(row.get("state_fencing")?)?,
         cell_key: cell_key(row)?,
         priority: decode(&row.get::<Vec<u8>>("priority")?)?,
+        needs: match row.get::<Option<Vec<u8>>>("waiting_cell")? {
+            Some(cell) => of_cell(&decode(&cell)?),
+            None => Vec::new(),
+        },
         timeout_ms: row
             .get::<Option<i64>>("timeout_ms")?
             .map(count)

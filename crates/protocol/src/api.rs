@@ -2,7 +2,7 @@
 //!
 //! Times are milliseconds since 1970 and durations are milliseconds, as the ends of their names say.
 
-use crate::{JobId, Outcome, Period, Priority, proxy::Estimate, worker::Device};
+use crate::{JobId, Machine, Outcome, Period, Priority, proxy::Estimate, worker::Device};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
@@ -94,6 +94,10 @@ pub enum WaitingRule {
     BehindMoved,
     /// Its notebook's session, on a worker that is busy, holds what no other can have.
     OwnSession,
+    /// The workers that meet its requirements are busy; others are free.
+    FittingWorkersBusy,
+    /// No worker that is connected meets its requirements.
+    NoWorkerFits,
 }
 
 /// Why a job is where it is.
@@ -176,6 +180,7 @@ pub struct Worker {
     /// Why it is paused.
     pub reason: Option<String>,
     pub devices: Vec<Device>,
+    pub machine: Machine,
     pub jobs: u32,
     /// How many jobs it takes at once.
     pub slots: u32,

@@ -58,6 +58,9 @@ pub struct Cell {
     /// How much of a GPU's memory the session may have allocated while the cell runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory_bytes: Option<u64>,
+    /// The GPU that the student asked for: words of its model, such as `a100`, or a label of the worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

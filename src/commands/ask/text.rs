@@ -52,6 +52,7 @@ pub(in crate::commands) fn workers(workers: &[Worker]) -> String {
             worker.name.clone(),
             state.to_owned(),
             devices.join(", "),
+            worker.machine.labels.join(", "),
             format!("{} of {}", worker.jobs, worker.slots),
             worker.warm_sessions.to_string(),
             match (worker.memory_used_bytes, worker.memory_bytes) {
@@ -64,7 +65,7 @@ pub(in crate::commands) fn workers(workers: &[Worker]) -> String {
         ]
     });
     let titles = [
-        "WORKER", "STATE", "DEVICES", "CELLS", "WARM", "MEMORY", "REASON",
+        "WORKER", "STATE", "DEVICES", "LABELS", "CELLS", "WARM", "MEMORY", "REASON",
     ];
     table(titles, rows, "No worker is connected")
 }

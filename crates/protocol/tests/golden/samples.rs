@@ -99,6 +99,7 @@ pub(crate) fn submission() -> Submission {
             timeout_ms: Some(300_000),
             longest_timeout_ms: Some(1_800_000),
             gpu_memory_bytes: Some(8 << 30),
+            gpu: Some("a100".to_owned()),
             allow_stdin: true,
             python: "/usr/bin/python3".to_owned(),
             python_version: "3.13".to_owned(),
