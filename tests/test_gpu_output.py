@@ -74,6 +74,13 @@ def test_memory_of_a_gpu_that_nobody_limits_is_said(kernel: Kernel) -> None:
     assert "hint: write it as 8G" in str(kernel.run("%%gpu --mem much\npass").reply)
 
 
+def test_a_gpu_is_refused_where_there_is_none(kernel: Kernel) -> None:
+    refused = str(kernel.run("%%gpu --gpu a100\nprint('x')").reply)
+    assert "The cell asks for the GPU a100, but the connected workers have no GPU" in refused
+    assert "leave --gpu out" in refused
+    assert "hint: write it as a100" in str(kernel.run("%%gpu --gpu ''\npass").reply)
+
+
 def test_a_quiet_cell_has_no_summary_line(kernel: Kernel) -> None:
     assert kernel.run("%%gpu --quiet\nprint('x')").ok().notices == []
 

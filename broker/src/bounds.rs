@@ -6,11 +6,13 @@
 
 use crate::dispatch::WorkerHello;
 use baton_protocol::{
-    Refusal, Usage,
+    Machine, Refusal, Usage,
     worker::{Device, GpuLoad},
 };
+use baton_scheduling::queue::Offer;
 
 const MOST_DEVICES: usize = 64;
+const MOST_LABELS: usize = 100;
 const LONGEST_NAME: usize = 200;
 const MOST_MEMORY_BYTES: u64 = 1 << 50;
 /// In characters.
@@ -26,10 +28,16 @@ pub(crate) fn check_hello(hello: &WorkerHello, most_slots: u32) -> Result<(), Re
             hello.slots
         ));
     }
-    if hello.devices.len() > MOST_DEVICES || !hello.devices.iter().all(is_possible) {
+    let Offer { devices, machine } = &hello.offer;
+    if devices.len() > MOST_DEVICES || !devices.iter().all(is_possible) {
         return out_of_bounds(format!(
             "The worker reports devices that no machine has ({} in all)",
-            hello.devices.len()
+            devices.len()
+        ));
+    }
+    if !is_possible_machine(machine) {
+        return out_of_bounds(format!(
+            "The worker reports a machine that does not exist, or more than {MOST_LABELS} labels"
         ));
     }
     if hello.name.len() > LONGEST_NAME {
@@ -53,6 +61,13 @@ pub(crate) fn check_hello(hello: &WorkerHello, most_slots: u32) -> Result<(), Re
 
 fn is_possible(device: &Device) -> bool {
     device.model.len() <= LONGEST_NAME && device.memory_bytes <= MOST_MEMORY_BYTES
+}
+
+fn is_possible_machine(machine: &Machine) -> bool {
+    let texts = machine.labels.iter().chain(&machine.driver);
+    machine.memory_bytes <= MOST_MEMORY_BYTES
+        && machine.labels.len() <= MOST_LABELS
+        && texts.into_iter().all(|text| text.len() <= LONGEST_NAME)
 }
 
 /// Memory in use and in all, and what the GPUs do.

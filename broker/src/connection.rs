@@ -17,10 +17,11 @@ use axum::{
     extract::ws::{CloseFrame, Message, WebSocket, close_code},
 };
 use baton_protocol::{
-    PROTOCOL_VERSION, Refusal, decode, encode,
+    Machine, PROTOCOL_VERSION, Refusal, decode, encode,
     proxy::{FromProxy, ToProxy},
     worker::{Device, DeviceKind, FromWorker, ToWorker},
 };
+use baton_scheduling::queue::Offer;
 use futures_util::{
     SinkExt, StreamExt,
     stream::{SplitSink, SplitStream},
@@ -99,6 +100,7 @@ pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_s
             worker: life,
             name,
             devices,
+            machine,
             slots,
             sessions,
             keeping,
@@ -111,7 +113,7 @@ pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_s
                 worker: own.map_or(life, worker_id),
                 life,
                 name: called(own, name, &devices),
-                devices,
+                offer: Offer { devices, machine },
                 slots,
                 sessions,
                 keeping,
@@ -223,6 +225,7 @@ impl Versioned for FromWorker {
             worker: baton_protocol::WorkerId(uuid::Uuid::nil()),
             name: String::new(),
             devices: Vec::new(),
+            machine: Machine::default(),
             slots: 0,
             sessions: Vec::new(),
             keeping: Vec::new(),

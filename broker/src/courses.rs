@@ -4,13 +4,16 @@
 //! name is as `[default]` says.
 
 use anyhow::Context;
+use baton_protocol::Requirement;
 use jiff::{SignedDuration, civil, tz::TimeZone};
 use std::{collections::BTreeMap, fs, path::Path};
 
 mod calendar;
 mod changes;
+mod needs;
 pub(crate) use calendar::{Deadline, Reset};
 pub(crate) use changes::{Changes, Wrong, check, check_text, over};
+use needs::NeedsSection;
 
 const HALF_LIFE_MS: i64 = 12 * 3600 * 1000;
 const BOOST: SignedDuration = SignedDuration::from_hours(24);
@@ -42,6 +45,8 @@ pub(crate) struct Course {
     pub(crate) deadlines: Vec<Deadline>,
     /// Staff can read the output of students' cells; otherwise only the owner may.
     pub(crate) staff_see_outputs: bool,
+    /// What the workers of its cells must be.
+    pub(crate) needs: Vec<Requirement>,
 }
 
 /// The GPU time of one person between two resets.
@@ -67,6 +72,7 @@ impl Courses {
                 budget: None,
                 deadlines: Vec::new(),
                 staff_see_outputs: false,
+                needs: Vec::new(),
             },
             named: BTreeMap::new(),
             paused_workers: BTreeMap::new(),
@@ -164,6 +170,7 @@ struct Section {
     #[serde(default)]
     deadline: Vec<DeadlineSection>,
     staff_see_outputs: Option<bool>,
+    needs: Option<NeedsSection>,
 }
 
 #[derive(serde::Deserialize)]
@@ -208,6 +215,10 @@ impl Section {
             }),
             None => default.budget.clone(),
         };
+        let needs = match self.needs {
+            Some(section) => section.read().context("needs")?,
+            None => default.needs.clone(),
+        };
         let deadlines = self.deadline.into_iter().map(|section| section.read(zone));
         Ok(Course {
             weight,
@@ -219,6 +230,7 @@ impl Section {
             budget,
             deadlines: deadlines.collect::<anyhow::Result<_>>()?,
             staff_see_outputs: self.staff_see_outputs.unwrap_or(default.staff_see_outputs),
+            needs,
         })
     }
 }

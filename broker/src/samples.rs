@@ -2,8 +2,8 @@
 
 use crate::{people::Account, store::Write};
 use baton_protocol::{
-    Cell, ChunkHash, GpuUsage, JobId, Manifest, NotebookId, Outcome, Piece, Priority, SessionId,
-    State, StateVersion, Submission, Usage,
+    Cell, ChunkHash, GpuUsage, JobId, JobKind, Manifest, NotebookId, Outcome, Piece, Priority,
+    SessionId, State, StateVersion, Submission, Usage,
 };
 use std::sync::Arc;
 
@@ -30,10 +30,12 @@ pub(crate) fn submission(job: JobId, state: State) -> Submission {
             code: String::new(),
             message_id: String::new(),
             execution_count: 1,
+            kind: JobKind::Cell,
             silent: false,
             timeout_ms: None,
             longest_timeout_ms: None,
             gpu_memory_bytes: None,
+            gpu: None,
             allow_stdin: false,
             python: String::new(),
             python_version: String::new(),

@@ -2,7 +2,7 @@
 
 use crate::dispatch::Waiting;
 use baton_protocol::{
-    Outcome,
+    JobKind, Outcome,
     api::{Action, Job, JobState},
     proxy::WaitingReason,
 };
@@ -129,11 +129,13 @@ pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
     }
 }
 
-/// Which cell: its notebook, and the number in front of it.
-pub(crate) fn title(notebook: &str, execution_count: Option<u32>) -> String {
-    match execution_count {
-        Some(number) => format!("{notebook} [{number}]"),
-        None => notebook.to_owned(),
+/// What runs: a cell by its notebook and the number in front of it, or a whole program.
+pub(crate) fn title(kind: JobKind, name: &str, execution_count: Option<u32>) -> String {
+    match (kind, execution_count) {
+        (JobKind::Cell, Some(number)) => format!("{name} [{number}]"),
+        (JobKind::Cell, None) => name.to_owned(),
+        (JobKind::Notebook, _) => format!("{name} (all cells)"),
+        (JobKind::Script, _) => format!("{name} (script)"),
     }
 }
 
@@ -167,6 +169,7 @@ pub(crate) fn waiting(waiting: &Waiting) -> String {
         WaitingReason::JobsAhead => place,
         WaitingReason::OwnJobRuns { .. }
         | WaitingReason::CoursePaused { .. }
+        | WaitingReason::NoWorkerFits { .. }
         | WaitingReason::Held { .. } => why(waiting),
         _ => format!("{place}; {}", why(waiting)),
     }
@@ -206,6 +209,16 @@ pub(crate) fn why(waiting: &Waiting) -> String {
         WaitingReason::CoursePaused { why } => format!("the course is paused: {why}"),
         WaitingReason::Held { why } => format!("staff hold it back: {why}"),
         WaitingReason::BehindMoved {} => "staff moved another cell to the front".to_owned(),
+        WaitingReason::FittingWorkersBusy { requirement } => {
+            format!("it needs a worker {requirement}, and each is busy")
+        }
+        WaitingReason::NoWorkerFits {
+            requirement,
+            connected,
+        } => format!(
+            "it needs a worker {requirement}; connected: {}",
+            connected.join(", ")
+        ),
         WaitingReason::OwnSession { worker } => {
             format!("its session on {worker} holds objects that cannot move, and {worker} is busy")
         }

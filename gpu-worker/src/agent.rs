@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use baton_protocol::worker::{Acknowledged, Device, FromWorker, ToWorker};
-use baton_protocol::{JobEvent, JobId, NotebookId, Outcome, Refusal, WorkerId};
+use baton_protocol::{JobEvent, JobId, Machine, NotebookId, Outcome, Refusal, WorkerId};
 use baton_transport::LinkError;
 use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
@@ -51,6 +51,7 @@ pub(crate) struct Agent {
     context: Arc<Context>,
     worker: WorkerId,
     devices: Vec<Device>,
+    machine: Machine,
     line: Line,
     assignments: HashMap<JobId, Assignment>,
     notebooks: HashMap<NotebookId, Notebook>,
@@ -80,13 +81,15 @@ enum Event {
     /// Sessions start here again.
     Recovered,
     LeaveDue,
+    /// The worker's time on its machine is almost over.
+    LifeEnds,
     Stop(Stop),
 }
 
 impl Agent {
     pub(crate) async fn run(
         context: Arc<Context>,
-        devices: Vec<Device>,
+        (devices, machine): (Vec<Device>, Machine),
         failing: Option<String>,
         mut stop: watch::Receiver<Stop>,
     ) -> anyhow::Result<()> {
@@ -99,6 +102,7 @@ impl Agent {
             worker: context.config.id,
             context,
             devices,
+            machine,
             assignments: HashMap::new(),
             notebooks: HashMap::new(),
             tasks: JoinSet::new(),
@@ -117,6 +121,7 @@ impl Agent {
         let mut lost = None;
         while !agent.may_leave() {
             let cull = agent.next_cull();
+            let drains_at = agent.drains_at();
             let event = tokio::select! {
                 message = agent.line.receive() => Event::Broker(message),
                 Some(report) = reported.recv() => Event::Report(report),
@@ -126,6 +131,7 @@ impl Agent {
                 () = at(cull) => Event::CullDue,
                 () = passed(&mut agent.trial) => Event::Recovered,
                 () = at(agent.leave.due()) => Event::LeaveDue,
+                () = at(drains_at) => Event::LifeEnds,
                 stop = asked(&mut stop) => Event::Stop(stop),
             };
             match event {
@@ -153,6 +159,7 @@ impl Agent {
                     lost = Some(reason);
                     agent.finish_cells(Some(LOST_GPU_GRACE)).await;
                 }
+                Event::LifeEnds => agent.leave_in_time().await,
                 Event::Stop(Stop::No) => {}
                 Event::Stop(Stop::WhenCellsEnd) => {
                     agent.finish_cells(agent.context.config.stop_grace).await;
@@ -181,6 +188,7 @@ impl Agent {
             worker: self.worker,
             name: self.context.config.name.clone().unwrap_or_default(),
             devices: self.devices.clone(),
+            machine: self.machine.clone(),
             slots: u32::try_from(self.context.slots).unwrap_or(u32::MAX),
             sessions: sessions.warm,
             keeping: sessions.keeping,

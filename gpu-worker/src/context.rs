@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::Config;
 use crate::device;
 use crate::gpu::{Reading, Sharing};
+use crate::life_end::LifeEnd;
 use crate::mirror::SessionMirror;
 use crate::sandbox::Bubblewrap;
 use crate::session::{Session, StartError, StartOrder, start};
@@ -31,6 +32,8 @@ pub(crate) struct Context {
     pub(crate) permits: Arc<Semaphore>,
     /// Cancelled when the worker leaves and running cells have had their time, or get none.
     pub(crate) stopping: CancellationToken,
+    /// Of the worker's time on this machine, if that is limited.
+    pub(crate) end: Option<LifeEnd>,
     /// Counts the connections to the broker.
     pub(crate) connections: watch::Sender<u64>,
     /// How sessions share the GPU.

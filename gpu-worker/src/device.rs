@@ -7,22 +7,27 @@ use std::{fs, path::Path};
 
 use baton_protocol::worker::{Device, DeviceKind, GpuLoad};
 
+use crate::gpu::Reading;
+
 /// The GPUs, or else the processor; never empty.
-pub(crate) fn detect(gpus: &[GpuLoad]) -> Vec<Device> {
-    if gpus.is_empty() {
+pub(crate) fn detect(reading: &Reading) -> Vec<Device> {
+    if reading.gpus.is_empty() {
         let cpu_info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         return vec![Device {
             kind: DeviceKind::Cpu,
             model: processor_model(&cpu_info),
             memory_bytes: memory().total_bytes,
+            compute_capability: None,
         }];
     }
-    let device = |gpu: &GpuLoad| Device {
+    let device = |(gpu, capability): (&GpuLoad, &Option<_>)| Device {
         kind: DeviceKind::Cuda,
         model: gpu.name.clone(),
         memory_bytes: gpu.memory_total_bytes,
+        compute_capability: *capability,
     };
-    gpus.iter().map(device).collect()
+    let gpus = reading.gpus.iter().zip(&reading.capabilities);
+    gpus.map(device).collect()
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -139,7 +144,7 @@ mod tests {
 
     #[test]
     fn this_machine_has_a_device() {
-        let devices = detect(&[]);
+        let devices = detect(&Reading::default());
         assert_eq!(devices[0].kind, DeviceKind::Cpu);
         assert!(devices[0].memory_bytes > 0);
     }

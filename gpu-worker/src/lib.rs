@@ -16,6 +16,7 @@ mod context;
 mod device;
 pub mod gpu;
 mod job;
+mod life_end;
 mod line;
 mod mirror;
 mod notebook;
@@ -31,11 +32,11 @@ mod stop;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use baton_chunks::ChunkDirectory;
-use baton_protocol::WorkerId;
+use baton_protocol::{Machine, WorkerId};
 use baton_transport::{ChunkClient, Dial, TransportChoice};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -43,6 +44,7 @@ use tokio_util::sync::CancellationToken;
 use crate::agent::Agent;
 use crate::context::Context;
 use crate::gpu::{CUDA_VISIBLE_DEVICES, GpuMode, MONITORING, Sharing};
+use crate::life_end::LifeEnd;
 pub use crate::mirror::FilesChoice;
 use crate::sandbox::{Bubblewrap, SandboxError};
 pub use crate::sandbox::{NetworkChoice, SandboxChoice};
@@ -59,6 +61,10 @@ pub struct Config {
     pub patience: Duration,
     /// How people call this worker; `None`: as its token says, or else as the broker likes.
     pub name: Option<String>,
+    /// What its administrator calls the machine, for courses that require it.
+    pub labels: Vec<String>,
+    /// When its time on the machine is over.
+    pub leaves_at: Option<SystemTime>,
     /// How many jobs run at once; `None`: as many as its GPUs are good for.
     pub slots: Option<u32>,
     /// The Python of the sessions; `None`: that of each notebook, for a worker on the same machine.
@@ -119,8 +125,17 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
     let chunk_client = chunk_client.with_patience(config.patience);
     let visible = std::env::var(CUDA_VISIBLE_DEVICES).ok();
     let reading = gpu::monitor(MONITORING.as_ref(), visible).await;
-    let gpus = reading.borrow().gpus.clone();
+    let gpus = reading.borrow().clone();
     let devices = device::detect(&gpus);
+    let end = config.leaves_at.map(LifeEnd::new);
+    let session_gpu_memory = gpu::session_memory(config.gpu_mode, config.gpu_memory_bytes);
+    let machine = Machine {
+        memory_bytes: device::memory().total_bytes,
+        session_gpu_memory_bytes: session_gpu_memory.await.filter(|_| !gpus.gpus.is_empty()),
+        driver: gpus.driver,
+        labels: config.labels.clone(),
+        leaves_at_ms: end.as_ref().map(LifeEnd::cells_end_at_ms),
+    };
     let sharing = Sharing::open(
         config.gpu_mode,
         config.gpu_memory_bytes,
@@ -141,6 +156,7 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
         slots,
         permits: Arc::new(Semaphore::new(slots)),
         stopping: CancellationToken::new(),
+        end,
         connections: watch::Sender::default(),
         sharing,
         sandbox,
@@ -148,7 +164,7 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
     };
     let context = Arc::new(context);
     match agent::first_trial(&context, &mut stop).await {
-        Some(failing) => Agent::run(context, devices, failing, stop).await,
+        Some(failing) => Agent::run(context, (devices, machine), failing, stop).await,
         None => Ok(()),
     }
 }

@@ -122,6 +122,14 @@ pub(crate) fn shutting_down() -> RemoteError {
     )
 }
 
+pub(crate) fn time_is_over() -> RemoteError {
+    error(
+        "WorkerLeft",
+        "The cell was stopped because the worker's time on its machine ended",
+        "run the cell again: another worker takes it; with %%gpu --timeout, a cell starts only where it has enough time",
+    )
+}
+
 /// The cell could not be sent to its session, or its answer made no sense.
 pub(crate) fn session_failed(what_happened: &str) -> RemoteError {
     error("SessionFailed", what_happened, "run the cell again")

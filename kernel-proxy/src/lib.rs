@@ -26,7 +26,7 @@ use baton_transport::{MemoryHolder, TransportChoice};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use config::{BrokerChoice, Config, LAUNCHER_MODULE, TrashConfig};
+pub use config::{BrokerChoice, ClientJob, Config, LAUNCHER_MODULE, TrashConfig};
 pub use kernel::ForkedKernel;
 use kernel::{Kernel, Signals};
 use relay::{KernelSide, Listeners, Relay};

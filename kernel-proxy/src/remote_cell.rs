@@ -30,7 +30,7 @@ use baton_protocol::files::Payload;
 use baton_protocol::proxy::FromProxy;
 use baton_protocol::shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook};
 use baton_protocol::{
-    CallId, Cell, JobEvent, JobId, NotebookId, Outcome, RemoteError, State, Submission, Usage,
+    CallId, Cell, JobEvent, JobKind, NotebookId, Outcome, RemoteError, State, Submission, Usage,
 };
 use baton_transport::frames::FrameError;
 use tokio::time::Instant;
@@ -48,7 +48,7 @@ use self::notebook_files::NotebookFiles;
 use self::session_state::SessionState;
 use self::status_line::Waiting;
 use self::transfer::Transfer;
-use crate::config::RemoteConfig;
+use crate::config::{ClientJob, RemoteConfig};
 
 /// How long a cell waits for a broker that was never reached.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -76,7 +76,7 @@ pub(crate) struct RemoteCells {
     session_on: Option<String>,
     deferred: DeferredState,
     /// Chosen by the client.
-    first_job: Option<JobId>,
+    first_job: Option<ClientJob>,
 }
 
 /// What can happen while no cell runs.
@@ -143,21 +143,26 @@ impl RemoteCells {
         writer: &mut ShimWriter,
     ) -> Result<CellEnd, FrameError> {
         self.deferred.repeat();
-        let job = self.first_job.take().unwrap_or_else(JobId::random);
+        let ClientJob { id: job, kind } = self.first_job.take().unwrap_or_default();
         let mut cell = RemoteCell::new(job, &run, reader, writer);
         let span = tracing::error_span!("job", job.id = %job);
-        match self.run_steps(&mut cell, run).instrument(span).await {
+        match self.run_steps(&mut cell, run, kind).instrument(span).await {
             Ok(()) => Ok(CellEnd::Done),
             Err(stop) => self.on_stop(cell, stop).await,
         }
     }
 
-    async fn run_steps(&mut self, cell: &mut RemoteCell<'_>, run: Run) -> Result<(), Stop> {
+    async fn run_steps(
+        &mut self,
+        cell: &mut RemoteCell<'_>,
+        run: Run,
+        kind: JobKind,
+    ) -> Result<(), Stop> {
         self.link.wake().await;
         let transports = cell
             .connect(&mut self.link, &self.display, CONNECT_PATIENCE)
             .await?;
-        let mut request = self.request(&run);
+        let mut request = self.request(&run, kind);
         request.notebook_folder = cell.notebook_folder(&mut self.files, &transports).await?;
         let cell_key = Some(self.naming.cell_key(&run.code, &self.link.status()));
         let priority = run.priority;
@@ -178,15 +183,17 @@ impl RemoteCells {
         self.receive_and_apply(cell, finished).await
     }
 
-    fn request(&self, run: &Run) -> Cell {
+    fn request(&self, run: &Run, kind: JobKind) -> Cell {
         Cell {
             code: run.code.clone(),
             message_id: run.message_id.clone(),
             execution_count: run.execution_count,
+            kind,
             silent: run.silent,
             timeout_ms: run.timeout_ms,
             longest_timeout_ms: None,
             gpu_memory_bytes: run.gpu_memory_bytes,
+            gpu: run.gpu.clone(),
             allow_stdin: run.allow_stdin,
             python: self.python.clone(),
             python_version: self.python_version.clone(),

@@ -37,6 +37,7 @@ pub enum Program<'a> {
 pub struct Options {
     pub timeout: Option<String>,
     pub memory: Option<String>,
+    pub gpu: Option<String>,
     pub low_priority: bool,
 }
 
@@ -110,7 +111,11 @@ pub async fn run(
 /// The cell that runs the program. What it binds stays in the session.
 fn cell(program: &Program<'_>, options: &Options) -> String {
     let mut code = "%%gpu --no-return".to_owned();
-    for (option, value) in [("--timeout", &options.timeout), ("--mem", &options.memory)] {
+    for (option, value) in [
+        ("--timeout", &options.timeout),
+        ("--mem", &options.memory),
+        ("--gpu", &options.gpu),
+    ] {
         if let Some(value) = value {
             code += &format!(" {option} {value}");
         }

@@ -9,7 +9,11 @@ use super::{IN_BACKGROUND, path_argument, python_argument, switch};
 
 pub(super) fn run() -> Command {
     let text = |name: &'static str, value: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name(value).help(help)
+        Arg::new(name)
+            .long(name)
+            .value_name(value)
+            .value_parser(word)
+            .help(help)
     };
     Command::new("run")
         .about("Run a notebook or a script as one job")
@@ -50,6 +54,7 @@ pub(super) fn run() -> Command {
         )
         .arg(text("course", "COURSE", "The course that the job is for"))
         .arg(text("timeout", "DURATION", "Stop after this time, such as 5m or 1h30m"))
+        .arg(text("gpu", "MODEL", "Run only on this GPU, such as a100"))
         .arg(text("mem", "SIZE", "How much GPU memory it may use, such as 8G"))
         .arg(
             text("priority", "PRIORITY", "low: other cells run first")
@@ -65,6 +70,14 @@ pub(super) fn run() -> Command {
                 .value_name("JOB")
                 .hide(true),
         )
+}
+
+/// It becomes one word of a cell's first line.
+fn word(text: &str) -> Result<String, &'static str> {
+    match text.is_empty() || text.contains(char::is_whitespace) {
+        true => Err("it has to be one word"),
+        false => Ok(text.to_owned()),
+    }
 }
 
 pub(super) fn logs() -> Command {

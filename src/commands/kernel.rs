@@ -13,9 +13,11 @@ use std::{
 };
 
 use anyhow::Context;
-use baton_kernel_proxy::{BrokerChoice, Config, ForkedKernel, LAUNCHER_MODULE, TrashConfig};
+use baton_kernel_proxy::{
+    BrokerChoice, ClientJob, Config, ForkedKernel, LAUNCHER_MODULE, TrashConfig,
+};
 use baton_mirror::TrashLimits;
-use baton_protocol::JobId;
+use baton_protocol::JobKind;
 use baton_transport::{Dial, TransportChoice};
 use tokio::runtime::Builder;
 
@@ -62,8 +64,12 @@ pub(crate) fn main(
 }
 
 /// Of a kernel that `baton run` started.
-fn first_job(surroundings: &Surroundings) -> Option<JobId> {
-    surroundings.variable(JOB_VARIABLE)?.parse().ok()
+fn first_job(surroundings: &Surroundings) -> Option<ClientJob> {
+    let (kind, id) = surroundings.variable(JOB_VARIABLE)?.split_once(':')?;
+    Some(ClientJob {
+        id: id.parse().ok()?,
+        kind: JobKind::from_name(kind)?,
+    })
 }
 
 /// What the settings say to a kernel.

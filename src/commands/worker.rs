@@ -12,7 +12,7 @@ use crate::{
     notify,
     runtime::{self, on_its_threads},
     service::{self, RuntimeFolder},
-    settings::Settings,
+    settings::{LeavesAt, Settings},
     signals::EndSignals,
 };
 
@@ -97,6 +97,8 @@ pub(crate) fn config_for_one_person(
         transport: settings.transport,
         patience: settings.broker_patience,
         name: settings.worker_name.clone(),
+        labels: settings.worker_labels.0.clone(),
+        leaves_at: settings.worker_leaves_at.map(LeavesAt::time),
         slots: settings.worker_slots,
         python: python(settings, sandbox),
         cache: settings.worker_cache.clone(),

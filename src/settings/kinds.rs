@@ -1,6 +1,9 @@
 //! Kinds of values that one or two settings have: addresses, patterns, lists.
 
-use std::path::PathBuf;
+use std::{
+    path::PathBuf,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use super::Value;
 
@@ -100,6 +103,56 @@ impl Value for Paths {
             .iter()
             .all(|path| path.is_absolute())
             .then_some(Self(paths))
+    }
+}
+
+/// What an administrator calls a machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Labels(pub(crate) Vec<String>);
+
+impl Value for Labels {
+    const EXPECTED: &'static str = "a list of names such as [\"a100\", \"room-3\"]";
+
+    /// As in the configuration file, or with a comma between the names.
+    fn parse(text: &str) -> Option<Self> {
+        let labels: Vec<String> = listed(text).into_iter().map(str::to_owned).collect();
+        let is_plain = |label: &String| !label.contains(char::is_control) && label.len() <= 100;
+        labels.iter().all(is_plain).then_some(Self(labels))
+    }
+}
+
+/// When a worker's time on its machine ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LeavesAt {
+    /// So long after its start.
+    After(Duration),
+    At(SystemTime),
+}
+
+impl LeavesAt {
+    /// Of a worker that starts now.
+    pub(crate) fn time(self) -> SystemTime {
+        match self {
+            Self::After(duration) => SystemTime::now() + duration,
+            Self::At(time) => time,
+        }
+    }
+}
+
+impl Value for LeavesAt {
+    const EXPECTED: &'static str =
+        "a time such as 2026-03-02T18:00+01:00, seconds since 1970, or a duration such as 2h";
+
+    fn parse(text: &str) -> Option<Self> {
+        if let Ok(seconds) = text.parse() {
+            let time = UNIX_EPOCH.checked_add(Duration::from_secs(seconds));
+            return time.map(Self::At);
+        }
+        if let Some(duration) = Duration::parse(text) {
+            return Some(Self::After(duration));
+        }
+        let timestamp: jiff::Timestamp = text.parse().ok()?;
+        Some(Self::At(timestamp.into()))
     }
 }
 

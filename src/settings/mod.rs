@@ -18,14 +18,14 @@ use baton_gpu_worker::{FilesChoice, NetworkChoice, SandboxChoice, gpu::GpuMode};
 use baton_protocol::address::BrokerAddress;
 use baton_transport::TransportChoice;
 
-pub(crate) use kinds::Dashboard;
+pub(crate) use kinds::{Dashboard, LeavesAt};
 pub(crate) use reference::reference;
 pub(crate) use sources::SettingsError;
 pub(crate) use surroundings::Surroundings;
 pub(crate) use table::Setting;
 pub(crate) use value::{ListenAddress, Size};
 
-use kinds::{GroupPattern, HttpUrl, Paths, PublicUrl, UrlPrefix, VariableNames};
+use kinds::{GroupPattern, HttpUrl, Labels, Paths, PublicUrl, UrlPrefix, VariableNames};
 use sources::{Origin, Sources};
 use table::DefaultText::{self, Computed, Nothing, Text};
 pub(crate) use value::Value;
@@ -318,6 +318,19 @@ settings! {
     worker_slots: Option<u32> = "worker.slots",
     flag: Some(("slots", &["worker", "up"])),
     default: Nothing { described: "2 for each time-shared GPU, 1 for each GPU or slice that belongs to one session, 2 otherwise" };
+
+    #[doc = "What you call this machine, such as `[\"a100\", \"room-3\"]`. Courses can require labels, and `%%gpu --gpu` finds a label of a GPU machine like the model of its GPU."]
+    worker_labels: Labels = "worker.labels",
+    flag: Some(("labels", &["worker", "up"])),
+    default: Text("[]");
+
+    #[doc = "When the worker's time on its machine ends: a time such as `2026-03-02T18:00+01:00`, seconds since 1970, or a duration from its start. Cells whose time limit does not fit run elsewhere. Up to two minutes before the end the worker takes no more cells and sends home what it holds."]
+    worker_leaves_at: Option<LeavesAt> = "worker.leaves_at",
+    flag: Some(("leaves-at", &["worker"])),
+    default: Computed {
+        text: |surroundings| surroundings.variable("SLURM_JOB_END_TIME").unwrap_or_default().to_owned(),
+        described: "the end of its job in Slurm (`$SLURM_JOB_END_TIME`); elsewhere none",
+    };
 
     #[doc = "The Python in which the worker runs cells."]
     worker_python: Option<PathBuf> = "worker.python",

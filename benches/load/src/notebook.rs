@@ -3,8 +3,8 @@
 use crate::worker::LINES;
 use anyhow::Context;
 use baton_protocol::{
-    Cell, JobEvent, JobId, Manifest, NotebookId, NumberedEvent, PROTOCOL_VERSION, Piece, Priority,
-    SessionId, State, StateVersion, Submission,
+    Cell, JobEvent, JobId, JobKind, Manifest, NotebookId, NumberedEvent, PROTOCOL_VERSION, Piece,
+    Priority, SessionId, State, StateVersion, Submission,
     proxy::{FromProxy, ToProxy},
 };
 use baton_transport::{Connection, Dial};
@@ -137,10 +137,12 @@ fn submission(notebook: NotebookId) -> Submission {
             code: "train(model)".to_owned(),
             message_id: "message".to_owned(),
             execution_count: 1,
+            kind: JobKind::Cell,
             silent: false,
             timeout_ms: None,
             longest_timeout_ms: None,
             gpu_memory_bytes: None,
+            gpu: None,
             allow_stdin: true,
             python: "/usr/bin/python3".to_owned(),
             python_version: "3.13".to_owned(),

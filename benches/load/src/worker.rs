@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, Outcome, Output, PROTOCOL_VERSION, Usage, WorkerId,
+    FencingNumber, JobEvent, JobId, Machine, Outcome, Output, PROTOCOL_VERSION, Usage, WorkerId,
     worker::{Device, DeviceKind, FromWorker, ToWorker},
 };
 use baton_transport::{Connection, Dial};
@@ -33,7 +33,9 @@ pub(crate) async fn connect(dial: &Dial, number: usize, slots: u32) -> anyhow::R
             kind: DeviceKind::Cpu,
             model: "None".to_owned(),
             memory_bytes: 8 << 30,
+            compute_capability: None,
         }],
+        machine: Machine::default(),
         slots,
         sessions: Vec::new(),
         keeping: Vec::new(),

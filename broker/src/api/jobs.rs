@@ -13,7 +13,7 @@ use axum::{
     extract::{Path, State},
 };
 use baton_protocol::{
-    JobId,
+    JobId, JobKind,
     api::{Explanation, Job, JobState, Page, Waiting, WaitingRule},
     proxy::WaitingReason,
 };
@@ -159,7 +159,8 @@ fn job(row: JobRow, present: &Overview, now_ms: i64) -> Job {
         person: row.account.owner,
         course: super::named(row.account.course),
         notebook: row.notebook_name,
-        execution_count: row.execution_count,
+        kind: row.kind,
+        execution_count: row.execution_count.filter(|_| row.kind == JobKind::Cell),
         worker: row.worker_name,
         priority: row.priority,
         timeout_ms: row.timeout_ms,
@@ -191,6 +192,8 @@ fn waiting(waiting: &dispatch::Waiting, now_ms: i64) -> Waiting {
             WaitingReason::Held { .. } => WaitingRule::Held,
             WaitingReason::BehindMoved {} => WaitingRule::BehindMoved,
             WaitingReason::OwnSession { .. } => WaitingRule::OwnSession,
+            WaitingReason::FittingWorkersBusy { .. } => WaitingRule::FittingWorkersBusy,
+            WaitingReason::NoWorkerFits { .. } => WaitingRule::NoWorkerFits,
         },
         sentence: words::waiting(waiting),
         estimate: waiting.estimate(now_ms),

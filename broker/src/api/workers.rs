@@ -32,6 +32,7 @@ pub(super) fn worker(view: WorkerView) -> Worker {
         reason: view.reason().map(str::to_owned),
         name: view.name,
         devices: view.devices,
+        machine: view.machine,
         jobs: small(view.jobs),
         slots: view.slots,
         warm_sessions: small(view.sessions),

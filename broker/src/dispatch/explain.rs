@@ -16,7 +16,7 @@ impl Dispatch {
             *ahead.entry(because).or_default() += 1;
         }
         let running = self.jobs.values().filter(|job| job.is_running());
-        let workers = self.connected_workers();
+        let workers = self.connected_workers(now);
         let open = workers.iter().filter(|worker| worker.open);
         Some(api::QueueDetails {
             ahead: ahead

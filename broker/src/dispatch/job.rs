@@ -1,10 +1,10 @@
 //! One job as the broker holds it in memory.
 
-use super::Waiting;
+use super::{Waiting, needs};
 use crate::{people::Account, store::OpenJob};
 use baton_protocol::{
-    CellKey, FencingNumber, JobEvent, JobId, NotebookId, Outcome, Payload, Priority, RemoteError,
-    State, Submission, Usage, WorkerId,
+    CellKey, FencingNumber, JobEvent, JobId, JobKind, NotebookId, Outcome, Payload, Priority,
+    RemoteError, Requirement, State, Submission, Usage, WorkerId,
 };
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -17,6 +17,7 @@ pub(crate) struct Job {
     pub(super) sequence: u64,
     pub(super) notebook: NotebookId,
     pub(super) notebook_name: String,
+    pub(super) kind: JobKind,
     pub(super) execution_count: Option<u32>,
     pub(super) account: Account,
     pub(super) phase: Phase,
@@ -45,6 +46,8 @@ pub(crate) struct Job {
     pub(super) abandoned: Option<Abandoned>,
     pub(super) cell_key: Option<CellKey>,
     pub(super) priority: Priority,
+    /// What the cell itself requires of its worker.
+    pub(super) needs: Vec<Requirement>,
     /// How long it may run: granted, and never more than what was left of the budget.
     pub(super) timeout_ms: Option<u64>,
     pub(super) waiting: Option<Waiting>,
@@ -89,6 +92,7 @@ impl Job {
             sequence,
             notebook: submission.notebook,
             notebook_name: submission.notebook_name.clone(),
+            kind: submission.cell.kind,
             execution_count: Some(submission.cell.execution_count),
             account,
             phase: Phase::Queued,
@@ -107,6 +111,7 @@ impl Job {
             abandoned: None,
             cell_key: submission.cell_key,
             priority: submission.priority,
+            needs: needs::of_cell(&submission.cell),
             timeout_ms: submission.cell.timeout_ms,
             waiting: None,
             shown: None,
@@ -128,6 +133,7 @@ impl Job {
             sequence: open.sequence,
             notebook: open.notebook,
             notebook_name: open.notebook_name,
+            kind: open.kind,
             execution_count: open.execution_count,
             account: open.account,
             phase: open.phase,
@@ -149,6 +155,7 @@ impl Job {
             abandoned: None,
             cell_key: open.cell_key,
             priority: open.priority,
+            needs: open.needs,
             timeout_ms: open.timeout_ms,
             waiting: None,
             shown: None,

@@ -16,6 +16,7 @@ mod explain;
 mod exploration;
 mod graces;
 mod job;
+mod needs;
 mod overview;
 mod proxy;
 mod queue;
@@ -26,6 +27,7 @@ mod worker;
 
 pub(crate) use act::{Command, NotDone};
 pub(crate) use job::{Job, MemoryCurve, Phase};
+pub(crate) use needs::of_cell;
 pub(crate) use overview::{JobView, Overview, WorkerView};
 pub(crate) use queue::Waiting;
 pub(crate) use worker::WorkerHello;
@@ -41,9 +43,9 @@ use baton_protocol::{
     FencingNumber, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Submission,
     Usage, WorkerId,
     proxy::ToProxy,
-    worker::{Device, DeviceKind, GpuLoad, ToWorker},
+    worker::{GpuLoad, ToWorker},
 };
-use baton_scheduling::queue::{History, Run};
+use baton_scheduling::queue::{History, Offer, Run};
 use estimate::Estimates;
 use graces::Missed;
 use job::{Abandoned, End};
@@ -147,7 +149,7 @@ struct Worker {
     /// Of its process; `None` when nothing was heard of it since this broker started.
     life: Option<WorkerId>,
     name: String,
-    devices: Vec<Device>,
+    offer: Arc<Offer>,
     slots: u32,
     warm: HashSet<NotebookId>,
     /// Those among them whose session holds what no other can have.
@@ -163,13 +165,6 @@ struct Worker {
     deadline: Option<Instant>,
     /// When it was heard last, while it is not connected; `None` when that was before this broker.
     disconnected_since_ms: Option<i64>,
-}
-
-impl Worker {
-    fn has_gpu(&self) -> bool {
-        let mut kinds = self.devices.iter().map(|device| device.kind);
-        kinds.any(|kind| kind == DeviceKind::Cuda)
-    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -198,6 +193,8 @@ pub(crate) struct Dispatch {
     disordered: bool,
     /// When a proxy may be sent its job's position again.
     notify_at: Option<Instant>,
+    /// From then on, workers that were connected before this broker started are back or lost.
+    complete_at: Instant,
 }
 
 impl Dispatch {
@@ -205,6 +202,7 @@ impl Dispatch {
     pub(crate) fn new(loaded: Loaded, graces: Graces, courses: Arc<Courses>, now: Now) -> Self {
         let until = now.instant + graces.restart;
         let deadline = Some(until);
+        let is_first_start = loaded.next_sequence == 1;
         let mut notebooks = HashMap::new();
         let mut workers = HashMap::new();
         let mut jobs = HashMap::new();
@@ -224,7 +222,7 @@ impl Dispatch {
                 workers.entry(worker).or_insert_with(|| Worker {
                     life: None,
                     name: open.worker_name.clone(),
-                    devices: Vec::new(),
+                    offer: Arc::default(),
                     slots: 1,
                     warm: HashSet::new(),
                     keeping: HashSet::new(),
@@ -254,6 +252,10 @@ impl Dispatch {
             estimates: Estimates::default(),
             disordered: true,
             notify_at: None,
+            complete_at: match is_first_start {
+                true => now.instant,
+                false => until,
+            },
         }
     }
 

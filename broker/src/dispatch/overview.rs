@@ -3,7 +3,7 @@
 use super::{Dispatch, Job, MemoryCurve, Phase, Waiting};
 use crate::people::Account;
 use baton_protocol::{
-    JobId, NotebookId,
+    JobId, JobKind, Machine, NotebookId,
     api::WorkerState,
     worker::{Device, GpuLoad},
 };
@@ -36,6 +36,7 @@ pub(crate) struct JobView {
     pub(crate) job: JobId,
     pub(crate) notebook: NotebookId,
     pub(crate) notebook_name: String,
+    pub(crate) kind: JobKind,
     pub(crate) execution_count: Option<u32>,
     pub(crate) account: Account,
     pub(crate) phase: Phase,
@@ -56,6 +57,7 @@ pub(crate) struct JobView {
 pub(crate) struct WorkerView {
     pub(crate) name: String,
     pub(crate) devices: Vec<Device>,
+    pub(crate) machine: Machine,
     pub(crate) connected: bool,
     pub(crate) draining: bool,
     /// Why no session starts there.
@@ -121,7 +123,8 @@ impl Dispatch {
             .iter()
             .map(|(id, worker)| WorkerView {
                 name: worker.name.clone(),
-                devices: worker.devices.clone(),
+                devices: worker.offer.devices.clone(),
+                machine: worker.offer.machine.clone(),
                 connected: worker.connection.is_some(),
                 draining: worker.draining,
                 failing: worker.failing.clone(),
@@ -176,6 +179,7 @@ impl Dispatch {
             job: job.id,
             notebook: job.notebook,
             notebook_name: job.notebook_name.clone(),
+            kind: job.kind,
             execution_count: job.execution_count,
             account: job.account.clone(),
             phase: job.phase,

@@ -10,7 +10,7 @@ use baton_protocol::{
 use baton_scheduling::queue::{
     self as order, Precedence, QueuePosition, Reason, ShownPosition, Spread,
 };
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 /// A text that changes faster cannot be read.
 const NOTIFY_EVERY: Duration = Duration::from_secs(1);
@@ -50,9 +50,10 @@ impl Dispatch {
             return;
         }
         self.refuse_without_budget(now, actions);
+        self.refuse_without_gpu(now, actions);
         self.disordered = false;
         self.notify_at = None;
-        let workers = self.connected_workers();
+        let workers = self.connected_workers(now);
         let plan = order::plan(
             &self.queue(now),
             &workers,
@@ -116,10 +117,10 @@ impl Dispatch {
             held: job.held.is_some() || job.unclaimed.is_some(),
             paused: course.paused.is_some(),
             front: job.front_ms,
+            needs: self.needs(job),
         }
     }
 
-    /// Of a job that is submitted now.
     /// Jobs that could wait for days are refused instead.
     fn refuse_without_budget(&mut self, now: Now, actions: &mut Vec<Action>) {
         let queued = self.jobs_where(|job| job.phase == Phase::Queued);
@@ -132,7 +133,7 @@ impl Dispatch {
     }
 
     /// One that cannot start sessions is not open: cells wait until its trial passes, or for another worker.
-    pub(super) fn connected_workers(&self) -> Vec<order::Worker> {
+    pub(super) fn connected_workers(&self, now: Now) -> Vec<order::Worker> {
         self.workers
             .iter()
             .filter(|(_, worker)| worker.connection.is_some() && !worker.draining)
@@ -141,7 +142,11 @@ impl Dispatch {
                 slots: worker.slots,
                 warm: self.current(*id, &worker.warm),
                 keeping: self.current(*id, &worker.keeping),
-                open: !self.is_paused(worker) && worker.failing.is_none(),
+                open: !self.is_paused(worker)
+                    && worker.failing.is_none()
+                    && worker.leaves_in_ms(now) != Some(0),
+                offer: Arc::clone(&worker.offer),
+                leaves_in_ms: worker.leaves_in_ms(now),
             })
             .collect()
     }
@@ -228,7 +233,7 @@ impl Dispatch {
             last_position: shown_position.last,
             moved_back: shown_position.moved_back(queue, now_ms),
             shown_position,
-            reason: self.reason(job, position.reason),
+            reason: self.reason(job, position.reason, now),
             gpu: self.have_gpus(),
             starts_at: estimate.map(|estimate| estimate.starts),
             message: self
@@ -246,7 +251,7 @@ impl Dispatch {
         self.notify_position(id, now, actions);
     }
 
-    fn reason(&self, job: &Job, reason: Reason) -> WaitingReason {
+    fn reason(&self, job: &Job, reason: Reason, now: Now) -> WaitingReason {
         let course = self.accounts.courses().of(&job.account.course);
         let of = |other: &JobId| self.jobs.get(other);
         match reason {
@@ -259,6 +264,10 @@ impl Dispatch {
             Reason::CoursePaused => WaitingReason::CoursePaused {
                 why: course.paused.clone().unwrap_or_default(),
             },
+            Reason::NoWorkerFits(requirement) => self.no_worker_fits(requirement, now),
+            Reason::FittingWorkersBusy(requirement) => {
+                WaitingReason::FittingWorkersBusy { requirement }
+            }
             Reason::WorkersClosed => self.why_workers_are_closed(),
             Reason::OwnJobRuns(other) => WaitingReason::OwnJobRuns {
                 notebook: of(&other).map_or_else(String::new, |other| other.notebook_name.clone()),

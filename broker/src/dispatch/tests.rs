@@ -9,7 +9,8 @@ use crate::{
     samples::{naming, submission},
     store::OpenJob,
 };
-use baton_protocol::{ChunkHash, Usage, proxy::FromProxy, worker::FromWorker};
+use baton_protocol::{ChunkHash, JobKind, Usage, proxy::FromProxy, worker::FromWorker};
+use baton_scheduling::queue::Offer;
 use proptest::prelude::*;
 use uuid::Uuid;
 
@@ -221,7 +222,7 @@ impl World {
             worker: worker_id(worker),
             life: worker_id(worker),
             name: "cpu-0".to_owned(),
-            devices: Vec::new(),
+            offer: Offer::default(),
             slots: 2,
             sessions: Vec::new(),
             keeping: Vec::new(),
@@ -377,6 +378,7 @@ impl Stored {
                     sequence,
                     notebook: submission.notebook,
                     notebook_name: String::new(),
+                    kind: JobKind::Cell,
                     execution_count: None,
                     account: Account::default(),
                     phase: Phase::Queued,
@@ -392,6 +394,7 @@ impl Stored {
                     state_fencing: 0,
                     cell_key: None,
                     priority: submission.priority,
+                    needs: Vec::new(),
                     timeout_ms: submission.cell.timeout_ms,
                     submitted_ms: 0,
                     started_ms: None,

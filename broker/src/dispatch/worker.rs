@@ -13,9 +13,13 @@ use baton_protocol::{
     FencingNumber, JobEvent, JobId, NotebookId, Outcome, Refusal, RemoteError, State, Usage,
     WorkerId,
     proxy::ToProxy,
-    worker::{Acknowledged, Device, FromWorker, ToWorker},
+    worker::{Acknowledged, FromWorker, ToWorker},
 };
-use std::collections::{HashMap, HashSet};
+use baton_scheduling::queue::Offer;
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
 /// A worker's hello, without the version, which is checked.
 #[derive(Debug)]
@@ -24,7 +28,7 @@ pub(crate) struct WorkerHello {
     /// Of its process.
     pub(crate) life: WorkerId,
     pub(crate) name: String,
-    pub(crate) devices: Vec<Device>,
+    pub(crate) offer: Offer,
     pub(crate) slots: u32,
     pub(crate) sessions: Vec<NotebookId>,
     pub(crate) keeping: Vec<NotebookId>,
@@ -57,7 +61,7 @@ impl Dispatch {
         actions.push(Action::Write(Write::SeeWorker {
             worker: id,
             name: hello.name.clone(),
-            devices: hello.devices.clone(),
+            devices: hello.offer.devices.clone(),
             slots: hello.slots,
             at_ms: now.unix_ms,
         }));
@@ -65,7 +69,7 @@ impl Dispatch {
         let worker = Worker {
             life: Some(hello.life),
             name: hello.name,
-            devices: hello.devices,
+            offer: Arc::new(hello.offer),
             slots: hello.slots,
             warm: HashSet::new(),
             keeping: HashSet::new(),
@@ -229,7 +233,7 @@ impl Dispatch {
         };
         let wall_ms = job.started_ms.map_or(0, |started| now.unix_ms - started);
         let worker = job.worker.and_then(|worker| self.workers.get(&worker));
-        let devices = worker.map_or(1, |worker| worker.devices.len());
+        let devices = worker.map_or(1, |worker| worker.offer.devices.len());
         let cut = cut_usage(usage, u64::try_from(wall_ms).unwrap_or(0), devices);
         if cut.is_some() {
             let name = worker.map(|worker| &*worker.name).unwrap_or_default();

@@ -107,7 +107,7 @@ fn without_values(error: RemoteError) -> RemoteError {
 pub(super) fn page(job: &JobFacts, caller: &Caller, refused: Option<&Refused>) -> Page {
     let row = &job.detail.row;
     let id = row.job.to_string();
-    let title = words::title(&row.notebook_name, row.execution_count);
+    let title = words::title(row.kind, &row.notebook_name, row.execution_count);
     let fragments = fragments(job);
     Page {
         here: "",

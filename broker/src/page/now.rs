@@ -143,7 +143,7 @@ fn slot(job: &JobView, facts: &Facts, caller: &Caller) -> Markup {
                 b { (job.account.owner) }
                 (time)
                 span.cell {
-                    (job_link(&job.job, &words::title(&job.notebook_name, job.execution_count)))
+                    (job_link(&job.job, &words::title(job.kind, &job.notebook_name, job.execution_count)))
                     @if job.cancel_wanted { " (being cancelled)" }
                 }
             } @else {
@@ -293,7 +293,7 @@ fn queue_row(job: &JobView, facts: &Facts) -> Markup {
         tr id={ "waits-" (job.job) } {
             td."number place" { (place) }
             th scope="row" { (job.account.owner) }
-            td { (job_link(&job.job, &words::title(&job.notebook_name, job.execution_count))) }
+            td { (job_link(&job.job, &words::title(job.kind, &job.notebook_name, job.execution_count))) }
             td { (words::course(&job.account.course)) }
             td.number title=(facts.zone.text(job.submitted_ms)) data-title=[facts.zone.for_browsers(job.submitted_ms)] { (words::duration(now_ms - job.submitted_ms)) }
             td { (words::starts(job.waiting.as_ref(), now_ms)) }
@@ -369,7 +369,7 @@ fn finished_row(job: &JobRow, zone: &Zone) -> Markup {
         tr id={ "ended-" (id) } {
             td { (outcome(job.outcome)) }
             th scope="row" { (job.account.owner) }
-            td { (job_link(&job.job, &words::title(&job.notebook_name, job.execution_count))) }
+            td { (job_link(&job.job, &words::title(job.kind, &job.notebook_name, job.execution_count))) }
             td { (words::course(&job.account.course)) }
             td { (job.worker_name.as_deref().unwrap_or("–")) }
             td.number { (words::duration(waited_until - job.submitted_ms)) }

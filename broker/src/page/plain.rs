@@ -79,6 +79,6 @@ fn job_line(job: &JobView, now_ms: i64) -> String {
             format!("waiting for {}{why}", since(job.submitted_ms))
         }
     };
-    let title = words::title(&job.notebook_name, job.execution_count);
+    let title = words::title(job.kind, &job.notebook_name, job.execution_count);
     format!("{title} of {}: {state}", job.account.owner)
 }

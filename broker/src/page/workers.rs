@@ -25,10 +25,11 @@ pub(super) fn page(facts: &Facts, caller: &Caller, refused: Option<&Refused>) ->
 }
 
 pub(super) fn fragments(facts: &Facts) -> Vec<Fragment> {
-    vec![("workers", table(&facts.present.workers).into_string())]
+    vec![("workers", table(facts).into_string())]
 }
 
-fn table(workers: &[WorkerView]) -> Markup {
+fn table(facts: &Facts) -> Markup {
+    let workers = &facts.present.workers;
     html! {
         div.scroll tabindex="0" role="region" aria-label="Workers" { table {
             caption { "Workers" }
@@ -48,7 +49,7 @@ fn table(workers: &[WorkerView]) -> Markup {
                         th scope="row" { (worker.name) }
                         td { (worker_state(worker)) }
                         td.words { (worker.reason().unwrap_or("–")) }
-                        td { (devices(worker)) }
+                        td { (devices(worker)) (traits(worker, facts.now_ms)) }
                         td.number { (worker.jobs) " of " (worker.slots) }
                         td.number { (worker.sessions) }
                         td.number { (gpus(worker)) }
@@ -66,6 +67,30 @@ fn table(workers: &[WorkerView]) -> Markup {
             }
         } }
     }
+}
+
+/// What courses may require of it.
+fn traits(worker: &WorkerView, now_ms: i64) -> Markup {
+    let machine = &worker.machine;
+    let labels = (!machine.labels.is_empty()).then(|| machine.labels.join(", "));
+    let capability = worker
+        .devices
+        .iter()
+        .find_map(|device| device.compute_capability);
+    let facts = [
+        labels,
+        capability.map(|version| format!("compute capability {version}")),
+        machine
+            .driver
+            .as_ref()
+            .map(|version| format!("driver {version}")),
+        machine.leaves_at_ms.map(|at| {
+            let left = words::rough(at.saturating_sub(now_ms));
+            format!("leaves in {left}")
+        }),
+    ];
+    let facts: Vec<String> = facts.into_iter().flatten().collect();
+    html! { @if !facts.is_empty() { br; small.quiet { (facts.join(", ")) } } }
 }
 
 /// A line for each: how busy it is, and how much of its memory is in use.

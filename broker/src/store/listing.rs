@@ -2,21 +2,22 @@
 
 use super::{
     Phase, Store, StoreError,
-    read::{account, count, id, small},
+    read::{account, count, id, kind, small},
     statement::{Row, Statement, sql},
     write::number,
 };
 use crate::people::{Account, Identity};
-use baton_protocol::{JobId, Outcome, Priority, decode};
+use baton_protocol::{JobId, JobKind, Outcome, Priority, decode};
 
 pub(super) const JOB_COLUMNS: &str = "job, sequence, notebook_name, owner, course, state, outcome, worker_name, priority, \
-     timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes, execution_count";
+     timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes, execution_count, kind";
 
 #[derive(Debug, Clone)]
 pub(crate) struct JobRow {
     pub(crate) job: JobId,
     pub(crate) sequence: u64,
     pub(crate) notebook_name: String,
+    pub(crate) kind: JobKind,
     pub(crate) execution_count: Option<u32>,
     pub(crate) account: Account,
     pub(crate) phase: Phase,
@@ -239,6 +240,7 @@ pub(super) fn job_row(row: &Row) -> Result<JobRow, StoreError> {
         job: JobId(id(row, "job")?),
         sequence: count(row.get("sequence")?)?,
         notebook_name: row.get("notebook_name")?,
+        kind: kind(row)?,
         execution_count: small(row, "execution_count")?,
         account: account(row)?,
         phase: Phase::from_name(&state).ok_or(StoreError::Damaged { what: "a state" })?,

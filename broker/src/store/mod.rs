@@ -36,8 +36,9 @@ use crate::{
     usage::Spent,
 };
 use baton_protocol::{
-    CellKey, DecodeError, FencingNumber, JobId, NotebookId, NumberedEvent, Outcome, Priority,
-    RemoteError, State, Submission, Usage, WorkerId, api::CourseChange, worker::Device,
+    CellKey, DecodeError, FencingNumber, JobId, JobKind, NotebookId, NumberedEvent, Outcome,
+    Priority, RemoteError, Requirement, State, Submission, Usage, WorkerId, api::CourseChange,
+    worker::Device,
 };
 use baton_scheduling::queue::PastRun;
 use futures_util::{TryStreamExt, stream::BoxStream};
@@ -255,6 +256,7 @@ pub(crate) struct OpenJob {
     pub(crate) sequence: u64,
     pub(crate) notebook: NotebookId,
     pub(crate) notebook_name: String,
+    pub(crate) kind: JobKind,
     pub(crate) execution_count: Option<u32>,
     pub(crate) account: Account,
     pub(crate) phase: Phase,
@@ -272,6 +274,8 @@ pub(crate) struct OpenJob {
     pub(crate) state_fencing: FencingNumber,
     pub(crate) cell_key: Option<CellKey>,
     pub(crate) priority: Priority,
+    /// What the cell itself requires of its worker, unless it has started.
+    pub(crate) needs: Vec<Requirement>,
     pub(crate) timeout_ms: Option<u64>,
     pub(crate) submitted_ms: i64,
     pub(crate) started_ms: Option<i64>,

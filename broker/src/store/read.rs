@@ -5,9 +5,10 @@ use super::{
     statement::{Row, sql},
     write::number,
 };
-use crate::{people::Account, usage::Spent};
+use crate::{dispatch::of_cell, people::Account, usage::Spent};
 use baton_protocol::{
-    CellKey, JobEvent, JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode,
+    CellKey, JobEvent, JobId, JobKind, NotebookId, NumberedEvent, State, Submission, WorkerId,
+    decode,
 };
 use baton_scheduling::queue::{MOST_RUNS, PastRun, Run};
 use futures_util::TryStreamExt;
@@ -25,7 +26,8 @@ impl Store {
         let open = sql(
             "SELECT job, sequence, notebook, notebook_name, owner, course, state, cancel_wanted, worker, worker_name, fencing,
              acknowledged, state_fencing, cell_key, priority, timeout_ms, submitted_ms, started_ms,
-             execution_count, stopped, held, front_ms,
+             execution_count, kind, stopped, held, front_ms,
+             CASE WHEN state IN ('queued', 'assigned') THEN cell END AS waiting_cell,
              (SELECT COALESCE(MAX(number), 0) FROM events WHERE events.job = jobs.job) AS last_event,
              (SELECT kind FROM events WHERE events.job = jobs.job ORDER BY number DESC LIMIT 1) AS last_kind
              FROM jobs WHERE closed = 0 ORDER BY sequence",
@@ -148,6 +150,11 @@ impl Store {
     }
 }
 
+pub(super) fn kind(row: &Row) -> Result<JobKind, StoreError> {
+    let name: String = row.get("kind")?;
+    JobKind::from_name(&name).ok_or(StoreError::Damaged { what: "a kind" })
+}
+
 fn open_job(row: &Row) -> Result<OpenJob, StoreError> {
     let state: String = row.get("state")?;
     let worker: Option<Vec<u8>> = row.get("worker")?;
@@ -156,6 +163,7 @@ fn open_job(row: &Row) -> Result<OpenJob, StoreError> {
         sequence: count(row.get("sequence")?)?,
         notebook: NotebookId(id(row, "notebook")?),
         notebook_name: row.get("notebook_name")?,
+        kind: kind(row)?,
         execution_count: small(row, "execution_count")?,
         account: account(row)?,
         phase: Phase::from_name(&state).ok_or(StoreError::Damaged { what: "a state" })?,
@@ -180,6 +188,10 @@ fn open_job(row: &Row) -> Result<OpenJob, StoreError> {
         state_fencing: count(row.get("state_fencing")?)?,
         cell_key: cell_key(row)?,
         priority: decode(&row.get::<Vec<u8>>("priority")?)?,
+        needs: match row.get::<Option<Vec<u8>>>("waiting_cell")? {
+            Some(cell) => of_cell(&decode(&cell)?),
+            None => Vec::new(),
+        },
         timeout_ms: row
             .get::<Option<i64>>("timeout_ms")?
             .map(count)

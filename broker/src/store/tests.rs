@@ -102,6 +102,7 @@ impl Story {
                 kind: DeviceKind::Cpu,
                 model: "Test CPU".to_owned(),
                 memory_bytes: 8 << 30,
+                compute_capability: None,
             }],
             slots: 2,
             at_ms: 10,

@@ -35,8 +35,8 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
         } => {
             sql(
                 "INSERT INTO jobs (job, sequence, notebook, notebook_name, owner, course, state, cell, manifest,
-                 cell_key, priority, timeout_ms, submitted_ms, execution_count, sent_bytes)
-                 VALUES (?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?)",
+                 cell_key, priority, timeout_ms, submitted_ms, execution_count, kind, sent_bytes)
+                 VALUES (?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             )
             .bind(submission.job.0.as_bytes().as_slice())
             .bind(number(*sequence))
@@ -51,6 +51,7 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
             .bind(submission.cell.timeout_ms.map(number))
             .bind(*at_ms)
             .bind(submission.cell.execution_count)
+            .bind(submission.cell.kind.name())
             .bind(number(submission.state.bytes())).changing(submission.job)
         }
         Write::Assign {

@@ -3,7 +3,7 @@
 use crate::harness::{Broker, FakeProxy, Rules, within};
 use baton_broker::{Config, Listen};
 use baton_protocol::{
-    NotebookId, PROTOCOL_VERSION, Refusal, WorkerId,
+    Machine, NotebookId, PROTOCOL_VERSION, Refusal, WorkerId,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -139,6 +139,7 @@ async fn another_version_is_refused_with_both_numbers() {
         worker: WorkerId::random(),
         name: String::new(),
         devices: Vec::new(),
+        machine: Machine::default(),
         slots: 1,
         sessions: Vec::new(),
         keeping: Vec::new(),

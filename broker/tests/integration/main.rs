@@ -19,6 +19,7 @@ mod journal;
 mod killed;
 mod limits;
 mod metrics;
+mod needs;
 mod pages;
 mod people;
 mod postgres;

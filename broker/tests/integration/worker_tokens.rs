@@ -5,7 +5,7 @@ use crate::harness::{
 };
 use baton_broker::{Person, Role};
 use baton_protocol::{
-    GpuUsage, JobEvent, Outcome, PROTOCOL_VERSION, Refusal, Usage, WorkerId,
+    GpuUsage, JobEvent, Machine, Outcome, PROTOCOL_VERSION, Refusal, Usage, WorkerId,
     worker::{Device, DeviceKind, FromWorker, ToWorker},
 };
 use baton_transport::{Connection, Dial};
@@ -29,6 +29,7 @@ fn hello(life: WorkerId, name: &str, slots: u32, devices: Vec<Device>) -> FromWo
         worker: life,
         name: name.to_owned(),
         devices,
+        machine: Machine::default(),
         slots,
         sessions: Vec::new(),
         keeping: Vec::new(),
@@ -43,6 +44,7 @@ fn device() -> Device {
         kind: DeviceKind::Cuda,
         model: "NVIDIA H200".to_owned(),
         memory_bytes: 141 << 30,
+        compute_capability: None,
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Times are milliseconds since 1970 and durations are milliseconds, as the ends of their names say.
 
-use crate::{JobId, Outcome, Period, Priority, proxy::Estimate, worker::Device};
+use crate::{JobId, JobKind, Machine, Outcome, Period, Priority, proxy::Estimate, worker::Device};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
@@ -38,7 +38,9 @@ pub struct Job {
     pub course: Option<String>,
     /// For example its file name.
     pub notebook: String,
-    /// The number in front of the cell.
+    #[serde(default)]
+    pub kind: JobKind,
+    /// The number in front of a cell.
     pub execution_count: Option<u32>,
     /// Who has it or had it.
     pub worker: Option<String>,
@@ -94,6 +96,10 @@ pub enum WaitingRule {
     BehindMoved,
     /// Its notebook's session, on a worker that is busy, holds what no other can have.
     OwnSession,
+    /// The workers that meet its requirements are busy; others are free.
+    FittingWorkersBusy,
+    /// No worker that is connected meets its requirements.
+    NoWorkerFits,
 }
 
 /// Why a job is where it is.
@@ -176,6 +182,7 @@ pub struct Worker {
     /// Why it is paused.
     pub reason: Option<String>,
     pub devices: Vec<Device>,
+    pub machine: Machine,
     pub jobs: u32,
     /// How many jobs it takes at once.
     pub slots: u32,

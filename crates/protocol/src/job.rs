@@ -31,6 +31,39 @@ pub enum Priority {
     Low,
 }
 
+/// What a job runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobKind {
+    #[default]
+    Cell,
+    /// All cells of a notebook, in a kernel of their own.
+    Notebook,
+    Script,
+}
+
+impl JobKind {
+    pub const ALL: [Self; 3] = [Self::Cell, Self::Notebook, Self::Script];
+
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cell => "cell",
+            Self::Notebook => "notebook",
+            Self::Script => "script",
+        }
+    }
+
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    fn is_cell(&self) -> bool {
+        *self == Self::Cell
+    }
+}
+
 /// The cell as the session's IPython kernel gets it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
@@ -39,6 +72,9 @@ pub struct Cell {
     /// The `msg_id` of the notebook's request, so that outputs name the right parent.
     pub message_id: String,
     pub execution_count: u32,
+    /// What the code does, for people and reports.
+    #[serde(default, skip_serializing_if = "JobKind::is_cell")]
+    pub kind: JobKind,
     pub silent: bool,
     /// Whether the client that sent the cell answers `input()`.
     pub allow_stdin: bool,
@@ -58,6 +94,9 @@ pub struct Cell {
     /// How much of a GPU's memory the session may have allocated while the cell runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory_bytes: Option<u64>,
+    /// The GPU that the student asked for: words of its model, such as `a100`, or a label of the worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

@@ -15,6 +15,7 @@ mod codec;
 pub mod files;
 mod ids;
 mod job;
+mod machine;
 mod manifest;
 pub mod memory;
 mod output;
@@ -29,8 +30,10 @@ pub use codec::{DecodeError, decode, encode};
 pub use files::Payload;
 pub use ids::{CallId, FencingNumber, JobId, NotebookId, SessionId, WorkerId};
 pub use job::{
-    BudgetLeft, Cell, CellKey, GpuUsage, Outcome, Period, Priority, RemoteError, Submission, Usage,
+    BudgetLeft, Cell, CellKey, GpuUsage, JobKind, Outcome, Period, Priority, RemoteError,
+    Submission, Usage,
 };
+pub use machine::{ComputeCapability, ComputeCapabilityError, Machine, Requirement, gibibytes};
 pub use manifest::{Manifest, Piece, SegmentPart, StateVersion};
 pub use output::{JobEvent, NumberedEvent, Output};
 pub use queue_position::in_line;

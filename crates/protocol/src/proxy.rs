@@ -4,7 +4,8 @@
 //! it sends `Resume` for each job that it waits for; the broker repeats all events after the given number.
 
 use crate::{
-    JobId, NotebookId, NumberedEvent, Outcome, Payload, Refusal, State, Submission, api::MovedBack,
+    JobId, NotebookId, NumberedEvent, Outcome, Payload, Refusal, Requirement, State, Submission,
+    api::MovedBack,
 };
 use serde::{Deserialize, Serialize};
 
@@ -147,6 +148,14 @@ pub enum WaitingReason {
     BehindMoved {},
     /// The notebook's session, on a worker that is busy, holds what no other can have.
     OwnSession { worker: String },
+    /// The workers that meet this requirement are busy; others are free.
+    FittingWorkersBusy { requirement: Requirement },
+    /// No worker that is connected meets this requirement.
+    NoWorkerFits {
+        requirement: Requirement,
+        /// What the connected workers are, each kind once.
+        connected: Vec<String>,
+    },
 }
 
 /// In how many milliseconds from now a job starts: one of ten before `lower`, one of ten after `upper`.

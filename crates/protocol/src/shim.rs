@@ -234,6 +234,9 @@ pub struct Run {
     /// How much of a GPU's memory the session may have allocated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory_bytes: Option<u64>,
+    /// The GPU that the cell asks for: words of its model, such as `a100`, or a label of the worker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
     pub priority: crate::Priority,
     pub state: Snapshot,
 }

@@ -7,12 +7,17 @@
 //! An acknowledged [`JobEvent::Started`] is the permission to start the job. No other worker gets it from then on.
 
 use crate::{
-    FencingNumber, JobEvent, JobId, NotebookId, Payload, Refusal, State, Submission, WorkerId,
+    ComputeCapability, FencingNumber, JobEvent, JobId, Machine, NotebookId, Payload, Refusal,
+    State, Submission, WorkerId,
 };
 use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a message is encoded as soon as it is made"
+)]
 pub enum FromWorker {
     Hello {
         protocol_version: u32,
@@ -22,6 +27,8 @@ pub enum FromWorker {
         /// How people call it, for example `cpu-0` or `gpu-2`. Empty: as its token says, or else as the broker likes.
         name: String,
         devices: Vec<Device>,
+        #[serde(default)]
+        machine: Machine,
         /// How many jobs it takes at once.
         slots: u32,
         /// Notebooks that have a warm session here.
@@ -152,7 +159,12 @@ pub struct Device {
     pub kind: DeviceKind,
     /// For example `NVIDIA H200`, or the processor's name.
     pub model: String,
+    /// Of the device, or of its slice (MIG).
     pub memory_bytes: u64,
+    /// For example `8.0`; absent where the driver does not report it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    pub compute_capability: Option<ComputeCapability>,
 }
 
 /// What a GPU does, by its driver's word.

@@ -7,6 +7,7 @@ use baton_scheduling::queue::{
 };
 use std::{
     collections::HashSet,
+    sync::Arc,
     time::{Duration, Instant},
 };
 use uuid::Uuid;
@@ -104,6 +105,7 @@ fn job(number: u128) -> Job {
         held: false,
         paused: false,
         front: None,
+        needs: Arc::default(),
     }
 }
 
@@ -124,6 +126,8 @@ fn worker(number: u128) -> Worker {
         warm: HashSet::new(),
         keeping: HashSet::new(),
         open: true,
+        offer: Arc::default(),
+        leaves_in_ms: None,
     }
 }
 

@@ -12,6 +12,7 @@ use baton_protocol::worker::FromWorker;
 use tokio::time::Instant;
 
 use super::Agent;
+use crate::life_end::LifeEnd;
 
 /// How long the broker may take to store the last events of cells that were ended.
 const LAST_WORD: Duration = Duration::from_secs(3);
@@ -65,6 +66,18 @@ impl Agent {
             self.give_up(job);
         }
         self.say_drained().await;
+    }
+
+    /// When the worker must begin to leave because its time on the machine ends.
+    pub(super) fn drains_at(&self) -> Option<Instant> {
+        let end = self.context.end.as_ref()?;
+        (!self.leave.has_begun()).then(|| end.drains_at())
+    }
+
+    pub(super) async fn leave_in_time(&mut self) {
+        let grace = self.context.end.as_ref().map(LifeEnd::grace);
+        tracing::info!("This worker's time on its machine ends");
+        self.finish_cells(grace).await;
     }
 
     /// The broker gives what has not started to other workers, so it hears first what has.

@@ -32,9 +32,9 @@ use tokio::{
 
 use self::arbitration::{Arbitration, Order};
 pub use self::mode::GpuMode;
-pub(crate) use self::mode::{Part, Sharing};
+pub(crate) use self::mode::{Part, Sharing, session_memory};
 pub(crate) use self::monitor::{CUDA_VISIBLE_DEVICES, lost};
-pub use self::monitor::{MONITORING, Monitored, Reading, gpus, monitor, slices};
+pub use self::monitor::{MONITORING, Monitored, Reading, gpus, monitor, slices, smallest_slice};
 pub(crate) use self::places::{Place, Places};
 pub(crate) use self::program::ProgramError;
 pub(crate) use self::{shared::Membership, turns::Turns};

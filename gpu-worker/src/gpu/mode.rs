@@ -5,7 +5,7 @@
 
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     io,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
@@ -225,8 +225,17 @@ fn look_for_server(folder: &Path) -> Result<(), ModeError> {
     }
 }
 
+/// How much GPU memory one session may have, if that is less than the whole device.
+pub(crate) async fn session_memory(mode: GpuMode, limit_bytes: Option<u64>) -> Option<u64> {
+    match mode {
+        GpuMode::Turns | GpuMode::Mps => limit_bytes,
+        GpuMode::Mig => found(monitor::smallest_slice).await,
+        GpuMode::Exclusive | GpuMode::Open => None,
+    }
+}
+
 /// The driver may take its time.
-async fn found(look: fn(&std::ffi::OsStr, Option<&str>) -> Vec<String>) -> Vec<String> {
+async fn found<T: Default + Send + 'static>(look: fn(&OsStr, Option<&str>) -> T) -> T {
     let visible = env::var(CUDA_VISIBLE_DEVICES).ok();
     let look = spawn_blocking(move || look(MONITORING.as_ref(), visible.as_deref()));
     look.await.unwrap_or_default()

@@ -12,7 +12,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use baton_protocol::worker::{GpuLoad, SessionLoad};
+use baton_protocol::{
+    ComputeCapability,
+    worker::{GpuLoad, SessionLoad},
+};
 use nvml_wrapper::{Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError};
 use tokio::{sync::watch, time::timeout};
 
@@ -34,6 +37,10 @@ pub struct Reading {
     pub gpus: Vec<GpuLoad>,
     /// In the same order: how programs are told which GPU is theirs.
     pub names: Vec<String>,
+    /// In the same order; unknown where the driver does not report it.
+    pub capabilities: Vec<Option<ComputeCapability>>,
+    /// The driver's version.
+    pub driver: Option<String>,
     /// Why a GPU can no longer be used, until somebody repairs it.
     pub lost: Option<String>,
 }
@@ -164,6 +171,15 @@ pub fn slices(library: &OsStr, visible: Option<&str>) -> Vec<String> {
     })
 }
 
+/// The memory of the smallest of those slices, in bytes.
+#[must_use]
+pub fn smallest_slice(library: &OsStr, visible: Option<&str>) -> Option<u64> {
+    let nvml = Nvml::builder().lib_path(library).init().ok()?;
+    let slices = slices(library, visible).into_iter();
+    let memory = slices.filter_map(|name| nvml.device_by_uuid(name).ok()?.memory_info().ok());
+    memory.map(|memory| memory.total).min()
+}
+
 fn names(
     library: &OsStr,
     visible: Option<&str>,
@@ -181,12 +197,17 @@ fn names(
 }
 
 fn read(nvml: &Nvml, visible: Option<&str>) -> Reading {
-    let mut reading = Reading::default();
+    let mut reading = Reading {
+        driver: nvml.sys_driver_version().ok(),
+        ..Reading::default()
+    };
     for (index, device) in (0..).zip(devices(nvml, visible)) {
-        let asked = device.and_then(|device| Ok((device.uuid()?, load(index, &device)?)));
+        let asked = device
+            .and_then(|device| Ok((device.uuid()?, capability(&device), load(index, &device)?)));
         match asked {
-            Ok((name, gpu)) => {
+            Ok((name, capability, gpu)) => {
                 reading.names.push(name);
+                reading.capabilities.push(capability);
                 reading.gpus.push(gpu);
             }
             Err(error) if is_loss(&error) => reading.lost = Some(format!("GPU {index}: {error}")),
@@ -215,6 +236,14 @@ fn devices<'nvml>(
             Err(_) => nvml.device_by_uuid(name),
         })
         .collect()
+}
+
+fn capability(device: &Device<'_>) -> Option<ComputeCapability> {
+    let reported = device.cuda_compute_capability().ok()?;
+    Some(ComputeCapability {
+        major: u32::try_from(reported.major).ok()?,
+        minor: u32::try_from(reported.minor).ok()?,
+    })
 }
 
 fn load(index: u32, device: &Device<'_>) -> Result<GpuLoad, NvmlError> {

@@ -39,6 +39,7 @@ use super::transfer::Transport;
 use super::{Ending, Names, Order};
 use crate::batch::Batcher;
 use crate::context::{Context, MoveError};
+use crate::life_end::LifeEnd;
 use crate::notice::{self, Limit};
 use crate::session::{Session, SessionEvent};
 
@@ -76,7 +77,7 @@ pub(crate) async fn run_cell(
             Err(Ending::without_state(Outcome::Cancelled, notice::cancelled()))
         }
         () = context.stopping.cancelled() => {
-            Err(Ending::without_state(Outcome::WorkerLost, notice::shutting_down()))
+            Err(stopped(context))
         }
     };
     // From here on the file is the session's.
@@ -111,6 +112,15 @@ pub(crate) async fn run_cell(
     ending.usage = run.usage;
     let session = run.keep_session(&ending).filter(|_| can_go_on);
     (ending, session)
+}
+
+fn stopped(context: &Context) -> Ending {
+    let is_over = context.end.as_ref().is_some_and(LifeEnd::is_over);
+    let why = match is_over {
+        true => notice::time_is_over(),
+        false => notice::shutting_down(),
+    };
+    Ending::without_state(Outcome::WorkerLost, why)
 }
 
 struct Run<'context> {
@@ -260,10 +270,7 @@ impl Run<'_> {
             }
             Event::CancelIgnored => return Some(self.on_cancel_ignored()),
             Event::Stopping => {
-                return Some(Ending::without_state(
-                    Outcome::WorkerLost,
-                    notice::shutting_down(),
-                ));
+                return Some(stopped(self.context));
             }
             Event::Names(names) => self.on_names(names),
             Event::Fetched(fetched) => return self.on_fetched(fetched, cell).await,

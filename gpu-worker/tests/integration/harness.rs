@@ -10,8 +10,8 @@ use baton_gpu_worker::{
 };
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{
-    Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, Outcome, Payload, Piece, Priority,
-    RemoteError, SessionId, State, StateVersion, Submission, Usage, WorkerId,
+    Cell, FencingNumber, JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome, Payload, Piece,
+    Priority, RemoteError, SessionId, State, StateVersion, Submission, Usage, WorkerId,
 };
 use baton_transport::{Dial, TransportChoice};
 use bytes::Bytes;
@@ -113,6 +113,8 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         mirrors: folder.join("mirrors"),
         install_packages: true,
         files_limit_bytes: 1 << 30,
+        labels: Vec::new(),
+        leaves_at: None,
         gpu_mode: GpuMode::Open,
         gpu_memory_bytes: None,
         baton: None,
@@ -403,10 +405,12 @@ impl Notebook {
                 code: code.to_owned(),
                 message_id: format!("cell-{}", self.cells),
                 execution_count: self.cells,
+                kind: JobKind::Cell,
                 silent: false,
                 timeout_ms: None,
                 longest_timeout_ms: None,
                 gpu_memory_bytes: None,
+                gpu: None,
                 allow_stdin: true,
                 python: "python3".to_owned(),
                 python_version: "3.test".to_owned(),

@@ -1,6 +1,6 @@
 //! How sessions come and go.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{JobEvent, JobId, Outcome};
@@ -192,6 +192,24 @@ async fn cells_end_with_the_grace_of_their_worker() {
     let job = begin_endless(&mut worker).await;
     worker.ask_to_leave(Stop::WhenCellsEnd);
     check_stopped(worker, job).await;
+}
+
+/// Its session has two thirds of that time for its start.
+const LIFE: Duration = Duration::from_secs(16);
+
+#[tokio::test]
+async fn a_worker_whose_time_ends_says_so_in_its_cells_and_leaves() {
+    let leaves_at = SystemTime::now() + LIFE;
+    let mut worker = Worker::start_with(|config| config.leaves_at = Some(leaves_at)).await;
+    let job = begin_endless(&mut worker).await;
+    let ran = worker.until_finished(job).await;
+    assert_eq!(
+        ran.error_text(),
+        "The cell was stopped because the worker's time on its machine ended. \
+         Your variables are as they were before the cell"
+    );
+    worker.gone().await.unwrap();
+    assert!(SystemTime::now() < leaves_at);
 }
 
 #[tokio::test]

@@ -112,6 +112,19 @@ impl QueuePosition {
                 "Waiting for {worker}, because your session there holds objects that cannot move: {}",
                 self.in_line(passed)
             ),
+            WaitingReason::FittingWorkersBusy { requirement } => {
+                format!(
+                    "Waiting for a worker {requirement}: {}",
+                    self.in_line(passed)
+                )
+            }
+            WaitingReason::NoWorkerFits {
+                requirement,
+                connected,
+            } => format!(
+                "Waiting for a worker {requirement}: none is connected. Connected: {}. Interrupt the cell to change what it asks for",
+                connected.join(", ")
+            ),
             WaitingReason::JobsAhead => format!("{for_one}: {}", self.in_line(passed)),
         };
         match &self.message {

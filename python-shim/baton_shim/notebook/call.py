@@ -84,6 +84,7 @@ class Call:
             "quiet": self.options.quiet,
             "timeout_ms": self.options.timeout_ms,
             "gpu_memory_bytes": self.options.gpu_memory_bytes,
+            "gpu": self.options.gpu,
             "priority": self.options.priority,
             "state": departure.snapshot.as_wire(),
         }

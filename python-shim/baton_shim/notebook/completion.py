@@ -13,7 +13,7 @@ from typing import Any
 from IPython.core.completer import CompletionContext, SimpleCompletion, SimpleMatcherResult, context_matcher
 
 OF_NAMES = ("--keep", "--drop")
-EXAMPLES = {"--timeout": ("90s", "5m", "1h30m"), "--mem": ("4G", "8G", "16G")}
+EXAMPLES = {"--timeout": ("90s", "5m", "1h30m"), "--gpu": ("a100", "h100"), "--mem": ("4G", "8G", "16G")}
 MAGIC = re.compile(r"[ \t]*(%%?gpu\w*)[ \t]")
 
 

@@ -17,7 +17,7 @@ from baton_shim.base import compat, tested
 from baton_shim.base.compat import FIT
 from baton_shim.base.source import GPU_LINE
 from baton_shim.notebook import both
-from baton_shim.notebook.options import Options, gpu_bytes, milliseconds, names
+from baton_shim.notebook.options import Options, gpu_bytes, gpu_model, milliseconds, names
 
 if TYPE_CHECKING:
     from baton_shim.notebook.home import Home
@@ -49,7 +49,12 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
         "--timeout", metavar="DURATION", help="stop the cell after it has run for this time, such as 90s, 5m or 1h30m"
     )
     @argument(  # type: ignore[untyped-decorator]
-        "--mem", metavar="SIZE", help="how much GPU memory the session may use during the cell, such as 8G"
+        "--gpu", metavar="MODEL", help="run only on this GPU, such as a100"
+    )
+    @argument(  # type: ignore[untyped-decorator]
+        "--mem",
+        metavar="SIZE",
+        help="run only where the session may use this much GPU memory, such as 8G, and let it use no more",
     )
     @argument(  # type: ignore[untyped-decorator]
         "--priority", choices=("normal", "low"), default="normal", help="low: batch work; other cells run first"
@@ -89,6 +94,7 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
                 returns=not options.no_return,
                 timeout_ms=milliseconds(options.timeout),
                 gpu_memory_bytes=gpu_bytes(options.mem),
+                gpu=gpu_model(options.gpu),
                 priority=options.priority,
             ),
         )

@@ -15,6 +15,7 @@ UNITS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000}
 PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|min|m|h)")
 SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", re.IGNORECASE)
 POWERS = {"K": 10, "M": 20, "G": 30, "T": 40}
+LONGEST_MODEL = 100
 LONGEST_MS = 365 * 24 * UNITS["h"]
 
 
@@ -28,7 +29,9 @@ class Options(NamedTuple):
     """Whether what the cell changed comes home."""
     timeout_ms: int | None = None
     gpu_memory_bytes: int | None = None
-    """How much of a GPU's memory the session may have allocated."""
+    """How much of a GPU's memory the session may have allocated; the cell runs only where there is as much."""
+    gpu: str | None = None
+    """The GPU that the cell asks for: words of its model, or a label of the worker."""
     priority: str = "normal"
     """`normal`, or `low` for batch work that lets others go first."""
 
@@ -51,6 +54,15 @@ def milliseconds(text: str | None) -> int | None:
         if 0 < total <= LONGEST_MS:
             return total
     raise UsageError(f"--timeout {text}: that is not a duration\nhint: write it as 90s, 5m or 1h30m")
+
+
+def gpu_model(text: str | None) -> str | None:
+    if text is None:
+        return None
+    model = text.strip().strip("\"'")
+    if 0 < len(model) <= LONGEST_MODEL and model.isprintable():
+        return model
+    raise UsageError(f"--gpu {text}: that is not the model of a GPU\nhint: write it as a100 or h100")
 
 
 def gpu_bytes(text: str | None) -> int | None:

@@ -22,6 +22,7 @@ pub(in crate::commands) fn jobs(jobs: &[Job], now_ms: i64) -> String {
             job.person.clone(),
             course(job.course.as_deref()),
             job.notebook.clone(),
+            job.kind.name().to_owned(),
             job.worker.clone().unwrap_or_else(|| NOTHING.to_owned()),
             duration(until_ms - job.submitted_ms),
             ran(job, now_ms).map_or_else(|| NOTHING.to_owned(), duration),
@@ -29,7 +30,7 @@ pub(in crate::commands) fn jobs(jobs: &[Job], now_ms: i64) -> String {
         ]
     });
     let titles = [
-        "JOB", "STATE", "PERSON", "COURSE", "NOTEBOOK", "WORKER", "WAITED", "RAN", "WHY",
+        "JOB", "STATE", "PERSON", "COURSE", "NOTEBOOK", "KIND", "WORKER", "WAITED", "RAN", "WHY",
     ];
     table(titles, rows, "No jobs")
 }
@@ -52,6 +53,7 @@ pub(in crate::commands) fn workers(workers: &[Worker]) -> String {
             worker.name.clone(),
             state.to_owned(),
             devices.join(", "),
+            worker.machine.labels.join(", "),
             format!("{} of {}", worker.jobs, worker.slots),
             worker.warm_sessions.to_string(),
             match (worker.memory_used_bytes, worker.memory_bytes) {
@@ -64,7 +66,7 @@ pub(in crate::commands) fn workers(workers: &[Worker]) -> String {
         ]
     });
     let titles = [
-        "WORKER", "STATE", "DEVICES", "CELLS", "WARM", "MEMORY", "REASON",
+        "WORKER", "STATE", "DEVICES", "LABELS", "CELLS", "WARM", "MEMORY", "REASON",
     ];
     table(titles, rows, "No worker is connected")
 }

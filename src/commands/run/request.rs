@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use baton_jupyter_client::Kernelspec;
-use baton_protocol::JobId;
+use baton_protocol::{JobId, JobKind};
 use baton_runner::{Document, Options, Parameter, Program};
 use clap::ArgMatches;
 
 use crate::{cli, python};
 
-/// Tells the kernel's proxy which job its first `%%gpu` cell is.
+/// Tells the kernel's proxy the kind of job that its first `%%gpu` cell is, and the job: `KIND:JOB`.
 pub(crate) const JOB_VARIABLE: &str = "BATON_JOB";
 
 pub(super) struct Request {
@@ -39,6 +39,7 @@ impl Request {
             options: Options {
                 timeout: text("timeout"),
                 memory: text("mem"),
+                gpu: text("gpu"),
                 low_priority: text("priority").is_some_and(|priority| priority == "low"),
             },
             course: text("course"),
@@ -54,6 +55,13 @@ impl Request {
 
     fn is_notebook(&self) -> bool {
         is_notebook(&self.program)
+    }
+
+    fn kind(&self) -> JobKind {
+        match self.is_notebook() {
+            true => JobKind::Notebook,
+            false => JobKind::Script,
+        }
     }
 
     /// Where the notebook goes as it ran: `train.out.ipynb` beside `train.ipynb`.
@@ -76,7 +84,7 @@ impl Request {
         let kernelspec = Kernelspec::new(&self.python, arguments)
             .in_folder(&self.folder()?)
             .with_variable("JPY_SESSION_NAME", &*name.to_string_lossy())
-            .with_variable(JOB_VARIABLE, job.to_string());
+            .with_variable(JOB_VARIABLE, format!("{}:{job}", self.kind().name()));
         Ok(match &self.course {
             Some(course) => kernelspec.with_variable("BATON_COURSE", course),
             None => kernelspec,

@@ -18,6 +18,7 @@ use baton_protocol::{
     proxy::{FromProxy, ToProxy},
     worker::{Acknowledged, FromWorker, ToWorker},
 };
+use baton_scheduling::queue::Offer;
 use peers::{down_to_worker, event, number_of};
 use std::{
     collections::VecDeque,
@@ -454,7 +455,7 @@ impl World {
             worker,
             life,
             name: String::new(),
-            devices: Vec::new(),
+            offer: Offer::default(),
             slots: 1,
             sessions: Vec::new(),
             keeping: Vec::new(),

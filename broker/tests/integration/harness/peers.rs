@@ -2,8 +2,9 @@
 
 use super::{PATIENCE, within};
 use baton_protocol::{
-    Cell, FencingNumber, JobEvent, JobId, Manifest, NotebookId, NumberedEvent, Outcome, Output,
-    PROTOCOL_VERSION, Piece, Priority, SessionId, State, StateVersion, Submission, Usage, WorkerId,
+    Cell, FencingNumber, JobEvent, JobId, JobKind, Machine, Manifest, NotebookId, NumberedEvent,
+    Outcome, Output, PROTOCOL_VERSION, Piece, Priority, SessionId, State, StateVersion, Submission,
+    Usage, WorkerId,
     proxy::{FromProxy, ToProxy, WaitingReason},
     worker::{Acknowledged, Device, DeviceKind, FromWorker, ToWorker},
 };
@@ -218,6 +219,7 @@ impl FakeWorker {
             worker: id,
             name: String::new(),
             devices: devices(),
+            machine: Machine::default(),
             slots,
             sessions: sessions.to_vec(),
             keeping: Vec::new(),
@@ -235,7 +237,31 @@ impl FakeWorker {
             worker: id,
             name: name.to_owned(),
             devices: devices(),
+            machine: Machine::default(),
             slots,
+            sessions: Vec::new(),
+            keeping: Vec::new(),
+            assignments: Vec::new(),
+            acknowledged: Vec::new(),
+            failing: None,
+        };
+        Self::enter(dial, id, hello).await
+    }
+
+    pub(crate) async fn offering(
+        dial: &Dial,
+        name: &str,
+        devices: Vec<Device>,
+        machine: Machine,
+    ) -> Self {
+        let id = WorkerId::random();
+        let hello = FromWorker::Hello {
+            protocol_version: PROTOCOL_VERSION,
+            worker: id,
+            name: name.to_owned(),
+            devices,
+            machine,
+            slots: 1,
             sessions: Vec::new(),
             keeping: Vec::new(),
             assignments: Vec::new(),
@@ -253,6 +279,7 @@ impl FakeWorker {
             worker: id,
             name: String::new(),
             devices: devices(),
+            machine: Machine::default(),
             slots: 1,
             sessions: Vec::new(),
             keeping: Vec::new(),
@@ -357,6 +384,7 @@ fn devices() -> Vec<Device> {
         kind: DeviceKind::Cpu,
         model: "Test CPU".to_owned(),
         memory_bytes: 8 << 30,
+        compute_capability: None,
     }]
 }
 
@@ -379,10 +407,12 @@ pub(crate) fn submission(notebook: NotebookId) -> Submission {
             code: "print(1)".to_owned(),
             message_id: "message".to_owned(),
             execution_count: 1,
+            kind: JobKind::Cell,
             silent: false,
             timeout_ms: None,
             longest_timeout_ms: None,
             gpu_memory_bytes: None,
+            gpu: None,
             allow_stdin: true,
             python: "/usr/bin/python3".to_owned(),
             python_version: "3.13".to_owned(),

@@ -2,7 +2,8 @@
 
 use super::{golden, memory::bundle, samples::*};
 use baton_protocol::{
-    HeldState, JobEvent, NumberedEvent, Outcome, PROTOCOL_VERSION, Refusal, State, Submission,
+    ComputeCapability, HeldState, JobEvent, Machine, NumberedEvent, Outcome, PROTOCOL_VERSION,
+    Refusal, Requirement, State, Submission,
     api::{AheadBecause, MovedBack},
     memory::Enclosed,
     proxy::{Estimate, FromProxy, ToProxy, WaitingReason},
@@ -93,6 +94,11 @@ golden!(reasons_are_read, "waiting", WaitingReason, [
     WaitingReason::Held { why: "come to room 5".to_owned() },
     WaitingReason::BehindMoved {},
     WaitingReason::OwnSession { worker: "gpu-2".to_owned() },
+    WaitingReason::FittingWorkersBusy { requirement: Requirement::GpuMemory { bytes: 20 << 30 } },
+    WaitingReason::NoWorkerFits {
+        requirement: Requirement::Gpu { model: "a100".to_owned() },
+        connected: vec!["NVIDIA H200, 141 GiB".to_owned()],
+    },
 ], {
     WaitingReason::JobsAhead => "jobs_ahead",
     WaitingReason::BehindDeadline { .. } => "behind_deadline",
@@ -104,6 +110,24 @@ golden!(reasons_are_read, "waiting", WaitingReason, [
     WaitingReason::Held { .. } => "held",
     WaitingReason::BehindMoved {} => "behind_moved",
     WaitingReason::OwnSession { .. } => "own_session",
+    WaitingReason::FittingWorkersBusy { .. } => "fitting_workers_busy",
+    WaitingReason::NoWorkerFits { .. } => "no_worker_fits",
+});
+
+golden!(requirements_are_read, "requirement", Requirement, [
+    Requirement::Gpu { model: "a100".to_owned() },
+    Requirement::GpuMemory { bytes: 20 << 30 },
+    Requirement::ComputeCapability { at_least: ComputeCapability { major: 8, minor: 0 } },
+    Requirement::Memory { bytes: 64 << 30 },
+    Requirement::Label { label: "room-3".to_owned() },
+    Requirement::Time { ms: 600_000 },
+], {
+    Requirement::Gpu { .. } => "gpu",
+    Requirement::GpuMemory { .. } => "gpu_memory",
+    Requirement::ComputeCapability { .. } => "compute_capability",
+    Requirement::Memory { .. } => "memory",
+    Requirement::Label { .. } => "label",
+    Requirement::Time { .. } => "time",
 });
 
 golden!(submissions_are_read, "stored", Submission, [submission()], { _ => "submission" });
@@ -174,9 +198,16 @@ golden!(messages_of_workers_are_read, "from_worker", FromWorker, [
         worker: worker(),
         name: "gpu-2".to_owned(),
         devices: vec![
-            Device { kind: DeviceKind::Cuda, model: "NVIDIA H200".to_owned(), memory_bytes: 141 << 30 },
-            Device { kind: DeviceKind::Cpu, model: "CPU".to_owned(), memory_bytes: 1 << 40 },
+            Device { kind: DeviceKind::Cuda, model: "NVIDIA H200".to_owned(), memory_bytes: 141 << 30, compute_capability: Some(ComputeCapability { major: 9, minor: 0 }) },
+            Device { kind: DeviceKind::Cpu, model: "CPU".to_owned(), memory_bytes: 1 << 40, compute_capability: None },
         ],
+        machine: Machine {
+            driver: Some("570.86.15".to_owned()),
+            memory_bytes: 1 << 40,
+            session_gpu_memory_bytes: Some(70 << 30),
+            labels: vec!["room-3".to_owned()],
+            leaves_at_ms: Some(1_764_000_000_000),
+        },
         slots: 4,
         sessions: vec![notebook()],
         keeping: vec![notebook()],

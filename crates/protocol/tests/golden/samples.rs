@@ -3,7 +3,7 @@
 use baton_protocol::files::NotebookFolder;
 use baton_protocol::{
     BudgetLeft, Cell, CellKey, ChunkHash, GpuUsage, HeldKey, HeldState, Holder, JobEvent, JobId,
-    Manifest, NotebookId, Outcome, Output, Payload, Period, Piece, Priority, RemoteError,
+    JobKind, Manifest, NotebookId, Outcome, Output, Payload, Period, Piece, Priority, RemoteError,
     SegmentPart, SessionId, State, StateVersion, Submission, Usage, WorkerId,
 };
 use uuid::Uuid;
@@ -95,10 +95,12 @@ pub(crate) fn submission() -> Submission {
             code: "\n\nmodel.fit(x, y)".to_owned(),
             message_id: "5c1e_7".to_owned(),
             execution_count: 12,
+            kind: JobKind::Cell,
             silent: false,
             timeout_ms: Some(300_000),
             longest_timeout_ms: Some(1_800_000),
             gpu_memory_bytes: Some(8 << 30),
+            gpu: Some("a100".to_owned()),
             allow_stdin: true,
             python: "/usr/bin/python3".to_owned(),
             python_version: "3.13".to_owned(),

@@ -86,6 +86,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
         folder: "/home/ada".to_owned(),
         timeout_ms: Some(300_000),
         gpu_memory_bytes: Some(8 << 30),
+        gpu: Some("a100".to_owned()),
         priority: baton_protocol::Priority::Low,
         state: snapshot(),
     }),

@@ -11,12 +11,17 @@
 //! waits a while for that session's worker. A job that one of these rules holds back does not hold up the jobs behind
 //! it.
 //!
+//! A job runs on a worker that meets all it requires ([`Offer`]). Of those, the one with the notebook's warm session
+//! comes first, because it lacks only what changed since; then the least loaded one. What a worker without a session
+//! has of the state in its cache is not known here.
+//!
 //! **Invariant:** pure; no clock, no I/O, cannot fail.
 
 mod ahead;
 mod estimate;
 mod history;
 mod occupancy;
+mod offer;
 mod outlook;
 mod shown_position;
 mod survival;
@@ -25,12 +30,13 @@ mod times;
 pub use ahead::ahead_of;
 pub use estimate::{Estimation, StartEstimate, estimate_starts};
 pub use history::{History, MOST_RUNS, Open, PastRun, Progress, Run};
+pub use offer::Offer;
 pub use outlook::{CourseOutlook, Expected, Outlook, Returning};
 pub use shown_position::ShownPosition;
 pub use survival::{Seen, Survival};
 pub use times::{Spread, Times};
 
-use baton_protocol::{JobId, NotebookId, WorkerId};
+use baton_protocol::{JobId, NotebookId, Requirement, WorkerId};
 use occupancy::{Occupancy, Taken};
 use std::{collections::HashSet, sync::Arc};
 
@@ -65,6 +71,8 @@ pub struct Job {
     pub paused: bool,
     /// Staff moved it to the front; the one that was moved last is the first.
     pub front: Option<i64>,
+    /// What its worker must be.
+    pub needs: Arc<[Requirement]>,
 }
 
 /// What decides about the order between two jobs.
@@ -91,9 +99,12 @@ pub struct Worker {
     pub keeping: HashSet<NotebookId>,
     /// Takes new jobs: neither paused nor about to leave.
     pub open: bool,
+    pub offer: Arc<Offer>,
+    /// How long it stays, if its time is limited.
+    pub leaves_in_ms: Option<u64>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueuePosition {
     /// 1 = next in line.
     pub position: u32,
@@ -101,7 +112,7 @@ pub struct QueuePosition {
 }
 
 /// The first rule that keeps a job from running.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reason {
     Held,
     CoursePaused,
@@ -116,6 +127,10 @@ pub enum Reason {
     BehindMoved,
     /// The notebook's session on this busy worker holds what no other can have.
     OwnSession(WorkerId),
+    /// No worker that is connected meets this.
+    NoWorkerFits(Requirement),
+    /// The workers that meet this are busy, while others are free.
+    FittingWorkersBusy(Requirement),
     JobsAhead,
 }
 
@@ -124,6 +139,21 @@ pub struct Plan {
     pub assignments: Vec<(JobId, WorkerId)>,
     /// The next one first.
     pub positions: Vec<(JobId, QueuePosition)>,
+}
+
+impl Worker {
+    /// The first requirement that it does not meet.
+    #[must_use]
+    pub fn lacks<'needs>(&self, needs: &'needs [Requirement]) -> Option<&'needs Requirement> {
+        needs.iter().find(|need| !self.meets(need))
+    }
+
+    fn meets(&self, need: &Requirement) -> bool {
+        match need {
+            Requirement::Time { ms } => self.leaves_in_ms.is_none_or(|left| left >= *ms),
+            need => self.offer.meets(need),
+        }
+    }
 }
 
 impl Precedence {
@@ -173,6 +203,13 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
         }
         if let Some(reason) = reason {
             waiting.push((job, reason));
+        }
+    }
+    for (job, reason) in &mut waiting {
+        if *reason == Reason::JobsAhead
+            && let Some(requirement) = occupancy.missing_in_the_free(job)
+        {
+            *reason = Reason::FittingWorkersBusy(requirement);
         }
     }
     let positions = (1..).zip(waiting);

@@ -1,7 +1,7 @@
 //! Which notebooks, people and slots have a job at one moment.
 
 use super::{Job, Reason, SESSION_PATIENCE_MS, Worker};
-use baton_protocol::{JobId, NotebookId, WorkerId};
+use baton_protocol::{JobId, NotebookId, Requirement, WorkerId};
 use foldhash::{HashMap, HashMapExt};
 
 /// Built for each decision, so nothing in it is copied or allocated per job.
@@ -52,6 +52,9 @@ impl<'jobs> Occupancy<'jobs> {
         if job.paused {
             return Taken::Not(Reason::CoursePaused);
         }
+        if let Some(requirement) = self.met_by_none(&job.needs) {
+            return Taken::Not(Reason::NoWorkerFits(requirement.clone()));
+        }
         if let Some(other) = self.busy_notebooks.get(&job.notebook) {
             return Taken::Not(Reason::OwnJobRuns(*other));
         }
@@ -63,17 +66,44 @@ impl<'jobs> Occupancy<'jobs> {
         if let Some(worker) = self.worker_to_wait_for(job) {
             return Taken::Not(Reason::OwnSession(worker));
         }
-        match self.choose_worker(job.notebook) {
+        match self.choose_worker(job) {
             Some(worker) => {
                 self.occupy(job, worker);
                 Taken::By(worker)
             }
-            None if self.workers.is_empty() => Taken::Not(Reason::NoWorker),
-            None if self.workers.iter().all(|worker| !worker.open) => {
-                Taken::Not(Reason::WorkersClosed)
-            }
-            None => Taken::Not(Reason::JobsAhead),
+            None => Taken::Not(self.why_no_worker(job)),
         }
+    }
+
+    fn why_no_worker(&self, job: &Job) -> Reason {
+        if self.workers.is_empty() {
+            return Reason::NoWorker;
+        }
+        let mut open = self.workers.iter().filter(|worker| worker.open);
+        match open.any(|worker| fits(job, worker)) {
+            true => Reason::JobsAhead,
+            false => Reason::WorkersClosed,
+        }
+    }
+
+    /// What the job requires and the workers lack that are still free once all jobs are placed.
+    pub(super) fn missing_in_the_free(&self, job: &Job) -> Option<Requirement> {
+        let is_free = |worker: &&Worker| worker.open && self.busy(worker) < worker.slots;
+        let mut free = self.workers.iter().filter(is_free);
+        free.find_map(|worker| worker.lacks(&job.needs)).cloned()
+    }
+
+    /// The first requirement with which no worker is left that meets those before it.
+    fn met_by_none<'needs>(&self, needs: &'needs [Requirement]) -> Option<&'needs Requirement> {
+        let mut workers = self.workers.iter();
+        if self.workers.is_empty() || workers.any(|worker| worker.lacks(needs).is_none()) {
+            return None;
+        }
+        let mut left: Vec<&Worker> = self.workers.iter().collect();
+        needs.iter().find(|need| {
+            left.retain(|worker| worker.meets(need));
+            left.is_empty()
+        })
     }
 
     fn occupy(&mut self, job: &'jobs Job, worker: WorkerId) {
@@ -95,22 +125,30 @@ impl<'jobs> Occupancy<'jobs> {
         if job.precedence.waited_ms >= SESSION_PATIENCE_MS {
             return None;
         }
-        let keeps = |worker: &&Worker| worker.open && worker.keeping.contains(&job.notebook);
+        let keeps = |worker: &&Worker| {
+            worker.open && worker.keeping.contains(&job.notebook) && fits(job, worker)
+        };
         let worker = self.workers.iter().find(keeps)?;
         (self.busy(worker) >= worker.slots).then_some(worker.worker)
     }
 
-    /// The warm session's worker first, then the least loaded one. `None` when no slot is free.
-    fn choose_worker(&self, notebook: NotebookId) -> Option<WorkerId> {
+    /// Of those that meet its needs, the warm session's worker first, then the least loaded one. `None` when no slot is
+    /// free.
+    fn choose_worker(&self, job: &Job) -> Option<WorkerId> {
         self.workers
             .iter()
             .filter(|worker| worker.open && self.busy(worker) < worker.slots)
+            .filter(|worker| fits(job, worker))
             .min_by_key(|worker| {
-                let cold = !worker.warm.contains(&notebook);
+                let cold = !worker.warm.contains(&job.notebook);
                 let load_per_million =
                     u64::from(self.busy(worker)) * 1_000_000 / u64::from(worker.slots);
                 (cold, load_per_million, worker.worker)
             })
             .map(|worker| worker.worker)
     }
+}
+
+fn fits(job: &Job, worker: &Worker) -> bool {
+    worker.lacks(&job.needs).is_none()
 }

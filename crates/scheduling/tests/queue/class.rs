@@ -6,7 +6,10 @@ use proptest::{
     prelude::Rng,
     test_runner::{RngAlgorithm, TestRng},
 };
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 use uuid::Uuid;
 
 pub(crate) const SECOND: u64 = 1000;
@@ -120,6 +123,8 @@ impl Class {
             warm: HashSet::new(),
             keeping: HashSet::new(),
             open: true,
+            offer: Arc::default(),
+            leaves_in_ms: None,
         };
         let plan = plan(&jobs, &[gpu], 1);
         for (job, _) in plan.assignments {
@@ -146,6 +151,7 @@ impl Class {
             held: false,
             paused: false,
             front: None,
+            needs: Arc::default(),
         }
     }
 

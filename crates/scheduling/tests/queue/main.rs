@@ -6,5 +6,6 @@ mod estimate;
 mod fairness;
 mod history;
 mod lecture;
+mod offer;
 mod order;
 mod shown_position;

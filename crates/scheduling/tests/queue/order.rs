@@ -1,13 +1,15 @@
 //! The order keeps its promises whatever the jobs and workers are.
 
-use baton_protocol::{JobId, NotebookId, WorkerId, api::AheadBecause};
+use baton_protocol::{JobId, NotebookId, Requirement, WorkerId, api::AheadBecause};
 use baton_scheduling::queue::{
-    Job, Plan, Precedence, QueuePosition, Reason, SESSION_PATIENCE_MS, Worker, ahead_of, plan,
+    Job, Offer, Plan, Precedence, QueuePosition, Reason, SESSION_PATIENCE_MS, Worker, ahead_of,
+    plan,
 };
 use proptest::prelude::*;
 use std::{
     cmp::Reverse,
     collections::{HashMap, HashSet},
+    sync::Arc,
 };
 use uuid::Uuid;
 
@@ -53,14 +55,14 @@ fn jobs() -> impl Strategy<Value = Vec<Job>> {
         worker,
         precedence(),
         (prop::bool::weighted(0.1), prop::bool::weighted(0.1)),
-        prop::option::weighted(0.1, 0..9_i64),
+        (prop::option::weighted(0.1, 0..9_i64), needs()),
     );
     prop::collection::vec(row, 0..30).prop_map(|rows| {
         let mut running = HashSet::new();
         (0..)
             .zip(rows)
             .map(
-                |(number, (notebook, worker, precedence, (held, paused), front))| Job {
+                |(number, (notebook, worker, precedence, (held, paused), (front, needs)))| Job {
                     job: job_id(number),
                     notebook: notebook_id(notebook),
                     owner: format!("person {}", notebook / 2).into(),
@@ -69,29 +71,55 @@ fn jobs() -> impl Strategy<Value = Vec<Job>> {
                     held,
                     paused,
                     front,
+                    needs,
                 },
             )
             .collect()
     })
 }
 
+/// Most jobs need nothing.
+fn needs() -> impl Strategy<Value = Arc<[Requirement]>> {
+    let label = |label: &str| Requirement::Label {
+        label: label.to_owned(),
+    };
+    let all = vec![label("a"), label("b"), Requirement::Time { ms: 1 }];
+    prop_oneof![
+        2 => Just(Arc::default()),
+        1 => prop::sample::subsequence(all, 1..=3).prop_map(Arc::from),
+    ]
+}
+
+fn labelled(labels: &[&str]) -> Offer {
+    let mut offer = Offer::default();
+    offer.machine.labels = labels.iter().map(|label| (*label).to_owned()).collect();
+    offer
+}
+
 fn workers() -> impl Strategy<Value = Vec<Worker>> {
     let warm = prop::collection::hash_map(0..8_u8, prop::bool::weighted(0.3), 0..4);
-    let rows = prop::collection::vec((0..4_u32, warm, prop::bool::weighted(0.9)), 0..5);
+    let labels = prop::sample::subsequence(vec!["a", "b"], 0..=2);
+    let time = prop::option::weighted(0.3, 0..3_u64);
+    let row = (0..4_u32, warm, prop::bool::weighted(0.9), labels, time);
+    let rows = prop::collection::vec(row, 0..5);
     rows.prop_map(|rows| {
         (0..)
             .zip(rows)
-            .map(|(number, (slots, warm, open))| Worker {
-                worker: worker_id(number),
-                slots,
-                warm: warm.keys().copied().map(notebook_id).collect(),
-                keeping: warm
-                    .into_iter()
-                    .filter(|(_, keeps)| *keeps && slots > 0)
-                    .map(|(notebook, _)| notebook_id(notebook))
-                    .collect(),
-                open,
-            })
+            .map(
+                |(number, (slots, warm, open, labels, leaves_in_ms))| Worker {
+                    worker: worker_id(number),
+                    slots,
+                    warm: warm.keys().copied().map(notebook_id).collect(),
+                    keeping: warm
+                        .into_iter()
+                        .filter(|(_, keeps)| *keeps && slots > 0)
+                        .map(|(notebook, _)| notebook_id(notebook))
+                        .collect(),
+                    open,
+                    offer: Arc::new(labelled(&labels)),
+                    leaves_in_ms,
+                },
+            )
             .collect()
     })
 }
@@ -195,7 +223,10 @@ proptest! {
         for (told, later) in first.positions.iter().zip(&again.positions) {
             let waits_for_both = matches!(told.1.reason, Reason::OwnSession(_))
                 && matches!(later.1.reason, Reason::OwnJobRuns(_));
-            prop_assert!(told == later || waits_for_both, "{:?} {:?}", told, later);
+            // So may who waits for one worker while another cell of the notebook starts on another.
+            let has_needs = !of(&jobs, told.0).needs.is_empty();
+            let own_runs = has_needs && matches!(later.1.reason, Reason::OwnJobRuns(_));
+            prop_assert!(told == later || waits_for_both || own_runs, "{:?} {:?}", told, later);
         }
         prop_assert_eq!(again.positions.len(), first.positions.len());
     }
@@ -218,9 +249,19 @@ proptest! {
         let plan = plan(&jobs, &workers, each);
         let rank = |job: JobId| (Reverse(of(&jobs, job).front), of(&jobs, job).precedence.rank());
         for (waits, _) in plan.positions.iter().filter(|(_, position)| in_queue_order(position)) {
-            for (assigned, _) in &plan.assignments {
-                prop_assert!(rank(*assigned) <= rank(*waits));
+            for (assigned, to) in &plan.assignments {
+                let worker = workers.iter().find(|worker| worker.worker == *to).unwrap();
+                let could_run_there = worker.lacks(&of(&jobs, *waits).needs).is_none();
+                prop_assert!(!could_run_there || rank(*assigned) <= rank(*waits));
             }
+        }
+    }
+
+    #[test]
+    fn every_job_runs_where_its_needs_are_met((jobs, workers, each) in class()) {
+        for (job, to) in plan(&jobs, &workers, each).assignments {
+            let worker = workers.iter().find(|worker| worker.worker == to).unwrap();
+            prop_assert_eq!(worker.lacks(&of(&jobs, job).needs), None);
         }
     }
 
@@ -230,7 +271,12 @@ proptest! {
         let after = carried_out(&jobs, &plan);
         for (id, position) in &plan.positions {
             let job = of(&jobs, *id);
-            match position.reason {
+            let lacking = |worker: &&Worker| worker.lacks(&job.needs).is_some();
+            let is_free = |worker: &&Worker| {
+                let busy = after.iter().filter(|other| other.worker == Some(worker.worker)).count();
+                worker.open && busy < worker.slots as usize
+            };
+            match position.reason.clone() {
                 Reason::Held => prop_assert!(job.held),
                 Reason::BehindMoved => {
                     let moved = plan.positions.iter().map(|(other, _)| of(&jobs, *other));
@@ -243,7 +289,19 @@ proptest! {
                     prop_assert!(other.owner == job.owner);
                 }
                 Reason::NoWorker => prop_assert!(workers.is_empty()),
-                Reason::WorkersClosed => prop_assert!(workers.iter().all(|worker| !worker.open)),
+                Reason::WorkersClosed => {
+                    let mut fitting = workers.iter().filter(|worker| !lacking(worker));
+                    prop_assert!(fitting.all(|worker| !worker.open));
+                }
+                Reason::NoWorkerFits(requirement) => {
+                    prop_assert!(job.needs.contains(&requirement));
+                    prop_assert!(workers.iter().all(|worker| lacking(&worker)));
+                }
+                Reason::FittingWorkersBusy(requirement) => {
+                    let mut free = workers.iter().filter(is_free);
+                    prop_assert!(free.any(|worker| worker.lacks(&job.needs) == Some(&requirement)));
+                    prop_assert!(workers.iter().any(|worker| worker.open && !lacking(&worker)));
+                }
                 Reason::BehindDeadline(other) => {
                     let ahead = of(&jobs, other);
                     prop_assert!(other > *id && ahead.precedence.boost > 1.0);
@@ -256,10 +314,7 @@ proptest! {
                     prop_assert!(job.precedence.waited_ms < SESSION_PATIENCE_MS);
                 }
                 Reason::JobsAhead => {
-                    for worker in workers.iter().filter(|worker| worker.open) {
-                        let busy = after.iter().filter(|other| other.worker == Some(worker.worker)).count();
-                        prop_assert!(busy >= worker.slots as usize);
-                    }
+                    prop_assert!(!workers.iter().any(|worker| is_free(&worker)));
                 }
             }
         }
@@ -285,12 +340,14 @@ proptest! {
         let plan = plan(&jobs, &workers, each);
         let after = carried_out(&jobs, &plan);
         for (job, to) in &plan.assignments {
-            let notebook = of(&after, *job).notebook;
+            let Job { notebook, needs, .. } = of(&after, *job);
             let chosen = workers.iter().find(|worker| worker.worker == *to).unwrap();
-            if chosen.warm.contains(&notebook) {
+            if chosen.warm.contains(notebook) {
                 continue;
             }
-            for warm in workers.iter().filter(|worker| worker.open && worker.warm.contains(&notebook)) {
+            let is_warm = |worker: &&Worker| worker.open && worker.warm.contains(notebook);
+            let fits = |worker: &&Worker| worker.lacks(needs).is_none();
+            for warm in workers.iter().filter(is_warm).filter(fits) {
                 let busy = after.iter().filter(|other| other.worker == Some(warm.worker)).count();
                 prop_assert!(busy >= warm.slots as usize);
             }
@@ -318,6 +375,7 @@ pub(crate) fn job(number: u8, worker: Option<u8>) -> Job {
         held: false,
         paused: false,
         front: None,
+        needs: Arc::default(),
     }
 }
 
@@ -328,6 +386,8 @@ pub(crate) fn worker(number: u8, slots: u32) -> Worker {
         warm: HashSet::new(),
         keeping: HashSet::new(),
         open: true,
+        offer: Arc::default(),
+        leaves_in_ms: None,
     }
 }
 
@@ -364,7 +424,7 @@ fn a_cell_waits_a_while_for_the_session_that_holds_what_no_other_can_have() {
         let reasons: Vec<Reason> = plan
             .positions
             .iter()
-            .map(|(_, position)| position.reason)
+            .map(|(_, position)| position.reason.clone())
             .collect();
         (plan.assignments.len(), reasons)
     };

@@ -261,3 +261,26 @@ fn words_for_numbers_and_times() {
     assert_eq!(since(at(125.0)), "2 min");
     assert_eq!([900, 3_435_973_836].map(bytes), ["0.9 KiB", "3.2 GiB"]);
 }
+
+#[test]
+fn a_cell_that_needs_a_machine_names_it() {
+    let requirement = baton_protocol::Requirement::Gpu {
+        model: "a100".to_owned(),
+    };
+    let said = |reason| position(reason).text(Duration::ZERO);
+    assert_eq!(
+        said(WaitingReason::FittingWorkersBusy {
+            requirement: requirement.clone()
+        }),
+        "Waiting for a worker with the GPU a100: 3rd in line. No estimate yet: too little is known about the cells ahead"
+    );
+    let connected = vec!["NVIDIA T4 (16 GiB, 7.5)".to_owned()];
+    assert_eq!(
+        said(WaitingReason::NoWorkerFits {
+            requirement,
+            connected
+        }),
+        "Waiting for a worker with the GPU a100: none is connected. Connected: NVIDIA T4 (16 GiB, 7.5). \
+         Interrupt the cell to change what it asks for"
+    );
+}

@@ -37,6 +37,8 @@ impl Line {
             warm: (gpu..people).step_by(gpus).map(notebook).collect(),
             keeping: HashSet::new(),
             open: true,
+            offer: Arc::default(),
+            leaves_in_ms: None,
         };
         let person = |person: usize| Person {
             owner: person.to_string().into(),
@@ -69,6 +71,7 @@ impl Line {
             held: false,
             paused: false,
             front: None,
+            needs: Arc::default(),
         });
     }
 

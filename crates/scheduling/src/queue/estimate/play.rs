@@ -7,7 +7,7 @@ use crate::queue::{
     CourseOutlook, Expected, Job, Outlook, Precedence, SESSION_PATIENCE_MS, Worker, in_order,
     times::Times,
 };
-use baton_protocol::{JobId, NotebookId, WorkerId};
+use baton_protocol::{JobId, NotebookId, Requirement, WorkerId};
 use foldhash::{HashMap, HashMapExt};
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
@@ -36,6 +36,8 @@ pub(super) struct World {
     /// In order. The first of them are those of `waiting` that may be started.
     line: Vec<Entry>,
     returning: Vec<Person>,
+    /// Of each job, whether each worker meets its needs apart from time; `None`: all do.
+    fits: Vec<Option<Vec<bool>>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +45,8 @@ struct Room {
     slots: u32,
     busy: u32,
     id: WorkerId,
+    /// In how many milliseconds from the beginning it takes nothing more.
+    leaves_ms: u64,
 }
 
 /// A job, or what somebody submits who comes later.
@@ -54,6 +58,8 @@ struct Entry {
     person: Person,
     /// Its number in [`Outlook::jobs`]; `None`: of one that is not submitted yet.
     job: Option<usize>,
+    /// How long it may run, if that is limited.
+    limit_ms: u64,
     chance: Chance,
 }
 
@@ -130,6 +136,7 @@ impl World {
                 chance: Chance::of_name(&job.owner),
             },
             job: Some(number),
+            limit_ms: limit_ms(&job.needs),
             chance: Chance::of_id(job.job.0.as_u128()),
         };
         let is_at = |id: WorkerId| open.iter().position(|worker| worker.worker == id);
@@ -139,6 +146,7 @@ impl World {
                 slots: worker.slots,
                 busy: 0,
                 id: worker.worker,
+                leaves_ms: worker.leaves_in_ms.unwrap_or(u64::MAX),
             })
             .collect();
         let mut running = Vec::new();
@@ -192,6 +200,7 @@ impl World {
             running,
             line,
             returning,
+            fits: jobs.iter().map(|job| fitting(job, &open)).collect(),
             outlook,
         }
     }
@@ -247,6 +256,26 @@ impl World {
         }
         play.starts
     }
+}
+
+/// 0 without a limit.
+fn limit_ms(needs: &[Requirement]) -> u64 {
+    let limits = needs.iter().map(|need| match need {
+        Requirement::Time { ms } => *ms,
+        _ => 0,
+    });
+    limits.max().unwrap_or(0)
+}
+
+/// Which workers meet the needs of a job, apart from time; `None`: all of them.
+fn fitting(job: &Job, workers: &[&Worker]) -> Option<Vec<bool>> {
+    let is_lasting = |need: &&Requirement| !matches!(need, Requirement::Time { .. });
+    job.needs.iter().find(is_lasting)?;
+    let meets = |worker: &&Worker| {
+        let mut needs = job.needs.iter().filter(is_lasting);
+        needs.all(|need| worker.meets(need))
+    };
+    Some(workers.iter().map(meets).collect())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -393,6 +422,7 @@ impl Play<'_> {
             waiting: None,
             person,
             job: None,
+            limit_ms: 0,
             chance: person.chance.and(now),
         };
         let position = self
@@ -405,7 +435,7 @@ impl Play<'_> {
     /// Starts what can be started. False when a run begins of which nobody knows how long it takes.
     fn fill(&mut self, now: u64) -> bool {
         let mut position = 0;
-        while position < self.line.len() && self.has_room() {
+        while position < self.line.len() && self.has_room(now) {
             let entry = self.entries[self.line[position]];
             let person = entry.person;
             let is_busy = person
@@ -413,13 +443,14 @@ impl Play<'_> {
                 .is_some_and(|notebook| self.busy_notebooks[notebook]);
             if is_busy
                 || self.busy_owners[person.owner] >= self.world.jobs_per_person
-                || self.waits_for_session(&person, now)
+                || self.waits_for_session(&entry, now)
             {
                 position += 1;
                 continue;
             }
-            let Some((worker, is_warm)) = self.choose_worker(person.notebook) else {
-                return true;
+            let Some((worker, is_warm)) = self.choose_worker(&entry, now) else {
+                position += 1;
+                continue;
             };
             self.line.remove(position);
             self.occupy(&entry);
@@ -478,27 +509,39 @@ impl Play<'_> {
         self.busy_owners[entry.person.owner] += 1;
     }
 
-    fn has_room(&self) -> bool {
-        self.workers.iter().any(|worker| worker.busy < worker.slots)
+    fn has_room(&self, now: u64) -> bool {
+        let mut workers = self.workers.iter();
+        workers.any(|worker| worker.busy < worker.slots && worker.leaves_ms > now)
     }
 
-    fn waits_for_session(&self, person: &Person, now: u64) -> bool {
+    fn fits(&self, entry: &Entry, at: usize, now: u64) -> bool {
+        let fits = entry.job.and_then(|job| self.world.fits[job].as_ref());
+        fits.is_none_or(|fits| fits[at])
+            && now.saturating_add(entry.limit_ms) <= self.workers[at].leaves_ms
+    }
+
+    fn waits_for_session(&self, entry: &Entry, now: u64) -> bool {
+        let person = &entry.person;
         let keeping = person
             .notebook
-            .and_then(|notebook| self.world.keeping[notebook]);
+            .and_then(|notebook| self.world.keeping[notebook])
+            .filter(|at| self.fits(entry, *at, now));
         keeping.is_some_and(|at| self.workers[at].busy >= self.workers[at].slots)
             && person.precedence.waited_ms + now < SESSION_PATIENCE_MS
     }
 
     /// The warm session's worker first, then the least loaded one; and whether it is warm.
-    fn choose_worker(&self, notebook: Option<usize>) -> Option<(usize, bool)> {
+    fn choose_worker(&self, entry: &Entry, now: u64) -> Option<(usize, bool)> {
+        let notebook = entry.person.notebook;
         let is_warm = |at: usize| {
             notebook.is_none_or(|notebook| {
                 self.last_worker[notebook] == Some(at) || self.world.warm[notebook].contains(&at)
             })
         };
         let free = self.workers.iter().enumerate();
-        let free = free.filter(|(_, worker)| worker.busy < worker.slots);
+        let free = free.filter(|(at, worker)| {
+            worker.busy < worker.slots && worker.leaves_ms > now && self.fits(entry, *at, now)
+        });
         let chosen = free.min_by_key(|(at, worker)| {
             let load_per_million = u64::from(worker.busy) * 1_000_000 / u64::from(worker.slots);
             (!is_warm(*at), load_per_million, worker.id)

@@ -407,6 +407,8 @@ impl Lecture {
             warm: warm.iter().copied().collect(),
             keeping: std::collections::HashSet::new(),
             open: true,
+            offer: Arc::default(),
+            leaves_in_ms: None,
         };
         self.warm.iter().enumerate().map(worker).collect()
     }
@@ -427,6 +429,7 @@ impl Lecture {
             held: false,
             paused: false,
             front: None,
+            needs: Arc::default(),
         }
     }
 }

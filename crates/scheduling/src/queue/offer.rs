@@ -1,0 +1,70 @@
+//! What a worker offers, and whether it meets what a job requires.
+
+use baton_protocol::{
+    Machine, Requirement,
+    worker::{Device, DeviceKind},
+};
+
+/// What a worker is, as far as jobs may require it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Offer {
+    pub devices: Vec<Device>,
+    pub machine: Machine,
+}
+
+impl Offer {
+    /// Whether it meets this requirement. How long it stays is no part of an offer.
+    ///
+    /// A session may come onto any GPU of the worker, so a worker with unlike GPUs offers what all of them have.
+    #[must_use]
+    pub fn meets(&self, requirement: &Requirement) -> bool {
+        match requirement {
+            Requirement::Gpu { model } => {
+                let is_label = self.has_label(model);
+                self.every_gpu(|gpu| is_label || is_called(&gpu.model, model))
+            }
+            Requirement::GpuMemory { bytes } => {
+                let most = self.machine.session_gpu_memory_bytes;
+                most.is_none_or(|most| most >= *bytes)
+                    && self.every_gpu(|gpu| gpu.memory_bytes >= *bytes)
+            }
+            Requirement::ComputeCapability { at_least } => {
+                self.every_gpu(|gpu| gpu.compute_capability.is_some_and(|has| has >= *at_least))
+            }
+            Requirement::Memory { bytes } => self.machine.memory_bytes >= *bytes,
+            Requirement::Label { label } => self.has_label(label),
+            Requirement::Time { .. } => true,
+        }
+    }
+
+    #[must_use]
+    pub fn has_gpu(&self) -> bool {
+        self.every_gpu(|_| true)
+    }
+
+    fn every_gpu(&self, has: impl Fn(&Device) -> bool) -> bool {
+        let mut gpus = self
+            .devices
+            .iter()
+            .filter(|device| device.kind == DeviceKind::Cuda)
+            .peekable();
+        gpus.peek().is_some() && gpus.all(has)
+    }
+
+    fn has_label(&self, label: &str) -> bool {
+        let labels = &self.machine.labels;
+        labels.iter().any(|own| own.eq_ignore_ascii_case(label))
+    }
+}
+
+/// Whether all words of `asked` are words of `model`, so that `a10` is not an A100.
+fn is_called(model: &str, asked: &str) -> bool {
+    let words = |text: &str| -> Vec<String> {
+        text.split(|letter: char| !letter.is_alphanumeric())
+            .filter(|word| !word.is_empty())
+            .map(str::to_ascii_lowercase)
+            .collect()
+    };
+    let (model, asked) = (words(model), words(asked));
+    !asked.is_empty() && asked.iter().all(|word| model.contains(word))
+}

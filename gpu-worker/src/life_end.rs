@@ -1,0 +1,57 @@
+//! A worker whose time on its machine is limited: when it takes nothing new, and when its cells must have ended.
+//!
+//! ```text
+//! takes cells ── drains ──> cells may end ── cells are ended ──> results go home ──> leaves
+//! ```
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::time::Instant;
+
+/// At most so long for each of the last two steps.
+const LONGEST_STEP: Duration = Duration::from_secs(60);
+/// A short life spends at most this part of it on each of them.
+const PART: u32 = 8;
+
+#[derive(Debug, Clone)]
+pub(crate) struct LifeEnd {
+    step: Duration,
+    cells_end_at: SystemTime,
+    drains_at: Instant,
+}
+
+impl LifeEnd {
+    pub(crate) fn new(leaves_at: SystemTime) -> Self {
+        let left = leaves_at.duration_since(SystemTime::now());
+        let left = left.unwrap_or_default();
+        let step = LONGEST_STEP.min(left / PART);
+        Self {
+            step,
+            cells_end_at: leaves_at - step,
+            drains_at: Instant::now() + left - 2 * step,
+        }
+    }
+
+    /// In milliseconds since 1970.
+    pub(crate) fn cells_end_at_ms(&self) -> i64 {
+        let since = self.cells_end_at.duration_since(UNIX_EPOCH);
+        since.map_or(0, |since| {
+            i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+        })
+    }
+
+    /// From then on the worker takes nothing new.
+    pub(crate) fn drains_at(&self) -> Instant {
+        self.drains_at
+    }
+
+    /// How long running cells may go on after that.
+    pub(crate) fn grace(&self) -> Duration {
+        self.step
+    }
+
+    /// Whether cells are ended because the worker's time is over.
+    pub(crate) fn is_over(&self) -> bool {
+        Instant::now() >= self.drains_at
+    }
+}
