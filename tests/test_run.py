@@ -276,6 +276,7 @@ def test_a_detached_run_is_followed_and_fetched(run: Runs, place: Place, tmp_pat
         if row["job"].replace("-", "") == job.replace("-", "")
     ]
     assert (jobs["state"], jobs["notebook"]) == ("started", "long.ipynb")
+    assert (row_of(run, job)["notebook"], row_of(run, job)["kind"]) == ("long.ipynb", "notebook")
     sign.touch()
     followed = run("--follow", job, command="logs")
     assert followed.returncode == 0

@@ -1,2 +1,2 @@
 -- 'cell', 'notebook' or 'script': what the job runs.
-ALTER TABLE jobs ADD COLUMN kind TEXT NOT NULL DEFAULT 'cell';
+ALTER TABLE jobs ADD COLUMN job_kind TEXT NOT NULL DEFAULT 'cell';

@@ -10,7 +10,7 @@ use crate::people::{Account, Identity};
 use baton_protocol::{JobId, JobKind, Outcome, Priority, decode};
 
 pub(super) const JOB_COLUMNS: &str = "job, sequence, notebook_name, owner, course, state, outcome, worker_name, priority, \
-     timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes, execution_count, kind";
+     timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes, execution_count, job_kind";
 
 #[derive(Debug, Clone)]
 pub(crate) struct JobRow {

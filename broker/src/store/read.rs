@@ -26,7 +26,7 @@ impl Store {
         let open = sql(
             "SELECT job, sequence, notebook, notebook_name, owner, course, state, cancel_wanted, worker, worker_name, fencing,
              acknowledged, state_fencing, cell_key, priority, timeout_ms, submitted_ms, started_ms,
-             execution_count, kind, stopped, held, front_ms,
+             execution_count, job_kind, stopped, held, front_ms,
              CASE WHEN state IN ('queued', 'assigned') THEN cell END AS waiting_cell,
              (SELECT COALESCE(MAX(number), 0) FROM events WHERE events.job = jobs.job) AS last_event,
              (SELECT kind FROM events WHERE events.job = jobs.job ORDER BY number DESC LIMIT 1) AS last_kind
@@ -151,7 +151,7 @@ impl Store {
 }
 
 pub(super) fn kind(row: &Row) -> Result<JobKind, StoreError> {
-    let name: String = row.get("kind")?;
+    let name: String = row.get("job_kind")?;
     JobKind::from_name(&name).ok_or(StoreError::Damaged { what: "a kind" })
 }
 

@@ -35,7 +35,7 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
         } => {
             sql(
                 "INSERT INTO jobs (job, sequence, notebook, notebook_name, owner, course, state, cell, manifest,
-                 cell_key, priority, timeout_ms, submitted_ms, execution_count, kind, sent_bytes)
+                 cell_key, priority, timeout_ms, submitted_ms, execution_count, job_kind, sent_bytes)
                  VALUES (?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             )
             .bind(submission.job.0.as_bytes().as_slice())

@@ -60,7 +60,11 @@ pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
             return detach(job, &folder, request.json);
         }
     }
-    let lock = folder.lock()?;
+    // In the background the process has it from the one that began the run.
+    let lock = match begun {
+        Some(_) => None,
+        None => Some(folder.lock()?),
+    };
     let runtime = crate::runtime::start(Builder::new_current_thread())?;
     let ended = runtime.block_on(run(&request, job, &folder, begun.is_some()));
     let ended = ended.unwrap_or_else(|error| Ended::service_failed(format!("{error:#}")));
@@ -80,7 +84,7 @@ fn detach(job: JobId, folder: &RunFolder, json: bool) -> anyhow::Result<ExitCode
         .args(words)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(folder.open_log()?)
+        .stderr(folder.lock()?)
         .spawn()
         .context("Failed to start the run")?;
     results::show_detached(job, json);
