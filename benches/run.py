@@ -12,6 +12,7 @@ NAMES = (
     "warm_gpu_cell",
     "interrupt",
     "sandbox",
+    "cold_start",
     "large_array",
     "moving_state",
     "peers",
