@@ -31,6 +31,10 @@ def tcp():
 def abstract():
     socket.socket(socket.AF_UNIX).connect("\0" + name)
 
+def program():
+    descriptor = os.open("/proc/self/exe", os.O_RDONLY)
+    os.fchmod(descriptor, os.fstat(descriptor).st_mode & 0o7777)
+
 def capabilities():
     lines = open("/proc/self/status").read().splitlines()
     return any(line.startswith("CapEff:") and int(line.split()[1], 16) for line in lines)
@@ -38,6 +42,7 @@ def capabilities():
 attempts = {
     "files of the worker": lambda: os.path.exists(file),
     "the system's programs, for writing": lambda: os.access("/usr", os.W_OK),
+    "the worker's Python, for changing": program,
     "a TCP port of the machine": tcp,
     "an abstract socket of the machine": abstract,
     "capabilities": capabilities,

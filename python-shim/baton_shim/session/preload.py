@@ -113,8 +113,9 @@ class Traces:
 
 
 def set_filters(filters: Iterable[Any]) -> None:
-    warnings.filters[:] = filters  # type: ignore[index]
-    warnings._filters_mutated()  # type: ignore[attr-defined]
+    wanted = list(filters)
+    warnings.resetwarnings()  # which also makes Python forget what it has shown
+    warnings.filters[:] = wanted  # type: ignore[index]
 
 
 class Preloaded(MetaPathFinder):

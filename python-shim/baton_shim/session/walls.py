@@ -90,8 +90,9 @@ def rename(variable: str, value: str) -> None:
     """
     _LIBC.getenv.restype = ctypes.c_void_p
     place = _LIBC.getenv(variable.encode())
-    if len(os.environ.get(variable, "")) == len(value) and place:
-        ctypes.memmove(place, value.encode(), len(value))
+    if not place or len(os.environ[variable]) != len(value):
+        raise ValueError(f"{variable} has no room for its value")
+    ctypes.memmove(place, value.encode(), len(value))
 
 
 def _program(program: bytes) -> _Program:
